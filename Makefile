@@ -1,0 +1,41 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+SEEDS ?= 1
+BIN := .venv/bin
+# The layers that must stay typed: they are usable without the host.
+TYPED := fairseq_clear/errors.py fairseq_clear/spec.py fairseq_clear/distributed.py fairseq_clear/augmentations \
+         fairseq_clear/objectives fairseq_clear/data fairseq_clear/modules
+
+.PHONY: help install check format test test-fast demo bench clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+install: ## make .venv with the exact versions of requirements.txt (Python 3.11 or 3.12); again: nothing to do
+	@PYTHON=$(PYTHON) scripts/install.sh
+
+demo: install ## five minutes on two cores: text, pretraining, embeddings, one table (SEEDS="1 2 3" repeats it)
+	@$(BIN)/python examples/demo/run.py --output demo --seeds $(SEEDS)
+
+test: install ## every test
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+test-fast: install ## the tests that take under two seconds each
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not real"
+
+check: install ## style, types of the pure layers, import directions, shell scripts
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy $(TYPED)
+	@$(BIN)/python -m pytest tests/test_layers.py
+	@if command -v shellcheck >/dev/null; then git ls-files '*.sh' .ci/run | xargs shellcheck; else echo "check: shellcheck is not installed, shell scripts left unread"; fi
+
+format: install ## rewrite the code in the project's style
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: install ## speed, as ratios within one run
+	@$(BIN)/python scripts/bench/augmentations.py
+
+clean: ## remove what the targets made, the environment included
+	rm -rf .venv demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Makes .venv with the exact versions of requirements.txt. A second call finds the stamp of the same inputs and does nothing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=${PYTHON:-python3}
+venv=.venv
+command -v "$python" >/dev/null || { echo "install: no '$python' on the PATH; install Python 3.11 or 3.12, or name one: make install PYTHON=/path/to/python3.11" >&2; exit 2; }
+version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+case "$version" in
+  3.11 | 3.12) ;;
+  *)
+    echo "install: $python is Python $version; fairseq_clear needs 3.11 or 3.12. Name one: make install PYTHON=/path/to/python3.11" >&2
+    exit 2
+    ;;
+esac
+
+stamp=$venv/.installed
+wanted=$(cat requirements.txt setup.py scripts/install.sh <(echo "$version") | sha256sum | cut -d' ' -f1)
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
+  exit 0
+fi
+rm -f "$stamp"
+
+pin() { grep -E "^$1==" requirements.txt; }
+[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+pip() { "$venv/bin/python" -m pip "$@"; }
+
+# 1. torch by itself: pip then takes the build that this machine is set up for, with what that build needs.
+pip install -q "$(pin torch)" "$(pin numpy)"
+# 2. What fairseq compiles with. Its build must see the torch and numpy above, hence no build isolation below:
+#    an isolated build would fetch a second torch.
+pip install -q "$(pin cython)" "$(pin ninja)" "$(pin setuptools)" "$(pin wheel)"
+# 3. fairseq without its dependencies: torchaudio is for speech alone, and its CUDA wheel breaks beside a CPU torch.
+echo "install: building fairseq (about 4 minutes on 2 cores the first time, later from pip's cache)"
+pip install -q --no-build-isolation --no-deps "$(pin fairseq-fixed)"
+# 4. Everything else, all of it pinned, so that nothing needs resolving.
+pip install -q --no-deps -r requirements.txt
+pip install -q --no-build-isolation --no-deps -e .
+echo "$wanted" >"$stamp"
+echo "install: done; activate with: source $venv/bin/activate"

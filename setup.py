@@ -1,0 +1,38 @@
+"""Package metadata: version ranges here, exact pins in requirements.txt.
+
+fairseq itself is not listed: pip would build it in isolation with a second torch and add torchaudio, whose CUDA wheel
+breaks beside a CPU torch. ``make install`` installs ``fairseq-fixed`` the way that works; from a checkout the plugin also
+runs uninstalled, by ``--user-dir fairseq_clear``.
+"""
+
+from setuptools import find_packages, setup
+
+HF = ["transformers>=4.40", "tokenizers>=0.19", "safetensors>=0.4"]
+EVAL = ["scikit-learn>=1.3", "scipy>=1.10", "matplotlib>=3.7"]
+TEST = [*EVAL, "pytest>=8", "hypothesis>=6.100"]
+
+setup(
+    name="fairseq_clear",
+    version="0.1.0",
+    description="Contrastive sentence representations for fairseq: CLEAR, CERT, DeCLUTR, views, Self-Guided",
+    license="MIT",
+    python_requires=">=3.11,<3.13",
+    packages=find_packages(include=["fairseq_clear", "fairseq_clear.*"]),
+    install_requires=[
+        "torch>=2.4",
+        "numpy>=1.24",
+        "hydra-core==1.3.2",
+        "omegaconf==2.3.0",
+        "sentencepiece>=0.2",
+        "sacremoses>=0.1",
+        "nltk>=3.8",
+        "tqdm>=4.60",
+    ],
+    extras_require={
+        "eval": EVAL,
+        "hf": HF,
+        "test": TEST,
+        "dev": [*TEST, "ruff>=0.6", "mypy>=1.10"],
+    },
+    entry_points={"console_scripts": ["fairseq-clear = fairseq_clear.cli.main:main"]},
+)
