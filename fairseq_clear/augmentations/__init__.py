@@ -1,0 +1,45 @@
+"""Augmentations, pure: ``f(tokens, rng, *, symbols, **knobs) -> (tokens, source)``. One more: one file, one line."""
+
+from fairseq_clear.augmentations.base import Augmentation, Symbols
+from fairseq_clear.augmentations.deletion import delete_spans, delete_words
+from fairseq_clear.augmentations.reordering import reorder_spans
+from fairseq_clear.augmentations.substitution import SynonymTable, grow_by_ratio, substitute_words
+from fairseq_clear.spec import Knob
+
+__all__ = ["AUGMENTATIONS", "Augmentation", "Symbols", "SynonymTable"]
+
+_CLEAR = "CLEAR (Wu et al. 2020), sections 3.3 and 4.1"
+
+
+def _ratio(default: float, of: str) -> Knob:
+    return Knob(default, float, 0, 1, f"share of {of}")
+
+
+AUGMENTATIONS: dict[str, Augmentation] = {
+    "del-word": Augmentation(
+        delete_words,
+        "Replaces a share of the tokens by <del>.",
+        _CLEAR,
+        {"ratio": _ratio(0.7, "the tokens that are deleted")},
+    ),
+    "del-span": Augmentation(
+        delete_spans,
+        "Replaces disjoint spans, each a share of the text, by <del>.",
+        _CLEAR,
+        {"spans": Knob(5, int, 0, None, "number of spans"), "ratio": _ratio(0.05, "the text that each span is")},
+    ),
+    "reorder": Augmentation(
+        reorder_spans,
+        "Swaps pairs of disjoint spans, each a share of the text.",
+        _CLEAR,
+        {"pairs": Knob(5, int, 0, None, "number of pairs"), "ratio": _ratio(0.05, "the text that each span is")},
+    ),
+    "subs": Augmentation(
+        substitute_words,
+        "Replaces a share of the words by synonyms.",
+        _CLEAR,
+        {"ratio": _ratio(0.3, "all words that is replaced")},
+        needs_synonyms=True,
+        bound=grow_by_ratio,
+    ),
+}

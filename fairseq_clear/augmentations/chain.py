@@ -1,0 +1,140 @@
+"""A spec of augmentations, checked and ready to make views of whole texts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fairseq_clear.augmentations import AUGMENTATIONS
+from fairseq_clear.augmentations.base import Augmentation, Symbols, Tokens
+from fairseq_clear.augmentations.substitution import count_words
+from fairseq_clear.errors import UserError
+from fairseq_clear.spec import KnobValue, Step, check_knobs, check_name, format_spec, format_value, parse_spec
+
+
+class Augmented(NamedTuple):
+    """A view of a text.
+
+    Attributes:
+        tokens: (m,) int64.
+        source: (m,) int64, the position in the text that each token comes from, -1 for ``<del>``; every piece of a
+            substitute has the first piece of the word that it replaces.
+        words, substituted: counts over the steps that use synonyms (0, 0 without): their quotient is the share.
+    """
+
+    tokens: Tokens
+    source: Tokens
+    words: int
+    substituted: int
+
+
+@dataclass(frozen=True)
+class _Call:
+    augmentation: Augmentation
+    knobs: Mapping[str, KnobValue]
+
+
+class Chain:
+    """Alternatives, of which each call draws one, of chains of steps. Made by ``build_augmentation``; can be pickled.
+
+    Attributes:
+        spec: canonical text with every knob written out.
+        needs_synonyms: whether a step uses the synonym table.
+    """
+
+    def __init__(self, alternatives: tuple[tuple[_Call, ...], ...], symbols: Symbols, spec: str) -> None:
+        self.spec = spec
+        self.needs_synonyms = any(call.augmentation.needs_synonyms for calls in alternatives for call in calls)
+        self._alternatives = alternatives
+        self._symbols = symbols
+
+    def __call__(self, tokens: npt.ArrayLike, rng: np.random.Generator) -> Augmented:
+        """A view of ``tokens`` (n,), which are not modified.
+
+        A leading ``<s>`` and a final ``</s>`` stay in place; what lies between stays at least one token long (a
+        ``<del>`` may be that one) unless it is empty, and runs of ``<del>`` in it become one.
+        """
+        text = np.asarray(tokens, dtype=np.int64)
+        head = int(len(text) > 0 and text[0] == self._symbols.bos)
+        tail = int(len(text) > head and text[-1] == self._symbols.eos)
+        content = text[head : len(text) - tail]
+        source = np.arange(len(content))
+        words = substituted = 0
+        for call in self._draw(rng) if len(content) else ():
+            before = content
+            content, step_source = call.augmentation.function(before, rng, symbols=self._symbols, **call.knobs)
+            source = np.where(step_source >= 0, source[step_source], -1)
+            if call.augmentation.needs_synonyms:
+                counts = count_words(before, content, step_source, self._symbols)
+                words, substituted = words + counts[0], substituted + counts[1]
+        content, source = self._collapse(content, source)
+        source = np.where(source >= 0, source + head, -1)
+        ends = np.arange(head), np.arange(len(text) - tail, len(text))
+        return Augmented(
+            np.concatenate([text[ends[0]], content, text[ends[1]]]),
+            np.concatenate([ends[0], source, ends[1]]),
+            words,
+            substituted,
+        )
+
+    def bound(self, length: int) -> int:
+        """The greatest length of a view of ``length`` tokens, whether ``<s>`` and ``</s>`` are among them or not."""
+        contents = range(max(length - 2, 0), length + 1)
+        return max(_bound(calls, content) + length - content for calls in self._alternatives for content in contents)
+
+    def _draw(self, rng: np.random.Generator) -> tuple[_Call, ...]:
+        # a single chain draws nothing, so that its views do not depend on how the spec is written
+        drawn = int(rng.integers(len(self._alternatives))) if len(self._alternatives) > 1 else 0
+        return self._alternatives[drawn]
+
+    def _collapse(self, tokens: Tokens, source: Tokens) -> tuple[Tokens, Tokens]:
+        """Leave one of each run of ``<del>``: remaining words shall not tell two views by where they stand (3.3)."""
+        is_deleted = tokens == self._symbols.delete
+        keep = np.ones(len(tokens), np.bool_)
+        keep[1:] = ~(is_deleted[1:] & is_deleted[:-1])
+        return tokens[keep], source[keep]
+
+
+def build_augmentation(spec: str, symbols: Symbols, *, flag: str = "--augment") -> Chain:
+    """The augmentation that ``spec`` names, such as ``subs+del-span:ratio=0.1/del-word``; ``none`` is the identity.
+
+    UserError, naming ``flag`` and what is valid, on bad grammar, unknown names or knobs, values out of range, and on
+    a step that needs synonyms where ``symbols`` has none.
+    """
+    alternatives = parse_spec(spec, flag=flag)
+    built = tuple(tuple(_build_call(step, flag) for step in chain) for chain in alternatives)
+    chain = Chain(built, symbols, _spell(alternatives, built))
+    if chain.needs_synonyms and symbols.synonyms is None:
+        raise UserError(
+            f"{flag} {chain.spec}: needs a synonym table; make it with "
+            "`fairseq-clear synonyms --data-bin DATA --source counterfitted.json` (or `--source wordnet`)"
+        )
+    return chain
+
+
+def needs_synonyms(spec: str, *, flag: str = "--augment") -> bool:
+    """Whether ``spec`` uses the synonym table: to be asked before loading one. UserErrors as ``build_augmentation``."""
+    calls = [_build_call(step, flag) for chain in parse_spec(spec, flag=flag) for step in chain]
+    return any(call.augmentation.needs_synonyms for call in calls)
+
+
+def _build_call(step: Step, flag: str) -> _Call:
+    check_name(step, AUGMENTATIONS, flag=flag)
+    augmentation = AUGMENTATIONS[step.name]
+    return _Call(augmentation, check_knobs(step, augmentation.knobs, flag=flag))
+
+
+def _spell(alternatives: tuple[tuple[Step, ...], ...], built: tuple[tuple[_Call, ...], ...]) -> str:
+    chains = []
+    for steps, calls in zip(alternatives, built, strict=True):
+        texts = [{knob: format_value(value) for knob, value in call.knobs.items()} for call in calls]
+        chains.append(tuple(Step(step.name, (), knobs) for step, knobs in zip(steps, texts, strict=True)))
+    return format_spec(tuple(chains))
+
+
+def _bound(calls: tuple[_Call, ...], length: int) -> int:
+    for call in calls:
+        length = call.augmentation.bound(length, call.knobs)
+    return length

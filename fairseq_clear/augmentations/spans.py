@@ -1,0 +1,44 @@
+"""Disjoint spans of equal length, uniformly placed: span deletion and reordering (CLEAR, section 3.3) draw them."""
+
+import math
+
+import numpy as np
+
+from fairseq_clear.augmentations.base import Tokens, round_randomly
+
+
+def place_spans(length: int, spans: int, span_length: int, rng: np.random.Generator) -> Tokens:
+    """Starts of ``spans`` disjoint spans, ascending, every placement with the same probability; spans may touch.
+
+    With each span shrunk to one slot a placement is a choice of ``spans`` out of length - spans * span_length + spans
+    slots, and every choice is one placement. Drawing starts one after the other, rejecting overlaps, would not be
+    uniform for a single pass.
+
+    Returns: (spans,) int64. ValueError if the spans do not fit.
+    """
+    slots = length - spans * span_length + spans
+    if spans < 0 or span_length < 1 or slots < spans:
+        raise ValueError(f"{spans} spans of {span_length} tokens do not fit into {length}")
+    chosen = np.sort(rng.choice(slots, spans, replace=False, shuffle=False))  # (spans,)
+    starts: Tokens = chosen + np.arange(spans) * (span_length - 1)  # (spans,)
+    return starts
+
+
+def span_shape(length: int, units: int, ratio: float, per_unit: int, rng: np.random.Generator) -> tuple[int, int]:
+    """How many units of ``per_unit`` spans a text gets, and how long the spans are: (units, span length).
+
+    A span has round(ratio * length) tokens. Where that share is under one token spans are single tokens and units
+    fewer, rounded randomly, so that the expected number of tokens in spans is still units * per_unit * ratio *
+    length. Units that do not fit are left out.
+    """
+    share = ratio * length
+    if share < 1:
+        span_length, units = 1, min(units, round_randomly(units * share, rng))
+    else:
+        span_length = math.floor(share + 0.5)
+    return min(units, length // (per_unit * span_length)), span_length
+
+
+def span_positions(starts: Tokens, span_length: int) -> Tokens:
+    """The positions that each span covers: (spans, span_length)."""
+    return starts[:, None] + np.arange(span_length)

@@ -1,0 +1,150 @@
+"""The spec grammar of views and augmentations: ``"subs:ratio=0.3+del-span:spans=5,ratio=0.05"`` to checked steps.
+
+    spec         := "none" | chain ("/" chain)*        "/": one of the chains at random
+    chain        := "none" | step ("+" step)*          "+": one step, then the next
+    step         := name [":" argument ("," argument)*]
+    argument     := value | knob "=" value             positional values stand before the knobs
+
+Names, knobs and values hold only letters, digits and ``. _ -``: nothing that a shell treats specially.
+"""
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from fairseq_clear.errors import UserError
+
+KnobValue = float | int | str
+
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+_KNOB = re.compile(r"[a-z][a-z0-9_]*")
+_VALUE = re.compile(r"[A-Za-z0-9._-]+")
+_EXAMPLE = "subs:ratio=0.3+del-span:spans=5,ratio=0.05"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of a spec, as written: a name, positional values, knobs by name. Unchecked; ``str()`` writes it back."""
+
+    name: str
+    values: tuple[str, ...] = ()
+    knobs: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        arguments = [*self.values, *(f"{knob}={value}" for knob, value in self.knobs.items())]
+        return self.name + (":" + ",".join(arguments) if arguments else "")
+
+
+@dataclass(frozen=True)
+class Knob:
+    """What a knob accepts: a ``kind`` from ``minimum`` to ``maximum``, inclusive. The default is the paper's."""
+
+    default: KnobValue
+    kind: type[float] | type[int] | type[str] = float
+    minimum: float | None = None
+    maximum: float | None = None
+    help: str = ""
+
+    @property
+    def accepts(self) -> str:
+        """What the knob accepts, in words: ``a number from 0 to 1``."""
+        what = {float: "a number", int: "a whole number", str: "a word"}[self.kind]
+        if self.minimum is not None and self.maximum is not None:
+            return f"{what} from {self.minimum:g} to {self.maximum:g}"
+        if self.minimum is not None:
+            return f"{what}, {self.minimum:g} or more"
+        return what if self.maximum is None else f"{what}, {self.maximum:g} or less"
+
+    def read(self, text: str) -> KnobValue:
+        """The value that ``text`` spells. ValueError where it spells none, or one out of range."""
+        if self.kind is str:
+            return text
+        # int() and float() take "1_000" too, which would not come back from str() as written
+        if "_" in text:
+            raise ValueError(text)
+        value = self.kind(text)
+        assert not isinstance(value, str)
+        too_low = self.minimum is not None and value < self.minimum
+        too_high = self.maximum is not None and value > self.maximum
+        if not math.isfinite(value) or too_low or too_high:
+            raise ValueError(text)
+        return value
+
+
+def parse_spec(text: str, *, flag: str = "spec") -> tuple[tuple[Step, ...], ...]:
+    """Alternatives of chains of steps; ``"none"`` and ``""`` are one empty chain. UserError if malformed."""
+    if not text.strip():
+        return ((),)
+    return tuple(_parse_chain(chain.strip(), f"{flag} {text!r}") for chain in text.split("/"))
+
+
+def format_spec(alternatives: tuple[tuple[Step, ...], ...]) -> str:
+    """The canonical text: what ``parse_spec`` reads back to the same steps."""
+    return "/".join("+".join(map(str, chain)) or "none" for chain in alternatives)
+
+
+def format_value(value: KnobValue) -> str:
+    """A knob's value as the grammar writes it: ``5``, ``0.05``; no ``+`` in an exponent, where it would join steps."""
+    return str(value).removesuffix(".0").replace("e+", "e")
+
+
+def check_name(step: Step, names: Collection[str], *, flag: str) -> None:
+    """UserError listing ``names`` unless ``step.name`` is one of them."""
+    if step.name not in names:
+        raise UserError(f"{flag}: there is no '{step.name}'; choose from {', '.join([*names, 'none'])}")
+
+
+def check_knobs(
+    step: Step, knobs: Mapping[str, Knob], *, flag: str, allow_values: bool = False
+) -> dict[str, KnobValue]:
+    """The step's knobs, read and in range, with defaults for those not written, in the order of ``knobs``.
+
+    UserError, naming ``flag`` and what is valid, on an unknown knob, on a value that is not of its kind or out of
+    range, and on positional values unless ``allow_values``.
+    """
+    valid = "; ".join(f"{name}: {knob.accepts} (default {format_value(knob.default)})" for name, knob in knobs.items())
+    takes = f"it takes {valid}" if valid else "it takes no knobs"
+    for name in step.knobs:
+        if name not in knobs:
+            raise UserError(f"{flag}: {step.name} has no knob '{name}'; {takes}")
+    if step.values and not allow_values:
+        raise UserError(f"{flag}: {step.name} takes no value without a name, got '{step.values[0]}'; {takes}")
+    checked = {name: knob.default for name, knob in knobs.items()}
+    for name, text in step.knobs.items():
+        try:
+            checked[name] = knobs[name].read(text)
+        except ValueError:
+            raise UserError(f"{flag}: {step.name}:{name}={text} is not {knobs[name].accepts}; {takes}") from None
+    return checked
+
+
+def _parse_chain(text: str, where: str) -> tuple[Step, ...]:
+    if text == "none":
+        return ()
+    return tuple(_parse_step(step.strip(), where) for step in text.split("+"))
+
+
+def _parse_step(text: str, where: str) -> Step:
+    name, colon, rest = (part.strip() for part in text.partition(":"))
+    if name == "none":
+        raise UserError(f"{where}: 'none' stands alone; leave it out of a chain of steps joined by '+'")
+    if not _NAME.fullmatch(name):
+        raise UserError(f"{where}: {name!r} is not a name (small letters, digits, '-'); write it like {_EXAMPLE}")
+    values: list[str] = []
+    knobs: dict[str, str] = {}
+    for argument in rest.split(",") if colon else ():
+        knob, equals, value = (part.strip() for part in argument.partition("="))
+        if not _VALUE.fullmatch(value if equals else knob) or (equals and not _KNOB.fullmatch(knob)):
+            raise UserError(f"{where}: cannot read {argument.strip()!r} in {text!r}; write it like {_EXAMPLE}")
+        if not equals and knobs:
+            raise UserError(
+                f"{where}: the value '{knob}' stands after a knob; values come first, as in name:value,knob=1"
+            )
+        if knob in knobs:
+            raise UserError(f"{where}: {name} is given {knob} twice; keep one")
+        if equals:
+            knobs[knob] = value
+        else:
+            values.append(knob)
+    return Step(name, tuple(values), knobs)
