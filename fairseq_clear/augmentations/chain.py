@@ -97,8 +97,13 @@ class Chain:
         return tokens[keep], source[keep]
 
 
-def build_augmentation(spec: str, symbols: Symbols, *, flag: str = "--augment") -> Chain:
+def build_augmentation(
+    spec: str, symbols: Symbols, *, flag: str = "--augment", allow_missing_synonyms: bool = False
+) -> Chain:
     """The augmentation that ``spec`` names, such as ``subs+del-span:ratio=0.1/del-word``; ``none`` is the identity.
+
+    A chain built with ``allow_missing_synonyms`` says whether it ``needs_synonyms``, and its bound, before a table is
+    loaded.
 
     UserError, naming ``flag`` and what is valid, on bad grammar, unknown names or knobs, values out of range, and on
     a step that needs synonyms where ``symbols`` has none.
@@ -106,18 +111,12 @@ def build_augmentation(spec: str, symbols: Symbols, *, flag: str = "--augment") 
     alternatives = parse_spec(spec, flag=flag)
     built = tuple(tuple(_build_call(step, flag) for step in chain) for chain in alternatives)
     chain = Chain(built, symbols, _spell(alternatives, built))
-    if chain.needs_synonyms and symbols.synonyms is None:
+    if chain.needs_synonyms and symbols.synonyms is None and not allow_missing_synonyms:
         raise UserError(
             f"{flag} {chain.spec}: needs a synonym table; make it with "
             "`fairseq-clear synonyms --data-bin DATA --source counterfitted.json` (or `--source wordnet`)"
         )
     return chain
-
-
-def needs_synonyms(spec: str, *, flag: str = "--augment") -> bool:
-    """Whether ``spec`` uses the synonym table: to be asked before loading one. UserErrors as ``build_augmentation``."""
-    calls = [_build_call(step, flag) for chain in parse_spec(spec, flag=flag) for step in chain]
-    return any(call.augmentation.needs_synonyms for call in calls)
 
 
 def _build_call(step: Step, flag: str) -> _Call:

@@ -1,0 +1,91 @@
+"""``fairseq-clear synonyms``: the table that ``--augment subs`` draws from, made for a data folder."""
+
+import argparse
+from pathlib import Path
+
+from fairseq_clear.data.synonyms import SYNONYMS_NPZ, hash_file, save_synonyms
+from fairseq_clear.data.tokenizer import load_tokenizer, read_clear_json
+from fairseq_clear.errors import UserError
+from fairseq_clear.preparation.synonym_sources import read_source
+from fairseq_clear.preparation.synonyms import (
+    BuildReport,
+    Coverage,
+    build_table,
+    measure_coverage,
+    read_dictionary,
+    sample_texts,
+)
+
+COVERAGE_TOKENS = 1_000_000
+COVERAGE_SEED = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's flags."""
+    parser.add_argument(
+        "--data-bin", required=True, type=Path, metavar="DIR", help="folder made by `fairseq-clear prepare`"
+    )
+    parser.add_argument(
+        "--source",
+        required=True,
+        metavar="FILE.json|wordnet",
+        help='a JSON file of word -> list of synonyms, such as {"film": ["movie"]}, or WordNet through nltk',
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help=f"where to write it (default: {SYNONYMS_NPZ} in --data-bin)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing table")
+    parser.add_argument(
+        "--max-alternatives", type=int, metavar="K", help="keep the first K alternatives of each word (default: all)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build, write, and report; UserErrors before anything is written."""
+    folder = _first_shard(args.data_bin)
+    output: Path = args.output or folder / SYNONYMS_NPZ
+    if args.max_alternatives is not None and args.max_alternatives < 1:
+        raise UserError(f"--max-alternatives {args.max_alternatives}: must be 1 or more")
+    if output.exists() and not args.overwrite:
+        raise UserError(f"--output {output}: exists already; add --overwrite to replace it")
+    if not output.parent.is_dir():
+        raise UserError(f"--output {output}: there is no folder {output.parent}; make it first")
+    tokenizer = load_tokenizer(folder)
+    symbols = read_dictionary(folder / "dict.txt")
+    source = read_source(args.source)
+    table, report = build_table(source.synonyms, tokenizer, symbols, args.max_alternatives)
+    if not len(table):
+        raise UserError(f"--source {args.source}: none of its {report.words} words is in the vocabulary of {folder}")
+    coverage = measure_coverage(table, sample_texts(folder, "train", COVERAGE_TOKENS, COVERAGE_SEED))
+    vocabulary_hash = hash_file(folder / "dict.txt")
+    save_synonyms(output, table, vocabulary_hash=vocabulary_hash, source=source.name, source_hash=source.content_hash)
+    print(_describe(report, source.name))
+    print(_describe_coverage(coverage, folder))
+    print(f"wrote {output}")
+    return 0
+
+
+def _first_shard(folder: Path) -> Path:
+    """``prepare --shards`` makes one folder a shard, all with one vocabulary; the first is where training looks."""
+    shards = read_clear_json(folder).get("shards")
+    return folder / str(shards[0]) if shards else folder
+
+
+def _describe(report: BuildReport, source: str) -> str:
+    mean = report.alternatives / report.rows
+    return (
+        f"{source}: {report.words:,} words, {report.without_alternatives:,} without synonyms; left out: "
+        f"{report.unknown_words:,} with unknown symbols, {report.several_words:,} that are several words here, "
+        f"{report.unknown_alternatives:,} alternatives with unknown symbols\n"
+        f"table: {report.rows:,} rows (lower-case, Capitalised, UPPER-CASE forms), {mean:.2f} alternatives on average"
+    )
+
+
+def _describe_coverage(coverage: Coverage, folder: Path) -> str:
+    if not coverage.tokens:
+        return f"coverage: not measured, {folder} has no train split"
+    words, tokens = coverage.covered_words / coverage.words, coverage.covered_tokens / coverage.tokens
+    return (
+        f"coverage of train: {words:.1%} of {coverage.words:,} words and {tokens:.1%} of {coverage.tokens:,} tokens "
+        "have at least one synonym (CLEAR: about 40% of tokens)"
+    )

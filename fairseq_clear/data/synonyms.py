@@ -1,0 +1,106 @@
+"""The synonym table on disk: ``synonyms.npz`` beside ``dict.txt``, tied to that vocabulary by its hash."""
+
+import hashlib
+import os
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from fairseq_clear.augmentations.synonym_table import SynonymTable
+from fairseq_clear.errors import UserError
+
+SYNONYMS_NPZ = "synonyms.npz"
+SYNONYMS_FORMAT = 1
+
+_ROWS = ("word_pieces", "word_offsets", "row_offsets", "alternative_pieces", "alternative_offsets")
+# what numpy and zipfile raise on files that are cut short, altered, or something else altogether
+_DAMAGE = (
+    OSError,
+    EOFError,
+    KeyError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    NotImplementedError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+def hash_file(path: str | Path) -> str:
+    """The sha256 of a file, in hexadecimal; of a ``dict.txt`` it is the vocabulary's hash."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def save_synonyms(
+    path: str | Path, table: SynonymTable, *, vocabulary_hash: str, source: str, source_hash: str
+) -> None:
+    """Write a table and where it comes from; beside its place first, then renamed, so that no half of it is ever
+    there.
+    """
+    target = Path(path)
+    arrays = {name: getattr(table, name).astype(np.int32) for name in _ROWS}
+    described = {"vocabulary_hash": vocabulary_hash, "source": source, "source_hash": source_hash}
+    handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez_compressed(
+                file,
+                format=np.array(SYNONYMS_FORMAT),
+                is_word_start=table.is_word_start,
+                **arrays,
+                **{name: np.array(text) for name, text in described.items()},
+            )
+        # mkstemp makes files that their owner alone may read; a data folder is often shared
+        os.chmod(beside, 0o666 & ~_umask())
+        os.replace(beside, target)
+    except BaseException:
+        os.unlink(beside)
+        raise
+
+
+def load_synonyms(path: str | Path, dictionary: str | Path) -> SynonymTable:
+    """Read the table at ``path`` for the vocabulary of the ``dict.txt`` at ``dictionary``.
+
+    UserError where it is missing, damaged, of another format, or made for another vocabulary; each says how to make it.
+    """
+    command = f"fairseq-clear synonyms --data-bin {Path(dictionary).parent} --source FILE.json --output {path}"
+    if not Path(path).is_file():
+        raise UserError(f"{path}: no synonym table here; make it with `{command}`")
+    remedy = f"remake it with `{command} --overwrite`"
+    try:
+        # a pickle could run code, and the table holds nothing that needs one
+        with np.load(path, allow_pickle=False) as npz:
+            stored = {name: npz[name] for name in npz.files}
+        found = int(stored["format"])
+        if found != SYNONYMS_FORMAT:
+            raise UserError(f"{path}: format {found}, but this version reads {SYNONYMS_FORMAT}; {remedy}")
+        _check_vocabulary(str(stored["vocabulary_hash"]), Path(path), Path(dictionary), remedy)
+        rows = {name: stored[name].astype(np.int64) for name in _ROWS}
+        return SynonymTable(is_word_start=stored["is_word_start"].astype(np.bool_), **rows)
+    except UserError:
+        raise
+    except _DAMAGE as error:
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UserError(f"{path}: not a whole synonym table ({what}); {remedy}") from None
+
+
+def _check_vocabulary(stored: str, path: Path, dictionary: Path, remedy: str) -> None:
+    try:
+        expected = hash_file(dictionary)
+    except OSError as error:
+        raise UserError(f"{dictionary}: cannot read the vocabulary ({error.strerror})") from None
+    if stored != expected:
+        hashes = f"({stored[:12]}) than that of {dictionary} ({expected[:12]})"
+        raise UserError(f"{path}: made for another vocabulary {hashes}; {remedy}")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
