@@ -1,0 +1,94 @@
+"""What lets fairseq 0.12 run on today's torch and numpy, and resume exactly in half precision. Each with its reason."""
+
+import argparse
+import logging
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import torch
+
+logger = logging.getLogger(__name__)
+
+MASTERS = "clear_fp32_masters"
+
+
+def apply() -> None:
+    """Apply every fix below; calling it again changes nothing."""
+    allow_checkpoint_classes()
+    restore_numpy_compat()
+    keep_masters_in_checkpoints()
+
+
+def allow_checkpoint_classes() -> None:
+    """Let ``torch.load`` of torch >= 2.6 read fairseq's checkpoints with ``weights_only`` left on.
+
+    Removes: ``UnpicklingError: Weights only load failed ... Unsupported global: GLOBAL argparse.Namespace`` (checkpoints of
+    fairseq < 0.10, roberta.base among them) and the same for the numpy scalars that the saved meters hold. All are plain
+    containers of data: loading them runs no code of the file's.
+    """
+    import_scalar = numpy.float64(0).__reduce__()[0]  # numpy.core.multiarray.scalar, moved in numpy 2
+    kinds = [type(numpy.dtype(kind)) for kind in (numpy.float64, numpy.float32, numpy.int64, numpy.int32)]
+    torch.serialization.add_safe_globals([argparse.Namespace, import_scalar, numpy.dtype, *kinds])
+
+
+def restore_numpy_compat() -> None:
+    """Give numpy 2 the one name that TokenBlockDataset reads at run time.
+
+    Removes: ``AttributeError: module 'numpy' has no attribute 'compat'`` with ``--sample-break-mode eos``.
+    """
+    if int(numpy.__version__.split(".")[0]) >= 2:
+        numpy.compat = SimpleNamespace(long=int)  # type: ignore[attr-defined]
+
+
+def forget_tpu(args: Any) -> None:
+    """Undo ``--bf16`` implying ``--tpu`` (fairseq/options.py) where torch_xla is absent.
+
+    Removes: ``ModuleNotFoundError: No module named 'torch_xla'`` for ``fairseq-train --bf16``. fairseq sets the flag after
+    parsing and calls the architecture function right after that, hence our architectures call this.
+    """
+    if getattr(args, "bf16", False) and getattr(args, "tpu", False) and find_spec("torch_xla") is None:
+        args.tpu = False
+
+
+def keep_masters_in_checkpoints() -> None:
+    """Save and restore the float32 master weights of ``--fp16`` and ``--bf16``.
+
+    Removes: a resumed half-precision run that drifts from the uninterrupted one, because fairseq saves the rounded model
+    and rebuilds the masters from it. They travel in the optimizer's state, which fairseq also broadcasts to the workers.
+    """
+    from fairseq.optim import fp16_optimizer
+
+    mixin = fp16_optimizer._FP16OptimizerMixin
+    if getattr(mixin, "_clear_keeps_masters", False):
+        return
+    stock_state_dict, stock_load = mixin.state_dict, mixin.load_state_dict
+
+    def state_dict(self: Any) -> dict[str, Any]:
+        state: dict[str, Any] = stock_state_dict(self)
+        state[MASTERS] = [master.data for master in _masters(self)]
+        return state
+
+    def load_state_dict(self: Any, state: dict[str, Any], optimizer_overrides: Any = None) -> None:
+        stock_load(self, state, optimizer_overrides)
+        saved = state.get(MASTERS)
+        masters = _masters(self)
+        if saved is None or [m.shape for m in saved] != [m.shape for m in masters]:
+            logger.warning(
+                "the checkpoint holds no float32 master weights of this shape: training goes on from the rounded "
+                "ones and will differ a little from a run that was not stopped"
+            )
+            return
+        with torch.no_grad():
+            for master, value in zip(masters, saved, strict=True):
+                master.copy_(value)
+        self._sync_fp32_params_to_fp16()
+
+    mixin.state_dict, mixin.load_state_dict = state_dict, load_state_dict
+    mixin._clear_keeps_masters = True
+
+
+def _masters(optimizer: Any) -> list[torch.Tensor]:
+    masters = optimizer.fp32_params
+    return list(masters.values()) if isinstance(masters, dict) else list(masters)

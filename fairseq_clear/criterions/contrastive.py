@@ -1,0 +1,189 @@
+"""The host's side of every contrastive criterion: the MLM term, its sum with the contrastive one, and the logged numbers.
+
+The trainer sums gradients over workers and micro-batches and divides by the summed ``sample_size``. With an MLM term that
+stays the number of masked tokens T_r of this worker, as in masked_lm, and the contrastive sum is multiplied by T / N, both
+counted over all workers of this micro-batch; without one it is the number of queries. So the update is the one that a single
+worker would make on the same global batch.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fairseq.criterions import FairseqCriterion
+from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
+from fairseq.distributed import utils as distributed_utils
+from fairseq.logging import metrics
+from fairseq.utils import get_perplexity
+from omegaconf import II
+from torch import Tensor
+
+from fairseq_clear.distributed import all_reduce_sum
+from fairseq_clear.errors import UserError
+
+__all__ = ["ContrastiveConfig", "ContrastiveCriterion", "data_parallel_group"]
+
+LN2 = math.log(2)
+
+
+@dataclass
+class ContrastiveConfig(MaskedLmConfig):
+    """Weights of the two terms."""
+
+    contrastive_weight: float = field(
+        default=1.0, metadata={"help": "weight of the contrastive term (CLEAR eq. 3: 1); 0 is masked_lm, without views"}
+    )
+    mlm_weight: float = field(
+        default=1.0, metadata={"help": "weight of the masked language model (CLEAR eq. 3: 1); 0 leaves it out"}
+    )
+    max_update: int = II("optimization.max_update")
+
+
+def data_parallel_group() -> Any:
+    """The group over which fairseq averages gradients; None where there is one worker."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
+    return distributed_utils.get_data_parallel_group()
+
+
+class ContrastiveCriterion(FairseqCriterion):  # type: ignore[misc]
+    """Masked language modelling plus a contrastive term that subclasses define."""
+
+    def __init__(self, cfg: ContrastiveConfig, task: Any) -> None:
+        super().__init__(task)
+        for flag in ("contrastive_weight", "mlm_weight"):
+            if getattr(cfg, flag) < 0:
+                raise UserError(f"--{flag.replace('_', '-')} {getattr(cfg, flag)}: a weight is 0 or more")
+        if not cfg.contrastive_weight and not cfg.mlm_weight:
+            raise UserError("--contrastive-weight 0 and --mlm-weight 0 leave nothing to learn: give one of them")
+        if cfg.contrastive_weight and not hasattr(task, "needs_views"):
+            raise UserError("--criterion needs views of the text, which --task clear_lm makes: give --task clear_lm")
+        self.cfg = cfg
+        self.max_update = cfg.max_update
+        self.masked_lm = MaskedLmLoss(cfg, task)
+        self.needs_mlm = cfg.mlm_weight > 0
+        self.needs_views = cfg.contrastive_weight > 0
+
+    def contrast(self, projections: Tensor, views: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Contrastive sum, queries counted and statistics of this worker; all workers call it together.
+
+        Args:
+            projections: (N + N * P, D) of this worker; no rows where it has run out of data.
+            views: as data.batch describes them, of as many rows.
+        """
+        raise NotImplementedError
+
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Any, dict[str, Any]]:
+        """Loss, sample_size and numbers to log of one micro-batch."""
+        call = _ModelCall(model, sample["views"]["tokens"] if self.needs_views else None)
+        if self.needs_mlm:
+            mlm_loss, sample_size, log = self._mlm(call, sample)
+            loss = mlm_loss if self.cfg.mlm_weight == 1 else self.cfg.mlm_weight * mlm_loss
+            log["mlm_loss"], log["masked_tokens"] = log["loss"], sample_size
+        else:
+            call()
+            loss, sample_size = 0.0, None
+            log = {"ntokens": sample["ntokens"], "nsentences": sample["nsentences"]}
+        if self.needs_views:
+            term, queries, statistics = self._contrastive_term(call.projections, sample, sample_size)
+            loss = loss + self.cfg.contrastive_weight * term
+            sample_size = queries if sample_size is None else sample_size
+            log.update(statistics)
+        log["loss"], log["sample_size"] = loss.detach(), sample_size
+        return loss, sample_size, log
+
+    def _mlm(self, call: "_ModelCall", sample: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        if not getattr(getattr(call.model, "args", None), "encode_chunk_size", 0):
+            loss, sample_size, log = self.masked_lm(call, sample)
+            return loss, sample_size, log
+        _, extra = call(**sample["net_input"], target=sample["target"])
+        sample_size = sample["target"].ne(self.padding_idx).int().sum()
+        log = {"loss": extra["mlm_loss"].detach(), "ntokens": sample["ntokens"], "nsentences": sample["nsentences"]}
+        return extra["mlm_loss"], sample_size, log
+
+    def _contrastive_term(
+        self, projections: Tensor, sample: dict[str, Any], masked_tokens: Tensor | None
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        views = sample["views"]
+        if sample["is_empty"]:
+            # No keys, no queries, but a part in every collective and in the graph.
+            projections = projections[:0]
+            views = {**views, "identity": views["identity"][:0]}
+        loss, queries, statistics = self.contrast(projections, views)
+        ours = torch.stack([queries, queries if masked_tokens is None else masked_tokens.to(queries)])
+        total_queries, total_masked = all_reduce_sum(ours.double(), data_parallel_group()).unbind()
+        # T / N; with no query anywhere the sum is 0 and any finite factor will do.
+        scale = 1.0 if masked_tokens is None else (total_masked / total_queries.clamp(min=1)).float()
+        counts = {name: views[name] for name in ("view_length", "text_length", "words", "substituted")}
+        if sample["is_empty"]:
+            counts = dict.fromkeys(counts, 0)
+        log = {
+            "contrastive_loss": loss.detach(),
+            "queries": queries,
+            "without_negatives": (total_queries == 0).float(),
+            **statistics,
+            **counts,
+        }
+        return loss * scale, queries, log
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
+        """Log averages over all workers and micro-batches: every sum by its own count."""
+
+        def total(name: str) -> Any:
+            return sum(log.get(name, 0) for log in logging_outputs)
+
+        def ratio(name: str, numerator: Any, count: str, digits: int = 3) -> None:
+            denominator = total(count)
+            if denominator > 0:
+                metrics.log_scalar(name, numerator / denominator, denominator, round=digits)
+
+        ratio("loss", total("loss") / LN2, "sample_size")
+        if any("masked_tokens" in log for log in logging_outputs):
+            ratio("mlm_loss", total("mlm_loss") / LN2, "masked_tokens")
+            metrics.log_derived(
+                "ppl", lambda meters: get_perplexity(meters["mlm_loss"].avg) if "mlm_loss" in meters else 0
+            )
+        if any("queries" in log for log in logging_outputs):
+            ratio("contrastive_loss", total("contrastive_loss") / LN2, "queries")
+            ratio("contrastive_accuracy", total("correct"), "queries")
+            ratio("positive_cosine", total("positive_cosine"), "queries")
+            ratio("negative_cosine", total("negative_cosine"), "negatives")
+            ratio("alignment", total("alignment"), "queries")
+            ratio("negatives_per_query", total("negatives"), "queries", 1)
+            ratio("view_length_ratio", total("view_length"), "text_length")
+            ratio("substituted_share", total("substituted"), "words")
+            _log_uniformity(total("uniformity"), total("negatives"))
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """Everything logged is a sum or a count."""
+        return True
+
+
+def _log_uniformity(potential: Any, pairs: Any) -> None:
+    """The logarithm of a mean is not a mean of logarithms: average the potential, derive the metric."""
+    if pairs > 0:
+        metrics.log_scalar("_gaussian_potential", potential / pairs, pairs)
+        metrics.log_derived(
+            "uniformity",
+            lambda meters: round(math.log(max(float(meters["_gaussian_potential"].avg), 1e-30)), 3),
+        )
+
+
+class _ModelCall:
+    """Calls the model once for masked_lm and keeps what it returned for the views of the same batch."""
+
+    def __init__(self, model: Any, views: Tensor | None) -> None:
+        self.model, self.views = model, views
+        self.projections: Any = None
+
+    def __call__(self, **net_input: Any) -> tuple[Any, dict[str, Any]]:
+        output, extra = self.model(**net_input) if self.views is None else self.model(**net_input, views=self.views)
+        self.projections = extra.get("projections")
+        return output, extra
+
+    def get_targets(self, sample: dict[str, Any], output: Any) -> Tensor:
+        targets: Tensor = self.model.get_targets(sample, output)
+        return targets

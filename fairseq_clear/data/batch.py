@@ -1,0 +1,110 @@
+"""What a training example is, and how examples become a batch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["Example", "Instance", "collate", "pad_rows"]
+
+
+@dataclass
+class Instance:
+    """An anchor with its positives, and the identity by which duplicates are known.
+
+    Attributes:
+        anchor: (L,) token ids.
+        positives: token ids of each; the same number for all instances of a data set.
+        identity: hash of the source text, before paraphrase and augmentation.
+        text_length: tokens of the texts that the views were made of, for logging.
+        words, substituted: words of the texts, and how many were substituted; 0 where no step substitutes.
+    """
+
+    anchor: np.ndarray
+    positives: Sequence[np.ndarray]
+    identity: int
+    text_length: int
+    words: int = 0
+    substituted: int = 0
+
+
+@dataclass
+class Example:
+    """One item of the data set.
+
+    Attributes:
+        index: in the data set.
+        sources: masked copies of the text, for the MLM; empty without one.
+        targets: of the same lengths, padding where nothing is predicted.
+        instances: pairs of views; empty without a contrastive term, or where the text gives none.
+    """
+
+    index: int
+    sources: Sequence[np.ndarray] = ()
+    targets: Sequence[np.ndarray] = ()
+    instances: Sequence[Instance] = field(default=())
+
+
+def pad_rows(rows: Sequence[np.ndarray], padding: int) -> Tensor:
+    """Rows of token ids as one (R, longest) int64 tensor, padded on the right."""
+    longest = max(len(row) for row in rows)
+    padded = np.full((len(rows), longest), padding, dtype=np.int64)
+    for number, row in enumerate(rows):
+        padded[number, : len(row)] = row
+    return torch.from_numpy(padded)
+
+
+def collate(examples: Sequence[Example], padding: int, *, is_empty: bool = False) -> dict[str, Any]:
+    """A batch: masked texts and views, each padded by itself, so that a view costs what it is long.
+
+    Args:
+        examples: at least one; with sources or without, all alike.
+        padding: index of the padding token.
+        is_empty: mark the batch as the stand-in of a worker that has run out of data.
+
+    Returns:
+        fairseq's ``id``, ``nsentences``, ``ntokens`` (all tokens that the encoder reads), ``net_input`` and ``target`` (copies
+        one after the other; both without an MLM absent), and ``views``, if there are any, with
+
+        * ``tokens``: (N + N * P, L), the N anchors, then the P positives of each anchor in turn;
+        * ``identity``: (N,) int64;
+        * ``view_length``, ``text_length``: token totals of views and of the texts they were made of;
+        * ``words``, ``substituted``: totals.
+    """
+    batch: dict[str, Any] = {
+        "id": torch.tensor([example.index for example in examples]),
+        "nsentences": 0 if is_empty else len(examples),
+        "ntokens": 0,
+        "net_input": {},
+        "is_empty": is_empty,
+    }
+    copies = len(examples[0].sources)
+    sources = [example.sources[copy] for copy in range(copies) for example in examples]
+    if sources:
+        lengths = torch.tensor([len(source) for source in sources])
+        batch["net_input"] = {"src_tokens": pad_rows(sources, padding), "src_lengths": lengths}
+        batch["target"] = pad_rows([example.targets[copy] for copy in range(copies) for example in examples], padding)
+        batch["ntokens"] += int(lengths.sum())
+    instances = [instance for example in examples for instance in example.instances]
+    if instances:
+        batch["views"] = _collate_views(instances, padding)
+        batch["ntokens"] += batch["views"]["view_length"]
+    if is_empty:
+        batch["ntokens"] = 0
+    return batch
+
+
+def _collate_views(instances: Sequence[Instance], padding: int) -> dict[str, Any]:
+    rows = [instance.anchor for instance in instances]
+    rows += [positive for instance in instances for positive in instance.positives]
+    return {
+        "tokens": pad_rows(rows, padding),
+        "identity": torch.tensor([instance.identity for instance in instances], dtype=torch.int64),
+        "view_length": sum(len(row) for row in rows),
+        "text_length": sum(instance.text_length for instance in instances),
+        "words": sum(instance.words for instance in instances),
+        "substituted": sum(instance.substituted for instance in instances),
+    }

@@ -1,0 +1,178 @@
+"""The data set of every recipe: masked texts, views of them, or both."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from fairseq.data import FairseqDataset, data_utils
+
+from fairseq_clear.augmentations.chain import Chain
+from fairseq_clear.data.batch import Example, Instance, collate
+from fairseq_clear.data.seeding import rng_for
+from fairseq_clear.data.views import RawInstance, ViewSource
+from fairseq_clear.errors import UserError
+
+__all__ = ["ClearDataset", "ViewMaker"]
+
+
+class ViewMaker:
+    """Pairs of augmented views of one item, the same whoever makes them.
+
+    Args:
+        source: which texts form a pair.
+        augment: the chain applied to each view by itself.
+        seed: the run's.
+        max_tokens: views are cut to this length, keeping their last token.
+    """
+
+    def __init__(self, source: ViewSource, augment: Chain, seed: int, max_tokens: int) -> None:
+        self.source, self.augment, self.seed, self.max_tokens = source, augment, seed, max_tokens
+
+    def __call__(self, index: int, epoch: int) -> list[Instance]:
+        """The instances of item ``index`` in this epoch."""
+        raw = self.source(index, rng_for(self.seed, epoch, index, 0))
+        view = 0
+        instances = []
+        for pair in raw:
+            texts = (pair.anchor, *pair.positives)
+            views = [self._augment(text, epoch, index, view + number) for number, text in enumerate(texts, 1)]
+            view += len(texts)
+            instances.append(self._instance(pair, views))
+        return instances
+
+    def longest(self) -> np.ndarray:
+        """(items, views) upper bounds of the views' lengths, whatever the epoch."""
+        lengths = np.unique(self.source.text_lengths)
+        bounds = np.array([min(self.augment.bound(int(length)), self.max_tokens) for length in lengths])
+        return bounds[np.searchsorted(lengths, self.source.text_lengths)]
+
+    def _augment(self, text: np.ndarray, epoch: int, index: int, view: int) -> Any:
+        augmented = self.augment(text, rng_for(self.seed, epoch, index, view))
+        tokens = augmented.tokens
+        if len(tokens) > self.max_tokens:
+            tokens = np.append(tokens[: self.max_tokens - 1], tokens[-1])
+        return tokens, augmented.words, augmented.substituted
+
+    @staticmethod
+    def _instance(raw: RawInstance, views: Sequence[Any]) -> Instance:
+        tokens, words, substituted = zip(*views, strict=True)
+        length = len(raw.anchor) + sum(len(positive) for positive in raw.positives)
+        return Instance(tokens[0], tokens[1:], raw.identity, length, sum(words), sum(substituted))
+
+
+class ClearDataset(FairseqDataset):  # type: ignore[misc]
+    """What the trainer iterates over.
+
+    Args:
+        items: number of items.
+        sources, targets: masked copies of the texts and their targets (fairseq data sets); empty without an MLM.
+        views: makes the pairs; None without a contrastive term.
+        order: (items,) random numbers; batches are of similar length and otherwise in this order, as masked_lm's.
+        bos, eos, padding: their indices.
+    """
+
+    def __init__(
+        self,
+        items: int,
+        sources: Sequence[Any],
+        targets: Sequence[Any],
+        views: ViewMaker | None,
+        order: np.ndarray,
+        *,
+        bos: int,
+        eos: int,
+        padding: int,
+    ) -> None:
+        super().__init__()
+        self.items, self.sources, self.targets, self.views = items, sources, targets, views
+        self.order, self.padding = order, padding
+        self.blank = np.array([bos, eos], dtype=np.int64)
+        self.epoch = 1
+        lengths = [np.asarray(source.sizes, dtype=np.int64) for source in sources]
+        if views is not None:
+            lengths += list(views.longest().T)
+        self.sizes = np.max(lengths, axis=0)
+        # fairseq's nested data sets count the longest part; the memory that --max-tokens bounds is that of all parts.
+        self.totals = np.sum(lengths, axis=0)
+
+    def __getitem__(self, index: int) -> Example:
+        index = int(index)
+        return Example(
+            index,
+            [source[index].numpy() for source in self.sources],
+            [target[index].numpy() for target in self.targets],
+            self.views(index, self.epoch) if self.views is not None else (),
+        )
+
+    def __len__(self) -> int:
+        return self.items
+
+    def collater(self, samples: Sequence[Example]) -> dict[str, Any]:
+        """A batch; of no samples a marked one-row batch, for the worker that has run out of data.
+
+        fairseq would replay an old batch there and undo it afterwards, which goes wrong with ``--update-freq`` above 1 and
+        after a validation (trainer.py: train_step zeroes the sample_size of all micro-batches).
+        """
+        return collate(samples, self.padding) if samples else collate([self._stand_in()], self.padding, is_empty=True)
+
+    def _stand_in(self) -> Example:
+        nothing_masked = np.full_like(self.blank, self.padding)
+        positives = [self.blank] * (self.views.source.positives if self.views is not None else 0)
+        instances = [Instance(self.blank, positives, 0, 0)] if positives else []
+        return Example(0, [self.blank for _ in self.sources], [nothing_masked for _ in self.targets], instances)
+
+    def num_tokens(self, index: int) -> int:
+        """Tokens of all parts of an item, an upper bound over epochs."""
+        return int(self.totals[index])
+
+    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
+        """The same for several items."""
+        return self.totals[indices]
+
+    def size(self, index: int) -> int:
+        """Length of the longest part, an upper bound over epochs."""
+        return int(self.sizes[index])
+
+    def ordered_indices(self) -> np.ndarray:
+        """By length, and at random among equals."""
+        return np.lexsort([self.order, self.sizes])
+
+    def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
+        """Drop what is longer than ``max_sizes``; returns what stays and what was dropped."""
+        keep = self.sizes[indices] <= max_sizes
+        return indices[keep], indices[~keep].tolist()
+
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """Sizes are upper bounds, so batches stay what they are when views change."""
+        return True
+
+    def set_epoch(self, epoch: int) -> None:
+        """Views and masks of this epoch from now on."""
+        super().set_epoch(epoch)
+        self.epoch = epoch
+        for part in (*self.sources, *self.targets):
+            part.set_epoch(epoch)
+
+    def batch_by_size(
+        self,
+        indices: np.ndarray,
+        max_tokens: int | None = None,
+        max_sentences: int | None = None,
+        required_batch_size_multiple: int = 1,
+    ) -> Any:
+        """Batches under fairseq's limits; an item larger than ``--max-tokens`` is named with the flag to change."""
+        largest = int(self.totals[indices].max(initial=0))
+        if max_tokens is not None and largest > max_tokens:
+            raise UserError(
+                f"--max-tokens {max_tokens}: the longest item has {largest} tokens, counting its masked copies and its views; "
+                f"give --max-tokens {largest} or more, or a smaller --tokens-per-sample"
+            )
+        return data_utils.batch_by_size(
+            indices,
+            num_tokens_fn=self.num_tokens,
+            num_tokens_vec=self.num_tokens_vec(indices),
+            max_tokens=max_tokens,
+            max_sentences=max_sentences,
+            required_batch_size_multiple=required_batch_size_multiple,
+        )

@@ -1,0 +1,88 @@
+"""View sources: which texts form a positive pair, before augmentation."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from fairseq_clear.data.seeding import content_hash
+from fairseq_clear.errors import UserError
+from fairseq_clear.spec import Knob, check_knobs, check_name, parse_spec
+
+__all__ = ["VIEWS", "RawInstance", "TokenSource", "ViewSource", "ViewSourceKind", "build_view_source"]
+
+
+class TokenSource(Protocol):
+    """A data set of token ids with known lengths."""
+
+    sizes: np.ndarray
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
+
+
+@dataclass(frozen=True)
+class RawInstance:
+    """Texts that form a positive pair: an anchor, its positives, and the identity of the source text."""
+
+    anchor: np.ndarray
+    positives: Sequence[np.ndarray]
+    identity: int
+
+
+class ViewSource(Protocol):
+    """Makes the pairs of one item; pure but for reading the data set."""
+
+    positives: int
+    """Number of positives for each anchor."""
+
+    text_lengths: np.ndarray
+    """(items, texts) greatest lengths of the texts of an item, whatever the epoch."""
+
+    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
+        """The pairs of item ``index``; every random draw comes from ``rng``."""
+
+
+class SameText:
+    """The sequence, twice: CLEAR section 3.1, SimCSE."""
+
+    positives = 1
+
+    def __init__(self, texts: TokenSource) -> None:
+        self.texts = texts
+        self.text_lengths = np.stack([texts.sizes, texts.sizes], axis=1)
+
+    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
+        tokens = np.asarray(self.texts[index], dtype=np.int64)
+        return [RawInstance(tokens, (tokens,), content_hash(tokens))]
+
+
+@dataclass(frozen=True)
+class ViewSourceKind:
+    """An entry of VIEWS: how to build the source, its knobs, and its description."""
+
+    build: Callable[..., ViewSource]
+    knobs: Mapping[str, Knob]
+    summary: str
+
+
+VIEWS: dict[str, ViewSourceKind] = {
+    "same": ViewSourceKind(SameText, {}, "the text itself, twice (CLEAR, SimCSE)"),
+}
+
+
+def build_view_source(spec: str, texts: TokenSource, *, flag: str = "--views") -> ViewSource:
+    """The view source that a spec names.
+
+    Raises:
+        UserError: no such source or knob, or a chain where one name is due.
+    """
+    chains = parse_spec(spec, flag=flag)
+    if len(chains) != 1 or len(chains[0]) != 1:
+        raise UserError(f"{flag} {spec}: give one view source; valid are {', '.join(VIEWS)}")
+    step = chains[0][0]
+    check_name(step, VIEWS, flag=flag)
+    kind = VIEWS[step.name]
+    return kind.build(texts, **check_knobs(step, kind.knobs, flag=flag))

@@ -1,0 +1,81 @@
+"""Gathering rows from all workers, with gradient, when each worker holds a different number of them."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["all_gather_ragged", "all_reduce_sum", "world_size"]
+
+
+def world_size(group: Any = None) -> int:
+    """Number of workers in ``group``; 1 where ``torch.distributed`` is not in use."""
+    return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
+
+
+def all_reduce_sum(values: Tensor, group: Any = None) -> Tensor:
+    """Sum of ``values`` over all workers, without gradient; ``values`` itself is left alone."""
+    total = values.detach().clone()
+    if world_size(group) > 1:
+        dist.all_reduce(total, group=group)
+    return total
+
+
+def all_gather_ragged(rows: Tensor, group: Any = None) -> tuple[Tensor, int]:
+    """Concatenate the rows of all workers in the order of their ranks.
+
+    The backward pass sums, over workers, the gradients that each of them computed for the rows of this one: with a
+    detached gather the update would have the wrong direction, and with the own slice alone re-inserted the wrong scale.
+    Workers may hold different numbers of rows, none included; every worker must call.
+
+    Args:
+        rows: (n, ...) on this worker; trailing dimensions and dtype equal on all workers.
+        group: the process group; None for the default one.
+
+    Returns:
+        The (n_0 + n_1 + ..., ...) rows of all workers, and the index at which this worker's rows begin.
+        Alone, ``rows`` itself and 0.
+    """
+    if world_size(group) == 1:
+        return rows, 0
+    mine = torch.tensor([rows.shape[0]], device=rows.device)
+    sizes = [torch.zeros_like(mine) for _ in range(world_size(group))]
+    dist.all_gather(sizes, mine, group=group)
+    counts = [int(size) for size in sizes]
+    rank = dist.get_rank(group)
+    gathered: Tensor = _GatherRows.apply(rows, counts, rank, group)  # type: ignore[no-untyped-call]
+    return gathered, sum(counts[:rank])
+
+
+def _pad_rows(rows: Tensor, length: int) -> Tensor:
+    padded = rows.new_zeros((length, *rows.shape[1:]))
+    padded[: rows.shape[0]] = rows
+    return padded
+
+
+class _GatherRows(torch.autograd.Function):
+    """Forward: all-gather of rows padded to the longest. Backward: sum over workers, of which each keeps its own rows."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, counts: list[int], rank: int, group: Any) -> Tensor:
+        ctx.counts, ctx.rank, ctx.group = counts, rank, group
+        longest = max(counts)
+        parts = [rows.new_empty((longest, *rows.shape[1:])) for _ in counts]
+        dist.all_gather(parts, _pad_rows(rows.detach(), longest), group=group)
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        (gradient,) = gradients
+        counts, rank = ctx.counts, ctx.rank
+        if dist.get_backend(ctx.group) == "gloo":  # gloo has no reduce-scatter for every dtype
+            total = gradient.contiguous().clone()
+            dist.all_reduce(total, group=ctx.group)
+            begin = sum(counts[:rank])
+            return total[begin : begin + counts[rank]], None, None, None
+        longest = max(counts)
+        parts = torch.cat([_pad_rows(part, longest) for part in gradient.split(counts)])
+        own = parts.new_empty((longest, *gradient.shape[1:]))
+        dist.reduce_scatter_tensor(own, parts, group=ctx.group)
+        return own[: counts[rank]], None, None, None

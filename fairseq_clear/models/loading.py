@@ -1,0 +1,102 @@
+"""Making a checkpoint's weights fit a model that has another head or one vocabulary row more or fewer."""
+
+import logging
+
+import torch
+from torch import Tensor
+
+from fairseq_clear.errors import UserError
+
+__all__ = ["fit_state_dict"]
+
+logger = logging.getLogger(__name__)
+
+EMBEDDING = "encoder.sentence_encoder.embed_tokens.weight"
+POSITIONS = "encoder.sentence_encoder.embed_positions.weight"
+VOCABULARY_ROWS = (EMBEDDING, "encoder.lm_head.weight", "encoder.lm_head.bias")
+# Never dropped and never made up: a difference here means another architecture, which loading must refuse.
+BACKBONE = ("encoder.sentence_encoder.", "encoder.lm_head.", "classification_heads.")
+
+
+def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str = "") -> None:
+    """Change ``loaded`` in place so that a model with the weights ``own`` can load it strictly; say what was done.
+
+    * One vocabulary row fewer than the model (stock RoBERTa has no ``<del>``): the model's own row is appended. One more:
+      the last row, ``<del>``, is dropped.
+    * Parts beside the encoder that the model lacks (a queue, a key encoder, another head): dropped and named.
+    * Parts beside the encoder that the checkpoint lacks: the model's initial values, named.
+
+    Args:
+        loaded: the checkpoint's weights, changed in place.
+        own: the model's current weights.
+        prefix: of both in ``loaded``.
+
+    Raises:
+        UserError: another vocabulary or fewer positions.
+    """
+    _fit_vocabulary(loaded, own, prefix)
+    _check_positions(loaded, own, prefix)
+    foreign = [
+        key
+        for key in loaded
+        if key.startswith(prefix) and key[len(prefix) :] not in own and not _is_backbone(key, prefix)
+    ]
+    other_shape = [
+        prefix + key
+        for key, value in own.items()
+        if prefix + key in loaded
+        and not _is_backbone(prefix + key, prefix)
+        and loaded[prefix + key].shape != value.shape
+    ]
+    for key in foreign + other_shape:
+        del loaded[key]
+    missing = [key for key in own if prefix + key not in loaded and not _is_backbone(prefix + key, prefix)]
+    for key in missing:
+        loaded[prefix + key] = own[key]
+    if foreign:
+        logger.warning("left out of the checkpoint, as this model has no such part: %s", ", ".join(sorted(foreign)))
+    if other_shape:
+        logger.warning("left out of the checkpoint, as their shapes differ: %s", ", ".join(sorted(other_shape)))
+    if missing:
+        logger.warning("not in the checkpoint, freshly initialised: %s", ", ".join(sorted(missing)))
+
+
+def _is_backbone(key: str, prefix: str) -> bool:
+    return key[len(prefix) :].startswith(BACKBONE)
+
+
+def _fit_vocabulary(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str) -> None:
+    if prefix + EMBEDDING not in loaded:
+        return
+    wanted, found = own[EMBEDDING].shape[0], loaded[prefix + EMBEDDING].shape[0]
+    if wanted == found:
+        return
+    if abs(wanted - found) > 1:
+        raise UserError(
+            f"the checkpoint's vocabulary has {found} entries and the data's {wanted}: they are not of the same dict.txt; "
+            "binarize the text with the checkpoint's dictionary and tokenizer"
+        )
+    for key in VOCABULARY_ROWS:
+        rows = loaded[prefix + key]
+        loaded[prefix + key] = torch.cat([rows, own[key][-1:].to(rows)]) if wanted > found else rows[:wanted]
+    if wanted > found:
+        logger.warning(
+            "the checkpoint has no <del>: its vocabulary row is freshly initialised (%d to %d)", found, wanted
+        )
+    else:
+        logger.warning(
+            "this task has no <del>: the checkpoint's last vocabulary row is dropped (%d to %d)", found, wanted
+        )
+
+
+def _check_positions(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str) -> None:
+    if prefix + POSITIONS not in loaded or POSITIONS not in own:
+        return
+    wanted, found = own[POSITIONS].shape[0], loaded[prefix + POSITIONS].shape[0]
+    if wanted != found:
+        # The rows of the padding index and of those before it are no positions.
+        offset = 2
+        raise UserError(
+            f"the checkpoint has {found - offset} positions and the model {wanted - offset}: "
+            f"give --max-positions {found - offset}"
+        )

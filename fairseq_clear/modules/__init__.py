@@ -1,0 +1,1 @@
+"""Building blocks of models, usable without fairseq: pooling, projection head, chunked encoding."""

@@ -1,0 +1,95 @@
+"""From hidden states to one vector per text."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from fairseq_clear.errors import UserError
+
+__all__ = ["POOLINGS", "Pooling", "needs_all_layers", "parse_pooling", "pool"]
+
+Pooling = Callable[[Sequence[Tensor], Tensor], Tensor]
+
+
+def masked_mean(states: Tensor, is_token: Tensor) -> Tensor:
+    """Mean over tokens, special ones included and padding not, as sentence-transformers and SimCSE compute it.
+
+    Args:
+        states: (B, T, D).
+        is_token: (B, T) bool, False on padding.
+    """
+    weights = is_token.unsqueeze(-1).to(states.dtype)  # (B, T, 1)
+    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)  # (B, D)
+
+
+def _cls(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
+    return layers[-1][:, 0]
+
+
+def _mean(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
+    return masked_mean(layers[-1], is_token)
+
+
+def _max(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
+    lowest = torch.finfo(layers[-1].dtype).min
+    return layers[-1].masked_fill(~is_token.unsqueeze(-1), lowest).amax(dim=1)
+
+
+def _first_last(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
+    return masked_mean((layers[1] + layers[-1]) / 2, is_token)
+
+
+def _last2(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
+    return masked_mean((layers[-2] + layers[-1]) / 2, is_token)
+
+
+POOLINGS: dict[str, Pooling] = {
+    "cls": _cls,
+    "mean": _mean,
+    "max": _max,
+    "first-last": _first_last,
+    "last2": _last2,
+}
+
+
+def parse_pooling(name: str, layers: int | None = None, *, flag: str = "--pooling") -> Pooling:
+    """The pooling of this name: one of POOLINGS, or ``layer:N`` for the mean over tokens at block N (0: the embeddings).
+
+    Args:
+        name: as the user typed it.
+        layers: number of blocks of the encoder, to check N against; None where it is not known yet.
+        flag: named in the message.
+
+    Raises:
+        UserError: no such pooling, or no such layer.
+    """
+    if name in POOLINGS:
+        return POOLINGS[name]
+    kind, _, number = name.partition(":")
+    if kind != "layer" or not number.isdigit():
+        raise UserError(f"{flag} {name}: no such pooling; valid are {', '.join(POOLINGS)} and layer:N")
+    layer = int(number)
+    if layers is not None and layer > layers:
+        raise UserError(f"{flag} {name}: the encoder has layers 0 (embeddings) to {layers}")
+    return lambda states, is_token: masked_mean(states[layer], is_token)
+
+
+def needs_all_layers(name: str) -> bool:
+    """Whether the pooling reads other hidden states than the last."""
+    return name not in {"cls", "mean", "max"}
+
+
+def pool(name: str, layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
+    """One vector per text.
+
+    Args:
+        name: of the pooling, see parse_pooling.
+        layers: hidden states (B, T, D) of the embeddings and of each block in order; the last alone is enough where
+            ``needs_all_layers`` is False.
+        is_token: (B, T) bool, False on padding.
+
+    Returns:
+        (B, D).
+    """
+    return parse_pooling(name)(layers, is_token)

@@ -1,0 +1,53 @@
+"""The projection head g of SimCLR and CLEAR section 3.1: z = g(h), used in training and dropped at inference."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["ACTIVATIONS", "ProjectionHead"]
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "tanh": torch.tanh}
+
+
+class ProjectionHead(nn.Module):
+    """A multi-layer perceptron: linear layers with an activation between them, and after the last if asked.
+
+    ``layers=2`` with ReLU is SimCLR's head (arXiv:2002.05709, section 2.1), ``layers=1`` with a final tanh SimCSE's,
+    ``layers=2`` of 4096 with GELU after each that of Self-Guided; ``layers=0`` is no head.
+
+    Args:
+        input_dim: D of the encoder.
+        hidden_dim: of the layers before the last.
+        output_dim: of z.
+        layers: number of linear layers, 0 for the identity.
+        activation: a name in ACTIVATIONS.
+        activate_last: whether the activation also follows the last layer.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        hidden_dim: int,
+        output_dim: int,
+        layers: int,
+        activation: str = "relu",
+        activate_last: bool = False,
+    ) -> None:
+        super().__init__()
+        widths = [input_dim] + [hidden_dim] * (layers - 1) + [output_dim] * min(layers, 1)
+        self.layers = nn.ModuleList(
+            nn.Linear(wide, narrow) for wide, narrow in zip(widths[:-1], widths[1:], strict=True)
+        )
+        self.activation = ACTIVATIONS[activation]
+        self.activated = len(self.layers) if activate_last else len(self.layers) - 1
+        self.output_dim = widths[-1]
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """(B, D) to (B, output_dim)."""
+        for number, layer in enumerate(self.layers):
+            embeddings = layer(embeddings)
+            if number < self.activated:
+                embeddings = self.activation(embeddings)
+        return embeddings

@@ -1,0 +1,237 @@
+"""Masked language modelling with contrastive views: stock masked_lm data, read once, for every recipe."""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from fairseq import utils
+from fairseq.data import Dictionary, MaskTokensDataset, data_utils
+from fairseq.tasks import register_task
+from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+
+from fairseq_clear.augmentations.base import Symbols
+from fairseq_clear.augmentations.chain import Chain, build_augmentation
+from fairseq_clear.augmentations.synonym_table import SynonymTable
+from fairseq_clear.data.dataset import ClearDataset, ViewMaker
+from fairseq_clear.data.sentences import SentenceDataset
+from fairseq_clear.data.synonyms import load_synonyms
+
+from fairseq_clear.data.tokenizer import load_tokenizer
+from fairseq_clear.data.views import build_view_source
+from fairseq_clear.errors import UserError
+from fairseq_clear.tasks.watch import Watch
+
+logger = logging.getLogger(__name__)
+
+# Added to --seed for the masks of the second copy: masked_lm's own masks stay those of the first.
+COPY_SEED = 7_919
+
+
+@dataclass
+class ClearLMConfig(MaskedLMConfig):
+    """masked_lm's settings, then which texts form pairs and how they are augmented."""
+
+    tokens_per_sample: int = field(
+        default=512, metadata={"help": "greatest number of tokens of a text, <s> and </s> included (CLEAR: 512)"}
+    )
+    views: str = field(
+        default="same",
+        metadata={"help": "which texts form a positive pair, as name:knob=value,...; same: the text, twice"},
+    )
+    augment: str = field(
+        default="none",
+        metadata={
+            "help": "what is done to each view: none, del-word, del-span, reorder, subs, with knobs as in "
+            "'subs:ratio=0.3+del-span:spans=5,ratio=0.05'; a+b is a then b, a/b one of them at random per view. "
+            "On the hydra command line: 'task.augment=\"del-span:spans=5,ratio=0.05\"'"
+        },
+    )
+    synonyms: Optional[str] = field(  # noqa: UP045  (fairseq makes no flag of "str | None")
+        default=None,
+        metadata={
+            "help": "synonym table for subs (default: synonyms.npz in the data folder; make it with fairseq-clear synonyms)"
+        },
+    )
+    mlm_copies: int = field(
+        default=1,
+        metadata={"help": "masked copies of each text: 2 is the Double MLM baseline of CLEAR section 5.1"},
+    )
+    persistent_workers: bool = field(
+        default=False,
+        metadata={"help": "leave this off: data workers that outlive an epoch go on with its masks and views"},
+    )
+
+
+def _exit_on_user_error(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn a UserError into one line on the log and exit status 2, for commands that are not ours."""
+
+    @wraps(method)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except UserError as error:
+            logger.error("%s", error)
+            raise SystemExit(2) from error
+
+    return checked
+
+
+@register_task("clear_lm", dataclass=ClearLMConfig)
+class ClearLMTask(MaskedLMTask):  # type: ignore[misc]
+    """Masked language modelling beside, or without, contrastive learning; the criterion says which it needs."""
+
+    cfg: ClearLMConfig
+
+    def __init__(self, cfg: ClearLMConfig, dictionary: Dictionary | None = None) -> None:
+        super().__init__(cfg, dictionary)
+        self.del_idx = self.dictionary.add_symbol("<del>")
+        # masked_lm's needs, until a criterion says otherwise.
+        self.needs_mlm, self.needs_views = True, False
+        self.model: Any = None
+        self.watch = Watch()
+        if cfg.mlm_copies < 1:
+            raise UserError(f"--mlm-copies {cfg.mlm_copies}: give 1, or 2 for the Double MLM baseline")
+        self.chain = self._build_chain()
+
+    @classmethod
+    @_exit_on_user_error
+    def setup_task(cls, cfg: ClearLMConfig, **kwargs: Any) -> "ClearLMTask":
+        """The task for these settings; checks them, and that the data's dictionary is there."""
+        paths = utils.split_paths(cfg.data)
+        dictionary = os.path.join(paths[0], "dict.txt")
+        if not os.path.exists(dictionary):
+            raise UserError(f"{dictionary} does not exist: make the data folder with fairseq-clear prepare")
+        return cls(cfg, cls.load_dict(cfg))
+
+    def _build_chain(self) -> Chain:
+        chain = build_augmentation(self.cfg.augment, self._symbols(None), allow_missing_synonyms=True)
+        if not chain.needs_synonyms:
+            return chain
+        data = utils.split_paths(self.cfg.data)[0]
+        table = load_synonyms(self.cfg.synonyms or os.path.join(data, "synonyms.npz"), os.path.join(data, "dict.txt"))
+        return build_augmentation(self.cfg.augment, self._symbols(table))
+
+    def _symbols(self, synonyms: SynonymTable | None) -> Symbols:
+        known = self.dictionary
+        return Symbols(
+            bos=known.bos(), eos=known.eos(), pad=known.pad(), delete=self.del_idx, unk=known.unk(), synonyms=synonyms
+        )
+
+    @_exit_on_user_error
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """The model; remembered, so that the criterion can freeze what it leaves out."""
+        self.model = super().build_model(cfg, from_checkpoint)
+        return self.model
+
+    @_exit_on_user_error
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """The criterion; what it needs decides what the data sets hold. fairseq builds it before it loads data."""
+        criterion = super().build_criterion(cfg, from_checkpoint)
+        self.needs_mlm = getattr(criterion, "needs_mlm", True)
+        self.needs_views = getattr(criterion, "needs_views", False)
+        if self.model is not None and hasattr(self.model, "freeze_unused"):
+            self.model.freeze_unused(mlm=self.needs_mlm, views=self.needs_views)
+        return criterion
+
+    @_exit_on_user_error
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+        """Load a split: its masked texts, their views, or both."""
+        texts = self._load_dataset_split(split, epoch, combine)
+        sources, targets = self._mask(texts) if self.needs_mlm else ([], [])
+        views = None
+        if self.needs_views:
+            source = build_view_source(self.cfg.views, texts)
+            views = ViewMaker(source, self.chain, self.cfg.seed, self.cfg.tokens_per_sample)
+        with data_utils.numpy_seed(self.cfg.seed):
+            order = np.random.permutation(len(texts))
+        self.datasets[split] = ClearDataset(
+            len(texts),
+            sources,
+            targets,
+            views,
+            order,
+            bos=self.dictionary.bos(),
+            eos=self.dictionary.eos(),
+            padding=self.dictionary.pad(),
+        )
+
+    @_exit_on_user_error
+    def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's, with its limits checked."""
+        return super().get_batch_iterator(*args, **kwargs)
+
+    def _load_dataset_split(self, split: str, epoch: int, combine: bool) -> Any:
+        try:
+            if self.cfg.sample_break_mode != "eos":
+                return super()._load_dataset_split(split, epoch, combine)
+            paths = utils.split_paths(self.cfg.data)
+            path = os.path.join(paths[(epoch - 1) % len(paths)], split)
+            lines = data_utils.load_indexed_dataset(path, self.source_dictionary, combine=combine)
+            if lines is None:
+                raise FileNotFoundError(f"Dataset not found: {split} ({path})")
+        except FileNotFoundError as error:
+            raise UserError(f"{error}: make it with fairseq-clear prepare, or name another split or folder") from error
+        texts = SentenceDataset(
+            lines, self.dictionary.bos(), self.dictionary.eos(), self.cfg.tokens_per_sample, name=f"{path} ({split})"
+        )
+        if len(texts) == 0:
+            raise UserError(f"{path}: {split} holds no sentence, only blank lines")
+        return texts
+
+    def _mask(self, texts: Any) -> tuple[list[Any], list[Any]]:
+        """Masked copies and targets by the stock data set. Its LRU wrapper is left out: that ignores the epoch in its key,
+        so that a text seen last in one epoch and first in the next would keep its masks, unless the run was resumed."""
+        pairs = [
+            [self._masked(texts, self.cfg.seed + copy * COPY_SEED, targets) for targets in (False, True)]
+            for copy in range(self.cfg.mlm_copies)
+        ]
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+    def _masked(self, texts: Any, seed: int, return_masked_tokens: bool) -> MaskTokensDataset:
+        cfg = self.cfg
+        return MaskTokensDataset(
+            texts,
+            self.source_dictionary,
+            pad_idx=self.source_dictionary.pad(),
+            mask_idx=self.mask_idx,
+            return_masked_tokens=return_masked_tokens,
+            seed=seed,
+            mask_prob=cfg.mask_prob,
+            leave_unmasked_prob=cfg.leave_unmasked_prob,
+            random_token_prob=cfg.random_token_prob,
+            freq_weighted_replacement=cfg.freq_weighted_replacement,
+            mask_whole_words=self._word_starts() if cfg.mask_whole_words else None,
+            mask_multiple_length=cfg.mask_multiple_length,
+            mask_stdev=cfg.mask_stdev,
+        )
+
+    def _word_starts(self) -> torch.Tensor:
+        """(vocabulary,) bytes, 1 where a token begins a word; stock masked_lm reads an attribute here that is never set."""
+        tokenizer = load_tokenizer(utils.split_paths(self.cfg.data)[0])
+        symbols = self.dictionary.symbols
+        starts = [
+            index < self.dictionary.nspecial or tokenizer.is_word_start(symbol) for index, symbol in enumerate(symbols)
+        ]
+        return torch.ByteTensor(starts)
+
+    def train_step(
+        self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False
+    ) -> Any:
+        """fairseq's, noting for the warnings how far the run is."""
+        self.watch.begin_training(update_num)
+        return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+
+    def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
+        """fairseq's, without warnings."""
+        self.watch.end_training()
+        return super().valid_step(sample, model, criterion)
+
+    def reduce_metrics(self, logging_outputs: Any, criterion: Any) -> None:
+        """fairseq's; then warn of views that are too easy and of batches without negatives."""
+        super().reduce_metrics(logging_outputs, criterion)
+        self.watch(logging_outputs, getattr(criterion, "max_update", 0))

@@ -1,0 +1,96 @@
+"""Shared fixtures: a tiny corpus, really binarized, and worker processes."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = Path(os.environ.get("CLEAR_DATA", ROOT.parent / "shared" / "data"))
+
+WORDS = [
+    a + b
+    for a in ("ba", "ke", "li", "mo", "nu", "pa", "re", "si")
+    for b in ("da", "fe", "gi", "ho", "ju", "la", "me", "ni")
+]
+
+
+def sentences(count: int, seed: int, longest: int = 14) -> list[str]:
+    """Random sentences over WORDS, with blank lines between documents."""
+    rng = random.Random(seed)
+    lines = []
+    for number in range(count):
+        if number and number % 7 == 0:
+            lines.append("")
+        lines.append(" ".join(rng.choice(WORDS) for _ in range(rng.randint(3, longest))))
+    return lines
+
+
+def run(*command: str | Path, check: bool = True, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, from the project's root; its output is shown when it fails."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    result = subprocess.run(
+        [str(part) for part in command], cwd=ROOT, capture_output=True, text=True, env=environment, **kwargs
+    )
+    if check and result.returncode:
+        pytest.fail(
+            f"{' '.join(map(str, command))}\nexit {result.returncode}\n{result.stdout[-4000:]}\n{result.stderr[-6000:]}"
+        )
+    return result
+
+
+def tool(name: str) -> list[str]:
+    """The command line of a fairseq tool by this interpreter."""
+    return [sys.executable, "-c", f"from fairseq_cli.{name} import cli_main; cli_main()"]
+
+
+@pytest.fixture(scope="session")
+def data_bin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder as plain fairseq-preprocess makes it: 120 sentences to train, 20 to validate."""
+    folder = tmp_path_factory.mktemp("data")
+    for split, count, seed in (("train", 120, 1), ("valid", 20, 2)):
+        (folder / f"{split}.txt").write_text("\n".join(sentences(count, seed)) + "\n")
+    run(
+        *tool("preprocess"),
+        *("--only-source", "--trainpref", folder / "train.txt", "--validpref", folder / "valid.txt"),
+        *("--destdir", folder / "bin", "--workers", "1"),
+    )
+    return folder / "bin"
+
+
+Ranks = Callable[..., list[object]]
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Ranks:
+    """``ranks(n, function, *args)``: n gloo processes each call function(rank, *args); their results in order.
+
+    They meet over a file, so there is no port to be taken. The function must be importable (of a module's top level).
+    """
+    counter = iter(range(1_000_000))
+
+    def spawn(size: int, function: Callable[..., object], *args: object) -> list[object]:
+        store = tmp_path / f"store{next(counter)}"
+        results = [tmp_path / f"{store.name}.{rank}.pt" for rank in range(size)]
+        torch.multiprocessing.spawn(_worker, (size, str(store), list(map(str, results)), function, args), nprocs=size)
+        return [torch.load(result, weights_only=False) for result in results]
+
+    return spawn
+
+
+def _worker(
+    rank: int, size: int, store: str, results: list[str], function: Callable[..., object], args: tuple[object, ...]
+) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    torch.save(function(rank, *args), results[rank])
+    torch.distributed.destroy_process_group()
