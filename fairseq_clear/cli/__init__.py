@@ -1,0 +1,9 @@
+"""The command line: one file a command, each with ``add_arguments(parser)`` and ``run(args) -> int``."""
+
+# name -> (module, one line of help); the module is imported only when its command is asked for
+COMMANDS: dict[str, tuple[str, str]] = {
+    "prepare": (
+        "fairseq_clear.cli.prepare",
+        "turn raw text into a folder that fairseq-train reads: tokenizer, dict.txt, binarized train and valid",
+    ),
+}

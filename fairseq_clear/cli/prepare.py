@@ -1,0 +1,131 @@
+"""``fairseq-clear prepare``: raw text to a data folder."""
+
+import argparse
+from pathlib import Path
+
+from fairseq_clear.preparation.settings import SPLIT_MODES, SPM_MODEL_TYPES, PrepareSettings, available_cores
+
+DESCRIPTION = """\
+Turn raw text into a folder that fairseq-train reads (stock masked_lm and clear_lm alike): the tokenizer, dict.txt,
+train and valid binarized by fairseq, clear.json with settings, counts and hashes.
+
+Canonical text is UTF-8, one sentence a line, a blank line between documents. In .jsonl every record is a document and
+its line breaks are sentence ends. Anything may be packed with .gz or .xz. Memory does not grow with the corpus; DEST
+appears whole at the end or not at all."""
+
+EPILOG = """\
+examples:
+  fairseq-clear prepare corpus.txt.gz --dest data-bin --vocab-size 16000
+  fairseq-clear prepare wiki.*.txt.xz --dest data-bin --document-start '^ = [^=]' --split-sentences
+  fairseq-clear prepare train.jsonl --valid valid.jsonl --dest data-bin --shards 8    # shard0 ... shard7
+  fairseq-clear prepare corpus.txt --dest data-bin --gpt2-encoder-json encoder.json --gpt2-vocab-bpe vocab.bpe \\
+      --dict roberta.base/dict.txt                                                    # goes on from roberta.base"""
+
+_DEFAULTS = PrepareSettings(inputs=(), dest=Path(), workers=1)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags; their names are those of ``PrepareSettings``."""
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    _add_text_arguments(parser)
+    _add_split_arguments(parser.add_argument_group("train, valid, shards"))
+    _add_tokenizer_arguments(parser.add_argument_group("tokenizer: trained here, or reused"))
+    running = parser.add_argument_group("running")
+    running.add_argument(
+        "--workers", type=int, default=None, metavar="N",
+        help="processes that binarize; the result does not depend on it (default: the cores there are, "
+        f"{available_cores()})",
+    )  # fmt: skip
+    running.add_argument(
+        "--seed", type=int, default=_DEFAULTS.seed,
+        help="decides which documents are held out and which lines train the tokenizer; same seed, text and versions "
+        "give the same bytes (default: %(default)s)",
+    )  # fmt: skip
+    running.add_argument("--overwrite", action="store_true", help="replace DEST if it is a data folder already")
+
+
+def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "inputs", nargs="+", type=Path, metavar="INPUT", help="text to train on: .txt, .jsonl, either also .gz or .xz"
+    )
+    parser.add_argument("--dest", required=True, type=Path, help="the folder to make; must not exist yet")
+    text = parser.add_argument_group("text")
+    text.add_argument(
+        "--text-field", default=_DEFAULTS.text_field, metavar="NAME",
+        help="field of a .jsonl record that holds its text (default: %(default)s)",
+    )  # fmt: skip
+    text.add_argument(
+        "--document-start", metavar="REGEX",
+        help="in .txt, a line in which this regular expression is found starts a document, and blank lines no longer "
+        "do: '^ = [^=]' for WikiText, '.' for a document a line",
+    )  # fmt: skip
+    text.add_argument(
+        "--split-sentences", nargs="?", const=SPLIT_MODES[0], choices=SPLIT_MODES,
+        help="the input is running text: split it into sentences with sentencex (extra `split`). `lines` (the default "
+        "of the bare flag) splits every line by itself, `paragraphs` first joins hard-wrapped lines up to a blank line",
+    )  # fmt: skip
+    text.add_argument(
+        "--language", default=_DEFAULTS.language, metavar="CODE",
+        help="language of --split-sentences, e.g. en, de, zh (default: %(default)s)",
+    )  # fmt: skip
+
+
+def _add_split_arguments(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--valid", nargs="+", type=Path, default=[], metavar="FILE",
+        help="validation text; without it --valid-share of the documents is held out",
+    )  # fmt: skip
+    group.add_argument(
+        "--valid-share", type=float, default=_DEFAULTS.valid_share, metavar="SHARE",
+        help="share of the documents, above 0 and below 1, held out at random; at least one, never all "
+        "(default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--shards", type=int, default=_DEFAULTS.shards, metavar="N",
+        help="share the training documents out over DEST/shard0 ... shardN-1, complete folders of about equal size; "
+        "fairseq-train DEST/shard0:DEST/shard1:... reads one an epoch (default: %(default)s, DEST itself)",
+    )  # fmt: skip
+
+
+def _add_tokenizer_arguments(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--vocab-size", type=int, default=_DEFAULTS.vocab_size, metavar="N",
+        help="pieces of the sentencepiece model to train, <unk>, <s>, </s> and 256 bytes included; fairseq's "
+        "dictionary has one row more, the tasks add <mask> and <del> (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--spm-model-type", choices=SPM_MODEL_TYPES, default=_DEFAULTS.spm_model_type,
+        help="kind of sentencepiece model to train (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--no-byte-fallback", dest="byte_fallback", action="store_false",
+        help="train without the 256 byte pieces, on every character of the sample instead of 99.95 %% of their "
+        "occurrences; characters it has not seen become <unk>",
+    )  # fmt: skip
+    group.add_argument(
+        "--spm-sample-mb", type=float, default=_DEFAULTS.spm_sample_mb, metavar="MB",
+        help="train the model on about this many megabytes of training lines, drawn at random (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument("--spm-model", type=Path, metavar="FILE", help="reuse this sentencepiece model")
+    group.add_argument(
+        "--gpt2-encoder-json", type=Path, metavar="FILE",
+        help="use GPT-2's byte-level BPE, as roberta.base does: its encoder.json",
+    )  # fmt: skip
+    group.add_argument("--gpt2-vocab-bpe", type=Path, metavar="FILE", help="GPT-2's vocab.bpe, with the above")
+    group.add_argument(
+        "--dict", dest="dictionary", type=Path, metavar="FILE",
+        help="dict.txt of the checkpoint to start from, copied unchanged: needed for ids that match (roberta.base's "
+        "archive holds it); with --spm-model or the GPT-2 files",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prepare, print the closing line, return 0."""
+    from fairseq_clear.preparation.prepare import prepare  # fairseq takes seconds to import, --help should not
+
+    names = PrepareSettings.__dataclass_fields__
+    values = {name: value for name, value in vars(args).items() if name in names and value is not None}
+    values |= {"inputs": tuple(args.inputs), "valid": tuple(args.valid)}
+    report = prepare(PrepareSettings(**values))
+    print(report.summary())
+    return 0

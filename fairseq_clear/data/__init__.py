@@ -1,0 +1,1 @@
+"""From binarized tokens to collated batches: tokenizers, documents, view sources, synonyms, seeding."""

@@ -1,0 +1,1 @@
+"""From raw text to what fairseq trains on: corpora, tokenizers, binarized folders."""

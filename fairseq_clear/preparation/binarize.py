@@ -1,0 +1,152 @@
+"""Text parts to fairseq's mmap datasets: every part by fairseq's own binarizer, in parallel, then joined in order.
+
+The parts are joined here and not by fairseq's ``merge_file_``, which keeps a Python object for each sentence of the
+corpus and, under numpy 2, adds up addresses in int32, wrong beyond 2 GiB. The result is byte for byte what fairseq
+writes for the whole text with one worker.
+"""
+
+import shutil
+import struct
+from collections.abc import Callable, Sequence
+from concurrent.futures import as_completed
+from pathlib import Path
+
+import numpy as np
+from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import best_fitting_int_dtype
+
+from fairseq_clear.data.tokenizer import Tokenizer
+from fairseq_clear.preparation.workers import worker_pool
+
+# magic (9), version (8), type of the ids (1); the number of lines follows (8), then sizes (int32), addresses (int64)
+INDEX_HEADER_BYTES = 18
+CHUNK_IDS = 1 << 22
+
+
+class LineEncoder:
+    """What fairseq's binarizer calls for each line, blank ones included.
+
+    Args:
+        tokenizer: makes the symbols.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    def __call__(self, line: str) -> list[str]:
+        """Return the symbols of a line, none for a blank one."""
+        text = line.strip()
+        if not text:
+            return []
+        # a text that the tokenizer normalises to nothing must not become a blank line, which is a document's end
+        return self.tokenizer.encode(text) or ["<unk>"]
+
+
+def binarize_parts(
+    splits: dict[Path, list[Path]],
+    tokenizer: Tokenizer,
+    dictionary: Dictionary,
+    workers: int,
+    progress: Callable[[int], object],
+) -> None:
+    """Write ``PREFIX.bin`` and ``PREFIX.idx`` for each split; the text parts are used up.
+
+    Args:
+        splits: prefix of the dataset -> its text parts, in order.
+        tokenizer: text to symbols.
+        dictionary: symbols to ids.
+        workers: processes; the result does not depend on it.
+        progress: called with the bytes of text that are done.
+    """
+    binarizer = VocabularyDatasetBinarizer(dictionary, tokenize=LineEncoder(tokenizer))
+    parts = [part for split in splits.values() for part in split]
+    if workers == 1 or len(parts) == 1:
+        for part in parts:
+            progress(_binarize_part(binarizer, part))
+    else:
+        with worker_pool(min(workers, len(parts)), _set_binarizer, (binarizer,)) as pool:
+            for done in as_completed([pool.submit(_binarize_here, part) for part in parts]):
+                progress(done.result())
+    for prefix, split in splits.items():
+        join_datasets([part.with_suffix("") for part in split], prefix)
+
+
+_BINARIZERS: list[VocabularyDatasetBinarizer] = []  # of a worker process, so that it is loaded once, not for each part
+
+
+def _set_binarizer(binarizer: VocabularyDatasetBinarizer) -> None:
+    _BINARIZERS[:] = [binarizer]
+
+
+def _binarize_here(part: Path) -> int:
+    return _binarize_part(_BINARIZERS[0], part)
+
+
+def _binarize_part(binarizer: VocabularyDatasetBinarizer, part: Path) -> int:
+    size = part.stat().st_size
+    FileBinarizer.multiprocess_dataset(
+        str(part),
+        "mmap",
+        binarizer,
+        str(part.with_suffix("")),
+        vocab_size=len(binarizer.dict),
+        num_workers=1,
+    )
+    part.unlink()
+    return size
+
+
+def join_datasets(prefixes: Sequence[Path], dest: Path) -> None:
+    """Join mmap datasets of one id type into one, removing them; memory holds one dataset's line lengths at a time."""
+    indices = [_with(prefix, ".idx") for prefix in prefixes]
+    header = indices[0].read_bytes()[:INDEX_HEADER_BYTES]
+    itemsize = _id_type(header).itemsize
+    counts = [_line_count(index) for index in indices]
+    with open(_with(dest, ".idx"), "wb") as out:
+        out.write(header + struct.pack("<Q", sum(counts)))
+        for index in indices:
+            out.write(_line_sizes(index).tobytes())
+        address = 0
+        for index in indices:
+            ends = address + np.cumsum(_line_sizes(index), dtype=np.int64) * itemsize
+            out.write(np.concatenate(([address], ends[:-1])).astype(np.int64).tobytes())
+            address = int(ends[-1])
+    for index in indices:
+        index.unlink()
+    shutil.move(_with(prefixes[0], ".bin"), _with(dest, ".bin"))
+    with open(_with(dest, ".bin"), "ab") as out:
+        for prefix in prefixes[1:]:
+            with open(_with(prefix, ".bin"), "rb") as part:
+                shutil.copyfileobj(part, out, 1 << 20)
+            _with(prefix, ".bin").unlink()
+
+
+def count_ids(prefix: Path, vocabulary: int) -> np.ndarray:
+    """Return how often each id occurs in a dataset: int64 of shape (vocabulary,)."""
+    kind = np.dtype(best_fitting_int_dtype(vocabulary))
+    counts = np.zeros(vocabulary, dtype=np.int64)
+    with open(_with(prefix, ".bin"), "rb") as stream:
+        while len(ids := np.fromfile(stream, dtype=kind, count=CHUNK_IDS)):
+            counts += np.bincount(ids, minlength=vocabulary)
+    return counts
+
+
+def _with(prefix: Path, suffix: str) -> Path:
+    return prefix.with_name(prefix.name + suffix)
+
+
+def _id_type(header: bytes) -> np.dtype:
+    from fairseq.data.indexed_dataset import _code_to_dtype
+
+    return np.dtype(_code_to_dtype[header[-1]])
+
+
+def _line_count(index: Path) -> int:
+    with open(index, "rb") as stream:
+        stream.seek(INDEX_HEADER_BYTES)
+        return int(struct.unpack("<Q", stream.read(8))[0])
+
+
+def _line_sizes(index: Path) -> np.ndarray:
+    return np.fromfile(index, dtype=np.int32, count=_line_count(index), offset=INDEX_HEADER_BYTES + 8)

@@ -1,0 +1,140 @@
+"""A folder that appears whole or not at all: written beside its place, renamed at the end, removed on failure."""
+
+import os
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from fairseq_clear.errors import UserError
+
+STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+KNOWN_CONTENTS = ("clear.json", "dict.txt")  # what shows that a folder is data of ours, or of fairseq-preprocess
+
+
+@contextmanager
+def output_folder(dest: Path, overwrite: bool) -> Iterator[Path]:
+    """Yield a temporary sibling of ``dest``; it becomes ``dest`` on success and vanishes on any failure.
+
+    SIGTERM and SIGHUP end the block as an exception would (SystemExit, 128 + signal), so they leave nothing behind
+    either; what a ``kill -9`` leaves, ``.NAME.partial.HOST.PID``, is removed by the next call for the same ``dest``.
+
+    Raises:
+        UserError: ``dest`` exists and ``overwrite`` is off, or is on and ``dest`` is no data folder.
+    """
+    dest = Path(os.path.realpath(dest))
+    check_destination(dest, overwrite)
+    made_parents = _make_parents(dest.parent)
+    try:
+        _remove_leftovers(dest)
+        temporary = _sibling(dest, "partial")
+        shutil.rmtree(temporary, ignore_errors=True)  # a dead process of the same number, as in containers
+        with _signals_raise():
+            try:
+                temporary.mkdir()
+                yield temporary
+                with _signals_wait():
+                    _put_in_place(temporary, dest)
+            except BaseException:
+                with _signals_wait():
+                    shutil.rmtree(temporary, ignore_errors=True)
+                raise
+    except BaseException:
+        for parent in reversed(made_parents):
+            if parent.is_dir() and not any(parent.iterdir()):
+                parent.rmdir()
+        raise
+
+
+def check_destination(dest: Path, overwrite: bool) -> None:
+    """Raise UserError where ``dest`` may not be written."""
+    if not dest.exists():
+        return
+    if not overwrite:
+        raise UserError(f"{dest}: exists already; choose another --dest, or replace it with --overwrite")
+    if not dest.is_dir():
+        raise UserError(f"{dest}: is a file; --overwrite replaces folders only")
+    if any(dest.iterdir()) and not any((dest / name).is_file() for name in KNOWN_CONTENTS):
+        raise UserError(f"{dest}: holds neither clear.json nor dict.txt; --overwrite replaces data folders only")
+
+
+def _sibling(dest: Path, what: str) -> Path:
+    return dest.parent / f".{dest.name}.{what}.{socket.gethostname()}.{os.getpid()}"
+
+
+def _make_parents(folder: Path) -> list[Path]:
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()][::-1]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot make this folder ({error.strerror})") from None
+    return missing
+
+
+def _remove_leftovers(dest: Path) -> None:
+    """Remove what ended processes of this host left of earlier attempts; old data only where newer is in place."""
+    for what in ("partial", "replaced") if dest.exists() else ("partial",):
+        prefix = f".{dest.name}.{what}.{socket.gethostname()}."
+        for path in dest.parent.iterdir():
+            number = path.name.removeprefix(prefix)
+            if path.name.startswith(prefix) and number.isdecimal() and not _is_alive(int(number)):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _put_in_place(temporary: Path, dest: Path) -> None:
+    if not dest.exists():
+        os.rename(temporary, dest)
+        return
+    replaced = _sibling(dest, "replaced")
+    os.rename(dest, replaced)
+    try:
+        os.rename(temporary, dest)
+    except BaseException:
+        os.rename(replaced, dest)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Turn the signals that end a process into SystemExit; only the main thread may, others leave them alone."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    with _handlers(leave, STOP_SIGNALS):
+        yield
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Let nothing interrupt the last rename or the cleaning up."""
+    with _handlers(signal.SIG_IGN, (*STOP_SIGNALS, signal.SIGINT)):
+        yield
+
+
+@contextmanager
+def _handlers(handler: "signal._HANDLER", signals: tuple[signal.Signals, ...]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

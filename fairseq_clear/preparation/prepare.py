@@ -1,0 +1,196 @@
+"""``prepare``: raw text to a folder that stock ``masked_lm`` and this plugin train on.
+
+read -> canonical text -> train / valid by document -> tokenizer -> fairseq's binarizer -> dict.txt, clear.json
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from fairseq_clear.data.tokenizer import TOKENIZERS
+from fairseq_clear.errors import UserError
+from fairseq_clear.preparation.binarize import binarize_parts, count_ids
+from fairseq_clear.preparation.corpus import corpus_lines, document_pattern
+from fairseq_clear.preparation.folder import check_destination, output_folder
+from fairseq_clear.preparation.manifest import content_hash, write_manifests
+from fairseq_clear.preparation.reading import CorpusFile, corpus_file
+from fairseq_clear.preparation.sentences import sentence_splitter
+from fairseq_clear.preparation.settings import PrepareReport, PrepareSettings, SplitCounts
+from fairseq_clear.preparation.staging import (
+    Sample,
+    Staged,
+    TextParts,
+    choose_documents,
+    deal_out,
+    held_out_documents,
+    stage_lines,
+)
+from fairseq_clear.preparation.vocabulary import (
+    build_dictionary,
+    check_tokenizer_files,
+    install_tokenizer,
+    keeps_mapping,
+    load_dictionary,
+)
+
+HOLD_OUT_STREAM, SAMPLE_STREAM = 0, 1  # independent random streams of one seed
+MIN_PART_BYTES, MAX_PART_BYTES = 1 << 18, 1 << 26
+PARTS_PER_WORKER = 4
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Canonical text, dealt out: a target for each shard, one for validation, the tokenizer's sample."""
+
+    train: list[TextParts]
+    valid: TextParts
+    sample: Path | None
+
+
+def prepare(settings: PrepareSettings) -> PrepareReport:
+    """Make ``settings.dest``.
+
+    Each of the folders it makes (``dest``, or ``dest/shard0`` ...) holds the tokenizer's files, ``dict.txt``,
+    ``{train,valid}.{bin,idx}`` in fairseq's mmap format (a line an item with its ``</s>``, blank lines between
+    documents) and ``clear.json``. Progress bars appear on a terminal.
+
+    Returns:
+        Counts over all shards.
+
+    Raises:
+        UserError: anything wrong with settings, inputs, tokenizer or disk; then nothing is left written.
+    """
+    began = time.monotonic()
+    inputs, valid = _check(settings)
+    try:
+        with output_folder(settings.dest, settings.overwrite) as folder:
+            work = folder / "work"
+            work.mkdir()
+            texts = _stage(settings, inputs, valid, work)
+            report = _build(settings, texts, folder, work, began)
+            shutil.rmtree(work)
+    except OSError as error:
+        where = error.filename or settings.dest
+        raise UserError(f"{where}: {error.strerror or error}; nothing was kept, mend it and run again") from error
+    return report
+
+
+def _check(settings: PrepareSettings) -> tuple[list[CorpusFile], list[CorpusFile]]:
+    """Find every mistake that can be found without reading the corpus."""
+    settings.check()
+    inputs = [corpus_file(path) for path in settings.inputs]
+    valid = [corpus_file(path) for path in settings.valid]
+    if not inputs:
+        raise UserError("no input; name one or more .txt or .jsonl files")
+    check_destination(settings.dest, settings.overwrite)
+    dest = Path(os.path.realpath(settings.dest))
+    for file in [*inputs, *valid]:
+        if dest in Path(os.path.realpath(file.path)).parents:
+            raise UserError(f"{file.path}: lies in --dest {settings.dest}, which would be replaced; move it")
+    for file in valid:
+        if any(os.path.samefile(file.path, other.path) for other in inputs):
+            raise UserError(f"{file.path}: is both input and --valid; validation text must not be trained on")
+    document_pattern(settings.document_start)
+    if settings.split_sentences is not None:
+        sentence_splitter(settings.language)
+    check_tokenizer_files(settings)
+    return inputs, valid
+
+
+def _stage(settings: PrepareSettings, inputs: list[CorpusFile], valid: list[CorpusFile], work: Path) -> Texts:
+    """Read the inputs into canonical text on disk and deal its documents out."""
+    staged = _read(settings, inputs, work / "input.txt")
+    staged_valid = _read(settings, valid, work / "valid.txt") if valid else None
+    held_out: Iterator[bool] = repeat(False)
+    training_documents = staged.documents
+    if staged_valid is None:
+        chosen = held_out_documents(staged.documents, settings.valid_share)
+        training_documents -= chosen
+        held_out = choose_documents(staged.documents, chosen, _random(settings.seed, HOLD_OUT_STREAM))
+    if training_documents < settings.shards:
+        raise UserError(f"--shards {settings.shards}: more than the {training_documents} training documents")
+    total = staged.bytes + (staged_valid.bytes if staged_valid else 0)
+    size = min(max(total // (settings.workers * PARTS_PER_WORKER), MIN_PART_BYTES), MAX_PART_BYTES)
+    train = [TextParts(work / f"train{shard}", size) for shard in range(settings.shards)]
+    target = TextParts(work / "valid", size)
+    sample = None
+    if settings.trains_tokenizer:
+        budget = settings.spm_sample_mb * 1e6
+        sample = Sample(work / "sample.txt", staged.bytes, budget, _random(settings.seed, SAMPLE_STREAM))
+    deal_out(staged, train, target, held_out, sample)
+    staged.path.unlink()
+    if staged_valid is not None:
+        deal_out(staged_valid, [target], None, repeat(False), None)
+        staged_valid.path.unlink()
+    return Texts(train, target, sample.path if sample else None)
+
+
+def _read(settings: PrepareSettings, files: list[CorpusFile], path: Path) -> Staged:
+    names = ", ".join(str(file.path) for file in files)
+    with _progress_bar("reading", sum(file.path.stat().st_size for file in files)) as progress:
+        return stage_lines(corpus_lines(files, settings, progress), path, names)
+
+
+def _build(settings: PrepareSettings, texts: Texts, folder: Path, work: Path, began: float) -> PrepareReport:
+    """Make tokenizer, datasets, dictionary and manifest in ``folder`` from dealt-out text."""
+    folders = [folder] if settings.shards == 1 else [folder / f"shard{shard}" for shard in range(settings.shards)]
+    for shard in folders:
+        shard.mkdir(exist_ok=True)
+    kind, names = install_tokenizer(settings, folders[0], texts.sample)
+    tokenizer = TOKENIZERS[kind]([str(folders[0] / name) for name in names])
+    dictionary = load_dictionary(settings.dictionary) if settings.dictionary else build_dictionary(tokenizer)
+    hashes = [content_hash(train, texts.valid) for train in texts.train]
+    splits = {shard / "train": train.parts for shard, train in zip(folders, texts.train, strict=True)}
+    splits[folders[0] / "valid"] = texts.valid.parts
+    text_bytes = texts.valid.bytes + sum(train.bytes for train in texts.train)
+    with _progress_bar("binarizing", text_bytes) as progress:
+        binarize_parts(splits, tokenizer, dictionary, settings.workers, progress)
+
+    ids = [count_ids(shard / "train", len(dictionary)) for shard in folders]
+    valid_ids = count_ids(folders[0] / "valid", len(dictionary))
+    if settings.dictionary:
+        shutil.copyfile(settings.dictionary, folders[0] / "dict.txt")
+    else:
+        dictionary.count = np.sum(ids, axis=0).tolist()
+        dictionary.save(str(folders[0] / "dict.txt"))
+    for shard in folders[1:]:
+        for name in [*names, "dict.txt", "valid.bin", "valid.idx"]:
+            _link(folders[0] / name, shard / name)
+
+    unknown = dictionary.unk()
+    valid_counts = _counts(texts.valid, valid_ids, unknown)
+    counts = [_counts(train, found, unknown) for train, found in zip(texts.train, ids, strict=True)]
+    tokenizer_entry = {"kind": kind, "files": names, "id_offset": 1 if keeps_mapping(tokenizer, dictionary) else None}
+    seconds = time.monotonic() - began
+    total = write_manifests(folder, folders, settings, tokenizer_entry, hashes, counts, valid_counts, seconds)
+    return PrepareReport(settings.dest, total, len(dictionary), seconds)
+
+
+def _counts(text: TextParts, ids: np.ndarray, unknown: int) -> SplitCounts:
+    return SplitCounts(text.documents, text.sentences, int(ids.sum()), int(ids[unknown]))
+
+
+def _random(seed: int, stream: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence([seed, stream]))
+
+
+def _link(source: Path, copy: Path) -> None:
+    try:
+        os.link(source, copy)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(source, copy)
+
+
+@contextmanager
+def _progress_bar(what: str, size: int) -> Iterator[Callable[[int], object]]:
+    """A bar over bytes, on a terminal only."""
+    with tqdm(total=size, desc=what, unit="B", unit_scale=True, disable=None, leave=False) as bar:
+        yield bar.update

@@ -1,0 +1,124 @@
+"""What ``prepare`` is asked for and what it reports; plain data, importable without fairseq."""
+
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairseq_clear.errors import UserError
+
+SPM_MODEL_TYPES = ("unigram", "bpe")
+SPLIT_MODES = ("lines", "paragraphs")
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use, which on a shared machine is fewer than it has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class PrepareSettings:
+    """Everything that decides what ``prepare`` writes; the command line's flags carry the same names.
+
+    Args:
+        inputs: training text, ``.txt``, ``.jsonl``, and either with ``.gz`` or ``.xz``.
+        dest: the folder to make.
+        valid: validation text; where empty, ``valid_share`` of the documents of ``inputs`` is held out.
+        shards: number of folders ``dest/shard0`` ... that share out the training documents; 1 writes ``dest`` itself.
+        vocab_size, spm_model_type, byte_fallback, spm_sample_mb: of the sentencepiece model to train.
+        spm_model: a sentencepiece model to reuse instead.
+        gpt2_encoder_json, gpt2_vocab_bpe: GPT-2's files, both or neither.
+        dictionary: a ``dict.txt`` to keep byte for byte, for ``spm_model`` and GPT-2.
+        document_start: regular expression; each line of text that it finds starts a document.
+        split_sentences: None, ``lines`` or ``paragraphs``: what running text to split into sentences.
+        language: code of the sentence splitter's rules.
+    """
+
+    inputs: tuple[Path, ...]
+    dest: Path
+    valid: tuple[Path, ...] = ()
+    valid_share: float = 0.01
+    shards: int = 1
+    vocab_size: int = 32000
+    spm_model_type: str = "unigram"
+    byte_fallback: bool = True
+    spm_sample_mb: float = 100.0
+    spm_model: Path | None = None
+    gpt2_encoder_json: Path | None = None
+    gpt2_vocab_bpe: Path | None = None
+    dictionary: Path | None = None
+    text_field: str = "text"
+    document_start: str | None = None
+    split_sentences: str | None = None
+    language: str = "en"
+    workers: int = field(default_factory=available_cores)
+    seed: int = 1
+    overwrite: bool = False
+
+    @property
+    def trains_tokenizer(self) -> bool:
+        """Whether a sentencepiece model is trained here."""
+        return self.spm_model is None and self.gpt2_encoder_json is None
+
+    def check(self) -> None:
+        """Raise UserError for values that contradict each other or are out of range; looks at no file."""
+        if not 0 < self.valid_share < 1:
+            raise UserError(f"--valid-share {self.valid_share}: a share of the documents, above 0 and below 1")
+        for flag, value in (("--shards", self.shards), ("--workers", self.workers), ("--vocab-size", self.vocab_size)):
+            if value < 1:
+                raise UserError(f"{flag} {value}: must be 1 or more")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed}: must be 0 or more")
+        if self.spm_sample_mb <= 0:
+            raise UserError(f"--spm-sample-mb {self.spm_sample_mb}: must be above 0")
+        if self.spm_model_type not in SPM_MODEL_TYPES:
+            raise UserError(f"--spm-model-type {self.spm_model_type}: choose from {', '.join(SPM_MODEL_TYPES)}")
+        if self.split_sentences not in (None, *SPLIT_MODES):
+            raise UserError(f"--split-sentences {self.split_sentences}: choose from {', '.join(SPLIT_MODES)}")
+        if (self.gpt2_encoder_json is None) != (self.gpt2_vocab_bpe is None):
+            raise UserError("--gpt2-encoder-json and --gpt2-vocab-bpe belong together: give both")
+        if self.spm_model is not None and self.gpt2_encoder_json is not None:
+            raise UserError("--spm-model and --gpt2-encoder-json exclude each other: a folder has one tokenizer")
+        if self.dictionary is not None and self.trains_tokenizer:
+            raise UserError("--dict belongs to a tokenizer that exists: give --spm-model or the GPT-2 files with it")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the settings for ``clear.json``, paths as text."""
+        return {name: _plain(value) for name, value in asdict(self).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+@dataclass(frozen=True)
+class SplitCounts:
+    """Sizes of one split. ``tokens`` counts every id stored: pieces, a ``</s>`` a line, blank lines' too."""
+
+    documents: int
+    sentences: int
+    tokens: int
+    unknown: int
+
+
+@dataclass(frozen=True)
+class PrepareReport:
+    """What was made: the folder, the counts of each split over all shards, dictionary size, seconds."""
+
+    dest: Path
+    splits: dict[str, SplitCounts]
+    vocabulary: int
+    seconds: float
+
+    def summary(self) -> str:
+        """Return the closing line."""
+        parts = []
+        for name, counts in self.splits.items():
+            rate = 100 * counts.unknown / max(counts.tokens, 1)
+            parts.append(
+                f"{name}: {counts.documents:,} documents, {counts.sentences:,} sentences, "
+                f"{counts.tokens:,} tokens, {rate:.3f} % unknown"
+            )
+        return f"{self.dest} | {' | '.join(parts)} | dict.txt: {self.vocabulary:,} symbols | {self.seconds:.1f} s"

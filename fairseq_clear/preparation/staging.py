@@ -1,0 +1,175 @@
+"""Canonical text on disk: staged once, then dealt out to train (by shard), valid and the tokenizer's sample.
+
+Two passes, because how many documents there are decides which of them are held out; both stream.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fairseq_clear.errors import UserError
+
+BUFFER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A canonical text file and its size."""
+
+    path: Path
+    documents: int
+    sentences: int
+    bytes: int
+
+
+def stage_lines(lines: Iterable[str], path: Path, what: str) -> Staged:
+    """Write canonical lines to ``path``.
+
+    Raises:
+        UserError: there is no sentence at all in ``what``.
+    """
+    documents = sentences = 0
+    with open(path, "wb", BUFFER_BYTES) as stream:
+        for line in lines:
+            documents += not line or not sentences
+            sentences += bool(line)
+            stream.write(line.encode("utf-8") + b"\n")
+        size = stream.tell()
+    if not sentences:
+        raise UserError(f"{what}: no sentence in it; only blank lines or nothing at all")
+    return Staged(path, documents, sentences, size)
+
+
+@dataclass
+class TextParts:
+    """Text of one split in files of bounded size, which together are the split; hashed and counted as it is written.
+
+    Args:
+        folder: where the parts go; made when the first one is.
+        part_bytes: a part ends with the first line that reaches this size, mid-document if need be.
+    """
+
+    folder: Path
+    part_bytes: int
+    documents: int = 0
+    sentences: int = 0
+    bytes: int = 0
+    parts: list[Path] = field(default_factory=list)
+    digest: Any = field(default_factory=hashlib.sha256)
+    _stream: IO[bytes] | None = None
+
+    def start_document(self) -> None:
+        """Begin a document: a blank line, unless it is the first."""
+        if self.documents:
+            self._write(b"\n")
+        self.documents += 1
+
+    def add(self, line: bytes) -> None:
+        """Add a sentence with its line end."""
+        self.sentences += 1
+        self._write(line)
+
+    def _write(self, line: bytes) -> None:
+        if self._stream is None or self._stream.tell() >= self.part_bytes:
+            self.close()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.parts.append(self.folder / f"{len(self.parts):06d}.txt")
+            self._stream = open(self.parts[-1], "wb", BUFFER_BYTES)  # noqa: SIM115  # closed by close()
+        self._stream.write(line)
+        self.digest.update(line)
+        self.bytes += len(line)
+
+    def close(self) -> None:
+        """Close the part being written."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+def choose_documents(total: int, chosen: int, rng: np.random.Generator) -> Iterator[bool]:
+    """Yield for each of ``total`` documents whether it is among exactly ``chosen`` uniformly drawn ones.
+
+    Selection sampling, Knuth, TAOCP 2, algorithm 3.4.2 S: one pass, constant memory.
+    """
+    left = chosen
+    for index in range(total):
+        take = rng.random() * (total - index) < left
+        left -= take
+        yield bool(take)
+
+
+def held_out_documents(documents: int, share: float) -> int:
+    """Return how many documents a share is: the nearest number, but never none and never all.
+
+    Raises:
+        UserError: there is only one document.
+    """
+    if documents < 2:
+        raise UserError(
+            "--valid-share: the corpus is a single document (no blank line in it), which cannot be shared out; give "
+            "--valid FILE, or say where documents start, e.g. --document-start . for a document a line"
+        )
+    return min(max(round(share * documents), 1), documents - 1)
+
+
+def deal_out(
+    staged: Staged, train: list[TextParts], valid: TextParts | None, held_out: Iterable[bool], sample: "Sample | None"
+) -> None:
+    """Send each staged document to ``valid`` where ``held_out`` says so, else to the smallest training shard.
+
+    Args:
+        staged: the corpus.
+        train: one target a shard; the one with the fewest bytes so far is next, the earlier of equals.
+        valid: where held-out documents go; None if ``held_out`` never says so.
+        held_out: a bool for each document, in order.
+        sample: receives the training lines too.
+    """
+    choices = iter(held_out)
+    with open(staged.path, "rb", BUFFER_BYTES) as stream, ExitStack() as stack:
+        for closing in [*train, *([valid] if valid is not None else []), *([sample] if sample is not None else [])]:
+            stack.callback(closing.close)
+        target: TextParts | None = None
+        for line in stream:
+            if line == b"\n":
+                target = None
+                continue
+            if target is None:
+                target = valid if next(choices) else min(train, key=lambda parts: parts.bytes)
+                assert target is not None
+                target.start_document()
+            target.add(line)
+            if sample is not None and target is not valid:
+                sample.add(line)
+
+
+class Sample:
+    """A uniform sample of lines of about ``budget`` bytes, written to a file for the tokenizer's trainer.
+
+    Args:
+        path: the file.
+        corpus_bytes: size of the corpus; up to the budget all of it is taken, without a draw.
+        budget: bytes aimed at.
+        rng: decides line by line.
+    """
+
+    def __init__(self, path: Path, corpus_bytes: int, budget: float, rng: np.random.Generator) -> None:
+        self.path = path
+        self.share = min(1.0, budget / max(corpus_bytes, 1))
+        self.lines = 0
+        self._rng = rng
+        self._stream = open(path, "wb", BUFFER_BYTES)  # noqa: SIM115  # closed by close()
+
+    def add(self, line: bytes) -> None:
+        """Take the line or leave it."""
+        if self.share >= 1.0 or self._rng.random() < self.share:
+            self._stream.write(line)
+            self.lines += 1
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()

@@ -1,0 +1,73 @@
+"""Processes that end with their work: none survives a failure, an interrupt or the death of its parent."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from typing import Any
+
+from fairseq_clear.errors import UserError
+
+
+@contextmanager
+def worker_pool(workers: int, setup: Callable[..., None], arguments: tuple[Any, ...]) -> Iterator[ProcessPoolExecutor]:
+    """Yield a pool of ``workers`` processes in each of which ``setup(*arguments)`` has run.
+
+    Raises:
+        UserError: a worker was killed, which mostly means that memory ran out.
+    """
+    # fork is what fairseq's own binarizer uses on Linux; elsewhere the platform's default
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (setup, arguments))
+    try:
+        with warnings.catch_warnings():
+            # Python 3.12 warns of forking beside threads, such as numpy's; these workers use none of them
+            warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+            pool.submit(os.getpid)  # starts all processes now, before a progress bar adds a thread
+        yield pool
+        pool.shutdown()
+    except BaseException as error:
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()
+            process.join()
+        pool.shutdown(wait=False, cancel_futures=True)
+        if isinstance(error, BrokenProcessPool):
+            raise UserError("a worker process was killed, mostly for memory; try fewer --workers") from None
+        raise
+
+
+def run_in_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return ``function(*arguments)``, run in a process of its own.
+
+    For native code: Python answers no signal while it runs in this process, and its memory stays with it.
+    """
+    with worker_pool(1, _nothing, ()) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def _start_worker(setup: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    setup(*arguments)
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def _nothing() -> None:
+    """Set nothing up."""
