@@ -39,7 +39,7 @@ def restore_numpy_compat() -> None:
     Removes: ``AttributeError: module 'numpy' has no attribute 'compat'`` with ``--sample-break-mode eos``.
     """
     if int(numpy.__version__.split(".")[0]) >= 2:
-        numpy.compat = SimpleNamespace(long=int)  # type: ignore[attr-defined]
+        numpy.compat = SimpleNamespace(long=int)  # type: ignore[attr-defined]  # noqa: NPY201
 
 
 def forget_tpu(args: Any) -> None:

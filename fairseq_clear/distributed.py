@@ -44,7 +44,7 @@ def all_gather_ragged(rows: Tensor, group: Any = None) -> tuple[Tensor, int]:
     dist.all_gather(sizes, mine, group=group)
     counts = [int(size) for size in sizes]
     rank = dist.get_rank(group)
-    gathered: Tensor = _GatherRows.apply(rows, counts, rank, group)  # type: ignore[no-untyped-call]
+    gathered: Tensor = _GatherRows.apply(rows, counts, rank, group)
     return gathered, sum(counts[:rank])
 
 

@@ -47,7 +47,7 @@ def data_parallel_group() -> Any:
     return distributed_utils.get_data_parallel_group()
 
 
-class ContrastiveCriterion(FairseqCriterion):  # type: ignore[misc]
+class ContrastiveCriterion(FairseqCriterion):
     """Masked language modelling plus a contrastive term that subclasses define."""
 
     def __init__(self, cfg: ContrastiveConfig, task: Any) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_clear.augmentations.base import Tokens
+
 __all__ = ["Example", "Instance", "collate", "pad_rows"]
 
 
@@ -23,8 +25,8 @@ class Instance:
         words, substituted: words of the texts, and how many were substituted; 0 where no step substitutes.
     """
 
-    anchor: np.ndarray
-    positives: Sequence[np.ndarray]
+    anchor: Tokens
+    positives: Sequence[Tokens]
     identity: int
     text_length: int
     words: int = 0
@@ -43,12 +45,12 @@ class Example:
     """
 
     index: int
-    sources: Sequence[np.ndarray] = ()
-    targets: Sequence[np.ndarray] = ()
+    sources: Sequence[Tokens] = ()
+    targets: Sequence[Tokens] = ()
     instances: Sequence[Instance] = field(default=())
 
 
-def pad_rows(rows: Sequence[np.ndarray], padding: int) -> Tensor:
+def pad_rows(rows: Sequence[Tokens], padding: int) -> Tensor:
     """Rows of token ids as one (R, longest) int64 tensor, padded on the right."""
     longest = max(len(row) for row in rows)
     padded = np.full((len(rows), longest), padding, dtype=np.int64)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from fairseq.data import FairseqDataset, data_utils
 
+from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.augmentations.chain import Chain
 from fairseq_clear.data.batch import Example, Instance, collate
 from fairseq_clear.data.seeding import rng_for
@@ -40,13 +41,13 @@ class ViewMaker:
             instances.append(self._instance(pair, views))
         return instances
 
-    def longest(self) -> np.ndarray:
+    def longest(self) -> Tokens:
         """(items, views) upper bounds of the views' lengths, whatever the epoch."""
         lengths = np.unique(self.source.text_lengths)
         bounds = np.array([min(self.augment.bound(int(length)), self.max_tokens) for length in lengths])
         return bounds[np.searchsorted(lengths, self.source.text_lengths)]
 
-    def _augment(self, text: np.ndarray, epoch: int, index: int, view: int) -> Any:
+    def _augment(self, text: Tokens, epoch: int, index: int, view: int) -> Any:
         augmented = self.augment(text, rng_for(self.seed, epoch, index, view))
         tokens = augmented.tokens
         if len(tokens) > self.max_tokens:
@@ -60,7 +61,7 @@ class ViewMaker:
         return Instance(tokens[0], tokens[1:], raw.identity, length, sum(words), sum(substituted))
 
 
-class ClearDataset(FairseqDataset):  # type: ignore[misc]
+class ClearDataset(FairseqDataset):
     """What the trainer iterates over.
 
     Args:
@@ -77,7 +78,7 @@ class ClearDataset(FairseqDataset):  # type: ignore[misc]
         sources: Sequence[Any],
         targets: Sequence[Any],
         views: ViewMaker | None,
-        order: np.ndarray,
+        order: Tokens,
         *,
         bos: int,
         eos: int,
@@ -125,7 +126,7 @@ class ClearDataset(FairseqDataset):  # type: ignore[misc]
         """Tokens of all parts of an item, an upper bound over epochs."""
         return int(self.totals[index])
 
-    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
+    def num_tokens_vec(self, indices: Tokens) -> Tokens:
         """The same for several items."""
         return self.totals[indices]
 
@@ -133,11 +134,11 @@ class ClearDataset(FairseqDataset):  # type: ignore[misc]
         """Length of the longest part, an upper bound over epochs."""
         return int(self.sizes[index])
 
-    def ordered_indices(self) -> np.ndarray:
+    def ordered_indices(self) -> Tokens:
         """By length, and at random among equals."""
         return np.lexsort([self.order, self.sizes])
 
-    def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
+    def filter_indices_by_size(self, indices: Tokens, max_sizes: Any) -> tuple[Tokens, list[int]]:
         """Drop what is longer than ``max_sizes``; returns what stays and what was dropped."""
         keep = self.sizes[indices] <= max_sizes
         return indices[keep], indices[~keep].tolist()
@@ -156,7 +157,7 @@ class ClearDataset(FairseqDataset):  # type: ignore[misc]
 
     def batch_by_size(
         self,
-        indices: np.ndarray,
+        indices: Tokens,
         max_tokens: int | None = None,
         max_sentences: int | None = None,
         required_batch_size_multiple: int = 1,

@@ -3,6 +3,7 @@
 import hashlib
 
 import numpy as np
+import numpy.typing as npt
 
 __all__ = ["content_hash", "rng_for"]
 
@@ -22,7 +23,7 @@ def rng_for(seed: int, epoch: int, index: int, view: int) -> np.random.Generator
     return np.random.default_rng(np.random.SeedSequence((seed, epoch, index, view)))
 
 
-def content_hash(tokens: np.ndarray) -> int:
+def content_hash(tokens: npt.NDArray[np.int64]) -> int:
     """A 63-bit hash of the token ids, the same in every process: the identity of a text among the candidates.
 
     Args:

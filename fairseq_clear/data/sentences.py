@@ -12,7 +12,7 @@ __all__ = ["SentenceDataset"]
 logger = logging.getLogger(__name__)
 
 
-class SentenceDataset(FairseqDataset):  # type: ignore[misc]
+class SentenceDataset(FairseqDataset):
     """Sentences with ``<s>`` in front, blank lines dropped and long ones cut.
 
     fairseq's own eos mode makes every blank line an empty sample and ignores ``--tokens-per-sample``. Cutting keeps the

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.data.seeding import content_hash
 from fairseq_clear.errors import UserError
 from fairseq_clear.spec import Knob, check_knobs, check_name, parse_spec
@@ -16,7 +17,7 @@ __all__ = ["VIEWS", "RawInstance", "TokenSource", "ViewSource", "ViewSourceKind"
 class TokenSource(Protocol):
     """A data set of token ids with known lengths."""
 
-    sizes: np.ndarray
+    sizes: Tokens
 
     def __len__(self) -> int: ...
 
@@ -27,8 +28,8 @@ class TokenSource(Protocol):
 class RawInstance:
     """Texts that form a positive pair: an anchor, its positives, and the identity of the source text."""
 
-    anchor: np.ndarray
-    positives: Sequence[np.ndarray]
+    anchor: Tokens
+    positives: Sequence[Tokens]
     identity: int
 
 
@@ -38,7 +39,7 @@ class ViewSource(Protocol):
     positives: int
     """Number of positives for each anchor."""
 
-    text_lengths: np.ndarray
+    text_lengths: Tokens
     """(items, texts) greatest lengths of the texts of an item, whatever the epoch."""
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:

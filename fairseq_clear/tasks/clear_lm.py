@@ -20,7 +20,6 @@ from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.data.dataset import ClearDataset, ViewMaker
 from fairseq_clear.data.sentences import SentenceDataset
 from fairseq_clear.data.synonyms import load_synonyms
-
 from fairseq_clear.data.tokenizer import load_tokenizer
 from fairseq_clear.data.views import build_view_source
 from fairseq_clear.errors import UserError
@@ -82,7 +81,7 @@ def _exit_on_user_error(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @register_task("clear_lm", dataclass=ClearLMConfig)
-class ClearLMTask(MaskedLMTask):  # type: ignore[misc]
+class ClearLMTask(MaskedLMTask):
     """Masked language modelling beside, or without, contrastive learning; the criterion says which it needs."""
 
     cfg: ClearLMConfig
@@ -148,7 +147,7 @@ class ClearLMTask(MaskedLMTask):  # type: ignore[misc]
             source = build_view_source(self.cfg.views, texts)
             views = ViewMaker(source, self.chain, self.cfg.seed, self.cfg.tokens_per_sample)
         with data_utils.numpy_seed(self.cfg.seed):
-            order = np.random.permutation(len(texts))
+            order = np.random.permutation(len(texts))  # noqa: NPY002  (masked_lm's own order)
         self.datasets[split] = ClearDataset(
             len(texts),
             sources,
@@ -185,7 +184,8 @@ class ClearLMTask(MaskedLMTask):  # type: ignore[misc]
 
     def _mask(self, texts: Any) -> tuple[list[Any], list[Any]]:
         """Masked copies and targets by the stock data set. Its LRU wrapper is left out: that ignores the epoch in its key,
-        so that a text seen last in one epoch and first in the next would keep its masks, unless the run was resumed."""
+        so that a text seen last in one epoch and first in the next would keep its masks, unless the run was resumed.
+        """
         pairs = [
             [self._masked(texts, self.cfg.seed + copy * COPY_SEED, targets) for targets in (False, True)]
             for copy in range(self.cfg.mlm_copies)

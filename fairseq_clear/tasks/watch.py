@@ -50,7 +50,8 @@ class Watch:
                 self._say(
                     "easy",
                     f"contrastive accuracy is {accuracy:.3f} at update {self.update}, so early: the views are too easy to "
-                    "tell apart (CLEAR section 4.2). Delete more (del-word:ratio=0.7), chain augmentations, or enlarge the batch",
+                    "tell apart (CLEAR section 4.2). Delete more (del-word:ratio=0.7), chain augmentations, or "
+                    "enlarge the batch",
                 )
 
     def _say(self, kind: str, message: str) -> None:
