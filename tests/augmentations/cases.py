@@ -1,0 +1,82 @@
+"""A small vocabulary with a synonym table, texts over it, and specs: what the tests of the augmentations draw from."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from fairseq_clear.augmentations import AUGMENTATIONS, Symbols, SynonymTable
+from fairseq_clear.spec import Step, format_spec, format_value
+
+BOS, PAD, EOS, UNK = range(4)
+STARTS, INNER = range(4, 14), range(14, 24)
+VOCABULARY = 24
+MASK, DELETE = VOCABULARY, VOCABULARY + 1
+
+ROWS = {
+    (4,): [(5,)],
+    (5,): [(4, 14, 15), (6, 6), (7, 20)],
+    (4, 14): [(6, 15, 16), (7,), (4, 15)],
+    (8, 15, 16): [(9,), (9, 15, 16, 17)],
+    (10,): [(10, 14)],
+    (11, 14): [(11,)],
+}
+IS_WORD_START = np.array([True, True, True, False] + [piece in STARTS for piece in range(4, VOCABULARY)])
+TABLE = SynonymTable.build(ROWS, IS_WORD_START)
+SYMBOLS = Symbols(bos=BOS, eos=EOS, pad=PAD, delete=DELETE, unk=UNK, synonyms=TABLE)
+
+PIECES = st.sampled_from([EOS, PAD, UNK, MASK, 4, 4, 5, 8, 10, 11, *STARTS, 14, 14, 15, 16, *INNER])
+CONTENTS = st.one_of(
+    st.lists(PIECES, min_size=1, max_size=12),
+    st.lists(st.sampled_from(list(ROWS)), min_size=1, max_size=30).map(
+        lambda words: [p for word in words for p in word]
+    ),
+)
+SEEDS = st.integers(0, 2**32)
+
+
+def array(tokens):
+    """The tokens as the chain hands them on, but read-only: writing to an argument raises."""
+    tokens = np.array(tokens, np.int64)
+    tokens.setflags(write=False)
+    return tokens
+
+
+@st.composite
+def knob_values(draw, name):
+    """Valid knobs of one augmentation."""
+    values = {}
+    for knob, described in AUGMENTATIONS[name].knobs.items():
+        if described.kind is int:
+            values[knob] = draw(st.integers(int(described.minimum), 6))
+        else:
+            values[knob] = draw(st.integers(0, 20)) / 20
+    return values
+
+
+@st.composite
+def steps(draw):
+    """A step of any augmentation with any valid knobs."""
+    name = draw(st.sampled_from(list(AUGMENTATIONS)))
+    knobs = draw(knob_values(name))
+    return Step(name, (), {knob: format_value(value) for knob, value in knobs.items()})
+
+
+CHAINS = st.lists(steps(), max_size=3).map(tuple)
+SPECS = st.lists(CHAINS, min_size=1, max_size=2).map(tuple).map(format_spec)
+
+
+def split_words(tokens):
+    """Where words lie, piece by piece: [(start, end)]. The oracle of SynonymTable.word_starts."""
+    specials = {BOS, PAD, EOS, MASK, DELETE}
+    words = []
+    for place, token in enumerate(tokens):
+        previous = tokens[place - 1] if place else EOS
+        if previous in specials or token in specials or token in STARTS:
+            words.append([place, place + 1])
+        else:
+            words[-1][1] += 1
+    return [(start, end) for start, end in words]
+
+
+def is_word(tokens, start):
+    """Whether what starts here is a word, not a special."""
+    return tokens[start] not in {BOS, PAD, EOS, MASK, DELETE}

@@ -1,0 +1,212 @@
+"""Chains and mixtures: what a view keeps of its text whatever the spec, and what specs are refused."""
+
+import pickle
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from fairseq_clear.augmentations import AUGMENTATIONS
+from fairseq_clear.augmentations.chain import build_augmentation
+from fairseq_clear.errors import UserError
+from tests.augmentations.cases import (
+    BOS,
+    CONTENTS,
+    DELETE,
+    EOS,
+    ROWS,
+    SEEDS,
+    SPECS,
+    SYMBOLS,
+    array,
+    is_word,
+    split_words,
+)
+
+CLEAR_RECIPES = (
+    "del-word",
+    "del-span",
+    "subs+del-word",
+    "subs+del-span",
+    "del-word+reorder",
+    "del-span+reorder",
+    "subs+del-word+reorder",
+    "subs+reorder",
+)
+
+
+def view(spec, tokens, seed, symbols=SYMBOLS):
+    return build_augmentation(spec, symbols)(array(tokens), np.random.default_rng(seed))
+
+
+def wrap(content, has_bos, has_eos):
+    return [BOS] * has_bos + content + [EOS] * has_eos
+
+
+def check(text, content, has_bos, has_eos, augmented, has_subs):
+    """The contract of a view."""
+    tokens, source = augmented.tokens, augmented.source
+    assert tokens.dtype == source.dtype == np.int64 and tokens.shape == source.shape
+    if has_bos:
+        assert (tokens[0], source[0]) == (BOS, 0)
+    if has_eos:
+        assert (tokens[-1], source[-1]) == (EOS, len(text) - 1)
+    assert len(tokens) > has_bos + has_eos
+    is_deleted = tokens == DELETE
+    assert not (is_deleted[1:] & is_deleted[:-1]).any()
+    assert (is_deleted == (source == -1)).all()
+    same = tokens[~is_deleted] == np.array(text)[source[~is_deleted]]
+    if not has_subs:
+        assert same.all()
+    inside = source[has_bos : len(tokens) - has_eos]
+    assert all(-1 <= position - has_bos < len(content) for position in inside if position >= 0)
+
+
+@given(SPECS, CONTENTS, st.booleans(), st.booleans(), SEEDS)
+@settings(max_examples=300, deadline=None)
+def test_contract(spec, content, has_bos, has_eos, seed):
+    # a text whose own last token is </s> has a final </s>
+    content = content + [4] if content[-1] == EOS else content
+    text = wrap(content, has_bos, has_eos)
+    chain = build_augmentation(spec, SYMBOLS)
+    augmented = chain(array(text), np.random.default_rng(seed))
+    check(text, content, has_bos, has_eos, augmented, chain.needs_synonyms)
+    assert len(augmented.tokens) <= chain.bound(len(text))
+    again = pickle.loads(pickle.dumps(chain))(array(text), np.random.default_rng(seed))
+    assert (again.tokens == augmented.tokens).all() and (again.source == augmented.source).all()
+    assert build_augmentation(chain.spec, SYMBOLS).spec == chain.spec
+
+
+@pytest.mark.parametrize("spec", CLEAR_RECIPES)
+def test_the_papers_recipes_keep_the_contract_on_long_texts(spec):
+    rng = np.random.default_rng(1)
+    for length in (1, 2, 3, 20, 510):
+        content = rng.integers(3, 24, length).tolist()
+        text = wrap(content, True, True)
+        chain = build_augmentation(spec, SYMBOLS)
+        check(text, content, True, True, chain(text, rng), chain.needs_synonyms)
+
+
+@given(st.lists(st.sampled_from(list(AUGMENTATIONS)), min_size=1, max_size=3), CONTENTS, SEEDS)
+@settings(max_examples=60, deadline=None)
+def test_ratio_zero_is_the_identity(names, content, seed):
+    text = wrap(content, True, True)
+    augmented = view("+".join(f"{name}:ratio=0" for name in names), text, seed)
+    assert augmented.tokens.tolist() == text
+    assert augmented.source.tolist() == list(range(len(text)))
+    assert augmented.substituted == 0
+
+
+@pytest.mark.parametrize("text", [[], [BOS], [EOS], [BOS, EOS]])
+@pytest.mark.parametrize("spec", ["none", "del-word:ratio=1", "subs+del-span+reorder"])
+def test_a_text_without_content_stays(text, spec):
+    augmented = view(spec, text, 1)
+    assert augmented.tokens.tolist() == text
+    assert augmented.source.tolist() == list(range(len(text)))
+
+
+def test_one_symbol_for_both_ends_is_not_taken_twice():
+    assert view("del-word:ratio=1", [EOS], 1, replace(SYMBOLS, bos=EOS)).tokens.tolist() == [EOS]
+
+
+def test_inner_ends_of_sentences_are_content():
+    tokens = view("del-word:ratio=1", [BOS, 4, EOS, EOS, 5, EOS], 1).tokens
+    assert tokens.tolist() == [BOS, DELETE, EOS]
+
+
+def test_runs_collapse_at_the_end_and_not_before():
+    # half of the text is deleted, then its halves change places; had the run collapsed first, the two spans would not fit
+    symbols = replace(SYMBOLS, delete=99)
+    spec = "del-span:spans=1,ratio=0.5+reorder:pairs=1,ratio=0.5"
+    augmented = view(spec, range(100, 200), 1, symbols)
+    kept = augmented.source[augmented.source >= 0].tolist()
+    assert len(kept) == 50 and 0 < sum(position < 50 for position in kept) < 50
+    assert kept == sorted(kept, key=lambda position: (position < 50, position))
+    assert (augmented.tokens == 99).sum() == 2, "the run was cut in two by the swap"
+
+
+def test_a_view_is_new_memory_even_under_none():
+    text = np.array([BOS, 4, EOS])
+    augmented = build_augmentation("none", SYMBOLS)(text, np.random.default_rng(1))
+    augmented.tokens[:] = 7
+    assert text.tolist() == [BOS, 4, EOS]
+
+
+def test_any_integers_are_taken():
+    assert view("none", np.array([0, 4, 2], np.int32), 1).tokens.dtype == np.int64
+    assert build_augmentation("none", SYMBOLS)([0, 4, 2], np.random.default_rng(1)).tokens.tolist() == [0, 4, 2]
+
+
+def test_alternatives_are_drawn_uniformly_and_whole():
+    chain = build_augmentation("del-word:ratio=1/none/subs:ratio=1", SYMBOLS)
+    rng = np.random.default_rng(1)
+    drawn = Counter(tuple(chain([4, 12], rng).tokens.tolist()) for _ in range(3000))
+    assert set(drawn) == {(DELETE,), (4, 12), (5, 12)}
+    assert chisquare(list(drawn.values())).pvalue > 1e-3
+
+
+@given(CONTENTS, SEEDS)
+@settings(max_examples=60, deadline=None)
+def test_words_are_counted_where_they_are_substituted(content, seed):
+    augmented = view("subs:ratio=0.5", content + [4], seed)
+    text = content + [4]
+    words = [tuple(text[start:end]) for start, end in split_words(text) if is_word(text, start)]
+    assert augmented.words == len(words)
+    assert augmented.substituted <= sum(word in ROWS for word in words)
+    assert (augmented.substituted > 0) == (augmented.tokens.tolist() != text)
+    assert view("del-word/reorder", text, seed)[2:] == (0, 0)
+
+
+def test_counts_add_up_over_steps():
+    augmented = view("subs:ratio=1+subs:ratio=1", [4, 12], 1)
+    assert (augmented.words, augmented.substituted) == (4, 2)
+    assert augmented.source[0] == 0 and augmented.source[-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "canonical"),
+    [
+        ("", "none"),
+        ("del-word", "del-word:ratio=0.7"),
+        ("del-span:ratio=.1", "del-span:spans=5,ratio=0.1"),
+        ("subs + del-span:ratio=0.050,spans=5/none", "subs:ratio=0.3+del-span:spans=5,ratio=0.05/none"),
+    ],
+)
+def test_the_spec_is_spelled_out(spec, canonical):
+    assert build_augmentation(spec, SYMBOLS).spec == canonical
+
+
+def test_bounds():
+    assert [build_augmentation("del-span+reorder", SYMBOLS).bound(n) for n in (0, 1, 512)] == [0, 1, 512]
+    assert build_augmentation("subs:ratio=0.3", SYMBOLS).bound(512) == 512 + 154
+    assert build_augmentation("subs:ratio=0.5+subs:ratio=0.5/none", SYMBOLS).bound(10) == 23
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("del-words", "there is no 'del-words'; choose from del-word, del-span, reorder, subs, none"),
+        ("del-word:rate=0.1", "del-word has no knob 'rate'; it takes ratio: a number from 0 to 1"),
+        ("none/reorder:ratio=1.5", "reorder:ratio=1.5 is not a number from 0 to 1"),
+        ("del-span:spans=-1", "del-span:spans=-1 is not a whole number, 0 or more"),
+        ("del-word:0.7", "del-word takes no value without a name"),
+        ("del-word+", "is not a name"),
+    ],
+)
+def test_bad_specs_are_refused_with_the_flag_and_what_is_valid(spec, said):
+    with pytest.raises(UserError) as error:
+        build_augmentation(spec, SYMBOLS, flag="--view-augment")
+    assert str(error.value).startswith("--view-augment") and said in str(error.value)
+
+
+def test_a_missing_table_is_refused_with_the_command_that_makes_it():
+    bare = replace(SYMBOLS, synonyms=None)
+    with pytest.raises(UserError, match=r"--augment .*subs:ratio=0.3.*fairseq-clear synonyms --data-bin"):
+        build_augmentation("del-word/subs", bare)
+    chain = build_augmentation("del-word/subs", bare, allow_missing_synonyms=True)
+    assert chain.needs_synonyms and chain.bound(10) == 13
+    assert not build_augmentation("del-word+reorder", bare).needs_synonyms

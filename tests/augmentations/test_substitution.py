@@ -1,0 +1,137 @@
+"""Synonym substitution: whole words, their share, their alternatives, the bound of growth."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from fairseq_clear.augmentations.substitution import SynonymTable, count_words, substitute_words
+from tests.augmentations.cases import (
+    CONTENTS,
+    DELETE,
+    EOS,
+    IS_WORD_START,
+    MASK,
+    ROWS,
+    SEEDS,
+    SYMBOLS,
+    UNK,
+    array,
+    is_word,
+    split_words,
+)
+
+
+def substitute(tokens, seed, ratio, symbols=SYMBOLS):
+    return substitute_words(array(tokens), np.random.default_rng(seed), symbols=symbols, ratio=ratio)
+
+
+def read_words(tokens, result, source):
+    """[(word, what stands in its place)], checking that words keep their order and that nothing stands between them."""
+    pairs, place = [], 0
+    for start, end in split_words(tokens):
+        taken = [i for i in range(len(result)) if start <= source[i] < end]
+        assert taken == list(range(place, place + len(taken)))
+        place += len(taken)
+        pairs.append((tuple(tokens[start:end]), tuple(result[i] for i in taken)))
+        kept = [source[i] for i in taken] == list(range(start, end)) and pairs[-1][0] == pairs[-1][1]
+        assert kept or all(source[i] == start for i in taken)
+    assert place == len(result)
+    return pairs
+
+
+@given(CONTENTS, SEEDS, st.integers(0, 20))
+@settings(max_examples=300, deadline=None)
+def test_whole_words_become_their_alternatives_and_nothing_else_changes(tokens, seed, twentieths):
+    ratio = twentieths / 20
+    result, source = substitute(tokens, seed, ratio)
+    pairs = read_words(tokens, result.tolist(), source.tolist())
+    changed = [(old, new) for old, new in pairs if old != new]
+    assert all(new in ROWS[old] for old, new in changed)
+    words = sum(is_word(tokens, start) for start, _ in split_words(tokens))
+    assert len(changed) <= math.floor(ratio * words) + 1
+    assert len(result) <= len(tokens) + math.ceil(ratio * len(tokens))
+    assert count_words(array(tokens), result, source, SYMBOLS) == (words, len(changed))
+
+
+def test_words_are_never_crossed():
+    # (4, 14) and (8, 15, 16) are words with synonyms; a special, a start or the text's border between the pieces parts them
+    for tokens in ([4, EOS, 14], [4, MASK, 14], [4, DELETE, 14], [8, 15, EOS, 16], [14, 4], [8, 15], [4, 14, 17]):
+        inside = [word for word in ROWS if word in {tuple(tokens[a:b]) for a, b in split_words(tokens)}]
+        pairs = read_words(tokens, *map(list, substitute(tokens, 1, 1.0)))
+        assert [old for old, new in pairs if old != new] == inside
+    # without the border it is one word
+    assert read_words([4, 14], *map(list, substitute([4, 14], 1, 1.0)))[0][1] in ROWS[(4, 14)]
+
+
+def test_an_unknown_piece_makes_an_unknown_word():
+    assert substitute([4, UNK], 1, 1.0)[0].tolist() == [4, UNK]
+    assert substitute([4, UNK, 5], 1, 1.0)[0].tolist()[:2] == [4, UNK]
+
+
+def test_specials_are_no_words_for_the_ratio():
+    tokens = [4, MASK, EOS, DELETE] * 3
+    _, source = substitute(tokens, 1, 1 / 3)
+    assert count_words(array(tokens), *substitute(tokens, 1, 1 / 3), SYMBOLS)[0] == 3
+    assert len(source) == len(tokens)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_the_ratio_is_of_all_words_kept_on_average_however_short_the_text(length):
+    tokens = ([4, 12] * length)[:length]  # 12 has no synonym
+    changed = [int((substitute(tokens, seed, 0.3)[0] == 5).sum()) for seed in range(4000)]
+    assert abs(np.mean(changed) - 0.3 * length) < 4 * 0.5 / len(changed) ** 0.5
+
+
+def test_fewer_words_with_synonyms_than_the_ratio_asks_for_are_all_replaced():
+    assert substitute([12, 12, 4, 12, 12, 4], 1, 0.9)[0].tolist() == [12, 12, 5, 12, 12, 5]
+
+
+def test_words_and_alternatives_are_drawn_uniformly():
+    tokens = [4, 14, 12, 4, 14]
+    results = [substitute(tokens, seed, 0.34)[0].tolist() for seed in range(4000)]
+    new = [result for result in results if result != tokens]
+    first = [result for result in new if result[-3:] == [12, 4, 14]]
+    counts = Counter(tuple(result[:-3]) for result in first)
+    assert set(counts) == set(ROWS[(4, 14)])
+    assert chisquare([len(first), len(new) - len(first)]).pvalue > 1e-3
+    assert chisquare(list(counts.values())).pvalue > 1e-3
+
+
+GROWING = SynonymTable.build({(4,): [(5,) + (14,) * 3], (6,): [(7,)], (8, 15): [(9,)]}, IS_WORD_START)
+
+
+def test_replacements_that_exceed_the_bound_are_skipped_at_random_and_others_are_not():
+    symbols = replace(SYMBOLS, synonyms=GROWING)
+    tokens = [4, 4, 6, 12]  # at ratio 0.75 three tokens more: one (4,) can grow, (6,) always fits
+    results = {tuple(substitute(tokens, seed, 0.75, symbols)[0]) for seed in range(200)}
+    grown = (5, 14, 14, 14)
+    assert results == {(*grown, 4, 7, 12), (4, *grown, 7, 12)}
+
+
+def test_words_that_shrink_make_room_for_words_that_grow():
+    symbols = replace(SYMBOLS, synonyms=GROWING)
+    tokens = [4, 8, 15, 8, 15, 12, 12, 12]  # ratio 1/8: one token more, or three with two shrinking words
+    everything = {tuple(substitute(tokens, seed, 0.125, symbols)[0]) for seed in range(100)}
+    assert max(map(len, everything)) <= 9
+    tokens = [4, 8, 15]
+    assert substitute(tokens, 1, 1.0, symbols)[0].tolist() == [5, 14, 14, 14, 9]
+
+
+def test_counting_tells_deleted_words_from_substituted_ones():
+    before = array([4, 14, 12, 13, 4, 14])
+    after, source = array([6, DELETE, 13, 4, 14]), array([0, -1, 3, 4, 5])
+    assert count_words(before, after, source, SYMBOLS) == (4, 1)
+    moved, moved_source = array([13, 4, 14, 4, 14, 12]), array([3, 4, 5, 0, 1, 2])
+    assert count_words(before, moved, moved_source, SYMBOLS) == (4, 0)
+    assert count_words(array([]), array([]), array([]), SYMBOLS) == (0, 0)
+
+
+def test_a_table_is_needed():
+    with pytest.raises(ValueError, match="needs Symbols with a synonym table"):
+        substitute([4], 1, 0.3, replace(SYMBOLS, synonyms=None))

@@ -1,0 +1,130 @@
+"""The arrays of a table, and the lookup of all words of a text at once against one of each word in a dictionary."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_clear.augmentations import SynonymTable, synonym_table
+from tests.augmentations.cases import (
+    BOS,
+    CONTENTS,
+    DELETE,
+    EOS,
+    IS_WORD_START,
+    MASK,
+    PAD,
+    ROWS,
+    TABLE,
+    array,
+    split_words,
+)
+
+WORDS = st.lists(st.integers(4, 8), min_size=1, max_size=4).map(tuple)
+
+
+def is_special(tokens):
+    return np.isin(tokens, [BOS, PAD, EOS, MASK, DELETE])
+
+
+def spans(tokens, starts):
+    return list(zip(starts.tolist(), [*starts.tolist()[1:], len(tokens)], strict=True))
+
+
+@given(CONTENTS)
+@settings(max_examples=200, deadline=None)
+def test_words_and_rows_of_a_text(content):
+    tokens = array(content)
+    starts = TABLE.word_starts(tokens, is_special(tokens))
+    assert spans(content, starts) == split_words(content)
+    found = TABLE.find(tokens, starts).tolist()
+    assert found == [
+        list(ROWS).index(tuple(content[start:end])) if tuple(content[start:end]) in ROWS else -1
+        for start, end in split_words(content)
+    ]
+
+
+def every_row(table):
+    """The rows as a dictionary again, read one by one."""
+    words, alternatives = {}, []
+    for start, end in zip(table.alternative_offsets, table.alternative_offsets[1:], strict=False):
+        alternatives.append(tuple(table.alternative_pieces[start:end].tolist()))
+    for row in range(len(table)):
+        word = tuple(table.word_pieces[table.word_offsets[row] : table.word_offsets[row + 1]].tolist())
+        words[word] = alternatives[table.row_offsets[row] : table.row_offsets[row + 1]]
+    return words
+
+
+@given(st.dictionaries(WORDS, st.lists(WORDS, max_size=3), max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_rows_come_back(rows):
+    assert every_row(SynonymTable.build(rows, IS_WORD_START)) == {
+        word: others for word, others in rows.items() if others
+    }
+
+
+def test_an_empty_table_and_an_empty_text_find_nothing():
+    empty = SynonymTable.build({}, IS_WORD_START)
+    assert len(empty) == 0
+    assert empty.find(array([4, 5]), array([0, 1])).tolist() == [-1, -1]
+    assert TABLE.find(array([]), array([])).tolist() == []
+    assert TABLE.word_starts(array([]), is_special(array([]))).tolist() == []
+
+
+@given(st.lists(WORDS, min_size=1, max_size=20))
+@settings(max_examples=100, deadline=None)
+def test_a_text_word_of_the_same_hash_is_told_from_a_row(words):
+    rows = {(4, 8): [(5,)], (6,): [(5,)], (5, 5, 6): [(4,)]}
+    table = SynonymTable.build(rows, IS_WORD_START)
+    # with equal multipliers all words of one length and sum collide
+    same = np.ones_like(table._multipliers)
+    hashes = np.array([sum(word) + len(word) for word in rows], np.uint64)
+    order = np.argsort(hashes)
+    for name, value in (("_multipliers", same), ("_sorted_hashes", hashes[order]), ("_sorted_rows", order)):
+        object.__setattr__(table, name, value)
+    tokens = array([piece for word in words for piece in word])
+    starts = array(np.cumsum([0, *map(len, words[:-1])]))
+    assert table.find(tokens, starts).tolist() == [list(rows).index(word) if word in rows else -1 for word in words]
+
+
+def test_rows_of_the_same_hash_get_other_multipliers(monkeypatch):
+    original, attempts = synonym_table.hash_multipliers, []
+
+    def equal_at_first(length, attempt):
+        attempts.append(attempt)
+        return original(length, attempt) if attempt else np.ones(length, np.uint64)
+
+    monkeypatch.setattr(synonym_table, "hash_multipliers", equal_at_first)
+    table = SynonymTable.build({(4, 5): [(6,)], (5, 4): [(7,)]}, IS_WORD_START)
+    assert attempts == [0, 1]
+    assert table.find(array([5, 4, 4, 5, 4]), array([0, 2, 4])).tolist() == [1, 0, -1]
+
+
+def test_a_word_that_stands_twice_is_refused():
+    with pytest.raises(ValueError, match="a word stands twice"):
+        SynonymTable(IS_WORD_START, array([4, 4]), array([0, 1, 2]), array([0, 1, 2]), array([5, 6]), array([0, 1, 2]))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("word_offsets", [0, 1, 2, 4, 7, 8, 9], "do not fit"),
+        ("word_offsets", [1, 2, 3, 4, 7, 8, 10], "do not fit"),
+        ("word_offsets", [0, 1, 1, 4, 7, 8, 10], "do not fit"),
+        ("word_offsets", [], "do not fit"),
+        ("row_offsets", [0, 1, 4, 7, 9, 10, 12], "do not fit"),
+        ("row_offsets", [0, 1, 4, 7, 9, 11], "not one row"),
+        ("alternative_offsets", [0, 1], "do not fit"),
+        ("word_pieces", [4, 5, 4, 14, 8, 15, 16, 10, 11, 24], "not in its vocabulary"),
+        ("alternative_pieces", [-1] * 22, "not in its vocabulary"),
+        ("is_word_start", [True] * 4, "not in its vocabulary"),
+    ],
+)
+def test_arrays_that_do_not_fit_together_are_refused(field, value, said):
+    dtype = np.bool_ if field == "is_word_start" else np.int64
+    with pytest.raises(ValueError, match=said):
+        replace(TABLE, **{field: np.array(value, dtype)})
+    arrays = {f.name: getattr(TABLE, f.name) for f in fields(TABLE) if f.init}
+    assert len(SynonymTable(**arrays)) == len(TABLE), "the arrays that this test changes fit as they are"

@@ -1,0 +1,80 @@
+"""The contract that every line of AUGMENTATIONS keeps."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_clear.augmentations import AUGMENTATIONS
+from tests.augmentations.cases import CONTENTS, DELETE, SEEDS, SYMBOLS, array, knob_values
+
+LONG = array([4 + place % 20 for place in range(200)])
+
+
+def apply(name, tokens, seed, knobs):
+    return AUGMENTATIONS[name].function(tokens, np.random.default_rng(seed), symbols=SYMBOLS, **knobs)
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+@given(st.data(), CONTENTS, SEEDS)
+@settings(max_examples=120, deadline=None)
+def test_contract(name, data, content, seed):
+    tokens, knobs = array(content), data.draw(knob_values(name))
+    result, source = apply(name, tokens, seed, knobs)
+    assert result.dtype == source.dtype == np.int64
+    assert result.shape == source.shape
+    assert 1 <= len(result) <= AUGMENTATIONS[name].bound(len(tokens), knobs)
+    assert (source >= -1).all() and (source < len(tokens)).all()
+    assert ((result == DELETE) == (source == -1)).all()
+    old = source >= 0
+    if not AUGMENTATIONS[name].needs_synonyms:
+        assert (result[old] == tokens[source[old]]).all()
+        assert len(set(source[old])) == old.sum(), "a token came out twice"
+    again, source_again = apply(name, tokens, seed, knobs)
+    assert (again == result).all() and (source_again == source).all()
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+@given(CONTENTS, SEEDS)
+@settings(max_examples=40, deadline=None)
+def test_ratio_zero_is_the_identity(name, content, seed):
+    result, source = apply(name, array(content), seed, {"ratio": 0.0})
+    assert result.tolist() == content
+    assert source.tolist() == list(range(len(content)))
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_defaults_change_a_long_text_differently_for_each_seed(name):
+    defaults = {knob: described.default for knob, described in AUGMENTATIONS[name].knobs.items()}
+    results = {tuple(apply(name, LONG, seed, defaults)[0]) for seed in range(5)}
+    assert len(results) == 5 and tuple(LONG) not in results
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_knob_defaults_are_those_of_the_function(name):
+    defaults = {knob: described.default for knob, described in AUGMENTATIONS[name].knobs.items()}
+    assert AUGMENTATIONS[name].function.__kwdefaults__ == defaults
+
+
+def test_the_papers_settings():
+    settings_of = {
+        name: {k: v.default for k, v in augmentation.knobs.items()} for name, augmentation in AUGMENTATIONS.items()
+    }
+    assert settings_of["del-word"] == {"ratio": 0.7}
+    assert settings_of["del-span"] == {"spans": 5, "ratio": 0.05}
+    assert settings_of["reorder"] == {"pairs": 5, "ratio": 0.05}
+    assert settings_of["subs"] == {"ratio": 0.3}
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_every_line_is_documented(name):
+    augmentation = AUGMENTATIONS[name]
+    assert augmentation.summary.endswith(".") and augmentation.summary.count(".") == 1
+    assert augmentation.paper
+    assert all(knob.help for knob in augmentation.knobs.values())
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_bounds_never_fall_as_texts_grow(name):
+    bounds = [AUGMENTATIONS[name].bound(length, {"ratio": 0.35, "spans": 5, "pairs": 5}) for length in range(600)]
+    assert bounds == sorted(bounds)

@@ -1,0 +1,193 @@
+"""From a list of synonyms to a table: forms, unknown symbols, words that are several, coverage."""
+
+import re
+
+import numpy as np
+import pytest
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.preparation.synonyms import (
+    build_table,
+    find_word_starts,
+    measure_coverage,
+    read_dictionary,
+    sample_texts,
+)
+
+
+class ChunkTokenizer:
+    """As sentencepiece writes them: words begin with U+2581; chunks of three letters, each other character alone."""
+
+    mark = "\u2581"
+
+    def encode(self, text):
+        pieces = []
+        for word in text.split():
+            pieces += re.findall(rf"{self.mark}?[^\W\d_]{{1,3}}|{self.mark}?.", self.mark + word)
+        return pieces
+
+    def decode(self, symbols):
+        return "".join(symbols).replace(self.mark, " ").strip()
+
+    def is_word_start(self, symbol):
+        return symbol.startswith(self.mark)
+
+
+class ByteTokenizer(ChunkTokenizer):
+    """As GPT-2 writes them: the first word of a text has no mark."""
+
+    mark = "\u0120"
+
+    def encode(self, text):
+        pieces = super().encode(text)
+        if pieces and not text.startswith(" "):
+            pieces[0] = pieces[0].removeprefix(self.mark)
+        return [piece for piece in pieces if piece]
+
+
+def vocabulary(tokenizer, *texts):
+    """Every symbol of the texts, by id."""
+    symbols = dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>"])
+    for text in texts:
+        symbols.update(dict.fromkeys(tokenizer.encode(text)))
+    return list(symbols)
+
+
+def spell(table, symbols):
+    """{word: [alternative, ...]} of a table, in symbols joined by spaces."""
+
+    def text(pieces):
+        return " ".join(symbols[piece] for piece in pieces)
+
+    others = [
+        text(table.alternative_pieces[a:b])
+        for a, b in zip(table.alternative_offsets, table.alternative_offsets[1:], strict=False)
+    ]
+    return {
+        text(table.word_pieces[table.word_offsets[row] : table.word_offsets[row + 1]]): others[
+            table.row_offsets[row] : table.row_offsets[row + 1]
+        ]
+        for row in range(len(table))
+    }
+
+
+def build(synonyms, *texts, tokenizer=None, **options):
+    tokenizer = tokenizer or ChunkTokenizer()
+    symbols = vocabulary(tokenizer, *texts)
+    table, report = build_table(synonyms, tokenizer, symbols, **options)
+    return spell(table, symbols), report
+
+
+CASES = "cat dog Cat Dog CAT DOG kitten Kitten KITTEN"
+
+
+def test_words_get_rows_in_three_cases_with_alternatives_in_the_same_case():
+    rows, report = build({"cat": ["kitten", "dog"], "dog": []}, CASES)
+    assert rows == {
+        "\u2581cat": ["\u2581kit ten", "\u2581dog"],
+        "\u2581Cat": ["\u2581Kit ten", "\u2581Dog"],
+        "\u2581CAT": ["\u2581KIT TEN", "\u2581DOG"],
+    }
+    assert (report.words, report.without_alternatives, report.rows, report.alternatives) == (2, 1, 3, 6)
+
+
+def test_words_with_capitals_of_their_own_get_one_row():
+    rows, _ = build({"Cat": ["dog"]}, CASES)
+    assert rows == {"\u2581Cat": ["\u2581dog"]}
+
+
+def test_the_inner_capitals_of_alternatives_stay():
+    rows, _ = build({"cat": ["McC"]}, "cat McC Cat MCC CAT")
+    assert rows == {"\u2581cat": ["\u2581McC"], "\u2581Cat": ["\u2581McC"], "\u2581CAT": ["\u2581MCC"]}
+
+
+def test_a_word_of_the_list_goes_before_a_form_of_another():
+    rows, _ = build({"Cat": ["Dog"], "cat": ["kitten"]}, CASES)
+    assert rows["\u2581Cat"] == ["\u2581Dog"] and rows["\u2581cat"] == ["\u2581kit ten"]
+
+
+def test_unknown_words_and_alternatives_are_left_out_and_counted():
+    rows, report = build({"cat": ["cow", "dog"], "cow": ["cat"], "dog": ["cow"]}, "cat dog")
+    assert rows == {"\u2581cat": ["\u2581dog"]}
+    assert (report.unknown_words, report.unknown_alternatives) == (1, 2)
+
+
+def test_what_is_several_words_here_is_left_out_and_counted_but_may_be_an_alternative():
+    synonyms = {"big cat": ["dog"], "u.s": ["dog"], "cat": ["big dog"], "don't": ["cat"]}
+    rows, report = build(synonyms, "big cat dog u.s don't")
+    assert report.several_words == 2
+    assert rows == {"\u2581cat": ["\u2581big \u2581dog"], "\u2581don ' t": ["\u2581cat"]}
+
+
+def test_what_is_the_word_itself_or_stands_twice_or_is_empty_is_left_out():
+    rows, report = build({"cat": ["cat", "dog", " ", "dog"], "dog": ["dog"], "": ["cat"]}, "cat dog")
+    assert rows == {"\u2581cat": ["\u2581dog"]}
+    assert report.without_alternatives == 2
+
+
+def test_at_most_the_first_known_alternatives_are_kept():
+    rows, _ = build({"cat": ["cow", "dog", "kitten"]}, CASES, max_alternatives=1)
+    assert rows["\u2581cat"] == ["\u2581dog"]
+
+
+def test_byte_level_vocabularies_get_rows_with_and_without_a_space():
+    rows, _ = build({"cat": ["dog"]}, "cat", " cat", "dog", " dog", tokenizer=ByteTokenizer())
+    assert rows == {"cat": ["dog"], "\u0120cat": ["\u0120dog"]}
+
+
+def test_words_begin_where_the_tokenizer_says_and_at_closing_punctuation():
+    symbols = ["<s>", "<pad>", "</s>", "<unk>", "\u2581a", "b", ".", "),", "'", "-", "\u2581(", "\ufffd", "3"]
+    starts = find_word_starts(symbols, ChunkTokenizer()).tolist()
+    assert starts == [True, True, True, False, True, False, True, True, False, False, True, False, False]
+
+
+def test_an_unknown_word_is_a_word_where_every_symbol_is():
+    assert find_word_starts(["<s>", "<pad>", "</s>", "<unk>", "\u2581a"], ChunkTokenizer())[3]
+
+
+def test_coverage_against_counting_by_hand():
+    tokenizer = ChunkTokenizer()
+    symbols = vocabulary(tokenizer, "a cat, kitten dog Kitten", CASES)
+    table, _ = build_table({"cat": ["dog"], "kitten": ["cat"]}, tokenizer, symbols)
+    texts = ["a cat, kitten dog", "dog Kitten"]
+    ids = [np.array([*(symbols.index(piece) for piece in tokenizer.encode(text)), 2]) for text in texts]
+    coverage = measure_coverage(table, ids)
+    # a, cat, comma, kitten (2 pieces), dog; dog, Kitten (2 pieces)
+    assert (coverage.words, coverage.covered_words) == (7, 3)
+    assert (coverage.tokens, coverage.covered_tokens) == (9, 5)
+
+
+def test_the_dictionary_is_read_as_fairseq_reads_it(tmp_path):
+    from fairseq.data import Dictionary
+
+    path = tmp_path / "dict.txt"
+    path.write_text("\u2581a 5\n. 4\n\u2028x 3\nmadeupword0000 0\n. 1 #fairseq:overwrite\n", encoding="utf-8")
+    assert read_dictionary(path) == Dictionary.load(str(path)).symbols
+
+
+@pytest.mark.parametrize("line", ["word", "word many", " 5", ""])
+def test_a_malformed_dictionary_is_refused_with_its_line(tmp_path, line):
+    (tmp_path / "dict.txt").write_text(f"a 1\n{line}\nb 1\n")
+    with pytest.raises(UserError, match="dict.txt, line 2: not 'symbol count'"):
+        read_dictionary(tmp_path / "dict.txt")
+
+
+def test_an_unreadable_dictionary_is_refused(tmp_path):
+    with pytest.raises(UserError, match="cannot read it"):
+        read_dictionary(tmp_path / "dict.txt")
+    (tmp_path / "dict.txt").write_bytes(b"\xff 1\n")
+    with pytest.raises(UserError, match="not UTF-8"):
+        read_dictionary(tmp_path / "dict.txt")
+
+
+def test_samples_are_bounded_seeded_and_of_the_split(data_bin):
+    def sample(seed, tokens):
+        return [tuple(text) for text in sample_texts(data_bin, "train", tokens, seed)]
+
+    everything = sample(1, 10**9)
+    assert len(everything) == 137  # 120 sentences and the blank lines between documents
+    some = sample(1, 200)
+    assert some == everything[: len(some)]
+    assert 200 <= sum(map(len, some)) < 200 + max(map(len, everything))
+    assert sample(2, 200) != some
+    assert list(sample_texts(data_bin, "test", 200, 1)) == []

@@ -1,0 +1,155 @@
+"""The spec grammar: what it reads, what it writes back, what it refuses and how."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.spec import Knob, Step, check_knobs, check_name, format_spec, format_value, parse_spec
+
+NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,6}", fullmatch=True).filter(lambda name: name != "none")
+VALUES = st.from_regex(r"[A-Za-z0-9._-]{1,6}", fullmatch=True)
+KNOBS = st.dictionaries(st.from_regex(r"[a-z][a-z0-9_]{0,6}", fullmatch=True), VALUES, max_size=3)
+STEPS = st.builds(Step, NAMES, st.lists(VALUES, max_size=2).map(tuple), KNOBS)
+SPECS = st.lists(st.lists(STEPS, max_size=3).map(tuple), min_size=1, max_size=3).map(tuple)
+
+
+@given(SPECS)
+@settings(max_examples=150, deadline=None)
+def test_what_is_written_is_read_back(spec):
+    text = format_spec(spec)
+    assert parse_spec(text) == spec
+    assert format_spec(parse_spec(text)) == text
+    assert re.fullmatch(r"[A-Za-z0-9._:,=+/-]*", text), "a character that a shell could treat specially"
+
+
+@given(SPECS, st.data())
+@settings(max_examples=50, deadline=None)
+def test_spaces_around_parts_do_not_matter(spec, data):
+    text = format_spec(spec)
+    places = [match.start() for match in re.finditer("[:,=+/]", text)]
+    place = data.draw(st.sampled_from([0, len(text), *places]))
+    assert parse_spec(text[:place] + " " + text[place:]) == spec
+
+
+def test_every_part_of_the_grammar():
+    spec = parse_spec("paraphrase:de,zh-cn,n=2+del-word/none")
+    assert spec == ((Step("paraphrase", ("de", "zh-cn"), {"n": "2"}), Step("del-word")), ())
+
+
+@pytest.mark.parametrize("text", ["", " ", "none"])
+def test_none_is_one_empty_chain(text):
+    assert parse_spec(text) == ((),)
+    assert format_spec(parse_spec(text)) == "none"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a++b", "'' is not a name"),
+        ("a/", "'' is not a name"),
+        ("Del-Word", "'Del-Word' is not a name"),
+        ("a:", "cannot read ''"),
+        ("a:x=", "cannot read 'x='"),
+        ("a:X=1", "cannot read 'X=1'"),
+        ("a:x=1,,y=2", "cannot read ''"),
+        ("a:x=1=2", "cannot read 'x=1=2'"),
+        ("a:x$y", "cannot read 'x$y'"),
+        ("a:x=1,de", "'de' stands after a knob"),
+        ("a:x=1,x=2", "a is given x twice"),
+        ("none+a", "'none' stands alone"),
+        ("a+none:x=1", "'none' stands alone"),
+    ],
+)
+def test_malformed_text_is_refused_with_the_flag_and_the_place(text, said):
+    with pytest.raises(UserError) as error:
+        parse_spec(text, flag="--augment")
+    assert str(error.value).startswith(f"--augment {text!r}: ")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+KNOB_TABLE = {
+    "ratio": Knob(0.7, float, 0, 1),
+    "spans": Knob(5, int, 0),
+    "language": Knob("de", str),
+}
+
+
+def test_knobs_are_read_by_their_kind_and_defaults_filled_in():
+    checked = check_knobs(Step("x", (), {"spans": "3", "ratio": "1e-1"}), KNOB_TABLE, flag="--f")
+    assert checked == {"ratio": 0.1, "spans": 3, "language": "de"}
+    assert list(checked) == list(KNOB_TABLE)
+    assert type(checked["spans"]) is int
+
+
+@pytest.mark.parametrize(("knob", "text"), [("ratio", "0"), ("ratio", "1"), ("spans", "0"), ("language", "1")])
+def test_the_ends_of_a_range_are_in_it(knob, text):
+    assert str(check_knobs(Step("x", (), {knob: text}), KNOB_TABLE, flag="--f")[knob]) in (text, text + ".0")
+
+
+@pytest.mark.parametrize(
+    ("knob", "text", "accepts"),
+    [
+        ("ratio", "1.01", "a number from 0 to 1"),
+        ("ratio", "-0.1", "a number from 0 to 1"),
+        ("ratio", "nan", "a number from 0 to 1"),
+        ("ratio", "many", "a number from 0 to 1"),
+        ("spans", "-1", "a whole number, 0 or more"),
+        ("spans", "2.5", "a whole number, 0 or more"),
+        ("spans", "1_0", "a whole number, 0 or more"),
+    ],
+)
+def test_bad_values_are_refused_with_what_is_valid(knob, text, accepts):
+    with pytest.raises(
+        UserError, match=f"^--f: x:{knob}={text} is not {accepts}; it takes ratio: .*; spans: .*default 5"
+    ):
+        check_knobs(Step("x", (), {knob: text}), KNOB_TABLE, flag="--f")
+
+
+def test_infinity_is_refused_where_nothing_bounds_a_knob():
+    with pytest.raises(UserError, match="is not a number"):
+        check_knobs(Step("x", (), {"k": "inf"}), {"k": Knob(1.0)}, flag="--f")
+
+
+def test_ranges_are_described():
+    assert [Knob(1, int, 1, 3).accepts, Knob(1.0, float, None, 2).accepts, Knob("a", str).accepts] == [
+        "a whole number from 1 to 3",
+        "a number, 2 or less",
+        "a word",
+    ]
+
+
+def test_unknown_knobs_are_refused_with_what_is_valid():
+    with pytest.raises(UserError, match="^--f: x has no knob 'rate'; it takes ratio: .*language: a word"):
+        check_knobs(Step("x", (), {"rate": "1"}), KNOB_TABLE, flag="--f")
+    with pytest.raises(UserError, match="x has no knob 'rate'; it takes no knobs$"):
+        check_knobs(Step("x", (), {"rate": "1"}), {}, flag="--f")
+
+
+def test_positional_values_are_refused_unless_allowed():
+    step = Step("x", ("0.5",))
+    with pytest.raises(UserError, match="x takes no value without a name, got '0.5'; it takes ratio"):
+        check_knobs(step, KNOB_TABLE, flag="--f")
+    assert check_knobs(step, KNOB_TABLE, flag="--f", allow_values=True)["ratio"] == 0.7
+
+
+def test_unknown_names_are_refused_with_what_is_valid():
+    check_name(Step("b"), ["a", "b"], flag="--f")
+    with pytest.raises(UserError, match="^--f: there is no 'c'; choose from a, b, none$"):
+        check_name(Step("c"), ["a", "b"], flag="--f")
+
+
+@given(st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False)))
+@settings(deadline=None)
+def test_written_values_are_read_back(value):
+    text = format_value(value)
+    assert Knob(value, type(value)).read(text) == value
+    assert "+" not in text
+
+
+@pytest.mark.parametrize(("value", "text"), [(5, "5"), (0.05, "0.05"), (1.0, "1"), (1e16, "1e16"), ("de", "de")])
+def test_values_are_written_short(value, text):
+    assert format_value(value) == text
