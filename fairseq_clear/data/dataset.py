@@ -7,7 +7,7 @@ import numpy as np
 from fairseq.data import FairseqDataset, data_utils
 
 from fairseq_clear.augmentations.base import Tokens
-from fairseq_clear.augmentations.chain import Chain
+from fairseq_clear.augmentations.chain import Augmented, Chain
 from fairseq_clear.data.batch import Example, Instance, collate
 from fairseq_clear.data.seeding import rng_for
 from fairseq_clear.data.views import RawInstance, ViewSource
@@ -31,15 +31,23 @@ class ViewMaker:
 
     def __call__(self, index: int, epoch: int) -> list[Instance]:
         """The instances of item ``index`` in this epoch."""
+        return [self._instance(pair, views) for pair, views in self.trace(index, epoch)]
+
+    def trace(self, index: int, epoch: int) -> list[tuple[RawInstance, list[Augmented]]]:
+        """The texts of each instance of item ``index`` and their views, the anchor's first, before ``cut``."""
         raw = self.source(index, rng_for(self.seed, epoch, index, 0))
         view = 0
-        instances = []
+        traced = []
         for pair in raw:
             texts = (pair.anchor, *pair.positives)
-            views = [self._augment(text, epoch, index, view + number) for number, text in enumerate(texts, 1)]
+            rngs = [rng_for(self.seed, epoch, index, view + number) for number in range(1, len(texts) + 1)]
+            traced.append((pair, [self.augment(text, rng) for text, rng in zip(texts, rngs, strict=True)]))
             view += len(texts)
-            instances.append(self._instance(pair, views))
-        return instances
+        return traced
+
+    def cut(self, tokens: Tokens) -> Tokens:
+        """At most ``max_tokens`` of a view's tokens, keeping the last one."""
+        return tokens if len(tokens) <= self.max_tokens else np.append(tokens[: self.max_tokens - 1], tokens[-1])
 
     def longest(self) -> Tokens:
         """(items, views) upper bounds of the views' lengths, whatever the epoch."""
@@ -47,18 +55,11 @@ class ViewMaker:
         bounds = np.array([min(self.augment.bound(int(length)), self.max_tokens) for length in lengths])
         return bounds[np.searchsorted(lengths, self.source.text_lengths)]
 
-    def _augment(self, text: Tokens, epoch: int, index: int, view: int) -> Any:
-        augmented = self.augment(text, rng_for(self.seed, epoch, index, view))
-        tokens = augmented.tokens
-        if len(tokens) > self.max_tokens:
-            tokens = np.append(tokens[: self.max_tokens - 1], tokens[-1])
-        return tokens, augmented.words, augmented.substituted
-
-    @staticmethod
-    def _instance(raw: RawInstance, views: Sequence[Any]) -> Instance:
-        tokens, words, substituted = zip(*views, strict=True)
+    def _instance(self, raw: RawInstance, views: Sequence[Augmented]) -> Instance:
+        tokens = [self.cut(view.tokens) for view in views]
         length = len(raw.anchor) + sum(len(positive) for positive in raw.positives)
-        return Instance(tokens[0], tokens[1:], raw.identity, length, sum(words), sum(substituted))
+        words, substituted = (sum(view.words for view in views), sum(view.substituted for view in views))
+        return Instance(tokens[0], tokens[1:], raw.identity, length, words, substituted)
 
 
 class ClearDataset(FairseqDataset):

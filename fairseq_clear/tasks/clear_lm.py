@@ -19,7 +19,7 @@ from fairseq_clear.augmentations.chain import Chain, build_augmentation
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.data.dataset import ClearDataset, ViewMaker
 from fairseq_clear.data.sentences import SentenceDataset
-from fairseq_clear.data.synonyms import load_synonyms
+from fairseq_clear.data.synonyms import hash_file, load_synonyms
 from fairseq_clear.data.tokenizer import load_tokenizer
 from fairseq_clear.data.views import build_view_source
 from fairseq_clear.errors import UserError
@@ -142,10 +142,7 @@ class ClearLMTask(MaskedLMTask):
         """Load a split: its masked texts, their views, or both."""
         texts = self._load_dataset_split(split, epoch, combine)
         sources, targets = self._mask(texts) if self.needs_mlm else ([], [])
-        views = None
-        if self.needs_views:
-            source = build_view_source(self.cfg.views, texts)
-            views = ViewMaker(source, self.chain, self.cfg.seed, self.cfg.tokens_per_sample)
+        views = self.build_view_maker(texts) if self.needs_views else None
         with data_utils.numpy_seed(self.cfg.seed):
             order = np.random.permutation(len(texts))  # noqa: NPY002  (masked_lm's own order)
         self.datasets[split] = ClearDataset(
@@ -158,6 +155,11 @@ class ClearLMTask(MaskedLMTask):
             eos=self.dictionary.eos(),
             padding=self.dictionary.pad(),
         )
+
+    def build_view_maker(self, texts: Any) -> ViewMaker:
+        """What makes the views of these texts."""
+        source = build_view_source(self.cfg.views, texts)
+        return ViewMaker(source, self.chain, self.cfg.seed, self.cfg.tokens_per_sample)
 
     @_exit_on_user_error
     def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
@@ -218,6 +220,12 @@ class ClearLMTask(MaskedLMTask):
             index < self.dictionary.nspecial or tokenizer.is_word_start(symbol) for index, symbol in enumerate(symbols)
         ]
         return torch.ByteTensor(starts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What checkpoints record of the task: by its hash, another vocabulary of the same size is told apart later."""
+        dictionary = os.path.join(utils.split_paths(self.cfg.data)[0], "dict.txt")
+        known = {"vocabulary_hash": hash_file(dictionary)} if os.path.exists(dictionary) else {}
+        return {**super().state_dict(), **known}
 
     def train_step(
         self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False
