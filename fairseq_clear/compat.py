@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import warnings
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,8 @@ def apply() -> None:
     allow_checkpoint_classes()
     restore_numpy_compat()
     keep_masters_in_checkpoints()
+    let_ddp_train_on_cpu()
+    silence_known_warnings()
 
 
 def allow_checkpoint_classes() -> None:
@@ -50,6 +53,33 @@ def forget_tpu(args: Any) -> None:
     """
     if getattr(args, "bf16", False) and getattr(args, "tpu", False) and find_spec("torch_xla") is None:
         args.tpu = False
+
+
+def let_ddp_train_on_cpu() -> None:
+    """Leave the device out where the model is on the CPU.
+
+    Removes: ``ValueError: DistributedDataParallel device_ids and output_device arguments only work with ...`` for several
+    CPU workers under fairseq's default ``--ddp-backend pytorch_ddp``.
+    """
+    from fairseq.models import distributed_fairseq_model as host
+
+    stock = host.DistributedDataParallel
+    if getattr(stock, "_clear_any_device", False):
+        return
+
+    def wrap(module: torch.nn.Module, device_ids: Any = None, output_device: Any = None, **options: Any) -> Any:
+        if next(module.parameters()).device.type == "cpu":
+            device_ids = output_device = None
+        return stock(module, device_ids=device_ids, output_device=output_device, **options)
+
+    wrap._clear_any_device = True  # type: ignore[attr-defined]
+    host.DistributedDataParallel = wrap
+
+
+def silence_known_warnings() -> None:
+    """Keep two warnings about fairseq's own code, which no user can act on, out of every log."""
+    warnings.filterwarnings("ignore", message=r".*torch\.cuda\.amp\.autocast.*", category=FutureWarning)
+    warnings.filterwarnings("ignore", message=r".*'pin_memory' argument is set as true.*", category=UserWarning)
 
 
 def keep_masters_in_checkpoints() -> None:

@@ -70,17 +70,18 @@ def data_bin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 Ranks = Callable[..., list[object]]
 
 
-@pytest.fixture
-def ranks(tmp_path: Path) -> Ranks:
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
     """``ranks(n, function, *args)``: n gloo processes each call function(rank, *args); their results in order.
 
     They meet over a file, so there is no port to be taken. The function must be importable (of a module's top level).
     """
+    folder = tmp_path_factory.mktemp("ranks")
     counter = iter(range(1_000_000))
 
     def spawn(size: int, function: Callable[..., object], *args: object) -> list[object]:
-        store = tmp_path / f"store{next(counter)}"
-        results = [tmp_path / f"{store.name}.{rank}.pt" for rank in range(size)]
+        store = folder / f"store{next(counter)}"
+        results = [folder / f"{store.name}.{rank}.pt" for rank in range(size)]
         torch.multiprocessing.spawn(_worker, (size, str(store), list(map(str, results)), function, args), nprocs=size)
         return [torch.load(result, weights_only=False) for result in results]
 

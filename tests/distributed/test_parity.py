@@ -1,0 +1,175 @@
+"""One worker, two and three, with different and unequal data: the same update."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+import fairseq_clear.criterions.nt_xent as criterion_module
+from fairseq_clear.data.dataset import ClearDataset
+from fairseq_clear.distributed import all_gather_ragged
+from tests.conftest import Ranks
+from tests.training import Case, distance, update, updates
+
+SHARES: dict[int, Sequence[Sequence[Sequence[int]]]] = {
+    1: [[list(range(10))]],
+    2: [[[0, 1, 2, 3, 4, 5, 6]], [[7, 8, 9]]],
+    3: [[[0, 1, 2, 3, 4]], [[5]], [[6, 7, 8, 9]]],
+}
+# Seven batches for two workers at --update-freq 4: the second has none for the last micro-batch.
+SEVEN = [[0, 1, 2], [3, 4], [5, 6, 7], [8], [9, 10], [11, 12, 13], [14, 15]]
+SEVEN_SHARES: dict[int, Sequence[Sequence[Sequence[int]]]] = {
+    1: [[[*SEVEN[0], *SEVEN[1]], [*SEVEN[2], *SEVEN[3]], [*SEVEN[4], *SEVEN[5]], SEVEN[6]]],
+    2: [[SEVEN[0], SEVEN[2], SEVEN[4], SEVEN[6]], [SEVEN[1], SEVEN[3], SEVEN[5], []]],
+}
+BACKENDS = ["legacy_ddp", "pytorch_ddp"]
+RECIPES = {
+    "clear": (),
+    "contrastive alone": ("--mlm-weight", "0"),
+    "weighted, in chunks": ("--contrastive-weight", "2.5", "--encode-chunk-size", "3"),
+    "mlm alone": ("--contrastive-weight", "0"),
+    "two copies": ("--mlm-copies", "2"),
+}
+LOGGED = [
+    "loss",
+    "mlm_loss",
+    "contrastive_loss",
+    "contrastive_accuracy",
+    "negatives_per_query",
+    "alignment",
+    "uniformity",
+]
+FREQUENT = ("--update-freq", "4")
+
+
+@contextmanager
+def detached_gather() -> Iterator[None]:
+    with mock.patch.object(
+        criterion_module, "all_gather_ragged", lambda rows, group=None: all_gather_ragged(rows.detach(), group)
+    ):
+        yield
+
+
+@contextmanager
+def hosts_stand_in() -> Iterator[None]:
+    ours = ClearDataset.collater
+    with mock.patch.object(ClearDataset, "collater", lambda self, samples: ours(self, samples) if samples else {}):
+        yield
+
+
+def cases(workers: int) -> dict[tuple[str, ...], Case]:
+    """Every update that ``workers`` make, by name."""
+    found = {}
+    for backend in BACKENDS if workers > 1 else ["legacy_ddp"]:
+        for recipe, flags in RECIPES.items():
+            with_backend = (*flags, "--ddp-backend", backend)
+            found[recipe, backend] = Case(with_backend, SHARES[workers])
+            if workers in SEVEN_SHARES:
+                found["seven", recipe, backend] = Case((*with_backend, *FREQUENT), SEVEN_SHARES[workers])
+    if workers == 2:
+        legacy = ("--ddp-backend", "legacy_ddp")
+        found["detached",] = Case(legacy, SHARES[2], detached_gather)
+        found["host",] = Case((*legacy, *FREQUENT), SEVEN_SHARES[2], hosts_stand_in)
+        found["batch",] = Case((*legacy, "--negatives", "batch"), SHARES[2])
+    return found
+
+
+Results = dict[tuple[str, ...], list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def single(data_bin: Path) -> Results:
+    return {name: [update(0, str(data_bin), case)] for name, case in cases(1).items()}
+
+
+@pytest.fixture(scope="module")
+def several(data_bin: Path, ranks: Ranks) -> dict[int, Results]:
+    found = {}
+    for workers in (2, 3):
+        wanted = cases(workers)
+        by_rank: Any = ranks(workers, updates, str(data_bin), list(wanted.values()))
+        found[workers] = {name: [results[number] for results in by_rank] for number, name in enumerate(wanted)}
+    return found
+
+
+def moved(result: dict[str, Any]) -> float:
+    return distance(result["before"], result["after"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("workers", [2, 3])
+def test_the_update_does_not_depend_on_the_workers(
+    workers: int, recipe: str, backend: str, single: Results, several: dict[int, Results]
+) -> None:
+    (alone,) = single[recipe, "legacy_ddp"]
+    assert moved(alone) > 1e-2
+    for result in several[workers][recipe, backend]:
+        assert distance(alone["after"], result["after"]) < 1e-5
+        for name in LOGGED:
+            assert result["log"].get(name) == pytest.approx(alone["log"].get(name), abs=2e-3), name
+
+
+@pytest.mark.slow
+def test_a_detached_gather_is_told_apart(single: Results, several: dict[int, Results]) -> None:
+    (alone,) = single["clear", "legacy_ddp"]
+    assert all(distance(alone["after"], result["after"]) > 1e-4 for result in several[2]["detached",])
+
+
+@pytest.mark.slow
+def test_negatives_of_the_batch_are_fewer(several: dict[int, Results]) -> None:
+    # 7 texts give 14 queries of 12 negatives, 3 texts give 6 of 4.
+    expected = pytest.approx((14 * 12 + 6 * 4) / 20, abs=0.1)
+    assert several[2]["batch",][0]["log"]["negatives_per_query"] == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_worker_that_has_run_out(recipe: str, backend: str, single: Results, several: dict[int, Results]) -> None:
+    (alone,) = single["seven", recipe, "legacy_ddp"]
+    assert moved(alone) > 1e-2
+    assert all(distance(alone["after"], result["after"]) < 1e-5 for result in several[2]["seven", recipe, backend])
+
+
+@pytest.mark.slow
+def test_the_hosts_own_stand_in_goes_wrong(single: Results, several: dict[int, Results]) -> None:
+    (alone,) = single["seven", "clear", "legacy_ddp"]
+    assert all(distance(alone["after"], result["after"]) > 1e-4 for result in several[2]["host",])
+
+
+def gather_and_weigh(rank: int, counts: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Gradient of sum_{rank, j} (rank + 1) * (j + 1) * key_j: each key's is known by hand."""
+    rows = (torch.arange(counts[rank] * 2, dtype=torch.float32).reshape(-1, 2) + 100 * rank).requires_grad_()
+    gathered, offset = all_gather_ragged(rows)
+    position = torch.arange(1, gathered.shape[0] + 1).unsqueeze(1)
+    ((rank + 1) * position * gathered).sum().backward()
+    assert rows.grad is not None
+    return gathered.detach(), rows.grad, offset
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("counts", [(2, 1), (0, 3), (2, 0, 1)])
+def test_gathering_unequal_rows(counts: tuple[int, ...], ranks: Ranks) -> None:
+    results: Any = ranks(len(counts), gather_and_weigh, counts)
+    parts = [
+        torch.arange(count * 2, dtype=torch.float32).reshape(-1, 2) + 100 * rank for rank, count in enumerate(counts)
+    ]
+    everyone = sum(range(1, len(counts) + 1))
+    for rank, (gathered, gradient, offset) in enumerate(results):
+        torch.testing.assert_close(gathered, torch.cat(parts))
+        assert offset == sum(counts[:rank])
+        expected = everyone * torch.arange(offset + 1, offset + counts[rank] + 1, dtype=torch.float32)
+        torch.testing.assert_close(gradient, expected.unsqueeze(1).expand(-1, 2))
+
+
+def test_alone_gathering_is_the_identity() -> None:
+    rows = torch.ones(3, 2)
+    gathered, offset = all_gather_ragged(rows)
+    assert gathered is rows
+    assert offset == 0

@@ -1,0 +1,149 @@
+"""NT-Xent against loops written from the paper, and what must hold of it whatever the numbers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fairseq_clear.objectives import OBJECTIVES, nt_xent
+from tests.objectives import oracles
+
+
+def symmetric(rows: int) -> tuple[Tensor, Tensor]:
+    """Positive of each of 2N views, and the exclusion of each from its own candidates."""
+    return torch.arange(rows).roll(rows // 2), torch.eye(rows, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("tau", [0.01, 0.1, 1.0])
+@pytest.mark.parametrize("texts", [2, 5])
+def test_equals_the_papers_loops(texts: int, tau: float) -> None:
+    z = torch.randn(2 * texts, 6, generator=torch.Generator().manual_seed(texts))
+    positive, excluded = symmetric(2 * texts)
+    loss, queries, _ = nt_xent(z, z, positive, temperature=tau, excluded=excluded)
+    assert queries == 2 * texts
+    expected = oracles.clear_equation_2(z.double().numpy(), tau)
+    torch.testing.assert_close(loss.double(), torch.tensor(expected, dtype=torch.float64), rtol=2e-5, atol=2e-5)
+    wrong = oracles.clear_equation_2(z.double().numpy(), tau * 1.1)
+    assert abs(loss.item() - wrong) > 1e-3
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    queries=st.integers(1, 6), keys=st.integers(1, 7), seed=st.integers(0, 10**6), tau=st.sampled_from([0.05, 0.3, 2.0])
+)
+def test_any_exclusions(queries: int, keys: int, seed: int, tau: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    q, k = torch.randn(queries, 4, generator=generator), torch.randn(keys, 4, generator=generator)
+    positive = torch.randint(keys, (queries,), generator=generator)
+    excluded = torch.rand(queries, keys, generator=generator) < 0.5
+    loss, counted, statistics = nt_xent(q, k, positive, temperature=tau, excluded=excluded)
+    expected = oracles.nt_xent_with_exclusions(
+        q.double().numpy(), k.double().numpy(), positive.tolist(), tau, excluded.numpy()
+    )
+    torch.testing.assert_close(loss.double(), torch.tensor(expected, dtype=torch.float64), rtol=1e-4, atol=1e-4)
+    candidates = ~excluded
+    candidates[torch.arange(queries), positive] = False
+    assert counted == candidates.any(dim=1).sum()
+    assert statistics["negatives"] == candidates.sum()
+
+
+def test_gradient_is_that_of_the_written_formula() -> None:
+    generator = torch.Generator().manual_seed(3)
+    z = torch.randn(6, 5, generator=generator, requires_grad=True)
+    positive, excluded = symmetric(6)
+    loss, _, _ = nt_xent(z, z, positive, temperature=0.2, excluded=excluded)
+    (gradient,) = torch.autograd.grad(loss, z)
+    values = z.detach().double().numpy()
+    step = 1e-5
+    for i in range(6):
+        for d in range(5):
+            up, down = values.copy(), values.copy()
+            up[i, d] += step
+            down[i, d] -= step
+            slope = (oracles.clear_equation_2(up, 0.2) - oracles.clear_equation_2(down, 0.2)) / (2 * step)
+            assert gradient[i, d].item() == pytest.approx(slope, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
+    # Cosines close to 1 at tau 0.01 give logits near 100, where fp16 resolves 1/16: computed there, the loss would be off.
+    base = torch.randn(1, 8, generator=torch.Generator().manual_seed(0))
+    z = (base + 0.05 * torch.randn(8, 8, generator=torch.Generator().manual_seed(1))).to(dtype)
+    positive, excluded = symmetric(8)
+    loss, _, _ = nt_xent(z, z, positive, temperature=0.01, excluded=excluded)
+    assert loss.dtype == torch.float32
+    expected = oracles.clear_equation_2(
+        z.double().numpy() if dtype != torch.bfloat16 else z.float().double().numpy(), 0.01
+    )
+    assert loss.item() == pytest.approx(expected, rel=1e-4)
+    unit = torch.nn.functional.normalize(z, dim=-1)
+    logits = ((unit @ unit.T) / 0.01).masked_fill(excluded, -math.inf)
+    naive = torch.nn.functional.cross_entropy(logits.float(), positive, reduction="sum")
+    assert naive.item() != pytest.approx(expected, rel=1e-3)
+
+
+def test_scale_and_order_of_rows_do_not_matter() -> None:
+    z = torch.randn(8, 5, generator=torch.Generator().manual_seed(5))
+    positive, excluded = symmetric(8)
+    loss, _, statistics = nt_xent(z, z, positive, temperature=0.1, excluded=excluded)
+    scaled, _, _ = nt_xent(z * torch.arange(1, 9).unsqueeze(1), z, positive, temperature=0.1, excluded=excluded)
+    torch.testing.assert_close(loss, scaled)
+    order = torch.tensor([3, 1, 2, 0])
+    both = torch.cat([order, order + 4])
+    permuted, _, again = nt_xent(z[both], z[both], positive, temperature=0.1, excluded=excluded)
+    torch.testing.assert_close(loss, permuted)
+    assert {name: pytest.approx(value.item(), rel=1e-5) for name, value in statistics.items()} == {
+        name: value.item() for name, value in again.items()
+    }
+    mixed, _, _ = nt_xent(z[torch.cat([order, order.flip(0) + 4])], z, positive, temperature=0.1, excluded=excluded)
+    assert mixed.item() != pytest.approx(loss.item(), rel=1e-3)
+
+
+def test_statistics_are_what_their_names_say() -> None:
+    z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.5], [-1.0, 0.0]])
+    positive, excluded = symmetric(4)
+    _, queries, statistics = nt_xent(z, z, positive, temperature=0.1, excluded=excluded)
+    unit = z / z.norm(dim=1, keepdim=True)
+    pairs = [(0, 2), (1, 3), (2, 0), (3, 1)]
+    negatives = [(i, k) for i in range(4) for k in range(4) if k != i and (i, k) not in pairs]
+    cosine = unit @ unit.T
+    distance = torch.cdist(unit, unit) ** 2
+    assert queries == 4
+    assert statistics["positive_cosine"].item() == pytest.approx(sum(cosine[p].item() for p in pairs), abs=1e-6)
+    assert statistics["negative_cosine"].item() == pytest.approx(sum(cosine[n].item() for n in negatives), abs=1e-6)
+    assert statistics["negatives"] == len(negatives)
+    assert statistics["alignment"].item() == pytest.approx(sum(distance[p].item() for p in pairs), abs=1e-5)
+    assert statistics["uniformity"].item() == pytest.approx(
+        sum(math.exp(-2 * distance[n].item()) for n in negatives), abs=1e-5
+    )
+    nearest = [cosine[p].item() > max(cosine[n].item() for n in negatives if n[0] == p[0]) for p in pairs]
+    assert nearest == [True, False, False, True]
+    assert statistics["correct"] == 2
+
+
+def test_without_negatives_nothing_is_counted() -> None:
+    z = torch.randn(2, 4, requires_grad=True)
+    loss, queries, _ = nt_xent(z, z, torch.tensor([1, 0]), temperature=0.1, excluded=torch.eye(2, dtype=torch.bool))
+    assert queries == 0
+    assert loss == 0
+    loss.backward()
+    assert z.grad is not None
+    torch.testing.assert_close(z.grad, torch.zeros_like(z), atol=1e-7, rtol=0)
+
+
+def test_no_rows_at_all() -> None:
+    empty = torch.zeros(0, 4, requires_grad=True)
+    loss, queries, statistics = nt_xent(empty, empty, torch.zeros(0, dtype=torch.long), temperature=0.1)
+    assert loss == 0
+    assert queries == 0
+    assert all(np.isfinite(value.item()) for value in statistics.values())
+    loss.backward()
+
+
+def test_registry_holds_functions_with_docstrings() -> None:
+    assert OBJECTIVES["nt-xent"] is nt_xent
+    assert all("arXiv" in (function.__doc__ or "") for function in OBJECTIVES.values())

@@ -1,0 +1,75 @@
+"""fairseq's own trainer on batches that a test chooses, in this process or in several workers."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.trainer import Trainer
+
+import fairseq_clear  # noqa: F401
+
+FLAGS = (
+    *("--task", "clear_lm", "--arch", "clear_roberta_tiny", "--criterion", "clear_nt_xent", "--pooling", "mean"),
+    *("--sample-break-mode", "eos", "--tokens-per-sample", "32", "--augment", "del-word", "--cpu", "--batch-size", "8"),
+    *("--optimizer", "sgd", "--lr", "0.5", "--dropout", "0", "--attention-dropout", "0", "--max-update", "100"),
+)
+
+
+def configuration(data: Path | str, *flags: str, world_size: int = 1) -> Any:
+    """fairseq's configuration of a run; later flags win over FLAGS."""
+    parser = options.get_training_parser()
+    args = options.parse_args_and_arch(parser, [str(data), *FLAGS, *flags])
+    cfg = convert_namespace_to_omegaconf(args)
+    cfg.distributed_training.distributed_world_size = world_size
+    return cfg
+
+
+def build(data: Path | str, *flags: str, world_size: int = 1) -> tuple[Trainer, Any]:
+    """Trainer and training set; weights are the same in every process."""
+    cfg = configuration(data, *flags, world_size=world_size)
+    task = tasks.setup_task(cfg.task)
+    torch.manual_seed(1)
+    model = task.build_model(cfg.model)
+    criterion = task.build_criterion(cfg.criterion)
+    task.load_dataset("train")
+    return Trainer(cfg, task, model, criterion), task.dataset("train")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One update: flags, and the micro-batches (lists of items) of every worker; ``broken`` breaks the code meanwhile."""
+
+    flags: tuple[str, ...]
+    shares: Sequence[Sequence[Sequence[int]]]
+    broken: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+def update(rank: int, data: str, case: Case) -> dict[str, Any]:
+    """The update by worker ``rank``: weights before and after, and the numbers logged."""
+    with case.broken():
+        trainer, dataset = build(data, *case.flags, world_size=len(case.shares))
+        before = weights(trainer)
+        batches = [dataset.collater([dataset[index] for index in indices]) for indices in case.shares[rank]]
+        trainer.reset_dummy_batch(batches[0])
+        log = trainer.train_step(batches)
+    return {"before": before, "after": weights(trainer), "log": {name: float(value) for name, value in log.items()}}
+
+
+def updates(rank: int, data: str, cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """Several updates, each from the same first weights, in one process: starting one costs more than the updates."""
+    return [update(rank, data, case) for case in cases]
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in trainer.get_model().named_parameters()}
+
+
+def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """Greatest difference of any weight."""
+    assert one.keys() == other.keys()
+    return max((one[name] - other[name]).abs().max().item() for name in one)
