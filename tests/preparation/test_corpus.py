@@ -1,0 +1,211 @@
+"""Reading and canonicalising: formats agree, borders survive, complaints name file and line, nothing is held."""
+
+import gzip
+import inspect
+import json
+import lzma
+import re
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.preparation.corpus import canonical_lines, corpus_lines, is_visible, text_units
+from fairseq_clear.preparation.reading import CorpusFile, corpus_file, read_lines
+from fairseq_clear.preparation.sentences import join_paragraphs, split_units
+from fairseq_clear.preparation.settings import PrepareSettings
+from tests.preparation.corpora import canonical, documents
+
+
+def lines_of(*paths: Path, **options: object) -> list[str]:
+    chosen = PrepareSettings(inputs=paths, dest=Path("unused"), **options)  # type: ignore[arg-type]
+    return list(corpus_lines([corpus_file(path) for path in paths], chosen))
+
+
+def write(path: Path, data: bytes) -> Path:
+    opener = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
+    with opener(path, "wb") as stream:
+        stream.write(data)
+    return path
+
+
+def test_every_format_gives_the_same_lines(tmp_path: Path) -> None:
+    made = documents(30)
+    text = canonical(made).encode()
+    records = "".join(json.dumps({"id": 1, "text": "\n".join(lines)}) + "\n" for lines in made).encode()
+    files = {
+        **dict.fromkeys(["a.txt", "a.txt.gz", "a.txt.xz", "b.gz", "b.en.xz", "UPPER.TXT"], text),
+        **dict.fromkeys(["a.jsonl", "a.jsonl.gz", "a.jsonl.xz"], records),
+        "crlf.txt": text.replace(b"\n", b"\r\n"),
+        "mac.txt": text.replace(b"\n", b"\r"),
+        "bom.txt": b"\xef\xbb\xbf" + text,
+        "noend.txt": text.rstrip(b"\n"),
+        "blanks.txt": b"\n \n" + text.replace(b"\n\n", b"\n \n\t\n\xe2\x80\x8b\n\n") + b"\n\n",
+    }
+    for name, data in files.items():
+        assert lines_of(write(tmp_path / name, data)) == canonical(made).split("\n")[:-1], name
+
+
+def test_a_file_ends_a_document(tmp_path: Path) -> None:
+    one, two = write(tmp_path / "1.txt", b"a\nb"), write(tmp_path / "2.txt", b"c\n\nd\n")
+    assert lines_of(one, two) == ["a", "b", "", "c", "", "d"]
+    assert lines_of(two, one) == ["c", "", "d", "", "a", "b"]
+
+
+def test_document_start_pattern_replaces_blank_lines(tmp_path: Path) -> None:
+    wiki = b" \n = One = \n \n text one . \n \n = = Section = = \n more \n \n = Two = \n text two"
+    path = write(tmp_path / "w.txt", wiki)
+    expected = ["= One =", "text one .", "= = Section = =", "more", "", "= Two =", "text two"]
+    assert lines_of(path, document_start="^ = [^=]") == expected
+    assert lines_of(write(tmp_path / "l.txt", b"a\nb\n\nc\n"), document_start=".") == ["a", "", "b", "", "c"]
+    with pytest.raises(UserError, match=r"--document-start \(: not a regular expression"):
+        lines_of(path, document_start="(")
+
+
+def test_jsonl_blank_lines_stay_inside_the_document(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", b'{"body": "a\\n\\nb\\u0000c\\r\\nd"}\n\n{"body": ""}\n{"body": "e"}\n')
+    assert lines_of(path, text_field="body") == ["a", "b c", "d", "", "e"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.txt", b"good\n\nbad \xe9\n", r"a.txt:3: byte 0xe9 at position 5 .*iconv"),
+        ("a.txt", "häh".encode("utf-16"), r"a.txt:1: this is UTF-16"),
+        ("a.txt", "ok\nhi".encode("utf-16-le"), r"a.txt:1: a NUL character"),
+        ("a.jsonl", b'{"text": "a"}\n{"text"\n', r"a.jsonl:2: not JSON"),
+        ("a.jsonl", b'{"text": "a"}\n{"body": "b", "id": 1}\n', r"a.jsonl:2: no field 'text' \(fields: body, id\)"),
+        ("a.jsonl", b'{"text": 3}\n', r"a.jsonl:1: field 'text' is int"),
+        ("a.jsonl", b'["text"]\n', r"a.jsonl:1: a list, not an object"),
+        ("a.jsonl", b'{"text": "\\ud800"}\n', r"a.jsonl:1: an unpaired surrogate"),
+        ("a.txt.gz", b"\n".join(b"%d" % i for i in range(9)) + b"\n\xff\n", r"a.txt.gz:10: byte 0xff"),
+    ],
+)
+def test_bad_content_names_file_and_line(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        lines_of(write(tmp_path / name, data))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz"])
+@pytest.mark.parametrize("damage", ["cut", "header", "middle"])
+def test_damaged_archives(tmp_path: Path, suffix: str, damage: str) -> None:
+    text = canonical(documents(400)).encode()
+    path = write(tmp_path / f"a.txt{suffix}", text)
+    data = bytearray(path.read_bytes())
+    if damage == "cut":
+        del data[len(data) // 2 :]
+    elif damage == "header":
+        data[:2] = b"xx"
+    else:
+        data[len(data) // 2 : len(data) // 2 + 40] = bytes(40)
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=r"a.txt\.(gz|xz):\d+: (the .* archive is damaged|byte|a NUL)"):
+        lines_of(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["a.pdf", "a.json", "noSuffix", "a.json.gz", "a.tar.gz", "a.csv.xz", "a.gz.gz", "a.bz2"]
+)
+def test_unknown_suffixes(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(UserError, match=f"{re.escape(name)}: unknown suffix"):
+        corpus_file(tmp_path / name)
+
+
+def test_missing_file_folder_and_overlong_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="gone.txt: no such file"):
+        corpus_file(tmp_path / "gone.txt")
+    with pytest.raises(UserError, match="is a folder"):
+        corpus_file(tmp_path)
+    monkeypatch.setattr("fairseq_clear.preparation.reading.MAX_LINE_BYTES", 10)
+    assert lines_of(write(tmp_path / "a.txt", b"123456789\n123456789\n")) == ["123456789"] * 2
+    with pytest.raises(UserError, match=r"b.txt:2: more than"):
+        lines_of(write(tmp_path / "b.txt", b"1\n1234567890\n"))
+
+
+def test_progress_adds_up_to_the_bytes_on_disk(tmp_path: Path) -> None:
+    for suffix in ("", ".gz"):
+        path = write(tmp_path / f"a.txt{suffix}", b"line\n" * 5000)
+        steps: list[int] = []
+        assert sum(1 for _ in read_lines(corpus_file(path), steps.append)) == 5000
+        assert sum(steps) == path.stat().st_size and len(steps) > 3
+
+
+def test_readers_stream(tmp_path: Path) -> None:
+    """One line in, one line out: reading is never ahead of what is asked for."""
+    for function in (read_lines, text_units, canonical_lines, split_units, join_paragraphs):
+        assert inspect.isgeneratorfunction(function)
+    drawn = 0
+
+    def endless() -> Iterator[str | None]:
+        nonlocal drawn
+        while True:
+            drawn += 1
+            yield None if drawn % 4 == 0 else "Some words. More words."
+
+    for source in (canonical_lines(endless()), split_units(endless(), "paragraphs", "en")):
+        assert isinstance(source, types.GeneratorType)
+        drawn = 0
+        for _ in range(100):
+            next(source)
+        assert drawn <= 200
+
+
+UNITS = st.lists(st.none() | st.sampled_from(["", "a", "b c", " \u200b", "\u00ad"]), max_size=30)
+
+
+@given(UNITS)
+def test_canonical_lines_keep_text_and_borders_and_are_stable(units: list[str | None]) -> None:
+    lines = list(canonical_lines(units))
+    assert [line for line in lines if line] == [unit for unit in units if unit and is_visible(unit)]
+    text = "\n".join(lines)
+    assert not text.startswith("\n") and not text.endswith("\n") and "\n\n\n" not in text
+    expected, current = [], []
+    for unit in [*units, None]:
+        if unit is None:
+            expected += [current] if current else []
+            current = []
+        elif is_visible(unit):
+            current.append(unit)
+    assert [part.split("\n") for part in text.split("\n\n")] == (expected or [[""]])
+    assert list(canonical_lines(line or None for line in lines)) == lines
+
+
+@given(st.lists(st.text(max_size=4) | st.just("Mr. A b. C d?"), max_size=6), st.sampled_from(["lines", "paragraphs"]))
+def test_splitting_moves_no_character(lines: list[str], mode: str) -> None:
+    units = [line.strip() or None for line in lines]
+    split = list(split_units(units, mode, "en"))
+    assert "".join("".join(unit.split()) for unit in split if unit) == "".join("".join(line.split()) for line in lines)
+    assert all(unit is None or (unit == unit.strip() and len(unit.splitlines()) <= 1) for unit in split)
+    assert split.count(None) == units.count(None)
+
+
+def test_split_modes(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", b"Dr. Smith came. He\nleft at 9 a.m. Then\nrain.\n\nNew one. End\n")
+    assert lines_of(path, split_sentences="lines") == [
+        *("Dr. Smith came.", "He", "left at 9 a.m.", "Then", "rain.", "", "New one.", "End"),
+    ]  # fmt: skip
+    assert lines_of(path, split_sentences="paragraphs") == [
+        *("Dr. Smith came.", "He left at 9 a.m.", "Then rain.", "", "New one.", "End"),
+    ]  # fmt: skip
+
+
+def test_a_paragraph_without_end_is_split_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairseq_clear.preparation.sentences.MAX_PARAGRAPH_CHARACTERS", 10)
+    assert list(join_paragraphs(["12345"] * 7)) == ["12345 12345 12345", "12345 12345 12345", "12345"]
+
+
+def test_a_missing_splitter_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "sentencex", None)
+    with pytest.raises(UserError, match=r"fairseq_clear\[split\]"):
+        lines_of(write(tmp_path / "a.txt", b"A b. C d."), split_sentences="lines")
+
+
+def test_corpus_file_tells_packing_and_kind(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl.xz", b"")
+    assert corpus_file(path) == CorpusFile(path, ".xz", True)
