@@ -17,11 +17,11 @@ MASTERS = "clear_fp32_masters"
 
 def apply() -> None:
     """Apply every fix below; calling it again changes nothing."""
+    silence_known_warnings()
     allow_checkpoint_classes()
     restore_numpy_compat()
     keep_masters_in_checkpoints()
     let_ddp_train_on_cpu()
-    silence_known_warnings()
 
 
 def allow_checkpoint_classes() -> None:
@@ -77,9 +77,11 @@ def let_ddp_train_on_cpu() -> None:
 
 
 def silence_known_warnings() -> None:
-    """Keep two warnings about fairseq's own code, which no user can act on, out of every log."""
+    """Keep out of every log what fairseq says of its own code and no user can act on; before fairseq is imported."""
     warnings.filterwarnings("ignore", message=r".*torch\.cuda\.amp\.autocast.*", category=FutureWarning)
     warnings.filterwarnings("ignore", message=r".*'pin_memory' argument is set as true.*", category=UserWarning)
+    # "Please install tensorboardX", said at every import by a task that is not ours
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
 
 def keep_masters_in_checkpoints() -> None:

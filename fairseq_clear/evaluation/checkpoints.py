@@ -1,0 +1,162 @@
+"""A checkpoint of fairseq as a model for inference, whatever task, data folder and flags it was trained with."""
+
+import argparse
+import logging
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from fairseq.checkpoint_utils import load_checkpoint_to_cpu
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from fairseq.models.roberta import RobertaModel
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fairseq_clear.data.folders import DICTIONARY
+from fairseq_clear.data.synonyms import hash_file
+from fairseq_clear.errors import UserError
+from fairseq_clear.models.architectures import set_defaults
+from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.models.loading import EMBEDDING, POSITIONS
+
+__all__ = ["STOCK_POOLING", "LoadedModel", "load_model"]
+
+logger = logging.getLogger(__name__)
+
+# A stock RoBERTa checkpoint states no pooling. Its [CLS] vector was trained for nothing, the mean is a fair start.
+STOCK_POOLING = "mean"
+# What torch.load and fairseq raise on a file that is cut short, or no checkpoint of fairseq at all.
+_DAMAGE = (RuntimeError, EOFError, KeyError, AttributeError, TypeError, ValueError, IndexError, OmegaConfBaseException)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in float32 on the CPU, in evaluation mode.
+
+    Attributes:
+        model: with the checkpoint's weights.
+        dictionary: of its vocabulary, ``<mask>`` and, where it has one, ``<del>`` included.
+        vocabulary_hash: sha256 of the ``dict.txt``.
+        architecture: the checkpoint's ``--arch``.
+        updates: that it was trained for; None where it does not say.
+    """
+
+    model: ClearRobertaModel
+    dictionary: Dictionary
+    vocabulary_hash: str
+    architecture: str
+    updates: int | None
+
+
+def load_model(checkpoint: str | Path, folder: Path) -> LoadedModel:
+    """Load ``clear_roberta`` and stock ``roberta`` checkpoints alike, the latter without a projection head.
+
+    Nothing that training needed is looked for: neither its data folder nor its synonyms; the task is not set up.
+
+    Args:
+        checkpoint: a ``.pt`` file of fairseq.
+        folder: with the ``dict.txt`` that the model was trained with.
+
+    Raises:
+        UserError: a missing file, one that is no checkpoint, another architecture, another vocabulary.
+    """
+    path = Path(checkpoint)
+    state, args = _read(path)
+    weights = _weights(state, path)
+    architecture = str(getattr(args, "_name", None) or getattr(args, "arch", None))
+    _fill_settings(args, architecture, path)
+    vocabulary_hash = hash_file(folder / DICTIONARY)
+    trained_with = (state.get("task_state") or {}).get("vocabulary_hash", vocabulary_hash)
+    if trained_with != vocabulary_hash:
+        raise UserError(_other_vocabulary(path, folder, f"hash {trained_with[:12]}", f"hash {vocabulary_hash[:12]}"))
+    dictionary = _dictionary(folder, weights[EMBEDDING].shape[0], path)
+    if POSITIONS in weights:
+        # under hydra the settings may leave open how many; the rows up to the padding's are no positions
+        args.max_positions = weights[POSITIONS].shape[0] - dictionary.pad() - 1
+    kind = _model_class(architecture, path)
+    kind = kind if issubclass(kind, ClearRobertaModel) else ClearRobertaModel
+    try:
+        model = kind.build_model(args, SimpleNamespace(source_dictionary=dictionary))
+        model.load_state_dict(weights, strict=True)
+    except RuntimeError as error:
+        raise UserError(f"{path}: its weights do not fit its own settings ({_one_line(error)})") from None
+    history = state.get("optimizer_history") or [{}]
+    return LoadedModel(model.float().eval(), dictionary, vocabulary_hash, architecture, history[-1].get("num_updates"))
+
+
+def _read(path: Path) -> tuple[dict[str, Any], argparse.Namespace]:
+    """The checkpoint's content, and the settings of its model."""
+    if not path.is_file():
+        what = "is a folder, name the .pt file in it" if path.is_dir() else "no such checkpoint"
+        raise UserError(f"{path}: {what}; fairseq-train writes them to --save-dir")
+    try:
+        state: dict[str, Any] = load_checkpoint_to_cpu(str(path))
+        model = state["cfg"].model
+        if OmegaConf.is_config(model):
+            model = argparse.Namespace(**OmegaConf.to_container(model, resolve=True))
+        state["model"].keys  # noqa: B018  (what follows cannot do without)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"{path}: holds more than weights and settings, which could run code, or is no checkpoint ({_one_line(error)}); "
+            "give a checkpoint of fairseq-train"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
+    except _DAMAGE as error:
+        raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({_one_line(error)})") from None
+    return state, model
+
+
+def _weights(state: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The weights; fairseq before 0.10 called RoBERTa's encoder a decoder."""
+    weights = state["model"]
+    for key in [key for key in weights if key.startswith("decoder.")]:
+        weights["encoder." + key.removeprefix("decoder.")] = weights.pop(key)
+    if EMBEDDING not in weights:
+        raise UserError(f"{path}: not a RoBERTa model (no {EMBEDDING}); give a clear_roberta or roberta checkpoint")
+    return weights
+
+
+def _model_class(architecture: str, path: Path) -> type[RobertaModel]:
+    kind = ARCH_MODEL_REGISTRY.get(architecture) or MODEL_REGISTRY.get(architecture)
+    if kind is None or not issubclass(kind, RobertaModel):
+        raise UserError(f"{path}: is a {architecture}, not a RoBERTa; give a clear_roberta or roberta checkpoint")
+    return kind
+
+
+def _fill_settings(args: argparse.Namespace, architecture: str, path: Path) -> None:
+    """Add the settings that the checkpoint leaves to its architecture, and those that stock RoBERTa does not have."""
+    if not issubclass(_model_class(architecture, path), ClearRobertaModel):
+        args.pooling, args.projection_layers = STOCK_POOLING, 0
+        logger.info("%s: a stock RoBERTa checkpoint states no pooling: %s is taken", path, STOCK_POOLING)
+    if architecture in ARCH_CONFIG_REGISTRY:
+        ARCH_CONFIG_REGISTRY[architecture](args)
+    set_defaults(args, args.encoder_layers, args.encoder_embed_dim)
+
+
+def _dictionary(folder: Path, rows: int, path: Path) -> Dictionary:
+    """The dictionary as the checkpoint's task had it: masked_lm adds ``<mask>`` to it, clear_lm then ``<del>``."""
+    dictionary = Dictionary.load(str(folder / DICTIONARY))
+    known = len(dictionary)
+    for symbol in ("<mask>", "<del>"):
+        if len(dictionary) < rows and symbol not in dictionary:
+            dictionary.add_symbol(symbol)
+    if len(dictionary) != rows or "<mask>" not in dictionary:
+        found = f"{rows} entries, <mask> and perhaps <del> among them"
+        raise UserError(_other_vocabulary(path, folder, found, f"{known} before <mask>"))
+    return dictionary
+
+
+def _other_vocabulary(path: Path, folder: Path, trained: str, given: str) -> str:
+    return (
+        f"{path}: its vocabulary ({trained}) is not that of {folder / DICTIONARY} ({given}); give the data folder "
+        "it was trained on, or one made with its dict.txt"
+    )
+
+
+def _one_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
