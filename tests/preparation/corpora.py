@@ -5,7 +5,8 @@ import json
 import random
 from pathlib import Path
 
-WORDS = "the cat dog sat ran on under mat tree house quickly slowly because and then a of to in it was".split()
+COMMON = "the cat dog sat ran on under mat tree house quickly slowly because and then a of to in it was"
+WORDS = COMMON.split()
 
 
 def documents(count: int, seed: int = 0, longest: int = 6) -> list[list[str]]:

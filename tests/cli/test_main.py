@@ -1,0 +1,90 @@
+"""The command line's frame: commands load lazily, mistakes are one line and status 2."""
+
+import importlib
+import types
+
+import pytest
+
+from fairseq_clear.cli import COMMANDS
+from fairseq_clear.cli.main import build_parser, main
+from fairseq_clear.errors import UserError
+
+
+def test_every_command_has_its_module_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, (module, summary) in COMMANDS.items():
+        loaded = importlib.import_module(module)
+        assert callable(loaded.add_arguments) and callable(loaded.run)
+        assert summary[0].islower() and not summary.endswith(".")
+        with pytest.raises(SystemExit) as left:
+            main([name, "--help"])
+        assert left.value.code == 0
+        assert f"fairseq-clear {name}" in capsys.readouterr().out
+
+
+def test_help_lists_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "fairseq-clear: error: the following arguments are required: COMMAND"),
+        (["dance"], "fairseq-clear: error: argument COMMAND: invalid choice: 'dance'"),
+        (["prepare"], "fairseq-clear prepare: error: the following arguments are required: INPUT, --dest"),
+        (["prepare", "a", "--dest", "b", "--shards", "x"], "argument --shards: invalid int value: 'x'"),
+    ],
+)
+def test_usage_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+    shown = capsys.readouterr().err
+    assert message in shown and shown.count("\n") == 1
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """A command named ``try`` whose ``run`` a test sets; its import is recorded."""
+    module = types.SimpleNamespace(add_arguments=lambda parser: None, run=lambda args: 0)
+    module.imported = []
+
+    def import_module(name: str) -> types.SimpleNamespace:
+        module.imported.append(name)
+        return module
+
+    monkeypatch.setitem(COMMANDS, "try", ("somewhere.try", "try something"))
+    monkeypatch.setattr("fairseq_clear.cli.main.importlib.import_module", import_module)
+    return module
+
+
+def test_only_the_command_asked_for_is_imported(command: types.SimpleNamespace) -> None:
+    build_parser(None)
+    assert command.imported == []
+    assert main(["try"]) == 0
+    assert command.imported == ["somewhere.try"]
+
+
+def raising(error: BaseException) -> object:
+    def run(args: object) -> int:
+        raise error
+
+    return run
+
+
+def test_user_errors_and_interrupts(command: types.SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+    command.run = raising(UserError("a.txt:3: no  good\nat all"))
+    assert main(["try"]) == 2
+    assert capsys.readouterr().err == "fairseq-clear try: error: a.txt:3: no  good at all\n"
+    command.run = raising(KeyboardInterrupt())
+    assert main(["try"]) == 130
+    assert capsys.readouterr().err == "fairseq-clear try: interrupted\n"
+
+
+def test_bugs_are_not_hidden(command: types.SimpleNamespace) -> None:
+    command.run = raising(ValueError("a bug"))
+    with pytest.raises(ValueError, match="a bug"):
+        main(["try"])

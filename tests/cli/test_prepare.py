@@ -1,0 +1,110 @@
+"""``fairseq-clear prepare`` as a user runs it: flags reach the settings, processes end cleanly when told to."""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_clear.cli import prepare as command
+from fairseq_clear.cli.main import main
+from fairseq_clear.preparation.settings import PrepareSettings
+from tests.preparation.corpora import sentencepiece_model, write_corpus
+
+NOT_FLAGS = {"inputs", "dest"}
+
+
+def parse(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+def test_every_setting_has_a_flag_with_the_same_default() -> None:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    actions = {action.dest: action for action in parser._actions if action.dest != "help"}
+    assert set(actions) == set(PrepareSettings.__dataclass_fields__)
+    defaults = PrepareSettings(inputs=(), dest=Path())
+    for name in set(actions) - NOT_FLAGS - {"workers"}:
+        expected = getattr(defaults, name)
+        assert actions[name].default == (list(expected) if isinstance(expected, tuple) else expected), name
+        assert actions[name].help
+
+
+def test_flags_reach_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[PrepareSettings] = []
+
+    class Report:
+        def summary(self) -> str:
+            return ""
+
+    def fake(settings: PrepareSettings) -> Report:
+        seen.append(settings)
+        return Report()
+
+    monkeypatch.setattr("fairseq_clear.preparation.prepare.prepare", fake)
+    line = "a.txt b.txt --dest d --valid v.txt w.txt --no-byte-fallback --dict x --split-sentences --seed 7 --workers 3"
+    assert command.run(parse(*line.split())) == 0
+    assert seen[0].inputs == (Path("a.txt"), Path("b.txt")) and seen[0].valid == (Path("v.txt"), Path("w.txt"))
+    assert not seen[0].byte_fallback and seen[0].dictionary == Path("x") and seen[0].split_sentences == "lines"
+    assert (seen[0].seed, seen[0].workers, seen[0].language) == (7, 3, "en")
+    command.run(parse("a.txt", "--dest", "d", "--split-sentences", "paragraphs"))
+    assert seen[1].split_sentences == "paragraphs" and seen[1].workers >= 1
+
+
+def test_a_run_and_its_closing_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = write_corpus(tmp_path / "corpus.txt", 30)
+    arguments = ["prepare", str(corpus), "--dest", str(tmp_path / "d"), "--vocab-size", "300", "--workers", "1"]
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "train: 29 documents, " in shown and "valid: 1 documents, " in shown
+    assert " sentences, " in shown and " tokens, 0.000 % unknown" in shown and shown.endswith(" s\n")
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"fairseq-clear prepare: error: {tmp_path / 'd'}: exists already")
+
+
+STALLED = """
+import os, signal, sys
+from fairseq_clear.preparation import binarize, prepare
+def stall(binarizer, part):
+    os.write(1, b"started\\n")
+    while True:
+        signal.pause()
+binarize._binarize_part = stall
+prepare.MIN_PART_BYTES = 500
+from fairseq_clear.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_signals_end_it_and_its_workers_and_leave_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    corpus = write_corpus(tmp_path / "corpus.txt", 30)
+    model = sentencepiece_model(tmp_path / "m.model")
+    arguments = ["prepare", corpus, "--dest", tmp_path / "new" / "d", "--spm-model", model, "--workers", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", STALLED, *map(str, arguments)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"started\n"
+        assert [path.name[:11] for path in (tmp_path / "new").iterdir()] == [".d.partial."]
+        process.send_signal(number)
+        process.communicate(timeout=60)  # the end of its output: the workers, who hold it too, are gone
+    finally:
+        process.kill()
+    left = sorted(path.name for path in tmp_path.iterdir())
+    if number == signal.SIGKILL:  # nothing could be tidied, but what is left is hidden and the next run removes it
+        assert main(list(map(str, arguments))) == 0
+        assert [path.name for path in (tmp_path / "new").iterdir()] == ["d"]
+    else:
+        assert process.returncode == {signal.SIGTERM: 143, signal.SIGINT: 130}[number]
+        assert left == ["corpus.txt", "m.model"]

@@ -1,0 +1,227 @@
+"""Whatever goes wrong: one line that says what, and nothing left on disk."""
+
+import errno
+import multiprocessing
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.preparation import binarize
+from fairseq_clear.preparation.folder import output_folder
+from fairseq_clear.preparation.prepare import prepare
+from fairseq_clear.preparation.settings import PrepareSettings
+from fairseq_clear.preparation.workers import worker_pool
+from tests.preparation.corpora import gpt2_files, sentencepiece_model, write_corpus
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_corpus(tmp_path / "corpus.txt", 30)
+
+
+def make(dest: Path, *inputs: Path, **options: object) -> None:
+    chosen: dict[str, object] = {"vocab_size": 300, "workers": 1, **options}
+    prepare(PrepareSettings(inputs=inputs, dest=dest, **chosen))  # type: ignore[arg-type]
+
+
+def fails(dest: Path, *inputs: Path, **options: object) -> str:
+    """The message of the UserError, after checking that it is one line and that nothing was written."""
+    before = sorted(dest.parent.rglob("*")) if dest.parent.exists() else None
+    with pytest.raises(UserError) as caught:
+        make(dest, *inputs, **options)
+    assert (sorted(dest.parent.rglob("*")) if dest.parent.exists() else None) == before
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"valid_share": 0.0}, "--valid-share 0.0: a share"),
+        ({"valid_share": 1.0}, "--valid-share 1.0: a share"),
+        ({"shards": 0}, "--shards 0: must be 1 or more"),
+        ({"shards": 30}, "--shards 30: more than the 29 training documents"),
+        ({"workers": 0}, "--workers 0"),
+        ({"seed": -1}, "--seed -1"),
+        ({"spm_sample_mb": 0.0}, "--spm-sample-mb 0.0"),
+        ({"spm_model_type": "word"}, "--spm-model-type word: choose from unigram, bpe"),
+        ({"split_sentences": "pages"}, "--split-sentences pages: choose from lines, paragraphs"),
+        ({"document_start": "["}, "--document-start [: not a regular expression"),
+        ({"gpt2_vocab_bpe": Path("x")}, "belong together"),
+        ({"dictionary": Path("x")}, "--dict belongs to a tokenizer that exists"),
+        ({"spm_model": Path("/gone.model")}, "/gone.model: cannot read this sentencepiece model"),
+        ({"valid": (Path("/gone.txt"),)}, "/gone.txt: no such file"),
+        ({"vocab_size": 100}, "--vocab-size 100: too small"),
+    ],
+)
+def test_settings(tmp_path: Path, corpus: Path, options: dict[str, object], message: str) -> None:
+    assert message in fails(tmp_path / "d", corpus, **options)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_vocabulary_larger_than_the_corpus_supports_tells_the_greatest(tmp_path: Path, kind: str) -> None:
+    corpus = write_corpus(tmp_path / "c.txt", 30)
+    message = fails(tmp_path / "d", corpus, vocab_size=9999, spm_model_type=kind)
+    found = re.search(r"--vocab-size 9999: larger than the corpus supports; it yields at most (\d+) pieces", message)
+    assert found
+    greatest = int(found[1])
+    make(tmp_path / "d", corpus, vocab_size=greatest, spm_model_type=kind)
+    fails(tmp_path / "e", corpus, vocab_size=greatest + 1, spm_model_type=kind)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n  \n", "\u200b\n\ufeff\n"])
+def test_an_empty_corpus(tmp_path: Path, corpus: Path, text: str) -> None:
+    empty = tmp_path / "empty.txt"
+    empty.write_text(text, encoding="utf-8")
+    assert "empty.txt: no sentence in it" in fails(tmp_path / "d", empty)
+    assert "empty.txt: no sentence in it" in fails(tmp_path / "d", corpus, valid=(empty,))
+
+
+def test_inputs_that_cannot_be(tmp_path: Path, corpus: Path) -> None:
+    assert "no input" in fails(tmp_path / "d")
+    assert "both input and --valid" in fails(tmp_path / "d", corpus, valid=(tmp_path / "." / "corpus.txt",))
+    single = tmp_path / "single.txt"
+    single.write_text("one\ntwo\n")
+    message = fails(tmp_path / "d", single)
+    assert "single document" in message and "--valid FILE" in message and "--document-start ." in message
+    assert "exists already" in fails(corpus, corpus)
+    assert "is a file" in fails(corpus, corpus, overwrite=True)
+    inside = tmp_path / "old"
+    inside.mkdir()
+    (inside / "dict.txt").write_text("a 1\n")
+    assert "lies in --dest" in fails(inside, write_corpus(inside / "c.txt", 9), overwrite=True)
+
+
+def test_late_mistakes_in_the_text_leave_nothing_not_even_parents(tmp_path: Path, corpus: Path) -> None:
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(corpus.read_bytes() + b"\xff\n")
+    assert "is not UTF-8" in fails(tmp_path / "new" / "deep" / "d", bad)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.txt", "corpus.txt"]
+    make(tmp_path / "new" / "deep" / "d", corpus)
+    assert (tmp_path / "new" / "deep" / "d" / "clear.json").is_file()
+
+
+def test_tokenizers_that_do_not_fit(tmp_path: Path, corpus: Path) -> None:
+    clash = sentencepiece_model(tmp_path / "mask.model", user_defined_symbols=["<mask>"])
+    assert "piece '<mask>' is a symbol that the task adds" in fails(tmp_path / "d", corpus, spm_model=clash)
+    broken = sentencepiece_model(tmp_path / "break.model", user_defined_symbols=["a\nb"])
+    assert "holds a line break" in fails(tmp_path / "d", corpus, spm_model=broken)
+    wrong = tmp_path / "wrong.txt"
+    wrong.write_text("no count\n")
+    assert "wrong.txt: not a dict.txt" in fails(tmp_path / "d", corpus, spm_model=clash, dictionary=wrong)
+    encoder, merges = gpt2_files(tmp_path)
+    assert "exclude each other" in fails(
+        tmp_path / "d", corpus, spm_model=clash, gpt2_encoder_json=encoder, gpt2_vocab_bpe=merges
+    )
+    assert "not GPT-2's" in fails(tmp_path / "d", corpus, gpt2_encoder_json=merges, gpt2_vocab_bpe=merges)
+
+
+def test_a_model_with_other_special_ids_says_so_in_clear_json(tmp_path: Path, corpus: Path) -> None:
+    model = sentencepiece_model(tmp_path / "t5.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    make(tmp_path / "d", corpus, spm_model=model)
+    assert '"id_offset": null' in (tmp_path / "d" / "clear.json").read_text()
+
+
+@pytest.mark.parametrize("stage", ["staging.deal_out", "vocabulary.install_tokenizer", "binarize.join_datasets"])
+@pytest.mark.parametrize("failure", [RuntimeError("bug"), KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
+def test_failures_half_way_leave_nothing(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, stage: str, failure: BaseException
+) -> None:
+    reached = []
+
+    def broken(*arguments: object) -> None:
+        reached.append(sorted(path.name for path in tmp_path.iterdir()))
+        raise failure
+
+    module, name = stage.split(".")
+    target = "fairseq_clear.preparation." + (f"binarize.{name}" if module == "binarize" else f"prepare.{name}")
+    monkeypatch.setattr(target, broken)
+    expected = UserError if isinstance(failure, OSError) else type(failure)
+    with pytest.raises(expected, match="No space left|bug|^$"):
+        make(tmp_path / "d", corpus)
+    assert any(name.startswith(".d.partial.") for name in reached[0])  # the negative control: something was there
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt"]
+
+
+def test_a_failed_overwrite_keeps_the_old_folder(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "d", corpus)
+    before = (tmp_path / "d" / "clear.json").read_bytes()
+    rename = os.rename
+
+    def refuse(source: Path, target: Path) -> None:
+        if ".partial." in str(source):
+            raise OSError(errno.EIO, "disk on fire")
+        rename(source, target)
+
+    monkeypatch.setattr("fairseq_clear.preparation.folder.os.rename", refuse)
+    with pytest.raises(UserError, match="disk on fire"):
+        make(tmp_path / "d", corpus, overwrite=True)
+    assert (tmp_path / "d" / "clear.json").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "d"]
+
+
+def test_what_a_killed_run_left_is_removed_but_not_what_a_live_one_writes(tmp_path: Path, corpus: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    host = socket.gethostname()
+    names = {f".d.partial.{host}.{ended.pid}": False, f".d.partial.{host}.1": True, ".d.partial.elsewhere.7": True}
+    names[f".d.replaced.{host}.{ended.pid}"] = True  # without a newer d it is the only copy
+    for name in names:
+        (tmp_path / name).mkdir()
+    with output_folder(tmp_path / "d", overwrite=False) as folder:
+        (folder / "dict.txt").write_text("")
+    assert {name: (tmp_path / name).exists() for name in names} == names
+    with output_folder(tmp_path / "d", overwrite=True):
+        pass
+    assert not (tmp_path / f".d.replaced.{host}.{ended.pid}").exists()
+
+
+def test_a_killed_worker_is_reported_and_the_others_end() -> None:
+    with pytest.raises(UserError, match="fewer --workers"), worker_pool(2, str, ()) as pool:
+        processes = multiprocessing.active_children()
+        assert len(processes) == 2
+        pool.submit(_die).result()
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process.pid or 0, 0)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_signals_are_what_they_were_afterwards(tmp_path: Path, corpus: Path) -> None:
+    def mine(*_: object) -> None: ...
+
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        make(tmp_path / "d", corpus)
+        assert signal.getsignal(signal.SIGTERM) is mine
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_join_of_one_and_of_ragged_parts_needs_no_more_than_a_part(tmp_path: Path) -> None:
+    import numpy as np
+    from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
+    from torch import IntTensor
+
+    items = [[5, 2], [2], [7, 8, 9, 2], [6, 2], [2], [4, 4, 2]]
+    for number, part in enumerate((items[:1], items[1:5], items[5:])):
+        builder = MMapIndexedDatasetBuilder(str(tmp_path / f"{number}.bin"), dtype=np.uint16)
+        for item in part:
+            builder.add_item(IntTensor(item))
+        builder.finalize(str(tmp_path / f"{number}.idx"))
+    binarize.join_datasets([tmp_path / "0", tmp_path / "1", tmp_path / "2"], tmp_path / "all")
+    joined = MMapIndexedDataset(str(tmp_path / "all"))
+    assert [joined[index].tolist() for index in range(len(joined))] == items
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.bin", "all.idx"]
+    assert binarize.count_ids(tmp_path / "all", 10).tolist() == [0, 0, 6, 0, 2, 1, 1, 1, 1, 1]

@@ -1,0 +1,263 @@
+"""What prepare writes: ids, counts, splits, shards, hashes, the same bytes again, and fairseq reads it."""
+
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from fairseq.data import Dictionary, TokenBlockDataset, data_utils
+
+from fairseq_clear.data.tokenizer import Tokenizer, load_tokenizer
+from fairseq_clear.errors import UserError
+from fairseq_clear.preparation.prepare import prepare
+from fairseq_clear.preparation.settings import PrepareReport, PrepareSettings
+from tests.preparation.corpora import canonical, documents, gpt2_files, sentencepiece_model, write_corpus
+
+DATA_FILES = ["dict.txt", "sentencepiece.bpe.model", "train.bin", "train.idx", "valid.bin", "valid.idx"]
+
+
+def make(dest: Path, *inputs: Path, **options: object) -> PrepareReport:
+    chosen: dict[str, object] = {"vocab_size": 300, "workers": 1, **options}
+    return prepare(PrepareSettings(inputs=inputs, dest=dest, **chosen))  # type: ignore[arg-type]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def data_of(folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in contents(folder).items() if not name.endswith("clear.json")}
+
+
+def clear_json(folder: Path) -> dict[str, dict[str, object]]:
+    return dict(json.loads((folder / "clear.json").read_text()))
+
+
+def ids_of(folder: Path, split: str) -> list[list[int]]:
+    """The lines of a split as stored, read by fairseq."""
+    dictionary = Dictionary.load(str(folder / "dict.txt"))
+    dataset = data_utils.load_indexed_dataset(str(folder / split), dictionary)
+    return [dataset[index].tolist() for index in range(len(dataset))]
+
+
+def documents_of(folder: Path, split: str, tokenizer: Tokenizer | None = None) -> list[list[str]]:
+    """The documents of a split, decoded; a lone </s> is a blank line."""
+    dictionary = Dictionary.load(str(folder / "dict.txt"))
+    chosen = tokenizer or load_tokenizer(folder)
+    text = [chosen.decode([dictionary[number] for number in line]) for line in ids_of(folder, split)]
+    assert all(line[-1] == dictionary.eos() for line in ids_of(folder, split))
+    return [part.split("\n") for part in "\n".join(text).split("\n\n")]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.txt", 60)
+
+
+@pytest.fixture(scope="module")
+def made(corpus: Path) -> Path:
+    make(corpus.parent / "made", corpus, valid_share=0.2)
+    return corpus.parent / "made"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sentencepiece_model(tmp_path_factory.mktemp("model") / "given.model")
+
+
+def test_the_files_and_nothing_else(made: Path) -> None:
+    assert sorted(contents(made)) == ["clear.json", *DATA_FILES]
+
+
+def test_text_comes_back_document_by_document(made: Path) -> None:
+    train, valid = documents_of(made, "train"), documents_of(made, "valid")
+    assert len(valid) == 12 and len(train) == 48
+    order = {tuple(lines): number for number, lines in enumerate(documents(60))}
+    for split in (train, valid):  # every document whole, in corpus order, in one split only
+        numbers = [order.pop(tuple(lines)) for lines in split]
+        assert numbers == sorted(numbers)
+    assert not order
+
+
+def test_fairseq_ids_are_sentencepiece_ids_plus_one(made: Path) -> None:
+    from sentencepiece import SentencePieceProcessor
+
+    processor = SentencePieceProcessor(model_file=str(made / "sentencepiece.bpe.model"))
+    dictionary = Dictionary.load(str(made / "dict.txt"))
+    assert len(dictionary) == len(processor) + 1 == 301
+    for number in range(3, len(processor)):
+        assert dictionary[number + 1] == processor.IdToPiece(number)
+    line = documents_of(made, "train")[0][0]
+    assert ids_of(made, "train")[0] == [number + 1 for number in processor.EncodeAsIds(line)] + [2]
+    assert clear_json(made)["tokenizer"]["id_offset"] == 1
+
+
+def test_dictionary_counts_are_those_of_train_and_order_is_not_by_count(made: Path) -> None:
+    dictionary = Dictionary.load(str(made / "dict.txt"))
+    found = Counter(number for line in ids_of(made, "train") for number in line)
+    assert [dictionary.count[number] for number in range(4, 301)] == [found[number] for number in range(4, 301)]
+    assert dictionary.count[4:] != sorted(dictionary.count[4:], reverse=True)
+
+
+def test_clear_json_tells_what_is_there(made: Path) -> None:
+    clear = clear_json(made)
+    for split, part in (("train", documents_of(made, "train")), ("valid", documents_of(made, "valid"))):
+        tokens = sum(map(len, ids_of(made, split)))
+        assert clear["splits"][split] == {
+            "documents": len(part), "sentences": sum(map(len, part)), "tokens": tokens, "unknown": 0,
+        }  # fmt: skip
+    digests = [
+        hashlib.sha256(canonical(documents_of(made, split)).encode()).hexdigest() for split in ("train", "valid")
+    ]
+    both = f"train\n{digests[0]}\nvalid\n{digests[1]}\n"
+    assert clear["content_hash"] == hashlib.sha256(both.encode()).hexdigest()
+    assert clear["vocabulary_hash"] == hashlib.sha256((made / "dict.txt").read_bytes()).hexdigest()
+    assert clear["format"] == 1 and clear["settings"]["seed"] == 1 and clear["versions"]["fairseq"]
+
+
+def test_same_bytes_again_for_any_number_of_workers(
+    made: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairseq_clear.preparation.prepare.MIN_PART_BYTES", 500)  # many parts, cut inside documents
+    make(tmp_path / "again", corpus, valid_share=0.2)
+    assert data_of(tmp_path / "again") == data_of(made)
+    make(tmp_path / "two", corpus, valid_share=0.2, workers=2)
+    assert data_of(tmp_path / "two") == data_of(made)
+    make(tmp_path / "seed", corpus, valid_share=0.2, seed=2)
+    assert data_of(tmp_path / "seed")["train.bin"] != data_of(made)["train.bin"]
+
+
+def test_parts_joined_are_what_fairseq_writes_for_the_whole(made: Path, tmp_path: Path) -> None:
+    from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
+
+    dictionary = Dictionary.load(str(made / "dict.txt"))
+    (tmp_path / "train.txt").write_text(canonical(documents_of(made, "train")), encoding="utf-8")
+    binarizer = VocabularyDatasetBinarizer(dictionary, tokenize=load_tokenizer(made).encode)
+    FileBinarizer.multiprocess_dataset(
+        str(tmp_path / "train.txt"), "mmap", binarizer, str(tmp_path / "train"), vocab_size=len(dictionary)
+    )
+    for name in ("train.bin", "train.idx"):
+        assert (tmp_path / name).read_bytes() == (made / name).read_bytes()
+
+
+def test_shards_share_out_the_training_documents(made: Path, corpus: Path, tmp_path: Path) -> None:
+    report = make(tmp_path / "s", corpus, valid_share=0.2, shards=3)
+    folders = [tmp_path / "s" / f"shard{number}" for number in range(3)]
+    parts = [documents_of(folder, "train") for folder in folders]
+    assert sorted(sum(parts, [])) == sorted(documents_of(made, "train"))
+    sizes = [(folder / "train.bin").stat().st_size for folder in folders]
+    assert max(sizes) < 1.3 * min(sizes)
+    for folder in folders:
+        assert sorted(contents(folder)) == ["clear.json", *DATA_FILES]
+        for name in ("dict.txt", "sentencepiece.bpe.model", "valid.bin", "valid.idx"):
+            assert (folder / name).read_bytes() == (made / name).read_bytes()
+    total = clear_json(tmp_path / "s")
+    assert total["shards"] == ["shard0", "shard1", "shard2"]
+    assert (
+        total["splits"]["train"]["sentences"]
+        == report.splits["train"].sentences
+        == sum(len(lines) for lines in documents_of(made, "train"))
+    )
+    assert len({str(clear_json(folder)["content_hash"]) for folder in folders}) == 3
+    assert load_tokenizer(tmp_path / "s").encode("the") == load_tokenizer(made).encode("the")
+
+
+def test_documents_are_what_fairseq_breaks_blocks_at(made: Path) -> None:
+    dictionary = Dictionary.load(str(made / "dict.txt"))
+    dataset = data_utils.load_indexed_dataset(str(made / "train"), dictionary)
+    blocks = TokenBlockDataset(dataset, dataset.sizes, 10**6, pad=1, eos=2, break_mode="complete_doc")
+    assert len(blocks) == 48
+
+
+def test_stock_masked_lm_loads_it(corpus: Path, tmp_path: Path) -> None:
+    from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+
+    make(tmp_path / "s", corpus, shards=2)
+    data = f"{tmp_path / 's' / 'shard0'}:{tmp_path / 's' / 'shard1'}"
+    config = MaskedLMConfig(data=data, tokens_per_sample=64, sample_break_mode="complete", seed=1)
+    task = MaskedLMTask.setup_task(config)
+    seen = []
+    for epoch in (1, 2):
+        task.load_dataset("train", epoch=epoch)
+        seen.append(sum(len(task.dataset("train")[index]["target"]) for index in range(len(task.dataset("train")))))
+    task.load_dataset("valid")
+    assert len(task.dataset("valid")) > 0 and min(seen) > 500 and len(task.dictionary) == 302
+
+
+def test_valid_files_and_a_reused_model(corpus: Path, model: Path, tmp_path: Path) -> None:
+    held_out = write_corpus(tmp_path / "valid.txt", 5, seed=9)
+    make(tmp_path / "d", corpus, valid=(held_out,), spm_model=model)
+    assert documents_of(tmp_path / "d", "valid") == documents(5, seed=9)
+    assert documents_of(tmp_path / "d", "train") == documents(60)
+    assert (tmp_path / "d" / "sentencepiece.bpe.model").read_bytes() == model.read_bytes()
+
+
+def test_unknown_characters_are_counted_without_byte_fallback(corpus: Path, tmp_path: Path) -> None:
+    held_out = tmp_path / "valid.txt"
+    held_out.write_text("the cat \u0416 sat\n", encoding="utf-8")
+    report = make(tmp_path / "d", corpus, valid=(held_out,), byte_fallback=False, vocab_size=50)
+    assert report.splits["valid"].unknown == 1 and report.splits["train"].unknown == 0
+    assert documents_of(tmp_path / "d", "valid") == [["the cat <unk> sat"]]
+    assert f"{100 / report.splits['valid'].tokens:.3f} % unknown" in report.summary()
+
+
+def test_text_that_normalises_to_nothing_is_no_blank_line(corpus: Path, model: Path, tmp_path: Path) -> None:
+    held_out = tmp_path / "valid.txt"
+    held_out.write_text("a\n\u2061\u2060\nb\n\u2581\nc\n", encoding="utf-8")
+    make(tmp_path / "d", corpus, valid=(held_out,), spm_model=model)
+    lines = ids_of(tmp_path / "d", "valid")
+    assert [len(line) > 1 for line in lines] == [True] * 4
+
+
+def test_gpt2_files_and_a_given_dictionary(corpus: Path, tmp_path: Path) -> None:
+    encoder, merges = gpt2_files(tmp_path)
+    make(tmp_path / "own", corpus, gpt2_encoder_json=encoder, gpt2_vocab_bpe=merges)
+    train, valid = documents_of(tmp_path / "own", "train"), documents_of(tmp_path / "own", "valid")
+    assert sorted(train + valid) == sorted(documents(60))
+    assert Dictionary.load(str(tmp_path / "own" / "dict.txt")).symbols[4:] == [str(number) for number in range(260)]
+
+    given = tmp_path / "given.txt"  # another order, as roberta.base has, and rows that no text uses
+    given.write_text("".join(f"{number} {1000 - number}\n" for number in reversed(range(260))) + "madeupword0000 0\n")
+    make(tmp_path / "fit", corpus, gpt2_encoder_json=encoder, gpt2_vocab_bpe=merges, dictionary=given)
+    assert (tmp_path / "fit" / "dict.txt").read_bytes() == given.read_bytes()
+    assert documents_of(tmp_path / "fit", "train") == train
+    assert ids_of(tmp_path / "fit", "train") != ids_of(tmp_path / "own", "train")
+    assert clear_json(tmp_path / "fit")["tokenizer"] == {
+        "kind": "gpt2", "files": ["encoder.json", "vocab.bpe"], "id_offset": None,
+    }  # fmt: skip
+
+
+def test_the_sample_bounds_what_the_tokenizer_sees(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def train(sample: Path, model: Path, settings: PrepareSettings) -> None:
+        seen.append(sample.read_text(encoding="utf-8").splitlines())
+        sentencepiece_model(model)
+
+    monkeypatch.setattr("fairseq_clear.preparation.vocabulary.train_sentencepiece", train)
+    size = corpus.stat().st_size
+    for dest, megabytes in (("all", 1.0), ("some", size / 4e6), ("again", size / 4e6)):
+        make(tmp_path / dest, corpus, spm_sample_mb=megabytes)
+    train_lines = [line for lines in documents_of(tmp_path / "all", "train") for line in lines]
+    assert seen[0] == train_lines
+    assert 0.1 * len(train_lines) < len(seen[1]) < 0.4 * len(train_lines)
+    assert seen[1] == seen[2] and set(seen[1]) < set(train_lines)
+
+
+def test_overwrite_replaces_data_and_nothing_else(corpus: Path, model: Path, tmp_path: Path) -> None:
+    make(tmp_path / "d", corpus, spm_model=model)
+    before = contents(tmp_path / "d")
+    with pytest.raises(UserError, match="d: exists already.*--overwrite"):
+        make(tmp_path / "d", corpus, spm_model=model)
+    assert contents(tmp_path / "d") == before
+    make(tmp_path / "d", corpus, spm_model=model, seed=3, overwrite=True)
+    assert contents(tmp_path / "d")["train.bin"] != before["train.bin"]
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="replaces data folders only"):
+        make(tmp_path / "home", corpus, overwrite=True)
+    assert (tmp_path / "home" / "thesis.tex").read_text() == "years of work"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "home"]
