@@ -1,0 +1,233 @@
+"""The criterion inside fairseq: weight 0 is masked_lm, numbers add up, mistakes are named."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq.criterions.masked_lm import MaskedLmLoss
+from fairseq.logging import metrics
+from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+
+from tests.objectives import oracles
+from tests.training import build
+
+ADAM = ("--optimizer", "adam", "--lr", "1e-3")
+
+
+def parts(data: Path, *flags: str) -> tuple[Any, Any, Any, Any]:
+    """Model, criterion, data set and task."""
+    trainer, dataset = build(data, *flags)
+    return trainer.get_model(), trainer.get_criterion(), dataset, trainer.task
+
+
+def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def backward(model: Any, criterion: Any, sample: Any) -> tuple[Any, Any, Any, dict[str, torch.Tensor]]:
+    model.zero_grad(set_to_none=True)
+    torch.manual_seed(7)
+    loss, size, log = criterion(model, sample)
+    loss.backward()
+    return loss, size, log, gradients(model)
+
+
+@pytest.mark.parametrize("dropout", ["0", "0.1"])
+def test_weight_0_is_masked_lm_to_the_bit(dropout: str, data_bin: Path) -> None:
+    model, criterion, dataset, task = parts(data_bin, "--contrastive-weight", "0", "--dropout", dropout)
+    sample = dataset.collater([dataset[index] for index in range(6)])
+    assert "views" not in sample
+    stock = MaskedLmLoss(criterion.cfg, task)
+    loss, size, log, ours = backward(model, criterion, sample)
+    stock_loss, stock_size, _, theirs = backward(model, stock, sample)
+    assert torch.equal(loss, stock_loss)
+    assert torch.equal(size, stock_size)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert log["loss"] == log["mlm_loss"] == loss
+
+
+def test_weight_1_is_not_masked_lm(data_bin: Path) -> None:
+    model, criterion, dataset, task = parts(data_bin)
+    sample = dataset.collater([dataset[index] for index in range(6)])
+    _, _, _, ours = backward(model, criterion, sample)
+    _, _, _, theirs = backward(model, MaskedLmLoss(criterion.cfg, task), sample)
+    assert not all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_masks_are_those_of_stock_masked_lm(copies: int, data_bin: Path) -> None:
+    flags = ("--sample-break-mode", "complete", "--criterion", "masked_lm", "--mlm-copies", str(copies))
+    trainer, ours = build(data_bin, *flags)
+    cfg = MaskedLMConfig(data=str(data_bin), sample_break_mode="complete", tokens_per_sample=32, seed=1)
+    # One dictionary, so that random replacements are drawn from the same words.
+    task = MaskedLMTask(cfg, trainer.task.dictionary)
+    task.load_dataset("train")
+    stock = task.dataset("train")
+    assert len(ours) == len(stock)
+    for epoch in (1, 3):
+        stock.set_epoch(epoch)
+        ours.set_epoch(epoch)
+        for index in range(0, len(ours), 5):
+            mine, theirs = ours[index], stock[index]
+            assert mine.sources[0].tolist() == theirs["net_input.src_tokens"].tolist()
+            assert mine.targets[0].tolist() == theirs["target"].tolist()
+            assert len(mine.sources) == copies
+            if copies == 2:
+                assert mine.sources[1].tolist() != mine.sources[0].tolist()
+    with pytest.raises(AssertionError):
+        ours.set_epoch(4)
+        assert all(ours[i].targets[0].tolist() == stock[i]["target"].tolist() for i in range(len(ours)))
+
+
+@pytest.mark.parametrize("weight", ["0.5", "1", "3"])
+def test_loss_is_mlm_plus_weighted_mean_times_masked_tokens(weight: str, data_bin: Path) -> None:
+    model, criterion, dataset, _ = parts(data_bin, "--contrastive-weight", weight, "--temperature", "0.2")
+    sample = dataset.collater([dataset[index] for index in range(6)])
+    loss, size, log, _ = backward(model, criterion, sample)
+    _, extra = model(views=sample["views"]["tokens"])
+    expected = oracles.clear_equation_2(extra["projections"].detach().double().numpy(), 0.2)
+    assert log["contrastive_loss"].item() == pytest.approx(expected, rel=1e-4)
+    assert log["queries"] == 12
+    total = log["mlm_loss"].item() + float(weight) * expected * size.item() / 12
+    assert loss.item() == pytest.approx(total, rel=1e-4)
+
+
+def test_without_mlm_the_queries_are_counted(data_bin: Path) -> None:
+    model, criterion, dataset, _ = parts(data_bin, "--mlm-weight", "0")
+    sample = dataset.collater([dataset[index] for index in range(4)])
+    assert sample["net_input"] == {}
+    assert "target" not in sample
+    loss, size, log, grads = backward(model, criterion, sample)
+    assert size == 8
+    assert loss.item() == pytest.approx(log["contrastive_loss"].item())
+    assert not any(name.startswith("encoder.lm_head.dense") for name in grads)
+
+
+def test_duplicates_are_not_negatives(data_bin: Path) -> None:
+    for flags, negatives in ((), 2 * 4 + 4 * 2), (("--keep-duplicates",), 6 * 4):
+        model, criterion, dataset, _ = parts(data_bin, *flags)
+        # Item 0 twice: its four views exclude each other, whatever their augmentation left of them.
+        sample = dataset.collater([dataset[0], dataset[0], dataset[1]])
+        _, _, log, _ = backward(model, criterion, sample)
+        assert log["negatives"] == negatives
+
+
+def test_no_parameter_is_left_without_gradient(data_bin: Path) -> None:
+    for flags in (
+        (),
+        ("--mlm-weight", "0"),
+        ("--contrastive-weight", "0"),
+        ("--mlm-weight", "0", "--pooling", "layer:1"),
+    ):
+        model, criterion, dataset, _ = parts(data_bin, *flags)
+        sample = dataset.collater([dataset[index] for index in range(4)])
+        _, _, _, grads = backward(model, criterion, sample)
+        trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        assert trained == grads.keys(), flags
+
+
+def test_the_stand_in_counts_for_nothing_and_touches_every_weight(data_bin: Path) -> None:
+    model, criterion, dataset, _ = parts(data_bin)
+    _, size, log, grads = backward(model, criterion, dataset.collater([]))
+    assert size == 0
+    assert all(float(value) == 0 for name, value in log.items() if name != "without_negatives")
+    assert grads.keys() == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert all(float(gradient.abs().max()) == 0 for gradient in grads.values())
+
+
+def reduced(criterion: Any, logs: list[dict[str, Any]]) -> dict[str, float]:
+    with metrics.aggregate(new_root=True) as agg:
+        criterion.reduce_metrics(logs)
+    return {name: float(value) for name, value in agg.get_smoothed_values().items()}
+
+
+def test_numbers_of_parts_reduce_to_those_of_the_whole(data_bin: Path) -> None:
+    model, criterion, dataset, _ = parts(data_bin, "--negatives", "batch")
+    logs = [
+        backward(model, criterion, dataset.collater([dataset[i] for i in items]))[2] for items in ([0, 1, 2, 3], [4, 5])
+    ]
+    summed = [{name: logs[0][name] + logs[1][name] for name in logs[0]}]
+    assert reduced(criterion, logs) == reduced(criterion, summed)
+    both = reduced(criterion, logs)
+    # 4 texts give 8 queries, 2 texts 4: means are weighted by queries, not by batches.
+    means = [reduced(criterion, [log])["contrastive_loss"] for log in logs]
+    assert both["contrastive_loss"] == pytest.approx((8 * means[0] + 4 * means[1]) / 12, abs=2e-3)
+    assert both["contrastive_loss"] != pytest.approx(sum(means) / 2, abs=2e-3)
+    names = (
+        "loss mlm_loss ppl contrastive_loss contrastive_accuracy positive_cosine negative_cosine alignment uniformity"
+    )
+    assert {*names.split(), "negatives_per_query", "view_length_ratio"} <= both.keys()
+
+
+def test_uniformity_is_the_logarithm_of_the_mean(data_bin: Path) -> None:
+    _, criterion, _, _ = parts(data_bin)
+    logs = [
+        {
+            "sample_size": 1,
+            "loss": 1.0,
+            "queries": 2.0,
+            "contrastive_loss": 1.0,
+            "negatives": 4.0,
+            "uniformity": potential,
+        }
+        for potential in (0.4, 2.0)
+    ]
+    assert reduced(criterion, logs)["uniformity"] == pytest.approx(-1.204, abs=1e-3)  # ln(2.4 / 8)
+
+
+def test_a_batch_without_negatives_says_so_once(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer, dataset = build(data_bin)
+    sample = dataset.collater([dataset[0]])
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            trainer.train_step([sample])
+    assert sum("no negatives" in record.message for record in caplog.records) == 1
+
+
+def test_views_too_easy_to_tell_apart_are_reported_early_only(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = {"queries": 8.0, "correct": 8.0, "without_negatives": 0.0}
+    for update, warned in ((0, True), (99, True), (100, False)):
+        trainer, _ = build(data_bin)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            trainer.task.watch.begin_training(update)
+            trainer.task.watch([log], 10_000)
+            trainer.task.watch([log], 10_000)
+        assert sum("too easy" in record.message for record in caplog.records) == int(warned)
+    caplog.clear()
+    trainer.task.watch.begin_training(0)
+    trainer.task.watch([{**log, "correct": 7.0}], 10_000)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--temperature", "0"), "--temperature 0.0"),
+        (("--contrastive-weight", "-1"), "--contrastive-weight -1.0"),
+        (("--contrastive-weight", "0", "--mlm-weight", "0"), "leave nothing to learn"),
+        (("--augment", "del-wrod"), "del-word"),
+        (("--views", "some"), "same"),
+        (("--mlm-copies", "0"), "--mlm-copies 0"),
+        (("--augment", "subs"), "fairseq-clear synonyms"),
+        (("--pooling", "layer:9"), "layers 0 (embeddings) to 2"),
+    ],
+)
+def test_mistakes_end_with_one_line_and_status_2(
+    flags: tuple[str, ...], message: str, data_bin: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        build(data_bin, *flags)
+    assert stop.value.code == 2
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert "\n" not in lines[0]
+
+
+def test_max_update_reaches_the_criterion(data_bin: Path) -> None:
+    trainer, _ = build(data_bin, "--max-update", "1234")
+    assert trainer.get_criterion().max_update == 1234

@@ -1,0 +1,203 @@
+"""Items are the same whoever makes them; sizes bound them; long lines, blank lines and no lines are handled."""
+
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_clear.data.seeding import content_hash, rng_for
+from tests.conftest import run, sentences, tool
+from tests.training import build
+
+AUGMENTS = ["none", "del-word", "del-span+reorder", "del-word:ratio=0.3/reorder"]
+
+
+def views(dataset: Any, workers: int, epochs: list[int]) -> list[list[list[int]]]:
+    """All views of each epoch, as the loader delivers them."""
+    batches = [list(range(begin, begin + 8)) for begin in range(0, 24, 8)]
+    loader = torch.utils.data.DataLoader(
+        dataset, batch_sampler=batches, collate_fn=dataset.collater, num_workers=workers, persistent_workers=False
+    )
+    found = []
+    for epoch in epochs:
+        dataset.set_epoch(epoch)
+        found.append([batch["views"]["tokens"].tolist() + batch["target"].tolist() for batch in loader])
+    return found
+
+
+@pytest.mark.parametrize("augment", AUGMENTS)
+def test_items_do_not_depend_on_data_workers(augment: str, data_bin: Path) -> None:
+    _, dataset = build(data_bin, "--augment", augment)
+    assert views(dataset, 0, [1, 2]) == views(dataset, 2, [1, 2])
+
+
+def test_items_do_not_depend_on_order_and_do_on_epoch_seed_and_view(data_bin: Path) -> None:
+    _, dataset = build(data_bin)
+
+    def items() -> list[list[int]]:
+        return [
+            view.tolist() for i in range(12) for inst in dataset[i].instances for view in (inst.anchor, *inst.positives)
+        ]
+
+    first = items()
+    dataset[7], dataset[3]
+    assert items() == first
+    assert any(a != b for a, b in zip(first[::2], first[1::2], strict=True))
+    dataset.set_epoch(2)
+    assert items() != first
+    dataset.set_epoch(1)
+    assert items() == first
+    _, other = build(data_bin, "--seed", "2")
+    assert [other[i].instances[0].anchor.tolist() for i in range(12)] != first[::2]
+
+
+def test_the_trainers_iterator_delivers_the_masks_of_its_epoch(data_bin: Path) -> None:
+    """fairseq keeps its data workers alive over epochs unless told not to: they would go on with the old epoch."""
+
+    def second_epoch(workers: str, *flags: str) -> list[Any]:
+        trainer, _ = build(data_bin, "--num-workers", workers, *flags)
+        iterator = trainer.get_train_iterator(epoch=1)
+        for _ in iterator.next_epoch_itr():
+            pass
+        return [batch["target"].tolist() for batch in iterator.next_epoch_itr()]
+
+    assert second_epoch("0") == second_epoch("2")
+    assert second_epoch("0") != second_epoch("2", "--persistent-workers")
+
+
+@pytest.mark.parametrize("augment", AUGMENTS)
+@pytest.mark.parametrize("mode", ["eos", "none", "complete"])
+def test_sizes_bound_every_epoch(augment: str, mode: str, data_bin: Path) -> None:
+    flags = ("--augment", augment, "--sample-break-mode", mode, "--tokens-per-sample", "16")
+    for parts in ((), ("--mlm-weight", "0"), ("--contrastive-weight", "0"), ("--mlm-copies", "2")):
+        _, dataset = build(data_bin, *flags, *parts)
+        for epoch in (1, 2):
+            dataset.set_epoch(epoch)
+            for index in range(0, len(dataset), 3):
+                item = dataset[index]
+                rows = [*item.sources, *(v for inst in item.instances for v in (inst.anchor, *inst.positives))]
+                assert max(map(len, rows)) <= dataset.size(index) <= 16
+                assert sum(map(len, rows)) <= dataset.num_tokens(index)
+        assert dataset.num_tokens_vec(np.array([2, 5])).tolist() == [dataset.num_tokens(2), dataset.num_tokens(5)]
+
+
+def test_max_tokens_counts_every_part(data_bin: Path) -> None:
+    _, dataset = build(data_bin)
+    batches = dataset.batch_by_size(dataset.ordered_indices(), max_tokens=200)
+    for indices in batches:
+        batch = dataset.collater([dataset[i] for i in indices])
+        assert batch["net_input"]["src_tokens"].numel() + batch["views"]["tokens"].numel() <= 200
+    assert len(batches) > 3
+
+
+def test_an_item_over_max_tokens_is_named(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer, dataset = build(data_bin, "--max-tokens", "30", "--batch-size", "100")
+    with pytest.raises(SystemExit) as stop:
+        trainer.get_train_iterator(1)
+    assert stop.value.code == 2
+    assert f"--max-tokens {dataset.totals.max()}" in caplog.text
+
+
+def binarize(folder: Path, text: str) -> Path:
+    (folder / "text").write_text(text)
+    command = (*tool("preprocess"), "--only-source", "--trainpref", folder / "text", "--destdir", folder / "bin")
+    run(*command, "--workers", "1")
+    return folder / "bin"
+
+
+def test_blank_lines_are_dropped_and_long_ones_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    long = " ".join(["ba"] * 40)
+    data = binarize(tmp_path, f"one two\n\n\n{long}\nthree\n\n")
+    caplog.set_level(logging.INFO)
+    trainer, dataset = build(data, "--tokens-per-sample", "12", "--augment", "none")
+    known = trainer.task.dictionary
+    assert len(dataset) == 3
+    assert "3 sentences; 3 blank lines dropped, 1 sentences cut" in caplog.text
+    lengths = [len(dataset[i].instances[0].anchor) for i in range(3)]
+    assert lengths == [4, 12, 3]
+    cut = dataset[1].instances[0].anchor
+    assert (cut[0], cut[-1]) == (known.bos(), known.eos())
+
+
+def test_only_blank_lines_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = binarize(tmp_path, "\n\n")
+    with pytest.raises(SystemExit):
+        build(data)
+    assert "no sentence" in caplog.text
+
+
+def test_missing_split_and_folder(data_bin: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer, _ = build(data_bin)
+    with pytest.raises(SystemExit):
+        trainer.task.load_dataset("tset")
+    assert "tset" in caplog.text
+    caplog.clear()
+    with pytest.raises(SystemExit):
+        build(tmp_path)
+    assert "fairseq-clear prepare" in caplog.text
+
+
+def test_shards_take_turns(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    for folder, seed in ((first, 1), (second, 5)):
+        folder.mkdir()
+        (folder / "text").write_text("\n".join(sentences(10, seed)))
+    for folder, extra in ((first, ()), (second, ("--srcdict", first / "bin" / "dict.txt"))):
+        command = ("--only-source", "--trainpref", folder / "text", "--destdir", folder / "bin", "--workers", "1")
+        run(*tool("preprocess"), *command, *extra)
+    trainer, _ = build(f"{first / 'bin'}:{second / 'bin'}")
+    texts = []
+    for epoch in (1, 2, 3):
+        trainer.task.load_dataset("train", epoch=epoch)
+        texts.append([trainer.task.dataset("train")[i].instances[0].identity for i in range(8)])
+    assert texts[0] == texts[2] != texts[1]
+
+
+def test_the_stand_in_has_the_shape_of_a_batch(data_bin: Path) -> None:
+    for flags in ((), ("--mlm-weight", "0"), ("--contrastive-weight", "0"), ("--mlm-copies", "2")):
+        _, dataset = build(data_bin, *flags)
+        real, stand_in = dataset.collater([dataset[0]]), dataset.collater([])
+        assert real.keys() == stand_in.keys()
+        assert real["net_input"].keys() == stand_in["net_input"].keys()
+        assert (real["is_empty"], stand_in["is_empty"]) == (False, True)
+        assert stand_in["ntokens"] == stand_in["nsentences"] == 0
+
+
+def test_word_masks_cover_words(data_bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fairseq_clear.data.tokenizer import WhitespaceTokenizer
+    from fairseq_clear.tasks import clear_lm
+
+    monkeypatch.setattr(clear_lm, "load_tokenizer", lambda folder: WhitespaceTokenizer())
+    _, dataset = build(data_bin, "--mask-whole-words")
+    assert dataset[0].targets[0].shape == dataset[0].sources[0].shape
+
+
+def test_generators_are_apart() -> None:
+    draws = {
+        rng_for(*key).integers(2**62) for key in [(1, 1, 1, 1), (2, 1, 1, 1), (1, 2, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2)]
+    }
+    assert len(draws) == 5
+    assert rng_for(1, 2, 3, 4).integers(2**62) == rng_for(1, 2, 3, 4).integers(2**62)
+    # Unlike hash((seed, epoch, index)) % 1e6, indices a million apart do not meet.
+    assert len({rng_for(1, 1, index, 1).integers(2**62) for index in range(0, 10**9, 10**6)}) == 1000
+
+
+def test_identity_is_of_the_content_alone() -> None:
+    tokens = np.array([0, 5, 6, 2])
+    assert (
+        content_hash(tokens)
+        == content_hash(tokens.astype(np.int32).astype(np.int64))
+        == content_hash(tokens[::1].copy())
+    )
+    assert 0 <= content_hash(tokens) < 2**63
+    assert content_hash(tokens) != content_hash(tokens[::-1])
+
+
+def test_the_data_set_can_be_sent_to_workers(data_bin: Path) -> None:
+    _, dataset = build(data_bin)
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again[3].instances[0].anchor.tolist() == dataset[3].instances[0].anchor.tolist()

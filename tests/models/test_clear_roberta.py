@@ -1,0 +1,188 @@
+"""The model: chunks, heads, and checkpoints of other recipes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.models.architectures import SIZES
+from fairseq_clear.models.loading import EMBEDDING, VOCABULARY_ROWS
+from fairseq_clear.modules import chunking
+from tests.training import build
+
+
+def step(data: Path, *flags: str) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradients of one batch."""
+    trainer, dataset = build(data, *flags)
+    model, criterion = trainer.get_model(), trainer.get_criterion()
+    torch.manual_seed(5)
+    loss, _, _ = criterion(model, dataset.collater([dataset[index] for index in range(9)]))
+    loss.backward()
+    return loss.item(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max((one[name] - other[name]).abs().max().item() / (1 + one[name].abs().max().item()) for name in one)
+
+
+@pytest.mark.parametrize("size", ["1", "4", "100"])
+def test_chunks_are_the_whole_without_dropout(size: str, data_bin: Path) -> None:
+    whole, gradients = step(data_bin)
+    chunked, of_chunks = step(data_bin, "--encode-chunk-size", size)
+    assert chunked == pytest.approx(whole, rel=1e-5)
+    assert difference(gradients, of_chunks) < 1e-5
+
+
+def test_recomputed_chunks_are_kept_chunks_with_dropout(data_bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = ("--encode-chunk-size", "4", "--dropout", "0.1", "--attention-dropout", "0.1")
+    recomputed, gradients = step(data_bin, *flags)
+    stock = chunking.checkpoint
+    monkeypatch.setattr(chunking, "checkpoint", lambda function, *parts, **_: function(*parts))
+    kept, of_kept = step(data_bin, *flags)
+    assert kept == pytest.approx(recomputed, rel=1e-6)
+    assert difference(gradients, of_kept) < 1e-6
+    forget = {"use_reentrant": False, "preserve_rng_state": False}
+    monkeypatch.setattr(chunking, "checkpoint", lambda function, *parts, **_: stock(function, *parts, **forget))
+    _, other_masks = step(data_bin, *flags)
+    assert difference(gradients, other_masks) > 1e-4
+
+
+def test_chunks_bound_what_is_kept(data_bin: Path) -> None:
+    """What autograd saves must not grow with the rows: vectors alone are kept for each."""
+
+    def saved(rows: int, chunk_size: str) -> int:
+        trainer, _ = build(data_bin, "--encode-chunk-size", chunk_size)
+        tokens = torch.randint(4, 50, (rows, 20))
+        total = 0
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal total
+            total += tensor.numel()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            trainer.get_model()(views=tokens)
+        return total
+
+    assert saved(32, "0") > 20 * saved(32, "4")
+
+
+def test_padding_changes_nothing(data_bin: Path) -> None:
+    trainer, _ = build(data_bin)
+    model = trainer.get_model().eval()
+    tokens = torch.tensor([[0, 10, 11, 12, 2]])
+    padded = torch.cat([tokens, torch.full((1, 6), 1)], dim=1)
+    other = torch.tensor([[0, 10, 11, 12, 13, 14, 15, 16, 17, 18, 2]])
+    for pooling in ("cls", "mean", "max", "first-last", "last2", "layer:0", "layer:1", "layer:2"):
+        alone = model.embed(tokens, pooling)
+        beside = model.embed(torch.cat([padded, other]), pooling)
+        assert alone.shape == (1, 128)
+        torch.testing.assert_close(alone[0], beside[0], atol=1e-5, rtol=1e-4)
+        assert (alone[0] - beside[1]).abs().max() > 1e-3
+
+
+def test_one_call_gives_logits_and_projections(data_bin: Path) -> None:
+    trainer, dataset = build(data_bin)
+    sample = dataset.collater([dataset[index] for index in range(3)])
+    logits, extra = trainer.get_model()(**sample["net_input"], views=sample["views"]["tokens"])
+    assert logits.shape[:2] == sample["net_input"]["src_tokens"].shape
+    assert extra["projections"].shape == (6, 128)
+
+
+@pytest.mark.parametrize(
+    ("flags", "widths"),
+    [
+        (("--projection-layers", "0"), []),
+        (("--projection-layers", "1", "--projection-dim", "0", "--projection-activation", "tanh"), [(128, 128)]),
+        (("--projection-layers", "2"), [(128, 128), (128, 128)]),
+        (
+            ("--projection-layers", "3", "--projection-hidden-dim", "32", "--projection-dim", "8"),
+            [(128, 32), (32, 32), (32, 8)],
+        ),
+    ],
+)
+def test_heads(flags: tuple[str, ...], widths: list[tuple[int, int]], data_bin: Path) -> None:
+    trainer, _ = build(data_bin, *flags)
+    head = trainer.get_model().projection_head
+    assert [(layer.in_features, layer.out_features) for layer in head.layers] == widths
+    plain = head(torch.randn(2, 128)).abs().max()
+    trainer, _ = build(data_bin, *flags, "--projection-activate-last")
+    with torch.no_grad():
+        for layer in trainer.get_model().projection_head.layers:
+            layer.bias.fill_(-100)
+    if widths and "tanh" not in flags:
+        assert trainer.get_model().projection_head(torch.randn(2, 128)).abs().max() == 0 < plain
+
+
+def state(data: Path, *flags: str) -> tuple[Any, dict[str, torch.Tensor]]:
+    trainer, _ = build(data, *flags)
+    model = trainer.get_model()
+    weights = {name: torch.randn_like(value) for name, value in model.state_dict().items()}
+    weights["encoder.lm_head.weight"] = weights[EMBEDDING]
+    return model, weights
+
+
+def test_a_stock_checkpoint_is_extended(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model, weights = state(data_bin)
+    fresh = model.state_dict()[EMBEDDING][-1].clone()
+    stock = {name: value for name, value in weights.items() if not name.startswith("projection_head.")}
+    for name in VOCABULARY_ROWS:
+        stock[name] = stock[name][:-1].clone()
+    model.load_state_dict(dict(stock))
+    loaded = model.state_dict()
+    assert torch.equal(loaded[EMBEDDING][:-1], stock[EMBEDDING])
+    assert torch.equal(loaded[EMBEDDING][-1], fresh)
+    assert "<del>" in caplog.text
+    assert "projection_head.layers.0.weight" in caplog.text
+
+
+def test_foreign_parts_are_dropped_and_named(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model, weights = state(data_bin)
+    model.load_state_dict({**weights, "key_queue.keys": torch.zeros(3)})
+    assert "key_queue.keys" in caplog.text
+
+
+def test_a_head_of_another_shape_is_initialised_anew(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model, weights = state(data_bin)
+    weights["projection_head.layers.0.weight"] = torch.zeros(7, 128)
+    model.load_state_dict(weights)
+    assert "their shapes differ: projection_head.layers.0.weight" in caplog.text
+
+
+def test_a_row_too_many_is_dropped(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model, weights = state(data_bin)
+    for name in VOCABULARY_ROWS:
+        weights[name] = torch.cat([weights[name], weights[name][-1:] + 1])
+    kept = weights[EMBEDDING][:-1].clone()
+    model.load_state_dict(weights)
+    assert torch.equal(model.state_dict()[EMBEDDING], kept)
+    assert "last vocabulary row is dropped" in caplog.text
+
+
+def test_another_architecture_is_refused(data_bin: Path) -> None:
+    model, weights = state(data_bin)
+    missing = {name: value for name, value in weights.items() if ".layers.1." not in name}
+    with pytest.raises(RuntimeError, match="Missing key"):
+        model.load_state_dict(missing)
+    deeper = {**weights, **{name.replace(".layers.1.", ".layers.2."): value for name, value in weights.items()}}
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        model.load_state_dict(deeper)
+    with pytest.raises(UserError, match=r"--max-positions 30"):
+        weights["encoder.sentence_encoder.embed_positions.weight"] = torch.zeros(32, 128)
+        model.load_state_dict(weights)
+    model, weights = state(data_bin)
+    for name in VOCABULARY_ROWS:
+        weights[name] = weights[name][:-5]
+    with pytest.raises(UserError, match=r"dict\.txt"):
+        model.load_state_dict(weights)
+
+
+def test_sizes_are_berts_miniatures(data_bin: Path) -> None:
+    assert {width // 64 * 64 for _, width in SIZES.values()} == {width for _, width in SIZES.values()}
+    trainer, _ = build(data_bin, "--arch", "clear_roberta_mini")
+    args = trainer.get_model().args
+    assert (args.encoder_layers, args.encoder_embed_dim, args.encoder_ffn_embed_dim) == (4, 256, 1024)
+    assert args.encoder_attention_heads == 4
