@@ -140,7 +140,7 @@ class ClearLMTask(MaskedLMTask):
     @_exit_on_user_error
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Load a split: its masked texts, their views, or both."""
-        texts = self._load_dataset_split(split, epoch, combine)
+        texts = self.load_texts(split, epoch, combine)
         sources, targets = self._mask(texts) if self.needs_mlm else ([], [])
         views = self.build_view_maker(texts) if self.needs_views else None
         with data_utils.numpy_seed(self.cfg.seed):
@@ -166,7 +166,8 @@ class ClearLMTask(MaskedLMTask):
         """fairseq's, with its limits checked."""
         return super().get_batch_iterator(*args, **kwargs)
 
-    def _load_dataset_split(self, split: str, epoch: int, combine: bool) -> Any:
+    def load_texts(self, split: str, epoch: int = 1, combine: bool = False) -> Any:
+        """The texts of a split, before masks and views."""
         try:
             if self.cfg.sample_break_mode != "eos":
                 return super()._load_dataset_split(split, epoch, combine)
