@@ -200,11 +200,11 @@ def _die() -> None:
 def test_signals_are_what_they_were_afterwards(tmp_path: Path, corpus: Path) -> None:
     def mine(*_: object) -> None: ...
 
-    before = signal.signal(signal.SIGTERM, mine)
+    before, interrupt = signal.signal(signal.SIGTERM, mine), signal.getsignal(signal.SIGINT)
     try:
         make(tmp_path / "d", corpus)
         assert signal.getsignal(signal.SIGTERM) is mine
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGINT) is interrupt
     finally:
         signal.signal(signal.SIGTERM, before)
 
