@@ -67,6 +67,20 @@ def data_bin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory, data_bin: Path) -> Path:
+    """A clear_roberta checkpoint of 4 updates: 2 x 32, mean pooling, 24 positions; written by fairseq-train itself."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    run(
+        *(*tool("train"), data_bin, "--user-dir", ROOT / "fairseq_clear", "--save-dir", folder, "--cpu"),
+        *("--task", "clear_lm", "--criterion", "clear_nt_xent", "--augment", "del-word", "--max-update", "4"),
+        *("--sample-break-mode", "eos", "--tokens-per-sample", "24", "--batch-size", "30", "--disable-validation"),
+        *("--arch", "clear_roberta_tiny", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
+        *("--encoder-attention-heads", "2", "--pooling", "mean", "--optimizer", "adam", "--lr", "0.01"),
+    )
+    return folder / "checkpoint_last.pt"
+
+
 Ranks = Callable[..., list[object]]
 
 

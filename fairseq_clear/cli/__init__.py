@@ -6,4 +6,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "fairseq_clear.cli.prepare",
         "turn raw text into a folder that fairseq-train reads: tokenizer, dict.txt, binarized train and valid",
     ),
+    "views": (
+        "fairseq_clear.cli.views",
+        "show what a recipe's views look like as text, with what is deleted, moved or substituted marked",
+    ),
+    "embed": ("fairseq_clear.cli.embed", "turn a text file into sentence vectors with a trained checkpoint"),
 }

@@ -1,0 +1,160 @@
+"""Marked views as lines of text: the decoder of the tokenizer, brackets for what changed, and colour where there is one."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from fairseq_clear.augmentations.base import Tokens
+from fairseq_clear.data.marking import Bools, MarkedView, Words
+from fairseq_clear.data.tokenizer import SILENT_SYMBOLS, VISIBLE_SYMBOLS, Tokenizer
+
+__all__ = ["ViewPrinter", "ViewTotals"]
+
+# ANSI: struck red, red, cyan, yellow
+_COLOURS = {"deleted": "\033[9;31m", "gap": "\033[31m", "moved": "\033[36m", "substituted": "\033[33m"}
+_RESET = "\033[0m"
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Neighbouring tokens of one fate: ready text, its fate, and whether a word begins with it."""
+
+    text: str
+    fate: str
+    begins_word: bool
+    moved: bool
+
+
+@dataclass
+class ViewTotals:
+    """Sums over marked views, from which the shares of the closing line come.
+
+    Attributes:
+        views: number of them.
+        tokens: of their texts, ``<s>`` and ``</s>`` left out.
+        deleted, moved: of those tokens.
+        words, substituted: words that the substituting steps saw, and replaced.
+        view_length, text_length: all tokens, ``<s>`` and ``</s>`` included, as training logs their quotient.
+    """
+
+    views: int = 0
+    tokens: int = 0
+    deleted: int = 0
+    moved: int = 0
+    words: int = 0
+    substituted: int = 0
+    view_length: int = 0
+    text_length: int = 0
+
+    def add(self, marked: MarkedView, shown_length: int, words: int, substituted: int) -> None:
+        """Count one view; ``shown_length`` is its length after cutting."""
+        self.views += 1
+        self.tokens += max(len(marked.text) - 2, 0)
+        self.deleted += int(marked.deleted.sum())
+        self.moved += int(marked.moved.sum())
+        self.words += words
+        self.substituted += substituted
+        self.view_length += shown_length
+        self.text_length += len(marked.text)
+
+    def summary(self) -> str:
+        """The closing line."""
+        tokens = max(self.tokens, 1)
+        parts = [f"{self.deleted / tokens:.1%} of {self.tokens:,} tokens deleted", f"{self.moved / tokens:.1%} moved"]
+        if self.words:
+            parts.append(f"{self.substituted / self.words:.1%} of {self.words:,} words substituted")
+        else:
+            parts.append("no word substituted")
+        ratio = self.view_length / max(self.text_length, 1)
+        closing = f"{self.views:,} views: {', '.join(parts)}; length of view over length of text {ratio:.3f}"
+        changed = self.deleted or self.moved or self.substituted
+        return closing if changed else f"{closing}; nothing changed: the model's dropout alone tells such views apart"
+
+
+class ViewPrinter:
+    """Marked views as text.
+
+    Args:
+        symbols: the dictionary's, by id.
+        tokenizer: of the data folder.
+        colour: write ANSI colours; the brackets stay, so that a copy keeps its meaning.
+    """
+
+    def __init__(self, symbols: Sequence[str], tokenizer: Tokenizer, *, colour: bool) -> None:
+        self.symbols, self.tokenizer, self.colour = symbols, tokenizer, colour
+        special = [symbol in SILENT_SYMBOLS or symbol in VISIBLE_SYMBOLS - {"<unk>"} for symbol in symbols]
+        starts = [tokenizer.is_word_start(symbol) for symbol in symbols]
+        self.words = Words(np.array(starts, np.bool_), np.array(special, np.bool_))
+
+    def legend(self) -> str:
+        """What the marks mean."""
+        return "  ".join(
+            [
+                self._paint("[-deleted-]", "deleted"),
+                self._paint("<del>", "gap") + " where something was deleted",
+                self._paint("{+moved+}", "moved"),
+                self._paint("old\u2192new", "substituted") + " substituted",
+            ]
+        )
+
+    def text_line(self, marked: MarkedView) -> str:
+        """The text, deleted tokens bracketed."""
+        fates = ["deleted" if is_deleted else "kept" for is_deleted in marked.deleted]
+        return self._line(self._runs(marked.text, fates, np.zeros(len(fates), np.bool_)))
+
+    def view_line(self, marked: MarkedView, shown_length: int) -> str:
+        """The view, moved tokens and substituted words marked; of ``shown_length`` tokens, if training cuts it."""
+        cut = shown_length < len(marked.view)
+        keep = shown_length - 1 if cut else len(marked.view)  # the last one that training keeps is </s>
+        fates = ["gap" if source < 0 else "kept" for source in marked.source]
+        for place in np.flatnonzero(marked.view_substituted):
+            fates[place] = f"substituted:{marked.source[place]}"
+        line = self._line(self._runs(marked.view[:keep], fates[:keep], marked.view_moved[:keep], marked))
+        return f"{line} ... (cut at {shown_length} tokens)" if cut else line
+
+    def _runs(
+        self, tokens: Tokens, fates: Sequence[str], moved: Bools, marked: MarkedView | None = None
+    ) -> Iterator[_Run]:
+        begins = self.words.begins(tokens)
+        inner = range(len(tokens))
+        if len(tokens) and self.symbols[tokens[0]] == "<s>":
+            inner = inner[1:]
+        if len(inner) and self.symbols[tokens[inner[-1]]] == "</s>":
+            inner = inner[:-1]
+        for (fate, is_moved), group in groupby(inner, key=lambda place: (fates[place], bool(moved[place]))):
+            places = list(group)
+            text = self._decode(tokens[places])
+            kind, _, position = fate.partition(":")
+            if kind == "substituted" and marked is not None:
+                old = marked.text[marked.word == marked.word[int(position)]]
+                text = f"{self._decode(old)}\u2192{text}"
+            yield _Run(text, kind, bool(begins[places[0]]), is_moved)
+
+    def _line(self, runs: Iterable[_Run]) -> str:
+        line = ""
+        for is_moved, group in groupby(runs, key=lambda run: run.moved):
+            members = list(group)
+            marked = [self._mark(run) for run in members]
+            gaps = ["", *(" " if run.begins_word else "" for run in members[1:])]
+            span = "".join(gap + text for gap, text in zip(gaps, marked, strict=True))
+            line += " " if line and members[0].begins_word else ""
+            line += self._paint("{+", "moved") + span + self._paint("+}", "moved") if is_moved else span
+        return line or "(empty)"
+
+    def _mark(self, run: _Run) -> str:
+        text = f"[-{run.text}-]" if run.fate == "deleted" else run.text
+        kind = "moved" if run.moved and run.fate == "kept" else run.fate
+        return self._paint(text, kind)
+
+    def _decode(self, tokens: Tokens) -> str:
+        """The text of tokens; ``</s>`` in mid-text, where a block joins sentences, is shown."""
+        parts = []
+        for is_silent, group in groupby((self.symbols[token] for token in tokens), key=SILENT_SYMBOLS.__contains__):
+            symbols = list(group)
+            parts.append(" ".join(symbols) if is_silent else self.tokenizer.decode(symbols).strip())
+        return " ".join(parts)
+
+    def _paint(self, text: str, kind: str) -> str:
+        return f"{_COLOURS[kind]}{text}{_RESET}" if self.colour and kind in _COLOURS else text

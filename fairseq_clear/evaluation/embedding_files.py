@@ -1,0 +1,169 @@
+"""A file of sentences to a file of vectors, block by block, so that memory stays flat however long the file is."""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby, islice
+from pathlib import Path
+from typing import BinaryIO, Protocol, TextIO
+
+import numpy as np
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear.models.encoding import EncodingCounts, Floats
+from fairseq_clear.preparation.reading import COMPRESSIONS, CorpusFile, read_lines
+
+__all__ = [
+    "BLOCK",
+    "FORMATS",
+    "EmbedReport",
+    "check_output",
+    "count_lines",
+    "embed_lines",
+    "jsonl_writer",
+    "open_output",
+]
+
+BLOCK = 10_000  # sentences that are read, sorted by length and encoded together
+FORMATS = (".npy", ".jsonl")
+
+
+class Writer(Protocol):
+    """Takes the vectors (n, D) of consecutive texts."""
+
+    def __call__(self, texts: list[str], vectors: Floats) -> None:
+        """Write one block."""
+
+
+@dataclass(frozen=True)
+class EmbedReport:
+    """What was done: counts, the vectors' dimension, and wall time of reading, encoding and writing."""
+
+    counts: EncodingCounts
+    dimension: int
+    seconds: float
+
+    def summary(self) -> str:
+        """The closing line."""
+        counts = self.counts
+        return (
+            f"{counts.sentences:,} sentences, dimension {self.dimension}; {counts.truncated:,} cut at the model's length; "
+            f"{counts.unknown_share:.2%} unknown tokens; {counts.padding_share:.1%} padding; "
+            f"{counts.sentences / max(self.seconds, 1e-9):,.0f} sentences/s"
+        )
+
+
+def read_sentences(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 text file (``.gz`` and ``.xz`` are unpacked), blank ones as empty texts.
+
+    Lines end with LF or CRLF, as ``wc -l`` counts them; a lone CR within one becomes a space.
+    """
+    compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
+    lines = read_lines(CorpusFile(path, compression, is_jsonl=False))
+    for _, parts in groupby(lines, key=lambda line: line[0]):
+        yield " ".join(text for _, text in parts)
+
+
+def count_lines(path: Path) -> int:
+    """The number of lines; reads all of them, so that a bad byte is found before any is encoded.
+
+    Raises:
+        UserError: an unreadable file, or one without lines.
+    """
+    lines = sum(1 for _ in read_sentences(path))
+    if not lines:
+        raise UserError(f"{path}: holds no line; give a text file with one sentence a line")
+    return lines
+
+
+def check_output(path: Path, overwrite: bool) -> None:
+    """UserError unless a file of a known format may be written there."""
+    if path.suffix not in FORMATS:
+        raise UserError(f"--output {path}: unknown suffix; give {' or '.join(FORMATS)}")
+    if not path.parent.is_dir():
+        raise UserError(f"--output {path}: there is no folder {path.parent}; make it first")
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise UserError(f"--output {path}: exists already; add --overwrite to replace it, or give another name")
+
+
+def embed_lines(
+    encoder: SentenceEncoder,
+    path: Path,
+    write: Writer,
+    *,
+    batch_size: int = 32,
+    normalize: bool = False,
+    block: int = BLOCK,
+    on_batch: Callable[[int], object] | None = None,
+) -> EmbedReport:
+    """Encode the lines of a text file and hand the vectors to ``write``, a block at a time, in order."""
+    started = time.perf_counter()
+    counts = EncodingCounts()
+    lines = read_sentences(path)
+    while texts := list(islice(lines, block)):
+        write(texts, encoder.encode_block(texts, batch_size, normalize=normalize, on_batch=on_batch))
+        counts += encoder.last
+    return EmbedReport(counts, encoder.dimension, time.perf_counter() - started)
+
+
+@contextmanager
+def open_output(path: Path, rows: int, dimension: int) -> Iterator[Writer]:
+    """A writer to ``path``, which appears whole when the block ends without an error, and otherwise not at all.
+
+    Args:
+        path: ``.npy`` for one (rows, dimension) float32 array, ``.jsonl`` for lines as ``jsonl_writer`` makes them.
+        rows: that will be written; matters for ``.npy``.
+        dimension: of the vectors.
+    """
+    beside = None
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        beside = Path(name)
+        if path.suffix == ".npy":
+            with os.fdopen(handle, "wb") as binary:
+                yield _npy_writer(binary, rows, dimension)
+        else:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                yield jsonl_writer(stream)
+        # mkstemp makes files that their owner alone may read
+        beside.chmod(0o666 & ~_umask())
+        beside.replace(path)
+    except BaseException as error:
+        if beside is not None:
+            beside.unlink()
+        if isinstance(error, OSError):
+            raise UserError(f"--output {path}: cannot write it ({error.strerror or error})") from None
+        raise
+
+
+def jsonl_writer(stream: TextIO) -> Writer:
+    """Writes ``{"text": ..., "embedding": [...]}`` a line; numbers are the shortest that read back as the same float32."""
+
+    def write(texts: list[str], vectors: Floats) -> None:
+        for text, vector in zip(texts, vectors, strict=True):
+            embedding = [float(str(number)) for number in vector]
+            stream.write(json.dumps({"text": text, "embedding": embedding}, ensure_ascii=False) + "\n")
+
+    return write
+
+
+def _npy_writer(stream: BinaryIO, rows: int, dimension: int) -> Writer:
+    # header, then rows as they come: a memory map would end a full disk with SIGBUS instead of an error
+    shape = {"descr": "<f4", "fortran_order": False, "shape": (rows, dimension)}
+    np.lib.format.write_array_header_1_0(stream, shape)
+
+    def write(texts: list[str], vectors: Floats) -> None:
+        stream.write(np.ascontiguousarray(vectors, "<f4").data)
+
+    return write
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
