@@ -18,10 +18,10 @@ def substitute_words(
 ) -> tuple[Tokens, Tokens]:
     """Replace a share ``ratio`` of the words by one of their alternatives, drawn uniformly. (n,) to (m,) and (m,).
 
-    The ratio is of all words (specials are none), but the words are drawn among those that have alternatives: where
-    these are fewer, all of them are replaced and the share is lower, as with CLEAR's list, which covers about 40 % of
-    tokens. An alternative may have another number of pieces, and each piece has the first piece of the replaced word
-    as its source.
+    The ratio is of all words (punctuation counts, specials do not), but the words are drawn among those that have
+    alternatives: where these are fewer, all of them are replaced and the share is lower, as with CLEAR's list, which
+    covers about 40 % of tokens. An alternative may have another number of pieces, and each piece has the first piece of
+    the replaced word as its source.
 
     Results have at most n + ceil(ratio * n) tokens: where the draw exceeds that, longer alternatives are skipped, in
     random order, until it fits.
@@ -30,7 +30,6 @@ def substitute_words(
     starts, is_special = _words(tokens, symbols, table)
     lengths = np.diff(starts, append=len(tokens))  # (W,)
     rows = table.find(tokens, starts)  # (W,)
-    rows[is_special[starts]] = -1
     words = len(starts) - int(is_special.sum())
     replaceable = np.flatnonzero(rows >= 0)
     count = min(len(replaceable), round_randomly(ratio * words, rng))

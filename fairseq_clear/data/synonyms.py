@@ -23,7 +23,6 @@ _DAMAGE = (
     KeyError,
     ValueError,
     TypeError,
-    AttributeError,
     NotImplementedError,
     RuntimeError,
     zipfile.BadZipFile,

@@ -118,7 +118,7 @@ def measure_coverage(table: SynonymTable, texts: Iterable[npt.NDArray[np.int64]]
         is_special = (text < UNKNOWN) | (text >= len(table.is_word_start))
         starts = table.word_starts(text, is_special)
         lengths = np.diff(starts, append=len(text))
-        is_covered = (table.find(text, starts) >= 0) & ~is_special[starts]
+        is_covered = table.find(text, starts) >= 0
         words += int((~is_special[starts]).sum())
         tokens += int((~is_special).sum())
         covered_words += int(is_covered.sum())

@@ -137,8 +137,9 @@ def test_a_view_is_new_memory_even_under_none():
 
 
 def test_any_integers_are_taken():
-    assert view("none", np.array([0, 4, 2], np.int32), 1).tokens.dtype == np.int64
-    assert build_augmentation("none", SYMBOLS)([0, 4, 2], np.random.default_rng(1)).tokens.tolist() == [0, 4, 2]
+    chain = build_augmentation("none", SYMBOLS)
+    assert chain(np.array([0, 4, 2], np.int32), np.random.default_rng(1)).tokens.dtype == np.int64
+    assert chain([0, 4, 2], np.random.default_rng(1)).tokens.tolist() == [0, 4, 2]
 
 
 def test_alternatives_are_drawn_uniformly_and_whole():
@@ -165,6 +166,9 @@ def test_counts_add_up_over_steps():
     augmented = view("subs:ratio=1+subs:ratio=1", [4, 12], 1)
     assert (augmented.words, augmented.substituted) == (4, 2)
     assert augmented.source[0] == 0 and augmented.source[-1] == 1
+    moved = view("reorder:pairs=1,ratio=0.5+subs:ratio=1", [12, 4], 1)
+    assert moved.tokens.tolist() == [5, 12] and moved.source.tolist() == [1, 0]
+    assert (moved.words, moved.substituted) == (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -75,10 +75,11 @@ def test_an_unknown_piece_makes_an_unknown_word():
 
 
 def test_specials_are_no_words_for_the_ratio():
-    tokens = [4, MASK, EOS, DELETE] * 3
-    _, source = substitute(tokens, 1, 1 / 3)
-    assert count_words(array(tokens), *substitute(tokens, 1, 1 / 3), SYMBOLS)[0] == 3
-    assert len(source) == len(tokens)
+    tokens = [4, MASK, EOS, DELETE] * 4
+    for seed in range(5):
+        result, source = substitute(tokens, seed, 0.5)
+        assert (result == 5).sum() == 2
+        assert count_words(array(tokens), result, source, SYMBOLS) == (4, 2)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
@@ -129,6 +130,7 @@ def test_counting_tells_deleted_words_from_substituted_ones():
     assert count_words(before, after, source, SYMBOLS) == (4, 1)
     moved, moved_source = array([13, 4, 14, 4, 14, 12]), array([3, 4, 5, 0, 1, 2])
     assert count_words(before, moved, moved_source, SYMBOLS) == (4, 0)
+    assert count_words(array([9]), array([9, 9]), array([0, 0]), SYMBOLS) == (1, 1)
     assert count_words(array([]), array([]), array([]), SYMBOLS) == (0, 0)
 
 

@@ -67,6 +67,11 @@ def test_the_same_table_makes_the_same_bytes(folder):
     assert (folder / "synonyms.npz").read_bytes() == first
 
 
+def test_a_table_takes_the_place_of_another(folder):
+    save(folder, SynonymTable.build({(6,): [(4,)]}, IS_WORD_START))
+    assert load(folder).word_pieces.tolist() == [6]
+
+
 def test_the_file_has_the_permissions_of_any_other(folder):
     (folder / "other").write_text("")
     modes = [stat.S_IMODE(os.stat(folder / name).st_mode) for name in ("other", "synonyms.npz")]
@@ -112,6 +117,15 @@ def test_altered_files_load_the_same_or_are_refused(folder):
             assert all((getattr(table, name) == getattr(TABLE, name)).all() for name in ARRAYS)
             outcomes.add("same")
     assert "refused" in outcomes
+
+
+@pytest.mark.parametrize(("offset", "flags"), [(8, 1), (10, 99)])
+def test_encrypted_and_unknown_compression_are_refused(folder, offset, flags):
+    whole = bytearray((folder / "synonyms.npz").read_bytes())
+    central = whole.index(b"PK\x01\x02")  # the first entry of the archive's directory
+    whole[central + offset] = flags
+    (folder / "synonyms.npz").write_bytes(whole)
+    refused(folder, "not a whole synonym table .*(password|compression)")
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"\x80\x04K\x05."])

@@ -125,6 +125,15 @@ def test_what_is_the_word_itself_or_stands_twice_or_is_empty_is_left_out():
     assert report.without_alternatives == 2
 
 
+def test_forms_that_a_tokenizer_does_not_tell_apart_are_one():
+    class Uncased(ChunkTokenizer):
+        def encode(self, text):
+            return super().encode(text.lower())
+
+    rows, _ = build({"cat": ["CAT", "Dog"]}, "cat dog", tokenizer=Uncased())
+    assert rows == {"\u2581cat": ["\u2581dog"]}
+
+
 def test_at_most_the_first_known_alternatives_are_kept():
     rows, _ = build({"cat": ["cow", "dog", "kitten"]}, CASES, max_alternatives=1)
     assert rows["\u2581cat"] == ["\u2581dog"]
