@@ -51,7 +51,7 @@ def test_recomputed_chunks_are_kept_chunks_with_dropout(data_bin: Path, monkeypa
 
 
 def test_chunks_bound_what_is_kept(data_bin: Path) -> None:
-    """What autograd saves must not grow with the rows: vectors alone are kept for each."""
+    """What autograd saves must not grow with the rows, of which only the vectors are kept."""
 
     def saved(rows: int, chunk_size: str) -> int:
         trainer, _ = build(data_bin, "--encode-chunk-size", chunk_size)

@@ -1,0 +1,251 @@
+"""A user's command lines, as subprocesses: train, resume, hydra, two workers, fine-tuning, stock checkpoints."""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import ROOT, run, tool
+
+pytestmark = pytest.mark.slow
+
+RUN = (
+    *(
+        "--user-dir",
+        "fairseq_clear",
+        "--task",
+        "clear_lm",
+        "--arch",
+        "clear_roberta_tiny",
+        "--criterion",
+        "clear_nt_xent",
+    ),
+    *("--sample-break-mode", "eos", "--tokens-per-sample", "32", "--augment", "del-word", "--pooling", "mean", "--cpu"),
+    *("--optimizer", "adam", "--lr", "1e-3", "--lr-scheduler", "polynomial_decay", "--total-num-update", "100"),
+    *("--batch-size", "8", "--log-format", "json", "--log-interval", "1", "--no-epoch-checkpoints"),
+)
+
+
+def train(data: Path, folder: Path, *flags: str, check: bool = True) -> Any:
+    """A run of fairseq-train; later flags win."""
+    return run(*tool("train"), data, *RUN, "--save-dir", folder, *flags, check=check)
+
+
+def numbers(result: Any, kind: str = "train_inner") -> list[dict[str, Any]]:
+    """What was logged, line by line."""
+    lines = re.findall(rf"\| {kind} \| (\{{.*\}})", result.stdout + result.stderr)
+    return [json.loads(line) for line in lines]
+
+
+def checkpoint(folder: Path) -> dict[str, Any]:
+    return torch.load(folder / "checkpoint_last.pt", weights_only=False)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality to the bit of nested state."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return torch.equal(one, other) if torch.is_tensor(one) else one == other
+
+
+def state(folder: Path) -> list[Any]:
+    """All that decides how a run goes on."""
+    saved = checkpoint(folder)
+    return [saved["model"], saved["last_optimizer_state"], saved["extra_state"]["train_iterator"]]
+
+
+PRECISIONS: dict[str, tuple[str, ...]] = {
+    "float32": (),
+    "bf16": ("--bf16",),
+    "fp16": ("--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", "4"),
+}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_resumed_is_uninterrupted(precision: str, data_bin: Path, tmp_path: Path) -> None:
+    # 120 sentences in batches of 8 at update frequency 2: 8 updates an epoch, so 5 is in the middle of one.
+    flags = (*PRECISIONS[precision], "--update-freq", "2", "--num-workers", "2")
+    straight = train(data_bin, tmp_path / "straight", *flags, "--max-update", "11")
+    train(data_bin, tmp_path / "resumed", *flags, "--max-update", "5")
+    halfway = state(tmp_path / "resumed")
+    assert halfway[2]["iterations_in_epoch"] == 10
+    resumed = train(data_bin, tmp_path / "resumed", *flags, "--max-update", "11")
+    assert same(state(tmp_path / "straight"), state(tmp_path / "resumed"))
+    assert not same(state(tmp_path / "straight")[0], halfway[0])
+    assert numbers(straight)[-1]["loss"] == numbers(resumed)[-1]["loss"]
+
+
+def test_half_precision_resumes_from_masters_not_from_rounded_weights(data_bin: Path, tmp_path: Path) -> None:
+    train(data_bin, tmp_path / "run", "--bf16", "--max-update", "3")
+    path = tmp_path / "run" / "checkpoint_last.pt"
+    saved = checkpoint(tmp_path / "run")
+    masters = saved["last_optimizer_state"].pop("clear_fp32_masters")
+    assert all(master.dtype == torch.float32 for master in masters)
+    assert any(not torch.equal(master, master.bfloat16().float()) for master in masters)
+    torch.save(saved, path)
+    rounded = train(data_bin, tmp_path / "run", "--bf16", "--max-update", "4")
+    assert "holds no float32 master weights" in rounded.stdout + rounded.stderr
+
+
+def test_the_loss_falls_and_views_are_told_apart(data_bin: Path, tmp_path: Path) -> None:
+    result = train(
+        data_bin, tmp_path / "run", "--augment", "del-word:ratio=0.3", "--max-update", "60", "--max-epoch", "9"
+    )
+    losses = [float(line["train_loss"]) for line in numbers(result, "train")]
+    contrastive = [float(line["train_contrastive_accuracy"]) for line in numbers(result, "train")]
+    assert losses[-1] < losses[0] - 0.5
+    assert contrastive[-1] > contrastive[0] + 0.1
+    assert {"valid_contrastive_loss", "valid_mlm_loss", "valid_ppl"} <= numbers(result, "valid")[-1].keys()
+
+
+@pytest.mark.parametrize("backend", ["legacy_ddp", "pytorch_ddp"])
+def test_two_workers_under_torchrun(backend: str, data_bin: Path, tmp_path: Path) -> None:
+    # 120 sentences in batches of 8 are 15 batches: one worker runs out first.
+    launcher = tmp_path / "launch.py"
+    launcher.write_text(
+        "import os, sys\n"
+        "sys.argv += ['--distributed-rank', os.environ['RANK']]\n"
+        "from fairseq_cli.train import cli_main\n"
+        "cli_main()\n"
+    )
+    rendezvous = f"--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-id={os.getpid()}{backend}".split()
+    result = run(
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *rendezvous, launcher, data_bin, *RUN),
+        *("--save-dir", tmp_path / "run", "--update-freq", "4", "--max-epoch", "2", "--ddp-backend", backend),
+        *("--distributed-init-method", "env://", "--distributed-no-spawn", "--distributed-world-size", "2"),
+        *("--distributed-backend", "gloo"),
+    )
+    train_lines = numbers(result, "train_inner")
+    assert max(float(line["negatives_per_query"]) for line in train_lines) == 30
+    assert checkpoint(tmp_path / "run")["extra_state"]["train_iterator"]["epoch"] == 3
+
+
+def test_hydra_and_command_line_are_one_run(data_bin: Path, tmp_path: Path) -> None:
+    train(data_bin, tmp_path / "flags", "--max-update", "3", "--disable-validation")
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "run.yaml").write_text(f"""# @package _group_
+common: {{user_dir: {ROOT / "fairseq_clear"}, cpu: true, log_format: json, log_interval: 1}}
+task: {{_name: clear_lm, data: {data_bin}, sample_break_mode: eos, tokens_per_sample: 32, augment: del-word}}
+model: {{_name: clear_roberta_tiny, pooling: mean}}
+criterion: {{_name: clear_nt_xent}}
+dataset: {{batch_size: 8, disable_validation: true}}
+optimizer: {{_name: adam}}
+lr_scheduler: {{_name: polynomial_decay, total_num_update: 100}}
+optimization: {{lr: [0.001], max_update: 3}}
+checkpoint: {{save_dir: {tmp_path / "hydra"}, no_epoch_checkpoints: true}}
+""")
+    run(
+        *(sys.executable, "-c", "from fairseq_cli.hydra_train import cli_main; cli_main()"),
+        *("--config-dir", config, "--config-name", "run", f"hydra.run.dir={tmp_path / 'outputs'}"),
+    )
+    assert same(state(tmp_path / "flags"), state(tmp_path / "hydra"))
+    run(
+        *(sys.executable, "-c", "from fairseq_cli.hydra_train import cli_main; cli_main()"),
+        *("--config-dir", config, "--config-name", "run", f"hydra.run.dir={tmp_path / 'outputs'}"),
+        *('task.augment="del-span:spans=2,ratio=0.1"', f"checkpoint.save_dir={tmp_path / 'override'}"),
+    )
+    assert not same(state(tmp_path / "flags")[0], state(tmp_path / "override")[0])
+
+
+def test_validate(data_bin: Path, tmp_path: Path) -> None:
+    trained = train(data_bin, tmp_path / "run", "--max-update", "3")
+    result = run(
+        *(
+            *tool("validate"),
+            data_bin,
+            "--user-dir",
+            "fairseq_clear",
+            "--task",
+            "clear_lm",
+            "--cpu",
+            "--batch-size",
+            "8",
+        ),
+        *("--path", tmp_path / "run" / "checkpoint_last.pt", "--log-format", "json", "--valid-subset", "valid"),
+    )
+    again = json.loads(re.findall(r"\| valid \| (\{.*\})", result.stdout + result.stderr)[-1])
+    before = numbers(trained, "valid")[-1]
+    assert float(again["valid_loss"]) == pytest.approx(float(before["valid_loss"]), abs=2e-3)
+
+
+def test_stock_checkpoints_start_ours_and_ours_start_stock_tasks(data_bin: Path, tmp_path: Path) -> None:
+    stock = (
+        *("--task", "masked_lm", "--arch", "roberta_base", "--criterion", "masked_lm", "--encoder-layers", "2"),
+        *("--encoder-embed-dim", "128", "--encoder-ffn-embed-dim", "512", "--encoder-attention-heads", "2", "--cpu"),
+        *(
+            "--max-positions",
+            "32",
+            "--tokens-per-sample",
+            "32",
+            "--sample-break-mode",
+            "complete",
+            "--optimizer",
+            "adam",
+        ),
+        *("--lr", "1e-3", "--batch-size", "8", "--max-update", "2", "--disable-validation", "--no-epoch-checkpoints"),
+    )
+    run(*tool("train"), data_bin, *stock, "--save-dir", tmp_path / "stock")
+    path = tmp_path / "stock" / "checkpoint_last.pt"
+    first = train(data_bin, tmp_path / "ours", "--finetune-from-model", str(path), "--max-update", "1", "--lr", "1e-9")
+    assert "the checkpoint has no <del>" in first.stdout + first.stderr
+    mine, theirs = checkpoint(tmp_path / "ours")["model"], checkpoint(tmp_path / "stock")["model"]
+    key = "encoder.sentence_encoder.layers.1.fc1.weight"
+    torch.testing.assert_close(mine[key], theirs[key], atol=1e-6, rtol=0)
+
+    folder = tmp_path / "labelled"
+    for part in ("input0", "label"):
+        (folder / part).mkdir(parents=True)
+    texts = (data_bin.parent / "train.txt").read_text().split("\n")
+    texts = [text for text in texts if text][:40]
+    (folder / "texts").write_text("\n".join(texts) + "\n")
+    (folder / "labels").write_text("\n".join(str(len(text) % 2) for text in texts) + "\n")
+    for part, name, dictionary in (("input0", "texts", ("--srcdict", data_bin / "dict.txt")), ("label", "labels", ())):
+        for split in ("train", "valid"):
+            known = dictionary or (() if split == "train" else ("--srcdict", folder / part / "dict.txt"))
+            extra = ("--only-source", f"--{split}pref", folder / name, "--destdir", folder / part, "--workers", "1")
+            run(*tool("preprocess"), *extra, *known)
+    tuned = run(
+        *(*tool("train"), folder, "--user-dir", "fairseq_clear", "--task", "sentence_prediction", "--num-classes", "2"),
+        *(
+            "--arch",
+            "clear_roberta_tiny",
+            "--criterion",
+            "sentence_prediction",
+            "--init-token",
+            "0",
+            "--max-positions",
+            "32",
+        ),
+        *("--restore-file", tmp_path / "ours" / "checkpoint_last.pt", "--reset-optimizer", "--reset-dataloader"),
+        *("--reset-meters", "--optimizer", "adam", "--lr", "1e-3", "--batch-size", "8", "--max-epoch", "2", "--cpu"),
+        *("--save-dir", tmp_path / "tuned", "--no-epoch-checkpoints", "--log-format", "json"),
+    )
+    assert "last vocabulary row is dropped" in tuned.stdout + tuned.stderr
+    assert numbers(tuned, "valid")
+
+
+def test_a_mistake_exits_with_2_and_one_line(data_bin: Path, tmp_path: Path) -> None:
+    result = train(data_bin, tmp_path / "run", "--augment", "del-wrod", check=False)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stdout + result.stderr
+    assert "del-word" in result.stdout + result.stderr
+    assert not (tmp_path / "run" / "checkpoint_last.pt").exists()
+
+
+def test_baselines_train_too(data_bin: Path, tmp_path: Path) -> None:
+    for name, flags in {
+        "roberta": ("--criterion", "masked_lm"),
+        "double mlm": ("--contrastive-weight", "0", "--mlm-copies", "2"),
+        "simcse": ("--augment", "none", "--mlm-weight", "0", "--projection-layers", "1"),
+        "mixture": ("--augment", "del-word/reorder+del-span", "--encode-chunk-size", "3"),
+    }.items():
+        result = train(data_bin, tmp_path / name, *flags, "--max-update", "2")
+        assert len(numbers(result)) == 2, name
