@@ -9,7 +9,7 @@ from setuptools import find_packages, setup
 
 HF = ["transformers>=4.40", "tokenizers>=0.19", "safetensors>=0.4"]
 EVAL = ["scikit-learn>=1.3", "scipy>=1.10", "matplotlib>=3.7"]
-TEST = [*EVAL, "pytest>=8", "hypothesis>=6.100"]
+TEST = [*EVAL, "sentencex>=1.0.20", "pytest>=8", "hypothesis>=6.100"]
 
 setup(
     name="fairseq_clear",
@@ -31,6 +31,7 @@ setup(
     extras_require={
         "eval": EVAL,
         "hf": HF,
+        "split": ["sentencex>=1.0.20"],
         "test": TEST,
         "dev": [*TEST, "ruff>=0.6", "mypy>=1.10"],
     },

@@ -10,11 +10,13 @@ import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import best_fitting_int_dtype
+from numpy.typing import NDArray
 
 from fairseq_clear.data.tokenizer import Tokenizer
 from fairseq_clear.preparation.workers import worker_pool
@@ -122,7 +124,7 @@ def join_datasets(prefixes: Sequence[Path], dest: Path) -> None:
             _with(prefix, ".bin").unlink()
 
 
-def count_ids(prefix: Path, vocabulary: int) -> np.ndarray:
+def count_ids(prefix: Path, vocabulary: int) -> NDArray[np.int64]:
     """Return how often each id occurs in a dataset: int64 of shape (vocabulary,)."""
     kind = np.dtype(best_fitting_int_dtype(vocabulary))
     counts = np.zeros(vocabulary, dtype=np.int64)
@@ -136,7 +138,7 @@ def _with(prefix: Path, suffix: str) -> Path:
     return prefix.with_name(prefix.name + suffix)
 
 
-def _id_type(header: bytes) -> np.dtype:
+def _id_type(header: bytes) -> np.dtype[Any]:
     from fairseq.data.indexed_dataset import _code_to_dtype
 
     return np.dtype(_code_to_dtype[header[-1]])
@@ -148,5 +150,5 @@ def _line_count(index: Path) -> int:
         return int(struct.unpack("<Q", stream.read(8))[0])
 
 
-def _line_sizes(index: Path) -> np.ndarray:
+def _line_sizes(index: Path) -> NDArray[np.int32]:
     return np.fromfile(index, dtype=np.int32, count=_line_count(index), offset=INDEX_HEADER_BYTES + 8)

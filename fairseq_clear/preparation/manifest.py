@@ -11,11 +11,12 @@ from typing import Any
 
 import fairseq
 
+from fairseq_clear import __version__
 from fairseq_clear.data.tokenizer import CLEAR_FORMAT, CLEAR_JSON
 from fairseq_clear.preparation.settings import PrepareSettings, SplitCounts
 from fairseq_clear.preparation.staging import TextParts
 
-PACKAGES = ("fairseq_clear", "numpy", "sentencepiece", "sentencex", "torch")
+PACKAGES = ("numpy", "sentencepiece", "sentencex", "torch")
 
 
 def content_hash(train: TextParts, valid: TextParts) -> str:
@@ -69,7 +70,7 @@ def write_manifests(
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, fairseq and the packages that shape the result, where installed."""
-    found = {"python": platform.python_version(), "fairseq": str(fairseq.__version__)}
+    found = {"python": platform.python_version(), "fairseq_clear": __version__, "fairseq": str(fairseq.__version__)}
     for package in PACKAGES:
         try:
             found[package] = version(package)

@@ -13,6 +13,7 @@ from itertools import repeat
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fairseq_clear.data.tokenizer import TOKENIZERS
@@ -117,14 +118,14 @@ def _stage(settings: PrepareSettings, inputs: list[CorpusFile], valid: list[Corp
         held_out = choose_documents(staged.documents, chosen, _random(settings.seed, HOLD_OUT_STREAM))
     if training_documents < settings.shards:
         raise UserError(f"--shards {settings.shards}: more than the {training_documents} training documents")
-    total = staged.bytes + (staged_valid.bytes if staged_valid else 0)
+    total = staged.size + (staged_valid.size if staged_valid else 0)
     size = min(max(total // (settings.workers * PARTS_PER_WORKER), MIN_PART_BYTES), MAX_PART_BYTES)
     train = [TextParts(work / f"train{shard}", size) for shard in range(settings.shards)]
     target = TextParts(work / "valid", size)
     sample = None
     if settings.trains_tokenizer:
         budget = settings.spm_sample_mb * 1e6
-        sample = Sample(work / "sample.txt", staged.bytes, budget, _random(settings.seed, SAMPLE_STREAM))
+        sample = Sample(work / "sample.txt", staged.size, budget, _random(settings.seed, SAMPLE_STREAM))
     deal_out(staged, train, target, held_out, sample)
     staged.path.unlink()
     if staged_valid is not None:
@@ -150,7 +151,7 @@ def _build(settings: PrepareSettings, texts: Texts, folder: Path, work: Path, be
     hashes = [content_hash(train, texts.valid) for train in texts.train]
     splits = {shard / "train": train.parts for shard, train in zip(folders, texts.train, strict=True)}
     splits[folders[0] / "valid"] = texts.valid.parts
-    text_bytes = texts.valid.bytes + sum(train.bytes for train in texts.train)
+    text_bytes = texts.valid.size + sum(train.size for train in texts.train)
     with _progress_bar("binarizing", text_bytes) as progress:
         binarize_parts(splits, tokenizer, dictionary, settings.workers, progress)
 
@@ -174,7 +175,7 @@ def _build(settings: PrepareSettings, texts: Texts, folder: Path, work: Path, be
     return PrepareReport(settings.dest, total, len(dictionary), seconds)
 
 
-def _counts(text: TextParts, ids: np.ndarray, unknown: int) -> SplitCounts:
+def _counts(text: TextParts, ids: NDArray[np.int64], unknown: int) -> SplitCounts:
     return SplitCounts(text.documents, text.sentences, int(ids.sum()), int(ids[unknown]))
 
 

@@ -19,12 +19,12 @@ BUFFER_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Staged:
-    """A canonical text file and its size."""
+    """A canonical text file; ``size`` is in bytes."""
 
     path: Path
     documents: int
     sentences: int
-    bytes: int
+    size: int
 
 
 def stage_lines(lines: Iterable[str], path: Path, what: str) -> Staged:
@@ -58,7 +58,7 @@ class TextParts:
     part_bytes: int
     documents: int = 0
     sentences: int = 0
-    bytes: int = 0
+    size: int = 0
     parts: list[Path] = field(default_factory=list)
     digest: Any = field(default_factory=hashlib.sha256)
     _stream: IO[bytes] | None = None
@@ -82,7 +82,7 @@ class TextParts:
             self._stream = open(self.parts[-1], "wb", BUFFER_BYTES)  # noqa: SIM115  # closed by close()
         self._stream.write(line)
         self.digest.update(line)
-        self.bytes += len(line)
+        self.size += len(line)
 
     def close(self) -> None:
         """Close the part being written."""
@@ -131,15 +131,16 @@ def deal_out(
     """
     choices = iter(held_out)
     with open(staged.path, "rb", BUFFER_BYTES) as stream, ExitStack() as stack:
-        for closing in [*train, *([valid] if valid is not None else []), *([sample] if sample is not None else [])]:
-            stack.callback(closing.close)
+        for written in (*train, valid, sample):
+            if written is not None:
+                stack.callback(written.close)
         target: TextParts | None = None
         for line in stream:
             if line == b"\n":
                 target = None
                 continue
             if target is None:
-                target = valid if next(choices) else min(train, key=lambda parts: parts.bytes)
+                target = valid if next(choices) else min(train, key=lambda parts: parts.size)
                 assert target is not None
                 target.start_document()
             target.add(line)

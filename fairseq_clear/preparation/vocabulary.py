@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fairseq.data import Dictionary
 
@@ -33,7 +34,7 @@ def train_sentencepiece(sample: Path, model: Path, settings: PrepareSettings) ->
         UserError: the vocabulary is larger than the text supports or too small for its characters; says the bound.
     """
     # the sample was drawn by our seed; sentencepiece sees all of it and draws nothing
-    options = {
+    options: dict[str, Any] = {
         "vocab_size": settings.vocab_size,
         "model_type": settings.spm_model_type,
         "byte_fallback": settings.byte_fallback,
@@ -48,7 +49,7 @@ def train_sentencepiece(sample: Path, model: Path, settings: PrepareSettings) ->
     model.write_bytes(run_in_process(_train, str(sample), options))
 
 
-def _train(sample: str, options: dict[str, object]) -> bytes:
+def _train(sample: str, options: dict[str, Any]) -> bytes:
     from sentencepiece import SentencePieceTrainer
 
     written = io.BytesIO()
@@ -57,7 +58,7 @@ def _train(sample: str, options: dict[str, object]) -> bytes:
         try:
             SentencePieceTrainer.train(sentence_iterator=lines, model_writer=written, **options)
         except RuntimeError as error:
-            raise UserError(explain_trainer(str(error), int(str(options["vocab_size"])))) from None
+            raise UserError(explain_trainer(str(error), int(options["vocab_size"]))) from None
     return written.getvalue()
 
 
