@@ -42,7 +42,7 @@ class PrepareSettings:
     vocab_size: int = 32000
     spm_model_type: str = "unigram"
     byte_fallback: bool = True
-    spm_sample_mb: float = 100.0
+    spm_sample_mb: float = 50.0
     spm_model: Path | None = None
     gpt2_encoder_json: Path | None = None
     gpt2_vocab_bpe: Path | None = None
