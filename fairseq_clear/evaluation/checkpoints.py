@@ -3,6 +3,8 @@
 import argparse
 import logging
 import pickle
+import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 # A stock RoBERTa checkpoint states no pooling. Its [CLS] vector was trained for nothing, the mean is a fair start.
 STOCK_POOLING = "mean"
 # What torch.load and fairseq raise on a file that is cut short, or no checkpoint of fairseq at all.
+_NO_CHECKPOINT = "not a whole checkpoint of fairseq-train"
 _DAMAGE = (RuntimeError, EOFError, KeyError, AttributeError, TypeError, ValueError, IndexError, OmegaConfBaseException)
 
 
@@ -93,20 +96,27 @@ def _read(path: Path) -> tuple[dict[str, Any], argparse.Namespace]:
         what = "is a folder, name the .pt file in it" if path.is_dir() else "no such checkpoint"
         raise UserError(f"{path}: {what}; fairseq-train writes them to --save-dir")
     try:
-        state: dict[str, Any] = load_checkpoint_to_cpu(str(path))
+        with warnings.catch_warnings():
+            # fairseq turns the settings of old checkpoints into new ones by calls that hydra has since renamed
+            warnings.filterwarnings("ignore", category=UserWarning)
+            state: dict[str, Any] = load_checkpoint_to_cpu(str(path))
         model = state["cfg"].model
         if OmegaConf.is_config(model):
             model = argparse.Namespace(**OmegaConf.to_container(model, resolve=True))
         state["model"].keys  # noqa: B018  (what follows cannot do without)
     except pickle.UnpicklingError as error:
+        # torch's own message advises to turn the check off
+        refused = re.search(r"GLOBAL (\S+)", str(error))
+        if refused is None:
+            raise UserError(f"{path}: {_NO_CHECKPOINT}") from None
         raise UserError(
-            f"{path}: holds more than weights and settings, which could run code, or is no checkpoint ({_one_line(error)}); "
+            f"{path}: holds a {refused[1]}, which is neither weights nor settings and could run code; "
             "give a checkpoint of fairseq-train"
         ) from None
     except OSError as error:
         raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
     except _DAMAGE as error:
-        raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({_one_line(error)})") from None
+        raise UserError(f"{path}: {_NO_CHECKPOINT} ({_one_line(error)})") from None
     return state, model
 
 

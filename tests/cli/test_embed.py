@@ -1,0 +1,101 @@
+"""``fairseq-clear embed`` as a user types it."""
+
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fairseq_clear.cli.main import main
+from fairseq_clear.data.tokenizer import WhitespaceTokenizer
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from tests.conftest import WORDS, run, sentences
+
+TEXTS = ["", *sentences(25, seed=4), " ".join(WORDS[:40])]
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("\n".join(TEXTS) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def encoder(checkpoint, data_bin):
+    return SentenceEncoder.from_pretrained(checkpoint, data_bin, tokenizer=WhitespaceTokenizer())
+
+
+@pytest.fixture
+def flags(checkpoint, data_bin):
+    return ["--checkpoint", str(checkpoint), "--data-bin", str(data_bin), "--tokenizer", "whitespace"]
+
+
+def test_rows_are_the_lines_vectors(source, tmp_path, flags, encoder, capsys):
+    output = tmp_path / "out.npy"
+    assert main(["embed", str(source), *flags, "--output", str(output)]) == 0
+    expected = encoder.encode(TEXTS)
+    np.testing.assert_allclose(np.load(output), expected, atol=1e-6)
+    out, err = capsys.readouterr()
+    assert out.startswith(f"{len(TEXTS)} sentences, dimension 32; 1 cut at the model's length; 0.00% unknown tokens; ")
+    assert out.endswith(f"pooling mean; wrote {output}\n") and out.count("\n") == 1
+    assert err == ""
+    options = ["--pooling", "first-last", "--normalize", "--batch-size", "2", "--overwrite"]
+    assert main(["embed", str(source), *flags, "--output", str(output), *options]) == 0
+    again = np.load(output)
+    np.testing.assert_allclose(again, encoder.encode(TEXTS, 7, "first-last", normalize=True), atol=1e-5)
+    assert not np.allclose(again, expected, atol=1e-2)
+
+
+def test_json_lines_by_pipe(flags, encoder, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO("\n".join(TEXTS).encode())))
+    assert main(["embed", "-", *flags]) == 0
+    out, err = capsys.readouterr()
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [record["text"] for record in records] == TEXTS
+    np.testing.assert_allclose([record["embedding"] for record in records], encoder.encode(TEXTS), atol=1e-6)
+    assert err.startswith(f"{len(TEXTS)} sentences") and "wrote" not in err
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"\xff")))
+    assert main(["embed", "-", *flags]) == 2
+    assert "error: standard input:1: byte 0xff" in capsys.readouterr().err
+
+
+def test_mistakes_are_one_line_and_write_nothing(source, tmp_path, flags, capsys):
+    existing = tmp_path / "old.npy"
+    existing.write_text("old")
+    fine = ["embed", str(source), *flags]
+    output = str(tmp_path / "out.npy")
+    (tmp_path / "bad.txt").write_bytes(b"a\n\xff\n")
+    before = sorted(tmp_path.iterdir())
+    plain = [flag for flag in fine if flag not in ("--tokenizer", "whitespace")]
+    for arguments, message in [
+        ([*fine, "--output", str(existing)], "exists already; add --overwrite"),
+        ([*fine, "--output", str(tmp_path / "out.csv")], "unknown suffix"),
+        ([*fine, "--output", output, "--batch-size", "0"], "--batch-size 0: must be 1 or more"),
+        ([*fine, "--output", output, "--pooling", "best"], "no such pooling"),
+        ([*fine, "--output", output, "--device", "abacus"], "no such device"),
+        ([*fine, "--output", output, "--checkpoint", str(existing)], "not a whole checkpoint"),
+        ([*fine, "--output", output, "--data-bin", str(tmp_path)], "has no dict.txt"),
+        ([*fine, "--output", output, "--tokenizer", "absent.model"], "cannot read this sentencepiece model"),
+        ([*plain, "--output", output], "add --tokenizer whitespace"),
+        (["embed", str(tmp_path / "bad.txt"), *flags, "--output", output], "bad.txt:2: byte 0xff"),
+        (["embed", str(tmp_path / "absent.txt"), *flags, "--output", output], "cannot read it"),
+    ]:
+        assert main(arguments) == 2, arguments
+        out, err = capsys.readouterr()
+        assert err.startswith("fairseq-clear embed: error: ") and message in err, err
+        assert err.count("\n") == 1 and out == ""
+        assert sorted(tmp_path.iterdir()) == before and existing.read_text() == "old"
+
+
+@pytest.mark.slow
+def test_in_a_process_of_its_own(source, tmp_path, flags, encoder):
+    output = tmp_path / "out.npy"
+    command = (sys.executable, "-m", "fairseq_clear.cli", "embed", source, *flags, "--output", output)
+    done = run(*command)
+    assert done.stdout.startswith(f"{len(TEXTS)} sentences") and done.stderr == ""
+    np.testing.assert_allclose(np.load(output), encoder.encode(TEXTS), atol=1e-6)
+    refused = run(*command, check=False)
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and "--overwrite" in refused.stderr

@@ -1,0 +1,272 @@
+"""SentenceEncoder on checkpoints that fairseq-train wrote: ours, stock RoBERTa's, and what is none."""
+
+import json
+import logging
+import shutil
+from argparse import Namespace
+
+import numpy as np
+import pytest
+import torch
+from fairseq import checkpoint_utils
+
+from fairseq_clear.data.tokenizer import SentencePieceTokenizer, WhitespaceTokenizer
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear.models.encoding import evaluating
+from tests.conftest import WORDS, run, sentences, tool
+
+TEXTS = ["", *sentences(30, seed=9)]
+TOKENIZER = WhitespaceTokenizer()
+
+
+@pytest.fixture(scope="module")
+def stock(data_bin, tmp_path_factory):
+    """A checkpoint of stock fairseq, which knows nothing of the plugin."""
+    folder = tmp_path_factory.mktemp("stock")
+    run(
+        *(*tool("train"), data_bin, "--save-dir", folder, "--cpu", "--task", "masked_lm", "--criterion", "masked_lm"),
+        *(
+            "--arch",
+            "roberta_base",
+            "--encoder-layers",
+            "2",
+            "--encoder-embed-dim",
+            "16",
+            "--encoder-ffn-embed-dim",
+            "32",
+        ),
+        *("--encoder-attention-heads", "2", "--tokens-per-sample", "30", "--max-positions", "40", "--max-update", "2"),
+        *("--batch-size", "8", "--optimizer", "adam", "--lr", "0.01", "--disable-validation"),
+    )
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module")
+def encoder(checkpoint, data_bin):
+    return SentenceEncoder.from_pretrained(checkpoint, data_bin, tokenizer=TOKENIZER, device="cpu")
+
+
+def by_fairseq(path, texts, embed):
+    """The oracle: the model as fairseq itself loads it, one text at a time."""
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)])
+    known = task.source_dictionary
+    with evaluating(model):
+        rows = [torch.tensor([[0, *(known.index(word) for word in text.split()), 2]]) for text in texts]
+        return np.array([embed(model, row)[0].numpy() for row in rows])
+
+
+def changed(path, target, change):
+    """A copy of a checkpoint with something changed."""
+    state = torch.load(path)
+    change(state)
+    torch.save(state, target)
+    return target
+
+
+def test_vectors_are_those_of_the_trained_model(encoder, checkpoint):
+    expected = by_fairseq(checkpoint, TEXTS, lambda model, row: model.embed(row))
+    vectors = encoder.encode(TEXTS)
+    assert vectors.dtype == np.float32 and vectors.shape == (len(TEXTS), 32)
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    assert not np.allclose(encoder.encode(TEXTS, pooling="cls"), expected, atol=1e-2)
+
+
+def test_the_conventions_of_sentence_transformers(encoder):
+    vectors = encoder.encode(TEXTS, batch_size=3, normalize=True)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    one = encoder.encode(TEXTS[4], normalize=True)
+    assert one.shape == (32,)
+    np.testing.assert_allclose(one, vectors[4], atol=1e-5)
+    assert encoder.encode([TEXTS[4]]).shape == (1, 32) and encoder.encode([]).shape == (0, 32)
+    np.testing.assert_allclose(encoder.encode(TEXTS[::-1], 1, "max")[::-1], encoder.encode(TEXTS, 64, "max"), atol=1e-5)
+    assert not np.allclose(encoder.encode(TEXTS[::-1], 1, "max"), encoder.encode(TEXTS, 64, "max"), atol=1e-2)
+    assert (encoder.encode(np.array(TEXTS)) == encoder.encode(TEXTS)).all()
+
+
+def test_progress_bar_only_on_request(encoder, capsys):
+    encoder.encode(TEXTS)
+    assert capsys.readouterr().err == ""
+    encoder.encode(TEXTS, show_progress_bar=True)
+    assert f"{len(TEXTS)}/{len(TEXTS)}" in capsys.readouterr().err
+
+
+def test_what_it_says_of_itself(encoder, checkpoint, data_bin):
+    assert (encoder.dimension, encoder.max_length, encoder.pooling) == (32, 24, "mean")
+    described = json.loads(json.dumps(encoder.describe()))
+    assert described["checkpoint"] == str(checkpoint) and described["updates"] == 4
+    assert described["architecture"] == "clear_roberta_tiny" and len(described["vocabulary_hash"]) == 64
+    assert {"torch", "numpy", "fairseq", "python", "fairseq_clear"} <= set(described["versions"])
+    other = SentenceEncoder.from_pretrained(checkpoint, data_bin, tokenizer=TOKENIZER, pooling="layer:1")
+    assert other.pooling == other.describe()["pooling"] == "layer:1"
+    np.testing.assert_allclose(other.encode(TEXTS), encoder.encode(TEXTS, pooling="layer:1"), atol=1e-6)
+
+
+def test_long_texts_are_cut_with_one_warning(checkpoint, data_bin, caplog):
+    encoder = SentenceEncoder.from_pretrained(checkpoint, data_bin, tokenizer=TOKENIZER)
+    long = " ".join(WORDS[:40])
+    with caplog.at_level(logging.WARNING, "fairseq_clear"):
+        encoder.encode([long, "", long])
+        assert encoder.truncated == 2 and 0 < encoder.padding_share < 1
+        encoder.max_length = 4
+        encoder.encode([long, WORDS[0]])
+        encoder.encode(WORDS[0])
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [
+        "2 of 3 texts are longer than 24 tokens and were cut",
+        "1 of 2 texts are longer than 4 tokens and were cut",
+    ]
+    assert encoder.truncated == 0
+    encoder.max_length = 25
+    with pytest.raises(UserError, match="maximum length 25: must be 2 to 24"):
+        encoder.encode("a")
+
+
+def test_a_tokenizer_of_other_text_is_noticed(encoder, caplog):
+    with caplog.at_level(logging.WARNING, "fairseq_clear"):
+        encoder.encode(["none of these", f"{WORDS[0]} known"])
+        encoder.encode([f"{WORDS[0]} {WORDS[1]} unknown"])
+    assert [record.getMessage() for record in caplog.records] == [
+        "80 % of the tokens are not in the vocabulary: is WhitespaceTokenizer the tokenizer of the training text?"
+    ]
+
+
+def test_nothing_of_the_training_run_is_needed(encoder, checkpoint, data_bin, tmp_path):
+    def forget(state):
+        state["cfg"]["task"].update(data="/nowhere", synonyms="/nowhere.npz", augment="subs", seed=5)
+        state["cfg"]["model"].data = "/nowhere"
+
+    moved = changed(checkpoint, tmp_path / "moved.pt", forget)
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    shutil.copy(data_bin / "dict.txt", folder)
+    loaded = SentenceEncoder.from_pretrained(moved, folder, tokenizer=TOKENIZER)
+    assert (loaded.encode(TEXTS) == encoder.encode(TEXTS)).all()
+    with pytest.raises(SystemExit):  # as fairseq would load it
+        checkpoint_utils.load_model_ensemble_and_task([str(moved)])
+
+
+def test_other_points_of_the_grid(encoder, checkpoint, data_bin, tmp_path, caplog):
+    def add_key_encoder(state):
+        state["model"]["key_encoder.weight"] = torch.ones(3)
+        del state["model"]["projection_head.layers.0.weight"]
+        state["cfg"]["model"].key_encoder = "momentum"
+
+    path = changed(checkpoint, tmp_path / "other.pt", add_key_encoder)
+    loaded = SentenceEncoder.from_pretrained(path, data_bin, tokenizer=TOKENIZER)
+    assert (loaded.encode(TEXTS) == encoder.encode(TEXTS)).all()
+    assert "key_encoder.weight" in caplog.text
+
+
+@pytest.mark.slow
+def test_stock_roberta_is_pooled_by_the_mean(stock, data_bin, encoder):
+    def mean(model, row):
+        return model.encoder.extract_features(row)[0].mean(1)
+
+    loaded = SentenceEncoder.from_pretrained(stock, data_bin, tokenizer=TOKENIZER)
+    assert (loaded.pooling, loaded.dimension, loaded.max_length) == ("mean", 16, 40)
+    assert loaded.dictionary.index("<del>") == loaded.dictionary.unk()
+    assert encoder.dictionary.index("<del>") == len(encoder.dictionary) - 1
+    expected = by_fairseq(stock, TEXTS, mean)
+    np.testing.assert_allclose(loaded.encode(TEXTS), expected, atol=1e-5)
+    assert not np.allclose(loaded.encode(TEXTS, pooling="cls"), expected, atol=1e-2)
+
+
+@pytest.mark.slow
+def test_checkpoints_of_old_fairseq(stock, data_bin, tmp_path):
+    def age(state):
+        settings = vars(state.pop("cfg")["model"])
+        state["args"] = Namespace(**{**settings, "task": "masked_lm", "criterion": "masked_lm"})
+        names = {"encoder.": "decoder.", ".layernorm_embedding.": ".emb_layer_norm."}
+        for new, old in names.items():
+            for key in list(state["model"]):
+                state["model"][key.replace(new, old, 1)] = state["model"].pop(key)
+        del state["task_state"]
+
+    old = changed(stock, tmp_path / "old.pt", age)
+    assert all(key.startswith("decoder.") for key in torch.load(old)["model"])
+    new, loaded = (SentenceEncoder.from_pretrained(path, data_bin, tokenizer=TOKENIZER) for path in (stock, old))
+    assert (loaded.encode(TEXTS) == new.encode(TEXTS)).all()
+
+
+def test_folders_of_shards(encoder, checkpoint, data_bin, tmp_path):
+    for name in ("shard0", "shard1"):
+        (tmp_path / "bin" / name).mkdir(parents=True)
+        shutil.copy(data_bin / "dict.txt", tmp_path / "bin" / name)
+        clear = {"format": 1, "tokenizer": {"kind": "none", "files": []}}
+        (tmp_path / "bin" / name / "clear.json").write_text(json.dumps(clear))
+    (tmp_path / "bin" / "clear.json").write_text(json.dumps({**clear, "shards": ["shard0", "shard1"]}))
+    for data in (tmp_path / "bin", f"{tmp_path}/bin/shard0:{tmp_path}/bin/shard1"):
+        loaded = SentenceEncoder.from_pretrained(checkpoint, data)  # the tokenizer is on record here
+        assert (loaded.encode(TEXTS) == encoder.encode(TEXTS)).all()
+
+
+class Harmful:
+    """Pickled, it would run code when it is loaded."""
+
+    def __reduce__(self):
+        return (print, ("harm done",))
+
+
+def refuse(message, checkpoint, data_bin, **options):
+    with pytest.raises(UserError, match=message) as caught:
+        SentenceEncoder.from_pretrained(checkpoint, data_bin, **{"tokenizer": TOKENIZER, **options})
+    assert "\n" not in str(caught.value)
+
+
+def test_checkpoints_that_are_none(checkpoint, data_bin, tmp_path, capsys):
+    refuse("absent.pt: no such checkpoint", tmp_path / "absent.pt", data_bin)
+    refuse("is a folder, name the .pt file", tmp_path, data_bin)
+    refuse("dict.txt: not a whole checkpoint", data_bin / "dict.txt", data_bin)
+    (tmp_path / "cut.pt").write_bytes(checkpoint.read_bytes()[:-5000])
+    refuse("cut.pt: not a whole checkpoint", tmp_path / "cut.pt", data_bin)
+    (tmp_path / "empty.pt").write_bytes(b"")
+    refuse("empty.pt: not a whole checkpoint", tmp_path / "empty.pt", data_bin)
+    torch.save({"weights": torch.ones(2)}, tmp_path / "other.pt")
+    refuse("other.pt: not a whole checkpoint", tmp_path / "other.pt", data_bin)
+    refuse("could run code", changed(checkpoint, tmp_path / "h.pt", lambda s: s.update(x=Harmful())), data_bin)
+    assert "harm done" not in capsys.readouterr().out
+
+
+def test_other_architectures(checkpoint, data_bin, tmp_path):
+    def rename(state):
+        state["cfg"]["model"]._name = "transformer_lm_gpt"
+
+    refuse("is a transformer_lm_gpt, not a RoBERTa", changed(checkpoint, tmp_path / "a.pt", rename), data_bin)
+
+    def widen(state):
+        state["cfg"]["model"].encoder_ffn_embed_dim = 128
+
+    refuse("weights do not fit", changed(checkpoint, tmp_path / "b.pt", widen), data_bin)
+
+
+@pytest.mark.slow
+def test_other_vocabularies(checkpoint, stock, data_bin, tmp_path):
+    lines = (data_bin / "dict.txt").read_text().splitlines()
+    for name, kept in {
+        "fewer": lines[:-1],
+        "swapped": [lines[1], lines[0], *lines[2:]],
+        "more": [*lines, "new 1", "newer 1"],
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "dict.txt").write_text("\n".join(kept) + "\n")
+    # of the same size: only the hash that the task left in the checkpoint tells
+    for name in ("fewer", "swapped", "more"):
+        refuse("is not that of .*give the data folder it was trained on", checkpoint, tmp_path / name)
+    unrecorded = changed(checkpoint, tmp_path / "u.pt", lambda state: state.pop("task_state"))
+    refuse(r"its vocabulary \(74 entries", unrecorded, tmp_path / "more")
+    refuse(r"its vocabulary \(73 entries", stock, tmp_path / "more")
+    assert SentenceEncoder.from_pretrained(unrecorded, tmp_path / "swapped", tokenizer=TOKENIZER).dimension == 32
+
+
+def test_other_mistakes(checkpoint, data_bin, tmp_path):
+    refuse(r"clear.json is missing: .* pass tokenizer=", checkpoint, data_bin, tokenizer=None)
+    refuse("there is no folder", checkpoint, tmp_path / "absent")
+    refuse("has no dict.txt", checkpoint, tmp_path)
+    refuse("pooling middle: no such pooling", checkpoint, data_bin, pooling="middle")
+    refuse("layers 0 .* to 2", checkpoint, data_bin, pooling="layer:3")
+    refuse("device abacus: no such device", checkpoint, data_bin, device="abacus")
+    if not torch.cuda.is_available():
+        refuse("device cuda: there are 0 CUDA devices here", checkpoint, data_bin, device="cuda")
+    with pytest.raises(UserError, match="cannot read this sentencepiece model"):
+        SentencePieceTokenizer(tmp_path / "absent.model")
