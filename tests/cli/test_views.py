@@ -1,0 +1,201 @@
+"""``fairseq-clear views`` shows the views that training draws, of every entry of the tables."""
+
+import re
+import shutil
+import sys
+
+import pytest
+
+from fairseq_clear.augmentations import AUGMENTATIONS
+from fairseq_clear.augmentations.synonym_table import SynonymTable
+from fairseq_clear.cli.main import main
+from fairseq_clear.data.synonyms import hash_file, save_synonyms
+from fairseq_clear.data.tokenizer import WhitespaceTokenizer
+from fairseq_clear.data.views import VIEWS
+from fairseq_clear.tasks.clear_lm import ClearLMConfig, ClearLMTask
+from tests.conftest import WORDS, run
+
+# what sources with arguments of their own need; a new source that takes none needs no line here
+SOURCES = {}
+CHAINS = [
+    *AUGMENTATIONS,
+    "none",
+    "subs:ratio=0.5+del-span+reorder",
+    "del-word:ratio=0.4/reorder:pairs=1,ratio=0.2/subs",
+]
+
+
+@pytest.fixture(scope="module")
+def data(data_bin, tmp_path_factory):
+    """The tiny data folder, with a synonym table: most words have the two that follow them, together or alone."""
+    import numpy as np
+
+    folder = tmp_path_factory.mktemp("views") / "bin"
+    shutil.copytree(data_bin, folder)
+    words = range(4, 4 + len(WORDS) - 8)
+    rows = {(word,): [(word + 1,), (word + 1, word + 2)] for word in words}
+    table = SynonymTable.build(rows, np.ones(4 + len(WORDS), np.bool_))
+    found = hash_file(folder / "dict.txt")
+    save_synonyms(folder / "synonyms.npz", table, vocabulary_hash=found, source="test", source_hash="")
+    return folder
+
+
+def training_set(data, **settings):
+    """What fairseq-train iterates over."""
+    task = ClearLMTask.setup_task(ClearLMConfig(data=str(data), **{"seed": 1, "sample_break_mode": "eos", **settings}))
+    task.needs_mlm, task.needs_views = False, True
+    task.load_dataset("train")
+    return task, task.dataset("train")
+
+
+def views_in_training(data, indices, epoch=1, **settings):
+    task, dataset = training_set(data, **settings)
+    dataset.set_epoch(epoch)
+    decode = WhitespaceTokenizer().decode
+    texts = []
+    for index in indices:
+        for instance in dataset[index].instances:
+            views = [[task.dictionary[token] for token in view] for view in (instance.anchor, *instance.positives)]
+            texts += [decode(view[1:-1]).split() for view in views]
+    return texts
+
+
+def unmarked(line):
+    """The words of a printed view, its marks taken away: of ``old -> new`` the new word stays."""
+    return re.sub(r"\S*\u2192|{\+|\+}|\[-|-\]", "", line).split()
+
+
+def printed(output, kind="view"):
+    return [line.split("  ", 2)[2] for line in output.splitlines() if line.startswith(f"  {kind} ")]
+
+
+@pytest.mark.parametrize("source", [SOURCES.get(name, name) for name in VIEWS])
+@pytest.mark.parametrize("augment", CHAINS)
+def test_views_are_those_of_training(data, capsys, source, augment):
+    recipe = ["--views", source, "--augment", augment, "--tokens-per-sample", "300"]
+    assert main(["views", "--data-bin", str(data), *recipe, "--start", "3", "--count", "6", "--epoch", "2"]) == 0
+    output, err = capsys.readouterr()
+    assert err == ""
+    settings = {"views": source, "augment": augment, "tokens_per_sample": 300}
+    expected = views_in_training(data, range(3, 9), epoch=2, **settings)
+    shown = [unmarked(line) for line in printed(output)]
+    assert shown == expected and len(shown) >= 12
+    # the negative controls: another epoch, another seed
+    if augment != "none":
+        assert shown != views_in_training(data, range(3, 9), epoch=1, **settings)
+        assert shown != views_in_training(data, range(3, 9), epoch=2, seed=2, **settings)
+    marks = {"del": "<del>", "reorder": "{+", "subs": "\u2192"}
+    for name, mark in marks.items():
+        assert (mark in "".join(printed(output))) == (name in augment), name
+    assert all(symbol in output for symbol in ("#3\n", "#8\n", " views: ", augment.partition(":")[0].partition("/")[0]))
+
+
+def test_what_is_deleted_stands_in_the_text(data, capsys):
+    main(["views", "--data-bin", str(data), "--augment", "del-span", "--count", "20"])
+    output = capsys.readouterr().out
+    texts, views = printed(output, "text"), printed(output)
+    removed = [re.sub(r"\[-.*?-\]", "<del>", text) for text in texts]
+    assert removed == views and any("<del>" in view for view in views)
+    assert [unmarked(text) for text in texts[::2]] == [unmarked(text) for text in texts[1::2]]
+    share = float(re.search(r"([\d.]+)% of (\d+) tokens deleted, 0.0% moved", output)[1])
+    brackets = [re.findall(r"\[-(.*?)-\]", text) for text in texts]
+    deleted = sum(len(words.split()) for found in brackets for words in found)
+    assert abs(share / 100 - deleted / sum(len(unmarked(text)) for text in texts)) < 1e-3
+
+
+@pytest.mark.parametrize("mode", ["none", "complete"])
+def test_blocks(data, capsys, mode):
+    recipe = ["--sample-break-mode", mode, "--tokens-per-sample", "30", "--augment", "reorder", "--seed", "7"]
+    assert main(["views", "--data-bin", str(data), *recipe, "--index", "2"]) == 0
+    settings = {"sample_break_mode": mode, "tokens_per_sample": 30, "augment": "reorder", "seed": 7}
+    task, dataset = training_set(data, **settings)
+    output = capsys.readouterr().out
+    for line, view in zip(
+        printed(output), [dataset[2].instances[0].anchor, *dataset[2].instances[0].positives], strict=True
+    ):
+        symbols = [task.dictionary[token] for token in view[1:]]
+        assert unmarked(line) == (symbols[:-1] if symbols[-1] == "</s>" else symbols)
+    assert "</s>" in output, "the block joins no sentences"
+
+
+def test_views_that_training_cuts(data, capsys):
+    recipe = {"augment": "subs:ratio=1", "tokens_per_sample": 12}
+    main(
+        ["views", "--data-bin", str(data), "--augment", recipe["augment"], "--tokens-per-sample", "12", "--count", "30"]
+    )
+    shown = printed(capsys.readouterr().out)
+    cut = [line.endswith(" ... (cut at 12 tokens)") for line in shown]
+    assert any(cut) and not all(cut)
+    shown = [unmarked(line.removesuffix(" ... (cut at 12 tokens)")) for line in shown]
+    assert shown == views_in_training(data, range(30), **recipe)
+
+
+def test_shards_take_turns(data, data_bin, tmp_path, capsys):
+    other = tmp_path / "other"
+    shutil.copytree(data_bin, other)
+    for suffix in ("bin", "idx"):
+        shutil.copy(data_bin / f"valid.{suffix}", other / f"train.{suffix}")
+    shown = {}
+    for epoch in ("1", "2"):
+        main(["views", "--data-bin", f"{data}:{other}", "--epoch", epoch])
+        shown[epoch] = printed(capsys.readouterr().out)
+    main(["views", "--data-bin", str(data), "--split", "valid"])
+    assert shown["2"] == printed(capsys.readouterr().out) != shown["1"]
+
+
+def test_typed_text(data, capsys):
+    texts = [" ".join(WORDS[:12]), f"{WORDS[20]} unheard {WORDS[21]}"]
+    assert main(["views", "--data-bin", str(data), "--augment", "del-word:ratio=0.5", "--text", *texts]) == 0
+    output = capsys.readouterr().out
+    assert [" ".join(unmarked(line)) for line in printed(output, "text")] == [
+        *[texts[0]] * 2, *[texts[1].replace("unheard", "<unk>")] * 2
+    ]  # fmt: skip
+    assert all("<del>" in line for line in printed(output)) and "#1\n" in output
+
+
+def test_colour(data, capsys, monkeypatch):
+    command = ["views", "--data-bin", str(data), "--augment", "del-word"]
+    outputs = {}
+    for name, terminal, choice, no_color in [
+        ("pipe", False, "auto", ""),
+        ("terminal", True, "auto", ""),
+        ("refused", True, "auto", "1"),
+        ("never", True, "never", ""),
+        ("always", False, "always", "1"),
+    ]:
+        monkeypatch.setenv("NO_COLOR", no_color)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
+        assert main([*command, "--color", choice]) == 0
+        outputs[name] = capsys.readouterr().out
+    assert outputs["pipe"] == outputs["refused"] == outputs["never"] and "\033" not in outputs["pipe"]
+    assert outputs["terminal"] == outputs["always"]
+    assert re.sub("\033\\[[0-9;]*m", "", outputs["always"]) == outputs["pipe"] != outputs["always"]
+
+
+def test_mistakes_are_one_line(data, data_bin, tmp_path, capsys):
+    fine = ["views", "--data-bin", str(data)]
+    for arguments, message in [
+        ([*fine, "--augment", "shout"], "--augment: there is no 'shout'; choose from"),
+        ([*fine, "--augment", "del-word:ratio=2"], "is not a number from 0 to 1"),
+        ([*fine, "--views", "sideways"], "--views: there is no 'sideways'"),
+        (["views", "--data-bin", str(data_bin), "--augment", "subs"], "no synonym table here"),
+        ([*fine, "--split", "dev"], "Dataset not found: dev"),
+        ([*fine, "--index", "120"], "--index 120: there are 120 texts, 0 to 119"),
+        ([*fine, "--start", "-1"], "--start -1: must be 0 or more"),
+        ([*fine, "--count", "0"], "--count 0: must be 1 or more"),
+        ([*fine, "--epoch", "0"], "--epoch 0: must be 1 or more"),
+        ([*fine, "--text", " "], "--text: only blank text"),
+        (["views", "--data-bin", str(tmp_path)], "has no dict.txt"),
+    ]:
+        assert main(arguments) == 2, arguments
+        out, err = capsys.readouterr()
+        assert err.startswith("fairseq-clear views: error: ") and message in err, err
+        assert err.count("\n") == 1 and out == ""
+
+
+@pytest.mark.slow
+def test_in_a_process_of_its_own(data, capsys):
+    flags = ["--data-bin", str(data), "--augment", "del-span+reorder", "--count", "2"]
+    done = run(sys.executable, "-m", "fairseq_clear.cli", "views", *flags)
+    assert main(["views", *flags]) == 0
+    assert done.stdout == capsys.readouterr().out and done.stderr == ""

@@ -1,0 +1,94 @@
+"""Marked views as lines, to the letter."""
+
+import re
+
+import numpy as np
+import pytest
+
+from fairseq_clear.data.inspection import ViewPrinter, ViewTotals
+from fairseq_clear.data.marking import mark_view
+from fairseq_clear.data.tokenizer import WhitespaceTokenizer
+
+SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>", "the", "quick", "brown", "fox", "runs", "swift", "ly", "<mask>", "<del>"]
+DELETE = SYMBOLS.index("<del>")
+
+
+class Pieces(WhitespaceTokenizer):
+    """Words of pieces: ``ly`` is not a word of its own."""
+
+    def decode(self, symbols):
+        return super().decode(symbols).replace(" ly", "ly")
+
+    def is_word_start(self, symbol):
+        return symbol != "ly"
+
+
+def ids(text):
+    return np.array([SYMBOLS.index(word) for word in f"<s> {text} </s>".split()])
+
+
+def lines(text, view, source, colour=False, shown=None):
+    printer = ViewPrinter(SYMBOLS, Pieces(), colour=colour)
+    tokens = ids(view)
+    marked = mark_view(ids(text), tokens, np.array(source), printer.words, delete=DELETE)
+    return printer.text_line(marked), printer.view_line(marked, shown or len(tokens))
+
+
+@pytest.mark.parametrize(
+    ("text", "view", "source", "expected"),
+    [
+        ("the fox", "the fox", [0, 1, 2, 3], ("the fox", "the fox")),
+        ("the quick fox", "the <del> fox", [0, 1, -1, 3, 4], ("the [-quick-] fox", "the <del> fox")),
+        (
+            "the quick brown fox runs",
+            "<del> fox runs brown",
+            [0, -1, 4, 5, 3, 6],
+            ("[-the quick-] brown fox runs", "<del> fox runs {+brown+}"),
+        ),
+        ("the quick fox", "the swift ly fox", [0, 1, 2, 2, 3, 4], ("the quick fox", "the quick\u2192swiftly fox")),
+        ("the swift ly fox", "the quick fox", [0, 1, 2, 4, 5], ("the swiftly fox", "the swiftly\u2192quick fox")),
+        (
+            "the quick brown fox",
+            "fox runs the swift quick",
+            [0, 4, 3, 1, 2, 2, 5],
+            ("the quick brown fox", "{+fox brown\u2192runs+} the quick\u2192swift quick"),
+        ),
+        ("swift ly fox", "swift <del> fox", [0, 1, -1, 3, 4], ("swift[-ly-] fox", "swift <del> fox")),
+        ("swift ly fox", "<del> ly fox", [0, -1, 2, 3, 4], ("[-swift-]ly fox", "<del> ly fox")),
+        ("the </s> fox <unk>", "the </s> <del> <unk>", [0, 1, 2, -1, 4, 5], ("the </s> [-fox-] <unk>", "the </s> <del> <unk>")),
+        ("", "", [0, 1], ("(empty)", "(empty)")),
+    ],
+)  # fmt: skip
+def test_lines(text, view, source, expected):
+    assert lines(text, view, source) == expected
+
+
+def test_colour_adds_to_the_marks():
+    case = ("the quick brown fox runs", "the <del> runs swift", [0, 1, -1, 5, 4, 6])
+    coloured, plain = lines(*case, colour=True), lines(*case)
+    assert plain == ("the [-quick brown-] fox runs", "the <del> {+runs+} fox\u2192swift")
+    assert [re.sub("\033\\[[0-9;]*m", "", line) for line in coloured] == list(plain)
+    assert coloured[0] == "the \033[9;31m[-quick brown-]\033[0m fox runs"
+    assert "\033[31m<del>\033[0m" in coloured[1] and "\033[33mfox\u2192swift\033[0m" in coloured[1]
+    assert "\033" not in "".join(plain)
+    assert "\033" in ViewPrinter(SYMBOLS, Pieces(), colour=True).legend()
+    assert ViewPrinter(SYMBOLS, Pieces(), colour=False).legend().startswith("[-deleted-]  <del> where")
+
+
+def test_a_view_that_training_cuts():
+    _, view = lines("the quick fox runs", "the quick fox runs", [0, 1, 2, 3, 4, 5], shown=4)
+    assert view == "the quick ... (cut at 4 tokens)"
+
+
+def test_totals():
+    printer, totals = ViewPrinter(SYMBOLS, Pieces(), colour=False), ViewTotals()
+    text = ids("the quick brown fox")
+    unchanged = mark_view(text, text, np.arange(6), printer.words, delete=DELETE)
+    totals.add(unchanged, 6, 0, 0)
+    assert totals.summary().endswith("nothing changed: the model's dropout alone tells such views apart")
+    view, source = ids("runs <del> the"), np.array([0, 4, -1, 1, 5])
+    totals.add(mark_view(text, view, source, printer.words, delete=DELETE), 5, 4, 1)
+    assert totals.summary() == (
+        "2 views: 25.0% of 8 tokens deleted, 12.5% moved, 25.0% of 4 words substituted; "
+        "length of view over length of text 0.917"
+    )
