@@ -42,7 +42,7 @@ def test_sentencepiece_round_trip_is_its_normalisation(spm_file: Path, text: str
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=30).map(str.strip))
+@given(st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=30) | st.just(" the "))
 def test_gpt2_round_trip_is_exact(gpt2: Gpt2Tokenizer, text: str) -> None:
     assert gpt2.decode(gpt2.encode(text)) == text
 

@@ -193,6 +193,14 @@ def test_a_killed_worker_is_reported_and_the_others_end() -> None:
             os.kill(process.pid or 0, 0)
 
 
+def test_workers_obey_the_default_signals(tmp_path: Path) -> None:
+    with output_folder(tmp_path / "d", overwrite=False), worker_pool(2, str, ()) as pool:
+        assert (
+            pool.submit(signal.getsignal, signal.SIGTERM).result() == signal.SIG_DFL != signal.getsignal(signal.SIGTERM)
+        )
+        assert pool.submit(signal.getsignal, signal.SIGINT).result() == signal.SIG_IGN
+
+
 def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 

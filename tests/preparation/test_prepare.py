@@ -218,7 +218,7 @@ def test_gpt2_files_and_a_given_dictionary(corpus: Path, tmp_path: Path) -> None
     assert Dictionary.load(str(tmp_path / "own" / "dict.txt")).symbols[4:] == [str(number) for number in range(260)]
 
     given = tmp_path / "given.txt"  # another order, as roberta.base has, and rows that no text uses
-    given.write_text("".join(f"{number} {1000 - number}\n" for number in reversed(range(260))) + "madeupword0000 0\n")
+    given.write_text("".join(f"{number} {1000 - number}\n" for number in reversed(range(260))) + "madeupword0000 0 \n")
     make(tmp_path / "fit", corpus, gpt2_encoder_json=encoder, gpt2_vocab_bpe=merges, dictionary=given)
     assert (tmp_path / "fit" / "dict.txt").read_bytes() == given.read_bytes()
     assert documents_of(tmp_path / "fit", "train") == train
