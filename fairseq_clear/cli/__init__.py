@@ -6,6 +6,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "fairseq_clear.cli.prepare",
         "turn raw text into a folder that fairseq-train reads: tokenizer, dict.txt, binarized train and valid",
     ),
+    "synonyms": ("fairseq_clear.cli.synonyms", "make the table that --augment subs draws from, for a data folder"),
     "views": (
         "fairseq_clear.cli.views",
         "show what a recipe's views look like as text, with what is deleted, moved or substituted marked",
