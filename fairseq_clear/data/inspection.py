@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -19,12 +19,13 @@ _RESET = "\033[0m"
 
 @dataclass(frozen=True)
 class _Run:
-    """Neighbouring tokens of one fate: ready text, its fate, and whether a word begins with it."""
+    """Neighbouring tokens of one fate: ready text, its fate, and where white space goes."""
 
     text: str
     fate: str
-    begins_word: bool
     moved: bool
+    begins_word: bool
+    space_follows: bool
 
 
 @dataclass
@@ -125,22 +126,23 @@ class ViewPrinter:
             inner = inner[:-1]
         for (fate, is_moved), group in groupby(inner, key=lambda place: (fates[place], bool(moved[place]))):
             places = list(group)
-            text = self._decode(tokens[places])
+            text, space_follows = self._decode(tokens[places])
             kind, _, position = fate.partition(":")
             if kind == "substituted" and marked is not None:
                 old = marked.text[marked.word == marked.word[int(position)]]
-                text = f"{self._decode(old)}\u2192{text}"
-            yield _Run(text, kind, bool(begins[places[0]]), is_moved)
+                text = f"{self._decode(old)[0]}\u2192{text}"
+            yield _Run(text, kind, is_moved, bool(begins[places[0]]), space_follows)
 
     def _line(self, runs: Iterable[_Run]) -> str:
-        line = ""
+        line, space_due = "", False
         for is_moved, group in groupby(runs, key=lambda run: run.moved):
             members = list(group)
-            marked = [self._mark(run) for run in members]
-            gaps = ["", *(" " if run.begins_word else "" for run in members[1:])]
-            span = "".join(gap + text for gap, text in zip(gaps, marked, strict=True))
-            line += " " if line and members[0].begins_word else ""
+            line += " " if line and (space_due or members[0].begins_word) else ""
+            span = self._mark(members[0])
+            for before, run in pairwise(members):
+                span += (" " if before.space_follows or run.begins_word else "") + self._mark(run)
             line += self._paint("{+", "moved") + span + self._paint("+}", "moved") if is_moved else span
+            space_due = members[-1].space_follows
         return line or "(empty)"
 
     def _mark(self, run: _Run) -> str:
@@ -148,13 +150,17 @@ class ViewPrinter:
         kind = "moved" if run.moved and run.fate == "kept" else run.fate
         return self._paint(text, kind)
 
-    def _decode(self, tokens: Tokens) -> str:
-        """The text of tokens; ``</s>`` in mid-text, where a block joins sentences, is shown."""
+    def _decode(self, tokens: Tokens) -> tuple[str, bool]:
+        """The text of tokens, and whether it ends in white space, as after a piece that is nothing else.
+
+        Such a piece alone is shown by its symbol, and so is ``</s>`` in mid-text, where a block joins sentences.
+        """
         parts = []
         for is_silent, group in groupby((self.symbols[token] for token in tokens), key=SILENT_SYMBOLS.__contains__):
             symbols = list(group)
-            parts.append(" ".join(symbols) if is_silent else self.tokenizer.decode(symbols).strip())
-        return " ".join(parts)
+            parts.append(" ".join(symbols) if is_silent else self.tokenizer.decode(symbols) or "".join(symbols))
+        text = " ".join(part if part.isspace() else part.strip() for part in parts)
+        return text.strip() or "".join(self.symbols[token] for token in tokens), parts[-1][-1:].isspace()
 
     def _paint(self, text: str, kind: str) -> str:
         return f"{_COLOURS[kind]}{text}{_RESET}" if self.colour and kind in _COLOURS else text

@@ -92,3 +92,30 @@ def test_totals():
         "2 views: 25.0% of 8 tokens deleted, 12.5% moved, 25.0% of 4 words substituted; "
         "length of view over length of text 0.917"
     )
+
+
+class Underlined(WhitespaceTokenizer):
+    """As sentencepiece: a word begins with a mark, which may be a piece by itself."""
+
+    def decode(self, symbols):
+        return "".join(symbols).replace("\u2581", " ").removeprefix(" ")
+
+    def is_word_start(self, symbol):
+        return symbol.startswith("\u2581")
+
+
+def test_white_space_that_is_a_piece_of_its_own():
+    symbols = ["<s>", "<pad>", "</s>", "\u2581be", "\u2581", "divid", "ed", "\u2581in", "to", "<del>"]
+    printer = ViewPrinter(symbols, Underlined(), colour=False)
+    text = np.array([0, 3, 4, 5, 6, 7, 8, 2])  # be divided into
+
+    def shown(*source):
+        view = np.array([text[place] if place >= 0 else 9 for place in source])
+        marked = mark_view(text, view, np.array(source), printer.words, delete=9)
+        return printer.text_line(marked), printer.view_line(marked, len(view))
+
+    assert shown(*range(8)) == ("be divided into",) * 2
+    assert shown(0, 1, 2, -1, 5, 6, 7) == ("be [-divided-] into", "be <del> into")
+    assert shown(0, 1, -1, 3, 4, 5, 6, 7) == ("be [-\u2581-]divided into", "be <del> divided into")
+    assert shown(0, 1, 2, 3, 4, 6, 5, 7) == ("be divided into", "be divided{+to+} in")
+    assert shown(0, 2, 5, 6, 1, -1, 4, 7) == ("be [-divid-]ed into", "into {+be+} <del> {+ed+}")
