@@ -23,7 +23,6 @@ _DAMAGE = (
     KeyError,
     ValueError,
     TypeError,
-    NotImplementedError,
     RuntimeError,
     zipfile.BadZipFile,
     zlib.error,
