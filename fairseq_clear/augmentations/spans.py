@@ -1,7 +1,5 @@
 """Disjoint spans of equal length, uniformly placed: span deletion and reordering (CLEAR, section 3.3) draw them."""
 
-import math
-
 import numpy as np
 
 from fairseq_clear.augmentations.base import Tokens, round_randomly
@@ -27,15 +25,15 @@ def place_spans(length: int, spans: int, span_length: int, rng: np.random.Genera
 def span_shape(length: int, units: int, ratio: float, per_unit: int, rng: np.random.Generator) -> tuple[int, int]:
     """How many units of ``per_unit`` spans a text gets, and how long the spans are: (units, span length).
 
-    A span has round(ratio * length) tokens. Where that share is under one token spans are single tokens and units
-    fewer, rounded randomly, so that the expected number of tokens in spans is still units * per_unit * ratio *
-    length. Units that do not fit are left out.
+    A span has ratio * length tokens, rounded randomly. Where that share is under one token spans are single tokens and
+    units fewer, rounded randomly instead. Either way the expected number of tokens in spans is units * per_unit *
+    ratio * length, for a text of 30 tokens as for one of 512. Units that do not fit are left out.
     """
     share = ratio * length
     if share < 1:
         span_length, units = 1, min(units, round_randomly(units * share, rng))
     else:
-        span_length = math.floor(share + 0.5)
+        span_length = round_randomly(share, rng)
     return min(units, length // (per_unit * span_length)), span_length
 
 

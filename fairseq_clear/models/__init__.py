@@ -1,6 +1,10 @@
 """fairseq models of the plugin and their architectures."""
 
-from fairseq_clear.models import architectures
-from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear import compat
+
+compat.apply()  # before anything of ours meets fairseq
+
+from fairseq_clear.models import architectures  # noqa: E402
+from fairseq_clear.models.clear_roberta import ClearRobertaModel  # noqa: E402
 
 __all__ = ["ClearRobertaModel", "architectures"]

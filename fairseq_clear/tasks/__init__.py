@@ -1,5 +1,9 @@
 """fairseq tasks of the plugin."""
 
-from fairseq_clear.tasks.clear_lm import ClearLMConfig, ClearLMTask
+from fairseq_clear import compat
+
+compat.apply()  # before anything of ours meets fairseq
+
+from fairseq_clear.tasks.clear_lm import ClearLMConfig, ClearLMTask  # noqa: E402
 
 __all__ = ["ClearLMConfig", "ClearLMTask"]

@@ -108,3 +108,11 @@ def test_rounding_keeps_the_mean():
     rng = np.random.default_rng(3)
     mean = np.mean([round_randomly(2.1, rng) for _ in range(20000)])
     assert abs(mean - 2.1) < 4 * 0.3 / 20000**0.5
+
+
+@pytest.mark.parametrize("length", [7, 30, 50, 512])
+def test_the_expected_share_is_exact_at_every_length(length: int) -> None:
+    rng = np.random.default_rng(0)
+    covered = [np.prod(span_shape(length, 5, 0.05, 1, rng)) for _ in range(4_000)]
+    # The standard error of the mean share is below 0.002 at each of these lengths.
+    assert np.mean(covered) / length == pytest.approx(0.25, abs=0.01)

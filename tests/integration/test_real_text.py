@@ -1,0 +1,69 @@
+"""Real English through the whole chain: prepare, synonyms, views, training. Skipped where the shared data are not there."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import SHARED, run
+from tests.integration.test_command_lines import numbers, train
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.real,
+    pytest.mark.skipif(
+        not (SHARED / "corpora").exists(), reason=f"no corpora in {SHARED}; name their folder in CLEAR_DATA"
+    ),
+]
+CLI = (sys.executable, "-m", "fairseq_clear.cli")
+UPDATES = 200
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20 Newsgroups, movie reviews and WikiText-2 as one data folder with synonyms."""
+    data = tmp_path_factory.mktemp("real") / "bin"
+    corpora = SHARED / "corpora"
+    sources = [corpora / name for name in ("20news.test.jsonl.xz", "movie_reviews.jsonl.xz", "wikitext2.valid.txt.xz")]
+    run(*CLI, "prepare", *sources, "--dest", data, "--vocab-size", "8000", "--spm-sample-mb", "5", "--workers", "2")
+    table = SHARED / "synonyms" / "counterfitted_neighbors.json"
+    run(*CLI, "synonyms", "--data-bin", data, "--source", table)
+    return data
+
+
+def test_what_was_prepared(folder: Path) -> None:
+    manifest = json.loads((folder / "clear.json").read_text())
+    train_split = manifest["splits"]["train"]
+    assert train_split["documents"] > 9_000
+    assert train_split["tokens"] > 2_000_000
+    assert train_split["unknown"] / train_split["tokens"] < 0.001
+
+
+def test_views_are_readable(folder: Path) -> None:
+    result = run(*CLI, "views", "--data-bin", folder, "--augment", "subs+del-word", "--count", "3", "--color", "never")
+    assert "<del>" in result.stdout
+
+
+@pytest.mark.parametrize("augment", ["del-span+reorder", "subs+del-word"])
+def test_the_loss_falls(augment: str, folder: Path, tmp_path: Path) -> None:
+    result = train(
+        folder,
+        tmp_path / "run",
+        *("--augment", augment, "--max-update", str(UPDATES), "--total-num-update", "2000", "--warmup-updates", "30"),
+        *("--tokens-per-sample", "48", "--batch-size", "24", "--log-interval", "20", "--disable-validation"),
+        *("--num-workers", "1"),
+    )
+    lines = numbers(result)
+    assert int(float(lines[-1]["num_updates"])) == UPDATES
+    mlm = [float(line["mlm_loss"]) for line in lines]
+    assert np.mean(mlm[-3:]) < mlm[0] - 1.5
+    contrastive = [float(line["contrastive_loss"]) for line in lines]
+    assert np.mean(contrastive[-3:]) < contrastive[0]
+    log = result.stdout + result.stderr
+    assert re.search(r"\d+ blank lines dropped, \d+ sentences cut at --tokens-per-sample 48", log)
+    assert "will be skipped" not in log
+    if augment.startswith("subs"):
+        assert 0.1 < float(lines[-1]["substituted_share"]) <= 0.3
