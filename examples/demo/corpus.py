@@ -1,0 +1,144 @@
+"""English text that every machine has: the documentation inside the installed Python packages, read without importing them."""
+
+import ast
+import inspect
+import json
+import random
+import re
+import sys
+import sysconfig
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from pydoc_data.topics import topics
+
+SKIPPED_FOLDERS = {"tests", "test", "testing", "_vendor", "vendor", "__pycache__", "idle_test", "examples"}
+FEWEST_WORDS, MOST_WORDS = 25, 400
+
+
+@dataclass(frozen=True)
+class Document:
+    """A docstring: the package it is of (its topic), the module (train and test share none), its text on one line."""
+
+    package: str
+    module: str
+    text: str
+
+    @property
+    def first_sentence(self) -> str:
+        """What retrieval asks with."""
+        return self.parts[0]
+
+    @property
+    def body(self) -> str:
+        """What retrieval looks for."""
+        return self.parts[1]
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The text up to the first full stop that ends a sentence, and the rest; the rest is empty where there is none."""
+        match = re.search(r"(?<=[a-z0-9)`'\"])\.\s+(?=[A-Z`:])", self.text)
+        return (self.text[: match.start() + 1], self.text[match.end() :]) if match else (self.text, "")
+
+
+def documents() -> list[Document]:
+    """All docstrings of some length, each once, in an order that does not depend on the file system."""
+    paths = sysconfig.get_paths()
+    files = [*_files(Path(paths["purelib"]), False), *_files(Path(paths["stdlib"]), True)]
+    with ProcessPoolExecutor() as pool:
+        groups = [*pool.map(_docstrings, files, chunksize=64), _topics()]
+    unique: dict[str, Document] = {}
+    for group in groups:
+        for document in group:
+            unique.setdefault(document.text.lower(), document)
+    return list(unique.values())
+
+
+def _files(root: Path, is_stdlib: bool) -> Iterator[tuple[Path, str, str]]:
+    """Path, package and module of every source file."""
+    for path in sorted(root.rglob("*.py")):
+        inside = path.relative_to(root).parts
+        if SKIPPED_FOLDERS & set(inside) or any(part.startswith("test_") for part in inside):
+            continue
+        if is_stdlib and inside[0] in {"site-packages", "lib2to3", "ensurepip"}:
+            continue
+        yield path, "python" if is_stdlib else inside[0].removesuffix(".py"), "/".join(inside)
+
+
+def _docstrings(file: tuple[Path, str, str]) -> list[Document]:
+    path, package, module = file
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError, ValueError, OSError, RecursionError):
+        return []
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = _clean(ast.get_docstring(node) or "")
+            if FEWEST_WORDS <= len(text.split()) <= MOST_WORDS and text.isascii():
+                found.append(Document(package, module, text))
+    return found
+
+
+def _topics() -> Iterator[Document]:
+    """Python's own help on its keywords and concepts, a paragraph a document."""
+    for name, text in sorted(topics.items()):
+        for number, paragraph in enumerate(inspect.cleandoc(text).split("\n\n")):
+            clean = _clean(paragraph)
+            if FEWEST_WORDS <= len(clean.split()) <= MOST_WORDS and clean.isascii():
+                yield Document("python", f"topics/{name}/{number}", clean)
+
+
+def _clean(text: str) -> str:
+    """Prose on one line: no doctests, no rules under headings, no ``::``."""
+    lines = [line.strip() for line in text.split("\n")]
+    kept = [line for line in lines if line and not re.match(r">>>|\.\.\.|[-=~^*+|]{3,}$|\.\. ", line)]
+    return re.sub(r"\s+", " ", " ".join(kept)).replace("::", ":")
+
+
+@dataclass
+class Split:
+    """Documents of modules to train on and of modules held out; topics are the packages with many of both."""
+
+    train: list[Document]
+    held_out: list[Document]
+    topics: list[str]
+
+    def labelled(self, documents: list[Document], most: int, seed: int) -> list[Document]:
+        """Documents of the topics, at most ``most`` of each, shuffled."""
+        rng = random.Random(seed)
+        by_topic = {topic: [d for d in documents if d.package == topic] for topic in self.topics}
+        chosen = [d for group in by_topic.values() for d in rng.sample(group, min(most, len(group)))]
+        rng.shuffle(chosen)
+        return chosen
+
+
+def split(found: list[Document], held_out_share: float = 0.2, topics: int = 12, fewest: int = 40) -> Split:
+    """Hold out whole modules, always the same ones."""
+    modules = sorted({document.module for document in found})
+    random.Random(0).shuffle(modules)
+    held = set(modules[: int(len(modules) * held_out_share)])
+    train = [document for document in found if document.module not in held]
+    test = [document for document in found if document.module in held]
+    counts = Counter(document.package for document in test)
+    in_train = Counter(document.package for document in train)
+    names = [name for name, count in counts.most_common() if min(count, in_train[name]) >= fewest][:topics]
+    if len(names) < 3:
+        sys.exit(
+            f"demo: only {len(names)} packages hold {fewest} docstrings in modules held out; run it in make's .venv"
+        )
+    return Split(train, test, names)
+
+
+def write_text(chosen: list[Document], path: Path) -> None:
+    """One document a record, as ``fairseq-clear prepare`` reads it."""
+    with path.open("w", encoding="utf-8") as file:
+        for document in chosen:
+            file.write(
+                json.dumps({"text": document.text, "package": document.package, "module": document.module}) + "\n"
+            )
