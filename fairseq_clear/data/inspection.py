@@ -158,7 +158,7 @@ class ViewPrinter:
         parts = []
         for is_silent, group in groupby((self.symbols[token] for token in tokens), key=SILENT_SYMBOLS.__contains__):
             symbols = list(group)
-            parts.append(" ".join(symbols) if is_silent else self.tokenizer.decode(symbols) or "".join(symbols))
+            parts.append(" ".join(symbols) if is_silent else self.tokenizer.decode(symbols))
         text = " ".join(part if part.isspace() else part.strip() for part in parts)
         return text.strip() or "".join(self.symbols[token] for token in tokens), parts[-1][-1:].isspace()
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.data.batch import pad_rows
 from fairseq_clear.data.tokenizer import Tokenizer
 from fairseq_clear.errors import UserError
@@ -97,9 +98,8 @@ def encode_texts(
     """One vector per text, before the projection head, in the order of ``sentences``.
 
     Texts are sorted by their number of tokens, the longest first (so that memory runs out at once or not at all), and
-    batched by tokens: a batch computes at most as many cells as ``batch_size`` rows of the longest text, so short texts
-    go in batches of more rows. Results depend on neither beyond float rounding. No random number is drawn, and the
-    model's training mode is left as it was.
+    batched by tokens: a batch computes at most as many cells as ``batch_size`` rows of the longest text, so short texts go
+    more to a batch. Results depend on neither beyond rounding. Nothing random is drawn, training mode is left as it was.
 
     Args:
         model: in memory, on any device; unwrapped or wrapped by fairseq for distributed training.
@@ -109,22 +109,18 @@ def encode_texts(
         pooling: another one than the model's.
         batch_size: rows of the longest text per batch.
         normalize: scale vectors to length 1.
-        max_length: cut longer texts to this many tokens, ``</s>`` being the last (default: the model's positions).
+        max_length: cut texts to this many tokens, the last being ``</s>`` (default: the model's positions).
         on_batch: called with the number of texts of each batch when it is done.
 
     Returns:
-        (N, D) float32, and what was counted.
-
-    Raises:
-        UserError: no such pooling, a size or length out of range, a sentence that is no str.
+        (N, D) float32, and what was counted. UserError on unknown pooling, bad sizes, a sentence that is no str.
     """
     pooling = pooling or str(model.args.pooling)
-    parse_pooling(pooling, model.args.encoder_layers, flag="pooling")
-    longest = _check_sizes(model, batch_size, max_length)
+    longest = _check_options(model, pooling, batch_size, max_length)
     rows = [read_tokens(dictionary, tokenizer, text) for text in _check_texts(sentences)]
-    truncated = sum(len(row) > longest for row in rows)
-    tokens = [np.array(row if len(row) <= longest else [*row[: longest - 1], row[-1]], np.int64) for row in rows]
+    tokens = [_cut(row, longest) for row in rows]
     lengths = np.array([len(row) for row in tokens], np.int64)  # (N,)
+    truncated = sum(len(row) > longest for row in rows)
     unknown = sum(int((row == dictionary.unk()).sum()) for row in tokens)
     vectors = np.empty((len(tokens), model.args.encoder_embed_dim), np.float32)  # (N, D)
     device = next(model.parameters()).device
@@ -139,7 +135,8 @@ def encode_texts(
     return vectors, EncodingCounts(len(tokens), int(lengths.sum()), unknown, cells, truncated)
 
 
-def _check_sizes(model: ClearRobertaModel, batch_size: int, max_length: int | None) -> int:
+def _check_options(model: ClearRobertaModel, pooling: str, batch_size: int, max_length: int | None) -> int:
+    parse_pooling(pooling, model.args.encoder_layers, flag="pooling")
     positions = int(model.max_positions())
     if batch_size < 1:
         raise UserError(f"batch size {batch_size}: must be 1 or more")
@@ -155,7 +152,11 @@ def _check_texts(sentences: Sequence[str]) -> Sequence[str]:
     return sentences
 
 
-def _batches(lengths: npt.NDArray[np.int64], batch_size: int) -> Iterator[npt.NDArray[np.int64]]:
+def _cut(row: list[int], longest: int) -> Tokens:
+    return np.array(row if len(row) <= longest else [*row[: longest - 1], row[-1]], np.int64)
+
+
+def _batches(lengths: Tokens, batch_size: int) -> Iterator[Tokens]:
     """Indices of each batch, the longest texts first."""
     order = np.argsort(-lengths, kind="stable")
     budget = batch_size * int(lengths.max(initial=0))

@@ -82,6 +82,7 @@ def test_views_are_those_of_training(data, capsys, source, augment):
     assert shown == expected and len(shown) >= 12
     # the negative controls: another epoch, another seed
     if augment != "none":
+        assert shown[::2] != shown[1::2], "the two views of a text are draws of their own"
         assert shown != views_in_training(data, range(3, 9), epoch=1, **settings)
         assert shown != views_in_training(data, range(3, 9), epoch=2, seed=2, **settings)
     marks = {"del": "<del>", "reorder": "{+", "subs": "\u2192"}

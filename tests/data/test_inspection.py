@@ -119,3 +119,5 @@ def test_white_space_that_is_a_piece_of_its_own():
     assert shown(0, 1, -1, 3, 4, 5, 6, 7) == ("be [-\u2581-]divided into", "be <del> divided into")
     assert shown(0, 1, 2, 3, 4, 6, 5, 7) == ("be divided into", "be divided{+to+} in")
     assert shown(0, 2, 5, 6, 1, -1, 4, 7) == ("be [-divid-]ed into", "into {+be+} <del> {+ed+}")
+    text = text[[0, 3, 4, 6, 1, 2, 7]]  # "divid", "ed", "to", then "be" and a mark
+    assert shown(0, 4, 5, 1, 2, 3, 6)[1] == "{+be+} dividedto"

@@ -82,6 +82,14 @@ def test_a_word_replaced_by_its_first_piece():
     assert moved.deleted.tolist() == [False, False, True, False, False]
 
 
+def test_a_word_replaced_by_itself_twice():
+    doubled = mark_view(
+        array([BOS, 4, 5, EOS]), array([BOS, 4, 4, 5, EOS]), array([0, 1, 1, 2, 3]), WORDS, delete=DELETE
+    )
+    assert doubled.substituted.tolist() == [False, True, False, False]
+    assert doubled.view_substituted.tolist() == [False, True, True, False, False]
+
+
 @given(st.lists(st.integers(0, 6), max_size=9))
 def test_longest_ordered_against_all_subsequences(positions):
     chosen = longest_ordered(positions)
