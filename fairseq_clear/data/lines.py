@@ -1,0 +1,63 @@
+"""The lines of a data file in memory, with errors that name the file and the line."""
+
+from pathlib import Path
+
+from fairseq_clear.errors import UserError
+
+__all__ = ["read_columns", "read_text_lines"]
+
+_BOM = b"\xef\xbb\xbf"
+
+
+def read_text_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
+    """Every line without its end, LF or CRLF; a byte order mark is dropped. Line i + 1 of the file is item i.
+
+    Only LF ends a line: what else Python's ``splitlines`` takes for one (a form feed, U+2028) occurs within texts.
+
+    Args:
+        path: of the file.
+        encoding: ``utf-8``, or ``latin-1`` where the data set is distributed so.
+
+    Raises:
+        UserError: a file that is missing or unreadable, UTF-16, or not of this encoding.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UserError(f"{path}:1: this is UTF-16; convert it first: iconv -f utf-16 -t {encoding}")
+    content = content.removeprefix(_BOM)
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{path}:{line}: byte 0x{content[error.start]:02x} is not {encoding.upper()}; convert the file first, "
+            f"e.g. iconv -f latin1 -t {encoding}"
+        ) from None
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def read_columns(path: str | Path, line: str, number: int, columns: tuple[int, ...]) -> tuple[str, ...]:
+    """The tab-separated columns (from 0) of a line, stripped; quotes are characters like others.
+
+    Args:
+        path: of the file, for the message.
+        line: without its end.
+        number: of the line, from 1.
+        columns: to return, in this order.
+
+    Raises:
+        UserError: the line has fewer columns.
+    """
+    fields = line.split("\t")
+    if len(fields) <= max(columns):
+        raise UserError(
+            f"{path}:{number}: {len(fields)} tab-separated columns, but column {max(columns) + 1} is needed; "
+            "is this file cut off, or of another format?"
+        )
+    return tuple(fields[column].strip() for column in columns)
