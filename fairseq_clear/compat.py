@@ -18,7 +18,6 @@ MASTERS = "clear_fp32_masters"
 def apply() -> None:
     """Apply every fix below; calling it again changes nothing."""
     silence_known_warnings()
-    silence_known_warnings()
     allow_checkpoint_classes()
     restore_numpy_compat()
     keep_masters_in_checkpoints()

@@ -1,5 +1,6 @@
 """The demonstration's table and picture."""
 
+from math import nan
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -43,10 +44,14 @@ def print_table(report: dict) -> None:
         f"MRR, acc@1: find a docstring's body by its first sentence among {report['counts']['retrieval']}; *: mean-centred"
     )
     print("mean cos: of random pairs; the nearer to 1, the less raw cosines say")
-    for column, title in list(COLUMNS.items())[:-1]:
-        best = max(rows, key=lambda name: _mean(rows[name], column))
-        if best in ("TF-IDF", "untrained"):
-            print(f"note: {best} is best in {title}: README.md of this example says why")
+    best = {
+        title: max(rows, key=lambda name, column=column: _mean(rows[name], column))
+        for column, title in list(COLUMNS.items())[:-1]
+    }
+    for name in ("TF-IDF", "untrained"):
+        won = [title for title, winner in best.items() if winner == name]
+        if won:
+            print(f"note: {name} is best in {', '.join(won)}: examples/demo/README.md says why")
     print()
 
 
@@ -92,7 +97,7 @@ def _mean(found: list[dict], column: str) -> float:
 def _error(found: list[dict], column: str) -> float:
     if len(found) > 1:
         return stdev(scores[column] for scores in found)
-    return found[0].get(f"{column}_error", 0.0)
+    return found[0].get(f"{column}_error", nan)  # no bar where no error is known
 
 
 def _deviation(many: bool) -> str:
