@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from fairseq_clear import __version__
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-from fairseq_clear.tasks.clear_lm import ClearLMConfig, ClearLMTask
+from fairseq_clear.tasks import ClearLMConfig, ClearLMTask
 
 PROJECT = Path(__file__).resolve().parents[2]
 TOKENS_PER_SAMPLE = 128

@@ -4,6 +4,7 @@ from fairseq_clear import compat
 
 compat.apply()  # before anything of ours meets fairseq
 
-from fairseq_clear.tasks.clear_lm import ClearLMConfig, ClearLMTask  # noqa: E402
+from fairseq_clear.tasks.clear_lm import ClearLMTask  # noqa: E402
+from fairseq_clear.tasks.config import ClearLMConfig  # noqa: E402
 
 __all__ = ["ClearLMConfig", "ClearLMTask"]

@@ -2,17 +2,15 @@
 
 import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import wraps
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import torch
 from fairseq import utils
 from fairseq.data import Dictionary, MaskTokensDataset, data_utils
+from fairseq.logging import metrics
 from fairseq.tasks import register_task
-from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+from fairseq.tasks.masked_lm import MaskedLMTask
 
 from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.chain import Chain, build_augmentation
@@ -22,62 +20,15 @@ from fairseq_clear.data.sentences import SentenceDataset
 from fairseq_clear.data.synonyms import hash_file, load_synonyms
 from fairseq_clear.data.tokenizer import load_tokenizer
 from fairseq_clear.data.views import build_view_source
-from fairseq_clear.errors import UserError
+from fairseq_clear.errors import UserError, exit_on_user_error
+from fairseq_clear.tasks.config import ClearLMConfig
+from fairseq_clear.tasks.sts_validation import StsValidation
 from fairseq_clear.tasks.watch import Watch
 
 logger = logging.getLogger(__name__)
 
 # Added to --seed for the masks of the second copy: masked_lm's own masks stay those of the first.
 COPY_SEED = 7_919
-
-
-@dataclass
-class ClearLMConfig(MaskedLMConfig):
-    """masked_lm's settings, then which texts form pairs and how they are augmented."""
-
-    tokens_per_sample: int = field(
-        default=512, metadata={"help": "greatest number of tokens of a text, <s> and </s> included (CLEAR: 512)"}
-    )
-    views: str = field(
-        default="same",
-        metadata={"help": "which texts form a positive pair, as name:knob=value,...; same: the text, twice"},
-    )
-    augment: str = field(
-        default="none",
-        metadata={
-            "help": "what is done to each view: none, del-word, del-span, reorder, subs, with knobs as in "
-            "'subs:ratio=0.3+del-span:spans=5,ratio=0.05'; a+b is a then b, a/b one of them at random per view. "
-            "On the hydra command line: 'task.augment=\"del-span:spans=5,ratio=0.05\"'"
-        },
-    )
-    synonyms: Optional[str] = field(  # noqa: UP045  (fairseq makes no flag of "str | None")
-        default=None,
-        metadata={
-            "help": "synonym table for subs (default: synonyms.npz in the data folder; make it with fairseq-clear synonyms)"
-        },
-    )
-    mlm_copies: int = field(
-        default=1,
-        metadata={"help": "masked copies of each text: 2 is the Double MLM baseline of CLEAR section 5.1"},
-    )
-    persistent_workers: bool = field(
-        default=False,
-        metadata={"help": "leave this off: data workers that outlive an epoch go on with its masks and views"},
-    )
-
-
-def _exit_on_user_error(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn a UserError into one line on the log and exit status 2, for commands that are not ours."""
-
-    @wraps(method)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(*args, **kwargs)
-        except UserError as error:
-            logger.error("%s", error)
-            raise SystemExit(2) from error
-
-    return checked
 
 
 @register_task("clear_lm", dataclass=ClearLMConfig)
@@ -96,9 +47,10 @@ class ClearLMTask(MaskedLMTask):
         if cfg.mlm_copies < 1:
             raise UserError(f"--mlm-copies {cfg.mlm_copies}: give 1, or 2 for the Double MLM baseline")
         self.chain = self._build_chain()
+        self.sts = StsValidation(cfg.eval_sts, utils.split_paths(cfg.data)[0]) if cfg.eval_sts else None
 
     @classmethod
-    @_exit_on_user_error
+    @exit_on_user_error
     def setup_task(cls, cfg: ClearLMConfig, **kwargs: Any) -> "ClearLMTask":
         """The task for these settings; checks them, and that the data's dictionary is there."""
         paths = utils.split_paths(cfg.data)
@@ -121,13 +73,13 @@ class ClearLMTask(MaskedLMTask):
             bos=known.bos(), eos=known.eos(), pad=known.pad(), delete=self.del_idx, unk=known.unk(), synonyms=synonyms
         )
 
-    @_exit_on_user_error
+    @exit_on_user_error
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """The model; remembered, so that the criterion can freeze what it leaves out."""
         self.model = super().build_model(cfg, from_checkpoint)
         return self.model
 
-    @_exit_on_user_error
+    @exit_on_user_error
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """The criterion; what it needs decides what the data sets hold. fairseq builds it before it loads data."""
         criterion = super().build_criterion(cfg, from_checkpoint)
@@ -137,7 +89,7 @@ class ClearLMTask(MaskedLMTask):
             self.model.freeze_unused(mlm=self.needs_mlm, views=self.needs_views)
         return criterion
 
-    @_exit_on_user_error
+    @exit_on_user_error
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Load a split: its masked texts, their views, or both."""
         texts = self.load_texts(split, epoch, combine)
@@ -161,7 +113,7 @@ class ClearLMTask(MaskedLMTask):
         source = build_view_source(self.cfg.views, texts)
         return ViewMaker(source, self.chain, self.cfg.seed, self.cfg.tokens_per_sample)
 
-    @_exit_on_user_error
+    @exit_on_user_error
     def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
         """fairseq's, with its limits checked."""
         return super().get_batch_iterator(*args, **kwargs)
@@ -240,7 +192,17 @@ class ClearLMTask(MaskedLMTask):
         self.watch.end_training()
         return super().valid_step(sample, model, criterion)
 
+    def begin_valid_epoch(self, epoch: int, model: Any) -> None:
+        """Score the model on ``--eval-sts``, once for all valid subsets."""
+        super().begin_valid_epoch(epoch, model)
+        if self.sts is not None:
+            self.sts(model, self.dictionary)
+
     def reduce_metrics(self, logging_outputs: Any, criterion: Any) -> None:
-        """fairseq's; then warn of views that are too easy and of batches without negatives."""
+        """fairseq's; in validation the score of ``--eval-sts``, in the stats of every subset, since fairseq looks for the best
+        checkpoint's metric in each; in training warnings of views that are too easy and of batches without negatives.
+        """
         super().reduce_metrics(logging_outputs, criterion)
+        if self.sts is not None and self.sts.score is not None and not self.watch.is_training:
+            metrics.log_scalar("sts_spearman", self.sts.score, round=2)
         self.watch(logging_outputs, getattr(criterion, "max_update", 0))

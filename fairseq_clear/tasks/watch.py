@@ -24,6 +24,11 @@ class Watch:
         self.update: int | None = None
         self.said: set[str] = set()
 
+    @property
+    def is_training(self) -> bool:
+        """Whether what is being logged is an update, not a validation."""
+        return self.update is not None
+
     def begin_training(self, update: int) -> None:
         """An update of this number is being made."""
         self.update = update

@@ -1,0 +1,77 @@
+"""``--eval-sts``: the Spearman correlation of the model in training, once per validation."""
+
+import logging
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.distributed import utils as distributed_utils
+
+from fairseq_clear.augmentations.base import Tokens
+from fairseq_clear.data.correlation import UndefinedCorrelation, spearman
+from fairseq_clear.data.sts import StsData, read_sts, read_sts_file
+from fairseq_clear.data.tokenizer import Tokenizer, load_tokenizer
+from fairseq_clear.distributed import all_gather_ragged, world_size
+from fairseq_clear.models.encoding import Floats, encode_texts
+
+__all__ = ["StsValidation"]
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TASK = "STS-B-dev"
+
+
+class StsValidation:
+    """Scores the model on one set of sentence pairs; file and tokenizer are read at once, not at the first validation.
+
+    Args:
+        source: a folder with STSBenchmark in it (its dev split), or a file as data.sts.read_sts_file reads it.
+        data_bin: the data folder, for its tokenizer.
+
+    Raises:
+        UserError: what cannot be read, or a data folder without a tokenizer.
+    """
+
+    def __init__(self, source: str, data_bin: str) -> None:
+        self.data: StsData = read_sts(source, DEFAULT_TASK) if os.path.isdir(source) else read_sts_file(source)
+        self.tokenizer: Tokenizer = load_tokenizer(data_bin)
+        self.texts = sorted(set(self.data.texts()))
+        self.score: float | None = None
+        logger.info("--eval-sts: %d pairs of %s, %d different texts", len(self.data), self.data.name, len(self.texts))
+
+    def __call__(self, model: Any, dictionary: Any) -> None:
+        """Encode the texts, every worker its share, and set ``score`` (x 100), the same on all workers.
+
+        All subsets together, cosine, the model's own pooling. A collapsed model, all of whose cosines are equal, scores 0.
+        """
+        vectors = self._encode(model, dictionary)
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        place = {text: number for number, text in enumerate(self.texts)}
+        cosines, gold = [], []
+        for pairs in self.data.subsets.values():
+            first: Tokens = np.array([place[text] for text in pairs.first])
+            second: Tokens = np.array([place[text] for text in pairs.second])
+            cosines.append((vectors[first] * vectors[second]).sum(axis=1))
+            gold.append(pairs.scores)
+        try:
+            self.score = 100 * spearman(
+                np.concatenate(cosines), np.concatenate(gold), where=f"--eval-sts {self.data.name}"
+            )
+        except UndefinedCorrelation as error:
+            logger.warning("%s; counted as 0", error)
+            self.score = 0.0
+
+    def _encode(self, model: Any, dictionary: Any) -> Floats:
+        group = distributed_utils.get_data_parallel_group() if world_size() > 1 else None
+        workers = world_size(group)
+        rank = torch.distributed.get_rank(group) if workers > 1 else 0
+        share, _ = encode_texts(model, dictionary, self.tokenizer, self.texts[rank::workers])  # (n, D)
+        if workers == 1:
+            return share
+        device = next(model.parameters()).device
+        gathered, _ = all_gather_ragged(torch.from_numpy(share).to(device), group)  # worker by worker
+        order = np.concatenate([np.arange(rank, len(self.texts), workers) for rank in range(workers)])
+        vectors: Floats = np.empty_like(gathered.cpu().numpy())
+        vectors[order] = gathered.cpu().numpy()
+        return vectors
