@@ -1,6 +1,8 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 SEEDS ?= 1
+# One test process a core, those of one file together: fixtures of a file are made once.
+WORKERS ?= -n 2 --dist loadfile
 BIN := .venv/bin
 # The layers that must stay typed: they are usable without the host.
 TYPED := fairseq_clear/errors.py fairseq_clear/spec.py fairseq_clear/distributed.py fairseq_clear/augmentations \
@@ -18,10 +20,10 @@ demo: install ## five minutes on two cores: text, pretraining, embeddings, one t
 	@$(BIN)/python examples/demo/run.py --output demo --seeds $(SEEDS)
 
 test: install ## every test
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS)
 
 test-fast: install ## the tests that take under two seconds each
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not real"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m "not slow and not real"
 
 check: install ## style, types of the pure layers, import directions, shell scripts
 	@$(BIN)/ruff format --check .
