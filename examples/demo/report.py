@@ -101,4 +101,5 @@ def _error(found: list[dict], column: str) -> float:
 
 
 def _deviation(many: bool) -> str:
-    return "standard deviation over seeds" if many else "standard error of the accuracy"
+    error = "standard error of the accuracy"
+    return f"standard deviation over seeds (TF-IDF, without seeds: {error})" if many else error

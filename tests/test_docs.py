@@ -1,0 +1,104 @@
+"""What README says exists, and its tables are those of the registries."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fairseq import options
+
+from fairseq_clear.augmentations import AUGMENTATIONS
+from fairseq_clear.cli import COMMANDS
+from fairseq_clear.data.views import VIEWS
+from fairseq_clear.objectives import OBJECTIVES
+from fairseq_clear.spec import format_value
+from tests.conftest import ROOT, run
+from tests.training import FLAGS
+
+README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("examples/*/README.md"))]
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return (
+        "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+        .replace("| --- ", "|---")
+        .replace("|--- |", "|---|")
+    )
+
+
+def augmentation_table() -> str:
+    rows = []
+    for name, entry in AUGMENTATIONS.items():
+        knobs = ", ".join(f"{knob}={format_value(spec.default)}" for knob, spec in entry.knobs.items())
+        rows.append([f"`{name}`", entry.summary.replace("<del>", "`<del>`"), f"`{knobs}`", entry.paper])
+    return table(["name", "what", "knobs (the paper's values)", "source"], rows)
+
+
+def command_table() -> str:
+    return table(["command", "what"], [[f"`{name}`", help_line] for name, (_, help_line) in COMMANDS.items()])
+
+
+def view_table() -> str:
+    rows = [[f"`{name}`", kind.summary] for name, kind in VIEWS.items()]
+    return table(["`--views`", "which texts form a positive pair"], rows)
+
+
+@pytest.mark.parametrize("made", [augmentation_table, command_table, view_table])
+def test_tables_are_those_of_the_registries(made) -> None:
+    assert made() in README, f"README lacks this table:\n{made()}"
+
+
+def test_every_objective_is_described() -> None:
+    assert all(f"| `{name}` |" in README for name in OBJECTIVES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_paths_exist(page: Path) -> None:
+    text = page.read_text()
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    assert all((page.parent / link).exists() for link in links), links
+    named = re.findall(r"\b((?:examples|scripts|tests|config)/[\w./-]+\.(?:py|yaml|sh|md))", text)
+    places = (ROOT, page.parent)
+    assert all(any((place / name).exists() for place in places) for name in named), named
+
+
+@pytest.mark.slow
+def test_flags_named_exist(data_bin: Path) -> None:
+    parser = options.get_training_parser()
+    adam = ("--optimizer", "adam", "--lr-scheduler", "polynomial_decay", "--total-num-update", "1")
+    options.parse_args_and_arch(parser, [str(data_bin), *FLAGS, *adam])
+    commands = [run(sys.executable, "-m", "fairseq_clear.cli", name, "--help").stdout for name in COMMANDS]
+    known = {flag for action in parser._actions for flag in action.option_strings}
+    known |= set(re.findall(r"--[a-z][\w-]+", "".join(commands)))
+    known |= {"--user-dir", "--no-build-isolation", "--no-deps", "--output", "--seeds", "--tokens", "--help"}
+    known |= {"--config-dir", "--config-name"}
+    named = {flag for page in PAGES for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]", page.read_text())}
+    assert named - known == set()
+
+
+def test_make_help_lists_the_targets_that_readme_names() -> None:
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    targets = set(re.findall(r"^(\S+)", shown, flags=re.M))
+    named = set(re.findall(r"`make ([a-z-]+)", README)) | set(re.findall(r"^    make ([a-z-]+)", README, flags=re.M))
+    assert named <= targets
+    assert {"install", "demo", "test", "test-fast", "check", "bench", "help"} <= targets
+
+
+def test_nothing_is_left_to_fill_in() -> None:
+    assert not re.findall(r"\b(?:[A-Z]+_TABLE|TODO|FIXME|TBD)\b", "".join(page.read_text() for page in PAGES))
+
+
+def test_adding_an_augmentation_is_as_short_as_readme_says() -> None:
+    import numpy as np
+
+    code = re.search(r'```python\n("""Reading backwards.*?)```', README, flags=re.S)
+    assert code is not None
+    space: dict = {}
+    exec(code[1], space)
+    tokens = np.array([5, 6, 7])
+    reversed_tokens, source = space["reverse"](tokens, np.random.default_rng(0), symbols=None)
+    assert reversed_tokens.tolist() == [7, 6, 5]
+    assert tokens[source].tolist() == [7, 6, 5]
