@@ -98,7 +98,9 @@ def test_mistakes_are_met_at_the_start(data_bin: Path, folder: Path, pairs: Path
 
 def test_a_collapsed_model_scores_0(folder: Path, pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        sts_validation, "encode_texts", lambda model, known, tokenizer, texts: (np.ones((len(texts), 4), np.float32), None)
+        sts_validation,
+        "encode_texts",
+        lambda model, known, tokenizer, texts: (np.ones((len(texts), 4), np.float32), None),
     )
     assert score(0, str(folder), str(pairs), 1)[0] == 0
 

@@ -1,0 +1,66 @@
+"""The installer refuses what cannot work, and does nothing a second time."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What the installer reads, and a python that says which version it is and fails at anything else."""
+    (tmp_path / "scripts").mkdir()
+    for name in ("requirements.txt", "setup.py", "scripts/install.sh"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def install(checkout: Path, version: str) -> subprocess.CompletedProcess[str]:
+    fake = checkout / "fakepython"
+    fake.write_text(f'#!/bin/sh\n[ "$1" = -c ] && echo {version} && exit 0\necho would install >&2\nexit 7\n')
+    fake.chmod(0o755)
+    return subprocess.run(
+        ["bash", checkout / "scripts" / "install.sh"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHON": str(fake)},
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("version", ["3.9", "3.10", "3.13"])
+def test_other_pythons_are_refused(version: str, checkout: Path) -> None:
+    result = install(checkout, version)
+    assert result.returncode == 2
+    assert f"Python {version}; fairseq_clear needs 3.11 or 3.12" in result.stderr
+    assert not (checkout / ".venv").exists()
+
+
+def test_a_missing_python_is_named(checkout: Path) -> None:
+    script = checkout / "scripts" / "install.sh"
+    environment = {**os.environ, "PYTHON": "python-of-nowhere"}
+    result = subprocess.run(["bash", script], capture_output=True, text=True, env=environment, check=False)
+    assert result.returncode == 2
+    assert "python-of-nowhere" in result.stderr
+
+
+def test_a_second_call_does_nothing_until_the_pins_change(checkout: Path) -> None:
+    parts = [(checkout / name).read_bytes() for name in ("requirements.txt", "setup.py", "scripts/install.sh")]
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv" / ".installed").write_text(hashlib.sha256(b"".join([*parts, b"3.11\n"])).hexdigest() + "\n")
+    assert install(checkout, "3.11").returncode == 0
+    assert install(checkout, "3.12").returncode == 7
+    assert not (checkout / ".venv" / ".installed").exists()
+
+
+def test_shell_scripts_parse() -> None:
+    scripts = [*ROOT.glob("scripts/**/*.sh"), *ROOT.glob("examples/**/*.sh"), ROOT / ".ci" / "run"]
+    assert len(scripts) >= 3
+    for script in scripts:
+        assert subprocess.run(["bash", "-n", script], check=False).returncode == 0, script
+        assert os.access(script, os.X_OK), script
