@@ -106,6 +106,18 @@ def test_without_mlm_the_queries_are_counted(data_bin: Path) -> None:
     assert not any(name.startswith("encoder.lm_head.dense") for name in grads)
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("--mlm-weight", "0"), ("--contrastive-weight", "0"), ("--encode-chunk-size", "2"), ("--mlm-copies", "2")],
+)
+def test_the_model_is_called_once_a_micro_batch(flags: tuple[str, ...], data_bin: Path) -> None:
+    model, criterion, dataset, _ = parts(data_bin, *flags)
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    criterion(model, dataset.collater([dataset[index] for index in range(4)]))
+    assert len(calls) == 1
+
+
 def test_duplicates_are_not_negatives(data_bin: Path) -> None:
     for flags, negatives in ((), 2 * 4 + 4 * 2), (("--keep-duplicates",), 6 * 4):
         model, criterion, dataset, _ = parts(data_bin, *flags)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import SHARED, run
+from tests.conftest import SHARED, run, tool
 from tests.integration.test_command_lines import numbers, train
 
 pytestmark = [
@@ -40,6 +40,29 @@ def test_what_was_prepared(folder: Path) -> None:
     assert train_split["documents"] > 9_000
     assert train_split["tokens"] > 2_000_000
     assert train_split["unknown"] / train_split["tokens"] < 0.001
+
+
+def test_stock_masked_lm_trains_on_the_folder(folder: Path, tmp_path: Path) -> None:
+    """Without the plugin: what prepare writes is fairseq's own format."""
+    result = run(
+        *(*tool("train"), folder, "--task", "masked_lm", "--arch", "roberta_base", "--criterion", "masked_lm", "--cpu"),
+        *(
+            "--encoder-layers",
+            "1",
+            "--encoder-embed-dim",
+            "32",
+            "--encoder-ffn-embed-dim",
+            "32",
+            "--encoder-attention-heads",
+        ),
+        *("1", "--tokens-per-sample", "64", "--sample-break-mode", "complete", "--optimizer", "adam", "--lr", "1e-3"),
+        *("--batch-size", "4", "--max-update", "3", "--disable-validation", "--no-save", "--log-format", "json"),
+        *(
+            "--log-interval",
+            "1",
+        ),
+    )
+    assert len(numbers(result)) == 3
 
 
 def test_views_are_readable(folder: Path) -> None:
