@@ -12,4 +12,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "show what a recipe's views look like as text, with what is deleted, moved or substituted marked",
     ),
     "embed": ("fairseq_clear.cli.embed", "turn a text file into sentence vectors with a trained checkpoint"),
+    "sts": ("fairseq_clear.cli.sts", "correlate the cosine of sentence vectors with human similarity scores"),
+    "glue": ("fairseq_clear.cli.glue", "fine-tune a checkpoint on GLUE's tasks, with restarts; write the submission"),
 }

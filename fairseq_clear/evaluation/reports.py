@@ -1,0 +1,184 @@
+"""One form of report for every evaluation: a table for reading, JSON for keeping."""
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fairseq_clear import __version__
+from fairseq_clear.errors import UserError
+
+__all__ = ["REPORT_FORMAT", "Report", "Row", "check_report_path", "versions"]
+
+REPORT_FORMAT = 1
+WIDE = 10  # with more columns than this, tasks go down the page and encoders across
+PACKAGES = ("numpy", "torch", "fairseq-fixed", "scikit-learn", "scipy")
+BOLD, PLAIN = "\033[1m", "\033[0m"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One encoder under one pooling.
+
+    Attributes:
+        label: in the table.
+        scores: column -> number, x100 where it is a share; the mean where there are several seeds.
+        encoder: what it is: checkpoint, pooling, sizes.
+        deviations: column -> standard deviation over seeds (n - 1); empty without several.
+        details: whatever else belongs into the JSON: both correlations, subsets, counts, chosen regularisation.
+    """
+
+    label: str
+    scores: Mapping[str, float]
+    encoder: Mapping[str, Any] = field(default_factory=dict)
+    deviations: Mapping[str, float] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one call of a command measured.
+
+    Attributes:
+        command: such as ``sts``.
+        protocol: everything that decides about the numbers: metric, aggregation, classifier and its settings.
+        data: task -> file -> SHA-256.
+        columns: in order.
+        rows: in order.
+        seeds: empty where nothing is random.
+        lower_is_better: columns whose best is the lowest.
+    """
+
+    command: str
+    protocol: Mapping[str, Any]
+    data: Mapping[str, Mapping[str, str]]
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    seeds: Sequence[int] = ()
+    lower_is_better: frozenset[str] = frozenset()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fit for JSON."""
+        return {
+            "format": REPORT_FORMAT,
+            "command": self.command,
+            "protocol": dict(self.protocol),
+            "data": {task: dict(files) for task, files in self.data.items()},
+            "seeds": list(self.seeds),
+            "versions": versions(),
+            "columns": list(self.columns),
+            "rows": [
+                {
+                    "label": row.label,
+                    "encoder": dict(row.encoder),
+                    "scores": dict(row.scores),
+                    "deviations": dict(row.deviations),
+                    "details": dict(row.details),
+                }
+                for row in self.rows
+            ],
+        }
+
+    def table(self, *, bold: bool = False) -> str:
+        """Aligned text: encoders down and columns across, or the other way where there are more than WIDE columns.
+
+        Args:
+            bold: mark the best of several by the terminal's bold face; otherwise by ``*``.
+        """
+        body = [[self._cell(row, column) for column in self.columns] for row in self.rows]
+        best = [[self._is_best(row, column) for column in self.columns] for row in self.rows]
+        down, across = [row.label for row in self.rows], list(self.columns)
+        if len(self.columns) > WIDE:
+            body, best = ([list(line) for line in zip(*grid, strict=True)] for grid in (body, best))
+            down, across = across, down
+        if not bold:
+            mark = any(any(line) for line in best)
+            body = [
+                [cell + ("*" if is_best else " " if mark else "") for cell, is_best in zip(*lines, strict=True)]
+                for lines in zip(body, best, strict=True)
+            ]
+        first = max(len(name) for name in ["", *down])
+        widths = [
+            max(len(name), *(len(line[number]) for line in body)) if body else len(name)
+            for number, name in enumerate(across)
+        ]
+        lines = ["  ".join([" " * first, *(name.rjust(width) for name, width in zip(across, widths, strict=True))])]
+        for name, cells, marks in zip(down, body, best, strict=True):
+            padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+            if bold:
+                padded = [
+                    f"{BOLD}{cell}{PLAIN}" if is_best else cell for cell, is_best in zip(padded, marks, strict=True)
+                ]
+            lines.append("  ".join([name.ljust(first), *padded]).rstrip())
+        return "\n".join(line.rstrip() for line in lines)
+
+    def caption(self) -> str:
+        """The protocol and the seeds in one line, under the table."""
+        parts = [f"{key} {_short(value)}" for key, value in self.protocol.items()]
+        if self.seeds:
+            parts.append(f"seeds {' '.join(map(str, self.seeds))}")
+        return "; ".join(parts)
+
+    def write(self, path: Path) -> None:
+        """Write the JSON: beside its place first, then renamed, so that no half of it is ever there."""
+        try:
+            handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    json.dump(self.to_dict(), file, indent=1, ensure_ascii=False, allow_nan=False)
+                    file.write("\n")
+                os.chmod(beside, 0o644)  # mkstemp makes files that their owner alone may read
+                os.replace(beside, path)
+            except BaseException:
+                os.unlink(beside)
+                raise
+        except OSError as error:
+            raise UserError(f"--output {path}: cannot write it ({error.strerror or error})") from None
+
+    def _cell(self, row: Row, column: str) -> str:
+        if column not in row.scores:
+            return "-"
+        spread = row.deviations.get(column)
+        return f"{row.scores[column]:.2f}" + (f"\u00b1{spread:.2f}" if spread is not None else "")
+
+    def _is_best(self, row: Row, column: str) -> bool:
+        """Best of several as far as two decimals tell."""
+        scores = [round(other.scores[column], 2) for other in self.rows if column in other.scores]
+        if len(scores) < 2 or column not in row.scores:
+            return False
+        best = min(scores) if column in self.lower_is_better else max(scores)
+        return round(row.scores[column], 2) == best
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package, of Python, and of what computes."""
+    found = {"fairseq_clear": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def check_report_path(path: Path | None, overwrite: bool) -> None:
+    """UserError unless a report may be written there; asked before the work starts."""
+    if path is None:
+        return
+    if not path.parent.is_dir():
+        raise UserError(f"--output {path}: there is no folder {path.parent}; make it first")
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise UserError(f"--output {path}: exists already; add --overwrite to replace it, or give another name")
+
+
+def _short(value: object) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={_short(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value)

@@ -1,0 +1,67 @@
+"""The table and the JSON of a report."""
+
+import json
+
+import pytest
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.reports import Report, Row, check_report_path
+
+ROWS = (
+    Row("one", {"A": 70.004, "B": 9.0}, {"checkpoint": "one.pt"}, {"A": 0.5}),
+    Row("second", {"A": 70.0, "B": 10.126, "C": 1.0}, details={"note": [1]}),
+)
+REPORT = Report("sts", {"metric": "spearman", "pairs": {"A": 3}}, {"A": {"a.txt": "00"}}, ("A", "B", "C"), ROWS, (1, 2))
+
+
+def test_the_best_is_marked_and_ties_share_the_mark():
+    assert REPORT.table().splitlines() == [
+        "                  A       B      C",
+        "one     70.00\u00b10.50*   9.00      -",
+        "second       70.00*  10.13*  1.00",
+    ]
+    bold = REPORT.table(bold=True).splitlines()
+    assert "\033[1m70.00\u00b10.50\033[0m" in bold[1] and "\033[1m10.13\033[0m" in bold[2] and "*" not in bold[2]
+    low = Report("x", {}, {}, ("B",), ROWS, lower_is_better=frozenset({"B"})).table().splitlines()
+    assert low[1].endswith("9.00*") and low[2].endswith("10.13")
+    alone = Report("x", {}, {}, ("A", "B"), ROWS[1:]).table()
+    assert alone.splitlines()[1] == "second  70.00  10.13"
+
+
+def test_many_columns_go_down_the_page():
+    columns = [f"T{number}" for number in range(11)]
+    rows = [Row(name, {column: float(value) for column in columns}) for name, value in (("x", 1), ("y", 2))]
+    lines = Report("x", {}, {}, columns, rows).table().splitlines()
+    assert lines[0].split() == ["x", "y"] and lines[11].split() == ["T10", "1.00", "2.00*"] and len(lines) == 12
+
+
+def test_json_names_everything(tmp_path):
+    REPORT.write(tmp_path / "r.json")
+    read = json.loads((tmp_path / "r.json").read_text())
+    assert read["format"] == 1 and read["command"] == "sts" and read["seeds"] == [1, 2]
+    assert read["data"] == {"A": {"a.txt": "00"}} and read["protocol"]["metric"] == "spearman"
+    assert read["rows"][0] == {
+        "label": "one", "encoder": {"checkpoint": "one.pt"}, "scores": {"A": 70.004, "B": 9.0},
+        "deviations": {"A": 0.5}, "details": {},
+    }  # fmt: skip
+    assert {"fairseq_clear", "python", "numpy", "torch"} <= set(read["versions"])
+    assert REPORT.caption() == "metric spearman; pairs A=3; seeds 1 2"
+
+
+def test_no_report_is_overwritten_or_half_written(tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text("old")
+    with pytest.raises(UserError, match="exists already; add --overwrite"):
+        check_report_path(path, overwrite=False)
+    check_report_path(path, overwrite=True)
+    check_report_path(None, overwrite=False)
+    with pytest.raises(UserError, match="there is no folder"):
+        check_report_path(tmp_path / "no" / "r.json", overwrite=False)
+    with pytest.raises(UserError, match="exists already"):
+        check_report_path(tmp_path, overwrite=True)
+    for bad, kind in ((float("nan"), ValueError), (object(), TypeError)):
+        with pytest.raises(kind):
+            Report("x", {"bad": bad}, {}, (), ()).write(path)
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    with pytest.raises(UserError, match="--output .*: cannot write it"):
+        REPORT.write(tmp_path / "no" / "r.json")

@@ -1,0 +1,129 @@
+"""Protocols of STS on sets whose correlations can be computed by hand."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fairseq_clear.data.sts import STS_YEARS
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.encoders import CachedEncoder
+from fairseq_clear.evaluation.sts import cosine, evaluate_sts
+from tests.conftest import SHARED, WORDS
+from tests.evaluation.toys import Constant, Letters, Words
+
+SIZES = {"FNWN": 3, "headlines": 8, "OnWN": 5}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """STS13 of three sizes and offsets, one pair unscored, and STS-B's dev split."""
+    rng = np.random.default_rng(5)
+    year = tmp_path / "STS13-en-test"
+    year.mkdir()
+    for name, size in SIZES.items():
+        texts = [["".join(rng.choice(WORDS, 3)) for _ in range(2)] for _ in range(size)]
+        scores = [f"{value:.2f}" for value in rng.uniform(0, 5, size)]
+        if name == "OnWN":
+            scores[2] = ""
+        (year / f"STS.input.{name}.txt").write_text("".join(f"{a}\t{b}\n" for a, b in texts))
+        (year / f"STS.gs.{name}.txt").write_text("".join(f"{score}\n" for score in scores))
+    (tmp_path / "STSBenchmark").mkdir()
+    rows = [f"g\tf\ty\t{i}\t{i % 3}\t{'a' * i}b\tbc" for i in range(6)]
+    (tmp_path / "STSBenchmark" / "sts-dev.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+def by_hand(folder, name):
+    """Similarities and gold of a subset, with nothing of the harness."""
+    year = folder / "STS13-en-test"
+    texts = [line.split("\t") for line in (year / f"STS.input.{name}.txt").read_text().splitlines()]
+    gold = (year / f"STS.gs.{name}.txt").read_text().splitlines()
+    kept = [(pair, float(score)) for pair, score in zip(texts, gold, strict=True) if score]
+    similarities = []
+    for pair, _ in kept:
+        u, v = Letters().encode(pair)
+        similarities.append(sum(u * v) / (sum(u * u) * sum(v * v)) ** 0.5)
+    return similarities, [score for _, score in kept]
+
+
+def test_the_three_aggregations(folder):
+    subsets = {name: by_hand(folder, name) for name in STS_YEARS["STS13"]}
+    sizes = [len(gold) for _, gold in subsets.values()]
+    found = {}
+    for metric, reference in (("spearman", stats.spearmanr), ("pearson", stats.pearsonr)):
+        each = [reference(*subset).statistic for subset in subsets.values()]
+        similarities, gold = (sum((subset[side] for subset in subsets.values()), []) for side in (0, 1))
+        expected = {
+            "all": reference(similarities, gold).statistic,
+            "mean": sum(each) / 3,
+            "wmean": sum(c * n for c, n in zip(each, sizes, strict=True)) / sum(sizes),
+        }
+        for aggregation, value in expected.items():
+            score = evaluate_sts(Letters(), folder, ["STS13"], aggregation=aggregation).scores["STS13"]
+            assert getattr(score, metric) == pytest.approx(100 * value, abs=1e-4)
+            assert (score.pairs, score.unscored) == (15, 1)
+            assert score.subsets["headlines"][metric] == pytest.approx(100 * each[1], abs=1e-4)
+        found[metric] = list(expected.values())
+    assert len({round(value, 3) for values in found.values() for value in values}) == 6  # the protocols do differ
+
+
+def test_tasks_files_and_json(folder):
+    table = folder / "extra.tsv"
+    table.write_text("ab\tba\t5\nab\tcd\t0\nab\tac\t2\n")
+    letters = Letters()
+    result = evaluate_sts(CachedEncoder(letters), folder, ["STS-B-dev", "STS13"], files=[table])
+    assert list(result.scores) == ["STS-B-dev", "STS13", "extra"]
+    assert result.scores["extra"].spearman == pytest.approx(100)
+    assert result.average("pearson") == pytest.approx(np.mean([score.pearson for score in result.scores.values()]))
+    asked = [text for block in letters.asked for text in block]
+    assert len(asked) == len(set(asked)) and len(letters.asked) == 1
+    assert json.loads(json.dumps(result.to_dict()))["data"]["extra"] == result.data["extra"]
+    assert set(result.data["STS-B-dev"]) == {"sts-dev.csv"}
+    assert list(evaluate_sts(Letters(), folder).scores) == ["STS13"]  # of the default tasks, what is there
+
+
+def test_cosine_of_a_zero_vector_is_zero():
+    assert cosine([[3, 4], [0, 0]], [[4, 3], [1, 1]]).tolist() == [pytest.approx(0.96), 0.0]
+
+
+def test_undefined_is_an_error(folder):
+    with pytest.raises(UserError, match="Constant, STS13: all 15 first numbers are 1: a correlation is not defined"):
+        evaluate_sts(Constant(), folder, ["STS13"])
+    (folder / "STS13-en-test" / "STS.gs.FNWN.txt").write_text("1\n1\n1\n")
+    score = evaluate_sts(Letters(), folder, ["STS13"]).scores["STS13"]
+    assert score.subsets["FNWN"]["spearman"] is None and score.subsets["OnWN"]["pearson"] is not None
+    for aggregation in ("mean", "wmean"):
+        with pytest.raises(UserError, match="Letters, STS13, FNWN: all 3 second numbers are 1"):
+            evaluate_sts(Letters(), folder, ["STS13"], aggregation=aggregation)
+    single = folder / "single.tsv"
+    single.write_text("a\tb\t1\n")
+    with pytest.raises(UserError, match="a correlation of 1 pairs is not defined"):
+        evaluate_sts(Letters(), files=[single])
+
+
+def test_mistakes(folder):
+    for arguments, message in [
+        (
+            {"folder": folder, "tasks": ["STS13"], "aggregation": "median"},
+            "aggregation median: valid are all, mean, wmean",
+        ),
+        ({"tasks": ["STS13"]}, "tasks STS13: need the folder"),
+        ({}, "no task is given"),
+        ({"folder": folder / "STSBenchmark"}, "has none of STS12, "),
+        ({"folder": folder, "tasks": ["STS13", "STS13"]}, "the task STS13 is given twice"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            evaluate_sts(Letters(), **arguments)
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real data")
+def test_real_sets_run_whole():
+    tasks = ["STS12", "STS14", "STS-B", "STS-B-dev"]
+    scores = evaluate_sts(Words(4096), SHARED, tasks).scores
+    assert {task: score.pairs for task, score in scores.items()} == dict(
+        zip(tasks, (3108, 3750, 1379, 1500), strict=True)
+    )
+    assert all(35 < score.spearman < 75 for score in scores.values())
