@@ -1,0 +1,165 @@
+"""SentEval's classifiers and folds against a direct reading of their definition."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.classifiers import PRESETS, Classifiers, make_classifier
+from fairseq_clear.evaluation.validation import cross_validate, nested_cross_validate, split_validate
+
+FAST = Classifiers(folds=3, epoch_size=1, max_epoch=3, tenacity=1)
+LOGISTIC = Classifiers(kind="logistic", folds=3)
+
+
+def blobs(rows=60, classes=3, seed=0, spread=1.2):
+    rng = np.random.default_rng(seed)
+    labels = np.arange(rows) % classes
+    centres = np.random.default_rng(9).normal(size=(classes, 5)) * 1.5
+    return (centres[labels] + rng.normal(size=(rows, 5)) * spread).astype(np.float32), labels.astype(np.int64)
+
+
+def senteval_network(settings, classes, decay, seed, rows, labels, dev):
+    """What senteval/tools/classifier.py does, with its global generators."""
+    np.random.seed(seed)  # noqa: NPY002
+    torch.manual_seed(seed)
+    hidden = settings.hidden
+    layers = [torch.nn.Linear(5, hidden), torch.nn.Dropout(settings.dropout), torch.nn.Sigmoid()] if hidden else []
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(hidden or 5, classes))
+    optimizer = torch.optim.Adam(model.parameters())
+    optimizer.param_groups[0]["weight_decay"] = decay
+    if dev is None:
+        mixed = np.random.permutation(len(rows))  # noqa: NPY002
+        held = int(0.05 * len(rows))
+        dev = rows[mixed[:held]], labels[mixed[:held]]
+        rows, labels = rows[mixed[held:]], labels[mixed[held:]]
+    best_accuracy, failures, epochs, stop = -1, 0, 0, False
+    while not stop and epochs <= settings.max_epoch:
+        model.train()
+        for _ in range(settings.epoch_size):
+            order = np.random.permutation(len(rows))  # noqa: NPY002
+            for begin in range(0, len(rows), settings.batch_size):
+                index = order[begin : begin + settings.batch_size]
+                loss = torch.nn.CrossEntropyLoss()(model(torch.tensor(rows[index])), torch.tensor(labels[index]))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        epochs += settings.epoch_size
+        model.eval()
+        accuracy = (model(torch.tensor(dev[0])).argmax(1).numpy() == dev[1]).mean()
+        if accuracy > best_accuracy:
+            best_accuracy, kept = accuracy, {name: value.clone() for name, value in model.state_dict().items()}
+        else:
+            stop = failures >= settings.tenacity
+            failures += 1
+    return list(kept.values()), epochs
+
+
+@pytest.mark.parametrize("hidden", [0, 4])
+@pytest.mark.parametrize("has_dev", [True, False])
+def test_the_network_is_sentevals(hidden, has_dev):
+    settings = Classifiers(hidden=hidden, batch_size=7, tenacity=2, epoch_size=2, max_epoch=30, dropout=0.2)
+    rows, labels = blobs()
+    dev = blobs(30, seed=1) if has_dev else None
+    expected, epochs = senteval_network(settings, 3, 1e-3, 5, rows, labels, dev)
+    torch.manual_seed(77)
+    before = torch.random.get_rng_state()
+    ours = make_classifier(settings, 3, 1e-3, 5)
+    ours.fit(rows, labels, dev)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    for found, wanted in zip(ours.model.parameters(), expected, strict=True):
+        torch.testing.assert_close(found, wanted, atol=1e-6, rtol=0)
+    other = make_classifier(settings, 3, 1e-3, 6)
+    other.fit(rows, labels, dev)
+    assert not torch.allclose(next(iter(other.model.parameters())), expected[0], atol=1e-3)
+    if has_dev:
+        assert epochs < settings.max_epoch  # so the early stop was part of it
+
+
+def test_training_ends_at_the_last_epoch():
+    settings = Classifiers(batch_size=20, tenacity=10_000, epoch_size=3, max_epoch=7)
+    rows, labels = blobs()
+    expected, epochs = senteval_network(settings, 3, 1e-5, 1, rows, labels, blobs(30, seed=1))
+    ours = make_classifier(settings, 3, 1e-5, 1)
+    ours.fit(rows, labels, blobs(30, seed=1))
+    torch.testing.assert_close(next(iter(ours.model.parameters())).detach(), expected[0], atol=1e-6, rtol=0)
+    assert epochs == 9
+
+
+def logistic(strength, rows, labels):
+    return LogisticRegression(C=strength, max_iter=1000).fit(rows, labels)
+
+
+def choose(rows, labels, grid, fold_seed):
+    scores = []
+    for strength in grid:
+        folds = StratifiedKFold(3, shuffle=True, random_state=fold_seed).split(rows, labels)
+        each = [logistic(strength, rows[a], labels[a]).score(rows[b], labels[b]) for a, b in folds]
+        scores.append(round(100 * np.mean(each), 2))
+    return grid[int(np.argmax(scores))], max(scores)
+
+
+def test_nested_folds_are_sentevals():
+    rows, labels = blobs(spread=3)
+    grid = [2**power for power in range(-2, 4)]
+    dev, test, chosen = [], [], []
+    for a, b in StratifiedKFold(3, shuffle=True, random_state=1111).split(rows, labels):
+        best, score = choose(rows[a], labels[a], grid, 1111)
+        dev.append(score)
+        test.append(round(100 * logistic(best, rows[a], labels[a]).score(rows[b], labels[b]), 2))
+        chosen.append(best)
+    fit = nested_cross_validate((rows, labels), 3, LOGISTIC, seed=4)
+    assert (fit.dev, fit.test, fit.chosen) == (round(np.mean(dev), 2), round(np.mean(test), 2), tuple(chosen))
+    assert len(set(chosen)) > 1 and fit.predicted.size == 0
+
+
+def test_folds_of_the_training_rows_are_sentevals():
+    rows, labels = blobs(spread=3)
+    test = blobs(45, seed=2, spread=3)
+    best, score = choose(rows, labels, [2**power for power in range(-1, 6)], 7)
+    fit = cross_validate((rows, labels), test, 3, LOGISTIC, seed=7)
+    model = logistic(best, rows, labels)
+    assert (fit.dev, fit.chosen, fit.test) == (score, (best,), round(100 * model.score(*test), 2))
+    assert fit.predicted.tolist() == model.predict(test[0]).tolist()
+    assert len({cross_validate((rows, labels), test, 3, LOGISTIC, seed=seed).dev for seed in range(4)}) > 1
+
+
+@pytest.mark.parametrize("settings", [LOGISTIC, FAST], ids=["logistic", "mlp"])
+def test_a_dev_split_chooses(settings):
+    train, dev, test = (blobs(45, seed=seed, spread=3) for seed in (0, 1, 2))
+    grid = [2.0**p for p in range(-2, 4)] if settings is LOGISTIC else [10.0**p for p in range(-5, -1)]
+    scores = []
+    for strength in grid:
+        model = make_classifier(settings, 3, strength, 3)
+        model.fit(*train, dev)
+        scores.append((round(100 * (model.predict(dev[0]) == dev[1]).mean(), 2), model))
+    best = int(np.argmax([score for score, _ in scores]))
+    fit = split_validate(train, dev, test, 3, settings, 3)
+    assert (fit.dev, fit.chosen) == (scores[best][0], (grid[best],))
+    assert fit.predicted.tolist() == scores[best][1].predict(test[0]).tolist()
+    free = split_validate(train, dev, test, 3, settings, 3, regularize=False)
+    assert free.chosen == ((1e9,) if settings is LOGISTIC else (1e-9,))
+
+
+def test_presets_and_limits():
+    assert PRESETS["self-guided"].classifiers.hidden == 50
+    assert PRESETS["self-guided"].seeds == (1, 2, 3, 4, 1234, 2345, 3456, 7890)
+    assert PRESETS["senteval"].classifiers.describe() == {
+        "classifier": "mlp", "folds": 10, "hidden": 0, "optimizer": "adam", "batch_size": 64, "tenacity": 5,
+        "epoch_size": 4, "max_epoch": 200, "dropout": 0.0,
+    }  # fmt: skip
+    assert PRESETS["logistic"].classifiers.describe()["folds"] == 10 and "hidden" not in LOGISTIC.describe()
+    for knobs, message in [
+        ({"folds": 1}, "--folds 1: must be 2 or more"),
+        ({"batch_size": 0}, "--classifier-batch-size 0: must be 1"),
+        ({"kind": "tree"}, "--classifier tree: valid are mlp, logistic"),
+        ({"optimizer": "x"}, "--optimizer x: valid are adam"),
+        ({"dropout": 1.0}, "--dropout 1.0"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            Classifiers(**knobs)
+    rows, labels = blobs(9)
+    with pytest.raises(UserError, match="--folds 4: a class has only 3 training rows"):
+        nested_cross_validate((rows, labels), 3, Classifiers(folds=4), 1)
