@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.data.seeding import content_hash
@@ -56,7 +57,8 @@ class SameText:
         self.text_lengths = np.stack([texts.sizes, texts.sizes], axis=1)
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        tokens = np.asarray(self.texts[index], dtype=np.int64)
+        # not np.asarray: numpy 2 warns of tensors, at every text
+        tokens = torch.as_tensor(self.texts[index]).numpy().astype(np.int64, copy=False)
         return [RawInstance(tokens, (tokens,), content_hash(tokens))]
 
 
