@@ -13,5 +13,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "embed": ("fairseq_clear.cli.embed", "turn a text file into sentence vectors with a trained checkpoint"),
     "sts": ("fairseq_clear.cli.sts", "correlate the cosine of sentence vectors with human similarity scores"),
+    "topics": ("fairseq_clear.cli.topics", "predict the group of 20 Newsgroups posts from their vectors"),
     "glue": ("fairseq_clear.cli.glue", "fine-tune a checkpoint on GLUE's tasks, with restarts; write the submission"),
 }

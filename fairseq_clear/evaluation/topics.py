@@ -1,0 +1,176 @@
+"""Topics of 20 Newsgroups by logistic regression on frozen vectors: accuracy and macro-F1."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_clear.data.synonyms import hash_file
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.classifiers import Classifiers, make_classifier
+from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
+from fairseq_clear.preparation.reading import corpus_file, read_lines
+
+__all__ = ["REMOVALS", "TopicData", "TopicResult", "evaluate_topics", "read_topics", "score_topics"]
+
+# lines that quote another post, as scikit-learn's fetch_20newsgroups recognises them
+_QUOTE = re.compile(r"(writes in|writes:|wrote:|says:|said:|^In article|^Quoted from|^\||^>)")
+SPLITS = ("train", "test")
+
+
+def remove_header(text: str) -> str:
+    """What follows the first blank line."""
+    return text.partition("\n\n")[2]
+
+
+def remove_footer(text: str) -> str:
+    """What precedes the last line that is blank or of dashes alone, where a signature is taken to begin."""
+    lines = text.strip().split("\n")
+    for number in range(len(lines) - 1, -1, -1):
+        if not lines[number].strip().strip("-"):
+            return "\n".join(lines[:number]) if number > 0 else text
+    return text
+
+
+def remove_quotes(text: str) -> str:
+    """The text without lines that quote, or introduce a quotation."""
+    return "\n".join(line for line in text.split("\n") if not _QUOTE.search(line))
+
+
+# in the order in which they are applied, that of scikit-learn
+REMOVALS: dict[str, Callable[[str], str]] = {
+    "headers": remove_header,
+    "footers": remove_footer,
+    "quotes": remove_quotes,
+}
+
+
+@dataclass(frozen=True)
+class TopicData:
+    """Texts and groups of each split, and the SHA-256 of each file."""
+
+    texts: Mapping[str, Sequence[str]]
+    groups: Mapping[str, Sequence[str]]
+    hashes: Mapping[str, str]
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TopicResult:
+    """Accuracy and macro-F1 x100 on the test split; F1 of each group; sizes."""
+
+    accuracy: float
+    macro_f1: float
+    f1: Mapping[str, float]
+    train: int
+    test: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fit for JSON."""
+        return asdict(self)
+
+
+def evaluate_topics(
+    encoder: Encoder,
+    folder: str | Path,
+    *,
+    remove: Sequence[str] = (),
+    strength: float = 1.0,
+    batch_size: int = 32,
+) -> TopicResult:
+    """Train on the train split, test on the test split.
+
+    Args:
+        encoder: see ``evaluation.encoders.Encoder``.
+        folder: with ``20news.{train,test}.jsonl``, also ``.gz`` or ``.xz``.
+        remove: of REMOVALS. With headers in, their addresses and subjects give many groups away.
+        strength: inverse regularisation C of scikit-learn's logistic regression.
+        batch_size: passed to the encoder.
+
+    Raises:
+        UserError: missing or malformed data.
+    """
+    return score_topics(CachedEncoder(encoder, batch_size=batch_size), read_topics(folder, remove), strength=strength)
+
+
+def score_topics(encoder: CachedEncoder, data: TopicData, *, strength: float = 1.0) -> TopicResult:
+    """``evaluate_topics`` on data in memory."""
+    if not strength > 0:
+        raise UserError(f"--strength {strength}: must be above 0")
+    names = sorted(set(data.groups["train"]))
+    if len(names) < 2:
+        raise UserError("topics: the training split has fewer than two groups")
+    index = {name: number for number, name in enumerate(names)}
+    labels = {split: np.array([index.get(name, -1) for name in data.groups[split]], np.int64) for split in SPLITS}
+    if (labels["test"] < 0).any():
+        strange = data.groups["test"][int(np.argmin(labels["test"]))]
+        raise UserError(f"topics: the test split has the group {strange!r}, which the training split lacks")
+    encoder.embed([text for split in SPLITS for text in data.texts[split]])
+    classifier = make_classifier(Classifiers(kind="logistic"), len(names), strength, seed=0)
+    classifier.fit(encoder.encode(data.texts["train"]), labels["train"])
+    predicted = classifier.predict(encoder.encode(data.texts["test"]))
+    scores = {name: _f1(predicted == number, labels["test"] == number) for name, number in index.items()}
+    accuracy = 100 * float(np.mean(predicted == labels["test"]))
+    return TopicResult(accuracy, float(np.mean(list(scores.values()))), scores, *(len(labels[s]) for s in SPLITS))
+
+
+def read_topics(folder: str | Path, remove: Sequence[str] = ()) -> TopicData:
+    """Read ``20news.{train,test}.jsonl`` (.gz, .xz) in ``folder`` or its ``corpora``.
+
+    Each line is a JSON object with ``group`` and ``text``.
+
+    Raises:
+        UserError: a missing file or malformed line, with file and line; an unknown removal.
+    """
+    unknown = [name for name in remove if name not in REMOVALS]
+    if unknown:
+        raise UserError(f"--remove {unknown[0]}: valid are {', '.join(REMOVALS)}")
+    removals = tuple(name for name in REMOVALS if name in remove)
+    texts, groups, hashes = {}, {}, {}
+    for split in SPLITS:
+        path = _find(Path(folder), split)
+        records = [_record(path, number, line) for number, line in read_lines(corpus_file(path)) if line.strip()]
+        if not records:
+            raise UserError(f"{path}: holds no text")
+        groups[split] = [group for group, _ in records]
+        texts[split] = [_removed(text, removals) for _, text in records]
+        hashes[path.name] = hash_file(path)
+    return TopicData(texts, groups, hashes, removals)
+
+
+def _find(folder: Path, split: str) -> Path:
+    places = [
+        folder / below / f"20news.{split}.jsonl{packed}" for below in ("", "corpora") for packed in ("", ".xz", ".gz")
+    ]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise UserError(f"--data {folder}: has no 20news.{split}.jsonl, nor one with .xz or .gz")
+    return found
+
+
+def _record(path: Path, number: int, line: str) -> tuple[str, str]:
+    try:
+        record = json.loads(line)
+        group, text = record["group"], record["text"]
+    except (ValueError, KeyError, TypeError):
+        group = text = None
+    if not isinstance(group, str) or not isinstance(text, str):
+        raise UserError(f"{path}:{number}: not a JSON object with the texts `group` and `text`")
+    return group, text
+
+
+def _removed(text: str, removals: Sequence[str]) -> str:
+    for name in removals:
+        text = REMOVALS[name](text)
+    return text
+
+
+def _f1(predicted: Any, actual: Any) -> float:
+    """F1 x100 of one class; 0 where it is neither predicted nor there."""
+    both = int((predicted & actual).sum())
+    total = int(predicted.sum()) + int(actual.sum())
+    return 200 * both / total if total else 0.0
