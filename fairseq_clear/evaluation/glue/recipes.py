@@ -96,5 +96,7 @@ def choose_recipe(recipe: str, task: str, **overrides: float | int | None) -> Fi
         lowest = 4 if name == "max_length" else 1 if name in {"batch_size", "epochs"} else 0
         highest = 1.0 if name in {"warmup_share", "dropout"} else float("inf")
         if not lowest <= value <= highest:
-            raise UserError(f"--{name.replace('_', '-')} {value}: must be {lowest} or more, at most {highest:g}")
+            flag = "lr" if name == "learning_rate" else name.replace("_", "-")
+            most = f", at most {highest:g}" if highest < float("inf") else ""
+            raise UserError(f"--{flag} {value}: must be {lowest} or more{most}")
     return replace(RECIPES[recipe][task], **changes)  # type: ignore[arg-type]
