@@ -13,6 +13,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "embed": ("fairseq_clear.cli.embed", "turn a text file into sentence vectors with a trained checkpoint"),
     "sts": ("fairseq_clear.cli.sts", "correlate the cosine of sentence vectors with human similarity scores"),
+    "senteval": ("fairseq_clear.cli.senteval", "train classifiers on frozen vectors: SentEval's transfer tasks"),
+    "probing": ("fairseq_clear.cli.probing", "find linguistic properties in frozen vectors: SentEval's probing tasks"),
     "topics": ("fairseq_clear.cli.topics", "predict the group of 20 Newsgroups posts from their vectors"),
     "glue": ("fairseq_clear.cli.glue", "fine-tune a checkpoint on GLUE's tasks, with restarts; write the submission"),
 }

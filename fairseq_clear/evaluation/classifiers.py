@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
 
-__all__ = ["PRESETS", "Classifier", "Classifiers", "Preset", "make_classifier"]
+__all__ = ["PRESETS", "Classifier", "Classifiers", "Preset", "make_classifier", "torch_seed"]
 
 Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
@@ -151,7 +151,7 @@ class _Network:
             held_out = rows[mixed[:count]], labels[mixed[:count]]
             rows, labels = rows[mixed[count:]], labels[mixed[count:]]
         inputs, targets = torch.from_numpy(np.ascontiguousarray(rows)), torch.from_numpy(labels)
-        with _torch_seed(self.seed):
+        with torch_seed(self.seed):
             self.model = self._build(rows.shape[1])
             optimizer = OPTIMIZERS[settings.optimizer](
                 self.model.parameters(),
@@ -202,7 +202,7 @@ class _Network:
 
 
 @contextmanager
-def _torch_seed(seed: int) -> Iterator[None]:
+def torch_seed(seed: int) -> Iterator[None]:
     """Initial weights and dropout from this seed; the caller's generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,0 +1,230 @@
+"""SentEval: what a linear or small classifier reads from frozen vectors (Conneau and Kiela 2018, arXiv:1803.05449)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fairseq_clear.data.sts import StsData, is_present, read_sts
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.classifiers import Classifiers, Floats
+from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
+from fairseq_clear.evaluation.relatedness import fit_relatedness
+from fairseq_clear.evaluation.senteval_data import (
+    PROBING_TASKS,
+    TRANSFER_TASKS,
+    Split,
+    TaskData,
+    is_task_present,
+    read_task,
+)
+from fairseq_clear.evaluation.sts import score_sts
+from fairseq_clear.evaluation.validation import Fit, cross_validate, nested_cross_validate, split_validate
+
+__all__ = [
+    "DOWNSTREAM_TASKS",
+    "Score",
+    "SentEvalResult",
+    "evaluate_senteval",
+    "find_tasks",
+    "pair_features",
+    "read_tasks",
+    "score_senteval",
+]
+
+# with a trained regressor; the splits by their names in data.sts
+REGRESSIONS = {
+    "SICK-R": {"train": "SICK-R-train", "dev": "SICK-R-trial", "test": "SICK-R"},
+    "STS-B": {"train": "STS-B-train", "dev": "STS-B-dev", "test": "STS-B"},
+}
+# without training; the mean of the subsets' Spearman correlations, as DeCLUTR's summary has them
+SIMILARITIES = ("STS12", "STS13", "STS14", "STS15", "STS16")
+DOWNSTREAM_TASKS = (*TRANSFER_TASKS, *REGRESSIONS, *SIMILARITIES)
+Data = TaskData | Mapping[str, StsData] | StsData
+
+
+@dataclass(frozen=True)
+class Score:
+    """One task under one seed, x100.
+
+    Attributes:
+        test: accuracy; Spearman for SICK-R, STS-B and STS12-16.
+        dev: of what chose the classifier: accuracy, Pearson for the regressors; None for STS12-16.
+        others: further figures: F1 of MRPC, Pearson and squared error of the regressors.
+        chosen: regularisation.
+    """
+
+    test: float
+    dev: float | None
+    others: Mapping[str, float] = field(default_factory=dict)
+    chosen: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class SentEvalResult:
+    """Scores of each task, one a seed, in the order of ``seeds``; tasks in order."""
+
+    scores: Mapping[str, Sequence[Score]]
+    seeds: Sequence[int]
+    data: Mapping[str, Mapping[str, str]]
+
+    def mean(self, task: str, split: str = "test") -> float | None:
+        """Mean over seeds; None for a dev split that the task lacks."""
+        values = [getattr(score, split) for score in self.scores[task]]
+        return None if None in values else float(np.mean(values))
+
+    def deviation(self, task: str, split: str = "test") -> float | None:
+        """Standard deviation over seeds (n - 1); None for a single seed."""
+        values = [getattr(score, split) for score in self.scores[task]]
+        return None if len(values) < 2 or None in values else float(np.std(values, ddof=1))
+
+    def summary(self, split: str = "test") -> dict[str, float]:
+        """Averages as DeCLUTR (arXiv:2006.03659) Table 1: of downstream tasks, of probing tasks, and of these two."""
+        found = {}
+        for name, group in (("Downstream", DOWNSTREAM_TASKS), ("Probing", tuple(PROBING_TASKS))):
+            means = [self.mean(task, split) for task in self.scores if task in group]
+            values = [value for value in means if value is not None]
+            if values:
+                found[name] = float(np.mean(values))
+        if len(found) == 2:
+            found["Avg."] = (found["Downstream"] + found["Probing"]) / 2
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fit for JSON."""
+        return {**asdict(self), "summary": {split: self.summary(split) for split in ("dev", "test")}}
+
+
+def evaluate_senteval(
+    encoder: Encoder,
+    folder: str | Path,
+    tasks: Sequence[str] | None = None,
+    *,
+    classifiers: Classifiers | None = None,
+    seeds: Sequence[int] = (1111,),
+    batch_size: int = 32,
+) -> SentEvalResult:
+    """Train and test classifiers on an encoder's vectors.
+
+    Args:
+        encoder: see ``evaluation.encoders.Encoder``.
+        folder: with SentEval's data.
+        tasks: of DOWNSTREAM_TASKS and PROBING_TASKS; default: the downstream ones that the folder has.
+        classifiers: default: SentEval's own; see ``classifiers.PRESETS``.
+        seeds: of the classifiers.
+        batch_size: passed to the encoder.
+
+    Raises:
+        UserError: no data, or malformed data.
+    """
+    names = find_tasks(folder, DOWNSTREAM_TASKS) if tasks is None else tasks
+    cached = CachedEncoder(encoder, batch_size=batch_size)
+    return score_senteval(cached, read_tasks(folder, names), classifiers or Classifiers(), seeds)
+
+
+def find_tasks(folder: str | Path, tasks: Sequence[str]) -> list[str]:
+    """Those of the tasks whose data the folder has, all splits of it.
+
+    Raises:
+        UserError: none.
+    """
+
+    def is_there(task: str) -> bool:
+        if task in REGRESSIONS:
+            return all(is_present(folder, split) for split in REGRESSIONS[task].values())
+        return is_present(folder, task) if task in SIMILARITIES else is_task_present(folder, task)
+
+    found = [task for task in tasks if is_there(task)]
+    if not found:
+        raise UserError(f"--data {folder}: has none of {', '.join(tasks)}; give the folder of SentEval's data")
+    return found
+
+
+def read_tasks(folder: str | Path, tasks: Sequence[str]) -> dict[str, Data]:
+    """The data of each task; what is malformed is found before anything is embedded."""
+    twice = sorted({task for task in tasks if list(tasks).count(task) > 1})
+    unknown = [task for task in tasks if task not in DOWNSTREAM_TASKS and task not in PROBING_TASKS]
+    if twice or unknown:
+        what = f"{twice[0]}: is given twice" if twice else f"{unknown[0]}: no such task"
+        raise UserError(f"--tasks {what}; valid are {', '.join([*DOWNSTREAM_TASKS, *PROBING_TASKS])}")
+    data: dict[str, Data] = {}
+    for task in tasks:
+        if task in REGRESSIONS:
+            data[task] = {split: read_sts(folder, name) for split, name in REGRESSIONS[task].items()}
+        else:
+            data[task] = read_sts(folder, task) if task in SIMILARITIES else read_task(folder, task)
+    return data
+
+
+def score_senteval(
+    encoder: CachedEncoder, data: Mapping[str, Data], classifiers: Classifiers, seeds: Sequence[int]
+) -> SentEvalResult:
+    """``evaluate_senteval`` on data in memory."""
+    if not seeds:
+        raise UserError("--seeds: give one or more")
+    encoder.embed([text for part in data.values() for text in _texts(part)])
+    scores = {}
+    for name, part in data.items():
+        scores[name] = [_score(encoder, name, part, classifiers, seed) for seed in seeds]
+    return SentEvalResult(scores, tuple(seeds), {name: _hashes(part) for name, part in data.items()})
+
+
+def pair_features(first: Floats, second: Floats, *, both: bool = False) -> Floats:
+    """[|u - v|, u * v], (N, 2 D); with ``both`` [u, v, u * v, |u - v|], (N, 4 D), which SentEval takes for SNLI."""
+    difference, product = np.abs(first - second), first * second
+    parts = (first, second, product, difference) if both else (difference, product)
+    return np.concatenate(parts, axis=1)
+
+
+def _score(encoder: CachedEncoder, name: str, data: Data, classifiers: Classifiers, seed: int) -> Score:
+    if isinstance(data, StsData):
+        found = score_sts(encoder, [data], aggregation="mean").scores[name]
+        return Score(found.spearman, None, {"pearson": found.pearson})
+    if not isinstance(data, TaskData):
+        rows = {split: _regression_rows(encoder, part) for split, part in data.items()}
+        fit = fit_relatedness(rows["train"], rows["dev"], rows["test"], seed=seed, where=f"{encoder.name}, {name}")
+        return Score(fit.spearman, fit.dev_pearson, {"pearson": fit.pearson, "mse": fit.mse})
+    settings = classifiers.without_hidden() if name == "WordContent" else classifiers
+    fit_ = _classify(encoder, data, settings, seed)
+    others = {"f1": _f1(fit_.predicted, data.splits["test"].labels)} if name == "MRPC" else {}
+    return Score(fit_.test, fit_.dev, others, fit_.chosen)
+
+
+def _classify(encoder: CachedEncoder, data: TaskData, settings: Classifiers, seed: int) -> Fit:
+    rows = {split: (_features(encoder, data.name, part), part.labels) for split, part in data.splits.items()}
+    if "all" in rows:
+        return nested_cross_validate(rows["all"], data.classes, settings, seed)
+    if "dev" not in rows:
+        return cross_validate(rows["train"], rows["test"], data.classes, settings, seed)
+    regularize = data.name != "SNLI"
+    return split_validate(rows["train"], rows["dev"], rows["test"], data.classes, settings, seed, regularize=regularize)
+
+
+def _features(encoder: CachedEncoder, name: str, split: Split) -> Floats:
+    first = encoder.encode(split.first)
+    if split.second is None:
+        return first
+    return pair_features(first, encoder.encode(split.second), both=name == "SNLI")
+
+
+def _regression_rows(encoder: CachedEncoder, data: StsData) -> tuple[Floats, npt.NDArray[np.float64]]:
+    (pairs,) = data.subsets.values()
+    return pair_features(encoder.encode(pairs.first), encoder.encode(pairs.second)), pairs.scores
+
+
+def _texts(data: Data) -> list[str]:
+    parts = [data] if isinstance(data, TaskData | StsData) else list(data.values())
+    return [text for part in parts for text in part.texts()]
+
+
+def _hashes(data: Data) -> dict[str, str]:
+    parts = [data] if isinstance(data, TaskData | StsData) else list(data.values())
+    return {file: digest for part in parts for file, digest in part.hashes.items()}
+
+
+def _f1(predicted: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> float:
+    both = int(((predicted == 1) & (labels == 1)).sum())
+    return round(200 * both / max(int((predicted == 1).sum() + (labels == 1).sum()), 1), 2)

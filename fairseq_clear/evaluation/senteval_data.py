@@ -1,0 +1,247 @@
+"""The data sets of SentEval as its download script lays them out: transfer tasks and probing tasks.
+
+Texts are what SentEval hands to an encoder: split at white space and joined by single spaces. MR, CR, SUBJ, MPQA, TREC and
+SNLI are read as Latin-1, as SentEval reads them: what is UTF-8 in them is not mended, nor are the ``M-i`` that ``cat -v``
+left in MR and CR.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fairseq_clear.data.lines import read_columns, read_text_lines
+from fairseq_clear.data.synonyms import hash_file
+from fairseq_clear.errors import UserError
+
+__all__ = ["PROBING_TASKS", "TRANSFER_TASKS", "Split", "TaskData", "is_task_present", "read_task"]
+
+Labels = npt.NDArray[np.int64]
+LATIN = "latin-1"
+ENTAILMENT = ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
+SNLI = ("entailment", "neutral", "contradiction")
+TREC = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
+# where a data set's folder may lie below the one that the user names
+_BELOW = ("", "downstream", "senteval", "data/downstream")
+# file of positive texts (label 1), of negative texts (label 0)
+_BINARY = {
+    "MR": ("rt-polarity.pos", "rt-polarity.neg"),
+    "CR": ("custrev.pos", "custrev.neg"),
+    "SUBJ": ("subj.objective", "subj.subjective"),
+    "MPQA": ("mpqa.pos", "mpqa.neg"),
+}
+PROBING_TASKS: dict[str, str] = {
+    "Length": "sentence_length.txt",
+    "WordContent": "word_content.txt",
+    "Depth": "tree_depth.txt",
+    "TopConstituents": "top_constituents.txt",
+    "BigramShift": "bigram_shift.txt",
+    "Tense": "past_present.txt",
+    "SubjNumber": "subj_number.txt",
+    "ObjNumber": "obj_number.txt",
+    "OddManOut": "odd_man_out.txt",
+    "CoordinationInversion": "coordination_inversion.txt",
+}
+
+
+@dataclass(frozen=True)
+class Split:
+    """Texts, and for pairs their second texts, with labels from 0."""
+
+    first: tuple[str, ...]
+    labels: Labels
+    second: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def texts(self) -> tuple[str, ...]:
+        """Both sides."""
+        return self.first + (self.second or ())
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task: splits ``all``; ``train``, ``test``; or ``train``, ``dev``, ``test``, which decides how it is validated."""
+
+    name: str
+    splits: Mapping[str, Split]
+    classes: int
+    hashes: Mapping[str, str]
+
+    def texts(self) -> list[str]:
+        """Every text of every split."""
+        return [text for split in self.splits.values() for text in split.texts()]
+
+
+def read_task(folder: str | Path, name: str) -> TaskData:
+    """Read a transfer or probing task.
+
+    Args:
+        folder: SentEval's data folder, its ``downstream`` or ``probing``, or one with the tasks' folders in it.
+        name: of TRANSFER_TASKS or PROBING_TASKS.
+
+    Raises:
+        UserError: no such task, missing files, or a malformed line, with file and line.
+    """
+    if name in PROBING_TASKS:
+        return _read_probing(Path(folder), name)
+    if name not in TRANSFER_TASKS:
+        raise UserError(f"{name}: no such task; valid are {', '.join([*TRANSFER_TASKS, *PROBING_TASKS])}")
+    directory, files, classes, reader = TRANSFER_TASKS[name]
+    home = _home(Path(folder), directory)
+    splits = {split: _sorted(reader(home, names, classes)) for split, names in files.items()}
+    hashes = {file: hash_file(home / file) for names in files.values() for file in names}
+    return _checked(TaskData(name, splits, classes, hashes))
+
+
+def is_task_present(folder: str | Path, name: str) -> bool:
+    """Whether the folder of the task is there, with all its files (so that SICK without its test split is not)."""
+    try:
+        if name in PROBING_TASKS:
+            return (_probing_home(Path(folder)) / PROBING_TASKS[name]).is_file()
+        directory, files, _, _ = TRANSFER_TASKS[name]
+        home = _home(Path(folder), directory)
+    except UserError:
+        return False
+    return all((home / file).is_file() for names in files.values() for file in names)
+
+
+def _read_binary(home: Path, files: Sequence[str], classes: int) -> Split:
+    parts = [read_text_lines(home / file, LATIN) for file in files]
+    labels = [1] * len(parts[0]) + [0] * len(parts[1])
+    return Split(tuple(_words(line) for part in parts for line in part), np.array(labels, np.int64))
+
+
+def _read_sst(home: Path, files: Sequence[str], classes: int) -> Split:
+    """Binary: text, tab, label. Fine: label, space, text."""
+    path = home / files[0]
+    texts, labels = [], []
+    for number, line in _lines(path):
+        if classes == 2:
+            text, label = read_columns(path, line, number, (0, 1))
+        else:
+            label, _, text = line.strip().partition(" ")
+        labels.append(_label(path, number, label, [str(value) for value in range(classes)]))
+        texts.append(_words(text))
+    return Split(tuple(texts), np.array(labels, np.int64))
+
+
+def _read_trec(home: Path, files: Sequence[str], classes: int) -> Split:
+    path = home / files[0]
+    texts, labels = [], []
+    for number, line in _lines(path, LATIN):
+        coarse, colon, rest = line.partition(":")
+        if not colon:
+            raise UserError(f"{path}:{number}: no colon; TREC's lines are COARSE:fine question")
+        labels.append(_label(path, number, coarse.strip(), TREC))
+        texts.append(_words(rest.partition(" ")[2]))
+    return Split(tuple(texts), np.array(labels, np.int64))
+
+
+def _read_mrpc(home: Path, files: Sequence[str], classes: int) -> Split:
+    return _read_pairs(home / files[0], (3, 4, 0), ("0", "1"))
+
+
+def _read_sick_entailment(home: Path, files: Sequence[str], classes: int) -> Split:
+    return _read_pairs(home / files[0], (1, 2, 4), ENTAILMENT)
+
+
+def _read_snli(home: Path, files: Sequence[str], classes: int) -> Split:
+    first, second = (tuple(_words(line) for line in read_text_lines(home / file, LATIN)) for file in files[:2])
+    path = home / files[2]
+    labels = [_label(path, number, line.strip(), SNLI) for number, line in _lines(path)]
+    for file, side in zip(files, (first, second), strict=False):
+        if len(side) != len(labels):
+            raise UserError(f"{home / file}: {len(side)} lines, but {path} has {len(labels)}; one of them is cut off")
+    return Split(first, np.array(labels, np.int64), second)
+
+
+def _read_pairs(path: Path, columns: tuple[int, int, int], names: Sequence[str]) -> Split:
+    """Two texts and a label from these columns, under a header."""
+    rows = [(number, read_columns(path, line, number, columns)) for number, line in _lines(path)[1:]]
+    labels = np.array([_label(path, number, row[2], names) for number, row in rows], np.int64)
+    return Split(tuple(_words(row[0]) for _, row in rows), labels, tuple(_words(row[1]) for _, row in rows))
+
+
+def _read_probing(folder: Path, name: str) -> TaskData:
+    """Lines of split (tr, va, te), label, text; labels are numbered in the order of their names."""
+    path = _probing_home(folder) / PROBING_TASKS[name]
+    names = {"tr": "train", "va": "dev", "te": "test"}
+    rows: dict[str, list[tuple[int, str, str]]] = {"train": [], "dev": [], "test": []}
+    for number, line in _lines(path):
+        split, label, text = read_columns(path, line, number, (0, 1, 2))
+        if split not in names:
+            raise UserError(f"{path}:{number}: the split {split!r} is none of {', '.join(names)}")
+        rows[names[split]].append((number, label, _words(text)))
+    labels = sorted({label for _, label, _ in rows["train"]})
+    splits = {}
+    for split, part in rows.items():
+        numbers = np.array([_label(path, number, label, labels) for number, label, _ in part], np.int64)
+        splits[split] = _sorted(Split(tuple(text for _, _, text in part), numbers))
+    return _checked(TaskData(name, splits, len(labels), {path.name: hash_file(path)}))
+
+
+def _sorted(split: Split) -> Split:
+    """By words, then by label, as SentEval sorts: its folds are drawn from this order."""
+    keys: list[tuple[int, ...]]
+    if split.second is None:
+        keys = [(len(text.split()), int(label)) for text, label in zip(split.first, split.labels, strict=True)]
+    else:
+        pairs = zip(split.first, split.second, split.labels, strict=True)
+        keys = [(len(first.split()), len(second.split()), int(label)) for first, second, label in pairs]
+    order = sorted(range(len(split)), key=keys.__getitem__)
+    second = None if split.second is None else tuple(split.second[index] for index in order)
+    return Split(tuple(split.first[index] for index in order), split.labels[order], second)
+
+
+def _checked(data: TaskData) -> TaskData:
+    for name, split in data.splits.items():
+        if not len(split):
+            raise UserError(f"{data.name}: its {name} split holds no text ({', '.join(data.hashes)})")
+    return data
+
+
+def _lines(path: Path, encoding: str = "utf-8") -> list[tuple[int, str]]:
+    """Numbered lines that are not blank."""
+    return [(number, line) for number, line in enumerate(read_text_lines(path, encoding), 1) if line.strip()]
+
+
+def _label(path: Path, number: int, label: str, names: Sequence[str]) -> int:
+    if label not in names:
+        raise UserError(f"{path}:{number}: the label {label!r} is none of {', '.join(names[:20])}")
+    return names.index(label)
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _home(folder: Path, name: str) -> Path:
+    places = [folder / below / name for below in _BELOW]
+    found = next((place for place in places if place.is_dir()), None)
+    if found is None:
+        raise UserError(f"--data {folder}: has no {name}, nor has any of {', '.join(_BELOW[1:])} in it")
+    return found
+
+
+def _probing_home(folder: Path) -> Path:
+    return next((place for place in (folder / "probing", folder / "data" / "probing") if place.is_dir()), folder)
+
+
+Reader = Callable[[Path, Sequence[str], int], Split]
+_SPLITS = ("train", "dev", "test")
+_SICK = {"train": ("SICK_train.txt",), "dev": ("SICK_trial.txt",), "test": ("SICK_test_annotated.txt",)}
+_SST = {split: (f"sentiment-{split}",) for split in _SPLITS}
+# name -> (folder, files of each split, classes, reader)
+TRANSFER_TASKS: dict[str, tuple[str, Mapping[str, tuple[str, ...]], int, Reader]] = {
+    **{name: (name, {"all": files}, 2, _read_binary) for name, files in _BINARY.items()},
+    "SST2": ("SST/binary", _SST, 2, _read_sst),
+    "SST5": ("SST/fine", _SST, 5, _read_sst),
+    "TREC": ("TREC", {"train": ("train_5500.label",), "test": ("TREC_10.label",)}, 6, _read_trec),
+    "MRPC": ("MRPC", {split: (f"msr_paraphrase_{split}.txt",) for split in ("train", "test")}, 2, _read_mrpc),
+    "SICK-E": ("SICK", _SICK, 3, _read_sick_entailment),
+    "SNLI": ("SNLI", {split: (f"s1.{split}", f"s2.{split}", f"labels.{split}") for split in _SPLITS}, 3, _read_snli),
+}

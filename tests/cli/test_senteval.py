@@ -1,0 +1,79 @@
+"""``fairseq-clear senteval`` and ``probing`` as a user types them."""
+
+import json
+
+import pytest
+
+from fairseq_clear.cli.main import main
+from fairseq_clear.evaluation.classifiers import Classifiers
+from fairseq_clear.evaluation.senteval import evaluate_senteval
+from tests.evaluation.senteval_files import write_senteval
+from tests.evaluation.toys import Words
+
+WORDS = ["--encoder", "tests.evaluation.toys:Words"]
+FAST = [
+    "--preset",
+    "self-guided",
+    "--folds",
+    "2",
+    "--epoch-size",
+    "1",
+    "--max-epoch",
+    "1",
+    "--classifier-batch-size",
+    "9",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_senteval(tmp_path_factory.mktemp("senteval"))
+
+
+def test_seeds_give_mean_and_deviation(folder, tmp_path, capsys):
+    output = tmp_path / "r.json"
+    arguments = ["--tasks", "TREC", "Tense", "--seeds", "1", "2", *FAST, "--output", str(output)]
+    assert main(["senteval", "--data", str(folder), *WORDS, *arguments]) == 0
+    settings = Classifiers(hidden=50, folds=2, epoch_size=1, max_epoch=1, batch_size=9)
+    expected = evaluate_senteval(Words(), folder, ["TREC", "Tense"], classifiers=settings, seeds=[1, 2])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["TREC", "Tense", "Downstream", "Probing", "Avg."]
+    assert lines[1].split()[1] == f"{expected.mean('TREC'):.2f}\u00b1{expected.deviation('TREC'):.2f}"
+    assert "split test; preset self-guided; classifier mlp; folds 2; hidden 50; optimizer adam" in lines[2]
+    assert lines[2].endswith("seeds 1 2")
+    report = json.loads(output.read_text())
+    assert report["seeds"] == [1, 2] and report["command"] == "senteval"
+    assert [score["test"] for score in report["rows"][0]["details"]["scores"]["TREC"]] == [
+        score.test for score in expected.scores["TREC"]
+    ]
+
+
+def test_dev_scores_and_presets(folder, capsys):
+    flags = ["--tasks", "TREC", "--preset", "logistic", "--folds", "2", "--split", "dev"]
+    assert main(["senteval", "--data", str(folder), *WORDS, *flags]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    expected = evaluate_senteval(Words(), folder, ["TREC"], classifiers=Classifiers(kind="logistic", folds=2))
+    assert lines[1].split()[1] == f"{expected.mean('TREC', 'dev'):.2f}" and lines[2].endswith("seeds 1111")
+
+
+def test_probing_takes_what_the_folder_has(folder, tmp_path, capsys):
+    for name in ("past_present.txt", "tree_depth.txt"):
+        (tmp_path / name).write_bytes((folder / "probing" / name).read_bytes())
+    assert main(["probing", "--data", str(tmp_path), *WORDS, "--preset", "logistic"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == ["Depth", "Tense", "Probing"]
+
+
+def test_mistakes_are_one_line(folder, tmp_path, capsys):
+    for arguments, message in [
+        (["senteval", "--data", str(tmp_path), *WORDS], "has none of MR"),
+        (["probing", "--data", str(tmp_path), *WORDS], "has none of Length"),
+        (["senteval", "--data", str(folder), *WORDS, "--tasks", "X"], "--tasks X: no such task"),
+        (["senteval", "--data", str(folder), *WORDS, "--folds", "1"], "--folds 1: must be 2 or more"),
+        (
+            ["senteval", "--data", str(folder), *WORDS, "--tasks", "TREC"],
+            "--folds 10: a class has only 3 training rows",
+        ),
+    ]:
+        assert main(arguments) == 2
+        out, err = capsys.readouterr()
+        assert message in err and err.count("\n") == 1 and out == ""

@@ -1,0 +1,116 @@
+"""The whole of SentEval on a small folder, its features, its averages."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fairseq_clear.data.sts import read_sts
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.classifiers import Classifiers
+from fairseq_clear.evaluation.encoders import CachedEncoder
+from fairseq_clear.evaluation.senteval import (
+    DOWNSTREAM_TASKS,
+    Score,
+    SentEvalResult,
+    evaluate_senteval,
+    find_tasks,
+    pair_features,
+)
+from fairseq_clear.evaluation.senteval_data import PROBING_TASKS, read_task
+from fairseq_clear.evaluation.sts import evaluate_sts
+from fairseq_clear.evaluation.validation import cross_validate, split_validate
+from tests.conftest import SHARED
+from tests.evaluation.senteval_files import write_senteval
+from tests.evaluation.toys import Letters, Words
+
+FAST = Classifiers(kind="logistic", folds=2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_senteval(tmp_path_factory.mktemp("senteval"))
+
+
+def test_features_of_pairs():
+    u, v = np.array([[1.0, 5.0]], np.float32), np.array([[3.0, 2.0]], np.float32)
+    assert pair_features(u, v).tolist() == [[2, 3, 3, 10]]
+    assert pair_features(u, v, both=True).tolist() == [[1, 5, 3, 2, 3, 10, 2, 3]]
+
+
+def test_every_task_runs_and_sentences_are_embedded_once(folder):
+    words = Words(64)
+    asked = []
+    encode = words.encode
+    words.encode = lambda texts, batch_size=32: asked.extend(texts) or encode(texts)
+    tasks = [task for task in [*DOWNSTREAM_TASKS, *PROBING_TASKS] if not task.startswith("STS1") or task == "STS12"]
+    result = evaluate_senteval(CachedEncoder(words), folder, tasks, classifiers=FAST)
+    assert list(result.scores) == tasks and len(asked) == len(set(asked))
+    assert set(find_tasks(folder, [*DOWNSTREAM_TASKS, *PROBING_TASKS])) == set(tasks)
+    for task in ("MR", "TREC", "SST5", "Depth"):
+        assert result.mean(task) > 100 / read_task(folder, task).classes
+    assert 0 < result.scores["MRPC"][0].others["f1"] <= 100
+    assert result.scores["STS12"][0].dev is None
+    assert result.mean("STS12") == pytest.approx(
+        evaluate_sts(Words(64), folder, ["STS12"], aggregation="mean").average()
+    )
+    assert set(result.scores["STS-B"][0].others) == {"pearson", "mse"}
+    assert result.scores["SNLI"][0].chosen == (1e9,) and result.scores["SICK-E"][0].chosen != (1e9,)
+    assert set(result.data["SICK-R"]) == {"SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt"}
+    read = json.loads(json.dumps(result.to_dict()))
+    assert set(read["summary"]["test"]) == {"Downstream", "Probing", "Avg."}
+
+
+def test_tasks_are_validated_as_senteval_does(folder):
+    def rows(split):
+        return pair_features(Words(64).encode(split.first), Words(64).encode(split.second)), split.labels
+
+    result = evaluate_senteval(Words(64), folder, ["MRPC", "SICK-E"], classifiers=FAST, seeds=[3])
+    splits = read_task(folder, "MRPC").splits
+    fit = cross_validate(rows(splits["train"]), rows(splits["test"]), 2, FAST, 3)
+    assert (result.mean("MRPC"), result.mean("MRPC", "dev")) == (fit.test, fit.dev)
+    splits = read_task(folder, "SICK-E").splits
+    fit = split_validate(*(rows(splits[name]) for name in ("train", "dev", "test")), 3, FAST, 3)
+    assert (result.mean("SICK-E"), result.mean("SICK-E", "dev")) == (fit.test, fit.dev)
+    assert len(read_sts(folder, "SICK-R")) == 18
+
+
+def test_word_content_has_no_hidden_layer(folder):
+    network = Classifiers(hidden=3, epoch_size=1, max_epoch=1)
+    for task, is_same in (("WordContent", True), ("Depth", False)):
+        scores = [
+            evaluate_senteval(Words(64), folder, [task], classifiers=settings, seeds=[1, 2, 3]).scores[task]
+            for settings in (network, network.without_hidden())
+        ]
+        assert (scores[0] == scores[1]) == is_same
+
+
+def test_averages_are_declutrs():
+    scores = {"MR": [Score(80, 70), Score(82, 74)], "STS12": [Score(40, None)] * 2, "Depth": [Score(30, 20)] * 2}
+    result = SentEvalResult(scores, (1, 2), {})
+    assert result.summary() == {"Downstream": 60.5, "Probing": 30.0, "Avg.": 45.25}
+    assert result.summary("dev") == {"Downstream": 72.0, "Probing": 20.0, "Avg.": 46.0}
+    assert result.deviation("MR") == pytest.approx(2**0.5) and result.deviation("STS12", "dev") is None
+    assert SentEvalResult({"MR": [Score(80, 70)]}, (1,), {}).deviation("MR") is None
+    assert SentEvalResult({"MR": [Score(80, 70)]}, (1,), {}).summary() == {"Downstream": 80}
+
+
+def test_mistakes(folder, tmp_path):
+    for arguments, message in [
+        ((folder, ["MR", "MR"]), "--tasks MR: is given twice"),
+        ((folder, ["GLUE"]), "--tasks GLUE: no such task; valid are MR"),
+        ((tmp_path,), "has none of MR, CR"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            evaluate_senteval(Letters(), *arguments)
+    with pytest.raises(UserError, match="--seeds: give one or more"):
+        evaluate_senteval(Letters(), folder, ["MR"], seeds=())
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real data")
+def test_real_tasks_run_whole():
+    settings = Classifiers(folds=2, epoch_size=1, max_epoch=2, tenacity=0, batch_size=256)
+    result = evaluate_senteval(Words(512), SHARED, ["MR", "CR", "TREC", "MRPC"], classifiers=settings)
+    assert all(score > least for score, least in zip(map(result.mean, result.scores), (60, 66, 40, 60), strict=True))
