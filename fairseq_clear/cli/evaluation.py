@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fairseq_clear.cli.console import TOKENIZER_HELP, choose_tokenizer
+from fairseq_clear.data.lines import read_text_lines
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.loading import load_encoders
+from fairseq_clear.evaluation.postprocessing import Whitening
 from fairseq_clear.evaluation.reports import Report, check_report_path
 
 __all__ = ["add_encoder_arguments", "check_arguments", "finish", "iterate_encoders"]
@@ -19,17 +21,23 @@ def add_encoder_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("encoders")
     group.add_argument(
         "--encoder", nargs="+", required=True, metavar="ENC",
-        help="one or several: a checkpoint (with --data-bin), or package.module:factory, a function that returns anything "
-        "with encode(list of str, batch_size=...) -> vectors",
+        help="one or several: a checkpoint (with --data-bin), a .vec or GloVe .txt file of word vectors to average, or "
+        "package.module:factory, a function that returns anything with encode(list of str, batch_size=...) -> vectors",
     )  # fmt: skip
     group.add_argument(
         "--pooling", nargs="+", default=[None], metavar="NAME",
-        help="one or several: cls, mean, max, first-last, last2 or layer:N (default: the checkpoint's own); each is a row",
+        help="one or several: cls, mean, max, first-last, last2, wk (SBERT-WK) or layer:N (default: the "
+        "checkpoint's own); each is a row",
     )  # fmt: skip
     group.add_argument("--data-bin", metavar="DIR", help="folder with the dict.txt and tokenizer of the checkpoints")
     group.add_argument("--tokenizer", metavar="NAME", help=TOKENIZER_HELP)
     group.add_argument("--batch-size", type=int, default=32, metavar="N", help="of the encoder (default: %(default)s)")
     group.add_argument("--device", metavar="NAME", help="cpu or cuda (default: cuda where there is one)")
+    group.add_argument(
+        "--whitening", metavar="FILE",
+        help="whiten the vectors (Su et al. 2021) as fitted, without labels, on these sentences, one a line",
+    )  # fmt: skip
+    group.add_argument("--whitening-dimensions", type=int, metavar="K", help="keep K of them (default: all)")
     report = parser.add_argument_group("report")
     report.add_argument(
         "--output", type=Path, metavar="FILE.json",
@@ -56,7 +64,14 @@ def iterate_encoders(args: argparse.Namespace) -> Iterator[CachedEncoder]:
             device=args.device,
         )
         for label, encoder in loaded:
-            yield CachedEncoder(encoder, batch_size=args.batch_size, name=label, progress=True)
+            cached = CachedEncoder(encoder, batch_size=args.batch_size, name=label, progress=True)
+            if args.whitening:
+                sentences = [line for line in read_text_lines(args.whitening) if line.strip()]
+                if not sentences:
+                    raise UserError(f"--whitening {args.whitening}: holds no sentence")
+                cached.transform = Whitening.fit(cached.encode(sentences), args.whitening_dimensions)
+                cached.name = f"{label} whitened"
+            yield cached
 
 
 def finish(report: Report, args: argparse.Namespace, encoders: list[str]) -> int:

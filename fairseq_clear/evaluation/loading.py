@@ -12,9 +12,11 @@ from typing import Any
 
 from fairseq_clear.data.tokenizer import Tokenizer
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.word_vectors import WordVectors
 
 __all__ = ["FACTORY", "import_factory", "load_encoders"]
 
+WORD_VECTORS = re.compile(r"\.(?:vec|txt)(?:\.gz|\.xz)?$")
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -29,7 +31,8 @@ def load_encoders(
     """(label, encoder) for each pooling of one encoder; the poolings of a checkpoint share one model.
 
     Args:
-        name: path of a checkpoint, or ``package.module:factory``.
+        name: path of a checkpoint or of a file of word vectors (.vec, GloVe's .txt, packed or not), or
+            ``package.module:factory``.
         poolings: None for the encoder's own.
         data_bin: needed for a checkpoint.
         tokenizer: called where a checkpoint is loaded; None for the data folder's own.
@@ -41,6 +44,10 @@ def load_encoders(
     if FACTORY.fullmatch(name) and not Path(name).exists():
         factory = import_factory(name)
         return [(_label(name, pooling), _make(factory, name, pooling)) for pooling in poolings]
+    if WORD_VECTORS.search(name):
+        if list(poolings) != [None]:
+            raise UserError(f"--pooling {poolings[0]}: --encoder {name} is a file of word vectors, which are averaged")
+        return [(name, WordVectors(name))]
     return _load_checkpoint(name, poolings, data_bin, tokenizer, device)
 
 

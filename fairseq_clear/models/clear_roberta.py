@@ -11,6 +11,7 @@ from fairseq.models.roberta import RobertaModel
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
 
+from fairseq_clear.errors import UserError
 from fairseq_clear.models.loading import fit_state_dict
 from fairseq_clear.modules.chunking import map_chunks, trim_padding
 from fairseq_clear.modules.pooling import needs_all_layers, parse_pooling, pool
@@ -30,6 +31,8 @@ class ClearRobertaModel(RobertaModel):
         super().__init__(args, encoder)
         self.padding_idx = encoder.dictionary.pad()
         parse_pooling(args.pooling, args.encoder_layers)
+        if args.pooling == "wk":
+            raise UserError("--pooling wk: SBERT-WK is for inference; train with another pooling")
         self.projection_head = ProjectionHead(
             args.encoder_embed_dim,
             args.projection_hidden_dim or args.encoder_embed_dim,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.modules.sbert_wk import sbert_wk
 
 __all__ = ["POOLINGS", "Pooling", "needs_all_layers", "parse_pooling", "pool"]
 
@@ -50,6 +51,7 @@ POOLINGS: dict[str, Pooling] = {
     "max": _max,
     "first-last": _first_last,
     "last2": _last2,
+    "wk": sbert_wk,
 }
 
 

@@ -1,0 +1,71 @@
+"""SBERT-WK (Wang and Kuo 2020, arXiv:2002.06652): sentence vectors by weighing layers of a token, then tokens."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["sbert_wk"]
+
+
+def sbert_wk(layers: Sequence[Tensor], is_token: Tensor, *, first: int | None = None, window: int = 2) -> Tensor:
+    """Their sections III-A and III-B: no training, no parameters; slow, since every token of every layer needs a QR.
+
+    A token's vector is a mean over layers, weighted by how little the layer agrees with its neighbours (inverse alignment)
+    plus how much of it they do not span (novelty). The sentence's vector is a mean over tokens, weighted by the variance of
+    the cosine between a token's adjacent layers: words that change on their way up say more.
+
+    Args:
+        layers: L + 1 hidden states (B, T, D): embeddings, then blocks.
+        is_token: (B, T) bool, False on padding; special tokens count, as in the other poolings.
+        first: the first layer used; default a third of the way up, which is the authors' 4 of 12.
+        window: neighbours on each side.
+
+    Returns:
+        (B, D).
+    """
+    first = len(layers) // 3 if first is None else first
+    stack = torch.stack([layer.float() for layer in layers[first:]], dim=2)  # (B, T, K, D)
+    tokens = stack[is_token]  # (N, K, D)
+    vectors = (_layer_weights(tokens, window).unsqueeze(-1) * tokens).sum(dim=1)  # (N, D)
+    weights = stack.new_zeros(is_token.shape)  # (B, T)
+    weights[is_token] = _variation(tokens)
+    # A text none of whose tokens varies (one layer, say) is averaged.
+    is_flat = weights.sum(dim=1, keepdim=True) <= 0
+    weights = torch.where(is_flat, is_token.to(weights), weights)
+    weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-12)
+    unified = stack.new_zeros((*is_token.shape, stack.shape[-1]))  # (B, T, D)
+    unified[is_token] = vectors
+    return (weights.unsqueeze(-1) * unified).sum(dim=1).to(layers[-1].dtype)
+
+
+def _layer_weights(tokens: Tensor, window: int) -> Tensor:
+    """(N, K) weights of the layers of each token, (N, K, D); they sum to 1."""
+    depth = tokens.shape[1]
+    if depth == 1:
+        return tokens.new_ones(tokens.shape[:2])
+    alignment, novelty = [], []
+    for k in range(depth):
+        near = [i for i in range(max(0, k - window), min(depth, k + window + 1)) if i != k]
+        columns = tokens[:, [*near, k]].transpose(1, 2)  # (N, D, n + 1), the layer itself last
+        r = torch.linalg.qr(columns, mode="r").R  # (N, n + 1, n + 1)
+        others, own = F.normalize(r[:, :-1, :-1], dim=1), r[:, :, -1]  # (N, n, n), (N, n + 1)
+        shared = F.normalize(own[:, :-1], dim=1)  # what the neighbours span of it
+        cosine = (others.mean(dim=2) * shared).sum(dim=1)  # (N,)
+        alignment.append(1 / (cosine * 2 * (len(near) + 1)))
+        novelty.append(own[:, -1].abs() / own.norm(dim=1).clamp(min=1e-12))
+    weights = _sum_to_1(torch.stack(alignment, dim=1)) + _sum_to_1(torch.stack(novelty, dim=1))
+    return _sum_to_1(weights)
+
+
+def _variation(tokens: Tensor) -> Tensor:
+    """(N,) variance over layers of the cosine between a layer and the next."""
+    adjacent = F.cosine_similarity(tokens[:, 1:], tokens[:, :-1], dim=-1)  # (N, K - 1)
+    if adjacent.shape[1] == 0:
+        return tokens.new_zeros(tokens.shape[0])
+    return adjacent.var(dim=1, unbiased=False)
+
+
+def _sum_to_1(weights: Tensor) -> Tensor:
+    return weights / weights.sum(dim=1, keepdim=True)
