@@ -111,6 +111,8 @@ def test_mistakes(folder, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real data")
 def test_real_tasks_run_whole():
-    settings = Classifiers(folds=2, epoch_size=1, max_epoch=2, tenacity=0, batch_size=256)
+    settings = Classifiers(folds=2, epoch_size=3, max_epoch=3, tenacity=0)
     result = evaluate_senteval(Words(512), SHARED, ["MR", "CR", "TREC", "MRPC"], classifiers=settings)
-    assert all(score > least for score, least in zip(map(result.mean, result.scores), (60, 66, 40, 60), strict=True))
+    # each above what its largest class alone would give
+    for task, least in {"MR": 60, "CR": 67, "TREC": 55, "MRPC": 68}.items():
+        assert result.mean(task) > least, task
