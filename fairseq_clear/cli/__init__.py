@@ -15,6 +15,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sts": ("fairseq_clear.cli.sts", "correlate the cosine of sentence vectors with human similarity scores"),
     "senteval": ("fairseq_clear.cli.senteval", "train classifiers on frozen vectors: SentEval's transfer tasks"),
     "probing": ("fairseq_clear.cli.probing", "find linguistic properties in frozen vectors: SentEval's probing tasks"),
+    "captions": ("fairseq_clear.cli.captions", "rank captions and images by each other: SentEval's retrieval task"),
     "topics": ("fairseq_clear.cli.topics", "predict the group of 20 Newsgroups posts from their vectors"),
     "glue": ("fairseq_clear.cli.glue", "fine-tune a checkpoint on GLUE's tasks, with restarts; write the submission"),
+    "plot": ("fairseq_clear.cli.plot", "draw training curves, reports side by side, STS by layer, or pairs on a map"),
 }

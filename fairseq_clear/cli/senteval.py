@@ -18,7 +18,7 @@ SentEval: train a classifier on frozen sentence vectors and test it, x100.
 MR, CR, SUBJ, MPQA: nested cross-validation. TREC, MRPC: cross-validation on the training split. SST2, SST5, SICK-E, SNLI and
 the probing tasks: their dev split chooses. SICK-R, STS-B: SentEval's regressor, Spearman. STS12-16: no training, the mean of
 the subsets' Spearman correlations. Pairs are [|u-v|, u*v] ([u, v, u*v, |u-v|] for SNLI). Averages as DeCLUTR's Table 1.
-Image-caption retrieval is not among the tasks."""
+Image-caption retrieval: fairseq-clear captions."""
 
 EPILOG = """\
 examples:

@@ -1,0 +1,206 @@
+"""Image-caption retrieval from given image features: SentEval's ranking task (Conneau and Kiela 2018, arXiv:1803.05449)."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_clear.data.lines import read_text_lines
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.classifiers import torch_seed
+from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
+
+__all__ = ["CaptionData", "CaptionScores", "Ranker", "evaluate_captions", "read_captions", "retrieval"]
+
+SPLITS = ("train", "dev", "test")
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class CaptionData:
+    """A split: features (I, F) of images, and ``per_image`` captions of each in turn."""
+
+    features: Floats
+    captions: list[str]
+
+    @property
+    def per_image(self) -> int:
+        """Captions of each image."""
+        return len(self.captions) // len(self.features)
+
+
+@dataclass(frozen=True)
+class Ranker:
+    """Settings of the ranking model; SentEval's by default."""
+
+    dimension: int = 1000
+    margin: float = 0.2
+    contrasts: int = 30
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    max_epoch: int = 200
+    patience: int = 5
+    fold: int = 1000
+
+
+@dataclass(frozen=True)
+class CaptionScores:
+    """Recall at 1, 5, 10 (x 100) and median rank, finding captions by image and images by caption."""
+
+    captions: Mapping[str, float]
+    images: Mapping[str, float]
+    epochs: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fit for JSON."""
+        return asdict(self)
+
+
+def read_captions(folder: str | Path) -> dict[str, CaptionData]:
+    """``train``, ``dev`` and ``test``: NAME.npy, (I, F) float features, and NAME.txt, the captions of image 0, of image 1, ...
+
+    SentEval ships pickles, which are not read: loading one can run code.
+
+    Raises:
+        UserError: a missing or malformed file, or captions that do not share out evenly.
+    """
+    found = {}
+    for split in SPLITS:
+        path = Path(folder) / f"{split}.npy"
+        try:
+            features = np.load(path, allow_pickle=False)
+        except FileNotFoundError:
+            raise UserError(
+                f"{path}: no such file; give a folder with {', '.join(f'{s}.npy, {s}.txt' for s in SPLITS)}"
+            ) from None
+        except (ValueError, OSError, EOFError) as error:
+            raise UserError(f"{path}: cannot be read as an array of numbers ({error})") from None
+        captions = read_text_lines(Path(folder) / f"{split}.txt")
+        if features.ndim != 2 or not np.issubdtype(features.dtype, np.number) or not np.isfinite(features).all():
+            raise UserError(
+                f"{path}: has shape {features.shape}, {features.dtype}; give finite numbers, one row an image"
+            )
+        if not len(features) or not captions or len(captions) % len(features):
+            raise UserError(
+                f"{split}.txt in {folder}: {len(captions)} captions do not share out over {len(features)} images"
+            )
+        found[split] = CaptionData(features.astype(np.float32), captions)
+    return found
+
+
+def evaluate_captions(
+    encoder: Encoder, folder: str | Path, *, settings: Ranker | None = None, seed: int = 1111, batch_size: int = 32
+) -> CaptionScores:
+    """Learn to rank captions and images on ``train``, stop on ``dev``, score ``test`` in folds of a thousand images.
+
+    Args:
+        encoder: see ``evaluation.encoders.Encoder``; its vectors are not changed, only projected.
+        folder: see ``read_captions``.
+        settings: of the ranking model.
+        seed: of its weights and of what it contrasts.
+        batch_size: passed to the encoder.
+
+    Raises:
+        UserError: no data, or malformed data.
+    """
+    cached = encoder if isinstance(encoder, CachedEncoder) else CachedEncoder(encoder, batch_size=batch_size)
+    used = settings or Ranker()
+    data = read_captions(folder)
+    cached.embed([text for part in data.values() for text in part.captions])
+    vectors = {split: torch.from_numpy(cached.encode(part.captions)) for split, part in data.items()}
+    features = {split: torch.from_numpy(part.features) for split, part in data.items()}
+    with torch_seed(seed):
+        model = _Projections(features["train"].shape[1], vectors["train"].shape[1], used.dimension)
+        epochs = _train(model, features, vectors, data, used)
+    with torch.no_grad():
+        captions, images = retrieval(*model(features["test"], vectors["test"]), fold=used.fold)
+    return CaptionScores(captions, images, epochs)
+
+
+def retrieval(images: Tensor, captions: Tensor, *, fold: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Recall and median rank in both directions, means over folds of ``fold`` images.
+
+    Args:
+        images: (I, D) unit norm. captions: (I * P, D) unit norm, those of image 0 first.
+    """
+    per_image = len(captions) // len(images)
+    size = min(fold, len(images))
+    found: list[list[dict[str, float]]] = [[], []]
+    for begin in range(0, len(images) - size + 1, size):
+        chosen = images[begin : begin + size]
+        texts = captions[begin * per_image : (begin + size) * per_image]
+        scores = chosen @ texts.T  # (I, I * P)
+        own = torch.arange(size).repeat_interleave(per_image)  # (I * P,) image of each caption
+        is_own = own.unsqueeze(0) == torch.arange(size).unsqueeze(1)
+        best = scores.masked_fill(~is_own, -torch.inf).amax(dim=1, keepdim=True)
+        found[0].append(_recalls(((scores > best) & ~is_own).sum(dim=1)))
+        right = scores.gather(0, own.unsqueeze(0))  # (1, I * P)
+        found[1].append(_recalls((scores > right).sum(dim=0)))
+    means = [{name: float(np.mean([part[name] for part in parts])) for name in parts[0]} for parts in found]
+    return means[0], means[1]
+
+
+def _recalls(above: Tensor) -> dict[str, float]:
+    """From the number of wrong candidates above the right one."""
+    recalls = {f"R@{k}": 100 * float((above < k).float().mean()) for k in (1, 5, 10)}
+    return {**recalls, "median rank": float(np.median(above.numpy())) + 1}
+
+
+class _Projections(nn.Module):
+    """Images and sentences into one space, unit norm."""
+
+    def __init__(self, image_dim: int, text_dim: int, dimension: int) -> None:
+        super().__init__()
+        self.image, self.text = nn.Linear(image_dim, dimension), nn.Linear(text_dim, dimension)
+
+    def forward(self, images: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
+        return F.normalize(self.image(images), dim=-1), F.normalize(self.text(texts), dim=-1)
+
+
+def _train(
+    model: _Projections,
+    features: Mapping[str, Tensor],
+    vectors: Mapping[str, Tensor],
+    data: Mapping[str, CaptionData],
+    settings: Ranker,
+) -> int:
+    """Until the dev recalls have not risen for ``patience`` epochs; the best weights are kept. Returns the epochs."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
+    best, best_state, since, epoch = -1.0, model.state_dict(), 0, 0
+    owner = torch.arange(len(features["train"])).repeat_interleave(data["train"].per_image)
+    while epoch < settings.max_epoch and since < settings.patience:
+        epoch += 1
+        for rows in torch.randperm(len(vectors["train"])).split(settings.batch_size):
+            loss = _ranking_loss(model, features["train"], vectors["train"], owner, rows, settings)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            parts = retrieval(*model(features["dev"], vectors["dev"]), fold=settings.fold)
+        score = sum(value for part in parts for name, value in part.items() if name.startswith("R@"))
+        since += 1
+        if score > best:
+            best, since = score, 0
+            best_state = {name: value.clone() for name, value in model.state_dict().items()}
+    model.load_state_dict(best_state)
+    return epoch
+
+
+def _ranking_loss(
+    model: _Projections, features: Tensor, vectors: Tensor, owner: Tensor, rows: Tensor, settings: Ranker
+) -> Tensor:
+    """Hinge of the margin by which the right pair must beat pairs with a wrong caption, and with a wrong image."""
+    contrast = torch.randint(len(vectors), (settings.contrasts,))
+    images, texts = model(features[owner[rows]], vectors[rows])  # (B, D) each
+    other_images, other_texts = model(features[owner[contrast]], vectors[contrast])  # (C, D) each
+    right = (images * texts).sum(dim=1, keepdim=True)  # (B, 1)
+    is_wrong = owner[rows].unsqueeze(1) != owner[contrast].unsqueeze(0)  # (B, C)
+    by_image = (settings.margin - right + images @ other_texts.T).clamp(min=0)
+    by_text = (settings.margin - right + texts @ other_images.T).clamp(min=0)
+    return ((by_image + by_text) * is_wrong).sum()
