@@ -21,7 +21,7 @@ START = Start(Path("c.pt"), "hash", SimpleNamespace(architecture="a", updates=1,
 
 def made(folder, name, metrics):
     """Finished restarts of a task whose results are ``metrics``, one dictionary a seed."""
-    splits = {split: 10 for split in metrics[0]}
+    splits = dict.fromkeys(metrics[0], 10)
     data = TaskData(GLUE_TASKS[name], folder, splits, "c", "v", {"train.tsv": "h"})
     restarts = []
     for seed, one in enumerate(metrics, 1):
