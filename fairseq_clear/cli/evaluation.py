@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fairseq_clear.cli.console import TOKENIZER_HELP, choose_tokenizer
 from fairseq_clear.data.lines import read_text_lines
+from fairseq_clear.data.synonyms import hash_file
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.loading import load_encoders
@@ -71,6 +72,12 @@ def iterate_encoders(args: argparse.Namespace) -> Iterator[CachedEncoder]:
                     raise UserError(f"--whitening {args.whitening}: holds no sentence")
                 cached.transform = Whitening.fit(cached.encode(sentences), args.whitening_dimensions)
                 cached.name = f"{label} whitened"
+                cached.notes["whitening"] = {
+                    "file": args.whitening,
+                    "sha256": hash_file(args.whitening),
+                    "sentences": len(sentences),
+                    "dimensions": int(cached.transform.kernel.shape[1]),
+                }
             yield cached
 
 

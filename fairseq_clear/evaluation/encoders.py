@@ -40,6 +40,7 @@ class CachedEncoder:
         seconds: spent in the encoder.
         sentences: distinct ones that were embedded.
         tokens, cells: what a SentenceEncoder counted, 0 for others; see ``padding_share``.
+        notes: what a report must say beside the encoder's own description, such as what ``transform`` was fitted on.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class CachedEncoder:
         self.encoder, self.batch_size, self.progress, self.transform = encoder, batch_size, progress, transform
         self.name = name or type(encoder).__name__
         self.seconds, self.sentences, self.tokens, self.cells = 0.0, 0, 0, 0
+        self.notes: dict[str, Any] = {}
         self._vectors: dict[str, Floats] = {}
 
     def encode(self, sentences: Sequence[str], batch_size: int | None = None) -> Floats:
@@ -96,7 +98,7 @@ class CachedEncoder:
 
     def describe(self) -> dict[str, Any]:
         """What a report names."""
-        return describe_encoder(self.encoder)
+        return {**describe_encoder(self.encoder), **self.notes}
 
     def _store(self, texts: list[str], vectors: Floats) -> None:
         known = next(iter(self._vectors.values()), vectors[0])

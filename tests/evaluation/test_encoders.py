@@ -35,7 +35,10 @@ def test_transform_comes_after_the_cache():
 
 def test_it_describes_its_encoder():
     assert CachedEncoder(Words(8)).describe() == {"class": "hashed words", "dimension": 8}
-    assert CachedEncoder(Letters()).describe() == {"class": "tests.evaluation.toys.Letters"}
+    cached = CachedEncoder(Letters())
+    assert cached.describe() == {"class": "tests.evaluation.toys.Letters"}
+    cached.notes["whitening"] = {"file": "x"}
+    assert cached.describe()["whitening"] == {"file": "x"}
 
 
 @pytest.mark.parametrize(

@@ -92,4 +92,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         scores.append(json.loads(report.read_text()))
     assert "whitened" in capsys.readouterr().out
     assert scores[0]["rows"][0]["scores"] != scores[1]["rows"][0]["scores"]
+    stated = scores[1]["rows"][0]["encoder"]["whitening"]
+    assert (stated["sentences"], stated["dimensions"], len(stated["sha256"])) == (12, 3, 64)
+    assert "whitening" not in scores[0]["rows"][0]["encoder"]
     assert main(["sts", *flags[:4], "--pooling", "mean"]) == 2
