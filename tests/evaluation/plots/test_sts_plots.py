@@ -4,12 +4,14 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from fairseq_clear.data.correlation import spearman
 from fairseq_clear.data.sts import Pairs, StsData
 from fairseq_clear.data.tokenizer import WhitespaceTokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder
+from fairseq_clear.evaluation.plots import layers
 from fairseq_clear.evaluation.plots.embedding import choose_pairs, draw_embedding, map_pairs
 from fairseq_clear.evaluation.plots.layers import draw_layers, score_layers
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
@@ -56,6 +58,19 @@ def test_each_point_is_what_that_pooling_scores(encoder):
     np.testing.assert_array_equal(drawn["mean"], result.scores["mean"])
     with pytest.raises(UserError, match="--poolings last2: reads several layers; valid are cls, mean, max"):
         score_layers(encoder, DATA, ["last2"])
+
+
+def test_rounding_of_the_first_token_is_not_taken_for_a_score(encoder, monkeypatch):
+    exact = layers._vectors
+    rng = np.random.default_rng(4)
+
+    def rounded(*arguments):
+        vectors = exact(*arguments)
+        return [[state * (1 + 1e-3 * torch.from_numpy(rng.random(state.shape))) for state in one] for one in vectors]
+
+    monkeypatch.setattr(layers, "_vectors", rounded)
+    result = score_layers(encoder, DATA, ["mean", "cls"])
+    assert math.isnan(result.scores["cls"][0]) and np.isfinite(result.scores["mean"]).all()
 
 
 def test_pairs_are_the_highest_and_the_lowest_without_doubles():
