@@ -51,6 +51,8 @@ def draw_curves(logs: Sequence[TrainingLog], metrics: Sequence[str] | None = Non
         axes = figure.subplots(rows, 1, squeeze=False, gridspec_kw={"height_ratios": ratios})[:, 0]
         for (metric, label), axis in zip(panels.items(), axes, strict=False):
             _draw_metric(axis, logs, metric, label)
+        for axis in axes[1 : len(panels)]:
+            axis.sharex(axes[0])
         if panels:
             axes[len(panels) - 1].set_xlabel("updates")
         if has_ways:
@@ -63,8 +65,7 @@ def draw_curves(logs: Sequence[TrainingLog], metrics: Sequence[str] | None = Non
 def _choose(logs: Sequence[TrainingLog], metrics: Sequence[str] | None) -> dict[str, str]:
     names = {metric: PANELS.get(metric, metric) for metric in metrics} if metrics else PANELS
     found = {name: label for name, label in names.items() if any(_has(log, name) for log in logs)}
-    whole = [log for log in logs if not any(_has(log, part) for part in ("mlm_loss", "contrastive_loss"))]
-    if not metrics and any(_has(log, _TOTAL[0]) for log in whole):
+    if not metrics and any(_has(log, _TOTAL[0]) and not _has_parts(log) for log in logs):
         return {_TOTAL[0]: _TOTAL[1], **found}
     return found
 
@@ -73,8 +74,14 @@ def _has(log: TrainingLog, metric: str) -> bool:
     return any(log.curve(part, metric) is not None for part in log.records)
 
 
+def _has_parts(log: TrainingLog) -> bool:
+    return any(_has(log, part) for part in ("mlm_loss", "contrastive_loss"))
+
+
 def _draw_metric(axis: Axes, logs: Sequence[TrainingLog], metric: str, label: str) -> None:
     for log, colour in zip(logs, COLOURS, strict=False):
+        if label == _TOTAL[1] and _has_parts(log):
+            continue  # a sum of two losses beside a loss would compare what is not comparable
         curve = log.training(metric)
         if curve is not None:
             axis.plot(curve.updates, curve.values, DASHES[0], color=colour, **_points(curve, "."))

@@ -24,7 +24,7 @@ LINES = [
     record("train_inner", 20, mlm_loss=8, contrastive_loss=4, alignment=0.3, uniformity=-2),
     record("valid", 20, "valid", mlm_loss=8.5, contrastive_loss=4.5, best_loss="nan"),
     record("train", 20, "train", mlm_loss=8.2, contrastive_loss=4.2, accuracy=50),
-    record("train_inner", 20, mlm_loss=7.5, contrastive_loss=4, alignment=0.35, uniformity=-2),
+    record("train_inner", 20, loss=11.5, mlm_loss=7.5, contrastive_loss=4, alignment=0.35, uniformity=-2),
 ]
 
 
@@ -63,7 +63,9 @@ def test_runs_without_parts_show_their_loss_and_several_runs_differ_in_colour(tm
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["run", "MLM alone", "training", "validation"]
     colours = {line.get_color() for line in figure.legends[0].legend_handles[:2]}
     assert len(colours) == 2
-    assert list(lines_of(draw_curves(logs, ["loss"]))) == ["loss"]
+    assert len({axis.get_xlim() for axis in figure.axes[:-1]}) == 1
+    # asked for by name, every run's is drawn, sum or not
+    assert lines_of(draw_curves(logs, ["loss"])) == {"loss": [([20], [11.5]), ([10, 20], [11, 10])]}
 
 
 def test_hydras_logs_and_half_written_ones_are_read(tmp_path):
