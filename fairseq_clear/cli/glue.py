@@ -22,7 +22,7 @@ DESCRIPTION = """Fine-tune a checkpoint on GLUE's tasks with fairseq's own sente
 EPILOG = """\
 examples (fairseq-clear glue STEP --help lists every flag):
   fairseq-clear glue prepare --glue-dir glue_data --data-bin data-bin --dest glue-bin --tasks CoLA RTE
-  fairseq-clear glue prepare --glue-dir glue_data --data-bin data-bin --dest glue-10-90 --tasks QQP --split-dev 10/90 --drop-malformed
+  fairseq-clear glue prepare ... --tasks QQP --split-dev 10/90 --drop-malformed
   fairseq-clear glue run --checkpoint checkpoint_best.pt --data glue-bin --recipe clear --tasks CoLA RTE --output runs
   fairseq-clear glue run ... --seeds 5 --local-jobs 2 --epochs 3 --lr 3e-4 --max-length 128 --precision fp16 --label tiny
   fairseq-clear glue run ... --slurm='--partition=gpu --gres=gpu:1'
