@@ -58,11 +58,9 @@ def training_command(
         settings: of the recipe.
         seed: of dropout, head and order.
         folder: for checkpoints.
-        device: cpu or cuda.
-        precision: of PRECISIONS.
+        device, precision: cpu or cuda; of PRECISIONS.
     """
     best = () if task.is_regression else ("--best-checkpoint-metric", "accuracy", "--maximize-best-checkpoint-metric")
-    updates = settings.updates(examples)
     flags: list[Any] = [
         data, "--user-dir", Path(fairseq_clear.__file__).parent,
         "--task", "sentence_prediction", "--criterion", "sentence_prediction", "--num-classes", task.outputs,
@@ -75,8 +73,8 @@ def training_command(
         "--optimizer", "adam", "--adam-betas", settings.adam_betas, "--adam-eps", settings.adam_eps,
         "--weight-decay", settings.weight_decay, "--clip-norm", settings.clip_norm,
         "--lr", settings.learning_rate, "--lr-scheduler", "polynomial_decay",
-        "--warmup-updates", settings.warmup_updates(examples), "--total-num-update", updates,
-        "--max-update", updates, "--max-epoch", settings.epochs,
+        "--warmup-updates", settings.warmup_updates(examples), "--total-num-update", settings.updates(examples),
+        "--max-update", settings.updates(examples), "--max-epoch", settings.epochs,
         "--batch-size", settings.batch_size, "--required-batch-size-multiple", 1,
         "--seed", seed, "--num-workers", 0, "--distributed-world-size", 1,
         "--log-format", "json", "--log-interval", 100,

@@ -91,23 +91,35 @@ def prepare_task(
     try:
         partial.mkdir(parents=True)
         summaries = _write_task(task, splits, data_bin, partial, tokenizer)
-        content = {
-            "format": GLUE_FORMAT,
-            "task": task.name,
-            "vocabulary_hash": hash_file(data_bin / DICTIONARY),
-            "tokenizer": type(tokenizer).__name__,
-            "split_dev": None if split_dev is None else "/".join(map(str, split_dev)),
-            "splits": {name: asdict(summary) for name, summary in summaries.items()},
-            "files": hashes,
-            "content_hash": _content_hash(partial),
-        }
-        (partial / GLUE_JSON).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        _write_manifest(partial, task, data_bin, tokenizer, split_dev, summaries, hashes)
         if target.exists():
             shutil.rmtree(target)
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return summaries
+
+
+def _write_manifest(
+    folder: Path,
+    task: GlueTask,
+    data_bin: Path,
+    tokenizer: Tokenizer,
+    split_dev: tuple[int, int] | None,
+    summaries: dict[str, SplitSummary],
+    hashes: dict[str, str],
+) -> None:
+    content = {
+        "format": GLUE_FORMAT,
+        "task": task.name,
+        "vocabulary_hash": hash_file(data_bin / DICTIONARY),
+        "tokenizer": type(tokenizer).__name__,
+        "split_dev": None if split_dev is None else "/".join(map(str, split_dev)),
+        "splits": {name: asdict(summary) for name, summary in summaries.items()},
+        "files": hashes,
+        "content_hash": _content_hash(folder),
+    }
+    (folder / GLUE_JSON).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _read_splits(task: GlueTask, folder: Path, drop: bool) -> tuple[dict[str, Examples], dict[str, str]]:
