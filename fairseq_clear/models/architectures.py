@@ -8,6 +8,7 @@ from fairseq.utils import safe_getattr
 
 import fairseq_clear.models.clear_roberta  # noqa: F401  (registers the model that these are sizes of)
 from fairseq_clear.compat import forget_tpu
+from fairseq_clear.models.segments import FAIRSEQ_EPS
 
 # name: (layers, width); heads are width / 64 and the feed-forward width is 4 x width, as in BERT.
 SIZES = {
@@ -33,6 +34,8 @@ def set_defaults(args: Any, layers: int, width: int) -> None:
     args.projection_activation = safe_getattr(args, "projection_activation", "relu")
     args.projection_activate_last = safe_getattr(args, "projection_activate_last", False)
     args.encode_chunk_size = safe_getattr(args, "encode_chunk_size", 0)
+    args.layer_norm_eps = safe_getattr(args, "layer_norm_eps", FAIRSEQ_EPS)
+    args.segments = safe_getattr(args, "segments", 1)
     base_architecture(args)
     forget_tpu(args)
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.loading import fit_state_dict
+from fairseq_clear.models.segments import adapt_encoder
 from fairseq_clear.modules.chunking import map_chunks, trim_padding
 from fairseq_clear.modules.pooling import needs_all_layers, parse_pooling, pool
 from fairseq_clear.modules.projection import ACTIVATIONS, ProjectionHead
@@ -30,6 +31,7 @@ class ClearRobertaModel(RobertaModel):
     def __init__(self, args: Any, encoder: nn.Module) -> None:
         super().__init__(args, encoder)
         self.padding_idx = encoder.dictionary.pad()
+        adapt_encoder(encoder, args.layer_norm_eps, args.segments)
         parse_pooling(args.pooling, args.encoder_layers)
         if args.pooling == "wk":
             raise UserError("--pooling wk: SBERT-WK is for inference; train with another pooling")
@@ -64,6 +66,8 @@ class ClearRobertaModel(RobertaModel):
         parser.add_argument(
             "--projection-activate-last", action="store_true", help="activation after the last layer too (SimCSE: tanh)"
         )
+        parser.add_argument("--layer-norm-eps", type=float, metavar="EPS", help="of LayerNorm (1e-5; BERT's: 1e-12)")
+        parser.add_argument("--segments", type=int, metavar="N", help="2: BERT's embeddings of two segments (1: none)")
         parser.add_argument(
             "--encode-chunk-size",
             type=int,
