@@ -5,5 +5,6 @@ from fairseq_clear import compat
 compat.apply()  # before anything of ours meets fairseq
 
 from fairseq_clear.criterions.nt_xent import ClearNTXentConfig, ClearNTXentCriterion  # noqa: E402
+from fairseq_clear.criterions.self_guided import ClearSelfGuidedConfig, ClearSelfGuidedCriterion  # noqa: E402
 
-__all__ = ["ClearNTXentConfig", "ClearNTXentCriterion"]
+__all__ = ["ClearNTXentConfig", "ClearNTXentCriterion", "ClearSelfGuidedConfig", "ClearSelfGuidedCriterion"]

@@ -1,4 +1,4 @@
-"""The host's side of every contrastive criterion: the MLM term, its sum with the contrastive one, and the logged numbers.
+"""The host's side of every contrastive criterion: the MLM term, its sum with the contrastive one, and the regulariser.
 
 The trainer sums gradients over workers and micro-batches and divides by the summed ``sample_size``. With an MLM term that
 stays the number of masked tokens T_r of this worker, as in masked_lm, and the contrastive sum is multiplied by T / N, both
@@ -21,10 +21,13 @@ from torch import Tensor
 
 from fairseq_clear.distributed import all_reduce_sum
 from fairseq_clear.errors import UserError
+from fairseq_clear.modules.frozen_encoder import FrozenEncoder
 
 __all__ = ["ContrastiveConfig", "ContrastiveCriterion", "data_parallel_group"]
 
 LN2 = math.log(2)
+# What models/clear_roberta.py returns rows of.
+VECTORS = ("projections", "guides", "keys")
 
 
 @dataclass
@@ -37,6 +40,19 @@ class ContrastiveConfig(MaskedLmConfig):
     mlm_weight: float = field(
         default=1.0, metadata={"help": "weight of the masked language model (CLEAR eq. 3: 1); 0 leaves it out"}
     )
+    regularizer_weight: float = field(
+        default=0.0,
+        metadata={
+            "help": "lambda: adds lambda times the squared distance of the encoder's weights from those that training began "
+            "with, summed over all of them (Self-Guided section 3.1: 0.1)"
+        },
+    )
+    frozen_layers: int = field(
+        default=0,
+        metadata={
+            "help": "the lowest layers that stay as they are: 1 is the embeddings (layer 0; Self-Guided), 2 also block 1"
+        },
+    )
     max_update: int = II("optimization.max_update")
 
 
@@ -48,35 +64,66 @@ def data_parallel_group() -> Any:
 
 
 class ContrastiveCriterion(FairseqCriterion):
-    """Masked language modelling plus a contrastive term that subclasses define."""
+    """Masked language modelling plus a contrastive term that subclasses define.
+
+    Attributes:
+        key_encoder: what encodes the positives: ``shared``, ``momentum`` or ``frozen``.
+        takes_hard_negatives: whether ``--hard-negatives`` has a meaning.
+    """
+
+    key_encoder = "shared"
+    takes_hard_negatives = False
 
     def __init__(self, cfg: ContrastiveConfig, task: Any) -> None:
         super().__init__(task)
-        for flag in ("contrastive_weight", "mlm_weight"):
+        for flag in ("contrastive_weight", "mlm_weight", "regularizer_weight"):
             if getattr(cfg, flag) < 0:
                 raise UserError(f"--{flag.replace('_', '-')} {getattr(cfg, flag)}: a weight is 0 or more")
         if not cfg.contrastive_weight and not cfg.mlm_weight:
             raise UserError("--contrastive-weight 0 and --mlm-weight 0 leave nothing to learn: give one of them")
         if cfg.contrastive_weight and not hasattr(task, "needs_views"):
             raise UserError("--criterion needs views of the text, which --task clear_lm makes: give --task clear_lm")
+        self.has_hard_negatives = bool(getattr(getattr(task, "cfg", None), "hard_negatives", None))
+        if self.has_hard_negatives and not self.takes_hard_negatives:
+            raise UserError("--hard-negatives: only --criterion clear_nt_xent has a place for them; leave the flag out")
         self.cfg = cfg
         self.max_update = cfg.max_update
         self.masked_lm = MaskedLmLoss(cfg, task)
         self.needs_mlm = cfg.mlm_weight > 0
         self.needs_views = cfg.contrastive_weight > 0
 
-    def contrast(self, projections: Tensor, views: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def prepare_model(self, model: Any) -> None:
+        """Give the model what this criterion needs beside the encoder; before its weights are loaded.
+
+        Raises:
+            UserError: ``--key-encoder`` of another criterion, layers that the model does not have.
+        """
+        chosen = getattr(model.args, "key_encoder", None)
+        if chosen not in (None, self.key_encoder):
+            raise UserError(
+                f"--key-encoder {chosen}: this criterion's is {self.key_encoder}; leave the flag out, or choose the criterion "
+                "(clear_nt_xent: shared, clear_moco: momentum, clear_self_guided: frozen)"
+            )
+        model.freeze_lowest(self.cfg.frozen_layers)
+        if self.cfg.regularizer_weight and model.guide is None:
+            model.add_guide(FrozenEncoder(model.encoder.sentence_encoder))
+
+    def view_inputs(self, views: dict[str, Any]) -> dict[str, Tensor]:
+        """What the model is to encode for ``contrast``, as arguments of its forward."""
+        return {"views": views["tokens"]}
+
+    def contrast(self, vectors: dict[str, Tensor], views: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Contrastive sum, queries counted and statistics of this worker; all workers call it together.
 
         Args:
-            projections: (N + N * P, D) of this worker; no rows where it has run out of data.
+            vectors: what the model returned for ``view_inputs``, (R, ...) each; no rows where data has run out.
             views: as data.batch describes them, of as many rows.
         """
         raise NotImplementedError
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Any, dict[str, Any]]:
         """Loss, sample_size and numbers to log of one micro-batch."""
-        call = _ModelCall(model, sample["views"]["tokens"] if self.needs_views else None)
+        call = _ModelCall(model, self._model_inputs(sample))
         if self.needs_mlm:
             mlm_loss, sample_size, log = self._mlm(call, sample)
             loss = mlm_loss if self.cfg.mlm_weight == 1 else self.cfg.mlm_weight * mlm_loss
@@ -86,12 +133,20 @@ class ContrastiveCriterion(FairseqCriterion):
             loss, sample_size = 0.0, None
             log = {"ntokens": sample["ntokens"], "nsentences": sample["nsentences"]}
         if self.needs_views:
-            term, queries, statistics = self._contrastive_term(call.projections, sample, sample_size)
+            term, queries, statistics = self._contrastive_term(call.extra, sample, sample_size)
             loss = loss + self.cfg.contrastive_weight * term
             sample_size = queries if sample_size is None else sample_size
             log.update(statistics)
+        if "distance" in call.extra:
+            # times the local sample_size: the trainer divides by the sum of them
+            loss = loss + self.cfg.regularizer_weight * call.extra["distance"] * sample_size
+            log["distance"] = call.extra["distance"].detach() * sample_size
         log["loss"], log["sample_size"] = loss.detach(), sample_size
         return loss, sample_size, log
+
+    def _model_inputs(self, sample: dict[str, Any]) -> dict[str, Any]:
+        inputs: dict[str, Any] = self.view_inputs(sample["views"]) if self.needs_views else {}
+        return {**inputs, "with_distance": True} if self.cfg.regularizer_weight else inputs
 
     def _mlm(self, call: "_ModelCall", sample: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
         if not getattr(getattr(call.model, "args", None), "encode_chunk_size", 0):
@@ -103,21 +158,20 @@ class ContrastiveCriterion(FairseqCriterion):
         return extra["mlm_loss"], sample_size, log
 
     def _contrastive_term(
-        self, projections: Tensor, sample: dict[str, Any], masked_tokens: Tensor | None
+        self, extra: dict[str, Any], sample: dict[str, Any], masked_tokens: Tensor | None
     ) -> tuple[Tensor, Tensor, dict[str, Any]]:
         views = sample["views"]
+        vectors = {name: extra[name] for name in VECTORS if name in extra}
         if sample["is_empty"]:
             # No keys, no queries, but a part in every collective and in the graph.
-            projections = projections[:0]
-            views = {**views, "identity": views["identity"][:0]}
-        loss, queries, statistics = self.contrast(projections, views)
+            vectors = {name: rows[:0] for name, rows in vectors.items()}
+            views = {name: value[:0] if isinstance(value, Tensor) else 0 for name, value in views.items()}
+        loss, queries, statistics = self.contrast(vectors, views)
         ours = torch.stack([queries, queries if masked_tokens is None else masked_tokens.to(queries)])
         total_queries, total_masked = all_reduce_sum(ours.double(), data_parallel_group()).unbind()
         # T / N; with no query anywhere the sum is 0 and any finite factor will do.
         scale = 1.0 if masked_tokens is None else (total_masked / total_queries.clamp(min=1)).float()
-        counts = {name: views[name] for name in ("view_length", "text_length", "words", "substituted")}
-        if sample["is_empty"]:
-            counts = dict.fromkeys(counts, 0)
+        counts = {name: views[name] for name in ("view_length", "text_length", "words", "substituted", "fell_back")}
         log = {
             "contrastive_loss": loss.detach(),
             "queries": queries,
@@ -145,6 +199,8 @@ class ContrastiveCriterion(FairseqCriterion):
             metrics.log_derived(
                 "ppl", lambda meters: get_perplexity(meters["mlm_loss"].avg) if "mlm_loss" in meters else 0
             )
+        if any("distance" in log for log in logging_outputs):
+            ratio("squared_distance", total("distance"), "sample_size", 6)
         if any("queries" in log for log in logging_outputs):
             ratio("contrastive_loss", total("contrastive_loss") / LN2, "queries")
             ratio("contrastive_accuracy", total("correct"), "queries")
@@ -154,6 +210,8 @@ class ContrastiveCriterion(FairseqCriterion):
             ratio("negatives_per_query", total("negatives"), "queries", 1)
             ratio("view_length_ratio", total("view_length"), "text_length")
             ratio("substituted_share", total("substituted"), "words")
+            if any(log.get("fell_back", 0) for log in logging_outputs):
+                metrics.log_scalar("paraphrases_missing", total("fell_back"), round=1)
             _log_uniformity(total("uniformity"), total("negatives"))
 
     @staticmethod
@@ -175,14 +233,13 @@ def _log_uniformity(potential: Any, pairs: Any) -> None:
 class _ModelCall:
     """Calls the model once for masked_lm and keeps what it returned for the views of the same batch."""
 
-    def __init__(self, model: Any, views: Tensor | None) -> None:
-        self.model, self.views = model, views
-        self.projections: Any = None
+    def __init__(self, model: Any, inputs: dict[str, Any]) -> None:
+        self.model, self.inputs = model, inputs
+        self.extra: dict[str, Any] = {}
 
     def __call__(self, **net_input: Any) -> tuple[Any, dict[str, Any]]:
-        output, extra = self.model(**net_input) if self.views is None else self.model(**net_input, views=self.views)
-        self.projections = extra.get("projections")
-        return output, extra
+        output, self.extra = self.model(**net_input, **self.inputs)
+        return output, self.extra
 
     def get_targets(self, sample: dict[str, Any], output: Any) -> Tensor:
         targets: Tensor = self.model.get_targets(sample, output)

@@ -23,6 +23,10 @@ class Instance:
         identity: hash of the source text, before paraphrase and augmentation.
         text_length: tokens of the texts that the views were made of, for logging.
         words, substituted: words of the texts, and how many were substituted; 0 where no step substitutes.
+        negatives: token ids of texts known to differ in meaning (hard negatives); as many for all instances.
+        negative_identities: hash of each one's source text.
+        draw: a number in [0, 1) of this instance and epoch, for a choice that the model makes.
+        fell_back: texts that were missing, the original standing in.
     """
 
     anchor: Tokens
@@ -31,6 +35,10 @@ class Instance:
     text_length: int
     words: int = 0
     substituted: int = 0
+    negatives: Sequence[Tokens] = ()
+    negative_identities: Sequence[int] = ()
+    draw: float = 0.0
+    fell_back: int = 0
 
 
 @dataclass
@@ -71,8 +79,10 @@ def collate(examples: Sequence[Example], padding: int, *, is_empty: bool = False
         fairseq's ``id``, ``nsentences``, ``ntokens`` (all tokens that the encoder reads), ``net_input`` and ``target`` (copies
         one after the other; both without an MLM absent), and ``views``, if there are any, with
 
-        * ``tokens``: (N + N * P, L), the N anchors, then the P positives of each anchor in turn;
-        * ``identity``: (N,) int64;
+        * ``tokens``: (N + N * P + N * H, L), the N anchors, then the P positives of each anchor in turn, then likewise the H
+          hard negatives, of which most recipes have none;
+        * ``identity``: (N,) int64, ``negative_identity``: (N * H,) int64, ``draw``: (N,) float64 (never halved);
+        * ``fell_back``: texts that the original stood in for;
         * ``view_length``, ``text_length``: token totals of views and of the texts they were made of;
         * ``words``, ``substituted``: totals.
     """
@@ -102,9 +112,14 @@ def collate(examples: Sequence[Example], padding: int, *, is_empty: bool = False
 def _collate_views(instances: Sequence[Instance], padding: int) -> dict[str, Any]:
     rows = [instance.anchor for instance in instances]
     rows += [positive for instance in instances for positive in instance.positives]
+    rows += [negative for instance in instances for negative in instance.negatives]
+    negative_identities = [identity for instance in instances for identity in instance.negative_identities]
     return {
         "tokens": pad_rows(rows, padding),
         "identity": torch.tensor([instance.identity for instance in instances], dtype=torch.int64),
+        "negative_identity": torch.tensor(negative_identities, dtype=torch.int64),
+        "draw": torch.tensor([instance.draw for instance in instances], dtype=torch.float64),
+        "fell_back": sum(instance.fell_back for instance in instances),
         "view_length": sum(len(row) for row in rows),
         "text_length": sum(instance.text_length for instance in instances),
         "words": sum(instance.words for instance in instances),

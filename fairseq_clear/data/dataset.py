@@ -9,7 +9,7 @@ from fairseq.data import FairseqDataset, data_utils
 from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.augmentations.chain import Augmented, Chain
 from fairseq_clear.data.batch import Example, Instance, collate
-from fairseq_clear.data.seeding import rng_for
+from fairseq_clear.data.seeding import content_hash, rng_for
 from fairseq_clear.data.views import RawInstance, ViewSource
 from fairseq_clear.errors import UserError
 
@@ -31,15 +31,20 @@ class ViewMaker:
 
     def __call__(self, index: int, epoch: int) -> list[Instance]:
         """The instances of item ``index`` in this epoch."""
-        return [self._instance(pair, views) for pair, views in self.trace(index, epoch)]
+        rng = rng_for(self.seed, epoch, index, 0)
+        traced = self._trace(self.source(index, rng), index, epoch)
+        # drawn after the source's own draws, so that they are what they were
+        return [self._instance(pair, views, rng.random()) for pair, views in traced]
 
     def trace(self, index: int, epoch: int) -> list[tuple[RawInstance, list[Augmented]]]:
         """The texts of each instance of item ``index`` and their views, the anchor's first, before ``cut``."""
-        raw = self.source(index, rng_for(self.seed, epoch, index, 0))
+        return self._trace(self.source(index, rng_for(self.seed, epoch, index, 0)), index, epoch)
+
+    def _trace(self, raw: list[RawInstance], index: int, epoch: int) -> list[tuple[RawInstance, list[Augmented]]]:
         view = 0
         traced = []
         for pair in raw:
-            texts = (pair.anchor, *pair.positives)
+            texts = (pair.anchor, *pair.positives, *pair.negatives)
             rngs = [rng_for(self.seed, epoch, index, view + number) for number in range(1, len(texts) + 1)]
             traced.append((pair, [self.augment(text, rng) for text, rng in zip(texts, rngs, strict=True)]))
             view += len(texts)
@@ -55,11 +60,23 @@ class ViewMaker:
         bounds = np.array([min(self.augment.bound(int(length)), self.max_tokens) for length in lengths])
         return bounds[np.searchsorted(lengths, self.source.text_lengths)]
 
-    def _instance(self, raw: RawInstance, views: Sequence[Augmented]) -> Instance:
+    def _instance(self, raw: RawInstance, views: Sequence[Augmented], draw: float) -> Instance:
         tokens = [self.cut(view.tokens) for view in views]
-        length = len(raw.anchor) + sum(len(positive) for positive in raw.positives)
+        length = len(raw.anchor) + sum(len(text) for text in (*raw.positives, *raw.negatives))
         words, substituted = (sum(view.words for view in views), sum(view.substituted for view in views))
-        return Instance(tokens[0], tokens[1:], raw.identity, length, words, substituted)
+        last = 1 + len(raw.positives)
+        return Instance(
+            anchor=tokens[0],
+            positives=tokens[1:last],
+            identity=raw.identity,
+            text_length=length,
+            words=words,
+            substituted=substituted,
+            negatives=tokens[last:],
+            negative_identities=[content_hash(text) for text in raw.negatives],
+            draw=draw,
+            fell_back=raw.fell_back,
+        )
 
 
 class ClearDataset(FairseqDataset):
@@ -119,8 +136,11 @@ class ClearDataset(FairseqDataset):
 
     def _stand_in(self) -> Example:
         nothing_masked = np.full_like(self.blank, self.padding)
-        positives = [self.blank] * (self.views.source.positives if self.views is not None else 0)
-        instances = [Instance(self.blank, positives, 0, 0)] if positives else []
+        source = self.views.source if self.views is not None else None
+        positives = [self.blank] * (source.positives if source is not None else 0)
+        negatives = [self.blank] * getattr(source, "negatives", 0)
+        stand_in = Instance(self.blank, positives, 0, 0, negatives=negatives, negative_identities=[0] * len(negatives))
+        instances = [stand_in] if positives else []
         return Example(0, [self.blank for _ in self.sources], [nothing_masked for _ in self.targets], instances)
 
     def num_tokens(self, index: int) -> int:

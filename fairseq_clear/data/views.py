@@ -27,11 +27,18 @@ class TokenSource(Protocol):
 
 @dataclass(frozen=True)
 class RawInstance:
-    """Texts that form a positive pair: an anchor, its positives, and the identity of the source text."""
+    """Texts that form a positive pair: an anchor, its positives, and the identity of the source text.
+
+    Attributes:
+        negatives: texts known to differ in meaning from the anchor (SimCSE's hard negatives); as many for all.
+        fell_back: how many of them were missing, the original standing in.
+    """
 
     anchor: Tokens
     positives: Sequence[Tokens]
     identity: int
+    negatives: Sequence[Tokens] = ()
+    fell_back: int = 0
 
 
 class ViewSource(Protocol):

@@ -14,6 +14,10 @@ logger = logging.getLogger(__name__)
 EMBEDDING = "encoder.sentence_encoder.embed_tokens.weight"
 POSITIONS = "encoder.sentence_encoder.embed_positions.weight"
 VOCABULARY_ROWS = (EMBEDDING, "encoder.lm_head.weight", "encoder.lm_head.bias")
+SENTENCE_ENCODER = "encoder.sentence_encoder."
+COPIES = ("guide.encoder.",)
+# Of a part with more tensors the log gives the number, not every name.
+FEW = 8
 # Never dropped and never made up: a difference here means another architecture, which loading must refuse.
 BACKBONE = ("encoder.sentence_encoder.", "encoder.lm_head.", "classification_heads.")
 
@@ -36,6 +40,7 @@ def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: st
     """
     _fit_vocabulary(loaded, own, prefix)
     _check_positions(loaded, own, prefix)
+    _complete_copies(loaded, own, prefix)
     foreign = [
         key
         for key in loaded
@@ -54,11 +59,30 @@ def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: st
     for key in missing:
         loaded[prefix + key] = own[key]
     if foreign:
-        logger.warning("left out of the checkpoint, as this model has no such part: %s", ", ".join(sorted(foreign)))
+        logger.warning("left out of the checkpoint, as this model has no such part: %s", _names(foreign, prefix))
     if other_shape:
-        logger.warning("left out of the checkpoint, as their shapes differ: %s", ", ".join(sorted(other_shape)))
+        logger.warning("left out of the checkpoint, as their shapes differ: %s", _names(other_shape, prefix))
     if missing:
-        logger.warning("not in the checkpoint, freshly initialised: %s", ", ".join(sorted(missing)))
+        logger.warning("not in the checkpoint, freshly initialised: %s", _names(missing, prefix))
+
+
+def _names(keys: list[str], prefix: str) -> str:
+    """The keys, or for a part of many its name and their number."""
+    parts = [key[len(prefix) :].partition(".")[0] for key in keys]
+    few = [key for key, part in zip(keys, parts, strict=True) if parts.count(part) <= FEW]
+    many = [f"{part} ({parts.count(part)} tensors)" for part in set(parts) if parts.count(part) > FEW]
+    return ", ".join(sorted(few) + sorted(many))
+
+
+def _complete_copies(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str) -> None:
+    """A copy of the encoder that the checkpoint lacks is a copy of the checkpoint's encoder."""
+    for copy in COPIES:
+        wanted = [key for key in own if key.startswith(copy)]
+        if wanted and not any(prefix + key in loaded for key in wanted):
+            for key in wanted:
+                original = prefix + SENTENCE_ENCODER + key[len(copy) :]
+                if original in loaded:
+                    loaded[prefix + key] = loaded[original].clone()
 
 
 def _is_backbone(key: str, prefix: str) -> bool:

@@ -70,7 +70,13 @@ class ClearLMTask(MaskedLMTask):
     def _symbols(self, synonyms: SynonymTable | None) -> Symbols:
         known = self.dictionary
         return Symbols(
-            bos=known.bos(), eos=known.eos(), pad=known.pad(), delete=self.del_idx, unk=known.unk(), synonyms=synonyms
+            bos=known.bos(),
+            eos=known.eos(),
+            pad=known.pad(),
+            delete=self.del_idx,
+            unk=known.unk(),
+            mask=self.mask_idx,
+            synonyms=synonyms,
         )
 
     @exit_on_user_error
@@ -87,6 +93,8 @@ class ClearLMTask(MaskedLMTask):
         self.needs_views = getattr(criterion, "needs_views", False)
         if self.model is not None and hasattr(self.model, "freeze_unused"):
             self.model.freeze_unused(mlm=self.needs_mlm, views=self.needs_views)
+            if hasattr(criterion, "prepare_model"):
+                criterion.prepare_model(self.model)
         return criterion
 
     @exit_on_user_error
@@ -183,8 +191,11 @@ class ClearLMTask(MaskedLMTask):
     def train_step(
         self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False
     ) -> Any:
-        """fairseq's, noting for the warnings how far the run is."""
+        """fairseq's, noting for the warnings how far the run is, and for the model that it has not been trained yet."""
         self.watch.begin_training(update_num)
+        if update_num == 0 and hasattr(self.model, "begin_training"):
+            # Not when the model is built: --finetune-from-model is read after that.
+            self.model.begin_training()
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 
     def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:

@@ -1,0 +1,60 @@
+"""What criterions share whose negatives are the other texts of the batch, this worker's or all workers'."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fairseq.dataclass import ChoiceEnum
+from torch import Tensor
+
+from fairseq_clear.criterions.contrastive import ContrastiveConfig, ContrastiveCriterion, data_parallel_group
+from fairseq_clear.distributed import all_gather_ragged
+from fairseq_clear.errors import UserError
+
+__all__ = ["InBatchConfig", "InBatchCriterion"]
+
+NEGATIVES = ChoiceEnum(["batch", "global"])
+
+
+@dataclass
+class InBatchConfig(ContrastiveConfig):
+    """Settings of the contrastive term."""
+
+    temperature: float = field(
+        default=0.1,
+        metadata={
+            "help": "tau > 0 divides the cosine (CLEAR eq. 1; CLEAR states no value, this is ours; SimCSE, DeCLUTR: 0.05)"
+        },
+    )
+    negatives: NEGATIVES = field(
+        default="global", metadata={"help": "contrast with the views of this worker's batch, or of all workers'"}
+    )
+    keep_duplicates: bool = field(
+        default=False,
+        metadata={"help": "let views of the same text, met twice in a batch, be negatives of each other"},
+    )
+
+
+class InBatchCriterion(ContrastiveCriterion):
+    """A contrastive criterion without a queue."""
+
+    cfg: InBatchConfig
+
+    def __init__(self, cfg: InBatchConfig, task: Any) -> None:
+        super().__init__(cfg, task)
+        if not cfg.temperature > 0:
+            raise UserError(f"--temperature {cfg.temperature}: it divides the cosine and must be above 0")
+
+    def gather(self, rows: Tensor) -> tuple[Tensor, int]:
+        """The candidates among which these rows are, with gradient, and where they begin there."""
+        if str(self.cfg.negatives) == "batch":
+            return rows, 0
+        return all_gather_ragged(rows, data_parallel_group())
+
+    def excluded(self, own: Tensor, identity: Tensor, key_identity: Tensor) -> Tensor:
+        """(Q, K) bool: a query's own row, given by index, and duplicates of its text."""
+        excluded = torch.zeros(identity.shape[0], key_identity.shape[0], dtype=torch.bool, device=identity.device)
+        excluded.scatter_(1, own.unsqueeze(1), True)
+        if not self.cfg.keep_duplicates:
+            excluded |= identity.unsqueeze(1) == key_identity.unsqueeze(0)
+        return excluded

@@ -1,0 +1,86 @@
+"""BERT_F of Self-Guided contrastive learning: a copy of the encoder as it was when training began."""
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_clear.modules.hidden_states import hidden_states
+from fairseq_clear.modules.pooling import POOLINGS
+
+__all__ = ["GUIDE_POOLINGS", "FrozenEncoder", "squared_distance"]
+
+GUIDE_POOLINGS = ("max", "mean", "cls")
+
+
+class FrozenEncoder(nn.Module):
+    """A copy of an encoder that no optimizer steps: it guides, or is what the weights are held close to.
+
+    It follows the model's device and precision, so that under ``--fp16`` it equals the rounded weights from which the
+    optimizer's float32 masters start. Its weights are part of the model's checkpoint, once.
+
+    Args:
+        encoder: fairseq's TransformerEncoder; copied.
+        pooling: one of GUIDE_POOLINGS, p of section 3.1.
+        layers: the k of h_{i,k}; 0 is the embeddings.
+        dropout: whether it drops out as the tuned encoder does; the paper's public code leaves that on by oversight.
+    """
+
+    def __init__(
+        self, encoder: nn.Module, pooling: str = "max", layers: Sequence[int] = (0,), dropout: bool = False
+    ) -> None:
+        super().__init__()
+        self.encoder = copy.deepcopy(encoder).requires_grad_(False)
+        self.pooling, self.layers, self.dropout = pooling, tuple(layers), dropout
+        self.train(False)
+
+    def train(self, mode: bool = True) -> "FrozenEncoder":
+        """Stays in evaluation mode whatever the model's, unless dropout was asked for."""
+        return super().train(mode and self.dropout)
+
+    @torch.no_grad()
+    def start_from(self, encoder: nn.Module) -> None:
+        """Take over the weights of ``encoder``: what training starts from is known once a checkpoint has been read."""
+        for mine, theirs in zip(self.encoder.parameters(), encoder.parameters(), strict=True):
+            mine.copy_(theirs)
+
+    @torch.no_grad()
+    def forward(self, tokens: Tensor, padding: int) -> Tensor:
+        """h_{i,k} = p(H_{i,k}) of section 3.1: (B, T) tokens to (B, L, D)."""
+        states = hidden_states(self.encoder, tokens)
+        is_token = tokens.ne(padding)
+        return torch.stack([POOLINGS[self.pooling]([states[layer]], is_token) for layer in self.layers], dim=1)
+
+
+class _SquaredDistance(torch.autograd.Function):
+    """sum ||p - q||^2 without a stored difference: the encoder's size again would be kept for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors)
+        half = len(tensors) // 2
+        pairs = zip(tensors[:half], tensors[half:], strict=True)
+        return torch.stack([(p.float() - q.float()).square().sum() for p, q in pairs]).sum()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        half = len(tensors) // 2
+        pairs = zip(tensors[:half], tensors[half:], strict=True)
+        return *((2 * gradients[0] * (p.float() - q.float())).to(p.dtype) for p, q in pairs), *[None] * half
+
+
+def squared_distance(parameters: Iterable[Tensor], references: Iterable[Tensor]) -> Tensor:
+    """L^reg = ||BERT_F - BERT_T||_2^2 (section 3.1), a sum and not a mean over all weights; float32 whatever their precision.
+
+    Args:
+        parameters: at least one; those without gradient count for nothing and are left out.
+        references: as many, of the same shapes; without gradient.
+    """
+    pairs = [(p, q) for p, q in zip(parameters, references, strict=True) if p.requires_grad]
+    if not pairs:
+        return torch.zeros(())
+    distance: Tensor = _SquaredDistance.apply(*(p for p, _ in pairs), *(q for _, q in pairs))
+    return distance

@@ -1,0 +1,23 @@
+"""The hidden states of a Transformer encoder, batch first, whichever copy of it is asked."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+__all__ = ["hidden_states"]
+
+
+def hidden_states(encoder: nn.Module, tokens: Tensor, every_layer: bool = True) -> list[Tensor]:
+    """Hidden states (B, T, D) of the embeddings (layer 0) and of each block, or of the last block alone.
+
+    Args:
+        encoder: as fairseq's TransformerEncoder.
+        tokens: (B, T), padded on the right.
+        every_layer: False for the last alone.
+    """
+    output: dict[str, Any] = encoder(tokens, return_all_hiddens=every_layer)
+    last: Tensor = output["encoder_out"][0].transpose(0, 1)
+    if not every_layer:
+        return [last]
+    # The last one again: with --encoder-normalize-before it is normalised after the stack.
+    return [state.transpose(0, 1) for state in output["encoder_states"][:-1]] + [last]
