@@ -38,17 +38,28 @@ class Step:
 
 @dataclass(frozen=True)
 class Knob:
-    """What a knob accepts: a ``kind`` from ``minimum`` to ``maximum``, inclusive. The default is the paper's."""
+    """What a knob accepts: a ``kind`` from ``minimum`` to ``maximum``, inclusive. The default is the paper's.
+
+    A word is one of ``choices`` if there are any; with ``several`` it is some of them joined by ``-``, each once.
+    """
 
     default: KnobValue
     kind: type[float] | type[int] | type[str] = float
     minimum: float | None = None
     maximum: float | None = None
     help: str = ""
+    choices: tuple[str, ...] = ()
+    several: bool = False
 
     @property
     def accepts(self) -> str:
         """What the knob accepts, in words: ``a number from 0 to 1``."""
+        if self.choices:
+            return (
+                f"some of {', '.join(self.choices)}, joined by '-'"
+                if self.several
+                else f"one of {', '.join(self.choices)}"
+            )
         what = {float: "a number", int: "a whole number", str: "a word"}[self.kind]
         if self.minimum is not None and self.maximum is not None:
             return f"{what} from {self.minimum:g} to {self.maximum:g}"
@@ -59,6 +70,9 @@ class Knob:
     def read(self, text: str) -> KnobValue:
         """The value that ``text`` spells. ValueError where it spells none, or one out of range."""
         if self.kind is str:
+            words = text.split("-") if self.several else [text]
+            if self.choices and (len(set(words)) < len(words) or not set(words) <= set(self.choices)):
+                raise ValueError(text)
             return text
         # int() and float() take "1_000" too, which would not come back from str() as written
         if "_" in text:

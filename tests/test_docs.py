@@ -33,7 +33,7 @@ def augmentation_table() -> str:
     rows = []
     for name, entry in AUGMENTATIONS.items():
         knobs = ", ".join(f"{knob}={format_value(spec.default)}" for knob, spec in entry.knobs.items())
-        rows.append([f"`{name}`", entry.summary.replace("<del>", "`<del>`"), f"`{knobs}`", entry.paper])
+        rows.append([f"`{name}`", re.sub("<(del|mask)>", r"`<\1>`", entry.summary), f"`{knobs}`", entry.paper])
     return table(["name", "what", "knobs (the paper's values)", "source"], rows)
 
 

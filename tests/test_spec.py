@@ -153,3 +153,12 @@ def test_written_values_are_read_back(value):
 @pytest.mark.parametrize(("value", "text"), [(5, "5"), (0.05, "0.05"), (1.0, "1"), (1e16, "1e16"), ("de", "de")])
 def test_values_are_written_short(value, text):
     assert format_value(value) == text
+
+
+def test_words_that_a_knob_chooses_from():
+    one, some = Knob("a", str, choices=("a", "b")), Knob("a-b", str, choices=("a", "b"), several=True)
+    assert (one.read("b"), some.read("b"), some.read("b-a"), Knob("x", str).read("any")) == ("b", "b", "b-a", "any")
+    assert (one.accepts, some.accepts) == ("one of a, b", "some of a, b, joined by '-'")
+    for knob, text in ((one, "c"), (one, "a-b"), (some, "a-a"), (some, "a-c"), (some, "")):
+        with pytest.raises(ValueError):
+            knob.read(text)

@@ -2,7 +2,9 @@
 
 from fairseq_clear.augmentations.base import Augmentation, Symbols
 from fairseq_clear.augmentations.deletion import delete_spans, delete_words
+from fairseq_clear.augmentations.eda import OPERATIONS, augment_easily, grow_by_operations
 from fairseq_clear.augmentations.reordering import reorder_spans
+from fairseq_clear.augmentations.slicing import mask_slices
 from fairseq_clear.augmentations.substitution import SynonymTable, grow_by_ratio, substitute_words
 from fairseq_clear.spec import Knob
 
@@ -41,5 +43,23 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         {"ratio": _ratio(0.3, "all words that is replaced")},
         needs_synonyms=True,
         bound=grow_by_ratio,
+    ),
+    "slice": Augmentation(
+        mask_slices,
+        "Replaces disjoint slices of the text by one <mask> each.",
+        "Investigating Views (Nguyen), Methods",
+        {"slices": Knob(2, int, 0, None, "number of slices"), "ratio": _ratio(0.2, "the text that each slice is")},
+    ),
+    "eda": Augmentation(
+        augment_easily,
+        "Replaces, inserts, swaps or deletes a share of the words.",
+        "EDA (Wei and Zou 2019), in CERT (Fang et al. 2020), section 5.3",
+        {
+            "alpha": _ratio(0.1, "the words that are changed"),
+            "ops": Knob("-".join(OPERATIONS), str, help="operations", choices=tuple(OPERATIONS), several=True),
+            "draw": Knob("one", str, help="one operation a text, or all in turn", choices=("one", "all")),
+        },
+        needs_synonyms=True,
+        bound=grow_by_operations,
     ),
 }

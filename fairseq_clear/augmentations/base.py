@@ -16,13 +16,16 @@ Tokens = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Symbols:
-    """Ids that augmentations tell from words. ``delete`` is ``<del>``; ``synonyms`` is needed by those that say so."""
+    """Ids that augmentations tell from words. ``delete`` is ``<del>``, ``mask`` is ``<mask>``; ``synonyms`` is needed by
+    those that say so.
+    """
 
     bos: int
     eos: int
     pad: int
     delete: int
     unk: int
+    mask: int
     synonyms: SynonymTable | None = None
 
 

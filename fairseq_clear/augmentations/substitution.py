@@ -26,19 +26,27 @@ def substitute_words(
     Results have at most n + ceil(ratio * n) tokens: where the draw exceeds that, longer alternatives are skipped, in
     random order, until it fits.
     """
-    table = _table_of(symbols)
-    starts, is_special = _words(tokens, symbols, table)
+    starts, is_special = find_words(tokens, symbols)
+    words = len(starts) - int(is_special.sum())
+    count = round_randomly(ratio * words, rng)
+    return replace_words(tokens, starts, count, math.ceil(ratio * len(tokens)), rng, symbols)
+
+
+def replace_words(
+    tokens: Tokens, starts: Tokens, count: int, budget: int, rng: np.random.Generator, symbols: Symbols
+) -> tuple[Tokens, Tokens]:
+    """Replace ``count`` of the words (W,) that have alternatives, or all of these, by one each; at most ``budget`` tokens
+    more than before.
+    """
+    table = table_of(symbols)
     lengths = np.diff(starts, append=len(tokens))  # (W,)
     rows = table.find(tokens, starts)  # (W,)
-    words = len(starts) - int(is_special.sum())
     replaceable = np.flatnonzero(rows >= 0)
-    count = min(len(replaceable), round_randomly(ratio * words, rng))
     # in random order, which also decides what is skipped
-    chosen = rng.choice(replaceable, count, replace=False)  # (count,)
-    first, last = table.row_offsets[rows[chosen]], table.row_offsets[rows[chosen] + 1]
-    alternatives = rng.integers(first, last)  # (count,)
+    chosen = rng.choice(replaceable, min(len(replaceable), count), replace=False)  # (count,)
+    alternatives = draw_alternatives(rows[chosen], rng, table)  # (count,)
     new_lengths = np.diff(table.alternative_offsets)[alternatives]  # (count,)
-    kept = _fits(new_lengths - lengths[chosen], math.ceil(ratio * len(tokens)))
+    kept = _fits(new_lengths - lengths[chosen], budget)
     chosen, alternatives, new_lengths = chosen[kept], alternatives[kept], new_lengths[kept]
     return _splice(
         tokens,
@@ -49,6 +57,11 @@ def substitute_words(
         new_lengths,
         table,
     )
+
+
+def draw_alternatives(rows: Tokens, rng: np.random.Generator, table: SynonymTable) -> Tokens:
+    """For each row of the table (R,) one of its alternatives, uniformly: (R,)."""
+    return rng.integers(table.row_offsets[rows], table.row_offsets[rows + 1])
 
 
 def grow_by_ratio(length: int, knobs: Mapping[str, KnobValue]) -> int:
@@ -64,7 +77,7 @@ def count_words(before: Tokens, after: Tokens, source: Tokens, symbols: Symbols)
     """
     if not len(before):
         return 0, 0
-    starts, is_special = _words(before, symbols, _table_of(symbols))
+    starts, is_special = find_words(before, symbols)
     old = source >= 0
     came_out = np.bincount(source[old], minlength=len(before))  # (n,)
     changed = came_out != 1
@@ -74,14 +87,16 @@ def count_words(before: Tokens, after: Tokens, source: Tokens, symbols: Symbols)
     return int(is_word.sum()), int((is_other & is_word).sum())
 
 
-def _table_of(symbols: Symbols) -> SynonymTable:
+def table_of(symbols: Symbols) -> SynonymTable:
+    """The table, which must be there."""
     if symbols.synonyms is None:
         raise ValueError("substitution needs Symbols with a synonym table")
     return symbols.synonyms
 
 
-def _words(tokens: Tokens, symbols: Symbols, table: SynonymTable) -> tuple[Tokens, npt.NDArray[np.bool_]]:
+def find_words(tokens: Tokens, symbols: Symbols) -> tuple[Tokens, npt.NDArray[np.bool_]]:
     """Where words begin (W,), and which tokens are special (n,): those that a tokenizer never writes."""
+    table = table_of(symbols)
     is_special = tokens >= len(table.is_word_start)
     for symbol in (symbols.bos, symbols.eos, symbols.pad, symbols.delete):
         is_special |= tokens == symbol

@@ -12,8 +12,14 @@ from fairseq_clear.data.tokenizer import SILENT_SYMBOLS, VISIBLE_SYMBOLS, Tokeni
 
 __all__ = ["ViewPrinter", "ViewTotals"]
 
-# ANSI: struck red, red, cyan, yellow
-_COLOURS = {"deleted": "\033[9;31m", "gap": "\033[31m", "moved": "\033[36m", "substituted": "\033[33m"}
+# ANSI: struck red, red, green, cyan, yellow
+_COLOURS = {
+    "deleted": "\033[9;31m",
+    "gap": "\033[31m",
+    "inserted": "\033[32m",
+    "moved": "\033[36m",
+    "substituted": "\033[33m",
+}
 _RESET = "\033[0m"
 
 
@@ -95,6 +101,7 @@ class ViewPrinter:
             [
                 self._paint("[-deleted-]", "deleted"),
                 self._paint("<del>", "gap") + " where something was deleted",
+                self._paint("[+inserted+]", "inserted"),
                 self._paint("{+moved+}", "moved"),
                 self._paint("old\u2192new", "substituted") + " substituted",
             ]
@@ -109,7 +116,11 @@ class ViewPrinter:
         """The view, moved tokens and substituted words marked; of ``shown_length`` tokens, if training cuts it."""
         cut = shown_length < len(marked.view)
         keep = shown_length - 1 if cut else len(marked.view)  # the last one that training keeps is </s>
-        fates = ["gap" if source < 0 else "kept" for source in marked.source]
+        is_gap = self.words.is_special[marked.view]  # of what is new, the rest are words
+        fates = [
+            "kept" if source >= 0 else "gap" if gap else "inserted"
+            for source, gap in zip(marked.source, is_gap, strict=True)
+        ]
         for place in np.flatnonzero(marked.view_substituted):
             fates[place] = f"substituted:{marked.source[place]}"
         line = self._line(self._runs(marked.view[:keep], fates[:keep], marked.view_moved[:keep], marked))
@@ -146,7 +157,7 @@ class ViewPrinter:
         return line or "(empty)"
 
     def _mark(self, run: _Run) -> str:
-        text = f"[-{run.text}-]" if run.fate == "deleted" else run.text
+        text = {"deleted": f"[-{run.text}-]", "inserted": f"[+{run.text}+]"}.get(run.fate, run.text)
         kind = "moved" if run.moved and run.fate == "kept" else run.fate
         return self._paint(text, kind)
 

@@ -120,7 +120,7 @@ def _cut_to_first_piece(word: Tokens, came_out: Tokens, view: Tokens, source: To
     """First pieces of longer words that alone are left, and not because the rest was deleted right there."""
     pieces = np.bincount(word, minlength=len(word))  # (n,) length of the word that begins here
     left = np.bincount(word, weights=came_out, minlength=len(word))  # (n,)
-    followed = np.append(view[1:] == delete, False)
+    followed = np.append((view[1:] == delete) | (source[1:] < 0), False)
     not_deleted = np.zeros(len(word), np.bool_)
     not_deleted[source[(source >= 0) & ~followed]] = True
     cut: Bools = (pieces > 1) & (left == 1) & (came_out == 1) & not_deleted

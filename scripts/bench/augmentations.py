@@ -41,7 +41,7 @@ def make_symbols(rng: np.random.Generator) -> Symbols:
         ]
         rows[(start,)] = others
         rows[(start, int(rng.choice(inner)))] = others
-    return Symbols(0, 2, 1, VOCABULARY + 1, 3, SynonymTable.build(rows, is_word_start))
+    return Symbols(0, 2, 1, VOCABULARY + 1, 3, VOCABULARY, SynonymTable.build(rows, is_word_start))
 
 
 def make_texts(symbols: Symbols, length: int, rng: np.random.Generator) -> list[np.ndarray]:

@@ -21,7 +21,7 @@ ROWS = {
 }
 IS_WORD_START = np.array([True, True, True, False] + [piece in STARTS for piece in range(4, VOCABULARY)])
 TABLE = SynonymTable.build(ROWS, IS_WORD_START)
-SYMBOLS = Symbols(bos=BOS, eos=EOS, pad=PAD, delete=DELETE, unk=UNK, synonyms=TABLE)
+SYMBOLS = Symbols(bos=BOS, eos=EOS, pad=PAD, delete=DELETE, unk=UNK, mask=MASK, synonyms=TABLE)
 
 PIECES = st.sampled_from([EOS, PAD, UNK, MASK, 4, 4, 5, 8, 10, 11, *STARTS, 14, 14, 15, 16, *INNER])
 CONTENTS = st.one_of(
@@ -40,12 +40,20 @@ def array(tokens):
     return tokens
 
 
+def share_of(name):
+    """The knob that says how much of a text an augmentation changes; 0 is nothing."""
+    return next(knob for knob in ("ratio", "alpha") if knob in AUGMENTATIONS[name].knobs)
+
+
 @st.composite
 def knob_values(draw, name):
     """Valid knobs of one augmentation."""
     values = {}
     for knob, described in AUGMENTATIONS[name].knobs.items():
-        if described.kind is int:
+        if described.choices:
+            drawn = draw(st.lists(st.sampled_from(described.choices), min_size=1, max_size=4, unique=True))
+            values[knob] = "-".join(drawn) if described.several else drawn[0]
+        elif described.kind is int:
             values[knob] = draw(st.integers(int(described.minimum), 6))
         else:
             values[knob] = draw(st.integers(0, 20)) / 20

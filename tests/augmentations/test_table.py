@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.augmentations import AUGMENTATIONS
-from tests.augmentations.cases import CONTENTS, DELETE, SEEDS, SYMBOLS, array, knob_values
+from tests.augmentations.cases import CONTENTS, DELETE, MASK, SEEDS, SYMBOLS, array, knob_values, share_of
 
 LONG = array([4 + place % 20 for place in range(200)])
 
@@ -25,9 +25,10 @@ def test_contract(name, data, content, seed):
     assert result.shape == source.shape
     assert 1 <= len(result) <= AUGMENTATIONS[name].bound(len(tokens), knobs)
     assert (source >= -1).all() and (source < len(tokens)).all()
-    assert ((result == DELETE) == (source == -1)).all()
     old = source >= 0
+    assert not old[result == DELETE].any()
     if not AUGMENTATIONS[name].needs_synonyms:
+        assert set(result[~old]) <= {DELETE, MASK}, "what is new is a symbol"
         assert (result[old] == tokens[source[old]]).all()
         assert len(set(source[old])) == old.sum(), "a token came out twice"
     again, source_again = apply(name, tokens, seed, knobs)
@@ -38,7 +39,7 @@ def test_contract(name, data, content, seed):
 @given(CONTENTS, SEEDS)
 @settings(max_examples=40, deadline=None)
 def test_ratio_zero_is_the_identity(name, content, seed):
-    result, source = apply(name, array(content), seed, {"ratio": 0.0})
+    result, source = apply(name, array(content), seed, {share_of(name): 0.0})
     assert result.tolist() == content
     assert source.tolist() == list(range(len(content)))
 
@@ -64,6 +65,7 @@ def test_the_papers_settings():
     assert settings_of["del-span"] == {"spans": 5, "ratio": 0.05}
     assert settings_of["reorder"] == {"pairs": 5, "ratio": 0.05}
     assert settings_of["subs"] == {"ratio": 0.3}
+    assert settings_of["eda"] == {"alpha": 0.1, "ops": "sr-ri-rs-rd", "draw": "one"}
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
@@ -76,5 +78,6 @@ def test_every_line_is_documented(name):
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
 def test_bounds_never_fall_as_texts_grow(name):
-    bounds = [AUGMENTATIONS[name].bound(length, {"ratio": 0.35, "spans": 5, "pairs": 5}) for length in range(600)]
+    knobs = {knob: described.default for knob, described in AUGMENTATIONS[name].knobs.items()} | {share_of(name): 0.35}
+    bounds = [AUGMENTATIONS[name].bound(length, knobs) for length in range(600)]
     assert bounds == sorted(bounds)

@@ -56,6 +56,9 @@ def lines(text, view, source, colour=False, shown=None):
         ("swift ly fox", "swift <del> fox", [0, 1, -1, 3, 4], ("swift[-ly-] fox", "swift <del> fox")),
         ("swift ly fox", "<del> ly fox", [0, -1, 2, 3, 4], ("[-swift-]ly fox", "<del> ly fox")),
         ("the </s> fox <unk>", "the </s> <del> <unk>", [0, 1, 2, -1, 4, 5], ("the </s> [-fox-] <unk>", "the </s> <del> <unk>")),
+        ("the fox runs", "the <mask> runs", [0, 1, -1, 3, 4], ("the [-fox-] runs", "the <mask> runs")),
+        ("the fox", "swift ly the quick fox", [0, -1, -1, 1, -1, 2, 3], ("the fox", "[+swiftly+] the [+quick+] fox")),
+        ("the fox runs", "fox the", [0, 2, 1, 4], ("the fox [-runs-]", "{+fox+} the")),
         ("", "", [0, 1], ("(empty)", "(empty)")),
     ],
 )  # fmt: skip

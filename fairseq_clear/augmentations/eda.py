@@ -1,0 +1,132 @@
+"""Easy data augmentation (Wei and Zou 2019, arXiv:1901.11196), which CERT's Table 4 sets beside back-translation.
+
+Words are those of the synonym table: punctuation is a word, specials such as ``</s>`` are none and stay where they are
+in the order of words. What has no row in the table has no synonym, which takes the place of the paper's stop-word list.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from fairseq_clear.augmentations.base import Symbols, Tokens, round_randomly
+from fairseq_clear.augmentations.substitution import draw_alternatives, find_words, replace_words, table_of
+from fairseq_clear.augmentations.synonym_table import ranges
+from fairseq_clear.spec import KnobValue
+
+# Replacing or inserting one word may add this many tokens, however short the text.
+LEAST_GROWTH = 4
+
+
+def augment_easily(
+    tokens: Tokens,
+    rng: np.random.Generator,
+    *,
+    symbols: Symbols,
+    alpha: float = 0.1,
+    ops: str = "sr-ri-rs-rd",
+    draw: str = "one",
+) -> tuple[Tokens, Tokens]:
+    """Synonym replacement, random insertion, random swap, random deletion. (n,) to (m,) and (m,).
+
+    CERT: "EDA randomly chooses and performs one of the following operations" for each sentence; ``draw=all`` performs
+    all of ``ops``, one after the other. The first three change n = max(1, alpha * words) words, rounded randomly; the
+    last removes each word with probability alpha. ``alpha=0`` changes nothing.
+
+    Args:
+        tokens: (n,).
+        rng: draws everything.
+        symbols: with a synonym table.
+        alpha: share of words.
+        ops: names of OPERATIONS joined by ``-``.
+        draw: ``one`` of them, or ``all``.
+    """
+    names = ops.split("-")
+    if draw == "one":
+        names = [names[int(rng.integers(len(names)))]]
+    source = np.arange(len(tokens))
+    for name in names if alpha > 0 else ():
+        tokens, step_source = OPERATIONS[name](tokens, rng, symbols, alpha)
+        source = np.where(step_source >= 0, source[step_source], -1)
+    return tokens.copy(), source
+
+
+def grow_by_operations(length: int, knobs: Mapping[str, KnobValue]) -> int:
+    """The bound of ``augment_easily``: replacement and insertion add up to ``_budget`` tokens each."""
+    names = str(knobs["ops"]).split("-")
+    growing = sum(name in ("sr", "ri") for name in names)
+    if knobs["draw"] == "one":
+        growing = min(growing, 1)
+    for _ in range(growing):
+        length += _budget(length, float(knobs["alpha"]))
+    return length
+
+
+def _replace(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:
+    """SR: n words that have synonyms become one of theirs."""
+    starts, is_special = find_words(tokens, symbols)
+    count = _count(alpha, len(starts) - int(is_special.sum()), rng)
+    return replace_words(tokens, starts, count, _budget(len(tokens), alpha), rng, symbols)
+
+
+def _insert(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:
+    """RI: n times, a synonym of a random word of the text goes to a random place between words, or at an end.
+
+    What would exceed the budget is left out.
+    """
+    table = table_of(symbols)
+    starts, is_special = find_words(tokens, symbols)
+    rows = table.find(tokens, starts)
+    rows = rows[rows >= 0]
+    source = np.arange(len(tokens))
+    if not len(rows):
+        return tokens, source
+    count = _count(alpha, len(starts) - int(is_special.sum()), rng)
+    drawn = draw_alternatives(rng.choice(rows, count), rng, table)  # (count,)
+    places = np.append(starts, len(tokens))[rng.integers(len(starts) + 1, size=count)]  # (count,)
+    lengths = np.diff(table.alternative_offsets)[drawn]
+    fits = np.cumsum(lengths) <= _budget(len(tokens), alpha)
+    drawn, places, lengths = drawn[fits], places[fits], lengths[fits]
+    pieces = table.alternative_pieces[ranges(table.alternative_offsets[drawn], lengths)]
+    # np.insert keeps the order of pieces that go to one place
+    before = np.repeat(places, lengths)
+    return np.insert(tokens, before, pieces), np.insert(source, before, -1)
+
+
+def _swap(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:
+    """RS: n times, two words change places."""
+    starts, is_special = find_words(tokens, symbols)
+    places = np.flatnonzero(~is_special[starts])
+    order = np.arange(len(starts))
+    for _ in range(_count(alpha, len(places), rng) if len(places) > 1 else 0):
+        pair = rng.choice(places, 2, replace=False, shuffle=False)
+        order[pair] = order[pair[::-1]]
+    source = ranges(starts[order], np.diff(starts, append=len(tokens))[order])
+    return tokens[source], source
+
+
+def _delete(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:
+    """RD: each word goes with probability alpha; of a text that would lose all, one word stays, drawn uniformly."""
+    starts, is_special = find_words(tokens, symbols)
+    is_word = ~is_special[starts]
+    stays = ~is_word | (rng.random(len(starts)) >= alpha)
+    if is_word.any() and not (stays & is_word).any():
+        stays[rng.choice(np.flatnonzero(is_word))] = True
+    source = np.flatnonzero(np.repeat(stays, np.diff(starts, append=len(tokens))))
+    return tokens[source], source
+
+
+def _count(alpha: float, words: int, rng: np.random.Generator) -> int:
+    return min(words, max(1, round_randomly(alpha * words, rng)))
+
+
+def _budget(length: int, alpha: float) -> int:
+    return max(LEAST_GROWTH, math.ceil(alpha * length)) if alpha > 0 else 0
+
+
+OPERATIONS: dict[str, Callable[[Tokens, np.random.Generator, Symbols, float], tuple[Tokens, Tokens]]] = {
+    "sr": _replace,
+    "ri": _insert,
+    "rs": _swap,
+    "rd": _delete,
+}

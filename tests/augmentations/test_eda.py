@@ -1,0 +1,200 @@
+"""Wei and Zou's operations on words: what each changes, how often, and what it never does."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from fairseq_clear.augmentations import AUGMENTATIONS, SynonymTable
+from fairseq_clear.augmentations.chain import build_augmentation
+from fairseq_clear.augmentations.eda import augment_easily
+from fairseq_clear.errors import UserError
+from tests.augmentations.cases import (
+    BOS,
+    CONTENTS,
+    EOS,
+    IS_WORD_START,
+    MASK,
+    ROWS,
+    SEEDS,
+    SYMBOLS,
+    array,
+    is_word,
+    split_words,
+)
+
+ALPHAS = st.integers(1, 20).map(lambda twentieths: twentieths / 20)
+
+
+def eda(tokens, seed, symbols=SYMBOLS, **knobs):
+    return augment_easily(array(tokens), np.random.default_rng(seed), symbols=symbols, **knobs)
+
+
+def words_of(tokens):
+    return [tuple(tokens[start:end]) for start, end in split_words(tokens)]
+
+
+def proper(tokens):
+    return sum(is_word(tokens, start) for start, _ in split_words(tokens))
+
+
+def lone(length):
+    """Words of one piece without synonyms, each different from its neighbours."""
+    return [(12, 13, 7, 9)[place % 4] for place in range(length)]
+
+
+@given(CONTENTS, SEEDS, ALPHAS)
+@settings(max_examples=150, deadline=None)
+def test_replacement(tokens, seed, alpha):
+    result, source = eda(tokens, seed, alpha=alpha, ops="sr")
+    changed = 0
+    place = 0
+    for start, end in split_words(tokens):
+        new = [i for i in range(len(result)) if start <= source[i] < end]
+        assert new == list(range(place, place + len(new))), "words keep their order"
+        place += len(new)
+        old, new = tuple(tokens[start:end]), tuple(result[new].tolist())
+        assert new == old or new in ROWS[old]
+        changed += new != old
+    assert changed <= max(1, np.floor(alpha * proper(tokens)) + 1)
+
+
+@given(CONTENTS, SEEDS, ALPHAS)
+@settings(max_examples=150, deadline=None)
+def test_insertion(tokens, seed, alpha):
+    result, source = eda(tokens, seed, alpha=alpha, ops="ri")
+    old = source >= 0
+    assert source[old].tolist() == list(range(len(tokens))) and result[old].tolist() == tokens
+    assert len(result) - len(tokens) <= max(4, np.ceil(alpha * len(tokens)))
+    starts = {start for start, _ in split_words(tokens)} | {len(tokens)}
+    new = np.flatnonzero(~old)
+    # between words, never within one
+    assert all(
+        int(source[i + 1 :][source[i + 1 :] >= 0][0] if (source[i:] >= 0).any() else len(tokens)) in starts for i in new
+    )
+    alternatives = {new for old_word in words_of(tokens) for new in ROWS.get(old_word, [])}
+    assert set(result[new].tolist()) <= {piece for word in alternatives for piece in word}
+    if any(len(word) <= 4 for word in alternatives):
+        assert len(new) > 0
+
+
+@given(CONTENTS, SEEDS, ALPHAS)
+@settings(max_examples=150, deadline=None)
+def test_swap(tokens, seed, alpha):
+    result, source = eda(tokens, seed, alpha=alpha, ops="rs")
+    assert sorted(source.tolist()) == list(range(len(tokens))) and (result == array(tokens)[source]).all()
+    spans = split_words(tokens)
+    starts = dict(spans)
+    place, order = 0, []
+    while place < len(source):
+        start = int(source[place])
+        assert start in starts, "words move whole"
+        length = starts[start] - start
+        assert source[place : place + length].tolist() == list(range(start, start + length))
+        order.append(start)
+        place += length
+    fixed = [not is_word(tokens, start) for start, _ in spans]
+    assert all(order[i] == spans[i][0] for i in range(len(spans)) if fixed[i])
+    moved = sum(order[i] != spans[i][0] for i in range(len(spans)))
+    assert moved <= 2 * max(1, np.floor(alpha * proper(tokens)) + 1)
+
+
+@given(CONTENTS, SEEDS, ALPHAS)
+@settings(max_examples=150, deadline=None)
+def test_deletion(tokens, seed, alpha):
+    result, source = eda(tokens, seed, alpha=alpha, ops="rd")
+    assert (np.diff(source) > 0).all() and (result == array(tokens)[source]).all()
+    kept = set(source.tolist())
+    for start, end in split_words(tokens):
+        assert len(kept & set(range(start, end))) in (0, end - start), "words go whole"
+        assert is_word(tokens, start) or start in kept
+    if proper(tokens):
+        assert any(is_word(tokens, start) and start in kept for start, _ in split_words(tokens)), "never all"
+
+
+def test_each_word_is_deleted_with_probability_alpha():
+    length = 40
+    left = np.array([len(eda(lone(length), seed, alpha=0.25, ops="rd")[0]) for seed in range(3000)])
+    assert abs(left.mean() - 30) < 4 * (length * 0.25 * 0.75 / len(left)) ** 0.5
+    assert abs(left.var() - length * 0.25 * 0.75) < 1
+
+
+def test_the_word_that_stays_alone_is_drawn_uniformly():
+    results = Counter(tuple(eda([12, 13, EOS, 7, 14], seed, alpha=1.0, ops="rd")[0].tolist()) for seed in range(1500))
+    assert set(results) == {(12, EOS), (13, EOS), (EOS, 7, 14)}
+    assert chisquare(list(results.values())).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("length", "alpha", "expected"), [(3, 0.1, 1), (15, 0.1, 1.5), (40, 0.25, 10)])
+def test_at_least_one_word_and_the_share_on_average(length, alpha, expected):
+    tokens = [4] * length
+    changed = [(eda(tokens, seed, alpha=alpha, ops="sr")[0] == 5).sum() for seed in range(2000)]
+    inserted = [len(eda(tokens, seed, alpha=alpha, ops="ri")[0]) - length for seed in range(2000)]
+    for counts in (changed, inserted):
+        assert min(counts) >= 1 and abs(np.mean(counts) - expected) < 0.05
+
+
+def test_insertions_go_everywhere_and_ends_included():
+    places = Counter(int(np.flatnonzero(eda([12, 4, 7, 13], seed, ops="ri")[1] < 0)[0]) for seed in range(3000))
+    assert set(places) == set(range(5)) and chisquare(list(places.values())).pvalue > 1e-3
+
+
+def test_one_operation_a_text_or_all():
+    tokens = [5, 12, 4, 7, 13] * 4
+    kinds = Counter()
+    for seed in range(2000):
+        result, source = eda(tokens, seed)
+        if sorted(source.tolist()) == list(range(len(tokens))) and (result == array(tokens)[source]).all():
+            kinds["rs or nothing"] += 1
+        elif (source < 0).any():
+            kinds["ri"] += 1
+        elif len(set(source.tolist())) < len(tokens) and (result == array(tokens)[source]).all():
+            kinds["rd"] += 1
+        else:
+            kinds["sr"] += 1
+    # a deletion of nothing looks like a swap: .9^20 of a quarter
+    expected = {"ri": 500, "sr": 500, "rd": 500 * (1 - 0.9**20), "rs or nothing": 500 * (1 + 0.9**20)}
+    assert chisquare([kinds[kind] for kind in expected], list(expected.values())).pvalue > 1e-3
+    result, source = eda(tokens, 3, alpha=0.3, draw="all")
+    old = source[source >= 0]
+    assert (source < 0).any() and len(set(old.tolist())) < len(tokens) and (np.diff(old) < 0).any()
+
+
+def test_texts_without_words_or_synonyms():
+    for ops in ("sr", "ri", "rs", "rd"):
+        assert eda([EOS, MASK], 1, alpha=1.0, ops=ops)[0].tolist() == [EOS, MASK]
+    for ops in ("sr", "ri"):
+        assert eda([12, 13], 1, alpha=1.0, ops=ops)[0].tolist() == [12, 13]
+    assert eda([12], 1, alpha=1.0, ops="rs-rd", draw="all")[0].tolist() == [12]
+
+
+def test_a_synonym_over_the_budget_is_left_out():
+    long = SynonymTable.build({(4,): [(5, 14, 14, 14, 14, 14)]}, IS_WORD_START)
+    symbols = replace(SYMBOLS, synonyms=long)
+    for ops in ("sr", "ri"):
+        assert eda([4, 4], 1, symbols, alpha=1.0, ops=ops)[0].tolist() == [4, 4]
+        assert len(eda([4] * 6, 1, symbols, alpha=1.0, ops=ops)[0]) <= 12
+
+
+def test_counts_and_composition():
+    chain = build_augmentation("eda:alpha=1,ops=sr+del-word:ratio=0", SYMBOLS)
+    view = chain(array([BOS, 4, 12, 10, EOS]), np.random.default_rng(1))
+    assert view.tokens.tolist() == [BOS, 5, 12, 10, 14, EOS] and (view.words, view.substituted) == (3, 2)
+    inserted = build_augmentation("eda:alpha=1,ops=ri", SYMBOLS)(array([BOS, 4, 12, EOS]), np.random.default_rng(1))
+    assert (inserted.words, inserted.substituted) == (2, 0)
+
+
+def test_the_spec_says_which_operations():
+    spec = build_augmentation("eda:ops=rs-rd", SYMBOLS).spec
+    assert spec == "eda:alpha=0.1,ops=rs-rd,draw=one"
+    for bad in ("eda:ops=sr-xx", "eda:ops=sr-sr", "eda:ops=sr.ri", "eda:draw=two"):
+        with pytest.raises(UserError, match="sr, ri, rs, rd, joined by '-'"):
+            build_augmentation(bad, SYMBOLS)
+    bound = AUGMENTATIONS["eda"].bound
+    assert bound(100, {"alpha": 0.1, "ops": "rs-rd", "draw": "all"}) == 100
+    assert bound(100, {"alpha": 0.1, "ops": "sr-ri", "draw": "one"}) == 110
+    assert bound(100, {"alpha": 0.1, "ops": "sr-ri", "draw": "all"}) == 121
