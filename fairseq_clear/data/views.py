@@ -2,56 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from fairseq_clear.augmentations.base import Tokens
+from fairseq_clear.data.pairs import RawInstance, TokenSource, ViewSource
 from fairseq_clear.data.seeding import content_hash
 from fairseq_clear.errors import UserError
 from fairseq_clear.spec import Knob, check_knobs, check_name, parse_spec
 
 __all__ = ["VIEWS", "RawInstance", "TokenSource", "ViewSource", "ViewSourceKind", "build_view_source"]
-
-
-class TokenSource(Protocol):
-    """A data set of token ids with known lengths."""
-
-    sizes: Tokens
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Any: ...
-
-
-@dataclass(frozen=True)
-class RawInstance:
-    """Texts that form a positive pair: an anchor, its positives, and the identity of the source text.
-
-    Attributes:
-        negatives: texts known to differ in meaning from the anchor (SimCSE's hard negatives); as many for all.
-        fell_back: how many of them were missing, the original standing in.
-    """
-
-    anchor: Tokens
-    positives: Sequence[Tokens]
-    identity: int
-    negatives: Sequence[Tokens] = ()
-    fell_back: int = 0
-
-
-class ViewSource(Protocol):
-    """Makes the pairs of one item; pure but for reading the data set."""
-
-    positives: int
-    """Number of positives for each anchor."""
-
-    text_lengths: Tokens
-    """(items, texts) greatest lengths of the texts of an item, whatever the epoch."""
-
-    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        """The pairs of item ``index``; every random draw comes from ``rng``."""
 
 
 class SameText:
