@@ -96,14 +96,13 @@ def opt3(
     sentences = F.normalize(sentences.float(), dim=-1)  # float32 whatever the training precision, as in nt_xent
     all_guides = F.normalize(all_guides.float(), dim=-1)
     others, layers = all_guides.shape[:2]
-    cosine = (sentences @ all_guides.flatten(0, 1).T).view(-1, others, layers)  # (B, K, L)
+    cosine = (sentences @ all_guides.flatten(0, 1).T).view(len(sentences), others, layers)  # (B, K, L)
     is_negative = ~_with_own(own, others, excluded)  # (B, K)
     counted = is_negative.any(dim=1)  # (B,)
     positive = cosine.gather(1, own.view(-1, 1, 1).expand(-1, 1, layers)).squeeze(1)  # (B, L)
 
     logits = (cosine / temperature).masked_fill(~is_negative.unsqueeze(2), -math.inf)
-    # A sentence without negatives is masked after a finite sum: log 0 would be a NaN in the backward pass.
-    negatives = torch.logsumexp(logits.flatten(1).masked_fill(~counted.unsqueeze(1), 0.0), dim=1)  # (B,)
+    negatives = torch.logsumexp(logits.flatten(1), dim=1)  # (B,); -inf without any, where the terms below are 0
     terms = F.softplus(negatives.unsqueeze(1) - positive / temperature)  # (B, L) log(phi+ + sum) - log phi+
     loss = (terms.mean(dim=1) * counted).sum()
     return loss, counted.sum().float(), _statistics(cosine.detach(), positive.detach(), is_negative, counted)

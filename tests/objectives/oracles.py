@@ -40,3 +40,44 @@ def nt_xent_with_exclusions(
         denominator = sum(math.exp(cosine(q[i], k[c]) / tau) for c in candidates)
         total += -math.log(math.exp(cosine(q[i], k[positive[i]]) / tau) / denominator)
     return total
+
+
+def phi(u: np.ndarray, v: np.ndarray, tau: float) -> float:
+    return math.exp(cosine(u, v) / tau)
+
+
+def self_guided_base(c: np.ndarray, h: np.ndarray, tau: float) -> float:
+    """Sum over m = 1 .. 2b of L_m^base, Self-Guided section 3.1, with X = {c_i} and {h_i} and mu(x) the other of the two."""
+    x = [*c, *h]
+    b = len(c)
+    total = 0.0
+    for m in range(2 * b):
+        mu = m + b if m < b else m - b
+        z = sum(phi(x[m], x[n], tau) for n in range(2 * b) if n != m)
+        total += -math.log(phi(x[m], x[mu], tau) / z)
+    return total
+
+
+def self_guided_opt1(c: np.ndarray, h: np.ndarray, tau: float) -> float:
+    b = len(c)
+    total = 0.0
+    for i in range(b):
+        z = sum(phi(c[i], c[j], tau) for j in range(b) if j != i) + sum(phi(c[i], h[j], tau) for j in range(b))
+        total += -math.log(phi(c[i], h[i], tau) / z)
+    return total
+
+
+def self_guided_opt2(c: np.ndarray, h: np.ndarray, tau: float) -> float:
+    b = len(c)
+    return sum(-math.log(phi(c[i], h[i], tau) / sum(phi(c[i], h[j], tau) for j in range(b))) for i in range(b))
+
+
+def self_guided_opt3(c: np.ndarray, h: np.ndarray, tau: float) -> float:
+    """h is (b, l + 1, d); the sum over i of the mean over k, which is b times the paper's L^opt without lambda."""
+    b, layers = h.shape[:2]
+    total = 0.0
+    for i in range(b):
+        for k in range(layers):
+            others = sum(phi(c[i], h[m][n], tau) for m in range(b) if m != i for n in range(layers))
+            total += -math.log(phi(c[i], h[i][k], tau) / (phi(c[i], h[i][k], tau) + others)) / layers
+    return total

@@ -1,0 +1,170 @@
+"""The four objectives of Self-Guided against their equations, written out in float64 loops."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fairseq_clear.objectives import SELF_GUIDED, nt_xent
+from tests.objectives import oracles
+
+ORACLES = {
+    "sg": oracles.self_guided_base,
+    "opt1": oracles.self_guided_opt1,
+    "opt2": oracles.self_guided_opt2,
+}
+
+
+def vectors(sentences: int, layers: int, seed: int, width: int = 6) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    c = torch.randn(sentences, width, generator=generator)
+    return c, torch.randn(sentences, layers, width, generator=generator) + c.unsqueeze(1)
+
+
+def call(name: str, c: Tensor, h: Tensor, tau: float, **options: Any) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    return SELF_GUIDED[name](c, h, c, h, torch.arange(len(c)), temperature=tau, **options)
+
+
+@pytest.mark.parametrize("name", SELF_GUIDED)
+@settings(max_examples=30, deadline=None)
+@given(
+    sentences=st.integers(2, 6),
+    layers=st.integers(1, 4),
+    tau=st.sampled_from([0.05, 0.1, 1.0]),
+    seed=st.integers(0, 10**6),
+)
+def test_equals_the_equation(name: str, sentences: int, layers: int, tau: float, seed: int) -> None:
+    c, h = vectors(sentences, layers if name == "opt3" else 1, seed)
+    loss, rows, _ = call(name, c, h, tau)
+    if name == "opt3":
+        expected = oracles.self_guided_opt3(c.double().numpy(), h.double().numpy(), tau)
+    else:
+        expected = ORACLES[name](c.double().numpy(), h[:, 0].double().numpy(), tau)
+    assert loss.item() == pytest.approx(expected, rel=2e-4, abs=1e-4)
+    assert rows == (2 * sentences if name == "sg" else sentences)
+
+
+def test_the_equations_differ() -> None:
+    c, h = vectors(5, 1, 3)
+    values = [call(name, c, h, 0.1)[0].item() for name in ("sg", "opt1", "opt2")]
+    assert values[1] > values[2] + 1e-3  # opt1's denominator holds more
+    assert values[0] > values[1] + 1e-3
+    # with one layer opt3 is opt2
+    assert call("opt3", c, h, 0.1)[0].item() == pytest.approx(values[2], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", SELF_GUIDED)
+def test_gradients_by_finite_differences(name: str) -> None:
+    c, h = vectors(3, 2 if name == "opt3" else 1, 1, width=3)
+    c.requires_grad_()
+    h.requires_grad_()
+    analytic = torch.autograd.grad(call(name, c, h, 0.5)[0], (c, h))
+    for tensor, gradient in zip((c, h), analytic, strict=True):
+        flat = tensor.detach().view(-1)
+        for position in range(0, flat.numel(), 4):
+            step = 1e-2
+            values = []
+            for sign in (1, -1):
+                flat[position] += sign * step
+                values.append(call(name, c.detach(), h.detach(), 0.5)[0].item())
+                flat[position] -= sign * step
+            assert gradient.view(-1)[position].item() == pytest.approx((values[0] - values[1]) / (2 * step), abs=5e-3)
+
+
+@pytest.mark.parametrize("name", SELF_GUIDED)
+@pytest.mark.parametrize("tau", [0.001, 0.01])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_small_temperatures_stay_finite(name: str, tau: float, dtype: torch.dtype) -> None:
+    c, h = vectors(4, 3 if name == "opt3" else 1, 2)
+    c, h = c.to(dtype).requires_grad_(), h.to(dtype).requires_grad_()
+    loss, _, statistics = call(name, c, h, tau)
+    gradients = torch.autograd.grad(loss, (c, h))
+    assert loss.dtype == torch.float32
+    assert all(bool(value.isfinite().all()) for value in (loss, *gradients, *statistics.values()))
+
+
+@pytest.mark.parametrize("name", SELF_GUIDED)
+def test_one_sentence_has_nothing_to_be_told_apart_from(name: str) -> None:
+    c, h = vectors(1, 3 if name == "opt3" else 1, 4)
+    c.requires_grad_()
+    loss, rows, statistics = call(name, c, h, 0.01)
+    assert (loss.item(), rows.item()) == (0.0, 0.0)
+    assert torch.autograd.grad(loss, c)[0].abs().max() == 0
+    assert all(bool(value.isfinite()) for value in statistics.values())
+
+
+@pytest.mark.parametrize("name", SELF_GUIDED)
+def test_no_sentence_at_all(name: str) -> None:
+    c, h = vectors(0, 3 if name == "opt3" else 1, 4)
+    loss, rows, _ = call(name, c.requires_grad_(), h, 0.01)
+    assert (loss.item(), rows.item()) == (0.0, 0.0)
+    loss.backward()
+
+
+@pytest.mark.parametrize("name", SELF_GUIDED)
+def test_excluded_sentences_are_left_out(name: str) -> None:
+    """Sentences 0 and 3 are of one text: what is left equals the equation over candidates without the duplicate."""
+    c, h = vectors(4, 2 if name == "opt3" else 1, 5)
+    excluded = torch.eye(4, dtype=torch.bool)
+    excluded[0, 3] = excluded[3, 0] = True
+    loss, _, statistics = call(name, c, h, 0.2, excluded=excluded)
+    whole, _, counted = call(name, c, h, 0.2)
+    assert loss < whole
+    assert statistics["negatives"] < counted["negatives"]
+    first = SELF_GUIDED[name](c[:1], h[:1], c[:3], h[:3], torch.tensor([0]), temperature=0.2)[0]
+    masked = SELF_GUIDED[name](c[:1], h[:1], c, h, torch.tensor([0]), temperature=0.2, excluded=excluded[:1])[0]
+    assert masked.item() == pytest.approx(first.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", SELF_GUIDED)
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_the_sum_over_workers_is_the_whole(name: str, seed: int) -> None:
+    """Two workers of 3 and 2 sentences that see all keys: sums and statistics add up to those of one worker."""
+    c, h = vectors(5, 3 if name == "opt3" else 1, seed)
+    whole, rows, statistics = call(name, c, h, 0.1)
+    parts = [SELF_GUIDED[name](c[p], h[p], c, h, torch.arange(5)[p], temperature=0.1) for p in (slice(3), slice(3, 5))]
+    assert sum(part[0].item() for part in parts) == pytest.approx(whole.item(), rel=1e-5)
+    assert sum(part[1].item() for part in parts) == rows.item()
+    for key, value in statistics.items():
+        assert sum(part[2][key].item() for part in parts) == pytest.approx(value.item(), rel=1e-4, abs=1e-4)
+
+
+def test_statistics_of_opt3() -> None:
+    """Two sentences on the axes: layer 0 agrees with its sentence, layer 1 with the other one."""
+    c = torch.eye(2)
+    h = torch.stack([torch.eye(2), torch.eye(2).flip(0)], dim=1)
+    _, rows, statistics = call("opt3", c, h, 0.1)
+    numbers = {name: value.item() for name, value in statistics.items()}
+    assert rows == 2
+    assert numbers["positive_cosine"] == pytest.approx(1.0)  # 1 and 0 for each, averaged over layers, summed over sentences
+    assert numbers["negatives"] == 4
+    assert numbers["negative_cosine"] == pytest.approx(2.0)
+    assert numbers["correct"] == 0  # the hardest negative has cosine 1
+    assert numbers["alignment"] == pytest.approx(2.0)
+
+
+def test_sg_is_nt_xent_over_both() -> None:
+    c, h = vectors(4, 1, 9)
+    x = torch.cat([c, h[:, 0]])
+    positive = torch.tensor([4, 5, 6, 7, 0, 1, 2, 3])
+    excluded = torch.eye(8, dtype=torch.bool)
+    assert call("sg", c, h, 0.1)[0].item() == pytest.approx(
+        nt_xent(x, x, positive, temperature=0.1, excluded=excluded)[0].item(), rel=1e-5
+    )
+
+
+def test_several_layers_where_one_is_due() -> None:
+    c, h = vectors(2, 3, 0)
+    for name in ("sg", "opt1", "opt2"):
+        with pytest.raises(ValueError, match="one layer"):
+            call(name, c, h, 0.1)
+
+
+def test_the_paper_is_named() -> None:
+    assert all("section 3" in (function.__doc__ or "") for function in SELF_GUIDED.values())
+    assert np.all([name in ("sg", "opt1", "opt2", "opt3") for name in SELF_GUIDED])
