@@ -7,6 +7,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "turn raw text into a folder that fairseq-train reads: tokenizer, dict.txt, binarized train and valid",
     ),
     "synonyms": ("fairseq_clear.cli.synonyms", "make the table that --augment subs draws from, for a data folder"),
+    "back-translate": (
+        "fairseq_clear.cli.back_translate",
+        "translate every line of a text into another language and back, for paraphrases as views",
+    ),
     "views": (
         "fairseq_clear.cli.views",
         "show what a recipe's views look like as text, with what is deleted, moved or substituted marked",

@@ -1,0 +1,165 @@
+"""What ``back-translate`` is asked for; plain data, importable without fairseq."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.preparation.settings import available_cores
+
+BPE_KINDS = ("auto", "none", "bpe", "sentencepiece")
+TOKENIZER_KINDS = ("auto", "none", "moses")
+SAMPLING_PASSES = ("both", "forward", "backward")
+TOO_LONG = ("split", "copy")
+PASSES = ("forward", "backward")
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where one direction's model is, and how its text is cut into tokens.
+
+    Args:
+        path: folder of a model, or one checkpoint, or several joined by ``:`` for an ensemble.
+        dictionaries: folder with ``dict.LANGUAGE.txt``; None: beside the checkpoint, or where it was trained.
+        codes: file of BPE codes or a sentencepiece model; None: found beside the checkpoint.
+    """
+
+    path: str
+    dictionaries: Path | None = None
+    codes: Path | None = None
+
+
+@dataclass(frozen=True)
+class Search:
+    """How a translation is chosen.
+
+    Args:
+        beam: width, or number of samples of which the likeliest is taken; None: 5, or 1 where samples are drawn.
+        sampling: None, or the passes that draw words from the model's distribution: both, forward, backward.
+        sampling_topk, sampling_topp: draw among the k likeliest, or the likeliest that together have probability p.
+        temperature: divides the logits.
+        lenpen: exponent of the length that a hypothesis' score is divided by.
+        max_len_a, max_len_b: a translation has at most a * (tokens of the longest of its batch) + b tokens.
+    """
+
+    beam: int | None = None
+    sampling: str | None = None
+    sampling_topk: int | None = None
+    sampling_topp: float | None = None
+    temperature: float = 1.0
+    lenpen: float = 1.0
+    max_len_a: float = 1.5
+    max_len_b: int = 50
+
+    def samples_in(self, which: str) -> bool:
+        """Whether the pass, forward or backward, draws its words."""
+        return self.sampling in ("both", which)
+
+    def beam_in(self, which: str) -> int:
+        """Beam width of the pass."""
+        return self.beam if self.beam is not None else 1 if self.samples_in(which) else 5
+
+    def check(self) -> None:
+        """Raise UserError for values out of range or that contradict each other."""
+        for flag, value, least in (("--beam", self.beam, 1), ("--sampling-topk", self.sampling_topk, 1)):
+            if value is not None and value < least:
+                raise UserError(f"{flag} {value}: must be {least} or more")
+        if self.sampling not in (None, *SAMPLING_PASSES):
+            raise UserError(f"--sampling {self.sampling}: choose from {', '.join(SAMPLING_PASSES)}")
+        for flag, given in (("--sampling-topk", self.sampling_topk), ("--sampling-topp", self.sampling_topp)):
+            if given is not None and self.sampling is None:
+                raise UserError(f"{flag} {given}: only where words are drawn; add --sampling")
+        if self.sampling_topk is not None and self.sampling_topp is not None:
+            raise UserError("--sampling-topk and --sampling-topp exclude each other; give one")
+        if self.sampling_topp is not None and not 0 < self.sampling_topp <= 1:
+            raise UserError(f"--sampling-topp {self.sampling_topp}: a probability, above 0 and at most 1")
+        if not self.temperature > 0:
+            raise UserError(f"--temperature {self.temperature}: must be above 0; it divides the logits")
+        if self.max_len_a < 0 or self.max_len_b < 0 or self.max_len_a + self.max_len_b < 1:
+            raise UserError(f"--max-len-a {self.max_len_a} --max-len-b {self.max_len_b}: leave no room for a word")
+
+
+@dataclass(frozen=True)
+class BackTranslateSettings:
+    """Everything ``back-translate`` needs; the command line's flags carry the same names.
+
+    Args:
+        input: text, also ``.gz`` or ``.xz``; one line in is one line out.
+        output: the file to write; with shards, ``OUTPUT.02of16`` and so on.
+        forward, backward: the models.
+        bpe, tokenizer: how the models' text is cut, where it shall not be guessed.
+        search: how a translation is chosen.
+        seed: of the samples.
+        too_long: ``split`` what the model cannot take into sentences, or ``copy`` it.
+        max_tokens, batch_size: most source tokens, padding included, and most lines of a batch.
+        chunk_lines: lines that are sorted by length, translated and recorded together.
+        num_shards, shard_id: this run's share of the chunks.
+        workers, threads: processes, and threads of each.
+        device, fp16: where and how to compute.
+        overwrite: replace an output that is there, and forget what was done under other settings.
+        log_interval: seconds between lines of progress where standard error is no terminal.
+    """
+
+    input: Path
+    output: Path
+    forward: ModelSource
+    backward: ModelSource
+    bpe: str = "auto"
+    tokenizer: str = "auto"
+    search: Search = field(default_factory=Search)
+    seed: int = 1
+    too_long: str = "split"
+    max_tokens: int = 4096
+    batch_size: int | None = None
+    chunk_lines: int = 1024
+    num_shards: int = 1
+    shard_id: int = 0
+    workers: int = 1
+    threads: int | None = None
+    device: str | None = None
+    fp16: bool = False
+    overwrite: bool = False
+    log_interval: float = 60.0
+
+    def check(self) -> None:
+        """Raise UserError for values that contradict each other or are out of range; looks at no file."""
+        self.search.check()
+        counts = [("--max-tokens", self.max_tokens), ("--chunk-lines", self.chunk_lines), ("--workers", self.workers)]
+        counts += [("--num-shards", self.num_shards)]
+        optional = [("--batch-size", self.batch_size), ("--threads", self.threads)]
+        for flag, value in [*counts, *optional]:
+            if value is not None and value < 1:
+                raise UserError(f"{flag} {value}: must be 1 or more")
+        if not 0 <= self.shard_id < self.num_shards:
+            raise UserError(f"--shard-id {self.shard_id}: must be 0 to {self.num_shards - 1}, below --num-shards")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed}: must be 0 or more")
+        for flag, given, known in (
+            ("--bpe", self.bpe, BPE_KINDS),
+            ("--tokenizer", self.tokenizer, TOKENIZER_KINDS),
+            ("--too-long", self.too_long, TOO_LONG),
+        ):
+            if given not in known:
+                raise UserError(f"{flag} {given}: choose from {', '.join(known)}")
+
+    @property
+    def threads_each(self) -> int:
+        """Threads of each process: the cores there are, shared out, unless said."""
+        return self.threads or max(available_cores() // self.workers, 1)
+
+    def deciding(self) -> dict[str, Any]:
+        """What the output depends on, files and device aside; a run is resumed with the same alone."""
+        names = ("bpe", "tokenizer", "seed", "too_long", "max_tokens", "batch_size", "chunk_lines", "fp16")
+        flags = {name: getattr(self, name) for name in names} | asdict(self.search)
+        return flags | {"num_shards": self.num_shards, "shard_id": self.shard_id}
+
+    @property
+    def shard_output(self) -> Path:
+        """Where this run's lines go."""
+        return shard_path(self.output, self.shard_id, self.num_shards)
+
+
+def shard_path(output: Path, shard: int, shards: int) -> Path:
+    """``OUTPUT.02of16``, so that a listing is in order; OUTPUT itself where there is only one."""
+    width = len(str(shards))
+    return output if shards == 1 else output.with_name(f"{output.name}.{shard:0{width}}of{shards}")
