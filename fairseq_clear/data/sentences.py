@@ -23,11 +23,12 @@ class SentenceDataset(FairseqDataset):
         bos, eos: their indices.
         max_tokens: greatest length of a sample, ``<s>`` and ``</s>`` included.
         name: of the split, for the log.
+        prefix: of the files it was read from, by which aligned texts are found; None where there is none.
     """
 
-    def __init__(self, dataset: Any, bos: int, eos: int, max_tokens: int, name: str) -> None:
+    def __init__(self, dataset: Any, bos: int, eos: int, max_tokens: int, name: str, prefix: str | None = None) -> None:
         super().__init__()
-        self.dataset = dataset
+        self.dataset, self.prefix = dataset, prefix
         sizes = np.asarray(dataset.sizes)
         self.lines = np.flatnonzero(sizes > 1)
         self.bos, self.eos, self.max_tokens = bos, eos, max_tokens
@@ -45,7 +46,10 @@ class SentenceDataset(FairseqDataset):
         )
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        line = self.dataset[self.lines[index]]
+        return self.frame(self.dataset[self.lines[index]])
+
+    def frame(self, line: torch.Tensor) -> torch.Tensor:
+        """A line with ``<s>`` in front, cut."""
         item = torch.cat([line.new_tensor([self.bos]), line])
         if len(item) > self.max_tokens:
             item = item[: self.max_tokens].clone()

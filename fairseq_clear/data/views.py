@@ -1,14 +1,13 @@
 """View sources: which texts form a positive pair, before augmentation."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
-from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.data.pairs import RawInstance, TokenSource, ViewSource
+from fairseq_clear.data.paraphrase_views import Paraphrases
 from fairseq_clear.data.seeding import content_hash
 from fairseq_clear.errors import UserError
 from fairseq_clear.spec import Knob, check_knobs, check_name, parse_spec
@@ -33,20 +32,35 @@ class SameText:
 
 @dataclass(frozen=True)
 class ViewSourceKind:
-    """An entry of VIEWS: how to build the source, its knobs, and its description."""
+    """An entry of VIEWS: how to build the source, its knobs, and its description.
+
+    ``values`` shows what stands without a knob's name, for a source that reads aligned texts.
+    """
 
     build: Callable[..., ViewSource]
     knobs: Mapping[str, Knob]
     summary: str
+    values: str = ""
 
 
 VIEWS: dict[str, ViewSourceKind] = {
     "same": ViewSourceKind(SameText, {}, "the text itself, twice (CLEAR, SimCSE)"),
+    "paraphrase": ViewSourceKind(
+        Paraphrases, {}, "texts of one meaning, such as back-translations (CERT; Self-Guided Table 7)", "original,de"
+    ),
 }
 
 
-def build_view_source(spec: str, texts: TokenSource, *, flag: str = "--views") -> ViewSource:
+def build_view_source(
+    spec: str, texts: TokenSource, *, aligned: Callable[[str], TokenSource] | None = None, flag: str = "--views"
+) -> ViewSource:
     """The view source that a spec names.
+
+    Args:
+        spec: as the user typed it.
+        texts: the items.
+        aligned: name -> other texts, line for line, for a source that takes such names.
+        flag: named in messages.
 
     Raises:
         UserError: no such source or knob, or a chain where one name is due.
@@ -57,4 +71,9 @@ def build_view_source(spec: str, texts: TokenSource, *, flag: str = "--views") -
     step = chains[0][0]
     check_name(step, VIEWS, flag=flag)
     kind = VIEWS[step.name]
-    return kind.build(texts, **check_knobs(step, kind.knobs, flag=flag))
+    knobs = check_knobs(step, kind.knobs, flag=flag, allow_values=bool(kind.values))
+    if kind.values:
+        if aligned is None:
+            raise UserError(f"{flag} {spec}: needs texts aligned with those of a data folder; give --data-bin")
+        return kind.build(texts, aligned=aligned, names=step.values, **knobs)
+    return kind.build(texts, **knobs)

@@ -16,6 +16,7 @@ from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.chain import Chain, build_augmentation
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.data.dataset import ClearDataset, ViewMaker
+from fairseq_clear.data.paraphrase_views import WithHardNegatives, aligned_sentences
 from fairseq_clear.data.sentences import SentenceDataset
 from fairseq_clear.data.synonyms import hash_file, load_synonyms
 from fairseq_clear.data.tokenizer import load_tokenizer
@@ -118,7 +119,17 @@ class ClearLMTask(MaskedLMTask):
 
     def build_view_maker(self, texts: Any) -> ViewMaker:
         """What makes the views of these texts."""
-        source = build_view_source(self.cfg.views, texts)
+
+        def load(path: str) -> Any:
+            return data_utils.load_indexed_dataset(path, self.source_dictionary)
+
+        def aligned(name: str) -> Any:
+            return aligned_sentences(texts, name, load, flag="--views paraphrase")
+
+        source = build_view_source(self.cfg.views, texts, aligned=aligned)
+        if self.cfg.hard_negatives:
+            negatives = aligned_sentences(texts, self.cfg.hard_negatives, load, flag="--hard-negatives")
+            source = WithHardNegatives(source, negatives, texts)
         return ViewMaker(source, self.chain, self.cfg.seed, self.cfg.tokens_per_sample)
 
     @exit_on_user_error
@@ -139,7 +150,12 @@ class ClearLMTask(MaskedLMTask):
         except FileNotFoundError as error:
             raise UserError(f"{error}: make it with fairseq-clear prepare, or name another split or folder") from error
         texts = SentenceDataset(
-            lines, self.dictionary.bos(), self.dictionary.eos(), self.cfg.tokens_per_sample, name=f"{path} ({split})"
+            lines,
+            self.dictionary.bos(),
+            self.dictionary.eos(),
+            self.cfg.tokens_per_sample,
+            name=f"{path} ({split})",
+            prefix=path,
         )
         if len(texts) == 0:
             raise UserError(f"{path}: {split} holds no sentence, only blank lines")

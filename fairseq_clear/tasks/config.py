@@ -17,7 +17,17 @@ class ClearLMConfig(MaskedLMConfig):
     )
     views: str = field(
         default="same",
-        metadata={"help": "which texts form a positive pair, as name:knob=value,...; same: the text, twice"},
+        metadata={
+            "help": "which texts form a positive pair, as name:knob=value,...; same: the text, twice; "
+            "paraphrase:original,de: the text and its line in DATA/paraphrase/de"
+        },
+    )
+    hard_negatives: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "texts that differ in meaning from those of the data, line for line: a name in DATA/paraphrase or a data "
+            "folder; all of them are further negatives of every text (clear_nt_xent; SimCSE's supervised setting)"
+        },
     )
     augment: str = field(
         default="none",
