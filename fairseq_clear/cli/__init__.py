@@ -22,5 +22,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "captions": ("fairseq_clear.cli.captions", "rank captions and images by each other: SentEval's retrieval task"),
     "topics": ("fairseq_clear.cli.topics", "predict the group of 20 Newsgroups posts from their vectors"),
     "glue": ("fairseq_clear.cli.glue", "fine-tune a checkpoint on GLUE's tasks, with restarts; write the submission"),
+    "import": (
+        "fairseq_clear.cli.import_model",
+        "turn a Hugging Face folder, or fairseq's roberta archive, into a checkpoint with dict.txt and tokenizer",
+    ),
     "plot": ("fairseq_clear.cli.plot", "draw training curves, reports side by side, STS by layer, or pairs on a map"),
 }

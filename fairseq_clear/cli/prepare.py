@@ -3,7 +3,13 @@
 import argparse
 from pathlib import Path
 
-from fairseq_clear.preparation.settings import SPLIT_MODES, SPM_MODEL_TYPES, PrepareSettings, available_cores
+from fairseq_clear.preparation.settings import (
+    SPLIT_MODES,
+    SPM_MODEL_TYPES,
+    TOKENIZER_KINDS,
+    PrepareSettings,
+    available_cores,
+)
 
 DESCRIPTION = """\
 Turn raw text into a folder that fairseq-train reads (stock masked_lm and clear_lm alike): the tokenizer, dict.txt,
@@ -19,7 +25,8 @@ examples:
   fairseq-clear prepare wiki.*.txt.xz --dest data-bin --document-start '^ = [^=]' --split-sentences
   fairseq-clear prepare train.jsonl --valid valid.jsonl --dest data-bin --shards 8    # shard0 ... shard7
   fairseq-clear prepare corpus.txt --dest data-bin --gpt2-encoder-json encoder.json --gpt2-vocab-bpe vocab.bpe \\
-      --dict roberta.base/dict.txt                                                    # goes on from roberta.base"""
+      --dict roberta.base/dict.txt                                                    # goes on from roberta.base
+  fairseq-clear prepare corpus.txt --dest data-bin --tokenizer hf --tokenizer-dir minilm   # what `import` made"""
 
 _DEFAULTS = PrepareSettings(inputs=(), dest=Path(), workers=1)
 
@@ -113,9 +120,18 @@ def _add_tokenizer_arguments(group: "argparse._ArgumentGroup") -> None:
     )  # fmt: skip
     group.add_argument("--gpt2-vocab-bpe", type=Path, metavar="FILE", help="GPT-2's vocab.bpe, with the above")
     group.add_argument(
+        "--tokenizer", choices=TOKENIZER_KINDS,
+        help="hf: the tokenizer.json of a Hugging Face folder, by the `tokenizers` library (extra `hf`); sentencepiece and "
+        "gpt2 follow from the flags above",
+    )  # fmt: skip
+    group.add_argument(
+        "--tokenizer-dir", type=Path, metavar="DIR",
+        help="of --tokenizer hf: what fairseq-clear import made, whose dict.txt is kept, or a Hugging Face folder",
+    )  # fmt: skip
+    group.add_argument(
         "--dict", dest="dictionary", type=Path, metavar="FILE",
         help="dict.txt of the checkpoint to start from, copied unchanged: needed for ids that match (roberta.base's "
-        "archive holds it); with --spm-model or the GPT-2 files",
+        "archive holds it); with --spm-model, the GPT-2 files or --tokenizer hf",
     )  # fmt: skip
 
 

@@ -1,7 +1,6 @@
 """Tokenizers of a data folder: text to the symbols of its ``dict.txt`` and back, without importing fairseq.
 
-Symbols, not ids, cross this border: fairseq's ``Dictionary`` turns a symbol into its id, so one interface serves
-sentencepiece, GPT-2's byte-level BPE and text that is tokenized already.
+Symbols, not ids, cross this border: fairseq's ``Dictionary`` turns a symbol into its id, so one interface serves all.
 """
 
 import json
@@ -237,8 +236,15 @@ def _decode_runs(symbols: Sequence[str], decode: Callable[[list[str]], str]) -> 
     return texts[0] if len(texts) == 1 else " ".join(text.strip() for text in texts)
 
 
+def _hf_tokenizer(files: list[str]) -> Tokenizer:
+    from fairseq_clear.data.hf_tokenizer import HfTokenizer  # which imports this file
+
+    return HfTokenizer(*files)
+
+
 TOKENIZERS: dict[str, Callable[[list[str]], Tokenizer]] = {
     "sentencepiece": lambda files: SentencePieceTokenizer(*files),
     "gpt2": lambda files: Gpt2Tokenizer(*files),
+    "hf": _hf_tokenizer,
     "none": lambda files: WhitespaceTokenizer(),
 }

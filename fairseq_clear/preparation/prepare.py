@@ -147,7 +147,8 @@ def _build(settings: PrepareSettings, texts: Texts, folder: Path, work: Path, be
         shard.mkdir(exist_ok=True)
     kind, names = install_tokenizer(settings, folders[0], texts.sample)
     tokenizer = TOKENIZERS[kind]([str(folders[0] / name) for name in names])
-    dictionary = load_dictionary(settings.dictionary) if settings.dictionary else build_dictionary(tokenizer)
+    given = settings.given_dictionary
+    dictionary = load_dictionary(given) if given else build_dictionary(tokenizer)
     hashes = [content_hash(train, texts.valid) for train in texts.train]
     splits = {shard / "train": train.parts for shard, train in zip(folders, texts.train, strict=True)}
     splits[folders[0] / "valid"] = texts.valid.parts
@@ -157,8 +158,10 @@ def _build(settings: PrepareSettings, texts: Texts, folder: Path, work: Path, be
 
     ids = [count_ids(shard / "train", len(dictionary)) for shard in folders]
     valid_ids = count_ids(folders[0] / "valid", len(dictionary))
-    if settings.dictionary:
-        shutil.copyfile(settings.dictionary, folders[0] / "dict.txt")
+    if given:
+        shutil.copyfile(given, folders[0] / "dict.txt")
+    elif kind == "hf":  # the same file for every text, so that it is the imported checkpoint's
+        dictionary.save(str(folders[0] / "dict.txt"))
     else:
         dictionary.count = np.sum(ids, axis=0).tolist()
         dictionary.save(str(folders[0] / "dict.txt"))

@@ -9,6 +9,7 @@ from fairseq_clear.errors import UserError
 
 SPM_MODEL_TYPES = ("unigram", "bpe")
 SPLIT_MODES = ("lines", "paragraphs")
+TOKENIZER_KINDS = ("sentencepiece", "gpt2", "hf")
 
 
 def available_cores() -> int:
@@ -28,7 +29,9 @@ class PrepareSettings:
         vocab_size, spm_model_type, byte_fallback, spm_sample_mb: of the sentencepiece model to train.
         spm_model: a sentencepiece model to reuse instead.
         gpt2_encoder_json, gpt2_vocab_bpe: GPT-2's files, both or neither.
-        dictionary: a ``dict.txt`` to keep byte for byte, for ``spm_model`` and GPT-2.
+        tokenizer: one of TOKENIZER_KINDS; None: what the other settings say.
+        tokenizer_dir: of ``hf``, a folder with a ``tokenizer.json``, such as ``fairseq-clear import`` makes.
+        dictionary: a ``dict.txt`` to keep byte for byte, for ``spm_model``, GPT-2 and ``hf``.
         document_start: regular expression; each line of text that it finds starts a document.
         split_sentences: None, ``lines`` or ``paragraphs``: what running text to split into sentences.
         language: code of the sentence splitter's rules.
@@ -46,6 +49,8 @@ class PrepareSettings:
     spm_model: Path | None = None
     gpt2_encoder_json: Path | None = None
     gpt2_vocab_bpe: Path | None = None
+    tokenizer: str | None = None
+    tokenizer_dir: Path | None = None
     dictionary: Path | None = None
     text_field: str = "text"
     document_start: str | None = None
@@ -58,7 +63,20 @@ class PrepareSettings:
     @property
     def trains_tokenizer(self) -> bool:
         """Whether a sentencepiece model is trained here."""
-        return self.spm_model is None and self.gpt2_encoder_json is None
+        return self.kind == "sentencepiece" and self.spm_model is None
+
+    @property
+    def kind(self) -> str:
+        """Which tokenizer, of TOKENIZER_KINDS."""
+        if self.tokenizer_dir is not None:
+            return "hf"
+        return "sentencepiece" if self.gpt2_encoder_json is None else "gpt2"
+
+    @property
+    def given_dictionary(self) -> Path | None:
+        """The ``dict.txt`` to keep: the one named, or the one that lies beside an imported tokenizer."""
+        beside = None if self.tokenizer_dir is None else self.tokenizer_dir / "dict.txt"
+        return self.dictionary or (beside if beside is not None and beside.is_file() else None)
 
     def check(self) -> None:
         """Raise UserError for values that contradict each other or are out of range; looks at no file."""
@@ -81,6 +99,21 @@ class PrepareSettings:
             raise UserError("--spm-model and --gpt2-encoder-json exclude each other: a folder has one tokenizer")
         if self.dictionary is not None and self.trains_tokenizer:
             raise UserError("--dict belongs to a tokenizer that exists: give --spm-model or the GPT-2 files with it")
+        self._check_kind()
+
+    def _check_kind(self) -> None:
+        if self.tokenizer not in (None, *TOKENIZER_KINDS):
+            raise UserError(f"--tokenizer {self.tokenizer}: choose from {', '.join(TOKENIZER_KINDS)}")
+        if self.tokenizer == "hf" and self.tokenizer_dir is None:
+            raise UserError("--tokenizer hf: give its folder with --tokenizer-dir")
+        if self.tokenizer == "gpt2" and self.gpt2_encoder_json is None:
+            raise UserError("--tokenizer gpt2: give --gpt2-encoder-json and --gpt2-vocab-bpe")
+        if self.tokenizer is not None and self.tokenizer != self.kind:
+            raise UserError(
+                f"--tokenizer {self.tokenizer}: but the other flags name a {self.kind} tokenizer; leave one out"
+            )
+        if self.tokenizer_dir is not None and (self.spm_model is not None or self.gpt2_encoder_json is not None):
+            raise UserError("--tokenizer-dir excludes --spm-model and the GPT-2 files: a folder has one tokenizer")
 
     def as_json(self) -> dict[str, Any]:
         """Return the settings for ``clear.json``, paths as text."""

@@ -5,6 +5,7 @@ piece's fairseq id is its sentencepiece id + 1, the mapping of XLM-R (Conneau et
 """
 
 import io
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
+from fairseq_clear.data.hf_tokenizer import HF_NAMES, HfTokenizer
 from fairseq_clear.data.tokenizer import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.settings import PrepareSettings
@@ -90,6 +92,8 @@ def explain_trainer(message: str, vocab_size: int) -> str:
 
 def install_tokenizer(settings: PrepareSettings, folder: Path, sample: Path | None) -> tuple[str, list[str]]:
     """Put the tokenizer's files into ``folder``; return its kind and their names, as ``clear.json`` has them."""
+    if settings.tokenizer_dir is not None:
+        return "hf", install_hf_tokenizer(settings.tokenizer_dir, folder)
     if settings.gpt2_encoder_json is not None and settings.gpt2_vocab_bpe is not None:
         for source, name in zip((settings.gpt2_encoder_json, settings.gpt2_vocab_bpe), GPT2_NAMES, strict=True):
             shutil.copyfile(source, folder / name)
@@ -102,6 +106,15 @@ def install_tokenizer(settings: PrepareSettings, folder: Path, sample: Path | No
     return "sentencepiece", [SPM_NAME]
 
 
+def install_hf_tokenizer(source: Path, folder: Path) -> list[str]:
+    """Put a Hugging Face tokenizer's files into ``folder``; return their names."""
+    tokenizer_json, special_tokens = HF_NAMES
+    special = HfTokenizer.from_folder(source).special
+    shutil.copyfile(source / tokenizer_json, folder / tokenizer_json)
+    (folder / special_tokens).write_text(json.dumps(special, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    return list(HF_NAMES)
+
+
 def check_tokenizer_files(settings: PrepareSettings) -> None:
     """Read the files that the user named before any work is done; UserError if one is missing or wrong."""
     tokenizer: Tokenizer | None = None
@@ -109,8 +122,13 @@ def check_tokenizer_files(settings: PrepareSettings) -> None:
         tokenizer = SentencePieceTokenizer(settings.spm_model)
     elif settings.gpt2_encoder_json is not None and settings.gpt2_vocab_bpe is not None:
         tokenizer = Gpt2Tokenizer(settings.gpt2_encoder_json, settings.gpt2_vocab_bpe)
-    if settings.dictionary is not None:
-        load_dictionary(settings.dictionary)
+    elif settings.tokenizer_dir is not None:
+        tokenizer = HfTokenizer.from_folder(settings.tokenizer_dir)
+    given = settings.given_dictionary
+    if given is not None:
+        dictionary = load_dictionary(given)
+        if isinstance(tokenizer, HfTokenizer) and not tokenizer.ids().keys() >= set(dictionary.symbols):
+            raise UserError(f"{given}: has symbols that {tokenizer.path} lacks; give the --dict that belongs to it")
     elif tokenizer is not None:
         build_dictionary(tokenizer)
 
@@ -126,10 +144,10 @@ def load_dictionary(path: Path) -> Dictionary:
 
 
 def build_dictionary(tokenizer: Tokenizer) -> Dictionary:
-    """Return a dictionary of all the tokenizer's symbols in its own order, each counted 0."""
+    """Return a dictionary of all the tokenizer's symbols in its own order, each counted 0 (1 where nothing counts them)."""
     dictionary = Dictionary()
     for symbol in tokenizer_symbols(tokenizer):
-        dictionary.add_symbol(symbol, n=0)
+        dictionary.add_symbol(symbol, n=int(isinstance(tokenizer, HfTokenizer)))
     return dictionary
 
 
@@ -137,18 +155,20 @@ def tokenizer_symbols(tokenizer: Tokenizer) -> list[str]:
     """Return a tokenizer's symbols in the order of its ids, without the special ones.
 
     Raises:
-        UserError: a sentencepiece model has a piece that ``dict.txt`` cannot hold or that the task claims.
+        UserError: a tokenizer has a piece that ``dict.txt`` cannot hold or that the task claims.
     """
     if isinstance(tokenizer, Gpt2Tokenizer):
         return [str(index) for index in tokenizer.ids()]
-    assert isinstance(tokenizer, SentencePieceTokenizer)
-    symbols = tokenizer.pieces()
+    assert isinstance(tokenizer, SentencePieceTokenizer | HfTokenizer)
+    is_hf = isinstance(tokenizer, HfTokenizer)
+    path = tokenizer.path if is_hf else tokenizer.model_path
+    symbols = tokenizer.symbols() if is_hf else tokenizer.pieces()
     for symbol in symbols:
         if "\n" in symbol or "\r" in symbol:
-            raise UserError(f"{tokenizer.model_path}: piece {symbol!r} holds a line break; dict.txt cannot hold it")
+            raise UserError(f"{path}: piece {symbol!r} holds a line break; dict.txt cannot hold it")
         if symbol in TASK_SYMBOLS or symbol in SPM_SPECIALS:
             raise UserError(
-                f"{tokenizer.model_path}: piece {symbol!r} is a symbol that the task adds itself; "
+                f"{path}: piece {symbol!r} is a symbol that the task adds itself; "
                 "use a model without it, or the --dict that belongs to this model"
             )
     return symbols

@@ -1,0 +1,62 @@
+"""``fairseq-clear import``: pretrained weights in."""
+
+import argparse
+from pathlib import Path
+
+from fairseq_clear.cli.console import quiet_logs
+
+DESCRIPTION = """\
+Turn a local Hugging Face folder of BERT, RoBERTa, DistilRoBERTa, XLM-R or MiniLM kind into a checkpoint of clear_roberta
+(model.pt), with dict.txt and tokenizer beside it: --data-bin and --tokenizer-dir of other commands take the folder DEST.
+Nothing is downloaded, and no code of the folder's is run.
+
+Weights, LayerNorm's epsilon, activation and positions are kept exactly; the result is compared with what transformers
+computes (hidden states of every layer, embeddings, tokens), and above a difference of 1e-4 nothing is written."""
+
+EPILOG = """\
+examples:
+  fairseq-clear import bert-base-uncased --dest bert
+  fairseq-clear sts --data DATA --encoder bert/model.pt --data-bin bert --pooling cls mean first-last
+  fairseq-clear prepare corpus.txt --dest data-bin --tokenizer hf --tokenizer-dir bert
+  fairseq-train data-bin --finetune-from-model bert/model.pt ...    # with the flags that import prints
+  fairseq-clear import roberta-base --dest long --extend-positions 4096"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's flags."""
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    parser.add_argument(
+        "source", type=Path, metavar="SOURCE", help="folder with config.json, weights and tokenizer in it"
+    )
+    parser.add_argument("--dest", required=True, type=Path, metavar="DEST", help="the folder to make")
+    parser.add_argument(
+        "--segments", type=int, default=1, choices=(1, 2),
+        help="1 adds the embedding of segment 0 to the positions, which is exact for single texts; 2 keeps both, for tasks on "
+        "pairs (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--extend-positions", type=int, metavar="N",
+        help="have N positions: the model's own are repeated, as Longformer begins; texts that long need training",
+    )  # fmt: skip
+    parser.add_argument(
+        "--pooling", metavar="NAME",
+        help="that the checkpoint states (default: what a sentence-transformers folder says, else mean)",
+    )  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true", help="replace DEST if it is a data folder already")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Import, print what was done and the parity, return 0."""
+    from fairseq_clear.interop.importing import import_hf  # fairseq takes seconds to import
+
+    with quiet_logs():
+        report = import_hf(
+            args.source,
+            args.dest,
+            segments=args.segments,
+            extend_positions=args.extend_positions,
+            pooling=args.pooling,
+            overwrite=args.overwrite,
+        )
+    print("\n".join(report.lines()))
+    return 0

@@ -1,0 +1,1 @@
+"""Pretrained weights in and out: Hugging Face, sentence-transformers, stock fairseq."""

@@ -1,0 +1,189 @@
+"""``import``: a Hugging Face folder to a checkpoint with its vocabulary and tokenizer."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_clear.data.folders import DICTIONARY
+from fairseq_clear.data.hf_tokenizer import HF_NAMES
+from fairseq_clear.data.synonyms import hash_file
+from fairseq_clear.data.tokenizer import CLEAR_FORMAT, CLEAR_JSON
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.checkpoints import STOCK_POOLING, load_model
+from fairseq_clear.interop.checkpoint import build_model, settings_of, write_checkpoint
+from fairseq_clear.interop.parity import Parity, compare_hf
+from fairseq_clear.interop.pooling import read_pooling
+from fairseq_clear.interop.reading import HfFolder, read_hf_folder
+from fairseq_clear.interop.settings import kind_of, model_flags
+from fairseq_clear.interop.vocabulary import vocabulary_rows, write_vocabulary
+from fairseq_clear.interop.weights import HEAD_WEIGHT, KINDS, OFFSET, find_embedding, from_hf
+from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.models.loading import EMBEDDING, POSITIONS
+from fairseq_clear.modules.pooling import parse_pooling
+from fairseq_clear.preparation.folder import output_folder
+from fairseq_clear.preparation.manifest import versions
+
+__all__ = ["ARCH", "CHECKPOINT", "ImportReport", "import_hf", "training_flags", "write_manifest"]
+
+CHECKPOINT = "model.pt"
+ARCH = "clear_roberta"
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What was made.
+
+    Attributes:
+        dest: the folder.
+        parity: to the model that was imported.
+        flags: of fairseq-train, that a model which starts from it must have.
+        notes: what was left out or made up, one line each.
+    """
+
+    dest: Path
+    parity: Parity
+    flags: list[str]
+    notes: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """For the screen."""
+        start = f"to start from it: --finetune-from-model {self.dest / CHECKPOINT} {' '.join(self.flags)}"
+        return [*self.notes, self.parity.summary(), f"wrote {self.dest}", start]
+
+
+def import_hf(
+    source: Path,
+    dest: Path,
+    *,
+    segments: int = 1,
+    extend_positions: int | None = None,
+    pooling: str | None = None,
+    overwrite: bool = False,
+) -> ImportReport:
+    """Make ``dest`` of a Hugging Face folder: ``model.pt``, ``dict.txt``, the tokenizer's files and ``clear.json``.
+
+    Args:
+        source: folder of BERT, RoBERTa or XLM-R kind, sentence-transformers' among them.
+        dest: folder to make.
+        segments: 1 or 2, see ``weights.from_hf``.
+        extend_positions: how many positions to have; the own ones are repeated, as Longformer begins.
+        pooling: of the checkpoint; default: what a sentence-transformers folder states, else mean.
+        overwrite: replace ``dest`` where it is a data folder.
+
+    Raises:
+        UserError: anything that cannot be imported exactly; nothing is written then.
+    """
+    folder = read_hf_folder(source)
+    kind = kind_of(folder.config, source / "config.json")
+    _check(segments, pooling, extend_positions)
+    stated = read_pooling(source, ignore_mode=pooling is not None)
+    chosen = pooling or stated.pooling or STOCK_POOLING
+    notes = []
+    if pooling is None and stated.pooling is None:
+        notes.append(f"the folder states no pooling: {chosen} is taken; --pooling chooses another")
+    with output_folder(dest, overwrite) as temporary:
+        tokenizer, dictionary = write_vocabulary(source, temporary)
+        rows = vocabulary_rows(dictionary, tokenizer, find_embedding(folder.weights, KINDS[kind], source), source)
+        layers = int(folder.config.get("num_hidden_layers", 0))
+        weights, left = from_hf(folder.weights, KINDS[kind], layers, rows, segments, source)
+        longest = len(weights[POSITIONS]) - OFFSET
+        _extend(weights, extend_positions, longest)
+        flags = model_flags(folder.config, segments, len(weights[POSITIONS]) - OFFSET, chosen, source / "config.json")
+        notes += [*_describe_left(left), *_describe_segments(folder, segments)]
+        cfg = settings_of(dest, "clear_lm", ARCH, {**flags, "projection-layers": 0, **_untied(weights)})
+        model = build_model(cfg, dictionary)
+        notes += _load(model, weights, source)
+        write_checkpoint(temporary / CHECKPOINT, cfg, model.state_dict(), hash_file(temporary / DICTIONARY))
+        described = {"model_type": kind, "flags": flags, "normalized": stated.normalized}
+        write_manifest(temporary, "hf", list(HF_NAMES), described)
+        parity = compare_hf(load_model(temporary / CHECKPOINT, temporary), tokenizer, source, chosen, longest=longest)
+        parity.check()
+    return ImportReport(dest, parity, training_flags(flags), notes)
+
+
+def training_flags(flags: dict[str, Any]) -> list[str]:
+    """The flags on a command line of fairseq-train, less the dropouts, which a recipe chooses."""
+    chosen = {name: value for name, value in flags.items() if "dropout" not in name}
+    return ["--arch", ARCH, *(word for name, value in chosen.items() for word in (f"--{name}", str(value)))]
+
+
+def write_manifest(folder: Path, kind: str, files: list[str], imported: dict[str, Any]) -> None:
+    """``clear.json`` of a folder with a tokenizer and a vocabulary but no text.
+
+    Args:
+        folder: that holds them.
+        kind, files: of the tokenizer, see ``data.tokenizer``.
+        imported: what is known of the model beside them.
+    """
+    content = {
+        "format": CLEAR_FORMAT,
+        "tokenizer": {"kind": kind, "files": files, "id_offset": None},
+        "vocabulary_hash": hash_file(folder / DICTIONARY),
+        "imported": imported,
+        "versions": versions(),
+    }
+    (folder / CLEAR_JSON).write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+def _check(segments: int, pooling: str | None, extend_positions: int | None) -> None:
+    if segments not in (1, 2):
+        raise UserError(f"--segments {segments}: must be 1 or 2")
+    if pooling is not None:
+        parse_pooling(pooling)
+    if extend_positions is not None and extend_positions < 1:
+        raise UserError(f"--extend-positions {extend_positions}: must be above the number of positions there are")
+
+
+def _extend(weights: dict[str, Tensor], wanted: int | None, own: int) -> None:
+    """Repeat the ``own`` positions until there are ``wanted``, as Longformer starts from RoBERTa (arXiv:2004.05150,
+    section 5).
+    """
+    if wanted is None:
+        return
+    if wanted <= own:
+        raise UserError(f"--extend-positions {wanted}: there are {own} already; give more, or leave the flag out")
+    head, positions = weights[POSITIONS][:OFFSET], weights[POSITIONS][OFFSET:]
+    repeated = positions.repeat(-(-wanted // own), 1)[:wanted]
+    weights[POSITIONS] = torch.cat([head, repeated])
+
+
+def _untied(weights: dict[str, Tensor]) -> dict[str, bool]:
+    """The switch for an MLM head that has an embedding of its own."""
+    decoder = weights.get(HEAD_WEIGHT)
+    is_tied = decoder is None or torch.equal(decoder, weights[EMBEDDING])
+    return {} if is_tied else {"untie-weights-roberta": True}
+
+
+def _load(model: ClearRobertaModel, weights: dict[str, Tensor], source: Path) -> list[str]:
+    """Put the weights into the model, whose own stay where the folder has none: those of the MLM head alone."""
+    own = model.state_dict()
+    wrong = [name for name, value in weights.items() if name not in own or own[name].shape != value.shape]
+    if wrong:
+        shape = tuple(weights[wrong[0]].shape)
+        raise UserError(f"{source}: its config.json does not fit its weights ({wrong[0]} is of shape {shape})")
+    model.load_state_dict({**own, **weights}, strict=True)
+    if HEAD_WEIGHT in weights:
+        return []
+    model.encoder.lm_head.bias.data.zero_()
+    return ["the folder has no head for masked language modelling: it is freshly initialised"]
+
+
+def _describe_left(left: list[str]) -> list[str]:
+    """One line on what was in the folder and is not in the checkpoint; buffers and copies are not worth one."""
+    parts = sorted({name.partition(".")[0] for name in left if not name.endswith(("position_ids", "decoder.bias"))})
+    return [f"left out, as clear_roberta has no such part: {', '.join(parts)}"] if parts else []
+
+
+def _describe_segments(folder: HfFolder, segments: int) -> list[str]:
+    types = int(folder.config.get("type_vocab_size", 1))
+    if segments == 1 and types > 1:
+        return [
+            f"segment 0 of {types} is folded into the positions: exact for single texts; --segments 2 keeps both for pairs"
+        ]
+    if segments > types:
+        raise UserError(f"--segments {segments}: the folder's model has {types}; leave the flag out")
+    return []

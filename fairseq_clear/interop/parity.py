@@ -1,0 +1,152 @@
+"""Whether two encoders are the same one: the largest difference of hidden states and of embeddings on sample texts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_clear.data.batch import pad_rows
+from fairseq_clear.data.tokenizer import Tokenizer
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.checkpoints import LoadedModel
+from fairseq_clear.interop.reading import import_library, quiet_transformers
+from fairseq_clear.models.encoding import encode_texts, evaluating, read_tokens
+
+__all__ = ["POOLINGS", "SAMPLES", "TOLERANCE", "Parity", "compare_hf", "compare_sentence_transformers"]
+
+TOLERANCE = 1e-4
+# Poolings that sentence-transformers has too; Hugging Face's hidden states are pooled here, by code of their own.
+POOLINGS = ("cls", "mean", "max")
+SAMPLES = (
+    "A man is playing a guitar.",
+    "Is it, in fact, 3.5% (or $1,000,000) cheaper?",
+    "unbelievably misspeled wurds and CAPITALS, don't they?",
+    "Na\u00efve caf\u00e9s na K\u00f6nigstra\u00dfe \u2014 \u201cquoted\u201d \u2026",
+    "\u4e2d\u6587 \u0440\u0443\u0441\u0441\u043a\u0438\u0439 \u0639\u0631\u0628\u064a \U0001f600 \u2603",
+    "   spaces \t and more   spaces ",
+    "x",
+    "",
+    " ".join(f"word {number} of a text that is longer than any encoder reads," for number in range(400)),
+)
+
+
+@dataclass(frozen=True)
+class Parity:
+    """Largest absolute differences, over all layers, tokens and sample texts; ``against`` says what was compared."""
+
+    hidden_states: float | None
+    embeddings: float
+    against: str
+
+    def summary(self) -> str:
+        """One line."""
+        states = "" if self.hidden_states is None else f"hidden states {self.hidden_states:.1e}, "
+        return f"largest difference to {self.against}: {states}embeddings {self.embeddings:.1e}"
+
+    def check(self, hint: str = "") -> "Parity":
+        """Raise UserError above TOLERANCE (or NaN)."""
+        worst = max(self.hidden_states or 0.0, self.embeddings)
+        if not worst <= TOLERANCE or self.hidden_states != self.hidden_states:
+            raise UserError(f"{self.summary()}; above {TOLERANCE:.0e}, so nothing was written{hint}")
+        return self
+
+
+def compare_hf(
+    ours: LoadedModel,
+    tokenizer: Tokenizer,
+    folder: Path,
+    pooling: str,
+    texts: Sequence[str] = SAMPLES,
+    *,
+    longest: int | None = None,
+) -> Parity:
+    """A checkpoint against a Hugging Face folder as transformers loads it, tokenizers included.
+
+    Args:
+        ours: in memory.
+        tokenizer: of its data folder.
+        folder: with config.json, weights and tokenizer.
+        pooling: of the embeddings.
+        texts: to encode.
+        longest: they are cut to this many tokens on both sides (default: the model's positions).
+
+    Raises:
+        UserError: the two tokenize a text differently, or transformers cannot load the folder.
+    """
+    positions = longest or int(ours.model.max_positions())
+    names = hf_ids(ours.dictionary, tokenizer)
+    with quiet_transformers() as transformers:
+        try:
+            theirs = transformers.AutoModel.from_pretrained(str(folder), local_files_only=True).float().eval()
+            their_tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            raise UserError(f"{folder}: transformers cannot load it ({str(error).splitlines()[0]})") from None
+        rows = []
+        for text in texts:
+            row = _cut(read_tokens(ours.dictionary, tokenizer, text), positions)
+            expected = their_tokenizer(text, truncation=True, max_length=positions)["input_ids"]
+            if [names[index] for index in row] != expected:
+                raise UserError(
+                    f"{folder}: transformers tokenizes {text[:40]!r} into other tokens ({len(expected)}) than the data "
+                    f"folder's tokenizer ({len(row)}); nothing was written"
+                )
+            rows.append(row)
+        states = _largest_state_difference(ours, theirs, rows, names, transformers)
+        vectors, _ = encode_texts(ours.model, ours.dictionary, tokenizer, texts, pooling=pooling, max_length=positions)
+        expected_vectors = torch.stack([_their_vector(theirs, row, names, pooling) for row in rows])
+    embeddings = (torch.from_numpy(vectors) - expected_vectors).abs().max().item()
+    return Parity(states, embeddings, f"transformers {transformers.__version__}, {pooling} pooling")
+
+
+def compare_sentence_transformers(
+    ours: LoadedModel, tokenizer: Tokenizer, folder: Path, pooling: str, texts: Sequence[str] = SAMPLES
+) -> Parity:
+    """A checkpoint against a folder as sentence-transformers loads it, from text to embedding."""
+    library = import_library("sentence_transformers")
+    with quiet_transformers():
+        encoder = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+        expected = encoder.encode(list(texts), convert_to_tensor=True, show_progress_bar=False).float().cpu()
+    vectors, _ = encode_texts(ours.model, ours.dictionary, tokenizer, texts, pooling=pooling)
+    difference = (torch.from_numpy(vectors) - expected).abs().max().item()
+    return Parity(None, difference, f"sentence-transformers {library.__version__}")
+
+
+def hf_ids(dictionary: Any, tokenizer: Tokenizer) -> list[int]:
+    """Hugging Face's id for each of the dictionary's; where its tokenizer does not say, they are fairseq's own."""
+    known = getattr(tokenizer, "ids", None)
+    table = known() if callable(known) else None
+    if not isinstance(table, dict):
+        return list(range(len(dictionary)))
+    return [int(table.get(symbol, -1)) for symbol in dictionary.symbols]
+
+
+def _largest_state_difference(
+    ours: LoadedModel, theirs: Any, rows: list[list[int]], names: list[int], transformers: Any
+) -> float:
+    """Over every layer and every token of a padded batch; the padding is not compared."""
+    pad = ours.dictionary.pad()
+    tokens = pad_rows([torch.tensor(row).numpy() for row in rows], pad)  # (B, T)
+    is_token = tokens.ne(pad)
+    with evaluating(ours.model), torch.no_grad():
+        own = ours.model.hidden_states(tokens)
+        other = theirs(
+            input_ids=torch.tensor(names)[tokens], attention_mask=is_token.long(), output_hidden_states=True
+        ).hidden_states
+    if len(own) != len(other):
+        raise UserError(f"{len(own)} layers of hidden states against {len(other)}: these are not the same model")
+    return max((one - two)[is_token].abs().max().item() for one, two in zip(own, other, strict=True))
+
+
+def _their_vector(theirs: Any, row: list[int], names: list[int], pooling: str) -> Tensor:
+    """(D,) of one text by itself, unpadded, pooled by what the name says."""
+    with torch.no_grad():
+        states = theirs(input_ids=torch.tensor([[names[index] for index in row]])).last_hidden_state[0]  # (T, D)
+    reduced: dict[str, Tensor] = {"cls": states[0], "mean": states.mean(dim=0), "max": states.max(dim=0).values}
+    return reduced[pooling if pooling in reduced else "mean"]
+
+
+def _cut(row: list[int], longest: int) -> list[int]:
+    return row if len(row) <= longest else [*row[: longest - 1], row[-1]]

@@ -1,0 +1,139 @@
+"""A local Hugging Face folder: its configuration and its weights, read without running any code of theirs."""
+
+import importlib
+import json
+import pickle
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_clear.errors import UserError
+
+__all__ = ["HfFolder", "import_library", "quiet_transformers", "read_hf_folder", "read_json", "read_pickle"]
+
+CONFIG = "config.json"
+SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
+
+
+@dataclass(frozen=True)
+class HfFolder:
+    """What a folder holds; ``weights`` by the names that they have there, in float32."""
+
+    path: Path
+    config: dict[str, Any]
+    weights: dict[str, Tensor]
+
+
+def read_hf_folder(folder: Path) -> HfFolder:
+    """Read configuration and weights, safetensors before pickles, in one file or in shards.
+
+    Raises:
+        UserError: no such folder, a part is missing or damaged, or a pickle that holds more than weights.
+    """
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder}: no such folder; give a Hugging Face folder with {CONFIG}, weights and tokenizer in it"
+        )
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder}: has no {CONFIG}, and no model.pt of fairseq either; what is it a folder of?")
+    weights: dict[str, Tensor] = {}
+    for path in _weight_files(folder):
+        weights |= _read_safetensors(path) if path.suffix == ".safetensors" else read_pickle(path)
+    if not all(isinstance(value, Tensor) for value in weights.values()):
+        raise UserError(f"{folder}: its weights are not a plain table of tensors; save it with save_pretrained")
+    floats = {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
+    return HfFolder(folder, read_json(folder / CONFIG), floats)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; UserError where it cannot be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON ({error})") from None
+
+
+def read_pickle(path: Path) -> dict[str, Any]:
+    """``torch.load`` with ``weights_only``: a pickle of other classes could run code, and is refused.
+
+    Raises:
+        UserError: it is, or the file is damaged.
+    """
+    try:
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        refused = re.search(r"GLOBAL (\S+)", str(error))
+        if refused is None:
+            raise UserError(f"{path}: not a whole file of weights") from None
+        raise UserError(
+            f"{path}: refused, since it holds a {refused[1]}, which is no weight and could run code when it is loaded; "
+            "save it again as safetensors where you trust it"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
+    except (RuntimeError, EOFError, KeyError, ValueError) as error:
+        raise UserError(f"{path}: not a whole file of weights ({type(error).__name__})") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: holds a {type(content).__name__}, not a table of weights")
+    return content
+
+
+def import_library(name: str) -> Any:
+    """An optional library of the extra ``hf``; UserError where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0].replace("_", "-")
+        raise UserError(
+            f"{package} cannot be imported ({error}); pip install 'fairseq_clear[hf]', or {package} by itself"
+        ) from None
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[Any]:
+    """The library, without its bars, advice and the warnings of its own code."""
+    transformers = import_library("transformers")
+    logging = transformers.utils.logging
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield transformers
+    finally:
+        logging.set_verbosity(level)
+        logging.enable_progress_bar()
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    for name in (SAFETENSORS, PICKLE):
+        if (folder / name).is_file():
+            return [folder / name]
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            files = read_json(index).get("weight_map", {}).values()
+            paths = sorted({folder / Path(str(file)).name for file in files})
+            missing = [path for path in paths if not path.is_file()]
+            if missing or not paths:
+                raise UserError(f"{index}: names {missing[0].name if missing else 'no file'}, which is not there")
+            return paths
+    raise UserError(f"{folder}: has neither {SAFETENSORS} nor {PICKLE}; other formats (tf, flax, onnx) are not read")
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    library = import_library("safetensors.torch")
+    try:
+        loaded: dict[str, Tensor] = library.load_file(str(path))
+    except Exception as error:  # safetensors raises an exception type of its own
+        raise UserError(f"{path}: not a whole safetensors file ({error})") from None
+    return loaded
