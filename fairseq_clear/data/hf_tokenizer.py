@@ -16,7 +16,7 @@ BYTE_LEVEL_SPACE, SENTENCEPIECE_SPACE = "\u0120", "\u2581"
 
 
 class HfTokenizer:
-    """A ``tokenizer.json`` as Hugging Face's fast tokenizers read it; symbols are its tokens, special ones as fairseq calls them.
+    """A ``tokenizer.json`` as Hugging Face reads it; symbols are its tokens, special ones under the names that fairseq has.
 
     A text in which ``[CLS]``, ``[SEP]`` or ``[PAD]`` is written out gets ``<unk>`` there, as with every other tokenizer.
 
