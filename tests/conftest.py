@@ -4,9 +4,10 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 import random
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,35 @@ def data_bin(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *("--destdir", folder / "bin", "--workers", "1"),
     )
     return folder / "bin"
+
+
+def binarize(folder: Path, dictionary: Path, **texts: Sequence[str]) -> None:
+    """Lines of each split to a data folder, with an existing dictionary."""
+    folder.mkdir(parents=True)
+    for split, lines in texts.items():
+        (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")
+    run(
+        *(*tool("preprocess"), "--only-source", "--srcdict", dictionary, "--destdir", folder, "--workers", "1"),
+        *("--trainpref", folder / "train.txt", "--validpref", folder / "valid.txt"),
+    )
+
+
+@pytest.fixture(scope="session")
+def paired_bin(tmp_path_factory: pytest.TempPathFactory, data_bin: Path) -> Path:
+    """``data_bin`` with two texts aligned to it: ``bt``, its words backwards, every fifth line blank; ``other``, other ones."""
+    folder = tmp_path_factory.mktemp("paired") / "bin"
+    shutil.copytree(data_bin, folder)
+    lines = {split: sentences(count, seed) for split, count, seed in (("train", 120, 1), ("valid", 20, 2))}
+    backwards = {
+        split: ["" if n % 5 == 4 else " ".join(reversed(line.split())) for n, line in enumerate(own)]
+        for split, own in lines.items()
+    }
+    other = {
+        split: [line and WORDS[n % 64] + " " + WORDS[0] for n, line in enumerate(own)] for split, own in lines.items()
+    }
+    binarize(folder / "paraphrase" / "bt", folder / "dict.txt", **backwards)
+    binarize(folder / "paraphrase" / "other", folder / "dict.txt", **other)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -42,11 +42,14 @@ def build(data: Path | str, *flags: str, world_size: int = 1) -> tuple[Trainer, 
 
 @dataclass(frozen=True)
 class Case:
-    """One update: flags, and the micro-batches (lists of items) of every worker; ``broken`` breaks the code meanwhile."""
+    """One update or several of the same items: flags, and the micro-batches (lists of items) of every worker; ``broken`` breaks
+    the code meanwhile.
+    """
 
     flags: tuple[str, ...]
     shares: Sequence[Sequence[Sequence[int]]]
     broken: Callable[[], AbstractContextManager[Any]] = nullcontext
+    steps: int = 1
 
 
 def update(rank: int, data: str, case: Case) -> dict[str, Any]:
@@ -56,7 +59,8 @@ def update(rank: int, data: str, case: Case) -> dict[str, Any]:
         before = weights(trainer)
         batches = [dataset.collater([dataset[index] for index in indices]) for indices in case.shares[rank]]
         trainer.reset_dummy_batch(batches[0])
-        log = trainer.train_step(batches)
+        for _ in range(case.steps):
+            log = trainer.train_step(batches)
     return {"before": before, "after": weights(trainer), "log": {name: float(value) for name, value in log.items()}}
 
 

@@ -12,7 +12,7 @@ from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.models.loading import fit_state_dict
+from fairseq_clear.models.loading import complete_copies, fit_state_dict
 from fairseq_clear.models.segments import adapt_encoder
 from fairseq_clear.modules.chunking import map_chunks, row_chunks, trim_padding
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder, squared_distance
@@ -216,5 +216,7 @@ class ClearRobertaModel(RobertaModel):
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Accept checkpoints of stock RoBERTa and of every other point of the grid; see models.loading."""
+        prefix = name + "." if name else ""
+        complete_copies(state_dict, self.state_dict(), prefix)
         super().upgrade_state_dict_named(state_dict, name)
-        fit_state_dict(state_dict, self.state_dict(), name + "." if name else "")
+        fit_state_dict(state_dict, self.state_dict(), prefix)

@@ -7,14 +7,14 @@ from torch import Tensor
 
 from fairseq_clear.errors import UserError
 
-__all__ = ["fit_state_dict"]
+__all__ = ["complete_copies", "fit_state_dict"]
 
 logger = logging.getLogger(__name__)
 
 EMBEDDING = "encoder.sentence_encoder.embed_tokens.weight"
 POSITIONS = "encoder.sentence_encoder.embed_positions.weight"
 VOCABULARY_ROWS = (EMBEDDING, "encoder.lm_head.weight", "encoder.lm_head.bias")
-SENTENCE_ENCODER = "encoder.sentence_encoder."
+SENTENCE_ENCODER = "sentence_encoder."
 COPIES = ("guide.encoder.",)
 # Of a part with more tensors the log gives the number, not every name.
 FEW = 8
@@ -40,7 +40,6 @@ def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: st
     """
     _fit_vocabulary(loaded, own, prefix)
     _check_positions(loaded, own, prefix)
-    _complete_copies(loaded, own, prefix)
     foreign = [
         key
         for key in loaded
@@ -66,23 +65,31 @@ def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: st
         logger.warning("not in the checkpoint, freshly initialised: %s", _names(missing, prefix))
 
 
+def complete_copies(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str = "") -> None:
+    """Let a copy of the encoder that the checkpoint lacks be a copy of the checkpoint's encoder.
+
+    Before fairseq's own upgrade, which takes an encoder without its ``version`` for one of 2018.
+
+    Args:
+        loaded, own, prefix: as in ``fit_state_dict``.
+    """
+    for copy in COPIES:
+        wanted = [key for key in own if key.startswith(copy)]
+        if any(prefix + key in loaded for key in wanted):
+            continue
+        for key in wanted:
+            for kind in ("encoder.", "decoder."):  # fairseq before 0.10 called it a decoder
+                original = prefix + kind + SENTENCE_ENCODER + key[len(copy) :]
+                if original in loaded:
+                    loaded[prefix + key] = loaded[original].clone()
+
+
 def _names(keys: list[str], prefix: str) -> str:
     """The keys, or for a part of many its name and their number."""
     parts = [key[len(prefix) :].partition(".")[0] for key in keys]
     few = [key for key, part in zip(keys, parts, strict=True) if parts.count(part) <= FEW]
     many = [f"{part} ({parts.count(part)} tensors)" for part in set(parts) if parts.count(part) > FEW]
     return ", ".join(sorted(few) + sorted(many))
-
-
-def _complete_copies(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str) -> None:
-    """A copy of the encoder that the checkpoint lacks is a copy of the checkpoint's encoder."""
-    for copy in COPIES:
-        wanted = [key for key in own if key.startswith(copy)]
-        if wanted and not any(prefix + key in loaded for key in wanted):
-            for key in wanted:
-                original = prefix + SENTENCE_ENCODER + key[len(copy) :]
-                if original in loaded:
-                    loaded[prefix + key] = loaded[original].clone()
 
 
 def _is_backbone(key: str, prefix: str) -> bool:

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 import torch
 
-import fairseq_clear.criterions.nt_xent as criterion_module
+import fairseq_clear.criterions.in_batch as criterion_module
 from fairseq_clear.data.dataset import ClearDataset
 from fairseq_clear.distributed import all_gather_ragged
 from tests.conftest import Ranks
@@ -27,13 +27,25 @@ SEVEN_SHARES: dict[int, Sequence[Sequence[Sequence[int]]]] = {
     2: [[SEVEN[0], SEVEN[2], SEVEN[4], SEVEN[6]], [SEVEN[1], SEVEN[3], SEVEN[5], []]],
 }
 BACKENDS = ["legacy_ddp", "pytorch_ddp"]
-RECIPES = {
+GUIDED = (
+    *("--criterion", "clear_self_guided", "--augment", "none", "--temperature", "0.2", "--regularizer-weight", "0.01"),
+    *("--lr", "0.1"),
+)
+RECIPES: dict[str, tuple[str, ...]] = {
     "clear": (),
     "contrastive alone": ("--mlm-weight", "0"),
     "weighted, in chunks": ("--contrastive-weight", "2.5", "--encode-chunk-size", "3"),
     "mlm alone": ("--contrastive-weight", "0"),
     "two copies": ("--mlm-copies", "2"),
+    "regularised, layers frozen": ("--regularizer-weight", "0.01", "--frozen-layers", "2"),
+    "hard negatives": ("--views", "paraphrase:original,bt", "--hard-negatives", "other", "--augment", "none"),
+    "sg": (*GUIDED, "--objective", "sg", "--views", "paraphrase:original,bt"),
+    "opt1, in chunks": (*GUIDED, "--objective", "opt1", "--encode-chunk-size", "2"),
+    "opt2 with mlm": (*GUIDED, "--objective", "opt2", "--mlm-weight", "1"),
+    "opt3": (*GUIDED, "--objective", "opt3", "--guide-layers", "0,2"),
 }
+# The regulariser's gradient is 0 at the first update.
+STEPS = {name: 2 if "regularised" in name or "opt" in name else 1 for name in RECIPES}
 LOGGED = [
     "loss",
     "mlm_loss",
@@ -42,6 +54,7 @@ LOGGED = [
     "negatives_per_query",
     "alignment",
     "uniformity",
+    "squared_distance",
 ]
 FREQUENT = ("--update-freq", "4")
 
@@ -67,12 +80,13 @@ def cases(workers: int) -> dict[tuple[str, ...], Case]:
     for backend in BACKENDS if workers > 1 else ["legacy_ddp"]:
         for recipe, flags in RECIPES.items():
             with_backend = (*flags, "--ddp-backend", backend)
-            found[recipe, backend] = Case(with_backend, SHARES[workers])
+            found[recipe, backend] = Case(with_backend, SHARES[workers], steps=STEPS[recipe])
             if workers in SEVEN_SHARES:
                 found["seven", recipe, backend] = Case((*with_backend, *FREQUENT), SEVEN_SHARES[workers])
     if workers == 2:
         legacy = ("--ddp-backend", "legacy_ddp")
         found["detached",] = Case(legacy, SHARES[2], detached_gather)
+        found["detached", "opt3"] = Case((*RECIPES["opt3"], *legacy), SHARES[2], detached_gather, STEPS["opt3"])
         found["host",] = Case((*legacy, *FREQUENT), SEVEN_SHARES[2], hosts_stand_in)
         found["batch",] = Case((*legacy, "--negatives", "batch"), SHARES[2])
     return found
@@ -82,16 +96,16 @@ Results = dict[tuple[str, ...], list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def single(data_bin: Path) -> Results:
-    return {name: [update(0, str(data_bin), case)] for name, case in cases(1).items()}
+def single(paired_bin: Path) -> Results:
+    return {name: [update(0, str(paired_bin), case)] for name, case in cases(1).items()}
 
 
 @pytest.fixture(scope="module")
-def several(data_bin: Path, ranks: Ranks) -> dict[int, Results]:
+def several(paired_bin: Path, ranks: Ranks) -> dict[int, Results]:
     found = {}
     for workers in (2, 3):
         wanted = cases(workers)
-        by_rank: Any = ranks(workers, updates, str(data_bin), list(wanted.values()))
+        by_rank: Any = ranks(workers, updates, str(paired_bin), list(wanted.values()))
         found[workers] = {name: [results[number] for results in by_rank] for number, name in enumerate(wanted)}
     return found
 
@@ -119,6 +133,13 @@ def test_the_update_does_not_depend_on_the_workers(
 def test_a_detached_gather_is_told_apart(single: Results, several: dict[int, Results]) -> None:
     (alone,) = single["clear", "legacy_ddp"]
     assert all(distance(alone["after"], result["after"]) > 1e-4 for result in several[2]["detached",])
+
+
+@pytest.mark.slow
+def test_a_detached_guide_is_told_apart(single: Results, several: dict[int, Results]) -> None:
+    """The guide takes no gradient, but the head that projects it does."""
+    (alone,) = single["opt3", "legacy_ddp"]
+    assert all(distance(alone["after"], result["after"]) > 1e-4 for result in several[2]["detached", "opt3"])
 
 
 @pytest.mark.slow

@@ -1,0 +1,259 @@
+"""Self-Guided inside fairseq: who is trained, who guides, and what a checkpoint holds."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fairseq import checkpoint_utils
+
+from tests.criterions.test_clear_nt_xent import backward, parts
+from tests.objectives import oracles
+from tests.training import build, distance, weights
+
+GUIDED = (
+    *("--criterion", "clear_self_guided", "--augment", "none", "--pooling", "cls", "--lr", "0.1"),
+    *("--projection-hidden-dim", "32", "--projection-dim", "16", "--projection-activation", "gelu"),
+    "--projection-activate-last",
+)
+
+
+def items(dataset: Any, count: int = 5) -> Any:
+    return dataset.collater([dataset[index] for index in range(count)])
+
+
+def head(model: Any, vectors: torch.Tensor) -> np.ndarray:
+    return model.projection_head(vectors).detach().double().numpy()
+
+
+def layers_by_hand(model: Any, tokens: torch.Tensor, pooling: str) -> torch.Tensor:
+    """(B, L, D) of every layer, text by text without padding, in evaluation mode."""
+    encoder = model.guide.encoder
+    rows = []
+    for row in tokens:
+        text = row[row.ne(1)].unsqueeze(0)
+        with torch.no_grad():
+            states = encoder(text, return_all_hiddens=True)["encoder_states"]
+        pools = {"max": lambda h: h[:, 0].amax(0), "mean": lambda h: h[:, 0].mean(0), "cls": lambda h: h[0, 0]}
+        rows.append(torch.stack([pools[pooling](state) for state in states]))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("pooling", ["max", "mean", "cls"])
+@pytest.mark.parametrize("objective", ["sg", "opt1", "opt2", "opt3", "sg-opt"])
+def test_the_loss_is_the_papers(objective: str, pooling: str, data_bin: Path) -> None:
+    flags = (
+        "--objective",
+        objective,
+        "--guide-pooling",
+        pooling,
+        "--temperature",
+        "0.2",
+        "--regularizer-weight",
+        "0.3",
+    )
+    model, criterion, dataset, _ = parts(data_bin, *GUIDED, *flags)
+    model.begin_training()
+    with torch.no_grad():  # move the tuned encoder away from the guide
+        for parameter in model.encoder.sentence_encoder.layers.parameters():
+            parameter.add_(0.01)
+    sample = items(dataset)
+    loss, size, log, _ = backward(model, criterion, sample)
+    texts = sample["views"]["tokens"][:5]
+    c = head(model, model.embed(texts, "cls"))
+    h = layers_by_hand(model, texts, pooling)
+    if objective in ("opt3", "sg-opt"):
+        expected = oracles.self_guided_opt3(c, head(model, h), 0.2)
+    else:
+        chosen = (sample["views"]["draw"] * 3).long()
+        one = head(model, h[torch.arange(5), chosen])
+        oracle = {"sg": oracles.self_guided_base, "opt1": oracles.self_guided_opt1, "opt2": oracles.self_guided_opt2}
+        expected = oracle[objective](c, one, 0.2)
+    assert size == (10 if objective == "sg" else 5)
+    assert log["contrastive_loss"].item() == pytest.approx(expected, rel=1e-3)
+    distance = 0.01**2 * sum(p.numel() for p in model.encoder.sentence_encoder.layers.parameters())
+    assert loss.item() == pytest.approx(expected + 0.3 * distance * float(size), rel=1e-3)
+
+
+def test_every_layer_is_drawn_and_draws_change_with_the_epoch(data_bin: Path) -> None:
+    _, _, dataset, _ = parts(data_bin, *GUIDED, "--objective", "sg")
+    draws = {}
+    for epoch in (1, 2):
+        dataset.set_epoch(epoch)
+        draws[epoch] = [dataset[index].instances[0].draw for index in range(len(dataset))]
+    shares = np.bincount((np.array(draws[1]) * 3).astype(int)) / len(dataset)
+    assert shares == pytest.approx([1 / 3] * 3, abs=0.15)
+    assert draws[1] != draws[2]
+    dataset.set_epoch(1)
+    assert [dataset[index].instances[0].draw for index in range(len(dataset))] == draws[1]
+
+
+@pytest.mark.parametrize("objective", ["sg", "opt3"])
+def test_gradients_reach_the_tuned_blocks_and_the_head_only(objective: str, data_bin: Path) -> None:
+    model, criterion, dataset, _ = parts(data_bin, *GUIDED, "--objective", objective)
+    _, _, _, gradients = backward(model, criterion, items(dataset))
+    prefixes = ("encoder.sentence_encoder.layers.", "projection_head.")
+    expected = {name for name, _ in model.named_parameters() if name.startswith(prefixes)}
+    assert gradients.keys() == expected
+    assert {name for name, parameter in model.named_parameters() if parameter.requires_grad} == expected
+    assert sum(float(gradients[name].abs().max()) > 0 for name in expected) > len(expected) / 2
+
+
+def train(data: Path, *flags: str, updates: int) -> tuple[Any, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The trainer after some updates, the weights before, and the guide's before."""
+    trainer, dataset = build(data, *GUIDED, *flags)
+    before = weights(trainer)
+    for update in range(updates):
+        trainer.train_step([dataset.collater([dataset[(8 * update + k) % len(dataset)] for k in range(8)])])
+    return trainer, before, weights(trainer)
+
+
+@pytest.mark.slow
+def test_the_guide_and_layer_0_are_unchanged_after_50_updates(data_bin: Path) -> None:
+    # dropout on: the guide must not see it
+    trainer, before, after = train(data_bin, "--dropout", "0.1", "--optimizer", "adam", "--lr", "1e-3", updates=50)
+    model = trainer.get_model()
+    assert not any(module.training for module in model.guide.modules())
+    assert model.encoder.training
+    for name in before:
+        frozen = name.startswith("guide.") or ".embed_" in name or "layernorm_embedding" in name
+        if frozen:
+            assert torch.equal(before[name], after[name]), name
+    moved = [name for name in before if not torch.equal(before[name], after[name])]
+    assert all(name.startswith(("encoder.sentence_encoder.layers.", "projection_head.")) for name in moved)
+    assert len(moved) > 30
+
+
+@pytest.mark.slow
+def test_a_large_lambda_holds_the_encoder(data_bin: Path) -> None:
+    """After the same updates the distance is the smaller the larger lambda is."""
+    found = []
+    for weight in ("0", "0.1", "10"):
+        trainer, _, _ = train(
+            data_bin, "--optimizer", "adam", "--lr", "1e-3", "--regularizer-weight", weight, updates=25
+        )
+        model = trainer.get_model()
+        pairs = zip(model.encoder.sentence_encoder.parameters(), model.guide.encoder.parameters(), strict=True)
+        found.append(sum((p.detach() - q).square().sum().item() for p, q in pairs))
+    assert found[0] > 2 * found[1] > 20 * found[2]
+
+
+def test_guide_dropout_is_off_unless_asked_for(data_bin: Path) -> None:
+    for flags, same in (((), True), (("--guide-dropout",), False)):
+        model, _, dataset, _ = parts(data_bin, *GUIDED, "--dropout", "0.3", *flags)
+        model.train()
+        texts = items(dataset)["views"]["tokens"][:5]
+        assert torch.equal(model.guide(texts, 1), model.guide(texts, 1)) is same
+
+
+def test_paraphrases_go_to_the_guide_in_the_order_given(paired_bin: Path) -> None:
+    seen = {}
+    for spec in ("original,bt", "bt,original"):
+        model, criterion, dataset, _ = parts(paired_bin, *GUIDED, "--views", f"paraphrase:{spec}")
+        inputs = criterion.view_inputs(items(dataset, 4)["views"])
+        seen[spec] = [[row[row.ne(1)].tolist() for row in inputs[name]] for name in ("views", "guided")]
+        del model
+    original, bt = seen["original,bt"]
+    assert seen["bt,original"] == [bt, original]
+    assert [text[1:-1][::-1] for text in original] == [text[1:-1] for text in bt]
+
+
+def test_training_starts_from_what_was_loaded(data_bin: Path, tmp_path: Path) -> None:
+    """The guide is what --finetune-from-model brought, not what the model was initialised with; a resumed one is kept."""
+    trainer, _, _ = train(data_bin, updates=0)
+    model = trainer.get_model()
+    with torch.no_grad():
+        for parameter in model.encoder.sentence_encoder.parameters():
+            parameter.add_(0.5)
+    assert not torch.equal(model.guide.encoder.embed_tokens.weight, model.encoder.sentence_encoder.embed_tokens.weight)
+    dataset = trainer.task.dataset("train")
+    started = model.encoder.sentence_encoder.embed_tokens.weight.detach().clone()
+    for update in range(3):
+        trainer.train_step([dataset.collater([dataset[8 * update + k] for k in range(8)])])
+    assert torch.equal(model.guide.encoder.embed_tokens.weight, started)
+    block = model.encoder.sentence_encoder.layers[0].fc1.weight
+    assert not torch.equal(model.guide.encoder.layers[0].fc1.weight, block)
+
+
+def test_a_checkpoint_without_a_guide_brings_its_encoder(data_bin: Path) -> None:
+    model, _, _, _ = parts(data_bin, *GUIDED)
+    plain = {name: value + 1 for name, value in model.state_dict().items() if not name.startswith("guide.")}
+    model.load_state_dict(plain)
+    assert torch.equal(model.guide.encoder.layers[1].fc2.bias, plain["encoder.sentence_encoder.layers.1.fc2.bias"])
+
+
+def test_a_checkpoint_with_a_guide_starts_other_recipes(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    guided, _, _, _ = parts(data_bin, *GUIDED)
+    plain, _, _, _ = parts(data_bin)
+    with caplog.at_level(logging.WARNING):
+        plain.load_state_dict(guided.state_dict())
+    assert "guide (37 tensors)" in caplog.text
+    assert torch.equal(
+        plain.encoder.sentence_encoder.layers[0].fc1.weight, guided.encoder.sentence_encoder.layers[0].fc1.weight
+    )
+
+
+def test_the_guide_is_saved_once(data_bin: Path, tmp_path: Path) -> None:
+    trainer, _, _ = train(data_bin, updates=1)
+    trainer.consolidate_optimizer()
+    trainer.save_checkpoint(str(tmp_path / "run.pt"), {})
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "run.pt"))
+    copies = [name for name in state["model"] if name.endswith("layers.0.fc1.weight")]
+    assert sorted(copies) == ["encoder.sentence_encoder.layers.0.fc1.weight", "guide.encoder.layers.0.fc1.weight"]
+    assert not any("guide" in str(key) for key in (state.get("criterion") or {}))
+
+
+@pytest.mark.slow
+def test_nt_xent_with_the_same_regulariser_and_frozen_layer(paired_bin: Path) -> None:
+    """The paper's back-translation baseline: NT-Xent, layer 0 frozen, weights held."""
+    flags = (
+        "--criterion",
+        "clear_nt_xent",
+        "--mlm-weight",
+        "0",
+        "--views",
+        "paraphrase:original,bt",
+        "--frozen-layers",
+        "1",
+    )
+    trainer, before, after = train(paired_bin, *flags, "--regularizer-weight", "0.1", updates=3)
+    assert torch.equal(
+        before["encoder.sentence_encoder.embed_tokens.weight"], after["encoder.sentence_encoder.embed_tokens.weight"]
+    )
+    log = trainer.train_step([items(trainer.task.dataset("train"))])
+    assert float(log["squared_distance"]) > 0
+    assert distance(before, after) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--key-encoder", "momentum"), "this criterion's is frozen"),
+        (("--guide-layers", "3"), "layers from 0 (embeddings) to 2"),
+        (("--guide-layers", "2-1"), "--guide-layers 2-1"),
+        (("--guide-layers", "upper"), "--guide-layers upper"),
+        (("--frozen-layers", "4"), "give 0 to 3"),
+        (("--regularizer-weight", "-1"), "--regularizer-weight -1.0"),
+        (("--views", "paraphrase:original"), "name two or more"),
+        (("--views", "paraphrase:original,de"), "paraphrase/de/train does not exist"),
+        (("--hard-negatives", "x"), "only --criterion clear_nt_xent"),
+    ],
+)
+def test_mistakes_are_one_line(
+    flags: tuple[str, ...], message: str, data_bin: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        build(data_bin, *GUIDED, *flags)
+    assert stop.value.code == 2
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(lines) == 1
+    assert message in lines[0]
+
+
+def test_some_layers_only(data_bin: Path) -> None:
+    model, _, dataset, _ = parts(data_bin, *GUIDED, "--guide-layers", "0,2")
+    texts = items(dataset)["views"]["tokens"][:5]
+    everything = layers_by_hand(model, texts, "max")
+    assert torch.allclose(model.guide(texts, 1), everything[:, [0, 2]], atol=1e-5)
