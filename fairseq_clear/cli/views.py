@@ -7,23 +7,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_clear.cli.console import TOKENIZER_HELP, choose_tokenizer, quiet_logs
+from fairseq_clear.data.document_index import BOUNDARIES
+from fairseq_clear.data.span_views import SHORT_DOCUMENTS
 from fairseq_clear.data.tokenizer import Tokenizer, WhitespaceTokenizer
 from fairseq_clear.errors import UserError
 
 if TYPE_CHECKING:
     from fairseq_clear.data.dataset import ViewMaker
     from fairseq_clear.data.inspection import ViewPrinter, ViewTotals
+    from fairseq_clear.data.pairs import RawInstance
     from fairseq_clear.tasks.clear_lm import ClearLMTask
 
 DESCRIPTION = """\
 Print texts and the views that training would draw of them: the same --seed, --epoch, flags and index give the views of
 fairseq-train --task clear_lm, whatever its batches and workers. What was deleted is bracketed in the text; what moved or
-was substituted is marked in the view. The last line sums up what is shown."""
+was substituted is marked in the view; for views of documents, bars show where in its document each span lies. The last line
+sums up what is shown."""
 
 EPILOG = """\
 examples:
   fairseq-clear views --data-bin data-bin --augment del-span+reorder
   fairseq-clear views --data-bin data-bin --augment subs:ratio=0.3+del-word/del-word --count 3 --epoch 2
+  fairseq-clear views --data-bin data-bin --views span:strategy=adjacent --count 1
   fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was better than the book.'"""
 
 
@@ -41,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--augment", default="none", metavar="SPEC",
         help="what is done to each view, such as subs:ratio=0.3+del-span:spans=5,ratio=0.05 (default: %(default)s)",
     )  # fmt: skip
-    recipe.add_argument("--synonyms", metavar="FILE", help="table for subs (default: synonyms.npz in the data folder)")
+    recipe.add_argument(
+        "--synonyms", metavar="FILE", help="table for subs and eda (default: synonyms.npz in the data folder)"
+    )
     recipe.add_argument("--seed", type=int, default=1, metavar="N", help="of the run (default: %(default)s)")
     recipe.add_argument("--epoch", type=int, default=1, metavar="N", help="from 1; each has views of its own (1)")
     recipe.add_argument(
@@ -51,11 +58,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     recipe.add_argument(
         "--tokens-per-sample", type=int, default=512, metavar="N", help="greatest length (default: %(default)s)"
     )
+    recipe.add_argument(
+        "--document-boundary", choices=BOUNDARIES, default="blank",
+        help="what parts documents, for views of documents (default: %(default)s)",
+    )  # fmt: skip
+    recipe.add_argument(
+        "--short-documents", choices=SHORT_DOCUMENTS, default="clip",
+        help="what becomes of documents too short for --views span (default: %(default)s)",
+    )  # fmt: skip
     which = parser.add_argument_group("which texts")
     which.add_argument("--split", default="train", help="of the data folder (default: %(default)s)")
     which.add_argument(
-        "--text", nargs="+", metavar="TEXT", help="these sentences instead, as if they were the data (index 0, 1, ...)"
-    )
+        "--text", nargs="+", metavar="TEXT",
+        help="these sentences instead, as if they were the data (index 0, 1, ...), for views of documents the lines of one",
+    )  # fmt: skip
     which.add_argument("--count", type=int, default=5, metavar="N", help="how many (default: %(default)s)")
     place = which.add_mutually_exclusive_group()
     place.add_argument("--start", type=int, default=0, metavar="N", help="index of the first (default: %(default)s)")
@@ -108,6 +124,8 @@ def _build_task(args: argparse.Namespace, folders: list[Path]) -> "ClearLMTask":
         views=args.views,
         augment=args.augment,
         synonyms=args.synonyms,
+        document_boundary=args.document_boundary,
+        short_documents=args.short_documents,
         sample_break_mode=args.sample_break_mode,
         tokens_per_sample=args.tokens_per_sample,
         seed=args.seed,
@@ -124,12 +142,16 @@ def _typed_texts(args: argparse.Namespace, task: "ClearLMTask", tokenizer: Token
     import torch
     from fairseq.data import ListDataset
 
+    from fairseq_clear.data.documents import Documents, Lines
     from fairseq_clear.data.sentences import SentenceDataset
+    from fairseq_clear.data.views import find_view_source
     from fairseq_clear.models.encoding import read_tokens
 
     known = task.dictionary
     # without <s>, which the data set puts in front, as in a data folder
     lines = [torch.tensor(read_tokens(known, tokenizer, text)[1:]) for text in args.text]
+    if find_view_source(args.views)[0].needs_documents:
+        return Documents([Lines(lines)], known.bos(), known.eos(), boundary=args.document_boundary, name="--text")
     dataset = ListDataset(lines, [len(line) for line in lines])
     texts = SentenceDataset(dataset, known.bos(), known.eos(), args.tokens_per_sample, name="--text")
     if not len(texts):
@@ -154,6 +176,8 @@ def _print_item(index: int, epoch: int, maker: "ViewMaker", printer: "ViewPrinte
     delete = printer.symbols.index("<del>")
     for number, (pair, views) in enumerate(traced, 1):
         print(f"\n#{index}" + (f", pair {number} of {len(traced)}" if len(traced) > 1 else ""))
+        if pair.document >= 0:
+            _print_spans(pair, maker)
         for role, (text, view) in enumerate(zip((pair.anchor, *pair.positives), views, strict=True), 1):
             may_substitute = maker.augment.needs_synonyms
             marked = mark_view(
@@ -163,6 +187,19 @@ def _print_item(index: int, epoch: int, maker: "ViewMaker", printer: "ViewPrinte
             totals.add(marked, shown, view.words, view.substituted)
             print(f"  text {role}  {printer.text_line(marked)}")
             print(f"  view {role}  {printer.view_line(marked, shown)}")
+
+
+def _print_spans(pair: "RawInstance", maker: "ViewMaker") -> None:
+    from fairseq_clear.data.inspection import draw_span
+    from fairseq_clear.data.span_sampling import kind_of
+
+    source: Any = maker.source
+    documents, number = source.documents, pair.document
+    length = int(documents.lengths[number])
+    print(f"  document {number + 1} (line {documents.first_line(number)}), {length} tokens")
+    anchor = pair.spans[0]
+    for role, span in enumerate(pair.spans, 1):
+        print(f"  span {role}  {draw_span(span, length)} " + ("anchor" if role == 1 else kind_of(anchor, span)))
 
 
 def _wants_colour(choice: str) -> bool:

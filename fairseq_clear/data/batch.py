@@ -27,6 +27,7 @@ class Instance:
         negative_identities: hash of each one's source text.
         draw: a number in [0, 1) of this instance and epoch, for a choice that the model makes.
         fell_back: texts that were missing, the original standing in.
+        anchor_target: (L,) what a masked anchor hides, padding where nothing is predicted; None where it is not masked.
     """
 
     anchor: Tokens
@@ -39,6 +40,7 @@ class Instance:
     negative_identities: Sequence[int] = ()
     draw: float = 0.0
     fell_back: int = 0
+    anchor_target: Tokens | None = None
 
 
 @dataclass
@@ -82,6 +84,7 @@ def collate(examples: Sequence[Example], padding: int, *, is_empty: bool = False
         * ``tokens``: (N + N * P + N * H, L), the N anchors, then the P positives of each anchor in turn, then likewise the H
           hard negatives, of which most recipes have none;
         * ``identity``: (N,) int64, ``negative_identity``: (N * H,) int64, ``draw``: (N,) float64 (never halved);
+        * ``target``: (N, L), what masked anchors hide, padding elsewhere; absent where anchors are not masked;
         * ``fell_back``: texts that the original stood in for;
         * ``view_length``, ``text_length``: token totals of views and of the texts they were made of;
         * ``words``, ``substituted``: totals.
@@ -114,8 +117,10 @@ def _collate_views(instances: Sequence[Instance], padding: int) -> dict[str, Any
     rows += [positive for instance in instances for positive in instance.positives]
     rows += [negative for instance in instances for negative in instance.negatives]
     negative_identities = [identity for instance in instances for identity in instance.negative_identities]
+    tokens = pad_rows(rows, padding)
     return {
-        "tokens": pad_rows(rows, padding),
+        "tokens": tokens,
+        **_anchor_targets(instances, tokens.shape[1], padding),
         "identity": torch.tensor([instance.identity for instance in instances], dtype=torch.int64),
         "negative_identity": torch.tensor(negative_identities, dtype=torch.int64),
         "draw": torch.tensor([instance.draw for instance in instances], dtype=torch.float64),
@@ -125,3 +130,13 @@ def _collate_views(instances: Sequence[Instance], padding: int) -> dict[str, Any
         "words": sum(instance.words for instance in instances),
         "substituted": sum(instance.substituted for instance in instances),
     }
+
+
+def _anchor_targets(instances: Sequence[Instance], width: int, padding: int) -> dict[str, Tensor]:
+    targets = [instance.anchor_target for instance in instances if instance.anchor_target is not None]
+    if not targets:
+        return {}
+    padded = torch.full((len(targets), width), padding, dtype=torch.int64)
+    for row, target in zip(padded, targets, strict=True):
+        row[: len(target)] = torch.from_numpy(target)
+    return {"target": padded}

@@ -8,6 +8,7 @@ from fairseq.data import FairseqDataset, data_utils
 
 from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.augmentations.chain import Augmented, Chain
+from fairseq_clear.data.anchor_masking import AnchorMasks
 from fairseq_clear.data.batch import Example, Instance, collate
 from fairseq_clear.data.seeding import content_hash, rng_for
 from fairseq_clear.data.views import RawInstance, ViewSource
@@ -31,14 +32,22 @@ class ViewMaker:
 
     def __call__(self, index: int, epoch: int) -> list[Instance]:
         """The instances of item ``index`` in this epoch."""
+        return [instance for _, instance in self.pairs(index, epoch)]
+
+    def pairs(self, index: int, epoch: int) -> list[tuple[RawInstance, Instance]]:
+        """The same, each with the texts that it was made of."""
         rng = rng_for(self.seed, epoch, index, 0)
         traced = self._trace(self.source(index, rng), index, epoch)
         # drawn after the source's own draws, so that they are what they were
-        return [self._instance(pair, views, rng.random()) for pair, views in traced]
+        return [(pair, self._instance(pair, views, rng.random())) for pair, views in traced]
+
+    def texts(self, index: int, epoch: int) -> list[RawInstance]:
+        """The texts alone."""
+        return self.source(index, rng_for(self.seed, epoch, index, 0))
 
     def trace(self, index: int, epoch: int) -> list[tuple[RawInstance, list[Augmented]]]:
         """The texts of each instance of item ``index`` and their views, the anchor's first, before ``cut``."""
-        return self._trace(self.source(index, rng_for(self.seed, epoch, index, 0)), index, epoch)
+        return self._trace(self.texts(index, epoch), index, epoch)
 
     def _trace(self, raw: list[RawInstance], index: int, epoch: int) -> list[tuple[RawInstance, list[Augmented]]]:
         view = 0
@@ -88,6 +97,8 @@ class ClearDataset(FairseqDataset):
         views: makes the pairs; None without a contrastive term.
         order: (items,) random numbers; batches are of similar length and otherwise in this order, as masked_lm's.
         bos, eos, padding: their indices.
+        anchors: what masks the anchors of ``views``, in place of ``sources`` and ``targets``.
+        contrastive: whether the views themselves are needed; without, ``views`` makes the anchors alone.
     """
 
     def __init__(
@@ -101,27 +112,46 @@ class ClearDataset(FairseqDataset):
         bos: int,
         eos: int,
         padding: int,
+        anchors: AnchorMasks | None = None,
+        contrastive: bool = True,
     ) -> None:
         super().__init__()
-        self.items, self.sources, self.targets, self.views = items, sources, targets, views
+        self.items, self.sources, self.targets = items, sources, targets
+        self.texts, self.views, self.anchors = views, views if contrastive else None, anchors
         self.order, self.padding = order, padding
         self.blank = np.array([bos, eos], dtype=np.int64)
         self.epoch = 1
         lengths = [np.asarray(source.sizes, dtype=np.int64) for source in sources]
-        if views is not None:
+        if views is not None and contrastive:
             lengths += list(views.longest().T)
+        if views is not None and anchors is not None:
+            whole = np.minimum(views.source.text_lengths, views.max_tokens)
+            each = whole[:, :: whole.shape[1] // anchors.anchors]  # (items, A)
+            lengths += [*each.T] * (anchors.rows // anchors.anchors)
         self.sizes = np.max(lengths, axis=0)
         # fairseq's nested data sets count the longest part; the memory that --max-tokens bounds is that of all parts.
         self.totals = np.sum(lengths, axis=0)
 
     def __getitem__(self, index: int) -> Example:
         index = int(index)
+        if self.anchors is not None:
+            return self._with_masked_anchors(self.anchors, index)
         return Example(
             index,
             [source[index].numpy() for source in self.sources],
             [target[index].numpy() for target in self.targets],
             self.views(index, self.epoch) if self.views is not None else (),
         )
+
+    def _with_masked_anchors(self, masks: AnchorMasks, index: int) -> Example:
+        assert self.texts is not None
+        if self.views is None:
+            return Example(index, *masks.texts(self.texts.texts(index, self.epoch), index, self.epoch))
+        pairs = self.views.pairs(index, self.epoch)
+        instances = [instance for _, instance in pairs]
+        if masks.joint:
+            return Example(index, instances=masks.views(instances, index, self.epoch))
+        return Example(index, *masks.texts([raw for raw, _ in pairs], index, self.epoch), instances)
 
     def __len__(self) -> int:
         return self.items
@@ -140,8 +170,11 @@ class ClearDataset(FairseqDataset):
         positives = [self.blank] * (source.positives if source is not None else 0)
         negatives = [self.blank] * getattr(source, "negatives", 0)
         stand_in = Instance(self.blank, positives, 0, 0, negatives=negatives, negative_identities=[0] * len(negatives))
+        if self.anchors is not None and self.anchors.joint:
+            stand_in.anchor_target = nothing_masked
         instances = [stand_in] if positives else []
-        return Example(0, [self.blank for _ in self.sources], [nothing_masked for _ in self.targets], instances)
+        rows = len(self.sources) if self.anchors is None else self.anchors.rows
+        return Example(0, [self.blank] * rows, [nothing_masked] * rows, instances)
 
     def num_tokens(self, index: int) -> int:
         """Tokens of all parts of an item, an upper bound over epochs."""

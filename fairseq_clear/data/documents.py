@@ -179,6 +179,23 @@ class Documents:
         head = part.tokens[start : start + min(length + int(self.line_counts[index]), IDENTITY_TOKENS)]
         return content_hash(np.append(head.astype(np.int64), length))
 
+    def line_span_lengths(self, lines: int) -> Tokens:
+        """Tokens of each span of so many lines, into which documents are cut from their beginning: all spans of the first
+        document, then those of the next; lines left over at the end of one are in none.
+        """
+        found = []
+        for part, bounds in zip(self.parts, self.bounds, strict=True):
+            spans = (bounds[:, 1] - bounds[:, 0]) // lines  # (D,)
+            within = np.arange(int(spans.sum())) - np.repeat(np.cumsum(spans) - spans, spans)
+            first = np.repeat(bounds[:, 0], spans) + lines * within
+            found.append(_tokens_between(part, np.stack([first, first + lines], axis=1)))
+        return np.concatenate(found)
+
+    def position(self, index: int, line: int) -> int:
+        """How many tokens of a document stand before its line ``line``."""
+        part, first = self._locate(index)
+        return int(part.starts(first + line) - part.starts(first)) - line
+
     def first_line(self, index: int) -> int:
         """The number, from 1, of the document's first line in its file."""
         return self._locate(index)[1] + 1

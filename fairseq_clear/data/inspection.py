@@ -10,7 +10,7 @@ from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.data.marking import Bools, MarkedView, Words
 from fairseq_clear.data.tokenizer import SILENT_SYMBOLS, VISIBLE_SYMBOLS, Tokenizer
 
-__all__ = ["ViewPrinter", "ViewTotals"]
+__all__ = ["ViewPrinter", "ViewTotals", "draw_span"]
 
 # ANSI: struck red, red, green, cyan, yellow
 _COLOURS = {
@@ -21,6 +21,15 @@ _COLOURS = {
     "substituted": "\033[33m",
 }
 _RESET = "\033[0m"
+
+
+def draw_span(span: tuple[int, int], length: int, width: int = 60) -> str:
+    """Where a span lies in a document of ``length`` tokens: ``[....====....]``, at least one ``=``, and its positions."""
+    width = min(width, length)
+    first = span[0] * width // length
+    last = max(-(-span[1] * width // length), first + 1)
+    bar = "." * first + "=" * (last - first) + "." * (width - last)
+    return f"[{bar}] {span[0]}-{span[1]}"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from fairseq_clear.augmentations.base import Tokens
 
@@ -47,8 +48,9 @@ class ViewSource(Protocol):
     positives: int
     """Number of positives for each anchor."""
 
-    text_lengths: Tokens
-    """(items, texts) greatest lengths of the texts of an item, whatever the epoch."""
+    @property
+    def text_lengths(self) -> npt.NDArray[np.integer[Any]]:
+        """(items, texts) greatest lengths of the texts of an item, whatever the epoch."""
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
         """The pairs of item ``index``; every random draw comes from ``rng``."""

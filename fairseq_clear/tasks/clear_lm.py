@@ -5,9 +5,8 @@ import os
 from typing import Any
 
 import numpy as np
-import torch
 from fairseq import utils
-from fairseq.data import Dictionary, MaskTokensDataset, data_utils
+from fairseq.data import Dictionary, data_utils
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMTask
@@ -16,20 +15,18 @@ from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.chain import Chain, build_augmentation
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.data.dataset import ClearDataset, ViewMaker
+from fairseq_clear.data.documents import Documents, documents_of
 from fairseq_clear.data.paraphrase_views import WithHardNegatives, aligned_sentences
 from fairseq_clear.data.sentences import SentenceDataset
 from fairseq_clear.data.synonyms import hash_file, load_synonyms
-from fairseq_clear.data.tokenizer import load_tokenizer
-from fairseq_clear.data.views import build_view_source
+from fairseq_clear.data.views import build_view_source, find_view_source
 from fairseq_clear.errors import UserError, exit_on_user_error
 from fairseq_clear.tasks.config import ClearLMConfig
+from fairseq_clear.tasks.masking import Masks
 from fairseq_clear.tasks.sts_validation import StsValidation
 from fairseq_clear.tasks.watch import Watch
 
 logger = logging.getLogger(__name__)
-
-# Added to --seed for the masks of the second copy: masked_lm's own masks stay those of the first.
-COPY_SEED = 7_919
 
 
 @register_task("clear_lm", dataclass=ClearLMConfig)
@@ -42,11 +39,12 @@ class ClearLMTask(MaskedLMTask):
         super().__init__(cfg, dictionary)
         self.del_idx = self.dictionary.add_symbol("<del>")
         # masked_lm's needs, until a criterion says otherwise.
-        self.needs_mlm, self.needs_views = True, False
+        self.needs_mlm, self.needs_views, self.anchor_mlm = True, False, "separate"
         self.model: Any = None
         self.watch = Watch()
         if cfg.mlm_copies < 1:
             raise UserError(f"--mlm-copies {cfg.mlm_copies}: give 1, or 2 for the Double MLM baseline")
+        self.masks = Masks(cfg, self.dictionary, mask=self.mask_idx, delete=self.del_idx)
         self.chain = self._build_chain()
         self.sts = StsValidation(cfg.eval_sts, utils.split_paths(cfg.data)[0]) if cfg.eval_sts else None
 
@@ -92,6 +90,7 @@ class ClearLMTask(MaskedLMTask):
         criterion = super().build_criterion(cfg, from_checkpoint)
         self.needs_mlm = getattr(criterion, "needs_mlm", True)
         self.needs_views = getattr(criterion, "needs_views", False)
+        self.anchor_mlm = getattr(criterion, "anchor_mlm", "separate")
         if self.model is not None and hasattr(self.model, "freeze_unused"):
             self.model.freeze_unused(mlm=self.needs_mlm, views=self.needs_views)
             if hasattr(criterion, "prepare_model"):
@@ -102,12 +101,23 @@ class ClearLMTask(MaskedLMTask):
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Load a split: its masked texts, their views, or both."""
         texts = self.load_texts(split, epoch, combine)
-        sources, targets = self._mask(texts) if self.needs_mlm else ([], [])
-        views = self.build_view_maker(texts) if self.needs_views else None
+        of_documents = isinstance(texts, Documents)
+        views = self.build_view_maker(texts) if self.needs_views or of_documents else None
+        source: Any = views.source if views is not None else None
+        items = len(texts) if source is None else len(source.text_lengths)
+        sources: list[Any] = []
+        targets: list[Any] = []
+        anchors = None
+        if self.needs_mlm and views is not None and hasattr(source, "anchors"):
+            joint = self.needs_views and self.anchor_mlm == "joint"
+            anchors = self.masks.anchors(views, joint=joint)
+        elif self.needs_mlm:
+            # neighbours have texts of their own
+            sources, targets = self.masks.texts(source.texts if of_documents else texts)
         with data_utils.numpy_seed(self.cfg.seed):
-            order = np.random.permutation(len(texts))  # noqa: NPY002  (masked_lm's own order)
+            order = np.random.permutation(items)  # noqa: NPY002  (masked_lm's own order)
         self.datasets[split] = ClearDataset(
-            len(texts),
+            items,
             sources,
             targets,
             views,
@@ -115,6 +125,8 @@ class ClearLMTask(MaskedLMTask):
             bos=self.dictionary.bos(),
             eos=self.dictionary.eos(),
             padding=self.dictionary.pad(),
+            anchors=anchors,
+            contrastive=self.needs_views,
         )
 
     def build_view_maker(self, texts: Any) -> ViewMaker:
@@ -126,7 +138,12 @@ class ClearLMTask(MaskedLMTask):
         def aligned(name: str) -> Any:
             return aligned_sentences(texts, name, load, flag="--views paraphrase")
 
-        source = build_view_source(self.cfg.views, texts, aligned=aligned)
+        if self.cfg.hard_negatives and isinstance(texts, Documents):
+            raise UserError(
+                "--hard-negatives: goes with views of sentences, such as same and paraphrase, not of documents"
+            )
+        settings = {name: getattr(self.cfg, name) for name in find_view_source(self.cfg.views)[0].settings}
+        source = build_view_source(self.cfg.views, texts, aligned=aligned, settings=settings)
         if self.cfg.hard_negatives:
             negatives = aligned_sentences(texts, self.cfg.hard_negatives, load, flag="--hard-negatives")
             source = WithHardNegatives(source, negatives, texts)
@@ -138,9 +155,10 @@ class ClearLMTask(MaskedLMTask):
         return super().get_batch_iterator(*args, **kwargs)
 
     def load_texts(self, split: str, epoch: int = 1, combine: bool = False) -> Any:
-        """The texts of a split, before masks and views."""
+        """The texts of a split, before masks and views; its documents, where ``--views`` are of documents."""
+        needs_documents = find_view_source(self.cfg.views)[0].needs_documents
         try:
-            if self.cfg.sample_break_mode != "eos":
+            if self.cfg.sample_break_mode != "eos" and not needs_documents:
                 return super()._load_dataset_split(split, epoch, combine)
             paths = utils.split_paths(self.cfg.data)
             path = os.path.join(paths[(epoch - 1) % len(paths)], split)
@@ -149,6 +167,9 @@ class ClearLMTask(MaskedLMTask):
                 raise FileNotFoundError(f"Dataset not found: {split} ({path})")
         except FileNotFoundError as error:
             raise UserError(f"{error}: make it with fairseq-clear prepare, or name another split or folder") from error
+        if needs_documents:
+            boundary, known = str(self.cfg.document_boundary), self.dictionary
+            return documents_of(lines, known.bos(), known.eos(), boundary=boundary, name=f"{path} ({split})")
         texts = SentenceDataset(
             lines,
             self.dictionary.bos(),
@@ -160,43 +181,6 @@ class ClearLMTask(MaskedLMTask):
         if len(texts) == 0:
             raise UserError(f"{path}: {split} holds no sentence, only blank lines")
         return texts
-
-    def _mask(self, texts: Any) -> tuple[list[Any], list[Any]]:
-        """Masked copies and targets by the stock data set. Its LRU wrapper is left out: that ignores the epoch in its key,
-        so that a text seen last in one epoch and first in the next would keep its masks, unless the run was resumed.
-        """
-        pairs = [
-            [self._masked(texts, self.cfg.seed + copy * COPY_SEED, targets) for targets in (False, True)]
-            for copy in range(self.cfg.mlm_copies)
-        ]
-        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-
-    def _masked(self, texts: Any, seed: int, return_masked_tokens: bool) -> MaskTokensDataset:
-        cfg = self.cfg
-        return MaskTokensDataset(
-            texts,
-            self.source_dictionary,
-            pad_idx=self.source_dictionary.pad(),
-            mask_idx=self.mask_idx,
-            return_masked_tokens=return_masked_tokens,
-            seed=seed,
-            mask_prob=cfg.mask_prob,
-            leave_unmasked_prob=cfg.leave_unmasked_prob,
-            random_token_prob=cfg.random_token_prob,
-            freq_weighted_replacement=cfg.freq_weighted_replacement,
-            mask_whole_words=self._word_starts() if cfg.mask_whole_words else None,
-            mask_multiple_length=cfg.mask_multiple_length,
-            mask_stdev=cfg.mask_stdev,
-        )
-
-    def _word_starts(self) -> torch.Tensor:
-        """(vocabulary,) bytes, 1 where a token begins a word; stock masked_lm reads an attribute here that is never set."""
-        tokenizer = load_tokenizer(utils.split_paths(self.cfg.data)[0])
-        symbols = self.dictionary.symbols
-        starts = [
-            index < self.dictionary.nspecial or tokenizer.is_word_start(symbol) for index, symbol in enumerate(symbols)
-        ]
-        return torch.ByteTensor(starts)
 
     def state_dict(self) -> dict[str, Any]:
         """What checkpoints record of the task: by its hash, another vocabulary of the same size is told apart later."""

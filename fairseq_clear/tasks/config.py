@@ -3,7 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Optional
 
+from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks.masked_lm import MaskedLMConfig
+
+from fairseq_clear.data.document_index import BOUNDARIES
+from fairseq_clear.data.span_views import SAME_DOCUMENT_NEGATIVES, SHORT_DOCUMENTS
 
 __all__ = ["ClearLMConfig"]
 
@@ -19,7 +23,26 @@ class ClearLMConfig(MaskedLMConfig):
         default="same",
         metadata={
             "help": "which texts form a positive pair, as name:knob=value,...; same: the text, twice; "
-            "paraphrase:original,de: the text and its line in DATA/paraphrase/de"
+            "paraphrase:original,de: the text and its line in DATA/paraphrase/de; neighbor: adjacent sentences of a document; "
+            "span:anchors=2,positives=2,min=32,max=512,strategy=any|adjacent|subsumed|overlapping: spans of a document "
+            "(DeCLUTR). The last two read whole documents whatever --sample-break-mode"
+        },
+    )
+    document_boundary: ChoiceEnum(BOUNDARIES) = field(  # type: ignore[valid-type]
+        default="blank",
+        metadata={"help": "what parts documents, for views of documents: blank lines, or each line is one"},
+    )
+    short_documents: ChoiceEnum(SHORT_DOCUMENTS) = field(  # type: ignore[valid-type]
+        default="clip",
+        metadata={
+            "help": "documents too short for the spans of --views span, which need (2 * anchors - 1) * max tokens: clip scales "
+            "min and max to what the document allows, skip leaves it out, error names the first"
+        },
+    )
+    same_document_negatives: ChoiceEnum(SAME_DOCUMENT_NEGATIVES) = field(  # type: ignore[valid-type]
+        default="include",
+        metadata={
+            "help": "whether spans of one document are negatives of each other, for --views span (DeCLUTR: include)"
         },
     )
     hard_negatives: Optional[str] = field(  # noqa: UP045
@@ -32,7 +55,7 @@ class ClearLMConfig(MaskedLMConfig):
     augment: str = field(
         default="none",
         metadata={
-            "help": "what is done to each view: none, del-word, del-span, reorder, subs, with knobs as in "
+            "help": "what is done to each view: none, del-word, del-span, reorder, subs, slice, eda, with knobs as in "
             "'subs:ratio=0.3+del-span:spans=5,ratio=0.05'; a+b is a then b, a/b one of them at random per view. "
             "On the hydra command line: 'task.augment=\"del-span:spans=5,ratio=0.05\"'"
         },
@@ -40,7 +63,7 @@ class ClearLMConfig(MaskedLMConfig):
     synonyms: Optional[str] = field(  # noqa: UP045  (fairseq makes no flag of "str | None")
         default=None,
         metadata={
-            "help": "synonym table for subs (default: synonyms.npz in the data folder; make it with fairseq-clear synonyms)"
+            "help": "synonym table for subs and eda (default: synonyms.npz in the data folder; fairseq-clear synonyms makes it)"
         },
     )
     mlm_copies: int = field(

@@ -172,9 +172,9 @@ def test_the_stand_in_has_the_shape_of_a_batch(data_bin: Path) -> None:
 
 def test_word_masks_cover_words(data_bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fairseq_clear.data.tokenizer import WhitespaceTokenizer
-    from fairseq_clear.tasks import clear_lm
+    from fairseq_clear.tasks import masking
 
-    monkeypatch.setattr(clear_lm, "load_tokenizer", lambda folder: WhitespaceTokenizer())
+    monkeypatch.setattr(masking, "load_tokenizer", lambda folder: WhitespaceTokenizer())
     _, dataset = build(data_bin, "--mask-whole-words")
     assert dataset[0].targets[0].shape == dataset[0].sources[0].shape
 

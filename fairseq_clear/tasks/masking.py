@@ -1,0 +1,80 @@
+"""Masked copies of texts for the clear_lm task, all by fairseq's own data set."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from fairseq import utils
+from fairseq.data import Dictionary, MaskTokensDataset
+
+from fairseq_clear.data.anchor_masking import AnchorMasks, Masker
+from fairseq_clear.data.dataset import ViewMaker
+from fairseq_clear.data.tokenizer import load_tokenizer
+from fairseq_clear.tasks.config import ClearLMConfig
+
+__all__ = ["Masks"]
+
+# Added to --seed for the masks of the second copy: masked_lm's own masks stay those of the first.
+COPY_SEED = 7_919
+
+
+class Masks:
+    """Makes what the masked language model reads.
+
+    Args:
+        cfg: the task's settings.
+        dictionary: with ``<mask>`` and ``<del>``.
+        mask, delete: their ids.
+    """
+
+    def __init__(self, cfg: ClearLMConfig, dictionary: Dictionary, *, mask: int, delete: int) -> None:
+        self.cfg, self.dictionary, self.mask, self.delete = cfg, dictionary, mask, delete
+
+    def texts(self, texts: Any) -> tuple[list[Any], list[Any]]:
+        """Masked copies and targets by the stock data set. Its LRU wrapper is left out: that ignores the epoch in its key,
+        so that a text seen last in one epoch and first in the next would keep its masks, unless the run was resumed.
+        """
+        pairs = [
+            [self._masked(texts, targets, seed=self._seed(copy)) for targets in (False, True)]
+            for copy in range(self.cfg.mlm_copies)
+        ]
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+    def anchors(self, views: ViewMaker, *, joint: bool) -> AnchorMasks:
+        """What masks the anchors of documents; ``joint`` masks those that are embedded."""
+        source: Any = views.source
+        maskers = [
+            Masker(partial(self._masked, seed=self._seed(copy)), (self.mask, self.delete), self.dictionary.pad())
+            for copy in range(1 if joint else self.cfg.mlm_copies)
+        ]
+        return AnchorMasks(maskers, source.anchors, views.cut, joint=joint)
+
+    def _seed(self, copy: int) -> int:
+        return int(self.cfg.seed) + copy * COPY_SEED
+
+    def _masked(self, texts: Any, return_masked_tokens: bool, *, seed: int) -> MaskTokensDataset:
+        cfg = self.cfg
+        return MaskTokensDataset(
+            texts,
+            self.dictionary,
+            pad_idx=self.dictionary.pad(),
+            mask_idx=self.mask,
+            return_masked_tokens=return_masked_tokens,
+            seed=seed,
+            mask_prob=cfg.mask_prob,
+            leave_unmasked_prob=cfg.leave_unmasked_prob,
+            random_token_prob=cfg.random_token_prob,
+            freq_weighted_replacement=cfg.freq_weighted_replacement,
+            mask_whole_words=self._word_starts() if cfg.mask_whole_words else None,
+            mask_multiple_length=cfg.mask_multiple_length,
+            mask_stdev=cfg.mask_stdev,
+        )
+
+    def _word_starts(self) -> torch.Tensor:
+        """(vocabulary,) bytes, 1 where a token begins a word; stock masked_lm reads an attribute here that is never set."""
+        tokenizer = load_tokenizer(utils.split_paths(self.cfg.data)[0])
+        starts = [
+            index < self.dictionary.nspecial or tokenizer.is_word_start(symbol)
+            for index, symbol in enumerate(self.dictionary.symbols)
+        ]
+        return torch.ByteTensor(starts)
