@@ -26,5 +26,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "fairseq_clear.cli.import_model",
         "turn a Hugging Face folder, or fairseq's roberta archive, into a checkpoint with dict.txt and tokenizer",
     ),
+    "export": (
+        "fairseq_clear.cli.export_model",
+        "write a checkpoint for transformers, sentence-transformers or stock fairseq, and check it",
+    ),
     "plot": ("fairseq_clear.cli.plot", "draw training curves, reports side by side, STS by layer, or pairs on a map"),
 }

@@ -15,7 +15,7 @@ from fairseq_clear.evaluation.checkpoints import LoadedModel
 from fairseq_clear.interop.reading import import_library, quiet_transformers
 from fairseq_clear.models.encoding import encode_texts, evaluating, read_tokens
 
-__all__ = ["POOLINGS", "SAMPLES", "TOLERANCE", "Parity", "compare_hf", "compare_sentence_transformers"]
+__all__ = ["POOLINGS", "SAMPLES", "TOLERANCE", "Parity", "compare_hf", "compare_sentence_transformers", "hf_ids"]
 
 TOLERANCE = 1e-4
 # Poolings that sentence-transformers has too; Hugging Face's hidden states are pooled here, by code of their own.
@@ -35,23 +35,30 @@ SAMPLES = (
 
 @dataclass(frozen=True)
 class Parity:
-    """Largest absolute differences, over all layers, tokens and sample texts; ``against`` says what was compared."""
+    """Largest absolute differences, over all layers, tokens and sample texts.
+
+    Attributes:
+        hidden_states: None where they were not compared.
+        embeddings: of texts.
+        against: what was compared.
+        hint: why they may differ.
+    """
 
     hidden_states: float | None
     embeddings: float
     against: str
+    hint: str = ""
 
     def summary(self) -> str:
         """One line."""
         states = "" if self.hidden_states is None else f"hidden states {self.hidden_states:.1e}, "
         return f"largest difference to {self.against}: {states}embeddings {self.embeddings:.1e}"
 
-    def check(self, hint: str = "") -> "Parity":
-        """Raise UserError above TOLERANCE (or NaN)."""
-        worst = max(self.hidden_states or 0.0, self.embeddings)
-        if not worst <= TOLERANCE or self.hidden_states != self.hidden_states:
-            raise UserError(f"{self.summary()}; above {TOLERANCE:.0e}, so nothing was written{hint}")
-        return self
+    def check(self) -> None:
+        """Raise UserError above TOLERANCE, and for NaN."""
+        differences = [self.embeddings, 0.0 if self.hidden_states is None else self.hidden_states]
+        if not all(difference <= TOLERANCE for difference in differences):
+            raise UserError(f"{self.summary()}; above {TOLERANCE:.0e}, so nothing was written{self.hint}")
 
 
 def compare_hf(
@@ -76,6 +83,7 @@ def compare_hf(
     Raises:
         UserError: the two tokenize a text differently, or transformers cannot load the folder.
     """
+    pooling = pooling if pooling in POOLINGS else "mean"
     positions = longest or int(ours.model.max_positions())
     names = hf_ids(ours.dictionary, tokenizer)
     with quiet_transformers() as transformers:
@@ -102,14 +110,25 @@ def compare_hf(
 
 
 def compare_sentence_transformers(
-    ours: LoadedModel, tokenizer: Tokenizer, folder: Path, pooling: str, texts: Sequence[str] = SAMPLES
+    ours: LoadedModel,
+    tokenizer: Tokenizer,
+    folder: Path,
+    pooling: str,
+    texts: Sequence[str] = SAMPLES,
+    *,
+    normalized: bool = False,
 ) -> Parity:
-    """A checkpoint against a folder as sentence-transformers loads it, from text to embedding."""
+    """A checkpoint against a folder as sentence-transformers loads it, from text to embedding.
+
+    Args:
+        ours, tokenizer, folder, pooling, texts: see compare_hf.
+        normalized: whether the folder scales its vectors to length 1.
+    """
     library = import_library("sentence_transformers")
     with quiet_transformers():
         encoder = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         expected = encoder.encode(list(texts), convert_to_tensor=True, show_progress_bar=False).float().cpu()
-    vectors, _ = encode_texts(ours.model, ours.dictionary, tokenizer, texts, pooling=pooling)
+    vectors, _ = encode_texts(ours.model, ours.dictionary, tokenizer, texts, pooling=pooling, normalize=normalized)
     difference = (torch.from_numpy(vectors) - expected).abs().max().item()
     return Parity(None, difference, f"sentence-transformers {library.__version__}")
 
@@ -145,7 +164,7 @@ def _their_vector(theirs: Any, row: list[int], names: list[int], pooling: str) -
     with torch.no_grad():
         states = theirs(input_ids=torch.tensor([[names[index] for index in row]])).last_hidden_state[0]  # (T, D)
     reduced: dict[str, Tensor] = {"cls": states[0], "mean": states.mean(dim=0), "max": states.max(dim=0).values}
-    return reduced[pooling if pooling in reduced else "mean"]
+    return reduced[pooling]
 
 
 def _cut(row: list[int], longest: int) -> list[int]:

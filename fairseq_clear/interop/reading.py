@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import logging
 import pickle
 import re
 import warnings
@@ -102,17 +103,21 @@ def import_library(name: str) -> Any:
 def quiet_transformers() -> Iterator[Any]:
     """The library, without its bars, advice and the warnings of its own code."""
     transformers = import_library("transformers")
-    logging = transformers.utils.logging
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    said = transformers.utils.logging
+    level = said.get_verbosity()
+    said.set_verbosity_error()
+    said.disable_progress_bar()
+    others = logging.getLogger("sentence_transformers")
+    others_level = others.level
+    others.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield transformers
     finally:
-        logging.set_verbosity(level)
-        logging.enable_progress_bar()
+        said.set_verbosity(level)
+        said.enable_progress_bar()
+        others.setLevel(others_level)
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -166,6 +166,24 @@ def to_hf(weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, siz
     return {name: value.contiguous().clone() for name, value in theirs.items()}
 
 
+def head_to_hf(weights: dict[str, Tensor], kind: Kind, rows: Tensor, size: int, *, is_tied: bool) -> dict[str, Tensor]:
+    """The MLM head of fairseq's weights by Hugging Face's names; its embedding only where it is not the encoder's.
+
+    Args:
+        weights: fairseq's.
+        kind: how to name them.
+        rows, size: see to_hf.
+        is_tied: whether the head shares the encoder's embedding.
+    """
+    theirs = {name: weights[our_name].clone() for name, our_name in head_names(kind)}
+    bias = weights["encoder.lm_head.bias"]
+    theirs[kind.head_bias] = torch.zeros(size).index_copy(0, rows, bias)
+    if not is_tied:
+        decoder = weights[HEAD_WEIGHT]
+        theirs[kind.head_weight] = torch.zeros(size, decoder.shape[1]).index_copy(0, rows, decoder)
+    return theirs
+
+
 def _modern(name: str) -> str:
     """BERT's first releases called the weight of a LayerNorm gamma and its bias beta."""
     if name.endswith(".gamma"):

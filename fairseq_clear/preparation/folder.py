@@ -13,7 +13,8 @@ from types import FrameType
 from fairseq_clear.errors import UserError
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-KNOWN_CONTENTS = ("clear.json", "dict.txt")  # what shows that a folder is data of ours, or of fairseq-preprocess
+# What shows that a folder is data of ours, or of fairseq-preprocess, or an export.
+KNOWN_CONTENTS = ("clear.json", "dict.txt", "fairseq_clear.json")
 
 
 @contextmanager

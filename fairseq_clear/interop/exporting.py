@@ -1,0 +1,220 @@
+"""``export``: a checkpoint to Hugging Face, sentence-transformers or stock fairseq, checked against what is written."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_clear.data.tokenizer import Tokenizer
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model
+from fairseq_clear.interop.model_card import model_card
+from fairseq_clear.interop.parity import Parity, compare_hf, compare_sentence_transformers, hf_ids
+from fairseq_clear.interop.pooling import EXPORTED, write_modules
+from fairseq_clear.interop.reading import import_library
+from fairseq_clear.interop.settings import hf_activation
+from fairseq_clear.interop.stock import export_fairseq
+from fairseq_clear.interop.tokenizer_files import write_tokenizer
+from fairseq_clear.interop.weights import HEAD_WEIGHT, KINDS, OFFSET, head_to_hf, to_hf
+from fairseq_clear.models.loading import EMBEDDING, POSITIONS
+from fairseq_clear.modules.pooling import parse_pooling
+from fairseq_clear.preparation.folder import output_folder
+from fairseq_clear.preparation.manifest import versions
+
+__all__ = ["FORMATS", "ExportReport", "export"]
+
+FORMATS = ("hf", "sentence-transformers", "fairseq")
+DELETED = "<del>"
+EXPORT_JSON = "fairseq_clear.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is exported.
+
+    Attributes:
+        model: the checkpoint.
+        tokenizer: of its data folder.
+        data_bin: that folder.
+        pooling: to state.
+        normalized: whether vectors are scaled to length 1.
+    """
+
+    model: LoadedModel
+    tokenizer: Tokenizer
+    data_bin: Path
+    pooling: str
+    normalized: bool
+
+    @property
+    def symbols(self) -> list[str]:
+        """The vocabulary without ``<del>``, which no text holds."""
+        return [symbol for symbol in self.model.dictionary.symbols if symbol != DELETED]
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What was written, and how far it is from the checkpoint."""
+
+    dest: Path
+    parities: list[Parity]
+
+    def lines(self) -> list[str]:
+        """For the screen."""
+        return [*(parity.summary() for parity in self.parities), f"wrote {self.dest}"]
+
+
+def export(
+    checkpoint: Path,
+    data_bin: Path,
+    dest: Path,
+    form: str,
+    tokenizer: Tokenizer,
+    *,
+    pooling: str | None = None,
+    normalized: bool = False,
+    scores: Path | None = None,
+    overwrite: bool = False,
+) -> ExportReport:
+    """Write ``dest``, load it again with the library that it is for, compare; whole or not at all.
+
+    Args:
+        checkpoint: of clear_roberta or roberta.
+        data_bin: folder with its dict.txt.
+        dest: folder to make.
+        form: one of FORMATS.
+        tokenizer: of the data folder.
+        pooling: to state (default: the checkpoint's).
+        normalized: have sentence-transformers scale vectors to length 1.
+        scores: report of an evaluation, for the model card.
+        overwrite: replace ``dest``.
+
+    Raises:
+        UserError: what the other format cannot express, or a difference above 1e-4; nothing is written then.
+    """
+    loaded = load_model(checkpoint, data_bin)
+    chosen = pooling or str(loaded.model.args.pooling)
+    parse_pooling(chosen, loaded.model.args.encoder_layers)
+    job = Job(loaded, tokenizer, data_bin, chosen, normalized)
+    if form == "sentence-transformers" and chosen not in EXPORTED:
+        raise UserError(
+            f"--pooling {chosen}: sentence-transformers pools the last layer alone, by {', '.join(EXPORTED)}; choose one of "
+            "them, or --format hf and pool yourself"
+        )
+    card = model_card(checkpoint, loaded, data_bin, chosen, form, scores)
+    with output_folder(dest, overwrite) as folder:
+        parities = _WRITERS[form](job, folder)
+        for parity in parities:
+            parity.check()
+        (folder / "README.md").write_text(card, encoding="utf-8")
+        content = {"format": form, "parity": [asdict(parity) for parity in parities], "versions": versions()}
+        (folder / EXPORT_JSON).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return ExportReport(dest, parities)
+
+
+def _export_hf(job: Job, folder: Path) -> list[Parity]:
+    _write_hf(job, folder, with_head=True)
+    return [compare_hf(job.model, job.tokenizer, folder, job.pooling)]
+
+
+def _export_sentence_transformers(job: Job, folder: Path) -> list[Parity]:
+    _write_hf(job, folder, with_head=False)
+    model = job.model.model
+    positions = int(model.max_positions())
+    write_modules(folder, job.pooling, model.args.encoder_embed_dim, positions, normalized=job.normalized)
+    compared = compare_sentence_transformers(job.model, job.tokenizer, folder, job.pooling, normalized=job.normalized)
+    return [compare_hf(job.model, job.tokenizer, folder, job.pooling), compared]
+
+
+def _write_hf(job: Job, folder: Path, *, with_head: bool) -> None:
+    """config.json, model.safetensors and the tokenizer."""
+    args = job.model.model.args
+    _check_architecture(args)
+    symbols = job.symbols
+    rows = torch.tensor(hf_ids(job.model.dictionary, job.tokenizer)[: len(symbols)])
+    padding = int(rows[job.model.dictionary.pad()])
+    name = "roberta" if padding == OFFSET - 1 else "bert"
+    kind = KINDS[name]
+    weights = job.model.model.state_dict()
+    weights = {key: _drop_last(key, value, len(symbols)) for key, value in weights.items()}
+    size = int(rows.max()) + 1
+    theirs = to_hf(weights, kind, args.encoder_layers, rows, size)
+    is_tied = torch.equal(weights[HEAD_WEIGHT], weights[EMBEDDING])
+    # RoBERTa's head knows one activation
+    with_head = with_head and (name == "bert" or hf_activation(args.activation_fn) == "gelu")
+    if with_head:
+        theirs = {kind.prefix + key: value for key, value in theirs.items()}
+        theirs |= head_to_hf(weights, kind, rows, size, is_tied=is_tied)
+    config = _config(job, name, padding, size, weights, with_head=with_head, is_tied=is_tied)
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    path = folder / "model.safetensors"
+    import_library("safetensors.torch").save_file(theirs, str(path), {"format": "pt"})
+    path.chmod((folder / "config.json").stat().st_mode)  # safetensors makes files that their owner alone may read
+    write_tokenizer(job.tokenizer, symbols, folder, int(job.model.model.max_positions()))
+
+
+def _config(
+    job: Job, name: str, padding: int, size: int, weights: dict[str, Tensor], *, with_head: bool, is_tied: bool
+) -> dict[str, Any]:
+    args = job.model.model.args
+    ids = hf_ids(job.model.dictionary, job.tokenizer)
+    family = {"bert": "Bert", "roberta": "Roberta"}[name]
+    return {
+        "architectures": [f"{family}ForMaskedLM" if with_head else f"{family}Model"],
+        "model_type": name,
+        "vocab_size": size,
+        "hidden_size": args.encoder_embed_dim,
+        "num_hidden_layers": args.encoder_layers,
+        "num_attention_heads": args.encoder_attention_heads,
+        "intermediate_size": args.encoder_ffn_embed_dim,
+        "hidden_act": hf_activation(args.activation_fn),
+        "hidden_dropout_prob": args.dropout,
+        "attention_probs_dropout_prob": args.attention_dropout,
+        "layer_norm_eps": args.layer_norm_eps,
+        "max_position_embeddings": len(weights[POSITIONS]) - OFFSET + KINDS[name].offset,
+        "type_vocab_size": max(2, args.segments),
+        "position_embedding_type": "absolute",
+        "pad_token_id": padding,
+        "bos_token_id": ids[job.model.dictionary.bos()],
+        "eos_token_id": ids[job.model.dictionary.eos()],
+        "tie_word_embeddings": is_tied,
+    }
+
+
+def _drop_last(name: str, value: Tensor, size: int) -> Tensor:
+    """The rows of the vocabulary without ``<del>``, the last."""
+    is_row = name in (EMBEDDING, HEAD_WEIGHT, "encoder.lm_head.bias")
+    return value[:size] if is_row else value
+
+
+def _check_architecture(args: Any) -> None:
+    """Refuse what neither BERT nor RoBERTa computes."""
+    refused = {
+        "encoder_normalize_before": "normalises before each part",
+        "no_token_positional_embeddings": "has no positions",
+        "attention_window": "attends to a window",
+    }
+    for name, what in refused.items():
+        if getattr(args, name, None):
+            raise UserError(
+                f"--format hf: the checkpoint's encoder {what}, which BERT and RoBERTa do not; export --format fairseq"
+            )
+    if not getattr(args, "layernorm_embedding", True) or not getattr(args, "encoder_learned_pos", True):
+        raise UserError(
+            "--format hf: the checkpoint's embeddings are not those of BERT or RoBERTa; export --format fairseq"
+        )
+
+
+def _export_fairseq(job: Job, folder: Path) -> list[Parity]:
+    return [export_fairseq(job.model, job.symbols, job.data_bin, folder, job.pooling)]
+
+
+_WRITERS: dict[str, Callable[[Job, Path], list[Parity]]] = {
+    "hf": _export_hf,
+    "sentence-transformers": _export_sentence_transformers,
+    "fairseq": _export_fairseq,
+}

@@ -1,0 +1,148 @@
+"""The README.md of an export: what made the encoder, of what, how to use it, how it scores."""
+
+from pathlib import Path
+from typing import Any
+
+from fairseq.checkpoint_utils import load_checkpoint_to_cpu
+from omegaconf import OmegaConf
+
+from fairseq_clear import __version__
+from fairseq_clear.data.tokenizer import CLEAR_JSON, read_clear_json
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.checkpoints import LoadedModel
+from fairseq_clear.interop.reading import read_json
+
+__all__ = ["model_card"]
+
+# What a reader wants to know of a training run, by section of fairseq's configuration.
+RECIPE = {
+    "task": ("_name", "views", "augment", "sample_break_mode", "tokens_per_sample", "mask_prob", "seed"),
+    "criterion": (
+        *("_name", "objective", "temperature", "contrastive_weight", "mlm_weight", "negatives", "queue_size"),
+        *("regularizer", "guide_pooling", "guide_layers", "guide_dropout"),
+    ),
+    "model": ("_name", "key_encoder", "projection_layers", "projection_dim", "dropout", "attention_dropout"),
+    "optimizer": ("_name", "adam_betas", "adam_eps", "weight_decay"),
+    "lr_scheduler": ("_name", "warmup_updates", "total_num_update"),
+    "optimization": ("lr", "max_update", "max_epoch", "update_freq", "clip_norm"),
+    "dataset": ("batch_size", "max_tokens"),
+    "distributed_training": ("distributed_world_size",),
+}
+USE = {
+    "sentence-transformers": "from sentence_transformers import SentenceTransformer\n\n"
+    'vectors = SentenceTransformer("FOLDER").encode(["A film.", "A movie."])',
+    "hf": "from transformers import AutoModel, AutoTokenizer\n\n"
+    'tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), AutoModel.from_pretrained("FOLDER")\n'
+    'states = model(**tokenizer(["A film.", "A movie."], padding=True, return_tensors="pt")).last_hidden_state',
+    "fairseq": "from fairseq.models.roberta import RobertaModel\n\n"
+    'roberta = RobertaModel.from_pretrained("FOLDER", "model.pt", bpe=None)',
+}
+LIBRARIES = {"sentence-transformers": "sentence-transformers", "hf": "transformers", "fairseq": "fairseq"}
+
+
+def model_card(
+    checkpoint: Path, loaded: LoadedModel, data_bin: Path, pooling: str, form: str, scores: Path | None
+) -> str:
+    """The text of the card; only what checkpoint, data folder and report say.
+
+    Args:
+        checkpoint: read again for the settings of its training.
+        loaded: the same, for its sizes.
+        data_bin: its data folder.
+        pooling: stated by the export.
+        form: of the export.
+        scores: a report of ``fairseq-clear sts`` or another evaluation; None for none.
+
+    Raises:
+        UserError: ``scores`` is no such report.
+    """
+    settings = OmegaConf.to_container(load_checkpoint_to_cpu(str(checkpoint))["cfg"], resolve=True, enum_to_str=True)
+    args = loaded.model.args
+    sizes = f"{args.encoder_layers} layers x {args.encoder_embed_dim}, {args.encoder_attention_heads} heads"
+    trained = f"{loaded.updates:,} updates" if loaded.updates else "imported as it is, without further training"
+    parts = [
+        "---",
+        f"library_name: {LIBRARIES[form]}",
+        "pipeline_tag: sentence-similarity",
+        "tags: [sentence-similarity, feature-extraction, fairseq_clear]",
+        "---",
+        "",
+        "# Sentence encoder",
+        "",
+        f"{sizes}, {int(loaded.model.max_positions())} positions; {trained}. Vectors are hidden states under **{pooling}** "
+        "pooling, before any projection head.",
+        "",
+        "```python",
+        USE[form],
+        "```",
+        "",
+        "## Method and recipe",
+        "",
+        *(_recipe(settings) if loaded.updates else ["No training by fairseq_clear."]),
+        "",
+        "## Data",
+        "",
+        *_data(data_bin),
+        "",
+        "## Scores",
+        "",
+        *(_scores(scores) if scores is not None else ["None were given to the export."]),
+        "",
+        f"Written by fairseq_clear {__version__}.",
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def _recipe(settings: Any) -> list[str]:
+    rows = ["| setting | value |", "|---|---|"]
+    for section, names in RECIPE.items():
+        values = settings.get(section) or {}
+        values = values if isinstance(values, dict) else vars(values)
+        for name in names:
+            value = values.get(name)
+            if value is not None and value != "":
+                rows.append(
+                    f"| {section}{'' if name == '_name' else ' ' + name.replace('_', '-')} | `{_text(value)}` |"
+                )
+    return rows
+
+
+def _data(data_bin: Path) -> list[str]:
+    if not (data_bin / CLEAR_JSON).is_file():
+        return ["Not recorded: the data folder has no clear.json."]
+    clear = read_clear_json(data_bin)
+    lines = [f"- vocabulary: SHA-256 `{clear.get('vocabulary_hash', 'unknown')}`"]
+    for name, counts in (clear.get("splits") or {}).items():
+        lines.append(
+            f"- {name}: {counts['sentences']:,} sentences in {counts['documents']:,} documents, {counts['tokens']:,} tokens"
+        )
+    if "content_hash" in clear:
+        lines.append(f"- text: SHA-256 `{clear['content_hash']}`")
+    if "imported" in clear:
+        lines.append(f"- pretrained weights of type {clear['imported'].get('model_type')}, imported")
+    return lines
+
+
+def _scores(path: Path) -> list[str]:
+    report = read_json(path)
+    try:
+        columns = list(report["columns"])
+        rows = [(row["label"], row["encoder"].get("pooling"), row["scores"]) for row in report["rows"]]
+        protocol = "; ".join(f"{name} {_text(value)}" for name, value in report["protocol"].items())
+        title = f"`fairseq-clear {report['command']}`, {protocol}."
+    except (KeyError, TypeError, AttributeError):
+        raise UserError(
+            f"--scores {path}: not a report of fairseq-clear; give what --output of an evaluation wrote"
+        ) from None
+    lines = [title, "", "| " + " | ".join(["encoder", "pooling", *columns]) + " |", "|" + "---|" * (len(columns) + 2)]
+    for label, pooling, scores in rows:
+        cells = [f"{scores[column]:.2f}" if column in scores else "" for column in columns]
+        lines.append("| " + " | ".join([Path(str(label).split()[0]).name, str(pooling or ""), *cells]) + " |")
+    return lines
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name}={_text(item)}" for name, item in value.items())
+    return ", ".join(map(_text, value)) if isinstance(value, list | tuple) else str(value).replace("|", "\\|")

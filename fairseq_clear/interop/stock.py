@@ -1,0 +1,128 @@
+"""A checkpoint that fairseq loads without this plugin: its own ``roberta``, trained by its own ``masked_lm``."""
+
+import argparse
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models.roberta import RobertaModel
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from fairseq_clear.data.batch import pad_rows
+from fairseq_clear.data.folders import DICTIONARY
+from fairseq_clear.data.synonyms import hash_file
+from fairseq_clear.data.tokenizer import CLEAR_JSON, read_clear_json
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.checkpoints import LoadedModel
+from fairseq_clear.interop.checkpoint import settings_of, write_checkpoint
+from fairseq_clear.interop.parity import Parity
+from fairseq_clear.models.encoding import evaluating
+from fairseq_clear.models.loading import BACKBONE, EMBEDDING, VOCABULARY_ROWS
+from fairseq_clear.modules.pooling import masked_mean
+
+__all__ = ["export_fairseq"]
+
+CHECKPOINT = "model.pt"
+ROWS, LENGTH = 4, 64
+VALUES = (
+    "encoder_layers",
+    "encoder_embed_dim",
+    "encoder_ffn_embed_dim",
+    "encoder_attention_heads",
+    "activation_fn",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+)
+SWITCHES = ("encoder_normalize_before", "untie_weights_roberta")
+
+
+def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, folder: Path, pooling: str) -> Parity:
+    """Write ``model.pt`` (roberta, masked_lm), ``dict.txt`` and the tokenizer's files; compare with stock fairseq.
+
+    Args:
+        loaded: the checkpoint.
+        symbols: its vocabulary without ``<del>``.
+        data_bin: its data folder.
+        folder: to write to.
+        pooling: named in the report; stock fairseq has none, so the mean is compared.
+
+    Raises:
+        UserError: the encoder has what stock RoBERTa has not.
+    """
+    args = loaded.model.args
+    if args.segments > 1:
+        raise UserError(
+            f"--format fairseq: stock roberta has no segments, the checkpoint {args.segments}; import it with 1"
+        )
+    if getattr(args, "attention_window", None):
+        raise UserError("--format fairseq: stock roberta has no --attention-window")
+    flags: dict[str, Any] = {name.replace("_", "-"): getattr(args, name) for name in VALUES}
+    flags |= {name.replace("_", "-"): True for name in SWITCHES if getattr(args, name, False)}
+    flags["max-positions"] = int(loaded.model.max_positions())
+    cfg = settings_of(Path(), "masked_lm", "roberta", flags)
+    # A Namespace is no plain container: without the plugin, torch refuses checkpoints with one.
+    cfg.model = OmegaConf.create({name: value for name, value in vars(cfg.model).items() if _is_plain(value)})
+    weights = _stock_weights(loaded, len(symbols))
+    write_checkpoint(folder / CHECKPOINT, cfg, weights, hash_file(data_bin / DICTIONARY))
+    for name in _files(data_bin):
+        shutil.copyfile(data_bin / name, folder / name)
+    return _compare(loaded, folder, symbols)
+
+
+def _stock_weights(loaded: LoadedModel, size: int) -> dict[str, Tensor]:
+    weights = {name: value for name, value in loaded.model.state_dict().items() if name.startswith(BACKBONE[:2])}
+    return {name: value[:size] if name in VOCABULARY_ROWS else value for name, value in weights.items()}
+
+
+def _files(data_bin: Path) -> list[str]:
+    """dict.txt, and where the folder describes its tokenizer that and its files."""
+    if not (data_bin / CLEAR_JSON).is_file():
+        return [DICTIONARY]
+    described = read_clear_json(data_bin).get("tokenizer") or {}
+    return [DICTIONARY, CLEAR_JSON, *map(str, described.get("files", []))]
+
+
+def _compare(loaded: LoadedModel, folder: Path, symbols: list[str]) -> Parity:
+    """The written file through torch's strict reading and stock fairseq's model, on ids drawn over the whole vocabulary."""
+    state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
+    dictionary = Dictionary.load(str(folder / DICTIONARY))
+    for symbol in symbols[len(dictionary) :]:
+        dictionary.add_symbol(symbol)
+    task = argparse.Namespace(source_dictionary=dictionary)
+    stock = RobertaModel.build_model(argparse.Namespace(**state["cfg"]["model"]), task).eval()
+    stock.load_state_dict(state["model"], strict=True)
+    draw = torch.Generator().manual_seed(1)
+    longest = min(LENGTH, int(loaded.model.max_positions()))
+    rows = [
+        torch.randint(4, len(state["model"][EMBEDDING]), (longest - 7 * row,), generator=draw)
+        for row in range(ROWS)
+        if longest > 7 * row
+    ]
+    tokens = pad_rows([row.numpy() for row in rows], dictionary.pad())
+    is_token = tokens.ne(dictionary.pad())
+    with evaluating(loaded.model), torch.no_grad():
+        own = loaded.model.hidden_states(tokens)
+        _, extra = stock.encoder.extract_features(tokens, return_all_hiddens=True)
+    other = [state.transpose(0, 1) for state in extra["inner_states"]]
+    states = max((one - two)[is_token].abs().max().item() for one, two in zip(own[:-1], other[:-1], strict=True))
+    last, _ = stock.encoder.extract_features(tokens)
+    states = max(states, (own[-1] - last)[is_token].abs().max().item())
+    embeddings = (masked_mean(own[-1], is_token) - masked_mean(last, is_token)).abs().max().item()
+    return Parity(states, embeddings, "stock fairseq's roberta, mean pooling", _hint(loaded))
+
+
+def _hint(loaded: LoadedModel) -> str:
+    eps = loaded.model.args.layer_norm_eps
+    return (
+        ""
+        if eps == 1e-5
+        else f": stock roberta has no flag for LayerNorm's epsilon, which is {eps:g} here and 1e-05 there"
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float | bool)

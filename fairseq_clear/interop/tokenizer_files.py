@@ -1,0 +1,155 @@
+"""The tokenizer of a data folder as Hugging Face's ``tokenizer.json``: kept where it came from there, built otherwise."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fairseq_clear.data.hf_tokenizer import HF_NAMES, ROLES, HfTokenizer
+from fairseq_clear.data.tokenizer import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer, WhitespaceTokenizer
+from fairseq_clear.errors import UserError
+from fairseq_clear.interop.reading import import_library
+from fairseq_clear.interop.sentencepiece_model import BPE, SentencePieceModel, read_sentencepiece_model
+
+__all__ = ["write_tokenizer"]
+
+SPACE = "\u2581"
+NEVER = -1e6  # log probability of dictionary entries that no text becomes
+Json = dict[str, Any]
+
+
+def write_tokenizer(tokenizer: Tokenizer, symbols: list[str], folder: Path, positions: int) -> None:
+    """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json.
+
+    Args:
+        tokenizer: of the data folder.
+        symbols: of the vocabulary, in the order of fairseq's ids, which the new tokenizer has too; one that came from Hugging
+            Face keeps its own.
+        folder: to write to.
+        positions: longest text.
+
+    Raises:
+        UserError: a tokenizer that cannot be written exactly.
+    """
+    if isinstance(tokenizer, HfTokenizer):
+        special = tokenizer.special
+        content = json.loads(tokenizer.content)
+        content["truncation"] = content["padding"] = None
+    else:
+        special = dict(ROLES)
+        content = _build(tokenizer, symbols)
+    special = dict(special)
+    if special["cls_token"] == "<s>":
+        special |= {"bos_token": special["cls_token"], "eos_token": special["sep_token"]}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": positions,
+        "clean_up_tokenization_spaces": False,
+        **special,
+    }
+    for name, value in ((HF_NAMES[0], content), (HF_NAMES[1], special), ("tokenizer_config.json", config)):
+        (folder / name).write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def _build(tokenizer: Tokenizer, symbols: list[str]) -> Json:
+    for kind, build in _BUILDERS.items():
+        if isinstance(tokenizer, kind):
+            made = build(tokenizer, symbols)
+            break
+    else:
+        raise UserError(f"a {type(tokenizer).__name__} cannot be exported; known: sentencepiece, GPT-2, white space")
+    library = import_library("tokenizers")
+    ids = {symbol: index for index, symbol in enumerate(symbols)}
+    start, end = ("<s>", ids["<s>"]), ("</s>", ids["</s>"])
+    made.post_processor = library.processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B:1 </s>:1", special_tokens=[start, end]
+    )
+    made.add_special_tokens([library.AddedToken(symbol, normalized=False) for symbol in ROLES.values()])
+    content: Json = json.loads(made.to_str())
+    return content
+
+
+def _from_sentencepiece(tokenizer: Tokenizer, symbols: list[str]) -> Any:
+    assert isinstance(tokenizer, SentencePieceTokenizer)
+    library = import_library("tokenizers")
+    model = read_sentencepiece_model(Path(tokenizer.model_path))
+    missing = set(tokenizer.pieces()) - set(symbols)
+    if missing:
+        raise UserError(
+            f"{tokenizer.model_path}: {len(missing)} of its pieces, such as {min(missing)!r}, are not in dict.txt; only a "
+            "dictionary with all pieces, as `prepare` makes it, can be exported"
+        )
+    made = library.Tokenizer(_sentencepiece_model(library, model, symbols))
+    made.normalizer = library.normalizers.Sequence(_normalizers(library, model))
+    made.pre_tokenizer = library.pre_tokenizers.Metaspace(
+        replacement=SPACE, prepend_scheme="always" if model.dummy_prefix else "never"
+    )
+    decoders = library.decoders
+    made.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return made
+
+
+def _sentencepiece_model(library: Any, model: SentencePieceModel, symbols: list[str]) -> Any:
+    scores = dict(model.pieces)
+    if model.kind != BPE:
+        entries = [(symbol, 0.0 if symbol in ROLES.values() else scores.get(symbol, NEVER)) for symbol in symbols]
+        return library.models.Unigram(entries, unk_id=symbols.index("<unk>"), byte_fallback=model.byte_fallback)
+    vocabulary = {symbol: index for index, symbol in enumerate(symbols)}
+    return library.models.BPE(
+        vocabulary, _merges(model), unk_token="<unk>", fuse_unk=True, byte_fallback=model.byte_fallback
+    )
+
+
+def _merges(model: SentencePieceModel) -> list[tuple[str, str]]:
+    """Pairs of pieces that together are a piece, the best score first: the order in which sentencepiece joins them."""
+    scores = dict(model.pieces)
+    found = []
+    for piece, score in model.pieces:
+        pairs = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+        found += [(-score, pair) for pair in pairs if pair[0] in scores and pair[1] in scores]
+    return [pair for _, pair in sorted(found, key=lambda entry: entry[0])]
+
+
+def _normalizers(library: Any, model: SentencePieceModel) -> list[Any]:
+    normalizers = library.normalizers
+    steps = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+    if model.squeeze_spaces:
+        steps += [normalizers.Strip(), normalizers.Replace(library.Regex(" {2,}"), " ")]
+    return steps
+
+
+def _from_gpt2(tokenizer: Tokenizer, symbols: list[str]) -> Any:
+    assert isinstance(tokenizer, Gpt2Tokenizer)
+    library = import_library("tokenizers")
+    encoder: dict[str, int] = json.loads(Path(tokenizer.encoder_json).read_text(encoding="utf-8"))
+    lines = Path(tokenizer.vocab_bpe).read_text(encoding="utf-8").split("\n")[1:]
+    merges = [tuple(line.split()) for line in lines if line.strip()]
+    names = {str(index): token for token, index in encoder.items()}
+    missing = set(names) - set(symbols)
+    if missing:
+        raise UserError(
+            f"{tokenizer.encoder_json}: {len(missing)} of its ids, such as {min(missing)}, are not in dict.txt; only a "
+            "dictionary with all of them, as roberta.base's, can be exported"
+        )
+    vocabulary = {names.get(symbol, symbol): index for index, symbol in enumerate(symbols)}
+    made = library.Tokenizer(library.models.BPE(vocabulary, merges))
+    made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = library.decoders.ByteLevel()
+    return made
+
+
+def _from_whitespace(tokenizer: Tokenizer, symbols: list[str]) -> Any:
+    library = import_library("tokenizers")
+    vocabulary = {symbol: index for index, symbol in enumerate(symbols)}
+    made = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token="<unk>"))
+    made.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
+    return made
+
+
+_BUILDERS: dict[type, Callable[[Tokenizer, list[str]], Any]] = {
+    SentencePieceTokenizer: _from_sentencepiece,
+    Gpt2Tokenizer: _from_gpt2,
+    WhitespaceTokenizer: _from_whitespace,
+}
