@@ -42,11 +42,13 @@ class Chain:
     Attributes:
         spec: canonical text with every knob written out.
         needs_synonyms: whether a step uses the synonym table.
+        is_identity: whether views are the texts themselves, whatever the generator (``none``).
     """
 
     def __init__(self, alternatives: tuple[tuple[_Call, ...], ...], symbols: Symbols, spec: str) -> None:
         self.spec = spec
         self.needs_synonyms = any(call.augmentation.needs_synonyms for calls in alternatives for call in calls)
+        self.is_identity = not any(alternatives)
         self._alternatives = alternatives
         self._symbols = symbols
 
@@ -57,6 +59,8 @@ class Chain:
         ``<del>`` may be that one) unless it is empty, and runs of ``<del>`` in it become one.
         """
         text = np.asarray(tokens, dtype=np.int64)
+        if self.is_identity:
+            return Augmented(text.copy(), np.arange(len(text)), 0, 0)
         head = int(len(text) > 0 and text[0] == self._symbols.bos)
         tail = int(len(text) > head and text[-1] == self._symbols.eos)
         content = text[head : len(text) - tail]

@@ -16,6 +16,9 @@ from fairseq_clear.errors import UserError
 
 __all__ = ["ClearDataset", "ViewMaker"]
 
+# For a chain that draws nothing.
+UNUSED = np.random.default_rng(0)
+
 
 class ViewMaker:
     """Pairs of augmented views of one item, the same whoever makes them.
@@ -54,6 +57,9 @@ class ViewMaker:
         traced = []
         for pair in raw:
             texts = (pair.anchor, *pair.positives, *pair.negatives)
+            if self.augment.is_identity:  # six generators cost as much as DeCLUTR's six spans
+                traced.append((pair, [self.augment(text, UNUSED) for text in texts]))
+                continue
             rngs = [rng_for(self.seed, epoch, index, view + number) for number in range(1, len(texts) + 1)]
             traced.append((pair, [self.augment(text, rng) for text, rng in zip(texts, rngs, strict=True)]))
             view += len(texts)

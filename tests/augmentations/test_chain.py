@@ -110,6 +110,14 @@ def test_a_text_without_content_stays(text, spec):
     assert augmented.source.tolist() == list(range(len(text)))
 
 
+def test_a_chain_without_steps_draws_nothing():
+    for spec, is_identity in (("none", True), ("none/none", True), ("none/del-word", False), ("reorder", False)):
+        chain = build_augmentation(spec, SYMBOLS)
+        assert chain.is_identity == is_identity
+        if is_identity:
+            assert chain(array([BOS, 4, 5, EOS]), None).tokens.tolist() == [BOS, 4, 5, EOS]
+
+
 def test_one_symbol_for_both_ends_is_not_taken_twice():
     assert view("del-word:ratio=1", [EOS], 1, replace(SYMBOLS, bos=EOS)).tokens.tolist() == [EOS]
 

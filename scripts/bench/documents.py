@@ -1,0 +1,151 @@
+"""Documents: time and memory of the index, spans a second of the sampler, on a generated corpus.
+
+    python scripts/bench/documents.py [--documents 50000] [--tokens 2048] [--line 25] [--repeats 5] [--keep DIR] [--json FILE]
+
+The corpus is written as fairseq's binarizer would (.bin of uint16, .idx), DIR or a temporary folder. Each step of the index
+runs in a process of its own, once for its time and once for the most that it allocates (tracemalloc: numpy's arrays and all
+else but the pages of the mapped files, which the system may drop). Figures for 500,000 documents and 10^9 tokens are those of
+the larger corpus times the ratio of tokens; the smaller one shows that both grow in proportion.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import struct
+import tempfile
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_clear.augmentations import Symbols
+from fairseq_clear.augmentations.chain import build_augmentation
+from fairseq_clear.data.dataset import ViewMaker
+from fairseq_clear.data.document_index import find_documents, index_path, load_document_index
+from fairseq_clear.data.documents import Documents, MappedLines
+from fairseq_clear.data.seeding import rng_for
+from fairseq_clear.data.views import build_view_source
+
+BOS, EOS, VOCABULARY = 0, 2, 30_000
+TARGET_TOKENS = 10**9
+CHUNK_DOCUMENTS = 2_000
+
+
+def write_corpus(prefix: Path, documents: int, tokens: int, line: int) -> int:
+    """``prefix.bin`` and ``prefix.idx`` of documents of this many tokens in lines of about ``line``; returns the lines."""
+    per_document = np.full(-(-tokens // line), line + 1, np.int32)
+    per_document[-1] = tokens - line * (len(per_document) - 1) + 1
+    block = np.append(per_document, np.int32(1))  # and a blank line
+    sizes = np.tile(block, documents)
+    rng = np.random.default_rng(1)
+    ends = np.cumsum(block) - 1
+    with open(f"{prefix}.bin", "wb") as file:
+        for first in range(0, documents, CHUNK_DOCUMENTS):
+            count = min(CHUNK_DOCUMENTS, documents - first)
+            ids = rng.integers(4, VOCABULARY, (count, int(block.sum())), dtype=np.uint16)
+            ids[:, ends] = EOS
+            file.write(ids.tobytes())
+    with open(f"{prefix}.idx", "wb") as file:
+        file.write(b"MMIDIDX\x00\x00" + struct.pack("<QBQ", 1, 8, len(sizes)))
+        file.write(sizes.tobytes())
+        file.write(((np.cumsum(sizes, dtype=np.int64) - sizes) * 2).tobytes())
+    return len(sizes)
+
+
+def open_lines(prefix: str, lines: int) -> MappedLines:
+    """As documents_of opens them."""
+    return MappedLines(prefix, np.uint16, lines)
+
+
+def _index(prefix: str, lines: int, step: str, of_memory: bool) -> float:
+    """Seconds of one step, or the most bytes it had allocated, in the process of its own that runs this."""
+    part = open_lines(prefix, lines)
+    if of_memory:
+        tracemalloc.start()
+    started = time.perf_counter()
+    kept: Any = {
+        "find": lambda: find_documents(part.sizes),
+        "keep": lambda: load_document_index(prefix, part.sizes),
+        "open": lambda: Documents([part], BOS, EOS),
+    }[step]()
+    seconds = time.perf_counter() - started
+    assert len(kept)
+    return tracemalloc.get_traced_memory()[1] if of_memory else seconds
+
+
+def measure_index(prefix: Path, lines: int, repeats: int) -> dict[str, dict[str, float]]:
+    """Find the documents; the same and keep them; open a corpus whose index is kept. Medians over processes."""
+    figures = {}
+    for step in ("find", "keep", "open"):
+        runs: dict[bool, list[float]] = {False: [], True: []}
+        for of_memory in [False] * repeats + [True]:
+            if step != "open":
+                index_path(prefix, "blank").unlink(missing_ok=True)
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                runs[of_memory].append(pool.apply(_index, (str(prefix), lines, step, of_memory)))
+        seconds, memory = statistics.median(runs[False]), runs[True][0]
+        figures[step] = {"seconds": seconds, "bytes_a_line": memory / lines, "ns_a_line": seconds / lines * 1e9}
+    return figures
+
+
+def measure_sampler(prefix: Path, lines: int, repeats: int) -> dict[str, float]:
+    """Documents a second by one core: the sampler alone, and whole items as the trainer's data set makes them."""
+    documents = Documents([open_lines(str(prefix), lines)], BOS, EOS)
+    settings = {"short_documents": "clip", "same_document_negatives": "include", "tokens_per_sample": 512}
+    source: Any = build_view_source("span:anchors=2,positives=2", documents, settings=settings)
+    symbols = Symbols(bos=BOS, eos=EOS, pad=1, delete=VOCABULARY + 1, unk=3, mask=VOCABULARY)
+    maker = ViewMaker(source, build_augmentation("none", symbols), 1, 512)
+    order = np.random.default_rng(1).permutation(len(source.items))[:5_000].tolist()
+    speeds: dict[str, list[float]] = {"sampler": [], "items": []}
+    for repeat in range(repeats + 1):
+        for name, make in (("sampler", lambda i, e: source(i, rng_for(1, e, i, 0))), ("items", maker)):
+            started = time.perf_counter()
+            for index in order:
+                make(index, repeat + 1)
+            speeds[name].append(len(order) / (time.perf_counter() - started))
+    return {name: statistics.median(found[1:]) for name, found in speeds.items()}
+
+
+def main() -> None:
+    """Print the table and the JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--documents", type=int, default=50_000, help="of the larger of two corpora")
+    parser.add_argument("--tokens", type=int, default=2048, help="in a document")
+    parser.add_argument("--line", type=int, default=25, help="tokens in a line")
+    parser.add_argument("--repeats", type=int, default=5, help="runs, of which the median counts")
+    parser.add_argument("--keep", help="folder for the corpus (default: a temporary one)")
+    parser.add_argument("--json", help="write the figures here too")
+    arguments = parser.parse_args()
+    indexing: dict[int, dict[str, dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory(dir=arguments.keep) as folder:
+        for documents in (arguments.documents // 2, arguments.documents):
+            prefix = Path(folder) / f"train{documents}"
+            lines = write_corpus(prefix, documents, arguments.tokens, arguments.line)
+            figures = measure_index(prefix, lines, arguments.repeats)
+            indexing[lines] = figures
+            for step, found in figures.items():
+                print(
+                    f"{step:6} {lines:>12,} lines {documents:>9,} documents: {found['seconds']:8.4f} s "
+                    f"{found['ns_a_line']:7.2f} ns a line {found['bytes_a_line']:6.2f} bytes a line"
+                )
+        scale = TARGET_TOKENS / (arguments.documents * arguments.tokens)
+        for step, found in figures.items():
+            print(
+                f"{step:6} extrapolated to {TARGET_TOKENS:,} tokens: {found['seconds'] * scale:8.3f} s, "
+                f"{found['bytes_a_line'] * lines * scale / 2**20:,.0f} MiB"
+            )
+        speeds = measure_sampler(prefix, lines, arguments.repeats)
+    for name, speed in speeds.items():
+        print(f"{name:10}{speed:10,.0f} documents of {arguments.tokens:,} tokens a second and core (A = P = 2)")
+    report = {**vars(arguments), "numpy": np.__version__, "cores": os.cpu_count(), "index": indexing, "sampler": speeds}
+    print(json.dumps(report))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(report, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
