@@ -154,7 +154,8 @@ def _write_hf(job: Job, folder: Path, *, with_head: bool) -> None:
     path = folder / "model.safetensors"
     import_library("safetensors.torch").save_file(theirs, str(path), {"format": "pt"})
     path.chmod((folder / "config.json").stat().st_mode)  # safetensors makes files that their owner alone may read
-    write_tokenizer(job.tokenizer, symbols, folder, int(job.model.model.max_positions()))
+    positions = int(job.model.model.max_positions())
+    write_tokenizer(job.tokenizer, symbols, folder, positions, has_segments=args.segments > 1)
 
 
 def _config(

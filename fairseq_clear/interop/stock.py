@@ -5,7 +5,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel
 from omegaconf import OmegaConf
@@ -20,10 +22,11 @@ from fairseq_clear.evaluation.checkpoints import LoadedModel
 from fairseq_clear.interop.checkpoint import settings_of, write_checkpoint
 from fairseq_clear.interop.parity import Parity
 from fairseq_clear.models.encoding import evaluating
-from fairseq_clear.models.loading import BACKBONE, EMBEDDING, VOCABULARY_ROWS
+from fairseq_clear.models.loading import BACKBONE, VOCABULARY_ROWS
+from fairseq_clear.models.segments import FAIRSEQ_EPS
 from fairseq_clear.modules.pooling import masked_mean
 
-__all__ = ["export_fairseq"]
+__all__ = ["compare_stock", "export_fairseq"]
 
 CHECKPOINT = "model.pt"
 ROWS, LENGTH = 4, 64
@@ -70,7 +73,7 @@ def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, fold
     write_checkpoint(folder / CHECKPOINT, cfg, weights, hash_file(data_bin / DICTIONARY))
     for name in _files(data_bin):
         shutil.copyfile(data_bin / name, folder / name)
-    return _compare(loaded, folder, symbols)
+    return compare_stock(loaded, folder / CHECKPOINT, folder, _hint(loaded))
 
 
 def _stock_weights(loaded: LoadedModel, size: int) -> dict[str, Tensor]:
@@ -86,42 +89,48 @@ def _files(data_bin: Path) -> list[str]:
     return [DICTIONARY, CLEAR_JSON, *map(str, described.get("files", []))]
 
 
-def _compare(loaded: LoadedModel, folder: Path, symbols: list[str]) -> Parity:
-    """The written file through torch's strict reading and stock fairseq's model, on ids drawn over the whole vocabulary."""
-    state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
+def compare_stock(loaded: LoadedModel, checkpoint: Path, folder: Path, hint: str = "") -> Parity:
+    """A checkpoint as loaded against stock fairseq's model of the same file, on ids drawn over the whole vocabulary.
+
+    Args:
+        loaded: by this plugin.
+        checkpoint: file of stock roberta.
+        folder: with its dict.txt.
+        hint: why they may differ.
+    """
+    state = load_checkpoint_to_cpu(str(checkpoint))
+    settings = state["cfg"].model
+    settings = dict(settings) if OmegaConf.is_config(settings) else vars(settings)
     dictionary = Dictionary.load(str(folder / DICTIONARY))
-    for symbol in symbols[len(dictionary) :]:
-        dictionary.add_symbol(symbol)
+    dictionary.add_symbol("<mask>")
     task = argparse.Namespace(source_dictionary=dictionary)
-    stock = RobertaModel.build_model(argparse.Namespace(**state["cfg"]["model"]), task).eval()
+    stock = RobertaModel.build_model(argparse.Namespace(**settings), task).eval()
     stock.load_state_dict(state["model"], strict=True)
-    draw = torch.Generator().manual_seed(1)
-    longest = min(LENGTH, int(loaded.model.max_positions()))
-    rows = [
-        torch.randint(4, len(state["model"][EMBEDDING]), (longest - 7 * row,), generator=draw)
-        for row in range(ROWS)
-        if longest > 7 * row
-    ]
-    tokens = pad_rows([row.numpy() for row in rows], dictionary.pad())
+    tokens = _draw_tokens(dictionary, int(loaded.model.max_positions()))  # (B, T)
     is_token = tokens.ne(dictionary.pad())
     with evaluating(loaded.model), torch.no_grad():
         own = loaded.model.hidden_states(tokens)
-        _, extra = stock.encoder.extract_features(tokens, return_all_hiddens=True)
-    other = [state.transpose(0, 1) for state in extra["inner_states"]]
-    states = max((one - two)[is_token].abs().max().item() for one, two in zip(own[:-1], other[:-1], strict=True))
-    last, _ = stock.encoder.extract_features(tokens)
-    states = max(states, (own[-1] - last)[is_token].abs().max().item())
+        last, extra = stock.encoder.extract_features(tokens, return_all_hiddens=True)
+    other = [state.transpose(0, 1) for state in extra["inner_states"][:-1]] + [last]
+    states = max((one - two)[is_token].abs().max().item() for one, two in zip(own, other, strict=True))
     embeddings = (masked_mean(own[-1], is_token) - masked_mean(last, is_token)).abs().max().item()
-    return Parity(states, embeddings, "stock fairseq's roberta, mean pooling", _hint(loaded))
+    return Parity(states, embeddings, "stock fairseq's roberta, mean pooling", hint)
+
+
+def _draw_tokens(dictionary: Dictionary, positions: int) -> Tensor:
+    """(B, T) of rows of different lengths, which begin with ``<s>`` and end with ``</s>``."""
+    draw = torch.Generator().manual_seed(1)
+    lengths = [max(1, min(LENGTH, positions - 2) // row) for row in range(1, ROWS + 1)]
+    inner = [torch.randint(dictionary.nspecial, len(dictionary), (length,), generator=draw) for length in lengths]
+    rows = [[dictionary.bos(), *row.tolist(), dictionary.eos()] for row in inner]
+    return pad_rows([np.array(row) for row in rows], dictionary.pad())
 
 
 def _hint(loaded: LoadedModel) -> str:
     eps = loaded.model.args.layer_norm_eps
-    return (
-        ""
-        if eps == 1e-5
-        else f": stock roberta has no flag for LayerNorm's epsilon, which is {eps:g} here and 1e-05 there"
-    )
+    if eps == FAIRSEQ_EPS:
+        return ""
+    return f": stock roberta has no flag for LayerNorm's epsilon, which is {eps:g} here and {FAIRSEQ_EPS:g} there"
 
 
 def _is_plain(value: Any) -> bool:

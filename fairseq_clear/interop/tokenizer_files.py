@@ -18,7 +18,9 @@ NEVER = -1e6  # log probability of dictionary entries that no text becomes
 Json = dict[str, Any]
 
 
-def write_tokenizer(tokenizer: Tokenizer, symbols: list[str], folder: Path, positions: int) -> None:
+def write_tokenizer(
+    tokenizer: Tokenizer, symbols: list[str], folder: Path, positions: int, *, has_segments: bool = False
+) -> None:
     """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json.
 
     Args:
@@ -27,6 +29,7 @@ def write_tokenizer(tokenizer: Tokenizer, symbols: list[str], folder: Path, posi
             Face keeps its own.
         folder: to write to.
         positions: longest text.
+        has_segments: whether the model reads which segment a token is in.
 
     Raises:
         UserError: a tokenizer that cannot be written exactly.
@@ -45,6 +48,7 @@ def write_tokenizer(tokenizer: Tokenizer, symbols: list[str], folder: Path, posi
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": positions,
         "clean_up_tokenization_spaces": False,
+        **({"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} if has_segments else {}),
         **special,
     }
     for name, value in ((HF_NAMES[0], content), (HF_NAMES[1], special), ("tokenizer_config.json", config)):

@@ -1,0 +1,241 @@
+"""What is exported computes what the checkpoint computes, in the library that it is for; and back in again."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+for library in ("transformers", "tokenizers", "safetensors"):
+    pytest.importorskip(library, reason="optional, extra hf")
+
+from fairseq_clear.cli.main import main  # noqa: E402
+from fairseq_clear.data.tokenizer import SentencePieceTokenizer, WhitespaceTokenizer, load_tokenizer  # noqa: E402
+from fairseq_clear.errors import UserError  # noqa: E402
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # noqa: E402
+from fairseq_clear.interop import exporting  # noqa: E402
+from fairseq_clear.interop.exporting import export  # noqa: E402
+from fairseq_clear.interop.importing import import_hf  # noqa: E402
+from fairseq_clear.interop.tokenizer_files import write_tokenizer  # noqa: E402
+from tests.conftest import ROOT, run, sentences, tool  # noqa: E402
+from tests.interop.folders import make_folder, their_states  # noqa: E402
+
+TEXTS = ["bada kefe linu", "A man plays, isn't he?", "", "Caf\u00e9 \u4e2d and more of it " * 9]
+
+
+def encode(checkpoint: Path, folder: Path, texts: list[str], pooling: str = "mean", **kwargs) -> np.ndarray:
+    return SentenceEncoder.from_pretrained(checkpoint, folder, **kwargs).encode(texts, pooling=pooling)
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta", "xlm-roberta"])
+def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    parent = tmp_path_factory.mktemp(request.param)
+    source = make_folder(parent / "hf", request.param)
+    import_hf(source, parent / "ours")
+    return source, parent / "ours"
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe", "unigram-bytes", "bpe-bytes"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(checkpoint of two updates with <del> and a projection head, its data folder) on a sentencepiece vocabulary."""
+    parent = tmp_path_factory.mktemp(request.param)
+    kind, _, has_bytes = request.param.partition("-")
+    (parent / "text.txt").write_text("\n".join(sentences(300, seed=5)) + "\nQuite, 00 000 Caf\u00e9 \ufb01n!\n")
+    command = ["prepare", str(parent / "text.txt"), "--dest", str(parent / "bin"), "--spm-model-type", kind]
+    command += ["--vocab-size", "310" if has_bytes else "90", "--workers", "1"]
+    assert main(command + ([] if has_bytes else ["--no-byte-fallback"])) == 0
+    run(
+        *(*tool("train"), parent / "bin", "--user-dir", ROOT / "fairseq_clear", "--save-dir", parent, "--cpu"),
+        *("--task", "clear_lm", "--criterion", "clear_nt_xent", "--augment", "del-word", "--max-update", "2"),
+        *("--sample-break-mode", "eos", "--tokens-per-sample", "40", "--batch-size", "30", "--disable-validation"),
+        *("--arch", "clear_roberta_tiny", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
+        *("--encoder-attention-heads", "2", "--pooling", "mean", "--optimizer", "adam", "--lr", "0.01"),
+    )
+    return parent / "checkpoint_last.pt", parent / "bin"
+
+
+def test_there_and_back(imported: tuple[Path, Path], tmp_path: Path) -> None:
+    source, ours = imported
+    report = export(ours / "model.pt", ours, tmp_path / "hf", "hf", load_tokenizer(ours))
+    assert "hidden states" in report.lines()[0]
+    for one, two in zip(their_states(source, TEXTS), their_states(tmp_path / "hf", TEXTS), strict=True):
+        torch.testing.assert_close(one, two, atol=2e-5, rtol=1e-4)
+    import_hf(tmp_path / "hf", tmp_path / "again", pooling="mean")
+    first, again = (torch.load(folder / "model.pt")["model"] for folder in (ours, tmp_path / "again"))
+    assert first.keys() == again.keys()
+    assert max((first[name] - again[name]).abs().max().item() for name in first) == 0
+
+
+@pytest.mark.slow
+def test_sentencepiece_checkpoints(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    checkpoint, folder = trained
+    export(checkpoint, folder, tmp_path / "hf", "hf", load_tokenizer(folder))
+    expected = torch.stack([state.mean(0) for state in their_states(tmp_path / "hf", TEXTS)]).numpy()
+    np.testing.assert_allclose(encode(checkpoint, folder, TEXTS), expected, atol=2e-5)
+    words = torch.load(checkpoint)["model"]["encoder.sentence_encoder.embed_tokens.weight"]
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["vocab_size"] == len(words) - 1  # no <del>
+
+
+@pytest.mark.slow
+def test_sentencepiece_tokens_are_the_same(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    _, folder = trained
+    tokenizer = load_tokenizer(folder)
+    assert isinstance(tokenizer, SentencePieceTokenizer)
+    symbols = ["<s>", "<pad>", "</s>", "<unk>", *tokenizer.pieces(), "<mask>"]
+    write_tokenizer(tokenizer, symbols, tmp_path, 40)
+    theirs = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    texts = [
+        *sentences(100, seed=9),
+        "  two  spaces\tand a tab ",
+        "\u3000wide",
+        "\U0001f600 \u2603\u2603 unknown",
+        "x" * 300,
+    ]
+    for text in texts:
+        own = [symbol if symbol in symbols else "<unk>" for symbol in tokenizer.encode(text)]
+        assert (
+            theirs.encode(text, add_special_tokens=False).tokens == own
+            or [symbols[index] for index in theirs.encode(text, add_special_tokens=False).ids] == own
+        ), text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_sentence_transformers_pool_the_same(imported: tuple[Path, Path], tmp_path: Path, pooling: str) -> None:
+    library = pytest.importorskip("sentence_transformers", reason="optional, extra hf")
+    _, ours = imported
+    form = "sentence-transformers"
+    export(ours / "model.pt", ours, tmp_path / "st", form, load_tokenizer(ours), pooling=pooling, normalized=True)
+    theirs = library.SentenceTransformer(str(tmp_path / "st"), device="cpu").encode(TEXTS)
+    vectors = encode(ours / "model.pt", ours, TEXTS, pooling)
+    np.testing.assert_allclose(theirs, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), atol=2e-5)
+
+
+def test_other_poolings_are_refused(imported: tuple[Path, Path], tmp_path: Path) -> None:
+    _, ours = imported
+    for pooling in ("first-last", "layer:1"):
+        with pytest.raises(UserError, match="pools the last layer alone, by cls, mean, max"):
+            export(
+                ours / "model.pt", ours, tmp_path / "st", "sentence-transformers", load_tokenizer(ours), pooling=pooling
+            )
+    assert not (tmp_path / "st").exists()
+
+
+@pytest.mark.parametrize("spoil", ["weights", "epsilon", "tokens"])
+def test_a_difference_fails_and_writes_nothing(
+    imported: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str
+) -> None:
+    _, ours = imported
+    if spoil == "weights":
+        stock = exporting.to_hf
+        monkeypatch.setattr(exporting, "to_hf", lambda *args: {k: v + 1e-3 for k, v in stock(*args).items()})
+    elif spoil == "epsilon":
+        stock_config = exporting._config
+        monkeypatch.setattr(
+            exporting, "_config", lambda *args, **kwargs: {**stock_config(*args, **kwargs), "layer_norm_eps": 0.01}
+        )
+    else:
+        stock_writer = exporting.write_tokenizer
+
+        def shuffled(tokenizer, symbols, folder, positions, **kwargs) -> None:
+            stock_writer(tokenizer, symbols, folder, positions, **kwargs)
+            content = (
+                (folder / "tokenizer.json").read_text().replace('"add_prefix_space": false', '"add_prefix_space": true')
+            )
+            content = content.replace('"lowercase": true', '"lowercase": false').replace('"always"', '"never"')
+            (folder / "tokenizer.json").write_text(content)
+
+        monkeypatch.setattr(exporting, "write_tokenizer", shuffled)
+    with pytest.raises(UserError, match="nothing was written"):
+        export(ours / "model.pt", ours, tmp_path / "hf", "hf", load_tokenizer(ours))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whitespace_vocabularies(checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
+    texts = ["bada kefe unknownword", "mome  lida", ""]
+    export(checkpoint, data_bin, tmp_path / "hf", "hf", WhitespaceTokenizer())
+    expected = torch.stack([state.mean(0) for state in their_states(tmp_path / "hf", texts, 24)]).numpy()
+    vectors = encode(checkpoint, data_bin, texts, tokenizer=WhitespaceTokenizer())
+    np.testing.assert_allclose(vectors, expected, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_stock_fairseq_needs_no_plugin(checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
+    report = export(checkpoint, data_bin, tmp_path / "stock", "fairseq", WhitespaceTokenizer())
+    assert report.parities[0].hidden_states < 1e-5
+    code = (
+        "import sys, torch; from fairseq.models.roberta import RobertaModel; "
+        "hub = RobertaModel.from_pretrained(sys.argv[1], 'model.pt', bpe=None).eval(); "
+        "tokens = hub.task.source_dictionary.encode_line('<s> bada kefe', append_eos=True, add_if_not_exist=False).long(); "
+        "torch.save(hub.extract_features(tokens[None]), sys.argv[2]); "
+        "assert not any(name.startswith('fairseq_clear') for name in sys.modules)"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "stock"), str(tmp_path / "out.pt")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    vectors = encode(checkpoint, data_bin, ["bada kefe"], tokenizer=WhitespaceTokenizer())
+    np.testing.assert_allclose(torch.load(tmp_path / "out.pt").detach()[0].mean(0).numpy(), vectors[0], atol=1e-5)
+
+
+def test_stock_fairseq_cannot_have_berts_epsilon_or_segments(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "hf", "bert", layer_norm_eps=0.01)
+    for segments, message in ((1, "no flag for LayerNorm's epsilon"), (2, "has no segments")):
+        import_hf(source, tmp_path / "ours", segments=segments, overwrite=True)
+        with pytest.raises(UserError, match=message):
+            export(
+                tmp_path / "ours" / "model.pt",
+                tmp_path / "ours",
+                tmp_path / "x",
+                "fairseq",
+                load_tokenizer(tmp_path / "ours"),
+            )
+    assert not (tmp_path / "x").exists()
+
+
+def test_segments_go_back(tmp_path: Path) -> None:
+    import transformers
+
+    source = make_folder(tmp_path / "hf", "bert")
+    import_hf(source, tmp_path / "ours", segments=2)
+    export(tmp_path / "ours" / "model.pt", tmp_path / "ours", tmp_path / "out", "hf", load_tokenizer(tmp_path / "ours"))
+    states = []
+    for folder in (source, tmp_path / "out"):
+        model = transformers.AutoModel.from_pretrained(str(folder)).eval()
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
+        pair = tokenizer("bada kefe", "linu moba", return_tensors="pt", return_token_type_ids=True)
+        with torch.no_grad():
+            states.append(model(**pair).last_hidden_state)
+    torch.testing.assert_close(*states, atol=2e-5, rtol=1e-4)
+    assert "token_type_ids" in tokenizer("a", "b")
+
+
+def test_the_card_says_what_is_known(checkpoint: Path, data_bin: Path, tmp_path: Path, capsys) -> None:
+    rows = [{"label": "x/checkpoint.pt mean", "encoder": {"pooling": "mean"}, "scores": {"STS-B": 51.5}}]
+    report = {"command": "sts", "protocol": {"metric": "spearman"}, "columns": ["STS-B"], "rows": rows}
+    (tmp_path / "sts.json").write_text(json.dumps(report))
+    command = ["export", str(checkpoint), "--data-bin", str(data_bin), "--tokenizer", "whitespace", "--format", "hf"]
+    command += ["--dest", str(tmp_path / "hf"), "--scores"]
+    assert main([*command, str(tmp_path / "sts.json")]) == 0
+    assert "largest difference to transformers" in capsys.readouterr().out
+    card = (tmp_path / "hf" / "README.md").read_text()
+    for said in (
+        "**mean** pooling",
+        "4 updates",
+        "`clear_nt_xent`",
+        "`del-word",
+        "| checkpoint.pt | mean | 51.50 |",
+        "lr | `0.01`",
+    ):
+        assert said in card, said
+    assert str(tmp_path) not in card and str(data_bin) not in card
+    assert main([*command, str(tmp_path / "sts.json")]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "sts.json"), "--overwrite"]) == 0
+    (tmp_path / "sts.json").write_text("[]")
+    assert main([*command, str(tmp_path / "sts.json"), "--overwrite"]) == 2
+    assert "not a report of fairseq-clear" in capsys.readouterr().err

@@ -1,0 +1,229 @@
+"""What is imported computes what transformers computes: tokens, every hidden state, MLM logits."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_clear.cli.main import main
+from fairseq_clear.data.tokenizer import load_tokenizer
+from fairseq_clear.errors import UserError
+from tests.interop.folders import make_folder, their_states
+
+for library in ("transformers", "tokenizers", "safetensors"):
+    pytest.importorskip(library, reason="optional, extra hf")
+
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # noqa: E402
+from fairseq_clear.interop.importing import import_hf  # noqa: E402
+from fairseq_clear.interop.parity import compare_hf  # noqa: E402
+
+TEXTS = ["bada kefe linu", "A man plays, isn't he?", "", "Caf\u00e9 \u4e2d [MASK] <mask> and more of it " * 9]
+KINDS = ["bert", "roberta", "xlm-roberta"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(Hugging Face's folder, what was made of it)."""
+    parent = tmp_path_factory.mktemp(request.param)
+    source = make_folder(parent / "hf", request.param)
+    import_hf(source, parent / "ours")
+    return source, parent / "ours"
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_embeddings_are_those_of_transformers(folders: tuple[Path, Path], pooling: str) -> None:
+    source, ours = folders
+    vectors = SentenceEncoder.from_pretrained(ours / "model.pt", ours).encode(TEXTS, pooling=pooling)
+    states = their_states(source, TEXTS)
+    expected = {
+        "cls": [state[0] for state in states],
+        "mean": [state.mean(0) for state in states],
+        "max": [state.amax(0) for state in states],
+    }[pooling]
+    np.testing.assert_allclose(vectors, torch.stack(expected).numpy(), atol=2e-5)
+
+
+def test_the_mlm_head_is_theirs(folders: tuple[Path, Path]) -> None:
+    import transformers
+
+    source, ours = folders
+    encoder = SentenceEncoder.from_pretrained(ours / "model.pt", ours)
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(str(source)).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(source))
+    text = TEXTS[1]
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    symbols = ["<s>", *encoder.tokenizer.encode(text), "</s>"]
+    tokens = torch.tensor([[encoder.dictionary.index(symbol) for symbol in symbols]])
+    order = [encoder.tokenizer.ids()[symbol] for symbol in encoder.dictionary.symbols]
+    with torch.no_grad():
+        expected = theirs(ids).logits[0][:, order]
+        logits, _ = encoder.model(tokens)
+    torch.testing.assert_close(logits[0], expected, atol=5e-5, rtol=1e-4)
+
+
+def test_what_it_checks_would_notice_a_wrong_epsilon(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "hf", "bert", layer_norm_eps=0.01)
+    import_hf(source, tmp_path / "ours")
+    encoder = SentenceEncoder.from_pretrained(tmp_path / "ours" / "model.pt", tmp_path / "ours")
+    assert encoder.model.args.layer_norm_eps == 0.01
+    for module in encoder.model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = 1e-5
+    loaded = _loaded(tmp_path / "ours")
+    loaded.model.load_state_dict(encoder.model.state_dict())
+    for module in loaded.model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = 1e-5
+    with pytest.raises(UserError, match="above 1e-04, so nothing was written"):
+        compare_hf(loaded, load_tokenizer(tmp_path / "ours"), source, "mean").check()
+
+
+def _loaded(folder: Path):
+    from fairseq_clear.evaluation.checkpoints import load_model
+
+    return load_model(folder / "model.pt", folder)
+
+
+def test_tanh_gelu_is_kept(tmp_path: Path) -> None:
+    import_hf(make_folder(tmp_path / "hf", "roberta", hidden_act="gelu_new"), tmp_path / "ours")
+    assert _loaded(tmp_path / "ours").model.args.activation_fn == "gelu_accurate"
+
+
+def test_a_folder_without_head_says_so(tmp_path: Path) -> None:
+    report = import_hf(make_folder(tmp_path / "hf", "bert", head=False), tmp_path / "ours")
+    assert any("no head for masked language modelling" in note for note in report.notes)
+    assert any("left out" in note and "pooler" in note for note in report.notes)
+    assert "--layer-norm-eps 1e-12" in " ".join(report.flags)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_positions_are_repeated(tmp_path: Path, kind: str) -> None:
+    source = make_folder(tmp_path / "hf", kind)
+    import_hf(source, tmp_path / "ours")
+    import_hf(source, tmp_path / "long", extend_positions=90)
+    own, longer = (_loaded(tmp_path / name).model for name in ("ours", "long"))
+    assert longer.max_positions() == 90
+    rows, more = (model.encoder.sentence_encoder.embed_positions.weight for model in (own, longer))
+    torch.testing.assert_close(more, torch.cat([rows[:2], rows[2:], rows[2:], rows[2:12]]))
+    with pytest.raises(UserError, match="there are 40 already"):
+        import_hf(source, tmp_path / "short", extend_positions=40)
+    assert not (tmp_path / "short").exists()
+
+
+def test_two_segments_are_those_of_bert(tmp_path: Path) -> None:
+    import transformers
+
+    source = make_folder(tmp_path / "hf", "bert")
+    import_hf(source, tmp_path / "one")
+    import_hf(source, tmp_path / "two", segments=2)
+    theirs = transformers.AutoModel.from_pretrained(str(source)).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(source))
+    pair = tokenizer("bada kefe", "linu moba pada", return_tensors="pt", return_token_type_ids=True)
+    assert pair["token_type_ids"].max() == 1
+    with torch.no_grad():
+        expected = theirs(**pair).last_hidden_state
+    found = {}
+    for name in ("one", "two"):
+        encoder = SentenceEncoder.from_pretrained(tmp_path / name / "model.pt", tmp_path / name)
+        ids = {index: symbol for symbol, index in encoder.tokenizer.ids().items()}
+        tokens = torch.tensor([[encoder.dictionary.index(ids[index]) for index in pair["input_ids"][0].tolist()]])
+        with torch.no_grad():
+            found[name] = encoder.model.hidden_states(tokens, every_layer=False)[0]
+    torch.testing.assert_close(found["two"], expected, atol=2e-5, rtol=1e-4)
+    assert (found["one"] - expected).abs().max() > 1e-2  # segment 0 for both is another encoding
+
+
+def test_pickles_are_read_without_running_them(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    source = make_folder(tmp_path / "hf", "roberta")
+    weights = load_file(source / "model.safetensors")
+    (source / "model.safetensors").unlink()
+    torch.save(weights, source / "pytorch_model.bin")
+    import_hf(source, tmp_path / "ours")
+    torch.save({**weights, "more": Path("x")}, source / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"refused, since it holds a pathlib\S*, which is no weight and could run code"):
+        import_hf(source, tmp_path / "refused")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "ours"]
+
+
+def test_shards_are_joined(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    source = make_folder(tmp_path / "hf", "bert")
+    weights = load_file(source / "model.safetensors")
+    parts = {"a.safetensors": list(weights)[::2], "b.safetensors": list(weights)[1::2]}
+    for file, names in parts.items():
+        save_file({name: weights[name] for name in names}, source / file)
+    (source / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": {name: file for file, names in parts.items() for name in names}}
+    (source / "model.safetensors.index.json").write_text(json.dumps(index))
+    import_hf(source, tmp_path / "ours")
+    (source / "b.safetensors").unlink()
+    with pytest.raises(UserError, match=r"names b\.safetensors, which is not there"):
+        import_hf(source, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "t5"}, "is of type 't5'; bert, roberta, xlm-roberta can be imported"),
+        ({"position_embedding_type": "relative_key"}, "relative_key"),
+        ({"hidden_act": "swish"}, "hidden_act 'swish' has no counterpart"),
+        ({"num_hidden_layers": 4}, "lack encoder.layer.3"),
+        ({"hidden_size": "many"}, "lacks a usable"),
+    ],
+)
+def test_other_models_are_refused(tmp_path: Path, change: dict, message: str) -> None:
+    source = make_folder(tmp_path / "hf", "bert")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(UserError, match=message):
+        import_hf(source, tmp_path / "ours")
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
+def test_a_damaged_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = make_folder(tmp_path / "hf", "bert")
+    for name, message in (
+        ("tokenizer.json", "tokenizer"),
+        ("model.safetensors", "safetensors"),
+        ("config.json", "JSON"),
+    ):
+        broken = tmp_path / f"broken-{name}"
+        shutil.copytree(source, broken)
+        content = (source / name).read_bytes()
+        (broken / name).write_bytes(content[: len(content) // 2])
+        assert main(["import", str(broken), "--dest", str(tmp_path / "ours")]) == 2
+        assert message in capsys.readouterr().err.splitlines()[-1]
+    assert main(["import", str(tmp_path / "nowhere"), "--dest", str(tmp_path / "ours")]) == 2
+    assert "no such folder" in capsys.readouterr().err
+    assert not (tmp_path / "ours").exists()
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+    source, other = make_folder(tmp_path / "hf", "bert"), make_folder(tmp_path / "other", "roberta")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(other / name, source / name)
+    with pytest.raises(UserError, match="tokenizer and weights are not of the same model"):
+        import_hf(source, tmp_path / "ours")
+
+
+def test_a_pooling_that_is_stated_is_kept(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "hf", "bert")
+    (source / "1_Pooling").mkdir()
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "a.Transformer"}, {"path": "1_Pooling", "type": "a.Pooling"}]
+    (source / "modules.json").write_text(json.dumps(modules))
+    config = source / "1_Pooling" / "config.json"
+    for content in ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, {"pooling_mode": "cls"}):
+        config.write_text(json.dumps(content))
+        import_hf(source, tmp_path / "ours", overwrite=True)
+        assert _loaded(tmp_path / "ours").model.args.pooling == "cls"
+    config.write_text(json.dumps({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}))
+    with pytest.raises(UserError, match=r"pooling cls \+ mean is none of"):
+        import_hf(source, tmp_path / "ours", overwrite=True)
+    import_hf(source, tmp_path / "ours", pooling="max", overwrite=True)
+    assert _loaded(tmp_path / "ours").model.args.pooling == "max"
