@@ -200,3 +200,38 @@ def test_in_a_process_of_its_own(data, capsys):
     done = run(sys.executable, "-m", "fairseq_clear.cli", "views", *flags)
     assert main(["views", *flags]) == 0
     assert done.stdout == capsys.readouterr().out and done.stderr == ""
+
+
+def test_spans_are_shown_in_their_document(data, capsys):
+    flags = ["--views", "span:anchors=2,positives=1,min=2,max=8", "--augment", "slice", "--count", "3", "--epoch", "2"]
+    assert main(["views", "--data-bin", str(data), *flags]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    _, dataset = training_set(data, views=flags[1], augment="slice")
+    documents = dataset.views.source.documents
+    shown = [line.split("  ", 2)[2] for line in lines if line.startswith("  span ")]
+    expected = [pair for index in range(3) for pair in dataset.views.texts(index, 2)]
+    assert len(shown) == 12
+    for pair, anchor, positive in zip(expected, shown[::2], shown[1::2], strict=True):
+        length = int(documents.lengths[pair.document])
+        for line, (begin, end) in zip((anchor, positive), pair.spans, strict=True):
+            bar, place, kind = line.split(" ")
+            assert place == f"{begin}-{end}" and len(bar) == min(60, length) + 2
+            assert (bar[1:-1].index("=") <= 60 * begin / length) and set(bar[1:-1]) <= {".", "="}
+            assert kind in ({"anchor"} if line is anchor else {"adjacent", "subsumed", "overlapping"})
+        assert f"  document {pair.document + 1} (line {documents.first_line(pair.document)}), {length} tokens" in lines
+    texts = [line.split("  ", 2)[2] for line in lines if line.startswith("  text ")]
+    assert len(texts) == 12 and "\n#0, pair 1 of 2" in "\n".join(lines)
+
+
+def test_typed_lines_are_one_document(data, capsys):
+    texts = [" ".join(WORDS[start : start + 4]) for start in (0, 10, 20)]
+    assert main(["views", "--data-bin", str(data), "--views", "neighbor", "--text", *texts]) == 0
+    output = capsys.readouterr().out
+    assert [" ".join(unmarked(line)) for line in printed(output)] == [texts[0], texts[1], texts[1], texts[2]]
+    assert "[====........] 0-4 anchor" in output and "[....====....] 4-8 adjacent" in output
+    span = ["--views", "span:anchors=1,min=12,max=12", "--text", *texts]
+    assert main(["views", "--data-bin", str(data), *span]) == 0
+    assert unmarked(printed(capsys.readouterr().out)[0]) == " ".join(texts).split()
+    refused = ["--document-boundary", "line", "--short-documents", "error"]
+    assert main(["views", "--data-bin", str(data), *span, *refused]) == 2
+    assert "--text: document 1 (line 1) has 4 tokens, fewer than the 12 tokens" in capsys.readouterr().err

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from fairseq_clear.data.inspection import ViewPrinter, ViewTotals
+from fairseq_clear.data.inspection import ViewPrinter, ViewTotals, draw_span
 from fairseq_clear.data.marking import mark_view
 from fairseq_clear.data.tokenizer import WhitespaceTokenizer
 
@@ -124,3 +124,18 @@ def test_white_space_that_is_a_piece_of_its_own():
     assert shown(0, 2, 5, 6, 1, -1, 4, 7) == ("be [-divid-]ed into", "into {+be+} <del> {+ed+}")
     text = text[[0, 3, 4, 6, 1, 2, 7]]  # "divid", "ed", "to", then "be" and a mark
     assert shown(0, 4, 5, 1, 2, 3, 6)[1] == "{+be+} dividedto"
+
+
+@pytest.mark.parametrize(
+    ("span", "length", "expected"),
+    [
+        ((0, 4), 12, "[====........] 0-4"),
+        ((0, 1), 1, "[=] 0-1"),
+        ((30, 60), 120, "[" + "." * 15 + "=" * 15 + "." * 30 + "] 30-60"),
+        ((999, 1000), 1000, "[" + "." * 59 + "=] 999-1000"),
+        ((500, 501), 1000, "[" + "." * 30 + "=" + "." * 29 + "] 500-501"),
+        ((0, 1000), 1000, "[" + "=" * 60 + "] 0-1000"),
+    ],
+)
+def test_where_a_span_lies(span, length, expected):
+    assert draw_span(span, length) == expected
