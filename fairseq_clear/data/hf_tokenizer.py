@@ -42,7 +42,7 @@ class HfTokenizer:
             from tokenizers import Tokenizer
         except ImportError:
             raise UserError("tokenizers is not installed; pip install 'fairseq_clear[hf]' or tokenizers") from None
-        self._content, self.special = content, special
+        self.content, self.special = content, special
         try:
             self._tokenizer: Any = Tokenizer.from_str(content)
         except Exception as error:  # tokenizers raises bare Exception
@@ -61,7 +61,7 @@ class HfTokenizer:
         self._word_mark, self._marks_start = _word_mark(json.loads(content))
 
     def __getstate__(self) -> tuple[str, str, dict[str, str]]:
-        return self.path, self._content, self.special
+        return self.path, self.content, self.special
 
     def __setstate__(self, state: tuple[str, str, dict[str, str]]) -> None:
         self.path, content, special = state
