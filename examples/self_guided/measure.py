@@ -1,0 +1,100 @@
+r"""Self-Guided and SimCSE at small scale, from an imported encoder: [CLS] before and after, every ablation of Table 5.
+
+    python examples/self_guided/measure.py --data-bin stsb --checkpoint minilm/model.pt \
+        --sts SentEval/data --output measured --seeds 1 2 3
+
+Writes one JSON file a run and prints the table of RESULTS.md.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from fairseq.checkpoint_utils import load_checkpoint_to_cpu
+from measuring import PROJECT, Recipe, measure, table
+
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear.evaluation.sts import evaluate_sts
+
+CONFIG = PROJECT / "examples/self_guided/config/sg_opt.yaml"
+RECIPES = {
+    "SG-OPT": Recipe(CONFIG),
+    "SG": Recipe(CONFIG, ("+ablation=sg",)),
+    "SimCSE": Recipe(PROJECT / "examples/simcse/config/unsupervised.yaml", ("dataset.batch_size=16",)),
+    "L opt2": Recipe(CONFIG, ("+ablation=opt2",)),
+    "L opt1": Recipe(CONFIG, ("+ablation=opt1",)),
+    "tau 0.1": Recipe(CONFIG, ("+ablation=tau_0.1",)),
+    "tau 0.001": Recipe(CONFIG, ("+ablation=tau_0.001",)),
+    "lambda 0": Recipe(CONFIG, ("+ablation=lambda_0",)),
+    "lambda 1": Recipe(CONFIG, ("+ablation=lambda_1",)),
+    "no head": Recipe(CONFIG, ("+ablation=no_head",)),
+}
+TASKS = ("STS-B-dev", "STS-B", "STS12", "STS14")
+
+
+def main() -> None:
+    """Train, score, print."""
+    arguments = parse()
+    starting = sizes(arguments.checkpoint)
+    updates = arguments.updates
+    overrides = [
+        *(f"task.data={arguments.data_bin.resolve()}", f"task.eval_sts={arguments.sts.resolve()}"),
+        *(
+            f"checkpoint.finetune_from_model={arguments.checkpoint.resolve()}",
+            "common.cpu=true",
+            "dataset.num_workers=0",
+        ),
+        *(f"optimization.max_update={updates}", f"lr_scheduler.total_num_update={updates}"),
+        *(f"lr_scheduler.warmup_updates={updates // 10}", "dataset.validate_interval_updates=50"),
+        *("checkpoint.save_interval_updates=50", *starting),
+    ]
+
+    def score(checkpoint: Path, recipe: Recipe) -> dict[str, float]:
+        encoder = SentenceEncoder.from_pretrained(checkpoint, arguments.data_bin, pooling=recipe.pooling)
+        result = evaluate_sts(encoder, arguments.sts, TASKS)
+        return {task: 100 * result.scores[task].spearman for task in TASKS}
+
+    chosen = {name: RECIPES[name] for name in arguments.recipes}
+    width = next(setting.split("=")[1] for setting in starting if "embed_dim" in setting)
+    for name in chosen:
+        if name == "SimCSE":  # its head is as wide as the encoder
+            chosen[name] = Recipe(chosen[name].config, (*chosen[name].overrides, f"model.projection_dim={width}"))
+    found = measure(chosen, arguments.seeds, arguments.output, score, overrides)
+    rows = {
+        f"untuned, {pooling}": [score(arguments.checkpoint, Recipe(CONFIG, (), pooling))] for pooling in ("cls", "mean")
+    }
+    rows |= {name: [run["scores"] for run in runs] for name, runs in found.items()}
+    print(table(rows))
+    seconds = {name: sum(run["train_seconds"] for run in runs) / len(runs) for name, runs in found.items()}
+    print("\nseconds a run: " + ", ".join(f"{name} {value:.0f}" for name, value in seconds.items()))
+
+
+def sizes(checkpoint: Path) -> list[str]:
+    """The sizes of an imported checkpoint as overrides of a recipe for another."""
+    model = vars(load_checkpoint_to_cpu(str(checkpoint))["cfg"]["model"])
+    names = (
+        *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "activation_fn"),
+        *("layer_norm_eps", "max_positions"),
+    )
+    return [f"++model.{name}={model[name]}" for name in names]
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--data-bin", type=Path, required=True, help="sentences, binarized with the encoder's tokenizer"
+    )
+    parser.add_argument("--checkpoint", type=Path, required=True, help="model.pt of fairseq-clear import")
+    parser.add_argument("--sts", type=Path, required=True, help="folder of STS12, STS14 and STSBenchmark")
+    parser.add_argument("--output", type=Path, required=True, help="folder of the runs' results")
+    parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES), help="default: all")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--updates", type=int, default=200, help="of each run (the paper's one epoch: 718)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
