@@ -53,8 +53,8 @@ def main() -> None:
 
     def score(checkpoint: Path, recipe: Recipe) -> dict[str, float]:
         encoder = SentenceEncoder.from_pretrained(checkpoint, arguments.data_bin, pooling=recipe.pooling)
-        result = evaluate_sts(encoder, arguments.sts, TASKS)
-        return {task: 100 * result.scores[task].spearman for task in TASKS}
+        result = evaluate_sts(encoder, arguments.sts, arguments.tasks)
+        return {task: result.scores[task].spearman for task in arguments.tasks}
 
     chosen = {name: RECIPES[name] for name in arguments.recipes}
     width = next(setting.split("=")[1] for setting in starting if "embed_dim" in setting)
@@ -91,8 +91,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sts", type=Path, required=True, help="folder of STS12, STS14 and STSBenchmark")
     parser.add_argument("--output", type=Path, required=True, help="folder of the runs' results")
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES), help="default: all")
+    parser.add_argument(
+        "--tasks", nargs="+", default=list(TASKS), choices=TASKS, help="that a run is scored on; default: all"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--updates", type=int, default=200, help="of each run (the paper's one epoch: 718)")
+    parser.add_argument("--updates", type=int, default=100, help="of each run (the paper's one epoch: 718)")
     return parser.parse_args()
 
 

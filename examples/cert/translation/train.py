@@ -21,7 +21,7 @@ TRAINING = (
     *("--encoder-embed-dim", "64", "--decoder-embed-dim", "64", "--encoder-ffn-embed-dim", "128"),
     *("--decoder-ffn-embed-dim", "128", "--encoder-attention-heads", "4", "--decoder-attention-heads", "4"),
     *("--share-decoder-input-output-embed", "--dropout", "0.0", "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)"),
-    *("--lr", "0.004", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "100", "--clip-norm", "1.0"),
+    *("--lr", "0.005", "--lr-scheduler", "polynomial_decay", "--warmup-updates", "60", "--clip-norm", "1.0"),
     *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.0", "--max-tokens", "2000"),
     *("--cpu", "--disable-validation", "--no-epoch-checkpoints", "--log-format", "simple", "--log-interval", "100"),
     *("--max-source-positions", "64", "--max-target-positions", "64", "--num-workers", "0"),
@@ -73,7 +73,8 @@ def binarize(pair: tuple[str, str], data: Path) -> None:
 def train(source: str, target: str, data: Path, folder: Path, updates: int, seed: int) -> None:
     """``fairseq-train``, and the dictionaries beside the checkpoint."""
     command = [str(data / "bin"), "--source-lang", source, "--target-lang", target, "--save-dir", str(folder)]
-    run("train", *command, *TRAINING, "--max-update", str(updates), "--seed", str(seed))
+    length = ["--max-update", str(updates), "--total-num-update", str(updates)]
+    run("train", *command, *TRAINING, *length, "--seed", str(seed))
     for language in (source, target):
         shutil.copyfile(data / "bin" / f"dict.{language}.txt", folder / f"dict.{language}.txt")
 
