@@ -12,10 +12,7 @@ import torch
 from fairseq import utils
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu, load_model_ensemble_and_task
 from fairseq.data import data_utils
-from fairseq.dataclass.configs import FairseqConfig
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks.translation import TranslationTask
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_clear.errors import UserError
@@ -151,7 +148,8 @@ def _read(path: Path, folder: Path, which: str) -> tuple[dict[str, Any], Any]:
     try:
         state: dict[str, Any] = load_checkpoint_to_cpu(str(path), {"data": str(folder), **_EVALUATION_OFF})
         state["model"].keys  # noqa: B018  (what follows cannot do without)
-        cfg = convert_namespace_to_omegaconf(state["args"]) if state.get("args") is not None else state["cfg"]
+        cfg = state["cfg"]
+        state["args"] = None  # of fairseq before 0.10; turned into cfg already, or it would be again, taking a second
         name, languages = cfg.task._name, (cfg.task.get("source_lang"), cfg.task.get("target_lang"))
     except pickle.UnpicklingError as error:
         # torch's own message advises to turn the check off
@@ -186,10 +184,9 @@ def _generation(search: Search, which: str) -> Namespace:
     )
 
 
-def _inference_settings(beam: int) -> Any:
-    cfg = OmegaConf.structured(FairseqConfig())
-    cfg.generation.beam = beam
-    return cfg
+def _inference_settings(beam: int) -> Namespace:
+    """What a model reads when it is made ready to translate."""
+    return Namespace(generation=Namespace(beam=beam))
 
 
 def one_line_error(error: BaseException) -> str:

@@ -52,21 +52,20 @@ class RoundTrip:
     def translate(self, chunk: int, lines: Sequence[str]) -> ChunkResult:
         """The chunk's lines back in their own language; where that fails, the line itself, blanks normalised."""
         originals = [one_line(line) for line in lines]
-        current = list(originals)
         counts: Counter[str] = Counter()
-        alive = [index for index, text in enumerate(originals) if text]
-        counts["lines"], counts["blank"] = len(lines), len(lines) - len(alive)
+        # what goes on: a line's pieces, several once it was too long; a line that is lost keeps its own text
+        pieces = {index: [text] for index, text in enumerate(originals) if text}
+        counts["lines"], counts["blank"] = len(lines), len(lines) - len(pieces)
         for number, one_pass in enumerate(self.passes):
-            translated = one_pass.translate([current[index] for index in alive], chunk, counts)
-            for index, text in zip(alive, translated, strict=True):
-                current[index] = originals[index] if text is None else text
-            lost = sum(text is None for text in translated)
-            alive = [index for index, text in zip(alive, translated, strict=True) if text is not None]
-            self._on_lines((len(self.passes) - 1 - number) * lost / 2)
-        counts["kept"] = sum(map(bool, originals)) - len(alive)
+            translated = one_pass.translate(list(pieces.values()), chunk, counts)
+            before = len(pieces)
+            pieces = {index: parts for index, parts in zip(pieces, translated, strict=True) if parts is not None}
+            self._on_lines((len(self.passes) - 1 - number) * (before - len(pieces)) / 2)
+        results = [" ".join(pieces.get(index, [text])) for index, text in enumerate(originals)]
+        counts["kept"] = len(lines) - counts["blank"] - len(pieces)
         self._on_lines(counts["blank"])
-        counts.update(compare(originals, current, self.language))
-        return ChunkResult(chunk, current, counts)
+        counts.update(compare(originals, results, self.language))
+        return ChunkResult(chunk, results, counts)
 
 
 def choose_device(name: str | None, fp16: bool, worker: int = 0) -> torch.device:

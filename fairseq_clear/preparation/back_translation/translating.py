@@ -57,20 +57,19 @@ class Pass:
         self.on_texts = on_texts
         self._split: Callable[[str], list[str]] | None = None
 
-    def translate(self, texts: Sequence[str], chunk: int, counts: Counter[str]) -> list[str | None]:
-        """A translation of each text; None where there is none, the reason being counted.
+    def translate(self, texts: Sequence[Sequence[str]], chunk: int, counts: Counter[str]) -> list[list[str] | None]:
+        """A translation of each text in as many pieces as were translated; None where there is none, and counted why.
 
         Args:
-            texts: none blank.
+            texts: each in pieces, which are translated by themselves; none blank.
             chunk: number of the chunk; with the seed it decides the draws.
             counts: added to: ``forward.split`` and so on.
 
         Raises:
             UserError: not one of several texts could be translated, so the fault lies elsewhere.
         """
-        which = self.model.which
         found: Counter[str] = Counter()
-        units = [unit for index, text in enumerate(texts) for unit in self._units(index, text, found)]
+        units = [unit for index, pieces in enumerate(texts) for unit in self._units(index, pieces, found)]
         translated = self._translate_units(units, len(texts), chunk, found)
         parts: list[list[Translation]] = [[] for _ in texts]
         lost = set(range(len(texts))) - {unit.text for unit in units}
@@ -80,27 +79,29 @@ class Pass:
             else:
                 parts[unit.text].append(translation)
         found["failed"] = len(lost) - found["copied"]
-        results: list[str | None] = []
+        results: list[list[str] | None] = []
         for index, pieces in enumerate(parts):
-            text = " ".join(piece.text for piece in pieces if piece.text)
-            found["empty"] += index not in lost and not text
+            found["empty"] += index not in lost and not any(piece.text for piece in pieces)
             found["cut"] += index not in lost and any(piece.is_cut for piece in pieces)
-            results.append(None if index in lost else text or None)
-        counts.update({f"{which}.{name}": count for name, count in found.items()})
+            results.append(None if index in lost else [piece.text for piece in pieces if piece.text] or None)
+        counts.update({f"{self.model.which}.{name}": count for name, count in found.items()})
         return results
 
-    def _units(self, index: int, text: str, found: Counter[str]) -> list[Unit]:
-        """What the model can take of a text: all of it, its sentences, or nothing."""
+    def _units(self, index: int, pieces: Sequence[str], found: Counter[str]) -> list[Unit]:
+        """What the model can take of a text: its pieces, their sentences where they are too long, or nothing."""
+        encoded: list[list[int]] = []
         try:
-            whole = self.model.encode(text)
-            encoded = [whole] if len(whole) <= self.model.max_source else self._sentences(text)
+            for piece in pieces:
+                whole = self.model.encode(piece)
+                parts = [whole] if len(whole) <= self.model.max_source else self._sentences(piece)
+                if not parts:
+                    found["copied"] += 1
+                    return []
+                encoded += parts
         except Exception as error:  # a text that a library stumbles over must not end the run
-            logger.warning("%s: %r is passed through: %s", self.model.which, text[:80], error)
+            logger.warning("%s: %r is passed through: %s", self.model.which, pieces[0][:80], error)
             return []
-        if not encoded:
-            found["copied"] += 1
-            return []
-        found["split"] += len(encoded) > 1
+        found["split"] += len(encoded) > len(pieces)
         found["tokens"] += sum(map(len, encoded)) - len(encoded)
         found["unknown"] += sum(map(self.model.count_unknown, encoded))
         return [Unit(index, ids) for ids in encoded]

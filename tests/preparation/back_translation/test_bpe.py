@@ -15,7 +15,7 @@ TEXT = "low low low low low lower lower newest newest newest newest newest newes
 
 def learn(text: str, merges: int) -> list[tuple[str, str]]:
     """The merges of Sennrich et al. 2016, algorithm 1; ties by the alphabet."""
-    words = Counter(tuple([*word[:-1], word[-1] + "</w>"]) for word in text.split())
+    words = Counter((*word[:-1], word[-1] + "</w>") for word in text.split())
     learned: list[tuple[str, str]] = []
     for _ in range(merges):
         pairs: Counter[tuple[str, str]] = Counter()

@@ -11,7 +11,7 @@ from fairseq_clear.preparation.back_translation.report import build_report, comp
 
 def made(count: int) -> tuple[list[str], list[str]]:
     rng = random.Random(3)
-    words = "the a dog cat sees likes big small house , . tree".split()
+    words = ["the", "a", "dog", "cat", "sees", "likes", "big", "small", "house", ",", ".", "tree"]
     originals = [" ".join(rng.choices(words, k=rng.randint(1, 12))) for _ in range(count)]
     results = [" ".join(w for w in text.split() if rng.random() < 0.9) or "a" for text in originals]
     originals[3] = results[3] = ""

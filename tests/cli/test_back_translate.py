@@ -1,0 +1,97 @@
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_clear.cli import back_translate
+from fairseq_clear.cli.main import main
+from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, ModelSource, Search
+from tests.conftest import run
+from tests.preparation.back_translation.toys import train_toys
+
+FILES = ("--input", "in", "--output", "out", "--forward", "f", "--backward", "b")
+
+
+def parse(*flags: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    back_translate.add_arguments(parser)
+    return parser.parse_args([*FILES, *flags])
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_toys(tmp_path_factory)
+
+
+def test_defaults_are_those_of_the_settings() -> None:
+    expected = BackTranslateSettings(Path("in"), Path("out"), ModelSource("f"), ModelSource("b"))
+    assert back_translate._settings(parse()) == expected
+
+
+def test_every_flag_arrives() -> None:
+    flags = "--sampling backward --sampling-topk 9 --temperature 0.8 --beam 2 --lenpen 1.1 --max-len-a 2 --max-len-b 9"
+    others = "--forward-codes c --backward-data d --bpe none --tokenizer moses --num-shards 4 --shard-id 3 --fp16"
+    running = "--device cuda:1 --max-tokens 99 --batch-size 7 --chunk-lines 5 --workers 3 --threads 2 --seed 6"
+    settings = back_translate._settings(parse(*f"{flags} {others} {running} --too-long copy --overwrite".split()))
+    assert settings.search == Search(2, "backward", 9, None, 0.8, 1.1, 2.0, 9)
+    assert settings.forward == ModelSource("f", None, Path("c"))
+    assert settings.backward == ModelSource("b", Path("d"), None)
+    assert (settings.bpe, settings.tokenizer, settings.too_long) == ("none", "moses", "copy")
+    assert (settings.num_shards, settings.shard_id, settings.fp16, settings.overwrite) == (4, 3, True, True)
+    numbers = (settings.max_tokens, settings.batch_size, settings.chunk_lines, settings.workers, settings.threads)
+    assert numbers == (99, 7, 5, 3, 2) and (settings.device, settings.seed) == ("cuda:1", 6)
+    assert back_translate._settings(parse("--sampling")).search.sampling == "both"
+
+
+def test_beam_is_five_and_one_where_words_are_drawn() -> None:
+    assert [Search().beam_in(which) for which in ("forward", "backward")] == [5, 5]
+    assert [Search(sampling="backward").beam_in(which) for which in ("forward", "backward")] == [5, 1]
+    assert Search(beam=100, sampling="both").beam_in("forward") == 100
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("--sampling-topk 3", "add --sampling"),
+        ("--sampling --sampling-topk 3 --sampling-topp 0.5", "exclude each other"),
+        ("--sampling --sampling-topp 1.5", "--sampling-topp 1.5"),
+        ("--temperature 0", "--temperature 0"),
+        ("--beam 0", "--beam 0"),
+        ("--max-len-a 0 --max-len-b 0", "no room"),
+        ("--num-shards 2 --shard-id 2", "--shard-id 2"),
+        ("--workers 0", "--workers 0"),
+        ("--chunk-lines 0", "--chunk-lines 0"),
+        ("--seed -1", "--seed -1"),
+    ],
+)
+def test_flags_out_of_range_are_one_line(flags: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        back_translate._settings(parse(*flags.split())).check()
+
+
+@pytest.mark.slow
+def test_command(toys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Shards and their merge equal one call; the report is printed and written; errors are one line."""
+    source = tmp_path / "text"
+    source.write_text("".join((toys / "text.txt").read_text().splitlines(keepends=True)[:40]) + "\n")
+    models = ("--forward", toys / "english-gerlan", "--backward", toys / "gerlan-english", "--chunk-lines", "8")
+    command = ("back-translate", "--input", source, *models, "--device", "cpu")
+    done = run(sys.executable, "-m", "fairseq_clear.cli", *command, "--output", tmp_path / "out")
+    assert "self-BLEU" in done.stdout and "41 lines, 1 of them blank" in done.stdout and done.stderr == ""
+    report = json.loads((tmp_path / "out.report.json").read_text())
+    assert report["lines"] == 41 and (tmp_path / "out.report.txt").read_text() in done.stdout
+
+    def here(*flags: str, output: str = "out") -> int:
+        return main([*map(str, command), "--output", str(tmp_path / output), *flags])
+
+    assert here() == 0 and "complete already" in capsys.readouterr().out
+    for shard in ("0", "1"):
+        assert here("--num-shards", "2", "--shard-id", shard, output="parts") == 0
+    assert here("--num-shards", "2", "--merge", output="parts") == 0
+    assert (tmp_path / "parts").read_bytes() == (tmp_path / "out").read_bytes()
+    capsys.readouterr()
+    assert here("--beam", "2") == 2
+    refusal = capsys.readouterr().err
+    assert refusal.count("\n") == 1 and "--overwrite" in refusal

@@ -1,0 +1,73 @@
+"""An archive as fairseq distributes its WMT19 models: settings as a Namespace, an ensemble, codes, dictionaries."""
+
+from argparse import Namespace
+from pathlib import Path
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerModel, base_architecture
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+CODES = "t h 9\nth e</w> 8\nc a 7\nca t</w> 6\ns a 5\nsa t</w> 4\nh e</w> 4\n"
+SENTENCE = 'The cat\'s & sat "he" sat!'
+# by hand: the Moses tokenizer's words, escaped, and the merges of CODES
+_WORDS = "T@@ he | cat | &@@ a@@ p@@ o@@ s@@ ;@@ s | &@@ a@@ m@@ p@@ ; | sat"
+_QUOTE = "&@@ q@@ u@@ o@@ t@@ ;"
+PIECES = f"{_WORDS} | {_QUOTE} | he | {_QUOTE} | sat | !".replace("| ", "").split()
+
+
+def make_archive(folder: Path, source: str, target: str, models: int = 2, seed: int = 0) -> Path:
+    """``model1.pt`` ... of random weights in the format of fairseq 0.8, which has ``args`` and no ``cfg``."""
+    folder.mkdir()
+    (folder / "bpecodes").write_text(CODES)
+    symbols = sorted({*PIECES, *"abcdefghijklmnopqrstuvwxyz", "the", "he@@", ".", ",", "?"})
+    for language in (source, target):
+        (folder / f"dict.{language}.txt").write_text("".join(f"{symbol} 1\n" for symbol in symbols))
+    args = Namespace(
+        arch="transformer_wmt_en_de",
+        task="translation",
+        source_lang=source,
+        target_lang=target,
+        data="/data/of/someone/else",
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_embed_dim=16,
+        encoder_ffn_embed_dim=16,
+        decoder_ffn_embed_dim=16,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        share_all_embeddings=True,
+        left_pad_source="True",
+        left_pad_target="False",
+        max_source_positions=48,
+        max_target_positions=48,
+        raw_text=False,
+        lazy_load=False,
+        criterion="label_smoothed_cross_entropy",
+        optimizer="adam",
+        lr=[0.1],
+        lr_scheduler="inverse_sqrt",
+    )
+    names = ["model.pt"] if models == 1 else [f"model{number + 1}.pt" for number in range(models)]
+    for number, name in enumerate(names):
+        torch.manual_seed(seed + number)
+        torch.save(_state(args, folder), folder / name)
+    return folder
+
+
+def _state(args: Namespace, folder: Path) -> dict[str, object]:
+    filled = Namespace(**vars(args))
+    base_architecture(filled)
+    dictionary = Dictionary.load(str(folder / f"dict.{args.source_lang}.txt"))
+    task = TranslationTask(TranslationConfig(), dictionary, dictionary)
+    model = TransformerModel.build_model(filled, task)
+    for parameter in model.parameters():
+        parameter.data = torch.randn_like(parameter) * 0.4
+    history = {"criterion_name": "LabelSmoothedCrossEntropyCriterion", "optimizer_name": "FairseqAdam"}
+    return {
+        "args": args,
+        "model": model.state_dict(),
+        "optimizer_history": [{**history, "lr_scheduler_state": {"best": 1.0}, "num_updates": 10}],
+        "extra_state": {"train_iterator": {"epoch": 3, "iterations_in_epoch": 0}, "val_loss": 1.0},
+        "last_optimizer_state": None,
+    }
