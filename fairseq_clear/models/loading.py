@@ -13,6 +13,7 @@ logger = logging.getLogger(__name__)
 
 EMBEDDING = "encoder.sentence_encoder.embed_tokens.weight"
 POSITIONS = "encoder.sentence_encoder.embed_positions.weight"
+SEGMENTS = "encoder.sentence_encoder.embed_positions.segments.weight"
 VOCABULARY_ROWS = (EMBEDDING, "encoder.lm_head.weight", "encoder.lm_head.bias")
 SENTENCE_ENCODER = "sentence_encoder."
 COPIES = ("guide.encoder.",)
@@ -40,6 +41,7 @@ def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: st
     """
     _fit_vocabulary(loaded, own, prefix)
     _check_positions(loaded, own, prefix)
+    _check_segments(loaded, own, prefix)
     foreign = [
         key
         for key in loaded
@@ -131,3 +133,11 @@ def _check_positions(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: 
             f"the checkpoint has {found - offset} positions and the model {wanted - offset}: "
             f"give --max-positions {found - offset}"
         )
+
+
+def _check_segments(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str) -> None:
+    if prefix + POSITIONS not in loaded:
+        return
+    found, wanted = (len(weights.get(key, (0,))) for weights, key in ((loaded, prefix + SEGMENTS), (own, SEGMENTS)))
+    if wanted != found:
+        raise UserError(f"the checkpoint has {found} segments and the model {wanted}: give --segments {found}")
