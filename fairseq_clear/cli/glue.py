@@ -170,6 +170,9 @@ def _run(args: argparse.Namespace) -> int:
             raise UserError(f"--restart {args.restart}: there are restarts 0 to {len(restarts) - 1}")
         restarts = [restarts[args.restart]]
     start = Start.load(args.checkpoint.absolute(), restarts[0].data)
+    note = start.pair_note([restart.data.task for restart in restarts])
+    if note:
+        print(note, file=sys.stderr)
     environment = Environment(args.device or _default_device(), args.precision)
     return _run_and_report(args, restarts, start, environment)
 

@@ -81,9 +81,12 @@ class Classifier:
         return outputs
 
     def _row(self, texts: list[Ids], longest: int) -> Ids:
-        """``<s> a </s>`` or ``<s> a </s> </s> b </s>``, as sentence_prediction joins them; there are no segments."""
-        starts = [self.dictionary.bos(), self.dictionary.eos()]
-        pieces = [np.append([start], text) for start, text in zip(starts, cut_pair(texts, longest), strict=False)]
+        """``<s> a </s>`` or ``<s> a </s> </s> b </s>``, as sentence_prediction joins them; with segments, which the first
+        ``</s>`` ends, ``<s> a </s> b </s>``.
+        """
+        between = [] if self.model.args.segments > 1 else [self.dictionary.eos()]
+        starts = [[self.dictionary.bos()], between]
+        pieces = [np.append(start, text) for start, text in zip(starts, cut_pair(texts, longest), strict=False)]
         row: Ids = np.concatenate(pieces).astype(np.int64)
         return row
 

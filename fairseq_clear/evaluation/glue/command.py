@@ -27,6 +27,8 @@ _VALUES = (
     "activation_fn",
     "pooler_activation_fn",
     "attention_window",
+    "layer_norm_eps",
+    "segments",
 )
 _SWITCHES = ("encoder_normalize_before", "layernorm_embedding", "untie_weights_roberta")
 
@@ -65,7 +67,7 @@ def training_command(
         data, "--user-dir", Path(fairseq_clear.__file__).parent,
         "--task", "sentence_prediction", "--criterion", "sentence_prediction", "--num-classes", task.outputs,
         *(["--regression-target"] if task.is_regression else []),
-        "--init-token", loaded.dictionary.bos(), "--separator-token", loaded.dictionary.eos(),
+        "--init-token", loaded.dictionary.bos(), *_separator(loaded),
         "--max-positions", int(loaded.model.max_positions()),
         "--arch", "clear_roberta", *_sizes(loaded.model.args),
         "--dropout", settings.dropout, "--attention-dropout", settings.dropout, "--pooler-dropout", settings.dropout,
@@ -81,6 +83,11 @@ def training_command(
         *PRECISIONS[precision], *(["--cpu"] if device == "cpu" else []),
     ]  # fmt: skip
     return [sys.executable, "-m", "fairseq_cli.train", *map(str, flags)]
+
+
+def _separator(loaded: LoadedModel) -> Sequence[str]:
+    """RoBERTa writes ``</s>`` twice between two texts; BERT, whose segments the first one ends, once."""
+    return () if loaded.model.args.segments > 1 else ("--separator-token", str(loaded.dictionary.eos()))
 
 
 def _sizes(args: Any) -> Sequence[str]:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from fairseq_clear.evaluation.glue.command import training_command
 from fairseq_clear.evaluation.glue.inputs import TaskData, shorten
 from fairseq_clear.evaluation.glue.metrics import measure
 from fairseq_clear.evaluation.glue.recipes import FineTuning
+from fairseq_clear.evaluation.glue.tasks import GlueTask
+from fairseq_clear.models.segments import FAIRSEQ_EPS
 
 __all__ = ["MODEL", "RESULT", "Environment", "Restart", "Start", "read_result"]
 
@@ -46,6 +49,17 @@ class Start:
         """
         loaded = load_model(checkpoint, data.folder / "input0")
         return cls(checkpoint, hash_file(checkpoint), loaded)
+
+    def pair_note(self, tasks: Sequence[GlueTask]) -> str | None:
+        """What to know before pairs are fine-tuned on an encoder of BERT's, told by its epsilon, without its segments."""
+        pairs = [task.name for task in tasks if len(task.texts) > 1]
+        args = self.loaded.model.args
+        if not pairs or args.segments > 1 or args.layer_norm_eps == FAIRSEQ_EPS:
+            return None
+        return (
+            f"{self.checkpoint}: BERT's segments are dropped, both texts of a pair ({', '.join(pairs)}) are read as the "
+            "first; import it with --segments 2 to keep them"
+        )
 
 
 @dataclass(frozen=True)
