@@ -1,0 +1,98 @@
+"""fairseq's own archive, as roberta.base's is: a Namespace in the checkpoint, ``decoder.`` in its keys, GPT-2's tokenizer."""
+
+import argparse
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("safetensors", reason="optional, extra hf")
+
+from fairseq_clear.cli.main import main  # noqa: E402
+from fairseq_clear.data.tokenizer import Gpt2Tokenizer, load_tokenizer  # noqa: E402
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # noqa: E402
+from fairseq_clear.interop.checkpoint import build_model, settings_of  # noqa: E402
+from fairseq_clear.preparation.vocabulary import build_dictionary  # noqa: E402
+from tests.preparation.corpora import gpt2_files  # noqa: E402
+
+TEXTS = ["the cat", "", "Caf\u00e9 the the"]
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """An unpacked archive without GPT-2's files, in the form of fairseq 0.9; those lie beside it."""
+    folder = tmp_path / "roberta.tiny"
+    folder.mkdir()
+    dictionary = build_dictionary(Gpt2Tokenizer(*gpt2_files(tmp_path)))
+    dictionary.save(str(folder / "dict.txt"))
+    dictionary.add_symbol("<mask>")
+    flags = {"encoder-layers": 2, "encoder-embed-dim": 16, "encoder-ffn-embed-dim": 32, "encoder-attention-heads": 2}
+    cfg = settings_of(folder, "clear_lm", "clear_roberta", {**flags, "max-positions": 30, "projection-layers": 0})
+    weights = {
+        key.replace("encoder.", "decoder.", 1): value + 0.1 * torch.randn(value.shape)
+        for key, value in build_model(cfg, dictionary).state_dict().items()
+        if not key.endswith("version")
+    }
+    weights["decoder.sentence_encoder.version"] = torch.tensor([3.0])
+    weights["decoder.lm_head.weight"] = weights["decoder.sentence_encoder.embed_tokens.weight"]
+    args = argparse.Namespace(
+        arch="roberta_base", task="masked_lm", criterion="masked_lm", data="/nowhere", tokens_per_sample=30
+    )
+    vars(args).update({name.replace("-", "_"): value for name, value in flags.items()}, max_positions=30)
+    state = {"args": args, "model": weights, "extra_state": {"epoch": 1}, "optimizer_history": [{"num_updates": 5}]}
+    state["optimizer_history"][0] |= {"criterion_name": "x", "optimizer_name": "x", "lr_scheduler_state": {}}
+    torch.save(state, folder / "model.pt")
+    return folder
+
+
+def gpt2_flags(folder: Path) -> list[str]:
+    return ["--gpt2-encoder-json", str(folder / "encoder.json"), "--gpt2-vocab-bpe", str(folder / "vocab.bpe")]
+
+
+def test_it_is_taken_as_it_is(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    packed = tmp_path / "roberta.tiny.tar.gz"
+    with tarfile.open(packed, "w:gz") as tar:
+        tar.add(archive, "roberta.tiny")
+    vectors = []
+    for number, source in enumerate((archive, packed)):
+        dest = tmp_path / f"ours{number}"
+        assert main(["import", str(source), "--dest", str(dest), *gpt2_flags(tmp_path)]) == 0
+        assert "largest difference to stock fairseq's roberta" in capsys.readouterr().out
+        assert (dest / "model.pt").read_bytes() == (archive / "model.pt").read_bytes()
+        assert (dest / "dict.txt").read_bytes() == (archive / "dict.txt").read_bytes()
+        assert isinstance(load_tokenizer(dest), Gpt2Tokenizer)
+        vectors.append(SentenceEncoder.from_pretrained(dest / "model.pt", dest).encode(TEXTS))
+    np.testing.assert_array_equal(*vectors)
+
+
+def test_it_goes_on_to_hugging_face(archive: Path, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="optional, extra hf")
+    from tests.interop.folders import their_states
+
+    assert main(["import", str(archive), "--dest", str(tmp_path / "ours"), *gpt2_flags(tmp_path)]) == 0
+    command = ["export", str(tmp_path / "ours" / "model.pt"), "--data-bin", str(tmp_path / "ours"), "--format", "hf"]
+    assert main([*command, "--dest", str(tmp_path / "hf")]) == 0
+    expected = torch.stack([state.mean(0) for state in their_states(tmp_path / "hf", TEXTS, 30)]).numpy()
+    encoder = SentenceEncoder.from_pretrained(tmp_path / "ours" / "model.pt", tmp_path / "ours")
+    np.testing.assert_allclose(encoder.encode(TEXTS, pooling="mean"), expected, atol=2e-5)
+
+
+def test_what_is_missing_is_named(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["import", str(archive), "--dest", str(tmp_path / "ours")]
+    for more, message in (
+        ([], "needs GPT-2's byte-level BPE"),
+        (gpt2_flags(tmp_path)[:2], "belong together"),
+        ([*gpt2_flags(tmp_path), "--segments", "2"], "--segments 2: "),
+        ([*gpt2_flags(tmp_path), "--extend-positions", "90"], "--extend-positions: "),
+    ):
+        assert main([*command, *more]) == 2
+        assert message in capsys.readouterr().err
+    torch.save({"args": Path("x")}, archive / "model.pt")
+    assert main([*command, *gpt2_flags(tmp_path)]) == 2
+    assert "could run code" in capsys.readouterr().err
+    (tmp_path / "broken.tar.gz").write_bytes(b"nothing")
+    assert main(["import", str(tmp_path / "broken.tar.gz"), "--dest", str(tmp_path / "ours")]) == 2
+    assert "cannot unpack it" in capsys.readouterr().err
+    assert not (tmp_path / "ours").exists()
