@@ -1,0 +1,79 @@
+"""``fairseq-clear export`` as a user runs it; what it computes is tested in tests/interop."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_clear.cli.export_model import FORMATS
+from fairseq_clear.cli.main import main
+from tests.conftest import run
+
+
+def test_help_explains_every_format() -> None:
+    shown = run(sys.executable, "-m", "fairseq_clear.cli", "export", "--help").stdout
+    assert all(f"\n  {form} " in shown for form in FORMATS)
+
+
+def test_the_command_line_knows_the_formats() -> None:
+    from fairseq_clear.interop import exporting
+
+    assert exporting.FORMATS == FORMATS
+    assert tuple(exporting._WRITERS) == FORMATS
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--format", "hf", "--normalize"], "--normalize: belongs to --format sentence-transformers"),
+        (["--format", "hf", "--pooling", "best"], "no such pooling"),
+        (["--format", "fairseq", "--scores", "nowhere.json"], "nowhere.json: cannot read it"),
+    ],
+)
+def test_mistakes_are_one_line(
+    flags: list[str], message: str, checkpoint: Path, data_bin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["export", str(checkpoint), "--data-bin", str(data_bin), "--tokenizer", "whitespace"]
+    assert main([*command, "--dest", str(tmp_path / "out"), *flags]) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert message in error[-1]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_something_else_is_not_replaced(
+    checkpoint: Path, data_bin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    command = [
+        "export",
+        str(checkpoint),
+        "--data-bin",
+        str(data_bin),
+        "--tokenizer",
+        "whitespace",
+        "--format",
+        "fairseq",
+    ]
+    assert main([*command, "--dest", str(tmp_path / "mine"), "--overwrite"]) == 2
+    assert "thesis.txt" in [path.name for path in (tmp_path / "mine").iterdir()]
+    for _ in range(2):
+        assert main([*command, "--dest", str(tmp_path / "out"), "--overwrite"]) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        *("README.md", "dict.txt", "fairseq_clear.json", "model.pt")
+    ]
+
+
+def test_a_missing_library_is_named(
+    checkpoint: Path,
+    data_bin: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("transformers", "tokenizers", "safetensors", "safetensors.torch"):
+        monkeypatch.setitem(sys.modules, name, None)
+    command = ["export", str(checkpoint), "--data-bin", str(data_bin), "--tokenizer", "whitespace", "--format", "hf"]
+    assert main([*command, "--dest", str(tmp_path / "out")]) == 2
+    assert "pip install 'fairseq_clear[hf]'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

