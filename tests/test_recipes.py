@@ -1,13 +1,21 @@
 """Every recipe composes, and trains at the smallest size."""
 
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from omegaconf import OmegaConf
 
-from tests.conftest import ROOT, run
+from tests.conftest import ROOT, run, tool
 
 CONFIGS = sorted(ROOT.glob("examples/*/config/*.yaml"))
+# Changes to the first file of their example's folder that they can be laid over: +ablation=sg
+CHANGES = sorted(ROOT.glob("examples/*/config/*/*.yaml"))
+BASE = {"self_guided": "sg_opt", "simcse": "unsupervised"}
 SMALL = (
     *("common.fp16=false", "common.cpu=true", "model._name=clear_roberta_tiny", "model.max_positions=32"),
     *("task.tokens_per_sample=32", "dataset.batch_size=4", "dataset.num_workers=0", "dataset.disable_validation=true"),
@@ -16,16 +24,92 @@ SMALL = (
 
 
 def test_there_are_recipes() -> None:
-    assert {path.parent.parent.name for path in CONFIGS} >= {"clear"}
+    assert {path.parent.parent.name for path in CONFIGS} >= {"clear", "self_guided", "simcse"}
+
+
+def compose(path: Path, *overrides: str) -> dict[str, Any]:
+    """The whole configuration, as hydra makes it of the file; nothing is run."""
+    with initialize_config_dir(config_dir=str(path.parent), version_base="1.1"):
+        found = hydra_compose(path.stem, overrides=list(overrides))
+    return OmegaConf.to_container(found, resolve=False)
+
+
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Every setting by its path."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found
+
+
+@pytest.mark.parametrize("path", CHANGES, ids=lambda path: f"{path.parent.parent.parent.name}/{path.stem}")
+def test_an_ablation_changes_what_it_says_and_nothing_else(path: Path) -> None:
+    group, example = path.parent.name, path.parent.parent.parent.name
+    base = path.parent.parent / f"{BASE[example]}.yaml"
+    before, after = flat(compose(base)), flat(compose(base, f"+{group}={path.stem}"))
+    stated = flat(OmegaConf.to_container(OmegaConf.load(path)))
+    assert stated
+    assert {name: value for name, value in after.items() if before.get(name) != value} == stated
+
+
+def test_the_back_translation_baseline_differs_in_views_and_criterion_alone() -> None:
+    folder = ROOT / "examples/self_guided/config"
+    one, other = flat(compose(folder / "sg_opt.yaml")), flat(compose(folder / "bt.yaml"))
+    differing = {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+    assert differing == {
+        "task.views", "criterion._name", "criterion.objective", "criterion.guide_pooling", "criterion.guide_layers"
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pairs(paired_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data with every aligned text that a recipe names."""
+    folder = tmp_path_factory.mktemp("pairs") / "bin"
+    shutil.copytree(paired_bin, folder)
+    for name in ("positive", "negative"):
+        shutil.copytree(folder / "paraphrase" / "bt", folder / "paraphrase" / name)
+    return folder
+
+
+def runs() -> list[tuple[Path, str | None]]:
+    """Every recipe, and every change laid over its base, but those that only choose another number."""
+    return [(path, None) for path in CONFIGS] + [
+        (path.parent.parent / f"{BASE[path.parent.parent.parent.name]}.yaml", f"+{path.parent.name}={path.stem}")
+        for path in CHANGES
+        if not path.stem.startswith(("tau_", "lambda_", "opt", "roberta"))
+    ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.parent.name}/{path.stem}")
-def test_recipe_trains(path: Path, data_bin: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "change"), runs(), ids=lambda value: value.stem if isinstance(value, Path) else str(value)
+)
+def test_recipe_trains(path: Path, change: str | None, pairs: Path, start: Path, tmp_path: Path) -> None:
+    needed = [f"task.data={pairs}"]
+    if "finetune_from_model" in path.read_text():
+        needed += [f"checkpoint.finetune_from_model={start}", "checkpoint.patience=-1"]
+        needed += ["task.eval_sts=null", "++model.layer_norm_eps=1e-5", "checkpoint.best_checkpoint_metric=loss"]
+    if change == "+ablation=senteval":
+        needed.append("criterion.guide_layers=1-2")  # the recipe's encoder has twelve
+    if change == "+ablation=bt_frozen":
+        needed.append("criterion.guide_layers='2'")
     run(
         *(sys.executable, "-c", "from fairseq_cli.hydra_train import cli_main; cli_main()"),
-        *("--config-dir", path.parent, "--config-name", path.stem, f"task.data={data_bin}"),
+        *("--config-dir", path.parent, "--config-name", path.stem, *([change] if change else []), *needed),
         *(f"++{setting}" for setting in SMALL),
         *(f"checkpoint.save_dir={tmp_path / 'run'}", f"hydra.run.dir={tmp_path / 'outputs'}"),
     )
     assert (tmp_path / "run" / "checkpoint_last.pt").exists()
+
+
+@pytest.fixture(scope="module")
+def start(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of the size that recipes are cut down to, for those that begin with one."""
+    folder = tmp_path_factory.mktemp("start")
+    run(
+        *(*tool("train"), pairs, "--user-dir", ROOT / "fairseq_clear", "--save-dir", folder, "--cpu"),
+        *("--task", "clear_lm", "--criterion", "masked_lm", "--max-update", "1", "--sample-break-mode", "eos"),
+        *("--tokens-per-sample", "32", "--max-positions", "32", "--batch-size", "4", "--disable-validation"),
+        *("--arch", "clear_roberta_tiny", "--optimizer", "adam", "--lr", "0.001"),
+    )
+    return folder / "checkpoint_last.pt"

@@ -68,10 +68,16 @@ PRECISIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_resumed_is_uninterrupted(precision: str, data_bin: Path, tmp_path: Path) -> None:
+GUIDED = ("--criterion", "clear_self_guided", "--augment", "none", "--objective", "sg")
+RESUMED = {precision: flags for precision, flags in PRECISIONS.items()} | {
+    f"self-guided, {precision}": (*flags, *GUIDED) for precision, flags in PRECISIONS.items()
+}
+
+
+@pytest.mark.parametrize("recipe", RESUMED)
+def test_resumed_is_uninterrupted(recipe: str, data_bin: Path, tmp_path: Path) -> None:
     # 120 sentences in batches of 8 at update frequency 2: 8 updates an epoch, so 5 is in the middle of one.
-    flags = (*PRECISIONS[precision], "--update-freq", "2", "--num-workers", "2")
+    flags = (*RESUMED[recipe], "--update-freq", "2", "--num-workers", "2")
     straight = train(data_bin, tmp_path / "straight", *flags, "--max-update", "11")
     train(data_bin, tmp_path / "resumed", *flags, "--max-update", "5")
     halfway = state(tmp_path / "resumed")
