@@ -1,0 +1,75 @@
+"""What the benchmarks of training steps share: a trainer on generated text, and times of two things taken in turn."""
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.trainer import Trainer
+
+import fairseq_clear  # noqa: F401  (registers tasks, models, criterions)
+
+COMMON = (
+    *("--task", "clear_lm", "--sample-break-mode", "eos", "--cpu", "--optimizer", "adam", "--lr", "1e-5"),
+    *("--batch-size", "16", "--max-update", "1000000", "--augment", "none"),
+)
+
+
+def make_text(folder: Path, sentences: int, words: tuple[int, int], vocabulary: int = 8_000) -> Path:
+    """A data folder of random sentences of so many words; Zipf's law decides which."""
+    rng = random.Random(1)
+    weights = [1 / (rank + 1) for rank in range(vocabulary)]
+    text = folder / "train.txt"
+    with open(text, "w", encoding="utf-8") as out:
+        for _ in range(sentences):
+            chosen = rng.choices(range(vocabulary), weights, k=rng.randint(*words))
+            out.write(" ".join(f"w{number}" for number in chosen) + "\n")
+    tool = "from fairseq_cli.preprocess import cli_main; cli_main()"
+    command = [sys.executable, "-c", tool, "--only-source", "--trainpref", str(text), "--destdir", str(folder / "bin")]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder / "bin"
+
+
+def build(data: Path, *flags: str) -> tuple[Trainer, Any]:
+    """A trainer of fairseq and its training set."""
+    args = options.parse_args_and_arch(options.get_training_parser(), [str(data), *COMMON, *flags])
+    cfg = convert_namespace_to_omegaconf(args)
+    task = tasks.setup_task(cfg.task)
+    torch.manual_seed(1)
+    model, criterion = task.build_model(cfg.model), task.build_criterion(cfg.criterion)
+    task.load_dataset("train")
+    return Trainer(cfg, task, model, criterion), task.dataset("train")
+
+
+def steps(trainer: Trainer, dataset: Any, batch: int) -> Callable[[int], None]:
+    """A function that makes update number n."""
+
+    def step(number: int) -> None:
+        rows = [(number * batch + k) % len(dataset) for k in range(batch)]
+        trainer.train_step([dataset.collater([dataset[row] for row in rows])])
+
+    return step
+
+
+def in_turn(functions: Sequence[Callable[[int], object]], repeats: int, warm_up: int = 2) -> list[list[float]]:
+    """Seconds of each function, called in turn, so that a busy machine slows all of them alike."""
+    seconds: list[list[float]] = [[] for _ in functions]
+    for number in range(warm_up + repeats):
+        for index, function in enumerate(functions):
+            began = time.perf_counter()
+            function(number)
+            if number >= warm_up:
+                seconds[index].append(time.perf_counter() - began)
+    return seconds
+
+
+def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:
+    """Median of the ratios of neighbours in time."""
+    return median(a / b for a, b in zip(numerator, denominator, strict=True))
