@@ -15,12 +15,15 @@ from pathlib import Path
 
 from languages import SYLLABLES, parallel
 
-# Enough for a closed vocabulary of 130 words: round trips keep the meaning of nearly every sentence.
-TRAINING = (
-    *("--task", "translation", "--arch", "transformer", "--encoder-layers", "1", "--decoder-layers", "1"),
+SIZE = (
+    *("--arch", "transformer", "--encoder-layers", "1", "--decoder-layers", "1"),
     *("--encoder-embed-dim", "64", "--decoder-embed-dim", "64", "--encoder-ffn-embed-dim", "128"),
     *("--decoder-ffn-embed-dim", "128", "--encoder-attention-heads", "4", "--decoder-attention-heads", "4"),
-    *("--share-decoder-input-output-embed", "--dropout", "0.0", "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)"),
+)
+# Enough for a closed vocabulary of 110 words: round trips keep the meaning of nearly every sentence.
+TRAINING = (
+    *("--task", "translation", "--share-decoder-input-output-embed", "--dropout", "0.0"),
+    *("--optimizer", "adam", "--adam-betas", "(0.9, 0.98)"),
     *("--lr", "0.005", "--lr-scheduler", "polynomial_decay", "--warmup-updates", "60", "--clip-norm", "1.0"),
     *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.0", "--max-tokens", "2000"),
     *("--cpu", "--disable-validation", "--no-epoch-checkpoints", "--log-format", "simple", "--log-interval", "100"),
@@ -40,7 +43,7 @@ def main() -> None:
         write_text(pair, data, arguments.sentences)
         binarize(pair, data)
         for source, target in (pair, pair[::-1]):
-            train(source, target, data, root / f"{source}-{target}", arguments.updates, arguments.seed)
+            train(source, target, data, root / f"{source}-{target}", arguments)
     text = [english for english, _ in parallel(arguments.lines, seed=7, languages=("english", "gerlan"))]
     (root / "text.txt").write_text("\n".join(text) + "\n")
 
@@ -52,6 +55,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--languages", nargs="+", default=list(SYLLABLES), choices=list(SYLLABLES), help="pivots")
     parser.add_argument("--sentences", type=int, default=8_000, help="pairs to train on (default: %(default)s)")
     parser.add_argument("--updates", type=int, default=300, help="of each model (default: %(default)s)")
+    parser.add_argument("--arch", help="an architecture of fairseq instead of 1 + 1 layers x 64")
     parser.add_argument("--lines", type=int, default=500, help="of text.txt, unseen (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the training (default: %(default)s)")
     return parser.parse_args()
@@ -70,11 +74,12 @@ def binarize(pair: tuple[str, str], data: Path) -> None:
     run("preprocess", *command, "--destdir", str(data / "bin"), "--workers", "1")
 
 
-def train(source: str, target: str, data: Path, folder: Path, updates: int, seed: int) -> None:
+def train(source: str, target: str, data: Path, folder: Path, arguments: argparse.Namespace) -> None:
     """``fairseq-train``, and the dictionaries beside the checkpoint."""
+    updates, size = str(arguments.updates), SIZE if arguments.arch is None else ("--arch", arguments.arch)
     command = [str(data / "bin"), "--source-lang", source, "--target-lang", target, "--save-dir", str(folder)]
-    length = ["--max-update", str(updates), "--total-num-update", str(updates)]
-    run("train", *command, *TRAINING, *length, "--seed", str(seed))
+    length = ["--max-update", updates, "--total-num-update", updates, "--seed", str(arguments.seed)]
+    run("train", *command, *size, *TRAINING, *length)
     for language in (source, target):
         shutil.copyfile(data / "bin" / f"dict.{language}.txt", folder / f"dict.{language}.txt")
 

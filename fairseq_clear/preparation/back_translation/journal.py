@@ -156,7 +156,8 @@ def _check_settings(folder: Path, settings: dict[str, Any], overwrite: bool) -> 
     begun = _read_settings(path)
     if begun == settings:
         return
-    if begun is not None and not overwrite:
+    journal = folder / JOURNAL
+    if begun is not None and not overwrite and journal.exists() and journal.stat().st_size:
         names = [name for name in sorted({*begun, *settings}) if begun.get(name) != settings.get(name)]
         told = "; ".join(_difference(name, begun.get(name), settings.get(name)) for name in names)
         raise UserError(

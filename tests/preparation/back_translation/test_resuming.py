@@ -165,6 +165,21 @@ def test_other_settings_do_not_go_on(settings: BackTranslateSettings, change: di
     assert settings.output.read_text() == expected(settings)
 
 
+def test_settings_bind_only_where_something_was_done(
+    settings: BackTranslateSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first try that ended with the models, before any chunk, stands in nobody's way."""
+
+    def fail(*args: Any) -> Iterator[ChunkResult]:
+        raise UserError("no such model")
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="no such model"):
+        patch.setattr(command, "translate_chunks", fail)
+        back_translate(settings)
+    back_translate(replace(settings, seed=2))
+    assert settings.output.read_text() == expected(settings)
+
+
 def test_overwrite_goes_on_with_the_same_settings(settings: BackTranslateSettings) -> None:
     assert killed_at(20, lambda: back_translate(settings))
     before = len(translated(settings))
