@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 # A document is known by its length and by this many tokens from its beginning.
 IDENTITY_TOKENS = 256
+CHUNK_DOCUMENTS = 1 << 16
 # MMapIndexedDataset's magic (9 bytes), version (8), type of the ids (1), number of lines (8).
 _IDX_HEADER = 26
 
@@ -179,17 +180,21 @@ class Documents:
         head = part.tokens[start : start + min(length + int(self.line_counts[index]), IDENTITY_TOKENS)]
         return content_hash(np.append(head.astype(np.int64), length))
 
-    def line_span_lengths(self, lines: int) -> Tokens:
+    def line_span_lengths(self, lines: int) -> npt.NDArray[np.int32]:
         """Tokens of each span of so many lines, into which documents are cut from their beginning: all spans of the first
         document, then those of the next; lines left over at the end of one are in none.
         """
-        found = []
-        for part, bounds in zip(self.parts, self.bounds, strict=True):
-            spans = (bounds[:, 1] - bounds[:, 0]) // lines  # (D,)
-            within = np.arange(int(spans.sum())) - np.repeat(np.cumsum(spans) - spans, spans)
-            first = np.repeat(bounds[:, 0], spans) + lines * within
-            found.append(_tokens_between(part, np.stack([first, first + lines], axis=1)))
-        return np.concatenate(found)
+        found = np.empty(int((self.line_counts // lines).sum()), np.int32)
+        done = 0
+        for part, all_bounds in zip(self.parts, self.bounds, strict=True):
+            for chunk in range(0, len(all_bounds), CHUNK_DOCUMENTS):  # int64 temporaries are of one chunk
+                bounds = all_bounds[chunk : chunk + CHUNK_DOCUMENTS]
+                spans = (bounds[:, 1] - bounds[:, 0]) // lines
+                within = np.arange(int(spans.sum())) - np.repeat(np.cumsum(spans) - spans, spans)
+                first = np.repeat(bounds[:, 0], spans) + lines * within
+                found[done : done + len(first)] = _tokens_between(part, np.stack([first, first + lines], axis=1))
+                done += len(first)
+        return found
 
     def position(self, index: int, line: int) -> int:
         """How many tokens of a document stand before its line ``line``."""

@@ -60,10 +60,14 @@ class NeighborViews:
                 "--views same"
             )
         lengths = documents.line_span_lengths(sentences) + FRAME  # (all spans,)
-        is_last = np.zeros(len(lengths), np.bool_)
-        is_last[np.cumsum(spans)[spans > 0] - 1] = True
-        first = np.flatnonzero(~is_last)
-        self.text_lengths = np.stack([lengths[first], lengths[first + 1]], axis=1).astype(np.int32)
+        ends = np.cumsum(spans)[spans > 0]
+        self.text_lengths = np.empty((int(self._ends[-1]), 2), np.int32)
+        for column, left_out in enumerate(
+            (ends - 1, ends - spans[spans > 0])
+        ):  # the last span of a document, the first
+            in_pair = np.ones(len(lengths), np.bool_)
+            in_pair[left_out] = False
+            self.text_lengths[:, column] = lengths[in_pair]
         self.texts = FirstSpans(self, tokens_per_sample)
 
     def __call__(self, index: int, rng: np.random.Generator | None = None) -> list[RawInstance]:

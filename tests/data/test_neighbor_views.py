@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairseq_clear.data import documents
 from fairseq_clear.data.views import build_view_source
 from fairseq_clear.errors import UserError
 from tests.data.documents_of_text import BOS, EOS, in_memory, numbered_lines
@@ -30,21 +31,29 @@ def slow_pairs(shape, n):
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40).filter(any), st.integers(1, 4))
 @settings(max_examples=300, deadline=None)
 def test_every_pair_once(shape, n):
-    expected, documents = slow_pairs(shape, n), in_memory(shape)
+    expected, corpus = slow_pairs(shape, n), in_memory(shape)
     if not expected:
         with pytest.raises(UserError, match=f"no document has {2 * n} sentences"):
-            source(documents, n)
+            source(corpus, n)
         return
-    views = source(documents, n)
+    views = source(corpus, n)
     assert len(views.text_lengths) == len(expected)
     for index, (number, one, other) in enumerate(expected):
         (pair,) = views(index, np.random.default_rng(index))
         (positive,) = pair.positives
         assert pair.anchor.tolist() == [BOS, *one, EOS] and positive.tolist() == [BOS, *other, EOS]
         assert views.text_lengths[index].tolist() == [len(one) + 2, len(other) + 2]
-        assert (pair.document, pair.identity) == (number, documents.identity(number))
-        content = documents[number].span(0, int(documents.lengths[number]))[1:-1].tolist()
+        assert (pair.document, pair.identity) == (number, corpus.identity(number))
+        content = corpus[number].span(0, int(corpus.lengths[number]))[1:-1].tolist()
         assert [content[begin:end] for begin, end in pair.spans] == [one, other]
+
+
+def test_in_chunks(monkeypatch):
+    shape = [3, 2, 0, 1, 0, 4, 5, 1, 0, 2, 2]
+    expected = source(in_memory(shape, [1, 1, 0, 2])).text_lengths
+    monkeypatch.setattr(documents, "CHUNK_DOCUMENTS", 2)
+    views = source(in_memory(shape, [1, 1, 0, 2]))
+    assert views.text_lengths.tolist() == expected.tolist() == [[5, 4], [6, 7], [7, 3], [4, 4], [3, 3]]
 
 
 def test_texts_are_the_first_spans_cut():
