@@ -4,7 +4,15 @@ from fairseq_clear import compat
 
 compat.apply()  # before anything of ours meets fairseq
 
+from fairseq_clear.criterions.moco import ClearMocoConfig, ClearMocoCriterion  # noqa: E402
 from fairseq_clear.criterions.nt_xent import ClearNTXentConfig, ClearNTXentCriterion  # noqa: E402
 from fairseq_clear.criterions.self_guided import ClearSelfGuidedConfig, ClearSelfGuidedCriterion  # noqa: E402
 
-__all__ = ["ClearNTXentConfig", "ClearNTXentCriterion", "ClearSelfGuidedConfig", "ClearSelfGuidedCriterion"]
+__all__ = [
+    "ClearMocoConfig",
+    "ClearMocoCriterion",
+    "ClearNTXentConfig",
+    "ClearNTXentCriterion",
+    "ClearSelfGuidedConfig",
+    "ClearSelfGuidedCriterion",
+]

@@ -210,6 +210,7 @@ class ContrastiveCriterion(FairseqCriterion):
             ratio("negatives_per_query", total("negatives"), "queries", 1)
             ratio("view_length_ratio", total("view_length"), "text_length")
             ratio("substituted_share", total("substituted"), "words")
+            ratio("queue_fill", total("queue_fill"), "queue_readings", 0)
             if any(log.get("fell_back", 0) for log in logging_outputs):
                 metrics.log_scalar("paraphrases_missing", total("fell_back"), round=1)
             _log_uniformity(total("uniformity"), total("negatives"))

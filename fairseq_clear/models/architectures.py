@@ -34,6 +34,7 @@ def set_defaults(args: Any, layers: int, width: int) -> None:
     args.projection_activation = safe_getattr(args, "projection_activation", "relu")
     args.projection_activate_last = safe_getattr(args, "projection_activate_last", False)
     args.key_encoder = safe_getattr(args, "key_encoder", None)
+    args.key_momentum = safe_getattr(args, "key_momentum", 0.999)
     args.encode_chunk_size = safe_getattr(args, "encode_chunk_size", 0)
     args.layer_norm_eps = safe_getattr(args, "layer_norm_eps", FAIRSEQ_EPS)
     args.segments = safe_getattr(args, "segments", 1)

@@ -12,17 +12,18 @@ from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.models.flags import add_model_flags
 from fairseq_clear.models.loading import complete_copies, fit_state_dict
 from fairseq_clear.models.segments import adapt_encoder
 from fairseq_clear.modules.chunking import map_chunks, row_chunks, trim_padding
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder, squared_distance
 from fairseq_clear.modules.hidden_states import hidden_states
+from fairseq_clear.modules.key_queue import KeyQueue
+from fairseq_clear.modules.momentum_encoder import MomentumEncoder
 from fairseq_clear.modules.pooling import needs_all_layers, parse_pooling, pool
-from fairseq_clear.modules.projection import ACTIVATIONS, ProjectionHead
+from fairseq_clear.modules.projection import ProjectionHead
 
 logger = logging.getLogger(__name__)
-
-KEY_ENCODERS = ("shared", "momentum", "frozen")
 
 
 @register_model("clear_roberta")
@@ -50,42 +51,14 @@ class ClearRobertaModel(RobertaModel):
         self.projection_head.apply(init_bert_params)
         # Added by the criterion that needs one, before the weights are loaded.
         self.guide: FrozenEncoder | None = None
+        self.key_encoder: MomentumEncoder | None = None
+        self.key_queue: KeyQueue | None = None
 
     @staticmethod
     def add_args(parser: argparse.ArgumentParser) -> None:
-        """RoBERTa's flags and ours; their defaults are set by the architectures."""
+        """RoBERTa's flags and ours."""
         RobertaModel.add_args(parser)
-        parser.add_argument(
-            "--pooling",
-            metavar="NAME",
-            help="text vector: cls, mean, max, first-last (mean of block 1 and the last), last2, or layer:N (default: cls, "
-            "as CLEAR; short pretraining from scratch learns with mean and hardly with cls)",
-        )
-        parser.add_argument(
-            "--projection-layers", type=int, metavar="N", help="linear layers of the projection head, 0 for none (2)"
-        )
-        parser.add_argument(
-            "--projection-hidden-dim", type=int, metavar="D", help="width between them (0: that of the encoder)"
-        )
-        parser.add_argument("--projection-dim", type=int, metavar="D", help="width of z (128; 0: that of the encoder)")
-        parser.add_argument("--projection-activation", choices=sorted(ACTIVATIONS), help="between the layers (relu)")
-        parser.add_argument(
-            "--projection-activate-last", action="store_true", help="activation after the last layer too (SimCSE: tanh)"
-        )
-        parser.add_argument(
-            "--key-encoder",
-            choices=KEY_ENCODERS,
-            help="what encodes the positives; the criterion decides, another value than its own is an error",
-        )
-        parser.add_argument("--layer-norm-eps", type=float, metavar="EPS", help="of LayerNorm (1e-5; BERT's: 1e-12)")
-        parser.add_argument("--segments", type=int, metavar="N", help="2: BERT's embeddings of two segments (1: none)")
-        parser.add_argument(
-            "--encode-chunk-size",
-            type=int,
-            metavar="ROWS",
-            help="encode this many rows at a time and recompute them in the backward pass: memory is bounded by one chunk "
-            "while all rows of the batch are contrasted (0: all at once)",
-        )
+        add_model_flags(parser)
 
     def forward(
         self,
@@ -94,6 +67,7 @@ class ClearRobertaModel(RobertaModel):
         target: Tensor | None = None,
         guided: Tensor | None = None,
         guide_draw: Tensor | None = None,
+        key_texts: Tensor | None = None,
         with_distance: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor | None, dict[str, Any]]:
@@ -106,13 +80,14 @@ class ClearRobertaModel(RobertaModel):
                 the MLM loss must be computed chunk by chunk.
             guided: (G, T) texts for the guide, padded as views.
             guide_draw: (G,) in [0, 1), which of the guide's layers to take for each text; None takes all.
+            key_texts: (K, T) texts for the momentum encoder, padded as views.
             with_distance: also measure how far the encoder is from the guide's weights.
             kwargs: as RobertaModel.forward.
 
         Returns:
             What RobertaModel returns for ``src_tokens`` (None without), and a dictionary with ``projections`` (R, D) if there
-            are views, ``guides`` (G, L, D) if there are texts for the guide, ``distance`` (squared, a scalar) if asked for,
-            and ``mlm_loss`` (sum in nats) if chunks were used.
+            are views, ``guides`` (G, L, D) and ``keys`` (K, D) if there are texts for them, ``distance`` (squared, a scalar)
+            if asked for, and ``mlm_loss`` (sum in nats) if chunks were used.
         """
         chunk_size = self.args.encode_chunk_size
         extra: dict[str, Any] = {}
@@ -128,6 +103,8 @@ class ClearRobertaModel(RobertaModel):
             extra["projections"] = self.projection_head(torch.cat(vectors))
         if guided is not None:
             extra["guides"] = self._guide(guided, guide_draw, chunk_size)
+        if key_texts is not None:
+            extra["keys"] = self._keys(key_texts, chunk_size)
         if with_distance:
             assert self.guide is not None
             encoder = self.encoder.sentence_encoder
@@ -146,6 +123,23 @@ class ClearRobertaModel(RobertaModel):
         projected: Tensor = self.projection_head(views)
         return projected
 
+    def _keys(self, tokens: Tensor, chunk_size: int) -> Tensor:
+        """Keys without gradient, computed in the precision of the query encoder."""
+        assert self.key_encoder is not None
+        dtype = self.encoder.sentence_encoder.embed_tokens.weight.dtype
+        chunks = row_chunks(tokens.shape[0], chunk_size or max(tokens.shape[0], 1))
+        texts = [trim_padding(tokens[rows], self.padding_idx) for rows in chunks]
+        return torch.cat([self.key_encoder(text, self.padding_idx, dtype) for text in texts])
+
+    def add_key_encoder(self, key_encoder: MomentumEncoder, key_queue: KeyQueue) -> None:
+        """Hold MoCo's key encoder and the queue of its keys."""
+        self.key_encoder, self.key_queue = key_encoder, key_queue
+
+    def after_update(self) -> None:
+        """Let the key encoder follow; due once an optimizer update."""
+        if self.key_encoder is not None:
+            self.key_encoder.step(self.encoder.sentence_encoder, self.projection_head)
+
     def add_guide(self, guide: FrozenEncoder) -> None:
         """Hold a copy of the encoder as it is when training begins."""
         self.guide = guide
@@ -154,6 +148,9 @@ class ClearRobertaModel(RobertaModel):
         """What the encoder is now, after a checkpoint was read and before the first update, is where training starts from."""
         if self.guide is not None:
             self.guide.start_from(self.encoder.sentence_encoder)
+        if self.key_encoder is not None and self.key_queue is not None:
+            self.key_encoder.start_from(self.encoder.sentence_encoder, self.projection_head)
+            self.key_queue.clear()
 
     def embed(self, tokens: Tensor, pooling: str | None = None) -> Tensor:
         """Text vectors before the projection head, which is what inference uses.

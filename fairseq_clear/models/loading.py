@@ -16,7 +16,14 @@ POSITIONS = "encoder.sentence_encoder.embed_positions.weight"
 SEGMENTS = "encoder.sentence_encoder.embed_positions.segments.weight"
 VOCABULARY_ROWS = (EMBEDDING, "encoder.lm_head.weight", "encoder.lm_head.bias")
 SENTENCE_ENCODER = "sentence_encoder."
-COPIES = ("guide.encoder.",)
+HEAD = "projection_head."
+# Copies of a part of the model, and of which.
+COPIES = {
+    "guide.encoder.": "encoder." + SENTENCE_ENCODER,
+    "key_encoder.encoder.": "encoder." + SENTENCE_ENCODER,
+    "key_encoder.head.": HEAD,
+}
+QUEUE = "key_queue."
 # Of a part with more tensors the log gives the number, not every name.
 FEW = 8
 # Never dropped and never made up: a difference here means another architecture, which loading must refuse.
@@ -54,6 +61,8 @@ def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: st
         and not _is_backbone(prefix + key, prefix)
         and loaded[prefix + key].shape != value.shape
     ]
+    if any(key.startswith(prefix + QUEUE) for key in other_shape):  # one of another size: its fill would be wrong
+        other_shape = sorted({*other_shape, *(key for key in loaded if key.startswith(prefix + QUEUE))})
     for key in foreign + other_shape:
         del loaded[key]
     missing = [key for key in own if prefix + key not in loaded and not _is_backbone(prefix + key, prefix)]
@@ -75,13 +84,14 @@ def complete_copies(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: s
     Args:
         loaded, own, prefix: as in ``fit_state_dict``.
     """
-    for copy in COPIES:
+    for copy, part in COPIES.items():
         wanted = [key for key in own if key.startswith(copy)]
         if any(prefix + key in loaded for key in wanted):
             continue
         for key in wanted:
-            for kind in ("encoder.", "decoder."):  # fairseq before 0.10 called it a decoder
-                original = prefix + kind + SENTENCE_ENCODER + key[len(copy) :]
+            # fairseq before 0.10 called the encoder a decoder
+            for name in (part, part.replace("encoder.", "decoder.", 1)):
+                original = prefix + name + key[len(copy) :]
                 if original in loaded:
                     loaded[prefix + key] = loaded[original].clone()
 

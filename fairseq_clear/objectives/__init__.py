@@ -1,10 +1,12 @@
 """Objectives as pure functions of tensors: each returns (loss sum, rows counted, statistics)."""
 
+from fairseq_clear.objectives.moco import info_nce
 from fairseq_clear.objectives.nt_xent import nt_xent
 from fairseq_clear.objectives.self_guided import opt1, opt2, opt3, sg
 
 OBJECTIVES = {
     "nt-xent": nt_xent,
+    "info-nce": info_nce,
 }
 # One signature: criterions/self_guided.py chooses by name.
 SELF_GUIDED = {
@@ -14,4 +16,4 @@ SELF_GUIDED = {
     "opt3": opt3,
 }
 
-__all__ = ["OBJECTIVES", "SELF_GUIDED", "nt_xent", "opt1", "opt2", "opt3", "sg"]
+__all__ = ["OBJECTIVES", "SELF_GUIDED", "info_nce", "nt_xent", "opt1", "opt2", "opt3", "sg"]

@@ -41,6 +41,7 @@ class ClearLMTask(MaskedLMTask):
         # masked_lm's needs, until a criterion says otherwise.
         self.needs_mlm, self.needs_views, self.anchor_mlm = True, False, "separate"
         self.model: Any = None
+        self.has_begun = False
         self.watch = Watch()
         if cfg.mlm_copies < 1:
             raise UserError(f"--mlm-copies {cfg.mlm_copies}: give 1, or 2 for the Double MLM baseline")
@@ -193,10 +194,17 @@ class ClearLMTask(MaskedLMTask):
     ) -> Any:
         """fairseq's, noting for the warnings how far the run is, and for the model that it has not been trained yet."""
         self.watch.begin_training(update_num)
-        if update_num == 0 and hasattr(self.model, "begin_training"):
-            # Not when the model is built: --finetune-from-model is read after that.
+        if update_num == 0 and not self.has_begun and hasattr(self.model, "begin_training"):
+            # Not when the model is built: --finetune-from-model is read after that. Once: there may be more micro-batches.
             self.model.begin_training()
+        self.has_begun = True
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+
+    def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
+        """fairseq's; then the key encoder follows, once an update and not when one overflowed."""
+        super().optimizer_step(optimizer, model=model, update_num=update_num)
+        if hasattr(self.model, "after_update"):
+            self.model.after_update()
 
     def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
         """fairseq's, without warnings."""

@@ -1,0 +1,78 @@
+"""The queue of keys that MoCo contrasts with (He et al. 2019, arXiv:1911.05722, section 3.2)."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_clear.modules.momentum_encoder import keeping_float32
+
+__all__ = ["KeyQueue"]
+
+
+class KeyQueue(nn.Module):
+    """The last ``size`` keys of all workers, the oldest overwritten first; any size, whatever the batch.
+
+    Part of the model's checkpoint, in float32. Nothing here waits for the device: position and fill are tensors.
+
+    Args:
+        size: K.
+        width: D of a key.
+    """
+
+    keys: Tensor
+    identities: Tensor
+    pointer: Tensor
+    fill: Tensor
+
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        self.size = size
+        self.register_buffer("keys", torch.zeros(size, width))
+        self.register_buffer("identities", torch.zeros(size, dtype=torch.int64))
+        self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("fill", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def is_written(self) -> Tensor:
+        """(K,) bool, False where no key has been written yet."""
+        return torch.arange(self.size, device=self.keys.device) < self.fill
+
+    @torch.no_grad()
+    def enqueue(self, keys: Tensor, identities: Tensor) -> None:
+        """Write keys over the oldest ones.
+
+        Args:
+            keys: (n, D), of any length and floating dtype; normalised here, in float32. More than K leave the last K.
+            identities: (n,) int64, the hash of each key's source text.
+        """
+        count = keys.shape[0]
+        position = (self.pointer + torch.arange(count, device=keys.device)) % self.size
+        # Of positions written twice the last counts: which one index_copy_ keeps is not defined.
+        last = slice(max(count - self.size, 0), None)
+        self.keys.index_copy_(0, position[last], F.normalize(keys[last].float(), dim=-1))
+        self.identities.index_copy_(0, position[last], identities[last])
+        self.pointer.add_(count).remainder_(self.size)
+        self.fill.add_(count).clamp_(max=self.size)
+
+    @torch.no_grad()
+    def clear(self) -> None:
+        """Forget every key: training begins."""
+        for buffer in (self.keys, self.identities, self.pointer, self.fill):
+            buffer.zero_()
+
+    def checksum(self) -> Tensor:
+        """(4,) float64 that differ, all but surely, where two queues differ."""
+        weights = torch.arange(1, self.size + 1, device=self.keys.device, dtype=torch.float64)
+        return torch.stack(
+            [
+                (self.keys.sum(dim=1).double() * weights).sum(),
+                (self.identities.remainder(1 << 20).double() * weights).sum(),
+                self.pointer.double(),
+                self.fill.double(),
+            ]
+        )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "KeyQueue":
+        return super()._apply(keeping_float32(fn), recurse)

@@ -1,0 +1,94 @@
+"""MoCo's key encoder: an average of the query encoder over updates, in float32 whatever the training precision."""
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_clear.modules.hidden_states import hidden_states
+from fairseq_clear.modules.pooling import needs_all_layers, pool
+
+__all__ = ["MomentumEncoder", "keeping_float32"]
+
+
+def keeping_float32(move: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """``move`` as ``nn.Module._apply`` takes it, that changes devices but no precision: ``model.half()`` halves buffers too."""
+
+    def apply(tensor: Tensor) -> Tensor:
+        moved = move(tensor)
+        return tensor.to(moved.device) if moved.dtype != tensor.dtype else moved
+
+    return apply
+
+
+class MomentumEncoder(nn.Module):
+    """f_k and its projection head, theta_k <- m theta_k + (1 - m) theta_q (CERT section 4.1; He et al. 2019, eq. 2).
+
+    At m = 0.999 a step is smaller than float16 resolves, so the weights stay in float32 masters, which are what a
+    checkpoint holds; in half precision a rounded copy of them encodes. No optimizer sees them.
+
+    Args:
+        encoder: the query encoder, fairseq's TransformerEncoder; copied.
+        head: its projection head; copied.
+        momentum: m in [0, 1].
+        pooling: of the text vector.
+    """
+
+    def __init__(self, encoder: nn.Module, head: nn.Module, momentum: float, pooling: str) -> None:
+        super().__init__()
+        self.encoder = copy.deepcopy(encoder).float().requires_grad_(False)
+        self.head = copy.deepcopy(head).float().requires_grad_(False)
+        self.momentum, self.pooling = momentum, pooling
+        # In a list: neither a checkpoint nor .half() nor .parameters() should find it.
+        self._rounded: list[nn.ModuleList] = []
+        self._is_stale = True
+
+    @torch.no_grad()
+    def start_from(self, encoder: nn.Module, head: nn.Module) -> None:
+        """Take over the query encoder's weights."""
+        for master, weight in self._pairs(encoder, head):
+            master.copy_(weight)
+        self._is_stale = True
+
+    @torch.no_grad()
+    def step(self, encoder: nn.Module, head: nn.Module) -> None:
+        """One step of the average, towards the query encoder; due once an optimizer update."""
+        for master, weight in self._pairs(encoder, head):
+            master.lerp_(weight.float(), 1 - self.momentum)
+        self._is_stale = True
+
+    @torch.no_grad()
+    def forward(self, tokens: Tensor, padding: int, dtype: torch.dtype) -> Tensor:
+        """Keys (B, D) of texts (B, T), computed in ``dtype``; dropout as in the query encoder."""
+        encoder, head = self._in(dtype)
+        states = hidden_states(encoder, tokens, needs_all_layers(self.pooling))
+        keys: Tensor = head(pool(self.pooling, states, tokens.ne(padding)))
+        return keys
+
+    def _pairs(self, encoder: nn.Module, head: nn.Module) -> Iterable[tuple[Tensor, Tensor]]:
+        yield from zip(self.encoder.parameters(), encoder.parameters(), strict=True)
+        yield from zip(self.head.parameters(), head.parameters(), strict=True)
+
+    def _in(self, dtype: torch.dtype) -> tuple[nn.Module, nn.Module]:
+        if dtype == torch.float32:
+            return self.encoder, self.head
+        if not self._rounded:
+            self._rounded.append(nn.ModuleList([copy.deepcopy(self.encoder), copy.deepcopy(self.head)]).to(dtype))
+            self._is_stale = False
+        encoder, head = self._rounded[0]
+        if self._is_stale:
+            rounded = [*encoder.parameters(), *head.parameters()]
+            for value, master in zip(rounded, [*self.encoder.parameters(), *self.head.parameters()], strict=True):
+                value.copy_(master)
+            self._is_stale = False
+        return encoder.train(self.training), head.train(self.training)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "MomentumEncoder":
+        self._rounded.clear()
+        return super()._apply(keeping_float32(fn), recurse)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._rounded.clear()
