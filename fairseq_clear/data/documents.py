@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 # A document is known by its length and by this many tokens from its beginning.
 IDENTITY_TOKENS = 256
-CHUNK_DOCUMENTS = 1 << 16
+CHUNK_DOCUMENTS = 1 << 12
 # MMapIndexedDataset's magic (9 bytes), version (8), type of the ids (1), number of lines (8).
 _IDX_HEADER = 26
 
