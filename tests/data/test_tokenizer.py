@@ -127,7 +127,7 @@ def test_a_plain_fairseq_folder_names_the_remedy(tmp_path: Path) -> None:
         ("[]", "format 'list'"),
         ('{"format": 2}', "format 2"),
         ('{"format": 1}', "kind None is unknown"),
-        ('{"format": 1, "tokenizer": {"kind": "magic"}}', "known: sentencepiece, gpt2, none"),
+        ('{"format": 1, "tokenizer": {"kind": "magic"}}', "known: sentencepiece, gpt2, hf, none"),
         ('{"format": 1, "tokenizer": {"kind": "sentencepiece", "files": ["gone"]}}', "gone: cannot read"),
     ],
 )
