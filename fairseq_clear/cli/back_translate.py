@@ -133,7 +133,10 @@ def _add_running_arguments(group: "argparse._ArgumentGroup") -> None:
         "(default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
-        "--threads", type=int, metavar="N", help="of each process (default: the cores there are, shared out)"
+        "--threads",
+        type=int,
+        metavar="N",
+        help="of each process (default: OMP_NUM_THREADS, else the cores there are, shared out)",
     )
     group.add_argument(
         "--num-shards", type=int, default=_DEFAULTS.num_shards, metavar="N",

@@ -51,6 +51,15 @@ def test_beam_is_five_and_one_where_words_are_drawn() -> None:
     assert Search(beam=100, sampling="both").beam_in("forward") == 100
 
 
+def test_threads_are_as_said_or_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairseq_clear.preparation.back_translation.settings.available_cores", lambda: 12)
+    for wanted, flags, threads in ((None, (), 4), ("2", (), 2), ("2", ("--threads", "5"), 5), ("2,1", (), 4)):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        if wanted:
+            monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+        assert back_translate._settings(parse("--workers", "3", *flags)).threads_each == threads
+
+
 @pytest.mark.parametrize(
     ("flags", "told"),
     [

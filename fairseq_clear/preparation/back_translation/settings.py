@@ -1,5 +1,6 @@
 """What ``back-translate`` is asked for; plain data, importable without fairseq."""
 
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,8 +145,10 @@ class BackTranslateSettings:
 
     @property
     def threads_each(self) -> int:
-        """Threads of each process: the cores there are, shared out, unless said."""
-        return self.threads or max(available_cores() // self.workers, 1)
+        """Threads of each process: as said, or by OMP_NUM_THREADS, or the cores there are, shared out."""
+        wanted = os.environ.get("OMP_NUM_THREADS", "")
+        given = self.threads or (int(wanted) if wanted.isdecimal() else 0)
+        return given or max(available_cores() // self.workers, 1)
 
     def deciding(self) -> dict[str, Any]:
         """What the output depends on, files and device aside; a run is resumed with the same alone."""
