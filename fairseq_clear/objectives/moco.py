@@ -1,6 +1,7 @@
 """MoCo's InfoNCE, as CERT uses it: one positive key among those of a queue."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -36,12 +37,35 @@ def info_nce(
     """
     queries = F.normalize(queries.float(), dim=-1)
     positive = (queries * F.normalize(positives.float(), dim=-1)).sum(dim=1)  # (Q,)
-    cosine = queries @ queue.T  # (Q, K)
-    is_negative = torch.ones_like(cosine, dtype=torch.bool) if excluded is None else ~excluded
+    everything = torch.ones(queries.shape[0], queue.shape[0], dtype=torch.bool, device=queries.device)
+    is_negative = everything if excluded is None else ~excluded  # (Q, K)
     counted = is_negative.any(dim=1)  # (Q,)
-    negatives = torch.logsumexp((cosine / temperature).masked_fill(~is_negative, -math.inf), dim=1)  # (Q,)
+    negatives, cosine = _QueueLogSumExp.apply(queries, queue, is_negative, temperature)  # (Q,), (Q, K)
     losses = F.softplus(negatives - positive / temperature)  # (Q,); softplus(-inf) is 0
-    return losses.sum(), counted.sum().float(), _statistics(cosine.detach(), positive.detach(), is_negative, counted)
+    return losses.sum(), counted.sum().float(), _statistics(cosine, positive.detach(), is_negative, counted)
+
+
+class _QueueLogSumExp(torch.autograd.Function):
+    """log sum_i exp(q k_i / tau). Its gradient, (Q, D), is made at once: by the time of the backward pass the queue has
+    changed, and neither it nor the (Q, K) scores need be kept until then.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, queries: Tensor, queue: Tensor, is_negative: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        cosine = queries @ queue.T  # (Q, K)
+        logits = (cosine / temperature).masked_fill(~is_negative, -math.inf)
+        total = torch.logsumexp(logits, dim=1)  # (Q,), -inf where there is nothing
+        weights = torch.exp(logits - total.clamp(min=torch.finfo(total.dtype).min).unsqueeze(1))
+        ctx.save_for_backward(weights @ queue / temperature)  # (Q, D)
+        ctx.mark_non_differentiable(cosine)
+        return total, cosine
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        (derivative,) = ctx.saved_tensors
+        return gradients[0].unsqueeze(1) * derivative, None, None, None
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """What the STS harness adds to an encoder's own time: reading, caching, cosines, correlations.
 
-    cd examples/evaluation && python ../../scripts/bench/evaluation.py --data DATA --encoder baselines:MiniLM --tasks STS-B STS12
+cd examples/evaluation && python ../../scripts/bench/evaluation.py --data DATA --encoder baselines:MiniLM --tasks STS-B STS12
 """
 
 import argparse

@@ -41,7 +41,9 @@ def test_pools_every_layer_without_padding(pooling: str) -> None:
 
 def test_stays_in_evaluation_mode_unless_dropout_is_asked_for() -> None:
     encoder = Toy()
-    holder = nn.ModuleDict({"guide": FrozenEncoder(encoder, "mean", (0,)), "with": FrozenEncoder(encoder, "mean", (0,), True)})
+    holder = nn.ModuleDict(
+        {"guide": FrozenEncoder(encoder, "mean", (0,)), "with": FrozenEncoder(encoder, "mean", (0,), True)}
+    )
     holder.train()
     assert not any(module.training for module in holder["guide"].modules())
     assert all(module.training for module in holder["with"].modules())
@@ -70,7 +72,9 @@ def test_distance_is_the_sum_of_squares_with_its_gradient() -> None:
     p = [torch.randn(3, 2, requires_grad=True), torch.randn(4, requires_grad=True)]
     q = [torch.randn(3, 2), torch.randn(4)]
     distance = squared_distance(p, q)
-    assert distance.item() == pytest.approx(sum(((a - b) ** 2).sum().item() for a, b in zip(p, q, strict=True)), rel=1e-5)
+    assert distance.item() == pytest.approx(
+        sum(((a - b) ** 2).sum().item() for a, b in zip(p, q, strict=True)), rel=1e-5
+    )
     (3 * distance).backward()
     for a, b in zip(p, q, strict=True):
         assert torch.allclose(a.grad, 6 * (a - b), atol=1e-5)

@@ -141,7 +141,9 @@ def test_statistics_of_opt3() -> None:
     _, rows, statistics = call("opt3", c, h, 0.1)
     numbers = {name: value.item() for name, value in statistics.items()}
     assert rows == 2
-    assert numbers["positive_cosine"] == pytest.approx(1.0)  # 1 and 0 for each, averaged over layers, summed over sentences
+    assert numbers["positive_cosine"] == pytest.approx(
+        1.0
+    )  # 1 and 0 for each, averaged over layers, summed over sentences
     assert numbers["negatives"] == 4
     assert numbers["negative_cosine"] == pytest.approx(2.0)
     assert numbers["correct"] == 0  # the hardest negative has cosine 1

@@ -1,0 +1,72 @@
+"""The queue of keys: wrapping at any size, oldest first, float32 whatever the model's precision."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fairseq_clear.modules.key_queue import KeyQueue
+
+
+@settings(max_examples=60, deadline=None)
+@given(size=st.integers(1, 9), batches=st.lists(st.integers(0, 20), max_size=8))
+def test_holds_the_last_keys_where_a_ring_would(size: int, batches: list[int]) -> None:
+    queue = KeyQueue(size, 3)
+    ring: dict[int, int] = {}
+    written = 0
+    for count in batches:
+        numbers = torch.arange(written, written + count)
+        keys = torch.stack([numbers + 1.0, torch.ones(count), torch.zeros(count)], dim=1)
+        queue.enqueue(keys, numbers)
+        for number in range(written, written + count):
+            ring[number % size] = number
+        written += count
+    assert int(queue.pointer) == written % size
+    assert int(queue.fill) == min(written, size)
+    assert queue.is_written.tolist() == [place in ring for place in range(size)]
+    for place, number in ring.items():
+        assert int(queue.identities[place]) == number
+        expected = torch.tensor([number + 1.0, 1.0, 0.0])
+        assert torch.allclose(queue.keys[place], expected / expected.norm(), atol=1e-6)
+
+
+def test_stays_in_float32_when_the_model_is_halved() -> None:
+    holder = nn.ModuleDict({"queue": KeyQueue(4, 2), "layer": nn.Linear(2, 2)})
+    holder["queue"].enqueue(torch.tensor([[0.3, 0.7]], dtype=torch.float16), torch.tensor([2**40 + 1]))
+    before = {name: value.clone() for name, value in holder["queue"].state_dict().items()}
+    holder.half()
+    assert holder["layer"].weight.dtype == torch.float16
+    assert holder["queue"].keys.dtype == torch.float32
+    assert all(torch.equal(before[name], value) for name, value in holder["queue"].state_dict().items())
+    holder.bfloat16()
+    assert holder["queue"].keys.dtype == torch.float32
+
+
+def test_saved_and_restored_whole() -> None:
+    queue, other = KeyQueue(5, 2), KeyQueue(5, 2)
+    queue.enqueue(torch.randn(7, 2), torch.arange(7))
+    other.load_state_dict(queue.state_dict())
+    for each in (queue, other):
+        each.enqueue(torch.ones(2, 2), torch.tensor([8, 9]))
+    assert torch.equal(queue.checksum(), other.checksum())
+    assert torch.equal(queue.keys, other.keys)
+    assert int(other.pointer) == 4
+
+
+@pytest.mark.parametrize("change", ["keys", "identities", "pointer"])
+def test_checksums_tell_queues_apart(change: str) -> None:
+    queue, other = KeyQueue(5, 2), KeyQueue(5, 2)
+    for each in (queue, other):
+        each.enqueue(torch.eye(2), torch.arange(2))
+    assert torch.equal(queue.checksum(), other.checksum())
+    getattr(other, change).add_(1)
+    assert not torch.equal(queue.checksum(), other.checksum())
+
+
+def test_cleared() -> None:
+    queue = KeyQueue(3, 2)
+    queue.enqueue(torch.ones(2, 2), torch.ones(2, dtype=torch.int64))
+    queue.clear()
+    assert not queue.is_written.any()
+    assert int(queue.pointer) == 0
