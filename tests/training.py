@@ -70,7 +70,12 @@ def updates(rank: int, data: str, cases: Sequence[Case]) -> list[dict[str, Any]]
 
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in trainer.get_model().named_parameters()}
+    """Parameters, those of key encoders included, and the keys of a queue in an order that does not matter."""
+    found = {name: parameter.detach().clone() for name, parameter in trainer.get_model().named_parameters()}
+    queue = trainer.get_model().key_queue
+    if queue is not None:
+        found["key_queue"] = queue.keys[queue.keys[:, 0].argsort()].clone()
+    return found
 
 
 def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:

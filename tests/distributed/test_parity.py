@@ -8,8 +8,10 @@ from unittest import mock
 
 import pytest
 import torch
+from torch.multiprocessing.spawn import ProcessRaisedException
 
 import fairseq_clear.criterions.in_batch as criterion_module
+import fairseq_clear.criterions.moco as moco_module
 from fairseq_clear.data.dataset import ClearDataset
 from fairseq_clear.distributed import all_gather_ragged
 from tests.conftest import Ranks
@@ -44,8 +46,35 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "opt2 with mlm": (*GUIDED, "--objective", "opt2", "--mlm-weight", "1"),
     "opt3": (*GUIDED, "--objective", "opt3", "--guide-layers", "0,2"),
 }
+MOCO = (
+    "--criterion",
+    "clear_moco",
+    "--queue-size",
+    "13",
+    "--key-momentum",
+    "0.5",
+    "--temperature",
+    "0.2",
+    "--lr",
+    "0.1",
+)
+# Keys enter the queue in the order of the ranks, here that of one worker's batch; with both directions it is another one,
+# so that queue holds them all.
+RECIPES |= {
+    "moco": (*MOCO, "--views", "paraphrase:original,bt"),
+    "moco with mlm, in chunks": (
+        *MOCO,
+        "--mlm-weight",
+        "1",
+        "--symmetric",
+        "--queue-size",
+        "400",
+        "--encode-chunk-size",
+        "2",
+    ),
+}
 # The regulariser's gradient is 0 at the first update.
-STEPS = {name: 2 if "regularised" in name or "opt" in name else 1 for name in RECIPES}
+STEPS = {name: 3 if "moco" in name else 2 if "regularised" in name or "opt" in name else 1 for name in RECIPES}
 LOGGED = [
     "loss",
     "mlm_loss",
@@ -55,6 +84,7 @@ LOGGED = [
     "alignment",
     "uniformity",
     "squared_distance",
+    "queue_fill",
 ]
 FREQUENT = ("--update-freq", "4")
 
@@ -64,6 +94,12 @@ def detached_gather() -> Iterator[None]:
     with mock.patch.object(
         criterion_module, "all_gather_ragged", lambda rows, group=None: all_gather_ragged(rows.detach(), group)
     ):
+        yield
+
+
+@contextmanager
+def queues_of_their_own() -> Iterator[None]:
+    with mock.patch.object(moco_module, "all_gather_ragged", lambda rows, group=None: (rows, 0)):
         yield
 
 
@@ -140,6 +176,14 @@ def test_a_detached_guide_is_told_apart(single: Results, several: dict[int, Resu
     """The guide takes no gradient, but the head that projects it does."""
     (alone,) = single["opt3", "legacy_ddp"]
     assert all(distance(alone["after"], result["after"]) > 1e-4 for result in several[2]["detached", "opt3"])
+
+
+@pytest.mark.slow
+def test_queues_of_their_own_end_the_run(ranks: Ranks, paired_bin: Path) -> None:
+    """Workers whose queues differ are stopped at the next look, instead of learning from different negatives."""
+    case = Case((*RECIPES["moco"], "--ddp-backend", "legacy_ddp"), SHARES[2], queues_of_their_own, STEPS["moco"])
+    with pytest.raises(ProcessRaisedException, match="the workers' queues differ"):
+        ranks(2, update, str(paired_bin), case)
 
 
 @pytest.mark.slow

@@ -69,8 +69,11 @@ PRECISIONS: dict[str, tuple[str, ...]] = {
 
 
 GUIDED = ("--criterion", "clear_self_guided", "--augment", "none", "--objective", "sg")
+MOCO = ("--criterion", "clear_moco", "--queue-size", "37", "--key-momentum", "0.9")
 RESUMED = {precision: flags for precision, flags in PRECISIONS.items()} | {
-    f"self-guided, {precision}": (*flags, *GUIDED) for precision, flags in PRECISIONS.items()
+    f"{name}, {precision}": (*flags, *recipe)
+    for name, recipe in (("self-guided", GUIDED), ("moco", MOCO))
+    for precision, flags in PRECISIONS.items()
 }
 
 
