@@ -11,7 +11,7 @@ from fairseq import options
 from fairseq_clear.augmentations import AUGMENTATIONS
 from fairseq_clear.cli import COMMANDS
 from fairseq_clear.data.views import VIEWS
-from fairseq_clear.objectives import OBJECTIVES
+from fairseq_clear.objectives import OBJECTIVES, SELF_GUIDED
 from fairseq_clear.spec import format_value
 from tests.conftest import ROOT, run
 from tests.training import FLAGS
@@ -52,7 +52,7 @@ def test_tables_are_those_of_the_registries(made) -> None:
 
 
 def test_every_objective_is_described() -> None:
-    assert all(f"| `{name}` |" in README for name in OBJECTIVES)
+    assert all(f"| `{name}`" in README or f", `{name}`" in README for name in (*OBJECTIVES, *SELF_GUIDED))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -67,11 +67,13 @@ def test_links_and_paths_exist(page: Path) -> None:
 
 @pytest.mark.slow
 def test_flags_named_exist(data_bin: Path) -> None:
-    parser = options.get_training_parser()
     adam = ("--optimizer", "adam", "--lr-scheduler", "polynomial_decay", "--total-num-update", "1")
-    options.parse_args_and_arch(parser, [str(data_bin), *FLAGS, *adam])
+    known: set[str] = set()
+    for criterion in ("clear_nt_xent", "clear_self_guided", "clear_moco"):
+        parser = options.get_training_parser()
+        options.parse_args_and_arch(parser, [str(data_bin), *FLAGS, *adam, "--criterion", criterion])
+        known |= {flag for action in parser._actions for flag in action.option_strings}
     commands = [run(sys.executable, "-m", "fairseq_clear.cli", name, "--help").stdout for name in COMMANDS]
-    known = {flag for action in parser._actions for flag in action.option_strings}
     known |= set(re.findall(r"--[a-z][\w-]+", "".join(commands)))
     known |= {"--user-dir", "--no-build-isolation", "--no-deps", "--output", "--seeds", "--tokens", "--help"}
     known |= {"--config-dir", "--config-name"}
