@@ -16,6 +16,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import torch
+from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from tqdm import tqdm
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -30,19 +31,22 @@ class Recipe:
         config: path of the YAML file.
         overrides: hydra's, an ablation (``+ablation=sg``) among them.
         pooling: of the scores; None for the checkpoint's.
+        trains: False scores the checkpoint that the others start from.
     """
 
     config: Path
     overrides: tuple[str, ...] = ()
     pooling: str | None = None
+    trains: bool = True
 
 
 def measure(
     recipes: Mapping[str, Recipe],
     seeds: Sequence[int],
     output: Path,
-    score: Callable[[Path, Recipe], dict[str, float]],
+    score: Callable[[Path, Recipe, int], dict[str, float]],
     overrides: Sequence[str] = (),
+    start: Path | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Train and score every recipe with every seed.
 
@@ -50,8 +54,9 @@ def measure(
         recipes: name -> what to train.
         seeds: of each.
         output: a folder; ``NAME.SEED.json`` of each run, its log beside it.
-        score: checkpoint, recipe -> the numbers of a row.
+        score: checkpoint, recipe, seed -> the numbers of a row.
         overrides: hydra's, of all runs.
+        start: the checkpoint that runs which do not train are scored on.
     """
     output.mkdir(parents=True, exist_ok=True)
     runs = [(name, seed) for seed in seeds for name in recipes]
@@ -59,7 +64,7 @@ def measure(
     for name, seed in tqdm(runs, desc="runs"):
         result = output / f"{name}.{seed}.json"
         if not result.exists():
-            run = _run(name, recipes[name], seed, output, [*overrides, *recipes[name].overrides], score)
+            run = _run(name, recipes[name], seed, output, [*overrides, *recipes[name].overrides], score, start)
             temporary = result.with_suffix(".partial")
             temporary.write_text(json.dumps(run, indent=1) + "\n")
             os.replace(temporary, result)
@@ -73,8 +78,27 @@ def _run(
     seed: int,
     output: Path,
     overrides: Sequence[str],
-    score: Callable[[Path, Recipe], dict[str, float]],
+    score: Callable[[Path, Recipe, int], dict[str, float]],
+    start: Path | None,
 ) -> dict[str, Any]:
+    checkpoint, trained = (start, 0.0) if not recipe.trains else _train(name, recipe, seed, output, overrides)
+    assert checkpoint is not None
+    scores = score(checkpoint, recipe, seed)
+    for file in (output / f"{name}.{seed}").glob("*.pt"):
+        file.unlink()  # many runs of many megabytes
+    return {
+        "name": name,
+        "seed": seed,
+        "scores": scores,
+        "train_seconds": round(trained, 1),
+        "overrides": list(overrides),
+        "config": str(recipe.config.relative_to(PROJECT)),
+        **provenance(),
+    }
+
+
+def _train(name: str, recipe: Recipe, seed: int, output: Path, overrides: Sequence[str]) -> tuple[Path, float]:
+    """The checkpoint of one run, and how many seconds it took."""
     folder = output / f"{name}.{seed}"
     settings = [
         *(f"common.user_dir={PROJECT / 'fairseq_clear'}", f"common.seed={seed}"),
@@ -87,19 +111,17 @@ def _run(
     with open(output / f"{name}.{seed}.log", "w", encoding="utf-8") as log:
         subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True, cwd=PROJECT, env=environment)
     trained = time.monotonic() - began
-    checkpoint = next(folder / f for f in ("checkpoint_best.pt", "checkpoint_last.pt") if (folder / f).exists())
-    scores = score(checkpoint, recipe)
-    for file in folder.glob("*.pt"):
-        file.unlink()  # many runs of many megabytes
-    return {
-        "name": name,
-        "seed": seed,
-        "scores": scores,
-        "train_seconds": round(trained, 1),
-        "overrides": list(overrides),
-        "config": str(recipe.config.relative_to(PROJECT)),
-        **provenance(),
-    }
+    return next(folder / f for f in ("checkpoint_best.pt", "checkpoint_last.pt") if (folder / f).exists()), trained
+
+
+def sizes(checkpoint: Path) -> list[str]:
+    """The sizes of an imported checkpoint as overrides of a recipe for another."""
+    model = vars(load_checkpoint_to_cpu(str(checkpoint))["cfg"]["model"])
+    names = (
+        *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "activation_fn"),
+        *("layer_norm_eps", "max_positions"),
+    )
+    return [f"++model.{name}={model[name]}" for name in names]
 
 
 def provenance() -> dict[str, Any]:

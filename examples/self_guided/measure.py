@@ -12,8 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fairseq.checkpoint_utils import load_checkpoint_to_cpu
-from measuring import PROJECT, Recipe, measure, table
+from measuring import PROJECT, Recipe, measure, sizes, table
 
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.evaluation.sts import evaluate_sts
@@ -51,7 +50,7 @@ def main() -> None:
         *("checkpoint.save_interval_updates=50", *starting),
     ]
 
-    def score(checkpoint: Path, recipe: Recipe) -> dict[str, float]:
+    def score(checkpoint: Path, recipe: Recipe, seed: int) -> dict[str, float]:
         encoder = SentenceEncoder.from_pretrained(checkpoint, arguments.data_bin, pooling=recipe.pooling)
         result = evaluate_sts(encoder, arguments.sts, arguments.tasks)
         return {task: result.scores[task].spearman for task in arguments.tasks}
@@ -63,22 +62,13 @@ def main() -> None:
             chosen[name] = Recipe(chosen[name].config, (*chosen[name].overrides, f"model.projection_dim={width}"))
     found = measure(chosen, arguments.seeds, arguments.output, score, overrides)
     rows = {
-        f"untuned, {pooling}": [score(arguments.checkpoint, Recipe(CONFIG, (), pooling))] for pooling in ("cls", "mean")
+        f"untuned, {pooling}": [score(arguments.checkpoint, Recipe(CONFIG, (), pooling), 0)]
+        for pooling in ("cls", "mean")
     }
     rows |= {name: [run["scores"] for run in runs] for name, runs in found.items()}
     print(table(rows))
     seconds = {name: sum(run["train_seconds"] for run in runs) / len(runs) for name, runs in found.items()}
     print("\nseconds a run: " + ", ".join(f"{name} {value:.0f}" for name, value in seconds.items()))
-
-
-def sizes(checkpoint: Path) -> list[str]:
-    """The sizes of an imported checkpoint as overrides of a recipe for another."""
-    model = vars(load_checkpoint_to_cpu(str(checkpoint))["cfg"]["model"])
-    names = (
-        *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "activation_fn"),
-        *("layer_norm_eps", "max_positions"),
-    )
-    return [f"++model.{name}={model[name]}" for name in names]
 
 
 def parse() -> argparse.Namespace:

@@ -1,0 +1,145 @@
+r"""CERT at small scale, from an imported encoder: dev scores of CoLA and RTE, plain, after CERT, and without its queue.
+
+    python examples/cert/measure.py --glue glue_data --checkpoint minilm/model.pt --imported minilm \
+        --synonyms counterfitted_neighbors.json --output measured --seeds 1 2 3
+
+The paper's views are back-translations; its ablation's are EDA. Here both EDA and a stand-in for back-translation: two copies
+of each text in which synonyms replace words, made by this script and read with --views paraphrase:de,zh as those would be.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from measuring import PROJECT, Recipe, measure, sizes, table
+
+CONFIG = PROJECT / "examples/cert/config/cert.yaml"
+BATCH = PROJECT / "examples/cert/config/batch_negatives.yaml"
+RECIPES = {
+    "plain": Recipe(CONFIG, trains=False),
+    "CERT, EDA": Recipe(CONFIG, ("+ablation=eda",)),
+    "CERT, synonym paraphrases": Recipe(CONFIG),
+    "no queue (batch), EDA": Recipe(BATCH, ("task.views=same", "task.augment=eda")),
+}
+STAND_IN_SHARE = 0.3
+
+
+def main() -> None:
+    """Prepare, train, fine-tune, print one table."""
+    arguments = parse()
+    rows: dict[str, list[dict[str, float]]] = {}
+    for task in arguments.tasks:
+        folder = arguments.output / task
+        data = prepare(arguments, task, folder)
+        overrides = [
+            *(f"task.data={data.resolve()}", f"checkpoint.finetune_from_model={arguments.checkpoint.resolve()}"),
+            *("common.cpu=true", "dataset.num_workers=0", "++dataset.disable_validation=true"),
+            *(f"++optimization.max_update={arguments.updates}", "optimization.lr=[0.0005]", "optimizer.lr=[0.0005]"),
+            *sizes(arguments.checkpoint),
+        ]
+
+        def score(
+            checkpoint: Path, recipe: Recipe, seed: int, task: str = task, folder: Path = folder
+        ) -> dict[str, float]:
+            return {task: finetune(arguments, task, checkpoint, folder, seed)}
+
+        found = measure(RECIPES, arguments.seeds, folder / "runs", score, overrides, arguments.checkpoint)
+        for name, runs in found.items():
+            kept = rows.setdefault(name, [{} for _ in runs])
+            for row, run in zip(kept, runs, strict=True):
+                row.update(run["scores"])
+    print(table(rows))
+
+
+def prepare(arguments: argparse.Namespace, task: str, folder: Path) -> Path:
+    """The task's own texts with two stand-in paraphrases, and its labelled sets."""
+    data = folder / "data-bin"
+    if data.exists():
+        return data
+    folder.mkdir(parents=True, exist_ok=True)
+    text = folder / "text.txt"
+    clear("prepare", arguments.glue, "--glue-task", task, "--text-only", "--dest", text)
+    neighbors = json.loads(arguments.synonyms.read_text(encoding="utf-8"))
+    lines = text.read_text(encoding="utf-8").splitlines()
+    for seed, name in enumerate(("de", "zh")):
+        rewritten = [stand_in(line, neighbors, random.Random(f"{seed} {number}")) for number, line in enumerate(lines)]
+        (folder / f"{name}.txt").write_text("\n".join(rewritten) + "\n", encoding="utf-8")
+    paraphrases = [f"{name}={folder / name}.txt" for name in ("de", "zh")]
+    tokenizer = ("--tokenizer", "hf", "--tokenizer-dir", arguments.imported)
+    clear("prepare", text, "--paraphrase", *paraphrases, "--document-start", ".", "--dest", data, *tokenizer)
+    clear("synonyms", "--data-bin", data, "--source", arguments.synonyms)
+    clear(
+        *("glue", "prepare", "--glue-dir", arguments.glue, "--data-bin", arguments.imported, "--tasks", task),
+        *("--dest", folder / "glue-bin"),
+    )
+    return data
+
+
+def stand_in(line: str, neighbors: dict[str, list[str]], rng: random.Random) -> str:
+    """The line with synonyms in the place of some of its words."""
+
+    def replace(word: str) -> str:
+        known = neighbors.get(word.lower(), [])
+        return rng.choice(known) if known and rng.random() < STAND_IN_SHARE else word
+
+    return " ".join(replace(word) for word in line.split())
+
+
+def finetune(arguments: argparse.Namespace, task: str, checkpoint: Path, folder: Path, seed: int) -> float:
+    """The task's dev metric after fine-tuning by CERT's table, for fewer epochs."""
+    output = folder / "finetuned" / f"{checkpoint.parent.name}.{seed}"
+    clear(
+        *(
+            "glue",
+            "run",
+            "--checkpoint",
+            checkpoint,
+            "--data",
+            folder / "glue-bin",
+            "--recipe",
+            "cert",
+            "--tasks",
+            task,
+        ),
+        *("--seeds", str(seed), str(seed + 1000), "--restart", "0", "--output", output, "--device", "cpu"),
+        *("--epochs", str(arguments.epochs)),
+    )
+    (result,) = output.rglob("result.json")
+    metrics = json.loads(result.read_text())["metrics"]["valid"]
+    for file in output.rglob("*.pt"):
+        file.unlink()
+    value: float = metrics["matthews" if task == "CoLA" else "accuracy"]
+    return value
+
+
+def clear(*command: object) -> None:
+    """A command of fairseq-clear; its output is shown if it fails."""
+    words: Sequence[str] = [sys.executable, "-W", "ignore", "-m", "fairseq_clear.cli", *map(str, command)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--glue", type=Path, required=True, help="folder with CoLA and RTE in it")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="model.pt of fairseq-clear import")
+    parser.add_argument("--imported", type=Path, required=True, help="the folder of fairseq-clear import")
+    parser.add_argument("--synonyms", type=Path, required=True, help="counterfitted_neighbors.json")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--tasks", nargs="+", default=["CoLA", "RTE"], choices=["CoLA", "RTE"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--updates", type=int, default=100, help="of CERT; the paper's: 100 epochs")
+    parser.add_argument("--epochs", type=int, default=1, help="of fine-tuning; the paper's: CoLA 20, RTE 5")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
