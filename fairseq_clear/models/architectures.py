@@ -38,6 +38,7 @@ def set_defaults(args: Any, layers: int, width: int) -> None:
     args.encode_chunk_size = safe_getattr(args, "encode_chunk_size", 0)
     args.layer_norm_eps = safe_getattr(args, "layer_norm_eps", FAIRSEQ_EPS)
     args.segments = safe_getattr(args, "segments", 1)
+    args.attention_window = safe_getattr(args, "attention_window", 0)
     base_architecture(args)
     forget_tpu(args)
 

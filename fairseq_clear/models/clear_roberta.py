@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.flags import add_model_flags
 from fairseq_clear.models.loading import complete_copies, fit_state_dict
+from fairseq_clear.models.longformer import limit_attention
 from fairseq_clear.models.segments import adapt_encoder
 from fairseq_clear.modules.chunking import map_chunks, row_chunks, trim_padding
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder, squared_distance
@@ -37,6 +38,7 @@ class ClearRobertaModel(RobertaModel):
         super().__init__(args, encoder)
         self.padding_idx = encoder.dictionary.pad()
         adapt_encoder(encoder, args.layer_norm_eps, args.segments)
+        limit_attention(encoder, args.attention_window)
         parse_pooling(args.pooling, args.encoder_layers)
         if args.pooling == "wk":
             raise UserError("--pooling wk: SBERT-WK is for inference; train with another pooling")

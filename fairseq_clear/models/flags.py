@@ -34,6 +34,13 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         help="what encodes the positives; the criterion decides, another value than its own is an error",
     )
     parser.add_argument("--layer-norm-eps", type=float, metavar="EPS", help="of LayerNorm (1e-5; BERT's: 1e-12)")
+    parser.add_argument(
+        "--attention-window",
+        type=int,
+        metavar="W",
+        help="Longformer: each token sees the W around it, W/2 on each side, and <s>, which sees all; an even number "
+        "(0: full attention)",
+    )
     parser.add_argument("--segments", type=int, metavar="N", help="2: BERT's embeddings of two segments (1: none)")
     parser.add_argument(
         "--key-momentum",

@@ -1,0 +1,192 @@
+"""Longformer's attention (Beltagy et al. 2020, arXiv:2004.05150, section 3): a sliding window, and ``<s>``, which sees all.
+
+Exact: the result is that of full attention under the mask of ``window_mask``. Queries are taken in blocks of ``C`` tokens, each
+beside the ``C + W`` keys that its tokens may see and ``<s>``, so that time and memory are linear in the length; each block is
+PyTorch's own ``scaled_dot_product_attention``, fused where that is. ``<s>`` itself, which sees all, is one more row.
+
+The paper gives tokens with global attention projections of their own, which begin as copies of the others (section 3.1); here
+there is one set for both. It keeps the weights those of full attention, and an export writes it twice.
+"""
+
+import weakref
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_clear.errors import UserError
+
+__all__ = ["MaskCache", "block_size", "check_window", "is_covered", "window_attention", "window_mask"]
+
+# Blocks of fewer queries than this gain nothing: their products are too small to be fast.
+SMALLEST_BLOCK = 32
+
+
+def check_window(window: int) -> int:
+    """The window, if it is 0 (none: full attention) or even and above; UserError otherwise."""
+    if window < 0 or window % 2:
+        raise UserError(f"--attention-window {window}: give an even number of tokens, half on each side, or 0 for all")
+    return window
+
+
+def is_covered(length: int, window: int) -> bool:
+    """Whether in texts of so many tokens each sees all: those after ``<s>``, which is seen anyway, by the window."""
+    return window >= 2 * (length - 2)
+
+
+def block_size(window: int) -> int:
+    """C, queries in a block: W / 2, for which 3 C keys are read where 2 C + 1 are needed."""
+    return max(window // 2, SMALLEST_BLOCK)
+
+
+def window_mask(length: int, window: int, device: torch.device | str | None = None) -> Tensor:
+    """(T, T) bool, True where query i sees key j: ``|i - j| <= W / 2``, or one of the two is ``<s>``, at 0.
+
+    W tokens in all, W / 2 on each side of a token, which sees itself too: as Hugging Face counts.
+
+    Args:
+        length: T.
+        window: W.
+        device: to make it on.
+    """
+    at = torch.arange(length, device=device)
+    return ((at[:, None] - at).abs() <= window // 2) | (at == 0) | (at[:, None] == 0)
+
+
+def window_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: int,
+    is_padding: Tensor | None = None,
+    *,
+    dropout: float = 0.0,
+    masks: "MaskCache | None" = None,
+) -> Tensor:
+    """Softmax attention of each token over its window and ``<s>``, of ``<s>`` over the text, scaled by ``1 / sqrt(d)``.
+
+    Args:
+        query, key, value: (B, T, H, d) of one precision; rows begin with ``<s>``.
+        window: W, even.
+        is_padding: (B, T) bool, True on padding, which nobody sees and which is on the right; what padding itself gets is
+            finite and means nothing. ``<s>`` is never taken for padding. None for a batch without.
+        dropout: of the attention weights. The masks are drawn block by block, so they are others than those of full
+            attention with the same seed.
+        masks: keeps the mask from one layer to the next; None for none.
+
+    Returns:
+        (B, T, H, d).
+    """
+    masks = masks or MaskCache()
+    length = query.shape[1]
+    if length <= block_size(window) + window or is_covered(length, window):
+        mask = masks.get(_dense_mask, query, window, is_padding)
+        return _attend(query, key, value, mask, dropout)
+    mask = masks.get(_block_mask, query, window, is_padding)  # (B n, 1, C, 1 + C + W)
+    size = block_size(window)
+    queries = _blocks(query, size)[:, 1:-1]  # (B, n, C, H, d)
+    blocks = _attend(
+        queries.flatten(0, 1), _neighbourhoods(key, window), _neighbourhoods(value, window), mask, dropout
+    )  # (B n, C, H, d)
+    local = blocks.unflatten(0, queries.shape[:2]).flatten(1, 2)  # (B, n C, H, d)
+    start = _attend(query[:, :1], key, value, masks.get(_start_mask, query, window, is_padding), dropout)
+    return torch.cat([start, local[:, 1:length]], dim=1)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
+    """(B, Q, H, d) of queries (B, Q, H, d) over keys and values (B, K, H, d); mask added, to broadcast to (B, H, Q, K)."""
+    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+    return F.scaled_dot_product_attention(query, key, value, mask, dropout_p=dropout).transpose(1, 2)
+
+
+def _blocks(rows: Tensor, size: int) -> Tensor:
+    """(B, T, ...) to (B, n + 2, C, ...): blocks of C rows; a block of zeros before, one after, and zeros to fill the last."""
+    length = rows.shape[1]
+    before, after = (rows.new_zeros(rows.shape[0], width, *rows.shape[2:]) for width in (size, size + -length % size))
+    return torch.cat([before, rows, after], dim=1).unflatten(1, (-1, size))
+
+
+def _neighbourhoods(rows: Tensor, window: int) -> Tensor:
+    """(B, T, H, d) to (B n, 1 + C + W, H, d): for each block of queries ``<s>``, then the rows its tokens may see."""
+    seen = _around(rows, window)  # (B, n, C + W, H, d)
+    start = rows[:, :1].unsqueeze(1).expand(-1, seen.shape[1], -1, -1, -1)  # (B, n, 1, H, d)
+    return torch.cat([start, seen], dim=2).flatten(0, 1)
+
+
+def _around(rows: Tensor, window: int) -> Tensor:
+    """(B, T, ...) to (B, n, C + W, ...): each block, with W / 2 rows of the one before it and of the one after it."""
+    size, half = block_size(window), window // 2
+    blocks = _blocks(rows, size)
+    return torch.cat([blocks[:, :-2, size - half :], blocks[:, 1:-1], blocks[:, 2:, :half]], dim=2)
+
+
+def _additive(is_seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where True, -inf elsewhere."""
+    return torch.zeros(is_seen.shape, dtype=dtype, device=is_seen.device).masked_fill(~is_seen, -torch.inf)
+
+
+def _keys(query: Tensor, is_padding: Tensor | None) -> Tensor:
+    """(B, T) bool, True on what may be seen: ``<s>``, so that no row is without a key, and what is not padding."""
+    at = torch.arange(query.shape[1], device=query.device)
+    return (at == 0).expand(query.shape[0], -1) | (at >= 0 if is_padding is None else ~is_padding)
+
+
+def _start_mask(query: Tensor, window: int, is_padding: Tensor | None) -> Tensor | None:
+    """(B, 1, 1, T), what ``<s>`` sees."""
+    return None if is_padding is None else _additive(_keys(query, is_padding), query.dtype)[:, None, None]
+
+
+def _dense_mask(query: Tensor, window: int, is_padding: Tensor | None) -> Tensor | None:
+    """(B or 1, 1, T or 1, T), for texts so short that blocks would save nothing."""
+    length = query.shape[1]
+    if is_covered(length, window):
+        return _start_mask(query, window, is_padding)
+    is_seen = window_mask(length, window, query.device)[None, None]  # (1, 1, T, T)
+    if is_padding is not None:
+        is_seen = is_seen & _keys(query, is_padding)[:, None, None]  # (B, 1, T, T)
+    return _additive(is_seen, query.dtype)
+
+
+def _block_mask(query: Tensor, window: int, is_padding: Tensor | None) -> Tensor:
+    """(B n, 1, C, 1 + C + W): key j of a block stands W / 2 before query j, and ``<s>`` is seen once, in its own column."""
+    size = block_size(window)
+    offset = torch.arange(size + window, device=query.device) - torch.arange(size, device=query.device)[:, None]
+    is_near = (offset >= 0) & (offset <= window)  # (C, C + W)
+    is_key = _keys(query, is_padding) & (torch.arange(query.shape[1], device=query.device) > 0)  # (B, T)
+    is_seen = is_near & _around(is_key, window)[:, :, None]  # (B, n, C, C + W)
+    return _additive(F.pad(is_seen, (1, 0), value=True), query.dtype).flatten(0, 1).unsqueeze(1)
+
+
+class MaskCache:
+    """Masks of the last batch: the layers of an encoder share one, which is then built and held once.
+
+    They are of the batch whose padding they were built from, told by the object itself, and go when it goes.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[Any, Tensor | None] = {}
+        self._padding: weakref.ref[Tensor] | None = None
+        self._key: Any = None
+
+    def __reduce__(self) -> Any:  # copies and pickles are empty
+        return type(self), ()
+
+    def get(self, build: Any, query: Tensor, window: int, is_padding: Tensor | None) -> Tensor | None:
+        """``build(query, window, is_padding)``, which depends on the shape, precision and device of the query alone."""
+        version = None if is_padding is None or is_padding.is_inference() else is_padding._version
+        # What inference mode makes cannot be used in training.
+        mode = torch.is_inference_mode_enabled()
+        key = (query.shape[:2], query.dtype, query.device, window, version, mode)
+        of = self._padding() if self._padding is not None else None
+        if of is not is_padding or key != self._key:
+            self._made.clear()
+            self._padding = None if is_padding is None else weakref.ref(is_padding, self._forget)
+            self._key = key
+        if build not in self._made:
+            self._made[build] = build(query, window, is_padding)
+        return self._made[build]
+
+    def _forget(self, reference: "weakref.ref[Tensor]") -> None:
+        if reference is self._padding:
+            self._made.clear()

@@ -1,0 +1,213 @@
+"""The model with a window: weights and recipes of full attention, copies, chunks, precisions, fine-tuning, inference."""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fairseq_clear.data.tokenizer import WhitespaceTokenizer
+from fairseq_clear.evaluation.checkpoints import load_model
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear.models.longformer import WindowSelfAttention
+from tests.conftest import ROOT, WORDS, run, tool
+from tests.training import build
+
+LONG = ("--tokens-per-sample", "100", "--sample-break-mode", "complete", "--max-positions", "100")
+WINDOW = ("--attention-window", "4")
+
+
+def model_of(data: Path, *flags: str) -> Any:
+    return build(data, *LONG, *flags)[0].get_model().eval()
+
+
+def tokens_of(rows: int = 3, length: int = 90) -> Tensor:
+    """(B, T) rows of different lengths, which begin with <s>."""
+    torch.manual_seed(2)
+    tokens = torch.randint(4, 60, (rows, length))
+    tokens[:, 0] = 0
+    for row in range(rows):
+        tokens[row, length - 20 * row :] = 1
+    return tokens
+
+
+def reached(model: Any, length: int = 90) -> Tensor:
+    """(T, T) bool: whether the states of the first block at i depend on the embedding at j, by gradient."""
+    stack = model.encoder.sentence_encoder
+    tokens = tokens_of(1, length)
+    embedded = stack.embed_tokens(tokens).detach().requires_grad_()
+    states = stack(tokens, token_embeddings=embedded, return_all_hiddens=True)["encoder_states"][1][:, 0]  # (T, D)
+    rows = [torch.autograd.grad(state.square().sum(), embedded, retain_graph=True)[0][0] for state in states]
+    return torch.stack([row.abs().sum(-1) > 0 for row in rows])
+
+
+@pytest.mark.parametrize("norm", [(), ("--encoder-normalize-before",)])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_block_reaches_the_window_and_the_first_token(norm: tuple[str, ...], training: bool, data_bin: Path) -> None:
+    model = model_of(data_bin, *WINDOW, *norm).train(training)
+    at = torch.arange(90)
+    expected = ((at[:, None] - at).abs() <= 2) | (at == 0) | (at[:, None] == 0)
+    assert torch.equal(reached(model), expected)
+    with torch.no_grad():  # where PyTorch has shortcuts of its own
+        tokens = tokens_of(1)
+        changed = tokens.clone()
+        changed[0, 50] = 5 if tokens[0, 50] != 5 else 6
+        shift = model.hidden_states(tokens)[1] - model.hidden_states(changed)[1]
+    assert torch.equal(shift[0].abs().sum(-1) > 1e-6, expected[:, 50])
+    assert reached(model_of(data_bin, *norm).train(training)).all()
+
+
+def test_the_weights_are_those_of_full_attention(data_bin: Path) -> None:
+    full, window, wide = (model_of(data_bin, *flags) for flags in ((), WINDOW, ("--attention-window", "200")))
+    assert list(full.state_dict()) == list(window.state_dict())
+    assert [name for name, _ in full.named_parameters()] == [name for name, _ in window.named_parameters()]
+    assert all(torch.equal(value, window.state_dict()[name]) for name, value in full.state_dict().items())
+    other = {name: value + 0.01 * torch.randn_like(value) for name, value in full.state_dict().items()}
+    other["encoder.lm_head.weight"] = other["encoder.sentence_encoder.embed_tokens.weight"]
+    for model in (full, window, wide):
+        model.load_state_dict(dict(other))
+    tokens = tokens_of()
+    is_token = tokens.ne(1)
+    states = [model.hidden_states(tokens)[-1][is_token] for model in (full, window, wide)]
+    torch.testing.assert_close(states[0], states[2], atol=1e-5, rtol=1e-4)
+    assert (states[0] - states[1]).abs().max() > 1e-2
+    short = tokens[:, :4]
+    torch.testing.assert_close(full.hidden_states(short)[-1], window.hidden_states(short)[-1], atol=1e-5, rtol=1e-4)
+
+
+def test_checkpoints_of_before_query_key_and_value_were_parted(data_bin: Path) -> None:
+    model = model_of(data_bin, *WINDOW)
+    own = model.state_dict()
+    weights = {name: value if "version" in name else torch.randn_like(value) for name, value in own.items()}
+    weights["encoder.lm_head.weight"] = weights["encoder.sentence_encoder.embed_tokens.weight"]
+    old = dict(weights)
+    for layer in range(2):
+        prefix = f"encoder.sentence_encoder.layers.{layer}.self_attn."
+        for part in ("weight", "bias"):
+            old[f"{prefix}in_proj_{part}"] = torch.cat([old.pop(f"{prefix}{name}_proj.{part}") for name in "qkv"])
+    model.load_state_dict(old)
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+
+
+RECIPES = {
+    "nt_xent": (),
+    "nt_xent-chunks": ("--encode-chunk-size", "3"),
+    "moco": ("--criterion", "clear_moco", "--queue-size", "32", "--mlm-weight", "0"),
+    "self_guided": ("--criterion", "clear_self_guided", "--augment", "none", "--pooling", "cls"),
+    "neighbor": ("--views", "neighbor", "--augment", "slice", "--sample-break-mode", "eos"),
+    "prenorm": ("--encoder-normalize-before",),
+    "bf16": ("--bf16", "--optimizer", "adam"),
+    "bf16-moco": ("--bf16", "--optimizer", "adam", "--criterion", "clear_moco", "--queue-size", "32"),
+    "fp16": ("--fp16", "--fp16-no-flatten-grads", "--optimizer", "adam", "--fp16-init-scale", "4"),
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_trains(recipe: str, data_bin: Path) -> None:
+    drops = ("--dropout", "0.1", "--attention-dropout", "0.1", "--lr", "0.01")
+    trainer, dataset = build(data_bin, *LONG, *drops, *RECIPES[recipe], *WINDOW)
+    model = trainer.get_model()
+    copies = [module for module in model.modules() if isinstance(module, WindowSelfAttention)]
+    assert len(copies) == (4 if "moco" in recipe or "guided" in recipe else 2)
+    assert {module.window for module in copies} == {4}
+    before = model.encoder.sentence_encoder.layers[0].self_attn.q_proj.weight.detach().clone()
+    sample = dataset.collater([dataset[index] for index in range(4)])
+    assert recipe == "neighbor" or sample["views"]["tokens"].shape[1] > 40  # more than one block
+    for _ in range(2):
+        log = trainer.train_step([sample])
+    assert np.isfinite(float(log["loss"]))
+    after = model.encoder.sentence_encoder.layers[0].self_attn.q_proj.weight
+    assert (after - before).abs().max() > 0
+
+
+def step(data: Path, *flags: str) -> dict[str, Tensor]:
+    trainer, dataset = build(data, *LONG, *WINDOW, *flags)
+    torch.manual_seed(5)
+    sample = dataset.collater([dataset[index] for index in range(7)])
+    trainer.get_criterion()(trainer.get_model(), sample)[0].backward()
+    return {name: p.grad for name, p in trainer.get_model().named_parameters() if p.grad is not None}
+
+
+def test_chunks_are_the_whole(data_bin: Path) -> None:
+    whole, chunked = step(data_bin), step(data_bin, "--encode-chunk-size", "2")
+    assert whole.keys() == chunked.keys()
+    for name, gradient in whole.items():
+        torch.testing.assert_close(gradient, chunked[name], atol=1e-5, rtol=1e-3)
+
+
+def test_copies_do_not_share(data_bin: Path) -> None:
+    model = model_of(data_bin, *WINDOW)
+    encoder = model.encoder.sentence_encoder
+    other = copy.deepcopy(encoder)
+    masks = [[layer.self_attn.masks for layer in stack.layers] for stack in (encoder, other)]
+    assert masks[0][0] is masks[0][1] and masks[1][0] is masks[1][1] and masks[0][0] is not masks[1][0]
+    tokens = tokens_of()
+    torch.testing.assert_close(encoder(tokens)["encoder_out"][0], other(tokens)["encoder_out"][0])
+
+
+@pytest.mark.parametrize("window", ["3", "-2"])
+def test_an_odd_window_is_one_line(window: str, data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(SystemExit), caplog.at_level("ERROR"):
+        build(data_bin, "--attention-window", window)
+    assert f"--attention-window {window}: give an even number" in caplog.text
+
+
+def train(data: Path, folder: Path, *flags: str | Path, task: Sequence[str] = ("--task", "clear_lm")) -> Path:
+    """Two updates by fairseq-train itself."""
+    run(
+        *(*tool("train"), data, "--user-dir", ROOT / "fairseq_clear", "--save-dir", folder, "--cpu"),
+        *("--optimizer", "adam", "--lr", "0.01", "--batch-size", "8", "--max-update", "2", "--disable-validation"),
+        *("--arch", "clear_roberta_tiny", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
+        *("--encoder-attention-heads", "2", "--max-positions", "100", *task, *flags),
+    )
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module")
+def full_checkpoint(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    lengths = ("--sample-break-mode", "complete", "--tokens-per-sample", "100", "--pooling", "mean")
+    return train(data_bin, tmp_path_factory.mktemp("full"), "--criterion", "clear_nt_xent", *lengths)
+
+
+@pytest.mark.slow
+def test_from_full_attention_to_a_window_to_a_classifier(full_checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
+    """A checkpoint of full attention starts one with a window, which SentenceEncoder reads, which a classifier starts from."""
+    lengths = ("--sample-break-mode", "complete", "--tokens-per-sample", "100", "--pooling", "mean")
+    start = ("--finetune-from-model", full_checkpoint)
+    window = train(data_bin, tmp_path / "w", "--criterion", "clear_nt_xent", *lengths, *start, *WINDOW)
+    assert load_model(full_checkpoint, data_bin).model.args.attention_window == 0
+    loaded = load_model(window, data_bin).model
+    assert loaded.args.attention_window == 4
+    text = " ".join(WORDS)
+    encoder = SentenceEncoder.from_pretrained(window, data_bin, tokenizer=WhitespaceTokenizer())
+    vectors = encoder.encode([text, WORDS[0]])
+    alone = encoder.encode([text])[0]
+    np.testing.assert_allclose(vectors[0], alone, atol=1e-5)
+    ids = [0, *(encoder.dictionary.index(word) for word in WORDS), 2]
+    with torch.no_grad():
+        expected = loaded.hidden_states(torch.tensor([ids]))[-1][0].mean(0)
+    np.testing.assert_allclose(alone, expected, atol=1e-5)
+
+
+def test_a_classifier_has_the_window(data_bin: Path) -> None:
+    model = model_of(data_bin, *WINDOW)
+    model.register_classification_head("head", 2)
+    tokens = tokens_of(1)
+    logits, _ = model(tokens, features_only=True, classification_head_name="head")
+    logits.sum().backward()
+    assert logits.shape == (1, 2)
+    assert model.encoder.sentence_encoder.layers[1].self_attn.v_proj.weight.grad.abs().max() > 0
+
+
+def test_fine_tuning_on_glue_keeps_the_window(checkpoint: Path, data_bin: Path) -> None:
+    from fairseq_clear.evaluation.glue.command import _sizes
+
+    args = load_model(checkpoint, data_bin).model.args
+    assert "--attention-window" not in _sizes(args)
+    args.attention_window = 4
+    flags = _sizes(args)
+    assert flags[flags.index("--attention-window") + 1] == "4"
