@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 
 from fairseq_clear.preparation.settings import (
+    GLUE_SPLITS,
+    PAIR_MODES,
     SPLIT_MODES,
     SPM_MODEL_TYPES,
     TOKENIZER_KINDS,
@@ -26,7 +28,9 @@ examples:
   fairseq-clear prepare train.jsonl --valid valid.jsonl --dest data-bin --shards 8    # shard0 ... shard7
   fairseq-clear prepare corpus.txt --dest data-bin --gpt2-encoder-json encoder.json --gpt2-vocab-bpe vocab.bpe \\
       --dict roberta.base/dict.txt                                                    # goes on from roberta.base
-  fairseq-clear prepare corpus.txt --dest data-bin --tokenizer hf --tokenizer-dir minilm   # what `import` made"""
+  fairseq-clear prepare corpus.txt --dest data-bin --tokenizer hf --tokenizer-dir minilm   # what `import` made
+  fairseq-clear prepare glue_data --glue-task RTE --text-only --dest rte.txt              # for back-translate, then
+  fairseq-clear prepare rte.txt --paraphrase de=rte.de.txt zh=rte.zh.txt --dest data-bin  # --views paraphrase:de,zh"""
 
 _DEFAULTS = PrepareSettings(inputs=(), dest=Path(), workers=1)
 
@@ -35,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags; their names are those of ``PrepareSettings``."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     _add_text_arguments(parser)
+    _add_glue_arguments(parser.add_argument_group("what of it"))
     _add_split_arguments(parser.add_argument_group("train, valid, shards"))
     _add_tokenizer_arguments(parser.add_argument_group("tokenizer: trained here, or reused"))
     running = parser.add_argument_group("running")
@@ -53,8 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "inputs", nargs="+", type=Path, metavar="INPUT", help="text to train on: .txt, .jsonl, either also .gz or .xz"
-    )
+        "inputs", nargs="+", type=Path, metavar="INPUT",
+        help="text to train on: .txt, .jsonl, either also .gz or .xz; with --glue-task the folder of GLUE's tasks",
+    )  # fmt: skip
     parser.add_argument("--dest", required=True, type=Path, help="the folder to make; must not exist yet")
     text = parser.add_argument_group("text")
     text.add_argument(
@@ -76,11 +82,59 @@ def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
         help="language of --split-sentences, e.g. en, de, zh (default: %(default)s)",
     )  # fmt: skip
 
+    text.add_argument(
+        "--paraphrase", nargs="+", type=_named_file, default=[], metavar="NAME=FILE",
+        help="texts aligned to the input, a .txt: line n of FILE says what line n of INPUT says, as back-translate writes "
+        "it. Each becomes DEST/paraphrase/NAME for --views paraphrase:NAME,...; where it is blank the original stands in, "
+        "and is counted. With several inputs NAME stands once for each, in their order",
+    )  # fmt: skip
+
+
+def _add_glue_arguments(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--glue-task", metavar="TASK",
+        help="the corpus is the texts of this task of GLUE, without labels (CERT): each a document of its own, also one "
+        "that occurs again",
+    )  # fmt: skip
+    group.add_argument(
+        "--pairs", choices=PAIR_MODES,
+        help="the two texts of a pair are two documents, or joined by a space in one line (default: separate)",
+    )  # fmt: skip
+    group.add_argument(
+        "--glue-splits", nargs="+", choices=GLUE_SPLITS, default=list(_DEFAULTS.glue_splits),
+        help="which of the task's splits; dev's texts only where asked for (default: train)",
+    )  # fmt: skip
+    group.add_argument(
+        "--drop-malformed", action="store_true",
+        help="leave malformed lines of GLUE's files out, and count them; otherwise they are an error",
+    )  # fmt: skip
+    group.add_argument(
+        "--sample", type=int, metavar="N",
+        help="keep N sentences of the input, drawn at random by --seed, before anything else; those of one document stay "
+        "one, though no longer adjacent (CERT's Table 5: as many as another corpus has)",
+    )  # fmt: skip
+    group.add_argument(
+        "--text-only", action="store_true",
+        help="write the text itself to DEST, a .txt, with a blank line between documents: what back-translate reads, and "
+        "prepare again",
+    )  # fmt: skip
+
+
+def _named_file(text: str) -> tuple[str, Path]:
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FILE")
+    return name, Path(path)
+
 
 def _add_split_arguments(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--valid", nargs="+", type=Path, default=[], metavar="FILE",
         help="validation text; without it --valid-share of the documents is held out",
+    )  # fmt: skip
+    group.add_argument(
+        "--valid-paraphrase", nargs="+", type=_named_file, default=[], metavar="NAME=FILE",
+        help="of --valid what --paraphrase is of the input; the same names",
     )  # fmt: skip
     group.add_argument(
         "--valid-share", type=float, default=_DEFAULTS.valid_share, metavar="SHARE",
@@ -137,11 +191,14 @@ def _add_tokenizer_arguments(group: "argparse._ArgumentGroup") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prepare, print the closing line, return 0."""
-    from fairseq_clear.preparation.prepare import prepare  # fairseq takes seconds to import, --help should not
+    # fairseq takes seconds to import, --help should not
+    from fairseq_clear.preparation.prepare import prepare
+    from fairseq_clear.preparation.text_file import write_text
 
     names = PrepareSettings.__dataclass_fields__
     values = {name: value for name, value in vars(args).items() if name in names and value is not None}
-    values |= {"inputs": tuple(args.inputs), "valid": tuple(args.valid)}
-    report = prepare(PrepareSettings(**values))
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    settings = PrepareSettings(**values)
+    report = write_text(settings) if settings.text_only else prepare(settings)
     print(report.summary())
     return 0

@@ -34,7 +34,7 @@ def output_folder(dest: Path, overwrite: bool) -> Iterator[Path]:
         _remove_leftovers(dest)
         temporary = _sibling(dest, "partial")
         shutil.rmtree(temporary, ignore_errors=True)  # a dead process of the same number, as in containers
-        with _signals_raise():
+        with signals_raise():
             try:
                 temporary.mkdir()
                 yield temporary
@@ -111,7 +111,7 @@ def _put_in_place(temporary: Path, dest: Path) -> None:
 
 
 @contextmanager
-def _signals_raise() -> Iterator[None]:
+def signals_raise() -> Iterator[None]:
     """Turn the signals that end a process into SystemExit; only the main thread may, others leave them alone."""
 
     def leave(number: int, frame: FrameType | None) -> None:

@@ -13,7 +13,8 @@ import fairseq
 
 from fairseq_clear import __version__
 from fairseq_clear.data.tokenizer import CLEAR_FORMAT, CLEAR_JSON
-from fairseq_clear.preparation.settings import PrepareSettings, SplitCounts
+from fairseq_clear.preparation.reports import SplitCounts
+from fairseq_clear.preparation.settings import PrepareSettings
 from fairseq_clear.preparation.staging import TextParts
 
 PACKAGES = ("numpy", "sentencepiece", "sentencex", "torch")
@@ -37,6 +38,7 @@ def write_manifests(
     train: Sequence[SplitCounts],
     valid: SplitCounts,
     seconds: float,
+    paraphrases: Sequence[dict[str, Any]],
 ) -> dict[str, SplitCounts]:
     """Write ``clear.json`` for each shard and, if there are several, one for the folder above; return its counts.
 
@@ -49,6 +51,7 @@ def write_manifests(
         train: for each shard the counts of its training text.
         valid: counts of the validation text, which all shards share.
         seconds: how long it took so far.
+        paraphrases: for each shard what ``clear.json`` says of the aligned texts, by name.
     """
     common = {
         "format": CLEAR_FORMAT,
@@ -56,9 +59,10 @@ def write_manifests(
         "vocabulary_hash": hashlib.sha256((shards[0] / "dict.txt").read_bytes()).hexdigest(),
     }
     end = {"settings": settings.as_json(), "versions": versions(), "seconds": round(seconds, 3)}
-    for shard, digest, counts in zip(shards, hashes, train, strict=True):
+    for shard, digest, counts, aligned in zip(shards, hashes, train, paraphrases, strict=True):
         splits = {"train": asdict(counts), "valid": asdict(valid)}
-        _write(shard, {**common, "content_hash": digest, "splits": splits, **end})
+        content = {**common, "content_hash": digest, "splits": splits}
+        _write(shard, {**content, **({"paraphrases": aligned} if aligned else {}), **end})
     total = {"train": _sum(train), "valid": valid}
     if len(shards) > 1:
         digest = hashlib.sha256("\n".join(hashes).encode("ascii")).hexdigest()

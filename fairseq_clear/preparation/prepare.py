@@ -3,7 +3,6 @@
 read -> canonical text -> train / valid by document -> tokenizer -> fairseq's binarizer -> dict.txt, clear.json
 """
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -19,19 +18,28 @@ from tqdm import tqdm
 from fairseq_clear.data.tokenizer import TOKENIZERS
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.binarize import binarize_parts, count_ids
-from fairseq_clear.preparation.corpus import corpus_lines, document_pattern
 from fairseq_clear.preparation.folder import check_destination, output_folder
+from fairseq_clear.preparation.glue_inputs import GlueInputs
 from fairseq_clear.preparation.manifest import content_hash, write_manifests
-from fairseq_clear.preparation.reading import CorpusFile, corpus_file
-from fairseq_clear.preparation.sentences import sentence_splitter
-from fairseq_clear.preparation.settings import PrepareReport, PrepareSettings, SplitCounts
+from fairseq_clear.preparation.paraphrases import (
+    aligned_splits,
+    complete_folders,
+    describe,
+    link,
+    make_parts,
+    total_counts,
+)
+from fairseq_clear.preparation.reports import PrepareReport, SplitCounts
+from fairseq_clear.preparation.settings import PrepareSettings
+from fairseq_clear.preparation.sources import Source, TextSource, check_outside, find_sources
 from fairseq_clear.preparation.staging import (
     Sample,
     Staged,
     TextParts,
-    choose_documents,
+    choose_exactly,
     deal_out,
     held_out_documents,
+    sample_sentences,
     stage_lines,
 )
 from fairseq_clear.preparation.vocabulary import (
@@ -42,7 +50,7 @@ from fairseq_clear.preparation.vocabulary import (
     load_dictionary,
 )
 
-HOLD_OUT_STREAM, SAMPLE_STREAM = 0, 1  # independent random streams of one seed
+HOLD_OUT_STREAM, SAMPLE_STREAM, SUBSET_STREAM = 0, 1, 2  # independent random streams of one seed
 MIN_PART_BYTES, MAX_PART_BYTES = 1 << 18, 1 << 26
 PARTS_PER_WORKER = 4
 
@@ -61,7 +69,8 @@ def prepare(settings: PrepareSettings) -> PrepareReport:
 
     Each of the folders it makes (``dest``, or ``dest/shard0`` ...) holds the tokenizer's files, ``dict.txt``,
     ``{train,valid}.{bin,idx}`` in fairseq's mmap format (a line an item with its ``</s>``, blank lines between
-    documents) and ``clear.json``. Progress bars appear on a terminal.
+    documents) and ``clear.json``; with paraphrases also ``paraphrase/NAME``, data folders of as many lines. Progress bars
+    appear on a terminal.
 
     Returns:
         Counts over all shards.
@@ -70,13 +79,13 @@ def prepare(settings: PrepareSettings) -> PrepareReport:
         UserError: anything wrong with settings, inputs, tokenizer or disk; then nothing is left written.
     """
     began = time.monotonic()
-    inputs, valid = _check(settings)
+    source, valid = check(settings)
     try:
         with output_folder(settings.dest, settings.overwrite) as folder:
             work = folder / "work"
             work.mkdir()
-            texts = _stage(settings, inputs, valid, work)
-            report = _build(settings, texts, folder, work, began)
+            texts = _stage(settings, source, valid, work)
+            report = _build(settings, texts, folder, work, began, notes_of(source))
             shutil.rmtree(work)
     except OSError as error:
         where = error.filename or settings.dest
@@ -84,44 +93,49 @@ def prepare(settings: PrepareSettings) -> PrepareReport:
     return report
 
 
-def _check(settings: PrepareSettings) -> tuple[list[CorpusFile], list[CorpusFile]]:
+def check(settings: PrepareSettings) -> tuple[Source, TextSource | None]:
     """Find every mistake that can be found without reading the corpus."""
     settings.check()
-    inputs = [corpus_file(path) for path in settings.inputs]
-    valid = [corpus_file(path) for path in settings.valid]
-    if not inputs:
-        raise UserError("no input; name one or more .txt or .jsonl files")
+    source, valid = find_sources(settings)
     check_destination(settings.dest, settings.overwrite)
-    dest = Path(os.path.realpath(settings.dest))
-    for file in [*inputs, *valid]:
-        if dest in Path(os.path.realpath(file.path)).parents:
-            raise UserError(f"{file.path}: lies in --dest {settings.dest}, which would be replaced; move it")
-    for file in valid:
-        if any(os.path.samefile(file.path, other.path) for other in inputs):
-            raise UserError(f"{file.path}: is both input and --valid; validation text must not be trained on")
-    document_pattern(settings.document_start)
-    if settings.split_sentences is not None:
-        sentence_splitter(settings.language)
+    check_outside(settings.dest, [*source.paths, *(valid.paths if valid else [])])
     check_tokenizer_files(settings)
-    return inputs, valid
+    return source, valid
 
 
-def _stage(settings: PrepareSettings, inputs: list[CorpusFile], valid: list[CorpusFile], work: Path) -> Texts:
+def notes_of(source: Source) -> tuple[str, ...]:
+    """Return what the closing line must say of a corpus that was read."""
+    dropped = source.dropped if isinstance(source, GlueInputs) else 0
+    return (f"{dropped:,} malformed lines left out",) if dropped else ()
+
+
+def stage_corpus(settings: PrepareSettings, source: Source, work: Path) -> Staged:
+    """Read a corpus into canonical text on disk, or the sample of it that is asked for."""
+    staged = _read(source, work / "input.txt")
+    if settings.sample is None:
+        return staged
+    sampled = sample_sentences(staged, settings.sample, work / "sampled.txt", _random(settings.seed, SUBSET_STREAM))
+    staged.path.unlink()
+    return sampled
+
+
+def _stage(settings: PrepareSettings, source: Source, valid: TextSource | None, work: Path) -> Texts:
     """Read the inputs into canonical text on disk and deal its documents out."""
-    staged = _read(settings, inputs, work / "input.txt")
-    staged_valid = _read(settings, valid, work / "valid.txt") if valid else None
+    staged = stage_corpus(settings, source, work)
+    staged_valid = _read(valid, work / "valid.txt") if valid else None
     held_out: Iterator[bool] = repeat(False)
     training_documents = staged.documents
     if staged_valid is None:
         chosen = held_out_documents(staged.documents, settings.valid_share)
         training_documents -= chosen
-        held_out = choose_documents(staged.documents, chosen, _random(settings.seed, HOLD_OUT_STREAM))
+        held_out = choose_exactly(chosen, staged.documents, _random(settings.seed, HOLD_OUT_STREAM))
     if training_documents < settings.shards:
         raise UserError(f"--shards {settings.shards}: more than the {training_documents} training documents")
     total = staged.size + (staged_valid.size if staged_valid else 0)
     size = min(max(total // (settings.workers * PARTS_PER_WORKER), MIN_PART_BYTES), MAX_PART_BYTES)
-    train = [TextParts(work / f"train{shard}", size) for shard in range(settings.shards)]
-    target = TextParts(work / "valid", size)
+    names = list(dict.fromkeys(name for name, _ in settings.paraphrase))
+    train = [make_parts(work, f"train{shard}", size, names) for shard in range(settings.shards)]
+    target = make_parts(work, "valid", size, names)
     sample = None
     if settings.trains_tokenizer:
         budget = settings.spm_sample_mb * 1e6
@@ -134,13 +148,15 @@ def _stage(settings: PrepareSettings, inputs: list[CorpusFile], valid: list[Corp
     return Texts(train, target, sample.path if sample else None)
 
 
-def _read(settings: PrepareSettings, files: list[CorpusFile], path: Path) -> Staged:
-    names = ", ".join(str(file.path) for file in files)
-    with _progress_bar("reading", sum(file.path.stat().st_size for file in files)) as progress:
-        return stage_lines(corpus_lines(files, settings, progress), path, names)
+def _read(source: Source, path: Path) -> Staged:
+    names = ", ".join(map(str, source.paths))
+    with _progress_bar("reading", sum(one.stat().st_size for one in source.paths if one.is_file())) as progress:
+        return stage_lines(source.lines(progress), path, names)
 
 
-def _build(settings: PrepareSettings, texts: Texts, folder: Path, work: Path, began: float) -> PrepareReport:
+def _build(
+    settings: PrepareSettings, texts: Texts, folder: Path, work: Path, began: float, notes: tuple[str, ...]
+) -> PrepareReport:
     """Make tokenizer, datasets, dictionary and manifest in ``folder`` from dealt-out text."""
     folders = [folder] if settings.shards == 1 else [folder / f"shard{shard}" for shard in range(settings.shards)]
     for shard in folders:
@@ -152,7 +168,8 @@ def _build(settings: PrepareSettings, texts: Texts, folder: Path, work: Path, be
     hashes = [content_hash(train, texts.valid) for train in texts.train]
     splits = {shard / "train": train.parts for shard, train in zip(folders, texts.train, strict=True)}
     splits[folders[0] / "valid"] = texts.valid.parts
-    text_bytes = texts.valid.size + sum(train.size for train in texts.train)
+    splits |= aligned_splits(folders, texts.train, texts.valid)
+    text_bytes = sum(part.stat().st_size for parts in splits.values() for part in parts)
     with _progress_bar("binarizing", text_bytes) as progress:
         binarize_parts(splits, tokenizer, dictionary, settings.workers, progress)
 
@@ -167,15 +184,20 @@ def _build(settings: PrepareSettings, texts: Texts, folder: Path, work: Path, be
         dictionary.save(str(folders[0] / "dict.txt"))
     for shard in folders[1:]:
         for name in [*names, "dict.txt", "valid.bin", "valid.idx"]:
-            _link(folders[0] / name, shard / name)
+            link(folders[0] / name, shard / name)
 
+    complete_folders(folders, list(texts.valid.paraphrases))
+    aligned = [
+        describe(shard, train, texts.valid, dictionary) for shard, train in zip(folders, texts.train, strict=True)
+    ]
     unknown = dictionary.unk()
     valid_counts = _counts(texts.valid, valid_ids, unknown)
     counts = [_counts(train, found, unknown) for train, found in zip(texts.train, ids, strict=True)]
     tokenizer_entry = {"kind": kind, "files": names, "id_offset": 1 if keeps_mapping(tokenizer, dictionary) else None}
     seconds = time.monotonic() - began
-    total = write_manifests(folder, folders, settings, tokenizer_entry, hashes, counts, valid_counts, seconds)
-    return PrepareReport(settings.dest, total, len(dictionary), seconds)
+    total = write_manifests(folder, folders, settings, tokenizer_entry, hashes, counts, valid_counts, seconds, aligned)
+    paraphrases = total_counts(texts.train, texts.valid)
+    return PrepareReport(settings.dest, total, len(dictionary), seconds, paraphrases, notes)
 
 
 def _counts(text: TextParts, ids: NDArray[np.int64], unknown: int) -> SplitCounts:
@@ -184,13 +206,6 @@ def _counts(text: TextParts, ids: NDArray[np.int64], unknown: int) -> SplitCount
 
 def _random(seed: int, stream: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence([seed, stream]))
-
-
-def _link(source: Path, copy: Path) -> None:
-    try:
-        os.link(source, copy)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(source, copy)
 
 
 @contextmanager

@@ -15,6 +15,8 @@ import numpy as np
 from fairseq_clear.errors import UserError
 
 BUFFER_BYTES = 1 << 20
+# Between a text and its paraphrases, which share a line until they are written; `reading` lets no NUL through
+SEPARATOR = b"\0"
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,15 @@ class TextParts:
     Args:
         folder: where the parts go; made when the first one is.
         part_bytes: a part ends with the first line that reaches this size, mid-document if need be.
+        paraphrases: by name, where the texts go that are aligned to this one; ``size`` and ``digest`` are without them.
     """
 
     folder: Path
     part_bytes: int
+    paraphrases: dict[str, "TextParts"] = field(default_factory=dict)
     documents: int = 0
     sentences: int = 0
+    blank: int = 0
     size: int = 0
     parts: list[Path] = field(default_factory=list)
     digest: Any = field(default_factory=hashlib.sha256)
@@ -68,15 +73,21 @@ class TextParts:
         if self.documents:
             self._write(b"\n")
         self.documents += 1
+        for parts in self.paraphrases.values():
+            parts.start_document()
 
     def add(self, line: bytes) -> None:
-        """Add a sentence with its line end."""
-        self.sentences += 1
-        self._write(line)
+        """Add a sentence with its line end, or with its paraphrases, each after SEPARATOR; those may be blank."""
+        text, *others = line[:-1].split(SEPARATOR) if self.paraphrases else [line[:-1]]
+        self.sentences += bool(text)
+        self.blank += not text
+        self._write(text + b"\n")
+        for parts, other in zip(self.paraphrases.values(), others, strict=True):
+            parts.add(other + b"\n")
 
     def _write(self, line: bytes) -> None:
         if self._stream is None or self._stream.tell() >= self.part_bytes:
-            self.close()
+            self._close_part()
             self.folder.mkdir(parents=True, exist_ok=True)
             self.parts.append(self.folder / f"{len(self.parts):06d}.txt")
             self._stream = open(self.parts[-1], "wb", BUFFER_BYTES)  # noqa: SIM115  # closed by close()
@@ -85,14 +96,19 @@ class TextParts:
         self.size += len(line)
 
     def close(self) -> None:
-        """Close the part being written."""
+        """Close the parts being written."""
+        for parts in self.paraphrases.values():
+            parts.close()
+        self._close_part()
+
+    def _close_part(self) -> None:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
 
 
-def choose_documents(total: int, chosen: int, rng: np.random.Generator) -> Iterator[bool]:
-    """Yield for each of ``total`` documents whether it is among exactly ``chosen`` uniformly drawn ones.
+def choose_exactly(chosen: int, total: int, rng: np.random.Generator) -> Iterator[bool]:
+    """Yield for each of ``total`` items whether it is among exactly ``chosen`` uniformly drawn ones.
 
     Selection sampling, Knuth, TAOCP 2, algorithm 3.4.2 S: one pass, constant memory.
     """
@@ -101,6 +117,33 @@ def choose_documents(total: int, chosen: int, rng: np.random.Generator) -> Itera
         take = rng.random() * (total - index) < left
         left -= take
         yield bool(take)
+
+
+def sample_sentences(staged: Staged, count: int, path: Path, rng: np.random.Generator) -> Staged:
+    """Stage exactly ``count`` sentences, uniformly drawn, at ``path``; documents of which none is drawn vanish.
+
+    Raises:
+        UserError: there are fewer.
+    """
+    if count > staged.sentences:
+        raise UserError(
+            f"--sample {count}: the input has {staged.sentences} sentences; ask for fewer, or give more text"
+        )
+
+    def lines() -> Iterator[str]:
+        choices = choose_exactly(count, staged.sentences, rng)
+        drawn = is_border = False
+        with open(staged.path, encoding="utf-8", newline="\n", buffering=BUFFER_BYTES) as stream:
+            for line in stream:
+                if line == "\n":
+                    is_border = drawn
+                elif next(choices):
+                    if is_border:
+                        yield ""
+                    drawn, is_border = True, False
+                    yield line.removesuffix("\n")
+
+    return stage_lines(lines(), path, str(staged.path))
 
 
 def held_out_documents(documents: int, share: float) -> int:
@@ -128,6 +171,8 @@ def deal_out(
         valid: where held-out documents go; None if ``held_out`` never says so.
         held_out: a bool for each document, in order.
         sample: receives the training lines too.
+
+    A document's paraphrases go where it goes.
     """
     choices = iter(held_out)
     with open(staged.path, "rb", BUFFER_BYTES) as stream, ExitStack() as stack:
@@ -166,10 +211,11 @@ class Sample:
         self._stream = open(path, "wb", BUFFER_BYTES)  # noqa: SIM115  # closed by close()
 
     def add(self, line: bytes) -> None:
-        """Take the line or leave it."""
-        if self.share >= 1.0 or self._rng.random() < self.share:
-            self._stream.write(line)
-            self.lines += 1
+        """Take the line or leave it; of a line with paraphrases, each text by itself, blank ones never."""
+        for text in line.removesuffix(b"\n").split(SEPARATOR):
+            if text and (self.share >= 1.0 or self._rng.random() < self.share):
+                self._stream.write(text + b"\n")
+                self.lines += 1
 
     def close(self) -> None:
         """Close the file."""

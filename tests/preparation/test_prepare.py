@@ -11,7 +11,8 @@ from fairseq.data import Dictionary, TokenBlockDataset, data_utils
 from fairseq_clear.data.tokenizer import Tokenizer, load_tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare import prepare
-from fairseq_clear.preparation.settings import PrepareReport, PrepareSettings
+from fairseq_clear.preparation.reports import PrepareReport
+from fairseq_clear.preparation.settings import PrepareSettings
 from tests.preparation.corpora import canonical, documents, gpt2_files, sentencepiece_model, write_corpus
 
 DATA_FILES = ["dict.txt", "sentencepiece.bpe.model", "train.bin", "train.idx", "valid.bin", "valid.idx"]

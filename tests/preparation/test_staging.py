@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.staging import TextParts, choose_documents, deal_out, held_out_documents, stage_lines
+from fairseq_clear.preparation.staging import TextParts, choose_exactly, deal_out, held_out_documents, stage_lines
 from fairseq_clear.preparation.vocabulary import TRAINER_LINE_CHARACTERS, cut_line, explain_trainer
 from tests.preparation.corpora import canonical, documents
 
@@ -30,13 +30,13 @@ def test_one_document_cannot_be_shared_out() -> None:
 @given(st.integers(1, 60), st.data())
 def test_exactly_so_many_are_chosen(count: int, data: st.DataObject) -> None:
     chosen = data.draw(st.integers(0, count))
-    draws = list(choose_documents(count, chosen, np.random.default_rng(data.draw(st.integers(0, 99)))))
+    draws = list(choose_exactly(chosen, count, np.random.default_rng(data.draw(st.integers(0, 99)))))
     assert len(draws) == count and sum(draws) == chosen
 
 
 def test_every_document_is_as_likely() -> None:
     rng = np.random.default_rng(5)
-    counts = np.sum([list(choose_documents(10, 3, rng)) for _ in range(4000)], axis=0)
+    counts = np.sum([list(choose_exactly(3, 10, rng)) for _ in range(4000)], axis=0)
     assert np.all(np.abs(counts - 1200) < 5 * np.sqrt(4000 * 0.3 * 0.7))  # five standard deviations
 
 

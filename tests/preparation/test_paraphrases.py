@@ -1,0 +1,274 @@
+"""Aligned texts: wherever a line goes, its paraphrases go, whatever happens to blank lines, documents and shards."""
+
+import gzip
+import json
+import lzma
+import tempfile
+from pathlib import Path
+
+import pytest
+from fairseq.data import Dictionary, data_utils
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fairseq_clear.data.paraphrase_views import aligned_sentences
+from fairseq_clear.data.sentences import SentenceDataset
+from fairseq_clear.data.tokenizer import load_tokenizer
+from fairseq_clear.errors import UserError
+from fairseq_clear.preparation.prepare import prepare
+from fairseq_clear.preparation.reports import PrepareReport
+from fairseq_clear.preparation.settings import PrepareSettings
+from tests.preparation.corpora import WORDS, gpt2_files, sentencepiece_model, write_corpus
+from tests.preparation.test_failures import fails
+from tests.preparation.test_prepare import clear_json, contents, data_of, ids_of
+
+LINES = st.lists(
+    st.tuples(
+        st.sampled_from(["text", "text", "text", "", "  ", "\u200b"]),
+        st.lists(st.sampled_from(WORDS), min_size=1, max_size=6),
+        st.sampled_from(["full", "full", "", "\t", "\u200b"]),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+def make(dest: Path, *inputs: Path, **options: object) -> PrepareReport:
+    chosen: dict[str, object] = {"workers": 1, **options}
+    return prepare(PrepareSettings(inputs=inputs, dest=dest, **chosen))  # type: ignore[arg-type]
+
+
+def texts_of(folder: Path, split: str, root: Path) -> list[str]:
+    """The lines of a data set, decoded by the tokenizer and dictionary of ``root``."""
+    dictionary = Dictionary.load(str(root / "dict.txt"))
+    dataset = data_utils.load_indexed_dataset(str(folder / split), dictionary)
+    tokenizer = load_tokenizer(root)
+    return [tokenizer.decode([dictionary[number] for number in dataset[n].tolist()]) for n in range(len(dataset))]
+
+
+def backwards(text: str) -> str:
+    return " ".join(reversed(text.split()))
+
+
+def misplaced(root: Path, expected: dict[str, dict[str, str]]) -> list[str]:
+    """Original lines whose paraphrase, at the same index, is another than the expected one; every folder is looked at."""
+    wrong, seen = [], set()
+    for name, wanted in expected.items():
+        for split in ("train", "valid"):
+            originals, others = texts_of(root, split, root), texts_of(root / "paraphrase" / name, split, root)
+            assert len(originals) == len(others)
+            seen |= {text for text in originals if text}
+            wrong += [text for text, other in zip(originals, others, strict=True) if other != wanted.get(text, "")]
+    return wrong if seen else ["nothing"]
+
+
+def write_pairs(folder: Path, count: int = 40) -> tuple[Path, Path, dict[str, str]]:
+    """An input of documents, its aligned text in which every fifth is blank, and what belongs to what."""
+    pairs: dict[str, str] = {}
+    lines, others = [], []
+    for number in range(count):
+        text = f"line {number} " + " ".join(WORDS[number % 7 : number % 7 + 4])
+        pairs[text] = "" if number % 5 == 4 else backwards(text)
+        lines += [text] + [""] * (number % 3 == 2)
+        others += [pairs[text]] + [""] * (number % 3 == 2)
+    (folder / "in.txt").write_text("\n".join(lines) + "\n")
+    (folder / "de.txt").write_text("\n".join(others) + "\n")
+    return folder / "in.txt", folder / "de.txt", pairs
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sentencepiece_model(tmp_path_factory.mktemp("model") / "given.model")
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(LINES, st.integers(1, 3), st.sampled_from([None, "."]), st.integers(0, 9), st.sampled_from([30, 1 << 20]))
+def test_every_line_keeps_its_paraphrases(model, drawn, shards, document_start, seed, part_bytes) -> None:
+    originals, german, chinese = [], [], []
+    expected: dict[str, dict[str, str]] = {"de": {}, "zh": {}}
+    for number, (kind, words, paraphrase) in enumerate(drawn):
+        text = f"{number} " + " ".join(words) if kind == "text" else kind
+        originals.append(text)
+        german.append(backwards(text) if paraphrase == "full" else paraphrase)
+        chinese.append("zh " + text if number % 2 else "")
+        if kind == "text":
+            expected["de"][text] = backwards(text) if paraphrase == "full" else ""
+            expected["zh"][text] = "zh " + text if number % 2 else ""
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fairseq_clear.preparation.prepare.MIN_PART_BYTES", part_bytes)
+        folder = Path(name)
+        for file, lines in (("in", originals), ("de", german), ("zh", chinese)):
+            (folder / f"{file}.txt").write_text("\n".join(lines) + "\n")
+        pairs = (("de", folder / "de.txt"), ("zh", folder / "zh.txt"))
+        chosen = {"spm_model": model, "shards": shards, "seed": seed, "document_start": document_start}
+        try:
+            make(folder / "plain", folder / "in.txt", valid_share=0.3, **chosen)
+        except UserError as refused:  # too few documents: then with paraphrases too, in the same words
+            with pytest.raises(UserError) as again:
+                make(folder / "d", folder / "in.txt", valid_share=0.3, paraphrase=pairs, **chosen)
+            assert str(again.value).split("txt")[-1] == str(refused).split("txt")[-1]
+            return
+        report = make(folder / "d", folder / "in.txt", valid_share=0.3, paraphrase=pairs, **chosen)
+        roots = [folder / "d" / f"shard{n}" for n in range(shards)] if shards > 1 else [folder / "d"]
+        for root in roots:
+            assert misplaced(root, expected) == []
+        kept = {n: data for n, data in data_of(folder / "d").items() if "paraphrase" not in n}
+        assert kept == data_of(folder / "plain")  # the text itself is what it is without them
+        blank = {name: sum(not text for text in wanted.values()) for name, wanted in expected.items()}
+        assert {name: missing for name, (_, missing) in report.paraphrases.items()} == blank
+
+
+def test_a_shifted_text_is_seen_by_that_check(model: Path, tmp_path: Path) -> None:
+    original, german, pairs = write_pairs(tmp_path)
+    make(tmp_path / "d", original, paraphrase=(("de", german),), spm_model=model)
+    assert misplaced(tmp_path / "d", {"de": pairs}) == []
+    lines = german.read_text().splitlines()
+    german.write_text("\n".join(lines[1:] + lines[:1]) + "\n")
+    make(tmp_path / "shifted", original, paraphrase=(("de", german),), spm_model=model)
+    assert misplaced(tmp_path / "shifted", {"de": pairs}) != []
+
+
+def test_folders_and_counts(model: Path, tmp_path: Path) -> None:
+    original, german, _ = write_pairs(tmp_path)
+    report = make(tmp_path / "d", original, paraphrase=(("de", german),), spm_model=model, shards=2)
+    for shard in (tmp_path / "d" / "shard0", tmp_path / "d" / "shard1"):
+        aligned = shard / "paraphrase" / "de"
+        assert sorted(contents(aligned)) == ["dict.txt", "train.bin", "train.idx", "valid.bin", "valid.idx"]
+        assert (aligned / "dict.txt").samefile(shard / "dict.txt")
+        splits = json.loads((shard / "clear.json").read_text())["paraphrases"]["de"]["splits"]
+        for split, counts in splits.items():
+            own, others = ids_of(shard, split), ids_of(aligned, split)
+            is_blank = [len(a) > 1 and len(b) == 1 for a, b in zip(own, others, strict=True)]
+            assert counts["blank"] == sum(is_blank) and counts["tokens"] == sum(map(len, others))
+            assert counts["sentences"] == sum(len(line) > 1 for line in others)
+    assert "paraphrases" not in clear_json(tmp_path / "d")
+    assert not (tmp_path / "d" / "work").exists()
+    assert report.paraphrases == {"de": (32, 8)} and "| de: 8 of 40 paraphrases blank |" in report.summary()
+
+
+def test_training_reads_them(model: Path, tmp_path: Path) -> None:
+    original, german, pairs = write_pairs(tmp_path)
+    make(tmp_path / "d", original, paraphrase=(("de", german),), spm_model=model)
+    dictionary = Dictionary.load(str(tmp_path / "d" / "dict.txt"))
+    prefix = str(tmp_path / "d" / "train")
+
+    def load(path: str) -> object:
+        return data_utils.load_indexed_dataset(path, dictionary)
+
+    texts = SentenceDataset(load(prefix), dictionary.bos(), dictionary.eos(), 64, "train", prefix)
+    aligned = aligned_sentences(texts, "de", load, flag="--views paraphrase")
+    tokenizer = load_tokenizer(tmp_path / "d")
+    assert len(aligned) == len(texts)
+    for number in range(len(texts)):
+        text, other = (
+            tokenizer.decode([dictionary[int(token)] for token in line]) for line in (texts[number], aligned[number])
+        )
+        assert other == pairs[text]
+
+
+def test_the_tokenizer_is_trained_on_all_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, german, pairs = write_pairs(tmp_path)
+    seen = []
+
+    def train(sample: Path, path: Path, settings: PrepareSettings) -> None:
+        seen.extend(sample.read_text(encoding="utf-8").splitlines())
+        sentencepiece_model(path)
+
+    monkeypatch.setattr("fairseq_clear.preparation.vocabulary.train_sentencepiece", train)
+    make(tmp_path / "d", original, paraphrase=(("de", german),))
+    trained = {text for text in texts_of(tmp_path / "d", "train", tmp_path / "d") if text}
+    assert set(seen) == trained | {pairs[text] for text in trained if pairs[text]}
+    assert len(trained) > 30 and not any("\0" in line for line in seen)
+
+
+def test_every_tokenizer_and_packing(tmp_path: Path) -> None:
+    original, german, pairs = write_pairs(tmp_path)
+    packed = {"in.txt.gz": gzip.compress(original.read_bytes()), "de.txt.xz": lzma.compress(german.read_bytes())}
+    for name, content in packed.items():
+        (tmp_path / name).write_bytes(content)
+    make(tmp_path / "own", tmp_path / "in.txt.gz", paraphrase=(("de", tmp_path / "de.txt.xz"),), vocab_size=290)
+    assert misplaced(tmp_path / "own", {"de": pairs}) == []
+    encoder, merges = gpt2_files(tmp_path)
+    chosen = {"gpt2_encoder_json": encoder, "gpt2_vocab_bpe": merges}
+    make(tmp_path / "gpt2", original, paraphrase=(("de", german),), **chosen)
+    assert misplaced(tmp_path / "gpt2", {"de": pairs}) == []
+
+
+def test_several_inputs_samples_and_validation_text(model: Path, tmp_path: Path) -> None:
+    original, german, pairs = write_pairs(tmp_path)
+    (tmp_path / "more").mkdir()
+    more, more_german = tmp_path / "more" / "in.txt", tmp_path / "more" / "de.txt"
+    more.write_text("one more\r\n\r\nand another\r\n")
+    more_german.write_text("more one\n\nanother and\n")
+    every = {**pairs, "one more": "more one", "and another": "another and"}
+    files = (("de", german), ("de", more_german))
+    make(tmp_path / "two", original, more, paraphrase=files, spm_model=model, sample=30)
+    assert misplaced(tmp_path / "two", {"de": every}) == []
+    assert (
+        sum(bool(text) for split in ("train", "valid") for text in texts_of(tmp_path / "two", split, tmp_path / "two"))
+        == 30
+    )
+    make(
+        tmp_path / "valid", original, valid=(more,), spm_model=model,
+        paraphrase=(("de", german), ("zh", german)), valid_paraphrase=(("zh", more_german), ("de", more)),
+    )  # fmt: skip
+    valid = tmp_path / "valid"
+    assert texts_of(valid / "paraphrase" / "zh", "valid", valid) == ["more one", "", "another and"]
+    assert texts_of(valid / "paraphrase" / "de", "valid", valid) == ["one more", "", "and another"]
+    assert texts_of(valid, "valid", valid) == ["one more", "", "and another"]
+
+
+def test_a_carriage_return_inside_ends_no_line(model: Path, tmp_path: Path) -> None:
+    original, german = tmp_path / "in.txt", tmp_path / "de.txt"
+    original.write_bytes(b"one\rtwo\n\nthree\n")
+    german.write_bytes(b"two one\n\nthree\rtoo\n")
+    make(tmp_path / "d", original, paraphrase=(("de", german),), spm_model=model)
+    assert misplaced(tmp_path / "d", {"de": {"one two": "two one", "three": "three too"}}) == []
+
+
+@pytest.mark.parametrize(("lines", "counts"), [(39, ("52", "53")), (41, ("54", "53"))])
+def test_unequal_line_counts_tell_both(model: Path, tmp_path: Path, lines: int, counts: tuple[str, str]) -> None:
+    original, german, _ = write_pairs(tmp_path)
+    text = german.read_text().splitlines()
+    german.write_text("\n".join(text[:-1] if lines == 39 else [*text, "and more"]) + "\n")
+    message = fails(tmp_path / "d", original, paraphrase=(("zh", original), ("de", german)), spm_model=model)
+    assert message.startswith(f"{german}: {counts[0]} lines, but {original} has {counts[1]}; ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split_sentences": "lines"}, "--split-sentences and --paraphrase"),
+        ({"paraphrase": (("original", Path("x")),)}, "is not 'original'"),
+        ({"paraphrase": (("a/b", Path("x")),)}, "--paraphrase a/b=...: a name has letters"),
+        ({"paraphrase": (("de", Path("/gone.txt")),)}, "/gone.txt: no such file"),
+        ({"paraphrase": (("de", Path("IN")), ("de", Path("IN")))}, "2 files for de, but 1 inputs"),
+        ({"valid": (Path("IN2"),)}, "--valid: there is no --valid-paraphrase de=FILE; give it, or leave --valid out"),
+        ({"valid_paraphrase": (("de", Path("IN2")),)}, "--valid-paraphrase: there is no --valid"),
+        (
+            {"valid": (Path("IN2"),), "valid_paraphrase": (("de", Path("IN2")), ("zh", Path("IN2")))},
+            "--valid: there is no --paraphrase zh=FILE",
+        ),
+        ({"glue_task": "RTE"}, "--glue-task and --paraphrase"),
+        ({"text_only": True}, "--text-only and --paraphrase"),
+    ],
+)
+def test_what_cannot_be(tmp_path: Path, options: dict[str, object], message: str) -> None:
+    places = {"IN": write_corpus(tmp_path / "in.txt", 30), "IN2": write_corpus(tmp_path / "in2.txt", 30, seed=5)}
+
+    def place(value: object) -> object:
+        if isinstance(value, tuple):
+            return tuple(map(place, value))
+        return places.get(str(value), value) if isinstance(value, Path) else value
+
+    chosen = {"paraphrase": (("de", places["IN"]),), **{key: place(value) for key, value in options.items()}}
+    assert message in fails(tmp_path / "d", places["IN"], **chosen)
+
+
+def test_records_are_not_aligned(tmp_path: Path) -> None:
+    records = tmp_path / "in.jsonl"
+    records.write_text('{"text": "a"}\n{"text": "b"}\n')
+    text = write_corpus(tmp_path / "in.txt", 3)
+    assert "in.jsonl: --paraphrase aligns lines of .txt" in fails(tmp_path / "d", records, paraphrase=(("de", text),))
+    assert "in.jsonl: --paraphrase aligns lines of .txt" in fails(tmp_path / "d", text, paraphrase=(("de", records),))
