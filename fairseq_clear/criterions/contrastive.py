@@ -6,26 +6,25 @@ counted over all workers of this micro-batch; without one it is the number of qu
 worker would make on the same global batch.
 """
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from fairseq.criterions import FairseqCriterion
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
+from fairseq.dataclass import ChoiceEnum
 from fairseq.distributed import utils as distributed_utils
-from fairseq.logging import metrics
-from fairseq.utils import get_perplexity
 from omegaconf import II
 from torch import Tensor
 
+from fairseq_clear.criterions.logging import log_numbers
 from fairseq_clear.distributed import all_reduce_sum
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder
 
 __all__ = ["ContrastiveConfig", "ContrastiveCriterion", "data_parallel_group"]
 
-LN2 = math.log(2)
+ANCHOR_MLM = ChoiceEnum(["separate", "joint"])
 # What models/clear_roberta.py returns rows of.
 VECTORS = ("projections", "guides", "keys")
 
@@ -51,6 +50,13 @@ class ContrastiveConfig(MaskedLmConfig):
         default=0,
         metadata={
             "help": "the lowest layers that stay as they are: 1 is the embeddings (layer 0; Self-Guided), 2 also block 1"
+        },
+    )
+    anchor_mlm: ANCHOR_MLM = field(
+        default="separate",
+        metadata={
+            "help": "with --views span and an MLM: joint masks the anchors that are embedded, in one pass, as DeCLUTR's code; "
+            "separate masks copies of them. The paper says only that the losses are summed (section 3.2)"
         },
     )
     max_update: int = II("optimization.max_update")
@@ -86,7 +92,7 @@ class ContrastiveCriterion(FairseqCriterion):
         self.has_hard_negatives = bool(getattr(getattr(task, "cfg", None), "hard_negatives", None))
         if self.has_hard_negatives and not self.takes_hard_negatives:
             raise UserError("--hard-negatives: only --criterion clear_nt_xent has a place for them; leave the flag out")
-        self.cfg = cfg
+        self.cfg, self.anchor_mlm = cfg, str(cfg.anchor_mlm)
         self.max_update = cfg.max_update
         self.masked_lm = MaskedLmLoss(cfg, task)
         self.needs_mlm = cfg.mlm_weight > 0
@@ -149,11 +155,16 @@ class ContrastiveCriterion(FairseqCriterion):
         return {**inputs, "with_distance": True} if self.cfg.regularizer_weight else inputs
 
     def _mlm(self, call: "_ModelCall", sample: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        if not getattr(getattr(call.model, "args", None), "encode_chunk_size", 0):
+        target = sample["views"].get("target") if "views" in sample else None  # of --anchor-mlm joint
+        if target is not None:
+            _, extra = call(view_target=target)
+        elif getattr(getattr(call.model, "args", None), "encode_chunk_size", 0):
+            target = sample["target"]
+            _, extra = call(**sample["net_input"], target=target)
+        else:
             loss, sample_size, log = self.masked_lm(call, sample)
             return loss, sample_size, log
-        _, extra = call(**sample["net_input"], target=sample["target"])
-        sample_size = sample["target"].ne(self.padding_idx).int().sum()
+        sample_size = target.ne(self.padding_idx).int().sum()
         log = {"loss": extra["mlm_loss"].detach(), "ntokens": sample["ntokens"], "nsentences": sample["nsentences"]}
         return extra["mlm_loss"], sample_size, log
 
@@ -184,51 +195,12 @@ class ContrastiveCriterion(FairseqCriterion):
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
         """Log averages over all workers and micro-batches: every sum by its own count."""
-
-        def total(name: str) -> Any:
-            return sum(log.get(name, 0) for log in logging_outputs)
-
-        def ratio(name: str, numerator: Any, count: str, digits: int = 3) -> None:
-            denominator = total(count)
-            if denominator > 0:
-                metrics.log_scalar(name, numerator / denominator, denominator, round=digits)
-
-        ratio("loss", total("loss") / LN2, "sample_size")
-        if any("masked_tokens" in log for log in logging_outputs):
-            ratio("mlm_loss", total("mlm_loss") / LN2, "masked_tokens")
-            metrics.log_derived(
-                "ppl", lambda meters: get_perplexity(meters["mlm_loss"].avg) if "mlm_loss" in meters else 0
-            )
-        if any("distance" in log for log in logging_outputs):
-            ratio("squared_distance", total("distance"), "sample_size", 6)
-        if any("queries" in log for log in logging_outputs):
-            ratio("contrastive_loss", total("contrastive_loss") / LN2, "queries")
-            ratio("contrastive_accuracy", total("correct"), "queries")
-            ratio("positive_cosine", total("positive_cosine"), "queries")
-            ratio("negative_cosine", total("negative_cosine"), "negatives")
-            ratio("alignment", total("alignment"), "queries")
-            ratio("negatives_per_query", total("negatives"), "queries", 1)
-            ratio("view_length_ratio", total("view_length"), "text_length")
-            ratio("substituted_share", total("substituted"), "words")
-            ratio("queue_fill", total("queue_fill"), "queue_readings", 0)
-            if any(log.get("fell_back", 0) for log in logging_outputs):
-                metrics.log_scalar("paraphrases_missing", total("fell_back"), round=1)
-            _log_uniformity(total("uniformity"), total("negatives"))
+        log_numbers(logging_outputs)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
         """Everything logged is a sum or a count."""
         return True
-
-
-def _log_uniformity(potential: Any, pairs: Any) -> None:
-    """The logarithm of a mean is not a mean of logarithms: average the potential, derive the metric."""
-    if pairs > 0:
-        metrics.log_scalar("_gaussian_potential", potential / pairs, pairs)
-        metrics.log_derived(
-            "uniformity",
-            lambda meters: round(math.log(max(float(meters["_gaussian_potential"].avg), 1e-30)), 3),
-        )
 
 
 class _ModelCall:

@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fairseq import modules as fairseq_modules
 from fairseq.models import register_model
 from fairseq.models.roberta import RobertaModel
@@ -67,6 +68,7 @@ class ClearRobertaModel(RobertaModel):
         src_tokens: Tensor | None = None,
         views: Tensor | None = None,
         target: Tensor | None = None,
+        view_target: Tensor | None = None,
         guided: Tensor | None = None,
         guide_draw: Tensor | None = None,
         key_texts: Tensor | None = None,
@@ -80,6 +82,7 @@ class ClearRobertaModel(RobertaModel):
             views: (R, L) texts to embed, padded on the right by themselves; None for none.
             target: (B, T) MLM targets, padding where nothing is predicted; read with ``--encode-chunk-size`` alone, where
                 the MLM loss must be computed chunk by chunk.
+            view_target: (N, T) MLM targets of the first N views, which are masked: one pass predicts and embeds them.
             guided: (G, T) texts for the guide, padded as views.
             guide_draw: (G,) in [0, 1), which of the guide's layers to take for each text; None takes all.
             key_texts: (K, T) texts for the momentum encoder, padded as views.
@@ -89,7 +92,7 @@ class ClearRobertaModel(RobertaModel):
         Returns:
             What RobertaModel returns for ``src_tokens`` (None without), and a dictionary with ``projections`` (R, D) if there
             are views, ``guides`` (G, L, D) and ``keys`` (K, D) if there are texts for them, ``distance`` (squared, a scalar)
-            if asked for, and ``mlm_loss`` (sum in nats) if chunks were used.
+            if asked for, and ``mlm_loss`` (sum in nats) if there is ``view_target`` or chunks were used.
         """
         chunk_size = self.args.encode_chunk_size
         extra: dict[str, Any] = {}
@@ -101,7 +104,17 @@ class ClearRobertaModel(RobertaModel):
             x, extra = super().forward(src_tokens, **kwargs)
         if views is not None:
             size = chunk_size or max(views.shape[0], 1)
-            vectors = map_chunks(self.embed, views.shape[0], size, views, recompute=bool(chunk_size))
+            if view_target is None:
+                vectors = map_chunks(self.embed, views.shape[0], size, views, recompute=bool(chunk_size))
+            else:
+                # the other views have nothing to predict
+                missing = (0, views.shape[1] - view_target.shape[1], 0, views.shape[0] - view_target.shape[0])
+                targets = F.pad(view_target, missing, value=self.padding_idx)
+                both = map_chunks(
+                    self._embed_and_predict, views.shape[0], size, views, targets, recompute=bool(chunk_size)
+                )
+                vectors = [vector for vector, _ in both]
+                extra["mlm_loss"] = torch.stack([loss for _, loss in both]).sum()
             extra["projections"] = self.projection_head(torch.cat(vectors))
         if guided is not None:
             extra["guides"] = self._guide(guided, guide_draw, chunk_size)
@@ -179,6 +192,16 @@ class ClearRobertaModel(RobertaModel):
         logits, _ = super().forward(tokens, masked_tokens=is_masked)
         loss: Tensor = fairseq_modules.cross_entropy(logits, target[is_masked], reduction="sum")
         return loss
+
+    def _embed_and_predict(self, tokens: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Text vectors and summed MLM loss of one pass."""
+        tokens = trim_padding(tokens, self.padding_idx)
+        target = target[:, : tokens.shape[1]]
+        states = self.hidden_states(tokens, needs_all_layers(self.args.pooling))
+        is_masked = target.ne(self.padding_idx)
+        logits = self.encoder.output_layer(states[-1], masked_tokens=is_masked)
+        loss: Tensor = fairseq_modules.cross_entropy(logits, target[is_masked], reduction="sum")
+        return pool(self.args.pooling, states, tokens.ne(self.padding_idx)), loss
 
     def freeze_unused(self, *, mlm: bool, views: bool) -> None:
         """Freeze what a recipe without this part leaves out of the loss: DistributedDataParallel waits for the rest."""

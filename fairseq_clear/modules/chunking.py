@@ -1,10 +1,13 @@
 """Encoding a large batch in chunks of rows whose activations are recomputed in the backward pass."""
 
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+
+Result = TypeVar("Result")
 
 __all__ = ["map_chunks", "row_chunks", "trim_padding"]
 
@@ -26,15 +29,15 @@ def row_chunks(rows: int, size: int) -> Iterator[slice]:
 
 
 def map_chunks(
-    function: Callable[..., Tensor], rows: int, size: int, *arguments: Tensor, recompute: bool = True
-) -> list[Tensor]:
+    function: Callable[..., Result], rows: int, size: int, *arguments: Tensor, recompute: bool = True
+) -> list[Result]:
     """Apply ``function`` to chunks of rows, keeping only its results: memory is bounded by one chunk.
 
     Each chunk runs under activation checkpointing that replays the random state, so that dropout draws the same masks
     when the chunk is recomputed. Checkpointing is non-reentrant: the reentrant kind breaks DistributedDataParallel.
 
     Args:
-        function: of the rows of ``arguments``; returns a tensor.
+        function: of the rows of ``arguments``; returns a tensor or several.
         rows: number of rows of each argument.
         size: of a chunk, in rows.
         arguments: tensors with ``rows`` rows.
@@ -43,7 +46,7 @@ def map_chunks(
     Returns:
         What the function returned, chunk by chunk.
     """
-    results: list[Tensor] = []
+    results: list[Result] = []
     for chunk in row_chunks(rows, size):
         parts = [argument[chunk] for argument in arguments]
         if recompute and torch.is_grad_enabled():

@@ -113,6 +113,8 @@ class ClearLMTask(MaskedLMTask):
             joint = self.needs_views and self.anchor_mlm == "joint"
             anchors = self.masks.anchors(views, joint=joint)
         elif self.needs_mlm:
+            if self.needs_views and self.anchor_mlm == "joint":
+                raise UserError("--anchor-mlm joint: goes with --views span, whose anchors it masks; leave it out")
             # neighbours have texts of their own
             sources, targets = self.masks.texts(source.texts if of_documents else texts)
         with data_utils.numpy_seed(self.cfg.seed):
