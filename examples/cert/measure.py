@@ -49,7 +49,8 @@ def main() -> None:
         ) -> dict[str, float]:
             return {task: finetune(arguments, task, checkpoint, folder, seed)}
 
-        found = measure(RECIPES, arguments.seeds, folder / "runs", score, overrides, arguments.checkpoint)
+        chosen = {name: RECIPES[name] for name in arguments.recipes}
+        found = measure(chosen, arguments.seeds, folder / "runs", score, overrides, arguments.checkpoint)
         for name, runs in found.items():
             kept = rows.setdefault(name, [{} for _ in runs])
             for row, run in zip(kept, runs, strict=True):
@@ -135,6 +136,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--synonyms", type=Path, required=True, help="counterfitted_neighbors.json")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--tasks", nargs="+", default=["CoLA", "RTE"], choices=["CoLA", "RTE"])
+    parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES), help="default: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--updates", type=int, default=100, help="of CERT; the paper's: 100 epochs")
     parser.add_argument("--epochs", type=int, default=1, help="of fine-tuning; the paper's: CoLA 20, RTE 5")

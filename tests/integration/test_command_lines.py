@@ -70,7 +70,7 @@ PRECISIONS: dict[str, tuple[str, ...]] = {
 
 GUIDED = ("--criterion", "clear_self_guided", "--augment", "none", "--objective", "sg")
 MOCO = ("--criterion", "clear_moco", "--queue-size", "37", "--key-momentum", "0.9")
-RESUMED = {precision: flags for precision, flags in PRECISIONS.items()} | {
+RESUMED = PRECISIONS | {
     f"{name}, {precision}": (*flags, *recipe)
     for name, recipe in (("self-guided", GUIDED), ("moco", MOCO))
     for precision, flags in PRECISIONS.items()
