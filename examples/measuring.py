@@ -19,6 +19,8 @@ import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from tqdm import tqdm
 
+import fairseq_clear  # noqa: F401  (lets torch read checkpoints of fairseq)
+
 PROJECT = Path(__file__).resolve().parent.parent
 HYDRA = (sys.executable, "-W", "ignore", "-c", "from fairseq_cli.hydra_train import cli_main; cli_main()")
 
