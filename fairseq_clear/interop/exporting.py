@@ -12,6 +12,7 @@ from torch import Tensor
 from fairseq_clear.data.tokenizer import Tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model
+from fairseq_clear.interop.longformer import LONGFORMER, copy_to_global, window_of
 from fairseq_clear.interop.model_card import model_card
 from fairseq_clear.interop.parity import Parity, compare_hf, compare_sentence_transformers, hf_ids
 from fairseq_clear.interop.pooling import EXPORTED, write_modules
@@ -19,7 +20,7 @@ from fairseq_clear.interop.reading import import_library
 from fairseq_clear.interop.settings import hf_activation
 from fairseq_clear.interop.stock import export_fairseq
 from fairseq_clear.interop.tokenizer_files import write_tokenizer
-from fairseq_clear.interop.weights import HEAD_WEIGHT, KINDS, OFFSET, head_to_hf, to_hf
+from fairseq_clear.interop.weights import HEAD_WEIGHT, OFFSET, Kind, head_to_hf, kind_for, to_hf
 from fairseq_clear.models.loading import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.preparation.folder import output_folder
@@ -122,6 +123,11 @@ def _export_hf(job: Job, folder: Path) -> list[Parity]:
 
 
 def _export_sentence_transformers(job: Job, folder: Path) -> list[Parity]:
+    if window := window_of(job.model.model):
+        raise UserError(
+            f"--format sentence-transformers: it cannot mark <s> for global attention, which --attention-window {window} of "
+            "the checkpoint needs; export --format hf and pool yourself"
+        )
     _write_hf(job, folder, with_head=False)
     model = job.model.model
     positions = int(model.max_positions())
@@ -138,18 +144,21 @@ def _write_hf(job: Job, folder: Path, *, with_head: bool) -> None:
     rows = torch.tensor(hf_ids(job.model.dictionary, job.tokenizer)[: len(symbols)])
     padding = int(rows[job.model.dictionary.pad()])
     name = "roberta" if padding == OFFSET - 1 else "bert"
-    kind = KINDS[name]
+    name = LONGFORMER if window_of(job.model.model) else name
+    kind = kind_for(name, padding)
     weights = job.model.model.state_dict()
     weights = {key: _drop_last(key, value, len(symbols)) for key, value in weights.items()}
     size = int(rows.max()) + 1
     theirs = to_hf(weights, kind, args.encoder_layers, rows, size)
+    theirs = copy_to_global(theirs) if name == LONGFORMER else theirs
     is_tied = torch.equal(weights[HEAD_WEIGHT], weights[EMBEDDING])
-    # RoBERTa's head knows one activation
+    # RoBERTa's head and Longformer's know one activation
     with_head = with_head and (name == "bert" or hf_activation(args.activation_fn) == "gelu")
     if with_head:
         theirs = {kind.prefix + key: value for key, value in theirs.items()}
         theirs |= head_to_hf(weights, kind, rows, size, is_tied=is_tied)
-    config = _config(job, name, padding, size, weights, with_head=with_head, is_tied=is_tied)
+    config = _config(job, name, kind, size, weights, with_head=with_head, is_tied=is_tied)
+    config["pad_token_id"] = padding
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     path = folder / "model.safetensors"
     import_library("safetensors.torch").save_file(theirs, str(path), {"format": "pt"})
@@ -159,11 +168,12 @@ def _write_hf(job: Job, folder: Path, *, with_head: bool) -> None:
 
 
 def _config(
-    job: Job, name: str, padding: int, size: int, weights: dict[str, Tensor], *, with_head: bool, is_tied: bool
+    job: Job, name: str, kind: Kind, size: int, weights: dict[str, Tensor], *, with_head: bool, is_tied: bool
 ) -> dict[str, Any]:
     args = job.model.model.args
     ids = hf_ids(job.model.dictionary, job.tokenizer)
-    family = {"bert": "Bert", "roberta": "Roberta"}[name]
+    family = {"bert": "Bert", "roberta": "Roberta", LONGFORMER: "Longformer"}[name]
+    window = window_of(job.model.model)
     return {
         "architectures": [f"{family}ForMaskedLM" if with_head else f"{family}Model"],
         "model_type": name,
@@ -176,13 +186,13 @@ def _config(
         "hidden_dropout_prob": args.dropout,
         "attention_probs_dropout_prob": args.attention_dropout,
         "layer_norm_eps": args.layer_norm_eps,
-        "max_position_embeddings": len(weights[POSITIONS]) - OFFSET + KINDS[name].offset,
+        "max_position_embeddings": len(weights[POSITIONS]) - OFFSET + kind.offset,
         "type_vocab_size": max(2, args.segments),
         "position_embedding_type": "absolute",
-        "pad_token_id": padding,
         "bos_token_id": ids[job.model.dictionary.bos()],
         "eos_token_id": ids[job.model.dictionary.eos()],
         "tie_word_embeddings": is_tied,
+        **({"attention_window": [window] * args.encoder_layers} if window else {}),
     }
 
 
@@ -197,7 +207,6 @@ def _check_architecture(args: Any) -> None:
     refused = {
         "encoder_normalize_before": "normalises before each part",
         "no_token_positional_embeddings": "has no positions",
-        "attention_window": "attends to a window",
     }
     for name, what in refused.items():
         if getattr(args, name, None):

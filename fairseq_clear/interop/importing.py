@@ -15,12 +15,13 @@ from fairseq_clear.data.tokenizer import CLEAR_FORMAT, CLEAR_JSON
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import STOCK_POOLING, load_model
 from fairseq_clear.interop.checkpoint import build_model, settings_of, write_checkpoint
+from fairseq_clear.interop.longformer import LONGFORMER, merge_global
 from fairseq_clear.interop.parity import Parity, compare_hf
 from fairseq_clear.interop.pooling import read_pooling
 from fairseq_clear.interop.reading import HfFolder, read_hf_folder
 from fairseq_clear.interop.settings import kind_of, model_flags
 from fairseq_clear.interop.vocabulary import vocabulary_rows, write_vocabulary
-from fairseq_clear.interop.weights import HEAD_WEIGHT, KINDS, OFFSET, find_embedding, from_hf
+from fairseq_clear.interop.weights import HEAD_WEIGHT, OFFSET, find_embedding, from_hf, kind_for
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.loading import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
@@ -67,7 +68,7 @@ def import_hf(
     """Make ``dest`` of a Hugging Face folder: ``model.pt``, ``dict.txt``, the tokenizer's files and ``clear.json``.
 
     Args:
-        source: folder of BERT, RoBERTa or XLM-R kind, sentence-transformers' among them.
+        source: folder of BERT, RoBERTa, XLM-R or Longformer kind, sentence-transformers' among them.
         dest: folder to make.
         segments: 1 or 2, see ``weights.from_hf``.
         extend_positions: how many positions to have; the own ones are repeated, as Longformer begins.
@@ -78,7 +79,9 @@ def import_hf(
         UserError: anything that cannot be imported exactly; nothing is written then.
     """
     folder = read_hf_folder(source)
-    kind = kind_of(folder.config, source / "config.json")
+    name = kind_of(folder.config, source / "config.json")
+    kind = kind_for(name, int(folder.config.get("pad_token_id", 1)))
+    theirs = merge_global(folder.weights, source) if name == LONGFORMER else folder.weights
     _check(segments, pooling, extend_positions)
     stated = read_pooling(source, ignore_mode=pooling is not None)
     chosen = pooling or stated.pooling or STOCK_POOLING
@@ -87,9 +90,9 @@ def import_hf(
         notes.append(f"the folder states no pooling: {chosen} is taken; --pooling chooses another")
     with output_folder(dest, overwrite) as temporary:
         tokenizer, dictionary = write_vocabulary(source, temporary)
-        rows = vocabulary_rows(dictionary, tokenizer, find_embedding(folder.weights, KINDS[kind], source), source)
+        rows = vocabulary_rows(dictionary, tokenizer, find_embedding(theirs, kind, source), source)
         layers = int(folder.config.get("num_hidden_layers", 0))
-        weights, left = from_hf(folder.weights, KINDS[kind], layers, rows, segments, source)
+        weights, left = from_hf(theirs, kind, layers, rows, segments, source)
         longest = len(weights[POSITIONS]) - OFFSET
         _extend(weights, extend_positions, longest)
         flags = model_flags(folder.config, segments, len(weights[POSITIONS]) - OFFSET, chosen, source / "config.json")
@@ -98,7 +101,7 @@ def import_hf(
         model = build_model(cfg, dictionary)
         notes += _load(model, weights, source)
         write_checkpoint(temporary / CHECKPOINT, cfg, model.state_dict(), hash_file(temporary / DICTIONARY))
-        described = {"model_type": kind, "flags": flags, "normalized": stated.normalized}
+        described = {"model_type": name, "flags": flags, "normalized": stated.normalized}
         write_manifest(temporary, "hf", list(HF_NAMES), described)
         parity = compare_hf(load_model(temporary / CHECKPOINT, temporary), tokenizer, source, chosen, longest=longest)
         parity.check()

@@ -10,6 +10,7 @@ from fairseq_clear import __version__
 from fairseq_clear.data.tokenizer import CLEAR_JSON, read_clear_json
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel
+from fairseq_clear.interop.longformer import window_of
 from fairseq_clear.interop.reading import read_json
 
 __all__ = ["model_card"]
@@ -34,6 +35,12 @@ USE = {
     "hf": "from transformers import AutoModel, AutoTokenizer\n\n"
     'tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), AutoModel.from_pretrained("FOLDER")\n'
     'states = model(**tokenizer(["A film.", "A movie."], padding=True, return_tensors="pt")).last_hidden_state',
+    "longformer": "import torch\nfrom transformers import AutoModel, AutoTokenizer\n\n"
+    'tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), AutoModel.from_pretrained("FOLDER")\n'
+    'inputs = tokenizer(["A film.", "A movie."], padding=True, return_tensors="pt")\n'
+    'is_start = torch.zeros_like(inputs["input_ids"])\n'
+    "is_start[:, 0] = 1  # <s> sees all and is seen by all: without this line the states are others\n"
+    "states = model(**inputs, global_attention_mask=is_start).last_hidden_state",
     "fairseq": "from fairseq.models.roberta import RobertaModel\n\n"
     'roberta = RobertaModel.from_pretrained("FOLDER", "model.pt", bpe=None)',
 }
@@ -59,6 +66,8 @@ def model_card(
     settings = OmegaConf.to_container(load_checkpoint_to_cpu(str(checkpoint))["cfg"], resolve=True, enum_to_str=True)
     args = loaded.model.args
     sizes = f"{args.encoder_layers} layers x {args.encoder_embed_dim}, {args.encoder_attention_heads} heads"
+    window = window_of(loaded.model)
+    positions = f"{int(loaded.model.max_positions())} positions" + (f", attention window {window}" if window else "")
     trained = f"{loaded.updates:,} updates" if loaded.updates else "imported as it is, without further training"
     parts = [
         "---",
@@ -69,11 +78,10 @@ def model_card(
         "",
         "# Sentence encoder",
         "",
-        f"{sizes}, {int(loaded.model.max_positions())} positions; {trained}. Vectors are hidden states under **{pooling}** "
-        "pooling, before any projection head.",
+        f"{sizes}, {positions}; {trained}. Vectors are hidden states under **{pooling}** pooling, before any projection head.",
         "",
         "```python",
-        USE[form],
+        USE["longformer" if window else form],
         "```",
         "",
         "## Method and recipe",

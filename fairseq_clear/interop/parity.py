@@ -12,6 +12,7 @@ from fairseq_clear.data.batch import pad_rows
 from fairseq_clear.data.tokenizer import Tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel
+from fairseq_clear.interop.longformer import global_attention
 from fairseq_clear.interop.reading import import_library, quiet_transformers
 from fairseq_clear.models.encoding import encode_texts, evaluating, read_tokens
 
@@ -151,9 +152,9 @@ def _largest_state_difference(
     is_token = tokens.ne(pad)
     with evaluating(ours.model), torch.no_grad():
         own = ours.model.hidden_states(tokens)
-        other = theirs(
-            input_ids=torch.tensor(names)[tokens], attention_mask=is_token.long(), output_hidden_states=True
-        ).hidden_states
+        ids = torch.tensor(names)[tokens]
+        marks = {"attention_mask": is_token.long(), **global_attention(theirs, ids)}
+        other = theirs(input_ids=ids, **marks, output_hidden_states=True).hidden_states
     if len(own) != len(other):
         raise UserError(f"{len(own)} layers of hidden states against {len(other)}: these are not the same model")
     return max((one - two)[is_token].abs().max().item() for one, two in zip(own, other, strict=True))
@@ -162,7 +163,8 @@ def _largest_state_difference(
 def _their_vector(theirs: Any, row: list[int], names: list[int], pooling: str) -> Tensor:
     """(D,) of one text by itself, unpadded, pooled by what the name says."""
     with torch.no_grad():
-        states = theirs(input_ids=torch.tensor([[names[index] for index in row]])).last_hidden_state[0]  # (T, D)
+        ids = torch.tensor([[names[index] for index in row]])
+        states = theirs(input_ids=ids, **global_attention(theirs, ids)).last_hidden_state[0]  # (T, D)
     reduced: dict[str, Tensor] = {"cls": states[0], "mean": states.mean(dim=0), "max": states.max(dim=0).values}
     return reduced[pooling]
 

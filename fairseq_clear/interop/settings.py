@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.interop.longformer import LONGFORMER, read_window
 from fairseq_clear.interop.weights import KINDS
 
 __all__ = ["ACTIVATIONS", "hf_activation", "kind_of", "model_flags"]
@@ -40,7 +41,7 @@ def kind_of(config: dict[str, Any], path: Path) -> str:
         raise UserError(
             f"{path}: hidden_act {config['hidden_act']!r} has no counterpart in fairseq; known: {', '.join(ACTIVATIONS)}"
         )
-    if kind != "bert" and config.get("pad_token_id", 1) != 1:
+    if kind not in ("bert", LONGFORMER) and config.get("pad_token_id", 1) != 1:
         raise UserError(
             f"{path}: pad_token_id {config['pad_token_id']}: positions of a {kind} begin at 2, after padding's id 1"
         )
@@ -57,6 +58,7 @@ def model_flags(config: dict[str, Any], segments: int, positions: int, pooling: 
         pooling: of the text vector.
         path: of the configuration, for errors.
     """
+    window = {"attention-window": read_window(config, path)} if config.get("model_type") == LONGFORMER else {}
     try:
         return {
             "encoder-layers": int(config["num_hidden_layers"]),
@@ -70,6 +72,7 @@ def model_flags(config: dict[str, Any], segments: int, positions: int, pooling: 
             "max-positions": positions,
             "segments": segments,
             "pooling": pooling,
+            **window,
         }
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: lacks a usable {error}") from None

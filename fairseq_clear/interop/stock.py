@@ -20,6 +20,7 @@ from fairseq_clear.data.tokenizer import CLEAR_JSON, read_clear_json
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel
 from fairseq_clear.interop.checkpoint import settings_of, write_checkpoint
+from fairseq_clear.interop.longformer import window_of
 from fairseq_clear.interop.parity import Parity
 from fairseq_clear.models.encoding import evaluating
 from fairseq_clear.models.loading import BACKBONE, VOCABULARY_ROWS
@@ -61,8 +62,10 @@ def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, fold
         raise UserError(
             f"--format fairseq: stock roberta has no segments, the checkpoint {args.segments}; import it with 1"
         )
-    if getattr(args, "attention_window", None):
-        raise UserError("--format fairseq: stock roberta has no --attention-window")
+    if window := window_of(loaded.model):
+        raise UserError(
+            f"--format fairseq: stock roberta attends to all, the checkpoint to --attention-window {window}; export --format hf"
+        )
     flags: dict[str, Any] = {name.replace("_", "-"): getattr(args, name) for name in VALUES}
     flags |= {name.replace("_", "-"): True for name in SWITCHES if getattr(args, name, False)}
     flags["max-positions"] = int(loaded.model.max_positions())

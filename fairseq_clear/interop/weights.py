@@ -1,11 +1,11 @@
 """The same encoder under two sets of names: BERT and RoBERTa as Hugging Face has them, clear_roberta as fairseq does.
 
-Both are post-norm Transformers. What differs beside the names: RoBERTa's positions begin at the padding's id + 1 and BERT's
-at 0; BERT adds an embedding of the segment; the vocabulary's rows stand in another order.
+Both are post-norm Transformers. What differs beside the names: RoBERTa's and Longformer's positions begin at the
+padding's id + 1 and BERT's at 0; BERT adds an embedding of the segment; the vocabulary's rows stand in another order.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ __all__ = [
     "encoder_names",
     "find_embedding",
     "from_hf",
+    "kind_for",
     "head_names",
     "to_hf",
 ]
@@ -73,7 +74,13 @@ KINDS: dict[str, Kind] = {
     ),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
+    "longformer": replace(_ROBERTA, prefix="longformer."),
 }
+
+
+def kind_for(name: str, padding: int) -> Kind:
+    """How this type names things, where padding has this id: Longformer counts positions from there, as RoBERTa's code does."""
+    return replace(KINDS[name], offset=padding + 1) if name == "longformer" else KINDS[name]
 
 
 def encoder_names(layers: int) -> Iterator[tuple[str, str]]:
@@ -159,7 +166,8 @@ def to_hf(weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, siz
     words = weights[STACK + "embed_tokens.weight"]
     theirs[WORDS] = torch.zeros(size, words.shape[1]).index_copy(0, rows, words)
     positions = weights[STACK + "embed_positions.weight"]
-    theirs[POSITIONS] = positions[OFFSET - kind.offset :]
+    unused = positions.new_zeros(max(0, kind.offset - OFFSET), positions.shape[1])
+    theirs[POSITIONS] = torch.cat([unused, positions[max(0, OFFSET - kind.offset) :]])
     # Two rows at least: what tokenizers of pairs number 1 must find one.
     nothing = torch.zeros(2, words.shape[1])
     theirs[SEGMENTS] = weights.get(STACK + "embed_positions.segments.weight", nothing)

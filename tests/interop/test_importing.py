@@ -173,7 +173,7 @@ def test_shards_are_joined(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "t5"}, "is of type 't5'; bert, roberta, xlm-roberta can be imported"),
+        ({"model_type": "t5"}, "is of type 't5'; bert, roberta, xlm-roberta, longformer can be imported"),
         ({"position_embedding_type": "relative_key"}, "relative_key"),
         ({"hidden_act": "swish"}, "hidden_act 'swish' has no counterpart"),
         ({"num_hidden_layers": 4}, "lack encoder.layer.3"),

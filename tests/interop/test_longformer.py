@@ -1,0 +1,175 @@
+"""A checkpoint with a window is Hugging Face's Longformer: same states, beyond the window too; and back in again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+for library in ("transformers", "tokenizers", "safetensors"):
+    pytest.importorskip(library, reason="optional, extra hf")
+
+from fairseq_clear.data.tokenizer import WhitespaceTokenizer, load_tokenizer  # noqa: E402
+from fairseq_clear.errors import UserError  # noqa: E402
+from fairseq_clear.evaluation.checkpoints import load_model  # noqa: E402
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # noqa: E402
+from fairseq_clear.interop import exporting  # noqa: E402
+from fairseq_clear.interop.exporting import export  # noqa: E402
+from fairseq_clear.interop.importing import import_hf  # noqa: E402
+from fairseq_clear.interop.longformer import merge_global, read_window  # noqa: E402
+from fairseq_clear.interop.weights import OFFSET  # noqa: E402
+from fairseq_clear.models.loading import POSITIONS  # noqa: E402
+from tests.conftest import WORDS  # noqa: E402
+from tests.interop.folders import make_folder  # noqa: E402
+
+TEXTS = [" ".join(WORDS), "A man plays, isn't he?", "", "Caf\u00e9 and more of it " * 9]
+
+
+def windowed(checkpoint: Path, target: Path, window: int) -> Path:
+    """The checkpoint with another --attention-window, which no weight tells."""
+    state = torch.load(checkpoint, weights_only=False)
+    state["cfg"]["model"].attention_window = window
+    torch.save(state, target)
+    return target
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta", "xlm-roberta"])
+def long(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with an imported model.pt of 100 positions and window.pt, the same with a window of 6."""
+    parent = tmp_path_factory.mktemp(request.param)
+    import_hf(make_folder(parent / "hf", request.param), parent / "ours", extend_positions=100)
+    windowed(parent / "ours" / "model.pt", parent / "ours" / "window.pt", 6)
+    return parent / "ours"
+
+
+def their_states(folder: Path, texts: list[str], *, marked: bool = True, window: int | None = None) -> list[Tensor]:
+    """Last hidden states (T, D) as a user of transformers has them, who marks <s> for global attention or forgets to."""
+    from fairseq_clear.interop.reading import quiet_transformers
+
+    with quiet_transformers() as transformers:
+        changes = {} if window is None else {"attention_window": window}
+        model = transformers.AutoModel.from_pretrained(str(folder), **changes).eval()
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
+    assert type(model).__name__ == "LongformerModel"
+    states = []
+    for text in texts:
+        inputs: Any = tokenizer(text, truncation=True, max_length=100, return_tensors="pt")
+        is_start = torch.zeros_like(inputs["input_ids"])
+        is_start[:, 0] = int(marked)
+        with torch.no_grad():
+            states.append(model(**inputs, global_attention_mask=is_start).last_hidden_state[0])
+    return states
+
+
+def own_states(checkpoint: Path, folder: Path, texts: list[str]) -> np.ndarray:
+    encoder = SentenceEncoder.from_pretrained(checkpoint, folder)
+    return encoder.encode(texts, pooling="mean")
+
+
+def test_longformer_computes_the_same(long: Path, tmp_path: Path) -> None:
+    report = export(long / "window.pt", long, tmp_path / "hf", "hf", load_tokenizer(long))
+    assert report.parities[0].hidden_states < 2e-5
+    states = their_states(tmp_path / "hf", TEXTS)
+    assert max(len(state) for state in states) > 60
+    vectors = own_states(long / "window.pt", long, TEXTS)
+    np.testing.assert_allclose(vectors, torch.stack([state.mean(0) for state in states]), atol=2e-5)
+    others = [own_states(long / "model.pt", long, TEXTS)]
+    for changes in ({"marked": False}, {"window": 8}, {"window": 4}):
+        others.append(torch.stack([state.mean(0) for state in their_states(tmp_path / "hf", TEXTS, **changes)]).numpy())
+    assert all(np.abs(vectors - other)[0].max() > 1e-3 for other in others)
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert "attention window 6" in card and "global_attention_mask=is_start" in card
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["attention_window"] == [6, 6, 6]
+    assert config["max_position_embeddings"] == 100 + config["pad_token_id"] + 1
+
+
+def test_the_masked_language_model_goes_too(long: Path, tmp_path: Path) -> None:
+    import transformers
+
+    export(long / "window.pt", long, tmp_path / "hf", "hf", load_tokenizer(long))
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(str(tmp_path / "hf")).eval()
+    loaded = load_model(long / "window.pt", long)
+    tokenizer = load_tokenizer(long)
+    ids = tokenizer.ids()
+    rows = torch.tensor([ids[symbol] for symbol in loaded.dictionary.symbols if symbol != "<del>"])
+    tokens = torch.randint(5, len(rows) - 1, (1, 50))
+    tokens[0, 0] = 0
+    is_start = (torch.arange(50) == 0).long()[None]
+    with torch.no_grad():
+        logits, _ = loaded.model(tokens)
+        expected = theirs(input_ids=rows[tokens], global_attention_mask=is_start).logits
+    torch.testing.assert_close(logits[..., : len(rows)], expected[..., rows], atol=5e-5, rtol=1e-4)
+
+
+def test_it_comes_back(long: Path, tmp_path: Path) -> None:
+    export(long / "window.pt", long, tmp_path / "hf", "hf", load_tokenizer(long))
+    report = import_hf(tmp_path / "hf", tmp_path / "back", pooling="mean")
+    assert "--attention-window 6" in " ".join(report.flags)
+    assert "--max-positions 100" in " ".join(report.flags)
+    vectors = own_states(long / "window.pt", long, TEXTS)
+    np.testing.assert_allclose(own_states(tmp_path / "back" / "model.pt", tmp_path / "back", TEXTS), vectors, atol=2e-5)
+    assert load_model(tmp_path / "back" / "model.pt", tmp_path / "back").model.args.attention_window == 6
+
+
+def test_positions_are_repeated_as_longformer_begins(long: Path, tmp_path: Path) -> None:
+    weights = torch.load(long / "model.pt", weights_only=False)["model"]
+    positions = weights[POSITIONS][OFFSET:]
+    assert len(positions) == 100
+    own = positions[:40]
+    # The loop of https://github.com/allenai/longformer, scripts/convert_model_to_long.ipynb
+    expected, start = torch.zeros_like(positions), 0
+    while start < 100:
+        expected[start : start + 40] = own[: min(40, 100 - start)]
+        start += 40
+    assert torch.equal(positions, expected)
+    assert len({tuple(row.tolist()) for row in own}) == 40
+
+
+def test_a_wrong_export_is_noticed(long: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that forgets the second projections, or <s>, or counts the window otherwise."""
+
+    def spoil(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        made = copy_to_global(weights)
+        return {name: value * (2 if "key_global.weight" in name else 1) for name, value in made.items()}
+
+    copy_to_global, config = exporting.copy_to_global, exporting._config
+    doubled = lambda *args, **kwargs: {**config(*args, **kwargs), "attention_window": 12}  # noqa: E731
+    for name, wrong in (("copy_to_global", spoil), ("_config", doubled)):
+        with monkeypatch.context() as patch:
+            patch.setattr(exporting, name, wrong)
+            with pytest.raises(UserError, match="nothing was written"):
+                export(long / "window.pt", long, tmp_path / "hf", "hf", load_tokenizer(long))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_formats_without_a_window_refuse_one(long: Path, tmp_path: Path) -> None:
+    for form, message in (("fairseq", "attends to all"), ("sentence-transformers", "global attention")):
+        with pytest.raises(UserError, match=message):
+            export(long / "window.pt", long, tmp_path / form, form, load_tokenizer(long))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_window_over_all_positions_is_none(checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
+    wide = windowed(checkpoint, tmp_path / "wide.pt", 48)
+    export(wide, data_bin, tmp_path / "fairseq", "fairseq", WhitespaceTokenizer())
+    export(wide, data_bin, tmp_path / "hf", "hf", WhitespaceTokenizer())
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["model_type"] == "roberta"
+    narrow = windowed(checkpoint, tmp_path / "narrow.pt", 42)
+    export(narrow, data_bin, tmp_path / "narrow", "hf", WhitespaceTokenizer())
+    assert json.loads((tmp_path / "narrow" / "config.json").read_text())["model_type"] == "longformer"
+
+
+def test_projections_that_differ_are_refused(tmp_path: Path) -> None:
+    name = "longformer.encoder.layer.0.attention.self.query"
+    weights = {f"{name}.weight": torch.ones(2, 2), f"{name}_global.weight": torch.ones(2, 2), "x": torch.ones(1)}
+    assert set(merge_global(weights, tmp_path)) == {f"{name}.weight", "x"}
+    weights[f"{name}_global.weight"][0, 0] = 2
+    with pytest.raises(UserError, match="query_global.weight differs from .*one projection"):
+        merge_global(weights, tmp_path)
+    with pytest.raises(UserError, match="one for all layers"):
+        read_window({"attention_window": [4, 8]}, tmp_path)
+    assert read_window({"attention_window": [4, 4]}, tmp_path) == 4
