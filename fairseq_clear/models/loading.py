@@ -24,6 +24,7 @@ COPIES = {
     "key_encoder.head.": HEAD,
 }
 QUEUE = "key_queue."
+TRAINING_ONLY = ("guide.", "key_encoder.", QUEUE)
 # Of a part with more tensors the log gives the number, not every name.
 FEW = 8
 # Never dropped and never made up: a difference here means another architecture, which loading must refuse.
@@ -69,7 +70,10 @@ def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: st
     for key in missing:
         loaded[prefix + key] = own[key]
     if foreign:
-        logger.warning("left out of the checkpoint, as this model has no such part: %s", _names(foreign, prefix))
+        # what only training needs is no surprise where the model is used or trained otherwise
+        expected = all(key[len(prefix) :].startswith(TRAINING_ONLY) for key in foreign)
+        level = logging.INFO if expected else logging.WARNING
+        logger.log(level, "left out of the checkpoint, as this model has no such part: %s", _names(foreign, prefix))
     if other_shape:
         logger.warning("left out of the checkpoint, as their shapes differ: %s", _names(other_shape, prefix))
     if missing:
