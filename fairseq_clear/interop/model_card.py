@@ -20,7 +20,7 @@ RECIPE = {
     "task": ("_name", "views", "augment", "sample_break_mode", "tokens_per_sample", "mask_prob", "seed"),
     "criterion": (
         *("_name", "objective", "temperature", "contrastive_weight", "mlm_weight", "negatives", "queue_size"),
-        *("regularizer", "guide_pooling", "guide_layers", "guide_dropout"),
+        *("regularizer_weight", "frozen_layers", "guide_pooling", "guide_layers", "guide_dropout"),
     ),
     "model": ("_name", "key_encoder", "projection_layers", "projection_dim", "dropout", "attention_dropout"),
     "optimizer": ("_name", "adam_betas", "adam_eps", "weight_decay"),
