@@ -1,0 +1,166 @@
+"""Longformer's window beside full attention: time and peak memory over the length of the text, one text a batch.
+
+    OMP_NUM_THREADS=1 python scripts/bench/longformer.py [--lengths 512 1024 2048 4096 8192] [--window 512] [--repeats 3]
+                                                         [--json FILE]
+
+``attention`` is the attention alone, 12 heads of 32, forward and backward; ``step`` an update of masked language modelling by
+the whole encoder of 6 layers x 384, Adam included. Both kinds of attention run PyTorch's fused kernel (attention dropout 0) and
+take turns, so that a busy machine slows both: seconds are medians, the speed-up is the median of the ratios of neighbours.
+Memory is the most that PyTorch's allocator held during one step beside what there was before it. With attention dropout PyTorch
+has no fused kernel for a CPU and full attention holds every weight: ``MiB drop`` (attention alone; full to 4,096 tokens only).
+
+The ratio of operations counts products of matrices: with the W + 2 keys that a query has (``need``), and with the C + W + 1
+that its block reads (``read``).
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from itertools import accumulate
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.data import Dictionary
+from steps import in_turn, ratio
+from torch.profiler import ProfilerActivity, profile
+
+from fairseq_clear.interop.checkpoint import build_model, settings_of
+from fairseq_clear.modules.window_attention import MaskCache, block_size, window_attention
+
+LAYERS, WIDTH, HEADS, FFN, VOCABULARY, MASKED = 6, 384, 12, 1536, 8_000, 0.15
+LONGEST_WITH_DROPOUT = 4096
+Step = Callable[[int], None]
+
+
+def attention(length: int, window: int, dropout: float = 0.0) -> Step:
+    """Forward and backward of the attention alone; window 0 is full attention."""
+    torch.manual_seed(1)
+    parts = [torch.randn(1, length, HEADS, WIDTH // HEADS, requires_grad=True) for _ in range(3)]
+    masks = MaskCache()
+
+    def step(_: int) -> None:
+        if window:
+            output = window_attention(*parts, window, dropout=dropout, masks=masks)
+        else:
+            heads = [part.transpose(1, 2) for part in parts]
+            output = F.scaled_dot_product_attention(*heads, dropout_p=dropout).transpose(1, 2)
+        output.sum().backward()
+
+    return step
+
+
+def training_step(length: int, window: int, dropout: float = 0.0) -> Step:
+    """An update of the whole encoder."""
+    dictionary = Dictionary()
+    for number in range(VOCABULARY - len(dictionary)):
+        dictionary.add_symbol(f"w{number}")
+    flags = {
+        "encoder-layers": LAYERS,
+        "encoder-embed-dim": WIDTH,
+        "encoder-ffn-embed-dim": FFN,
+        "encoder-attention-heads": HEADS,
+        "max-positions": length,
+        "attention-window": window,
+        "attention-dropout": dropout,
+        "projection-layers": 0,
+    }
+    model = build_model(settings_of(Path(), "clear_lm", "clear_roberta", flags), dictionary).train()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-5)
+    tokens = torch.randint(4, VOCABULARY, (1, length))
+    is_masked = torch.rand(1, length) < MASKED
+
+    def step(_: int) -> None:
+        optimizer.zero_grad()
+        logits, _extra = model(tokens, masked_tokens=is_masked)
+        F.cross_entropy(logits, tokens[is_masked]).backward()
+        optimizer.step()
+
+    return step
+
+
+KINDS: dict[str, Callable[..., Step]] = {"attention": attention, "step": training_step}
+
+
+def memory(kind: str, length: int, window: int, dropout: float = 0.0) -> float:
+    """MiB that one step holds at most beside what it found: the sum of what PyTorch allocates and frees."""
+    step = KINDS[kind](length, window, dropout)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step(0)
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
+    return max(held) / 2**20
+
+
+def operations(kind: str, length: int, keys: int) -> float:
+    """Multiplications and additions of the forward pass where each query has so many keys."""
+    products = 4.0 * keys * WIDTH * length
+    if kind == "attention":
+        return products
+    dense = LAYERS * (8 * WIDTH**2 + 4 * WIDTH * FFN) + MASKED * 2 * WIDTH * (WIDTH + VOCABULARY)
+    return LAYERS * products + dense * length
+
+
+def measure(kind: str, length: int, window: int, repeats: int) -> dict[str, Any]:
+    """One row."""
+    full, limited = in_turn([KINDS[kind](length, 0), KINDS[kind](length, window)], repeats, warm_up=1)
+    row: dict[str, Any] = {"kind": kind, "length": length, "full_s": median(full), "window_s": median(limited)}
+    row["speedup"] = ratio(full, limited)
+    for name, keys in (("need", window + 2), ("read", block_size(window) + window + 1)):
+        row[f"operations_{name}"] = operations(kind, length, length) / operations(kind, length, min(keys, length))
+    row["full_mib"], row["window_mib"] = memory(kind, length, 0), memory(kind, length, window)
+    if kind == "attention":
+        row["window_drop_mib"] = memory(kind, length, window, 0.1)
+        row["full_drop_mib"] = memory(kind, length, 0, 0.1) if length <= LONGEST_WITH_DROPOUT else None
+    return row
+
+
+def line(row: dict[str, Any], before: dict[str, Any] | None) -> str:
+    """One row of the table; growth is against the length before."""
+    growth = [
+        f"{row[name] / before[name]:6.2f}" if before else " " * 6 for name in ("full_s", "window_s", "window_mib")
+    ]
+    drops = [f"{row[name]:8,.0f}" if row.get(name) else " " * 8 for name in ("full_drop_mib", "window_drop_mib")]
+    return (
+        f"{row['kind']:9}{row['length']:6,} {row['full_s']:9.3f} {growth[0]} {row['window_s']:9.3f} {growth[1]}"
+        f"{row['speedup']:9.2f} {row['operations_need']:6.2f} {row['operations_read']:6.2f}"
+        f"{row['full_mib']:9,.0f} {row['window_mib']:8,.0f} {growth[2]} {drops[0]} {drops[1]}"
+    )
+
+
+def main() -> None:
+    """Print the table and the JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192], help="tokens of a text"
+    )
+    parser.add_argument("--window", type=int, default=512, help="W")
+    parser.add_argument("--repeats", type=int, default=3, help="runs, of which the median counts")
+    parser.add_argument("--kinds", nargs="+", choices=sorted(KINDS), default=sorted(KINDS), help="what to measure")
+    parser.add_argument("--json", help="write the figures here too")
+    arguments = parser.parse_args()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    print(f"W {arguments.window}, {torch.get_num_threads()} thread(s), torch {torch.__version__}, float32, CPU")
+    print(
+        f"{'':9}{'tokens':>6} {'full s':>9} {'grows':>6} {'window s':>9} {'grows':>6}{'speed-up':>9} {'need':>6} {'read':>6}"
+        f"{'full MiB':>9} {'window':>8} {'grows':>6} {'MiB drop':>8} {'window':>8}"
+    )
+    rows: list[dict[str, Any]] = []
+    for kind in arguments.kinds:
+        before = None
+        for length in arguments.lengths:
+            row = measure(kind, length, arguments.window, arguments.repeats)
+            print(line(row, before), flush=True)
+            rows.append(row)
+            before = row
+    report = {**vars(arguments), "threads": torch.get_num_threads(), "torch": torch.__version__, "rows": rows}
+    print(json.dumps(report))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
