@@ -23,7 +23,13 @@ from tests.conftest import ROOT, run, tool
 CONFIGS = sorted(ROOT.glob("examples/*/config/*.yaml"))
 # Changes to the first file of their example's folder that they can be laid over: +ablation=sg
 CHANGES = sorted(ROOT.glob("examples/*/config/*/*.yaml"))
-BASE = {"cert": "cert", "self_guided": "sg_opt", "simcse": "unsupervised"}
+BASE = {
+    "cert": "cert",
+    "declutr": "small",
+    "self_guided": "sg_opt",
+    "simcse": "unsupervised",
+    "views": "neighbor_slice",
+}
 SMALL = (
     *("common.fp16=false", "common.cpu=true", "model._name=clear_roberta_tiny", "model.max_positions=32"),
     *("task.tokens_per_sample=32", "dataset.batch_size=4", "dataset.num_workers=0", "dataset.disable_validation=true"),
@@ -32,7 +38,7 @@ SMALL = (
 
 
 def test_there_are_recipes() -> None:
-    assert {path.parent.parent.name for path in CONFIGS} >= {"cert", "clear", "self_guided", "simcse"}
+    assert {path.parent.parent.name for path in CONFIGS} >= {*BASE, "clear"}
 
 
 def compose(path: Path, *overrides: str) -> dict[str, Any]:
@@ -112,7 +118,7 @@ def runs() -> list[tuple[Path, str | None]]:
     return [(path, None) for path in CONFIGS] + [
         (path.parent.parent / f"{BASE[path.parent.parent.parent.name]}.yaml", f"+{path.parent.name}={path.stem}")
         for path in CHANGES
-        if not path.stem.startswith(("tau_", "lambda_", "opt", "roberta"))
+        if not path.stem.startswith(("tau_", "lambda_", "opt", "roberta", "anchors_", "positives_", "share_", "easy"))
     ]
 
 
@@ -122,6 +128,11 @@ def runs() -> list[tuple[Path, str | None]]:
 )
 def test_recipe_trains(path: Path, change: str | None, pairs: Path, start: Path, tmp_path: Path) -> None:
     needed = [f"task.data={pairs}"]
+    views = flat(compose(path, *([change] if change else []))).get("task.views")
+    if str(views).startswith("neighbor"):  # the documents here have seven sentences
+        needed.append("task.views=neighbor")
+    if str(views).startswith("span"):  # of 512 tokens, which the model here has no positions for
+        needed.append("task.views='" + views.replace("min=32", "min=3").replace("max=512", "max=8") + "'")
     if "finetune_from_model" in path.read_text():
         needed += [f"checkpoint.finetune_from_model={start}", "checkpoint.patience=-1"]
         needed += ["++model.layer_norm_eps=1e-5", "checkpoint.best_checkpoint_metric=loss"]
