@@ -54,6 +54,28 @@ def test_flags_reach_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (seen[0].seed, seen[0].workers, seen[0].language) == (7, 3, "en")
     command.run(parse("a.txt", "--dest", "d", "--split-sentences", "paragraphs"))
     assert seen[1].split_sentences == "paragraphs" and seen[1].workers >= 1
+    command.run(
+        parse("a.txt", "--dest", "d", "--paraphrase", "de=x=y.txt", "zh=z.txt", "--glue-splits", "train", "dev")
+    )
+    assert seen[2].paraphrase == (("de", Path("x=y.txt")), ("zh", Path("z.txt")))
+    assert seen[2].glue_splits == ("train", "dev") and seen[2].valid_paraphrase == seen[1].paraphrase == ()
+
+
+@pytest.mark.parametrize("text", ["de", "=x.txt", "de=", ""])
+def test_a_paraphrase_is_a_name_and_a_file(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("a.txt", "--dest", "d", "--paraphrase", text)
+    assert "is not NAME=FILE" in capsys.readouterr().err
+
+
+def test_text_alone_is_written_and_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = write_corpus(tmp_path / "corpus.txt", 30)
+    arguments = ["prepare", str(corpus), "--dest", str(tmp_path / "out.txt"), "--text-only", "--sample", "20"]
+    assert main(arguments) == 0
+    assert " documents, 20 sentences | " in capsys.readouterr().out
+    assert sum(map(bool, (tmp_path / "out.txt").read_text().splitlines())) == 20
+    assert main(arguments) == 2
+    assert "out.txt: exists already" in capsys.readouterr().err
 
 
 def test_a_run_and_its_closing_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

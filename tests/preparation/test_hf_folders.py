@@ -43,6 +43,26 @@ def test_lines_are_binarized_with_it(folder: Path, tmp_path: Path) -> None:
     assert stored == expected
 
 
+def test_aligned_texts_have_its_ids_too(folder: Path, tmp_path: Path) -> None:
+    lines = sentences(30, seed=1)
+    others = [" ".join(reversed(line.split())) for line in lines]
+    for name, texts in (("text", lines), ("de", others)):
+        (tmp_path / f"{name}.txt").write_text("\n".join(texts) + "\n")
+    flags = ("--paraphrase", f"de={tmp_path / 'de.txt'}", "--tokenizer-dir", folder)
+    assert prepare(tmp_path / "text.txt", tmp_path / "bin", *flags) == 0
+    tokenizer, dictionary = load_tokenizer(tmp_path / "bin"), load_dictionary(tmp_path / "bin" / "dict.txt")
+    wanted = {
+        tuple(dictionary.index(symbol) for symbol in tokenizer.encode(line)): [
+            *(dictionary.index(symbol) for symbol in tokenizer.encode(other)), 2
+        ]
+        for line, other in zip(lines, others, strict=True)
+    }  # fmt: skip
+    for split in ("train", "valid"):
+        own, aligned = (load_indexed_dataset(str(tmp_path / "bin" / part / split)) for part in (".", "paraphrase/de"))
+        assert len(own) == len(aligned) > 0
+        assert all(aligned[n].tolist() == wanted[tuple(own[n].tolist()[:-1])] for n in range(len(own)))
+
+
 def test_the_dictionary_does_not_depend_on_the_text(folder: Path, tmp_path: Path) -> None:
     for seed in (1, 2):
         (tmp_path / f"{seed}.txt").write_text("\n".join(sentences(60, seed=seed)) + "\n")
