@@ -4,6 +4,8 @@ SEEDS ?= 1
 # One test process a core, those of one file together: fixtures of a file are made once.
 WORKERS ?= -n 2 --dist loadfile
 BIN := .venv/bin
+# scripts/bench; evaluation.py needs data and an encoder, and stands by itself.
+BENCHES ?= augmentations documents self_guided moco back_translation longformer
 # The layers that must stay typed: they are usable without the host.
 TYPED := fairseq_clear/errors.py fairseq_clear/spec.py fairseq_clear/distributed.py fairseq_clear/augmentations \
          fairseq_clear/objectives fairseq_clear/data fairseq_clear/modules
@@ -37,7 +39,7 @@ format: install ## rewrite the code in the project's style
 	@$(BIN)/ruff check --fix .
 
 bench: install ## speed, as ratios within one run
-	@$(BIN)/python scripts/bench/augmentations.py
+	@for bench in $(BENCHES); do echo "$$bench"; $(BIN)/python -W ignore scripts/bench/$$bench.py || exit 1; done
 
 clean: ## remove what the targets made, the environment included
 	rm -rf .venv demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

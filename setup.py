@@ -25,6 +25,7 @@ setup(
         "omegaconf==2.3.0",
         "sentencepiece>=0.2",
         "sacremoses>=0.1",
+        "sacrebleu>=2.3",
         "nltk>=3.8",
         "tqdm>=4.60",
     ],

@@ -27,13 +27,13 @@ SHAPE = (
 
 
 def main() -> None:
-    """Print a line of JSON; --output keeps it."""
+    """Print a line of JSON; --json keeps it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queue-size", type=int, default=96_606)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--words", type=int, nargs=2, default=[10, 30], help="of a sentence, least and most")
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         data = make_text(Path(folder), 2_000, tuple(arguments.words))
@@ -78,8 +78,8 @@ def main() -> None:
         "threads": torch.get_num_threads(),
     }
     print(json.dumps(result))
-    if arguments.output:
-        arguments.output.write_text(json.dumps(result) + "\n")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result) + "\n")
 
 
 if __name__ == "__main__":

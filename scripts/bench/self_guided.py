@@ -20,11 +20,11 @@ HEAD = (
 
 
 def main() -> None:
-    """Print a table; --output keeps it as JSON."""
+    """Print a table; --json keeps it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="6 x 384")
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
     shape = ("--arch", "clear_roberta", *SHAPES[arguments.shape], "--encoder-ffn-embed-dim", "1536", *HEAD)
     with tempfile.TemporaryDirectory() as folder:
@@ -42,8 +42,8 @@ def main() -> None:
         "threads": torch.get_num_threads(),
     }
     print(json.dumps(result))
-    if arguments.output:
-        arguments.output.write_text(json.dumps(result) + "\n")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result) + "\n")
 
 
 if __name__ == "__main__":
