@@ -22,6 +22,7 @@ class Timed:
         self.encoder, self.seconds = encoder, 0.0
 
     def encode(self, sentences: Sequence[str], batch_size: int = 32) -> np.ndarray:
+        """What the encoder makes of them."""
         began = time.perf_counter()
         vectors = np.asarray(self.encoder.encode(sentences, batch_size=batch_size))  # type: ignore[attr-defined]
         self.seconds += time.perf_counter() - began
