@@ -8,6 +8,10 @@ fi
 config=$1 data=$2 start=$(realpath "$3") seed=$4
 shift 4
 if [ "$data" != - ]; then # 100 epochs are the half period of the learning rate, so it must know how many updates they are
+  if [ ! -f "$data/clear.json" ]; then
+    echo "$0: $data/clear.json: no such file; make the folder with fairseq-clear prepare" >&2
+    exit 2
+  fi
   texts=$(python -c 'import json, sys; print(json.load(open(sys.argv[1]))["splits"]["train"]["sentences"])' "$data/clear.json")
   set -- task.data="$(realpath "$data")" optimization.max_update=$((100 * ((texts + 15) / 16))) "$@"
 fi

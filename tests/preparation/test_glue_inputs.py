@@ -1,5 +1,6 @@
 """A task's texts as a corpus: which texts, in which documents, without labels; samples; the text file."""
 
+import errno
 from collections import Counter
 from pathlib import Path
 
@@ -135,6 +136,24 @@ def test_destinations_of_text(glue: Path, tmp_path: Path) -> None:
     assert corpus.read_bytes() == before and sorted(path.name for path in tmp_path.iterdir()) == ["glue", "in.txt"]
     (tmp_path / "out.txt").write_text("old")
     assert text_of(tmp_path / "out.txt", corpus, overwrite=True).encode() == before
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("bug"), KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
+def test_failures_half_way_leave_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    corpus = write_corpus(tmp_path / "in.txt", 5)
+    reached = []
+
+    def broken(*arguments: object) -> None:
+        reached.append(sorted(path.name for path in tmp_path.iterdir()))
+        raise failure
+
+    monkeypatch.setattr("fairseq_clear.preparation.text_file.os.replace", broken)
+    with pytest.raises(UserError if isinstance(failure, OSError) else type(failure), match="No space left|bug|^$"):
+        text_of(tmp_path / "out.txt", corpus)
+    assert any(name.startswith(".out.txt.partial.") for name in reached[0])  # the negative control: something was there
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 
 def test_a_sample_has_so_many_sentences_in_order_and_in_their_documents(tmp_path: Path) -> None:
