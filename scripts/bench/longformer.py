@@ -5,7 +5,7 @@
 
 ``attention`` is the attention alone, 12 heads of 32, forward and backward; ``step`` an update of masked language modelling by
 the whole encoder of 6 layers x 384, Adam included. Both kinds of attention run PyTorch's fused kernel (attention dropout 0) and
-take turns, so that a busy machine slows both: seconds are medians, the speed-up is the median of the ratios of neighbours.
+all lengths take turns, so that a busy machine slows all: seconds are medians, growth and speed-up medians of ratios of one round.
 Memory is the most that PyTorch's allocator held during one step beside what there was before it. With attention dropout PyTorch
 has no fused kernel for a CPU and full attention holds every weight: ``MiB drop`` (attention alone; full to 4,096 tokens only).
 
@@ -32,7 +32,7 @@ from fairseq_clear.interop.checkpoint import build_model, settings_of
 from fairseq_clear.modules.window_attention import MaskCache, block_size, window_attention
 
 LAYERS, WIDTH, HEADS, FFN, VOCABULARY, MASKED = 6, 384, 12, 1536, 8_000, 0.15
-LONGEST_WITH_DROPOUT = 4096
+LONGEST_WITH_DROPOUT, LONGEST_WARM_UP = 4096, 2048
 Step = Callable[[int], None]
 
 
@@ -104,30 +104,50 @@ def operations(kind: str, length: int, keys: int) -> float:
     return LAYERS * products + dense * length
 
 
-def measure(kind: str, length: int, window: int, repeats: int) -> dict[str, Any]:
-    """One row."""
-    full, limited = in_turn([KINDS[kind](length, 0), KINDS[kind](length, window)], repeats, warm_up=1)
-    row: dict[str, Any] = {"kind": kind, "length": length, "full_s": median(full), "window_s": median(limited)}
-    row["speedup"] = ratio(full, limited)
-    for name, keys in (("need", window + 2), ("read", block_size(window) + window + 1)):
-        row[f"operations_{name}"] = operations(kind, length, length) / operations(kind, length, min(keys, length))
-    row["full_mib"], row["window_mib"] = memory(kind, length, 0), memory(kind, length, window)
-    if kind == "attention":
-        row["window_drop_mib"] = memory(kind, length, window, 0.1)
-        row["full_drop_mib"] = memory(kind, length, 0, 0.1) if length <= LONGEST_WITH_DROPOUT else None
-    return row
+def measure(kind: str, lengths: list[int], window: int, repeats: int) -> list[dict[str, Any]]:
+    """The rows of one kind; a round takes every length, so that what a busy machine does to one it does to its neighbours."""
+    steps = [KINDS[kind](length, limit) for length in lengths for limit in (0, window)]
+    for length, step in zip([length for length in lengths for _ in (0, 1)], steps, strict=True):
+        if length <= LONGEST_WARM_UP:
+            step(0)
+    seconds = in_turn(steps, repeats, warm_up=0)
+    rows = []
+    for index, length in enumerate(lengths):
+        full, limited = seconds[2 * index : 2 * index + 2]
+        row: dict[str, Any] = {"kind": kind, "length": length, "full_s": median(full), "window_s": median(limited)}
+        row["speedup"] = ratio(full, limited)
+        if index:
+            row["full_growth"] = ratio(full, seconds[2 * index - 2])
+            row["window_growth"] = ratio(limited, seconds[2 * index - 1])
+        for name, keys in (("need", window + 2), ("read", block_size(window) + window + 1)):
+            row[f"operations_{name}"] = operations(kind, length, length) / operations(kind, length, min(keys, length))
+        rows.append(row)
+    return rows
 
 
-def line(row: dict[str, Any], before: dict[str, Any] | None) -> str:
+def add_memory(rows: list[dict[str, Any]], window: int) -> None:
+    """Peaks, and their growth from one length to the next."""
+    for before, row in zip([None, *rows], rows, strict=False):
+        kind, length = row["kind"], row["length"]
+        row["full_mib"], row["window_mib"] = memory(kind, length, 0), memory(kind, length, window)
+        row["window_mib_growth"] = row["window_mib"] / before["window_mib"] if before else None
+        if kind == "attention":
+            row["window_drop_mib"] = memory(kind, length, window, 0.1)
+            row["full_drop_mib"] = memory(kind, length, 0, 0.1) if length <= LONGEST_WITH_DROPOUT else None
+
+
+def line(row: dict[str, Any]) -> str:
     """One row of the table; growth is against the length before."""
-    growth = [
-        f"{row[name] / before[name]:6.2f}" if before else " " * 6 for name in ("full_s", "window_s", "window_mib")
-    ]
-    drops = [f"{row[name]:8,.0f}" if row.get(name) else " " * 8 for name in ("full_drop_mib", "window_drop_mib")]
+
+    def number(name: str, form: str, width: int) -> str:
+        return " " * width if row.get(name) is None else f"{row[name]:{width}{form}}"
+
     return (
-        f"{row['kind']:9}{row['length']:6,} {row['full_s']:9.3f} {growth[0]} {row['window_s']:9.3f} {growth[1]}"
-        f"{row['speedup']:9.2f} {row['operations_need']:6.2f} {row['operations_read']:6.2f}"
-        f"{row['full_mib']:9,.0f} {row['window_mib']:8,.0f} {growth[2]} {drops[0]} {drops[1]}"
+        f"{row['kind']:9}{row['length']:6,} {row['full_s']:9.3f} {number('full_growth', '.2f', 6)}"
+        f" {row['window_s']:9.3f} {number('window_growth', '.2f', 6)}{row['speedup']:9.2f}"
+        f" {row['operations_need']:6.2f} {row['operations_read']:6.2f}{row['full_mib']:9,.0f} {row['window_mib']:8,.0f}"
+        f" {number('window_mib_growth', '.2f', 6)} {number('full_drop_mib', ',.0f', 8)}"
+        f" {number('window_drop_mib', ',.0f', 8)}"
     )
 
 
@@ -150,12 +170,10 @@ def main() -> None:
     )
     rows: list[dict[str, Any]] = []
     for kind in arguments.kinds:
-        before = None
-        for length in arguments.lengths:
-            row = measure(kind, length, arguments.window, arguments.repeats)
-            print(line(row, before), flush=True)
-            rows.append(row)
-            before = row
+        measured = measure(kind, arguments.lengths, arguments.window, arguments.repeats)
+        add_memory(measured, arguments.window)
+        print("\n".join(line(row) for row in measured), flush=True)
+        rows += measured
     report = {**vars(arguments), "threads": torch.get_num_threads(), "torch": torch.__version__, "rows": rows}
     print(json.dumps(report))
     if arguments.json:
