@@ -7,9 +7,10 @@ from fairseq_clear.cli.console import quiet_logs
 from fairseq_clear.errors import UserError
 
 DESCRIPTION = """\
-Turn a local Hugging Face folder of BERT, RoBERTa, DistilRoBERTa, XLM-R or MiniLM kind into a checkpoint of clear_roberta
-(model.pt), with dict.txt and tokenizer beside it: --data-bin and --tokenizer-dir of other commands take the folder DEST.
-fairseq's own roberta archive (a .tar.gz or its folder) is taken as it is. Nothing is downloaded, and no code of theirs run.
+Turn a local Hugging Face folder of BERT, RoBERTa, DistilRoBERTa, XLM-R, MiniLM or Longformer kind into a checkpoint of
+clear_roberta (model.pt), with dict.txt and tokenizer beside it: --data-bin and --tokenizer-dir of other commands take the
+folder DEST. fairseq's own roberta archive (a .tar.gz or its folder) is taken as it is. Nothing is downloaded,
+and no code of theirs run.
 
 Weights, LayerNorm's epsilon, activation and positions are kept exactly; the result is compared with what transformers
 computes (hidden states of every layer, embeddings, tokens), and above a difference of 1e-4 nothing is written."""
@@ -65,7 +66,13 @@ def run(args: argparse.Namespace) -> int:
     with quiet_logs():
         if is_archive(args.source):
             _refuse_with_archive(args)
-            report = import_archive(args.source, args.dest, gpt2 if gpt2[0] else None, overwrite=args.overwrite)
+            report = import_archive(
+                args.source,
+                args.dest,
+                gpt2 if gpt2[0] else None,
+                extend_positions=args.extend_positions,
+                overwrite=args.overwrite,
+            )
         else:
             if gpt2[0] is not None:
                 raise UserError("--gpt2-encoder-json: belongs to fairseq's archives; a Hugging Face folder has its own")
@@ -84,7 +91,6 @@ def run(args: argparse.Namespace) -> int:
 def _refuse_with_archive(args: argparse.Namespace) -> None:
     for flag, is_given in (
         ("--segments 2", args.segments != 1),
-        ("--extend-positions", args.extend_positions is not None),
         ("--pooling", args.pooling is not None),
     ):
         if is_given:

@@ -7,12 +7,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 from fairseq_clear.data.folders import DICTIONARY
 from fairseq_clear.data.tokenizer import TOKENIZERS
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import load_model
-from fairseq_clear.interop.importing import CHECKPOINT, ImportReport, training_flags, write_manifest
+from fairseq_clear.interop.importing import (
+    CHECKPOINT,
+    ImportReport,
+    repeat_positions,
+    training_flags,
+    write_manifest,
+)
 from fairseq_clear.interop.stock import compare_stock
+from fairseq_clear.models.loading import POSITIONS
 from fairseq_clear.preparation.folder import output_folder
 from fairseq_clear.preparation.vocabulary import GPT2_NAMES, SPM_NAME
 
@@ -31,7 +40,12 @@ def is_archive(source: Path) -> bool:
 
 
 def import_archive(
-    source: Path, dest: Path, gpt2: tuple[Path, Path] | None = None, *, overwrite: bool = False
+    source: Path,
+    dest: Path,
+    gpt2: tuple[Path, Path] | None = None,
+    *,
+    extend_positions: int | None = None,
+    overwrite: bool = False,
 ) -> ImportReport:
     """Make ``dest`` of an archive, packed or unpacked.
 
@@ -39,6 +53,7 @@ def import_archive(
         source: with ``model.pt``, ``dict.txt`` and, in the archives of XLM-R, ``sentencepiece.bpe.model``.
         dest: folder to make.
         gpt2: ``encoder.json`` and ``vocab.bpe``, which roberta.base's archive does not hold; None if they lie in it.
+        extend_positions: how many positions to have; the own ones are repeated.
         overwrite: replace ``dest``.
 
     Raises:
@@ -50,15 +65,31 @@ def import_archive(
         kind, names = _copy_tokenizer(folder, gpt2, temporary, source)
         TOKENIZERS[kind]([str(temporary / name) for name in names])
         loaded = load_model(temporary / CHECKPOINT, temporary)
+        if extend_positions is not None:
+            _extend(temporary / CHECKPOINT, extend_positions)
+            loaded = load_model(temporary / CHECKPOINT, temporary)
         args = loaded.model.args
         write_manifest(temporary, kind, names, {"model_type": "fairseq roberta", "flags": {}, "normalized": False})
-        parity = compare_stock(loaded, temporary / CHECKPOINT, temporary)
+        parity = compare_stock(loaded, folder / CHECKPOINT, temporary)
         parity.check()
     names = ["encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "activation_fn"]
     flags = {name.replace("_", "-"): getattr(args, name) for name in names}
     flags["max-positions"] = int(loaded.model.max_positions())
     notes = [f"a stock RoBERTa checkpoint states no pooling: {args.pooling} is taken where none is chosen"]
     return ImportReport(dest, parity, training_flags(flags), notes)
+
+
+def _extend(checkpoint: Path, wanted: int) -> None:
+    """Rewrite a checkpoint with its positions repeated; fairseq before 0.10 called the encoder a decoder."""
+    # torch's own reading: fairseq's turns the settings into a class that it could not read again
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    name = next(name for name in state["model"] if name.endswith(f".{POSITIONS.partition('.')[2]}"))
+    state["model"][name] = repeat_positions(state["model"][name], wanted)
+    settings = state.get("args") or state["cfg"]["model"]
+    settings = settings if isinstance(settings, dict) else vars(settings)
+    settings["max_positions"] = wanted
+    state["last_optimizer_state"] = None  # of the own positions
+    torch.save(state, checkpoint)
 
 
 def _copy_tokenizer(

@@ -28,7 +28,7 @@ from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.preparation.folder import output_folder
 from fairseq_clear.preparation.manifest import versions
 
-__all__ = ["ARCH", "CHECKPOINT", "ImportReport", "import_hf", "training_flags", "write_manifest"]
+__all__ = ["ARCH", "CHECKPOINT", "ImportReport", "import_hf", "repeat_positions", "training_flags", "write_manifest"]
 
 CHECKPOINT = "model.pt"
 ARCH = "clear_roberta"
@@ -94,7 +94,7 @@ def import_hf(
         layers = int(folder.config.get("num_hidden_layers", 0))
         weights, left = from_hf(theirs, kind, layers, rows, segments, source)
         longest = len(weights[POSITIONS]) - OFFSET
-        _extend(weights, extend_positions, longest)
+        weights[POSITIONS] = repeat_positions(weights[POSITIONS], extend_positions)
         flags = model_flags(folder.config, segments, len(weights[POSITIONS]) - OFFSET, chosen, source / "config.json")
         notes += [*_describe_left(left), *_describe_segments(folder, segments)]
         cfg = settings_of(dest, "clear_lm", ARCH, {**flags, "projection-layers": 0, **_untied(weights)})
@@ -141,17 +141,19 @@ def _check(segments: int, pooling: str | None, extend_positions: int | None) -> 
         raise UserError(f"--extend-positions {extend_positions}: must be above the number of positions there are")
 
 
-def _extend(weights: dict[str, Tensor], wanted: int | None, own: int) -> None:
-    """Repeat the ``own`` positions until there are ``wanted``, as Longformer starts from RoBERTa (arXiv:2004.05150,
-    section 5).
+def repeat_positions(rows: Tensor, wanted: int | None) -> Tensor:
+    """The (OFFSET + n, D) embedding with its n positions repeated until there are ``wanted``, as Longformer starts from RoBERTa
+    (arXiv:2004.05150, section 5); None for n.
+
+    Raises:
+        UserError: there are as many already.
     """
+    own = len(rows) - OFFSET
     if wanted is None:
-        return
+        return rows
     if wanted <= own:
         raise UserError(f"--extend-positions {wanted}: there are {own} already; give more, or leave the flag out")
-    head, positions = weights[POSITIONS][:OFFSET], weights[POSITIONS][OFFSET:]
-    repeated = positions.repeat(-(-wanted // own), 1)[:wanted]
-    weights[POSITIONS] = torch.cat([head, repeated])
+    return torch.cat([rows[:OFFSET], rows[OFFSET:].repeat(-(-wanted // own), 1)[:wanted]])
 
 
 def _untied(weights: dict[str, Tensor]) -> dict[str, bool]:

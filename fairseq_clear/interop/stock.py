@@ -109,7 +109,8 @@ def compare_stock(loaded: LoadedModel, checkpoint: Path, folder: Path, hint: str
     task = argparse.Namespace(source_dictionary=dictionary)
     stock = RobertaModel.build_model(argparse.Namespace(**settings), task).eval()
     stock.load_state_dict(state["model"], strict=True)
-    tokens = _draw_tokens(dictionary, int(loaded.model.max_positions()))  # (B, T)
+    positions = min(int(loaded.model.max_positions()), int(stock.max_positions()))  # those of one may be extended
+    tokens = _draw_tokens(dictionary, positions)  # (B, T)
     is_token = tokens.ne(dictionary.pad())
     with evaluating(loaded.model), torch.no_grad():
         own = loaded.model.hidden_states(tokens)
