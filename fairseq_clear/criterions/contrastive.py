@@ -20,6 +20,7 @@ from torch import Tensor
 from fairseq_clear.criterions.logging import log_numbers
 from fairseq_clear.distributed import all_reduce_sum
 from fairseq_clear.errors import UserError
+from fairseq_clear.models.freezing import freeze_lowest
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder
 
 __all__ = ["ContrastiveConfig", "ContrastiveCriterion", "data_parallel_group"]
@@ -110,7 +111,7 @@ class ContrastiveCriterion(FairseqCriterion):
                 f"--key-encoder {chosen}: this criterion's is {self.key_encoder}; leave the flag out, or choose the criterion "
                 "(clear_nt_xent: shared, clear_moco: momentum, clear_self_guided: frozen)"
             )
-        model.freeze_lowest(self.cfg.frozen_layers)
+        freeze_lowest(model, self.cfg.frozen_layers)
         if self.cfg.regularizer_weight and model.guide is None:
             model.add_guide(FrozenEncoder(model.encoder.sentence_encoder))
 

@@ -94,42 +94,52 @@ class ClearRobertaModel(RobertaModel):
             are views, ``guides`` (G, L, D) and ``keys`` (K, D) if there are texts for them, ``distance`` (squared, a scalar)
             if asked for, and ``mlm_loss`` (sum in nats) if there is ``view_target`` or chunks were used.
         """
-        chunk_size = self.args.encode_chunk_size
-        extra: dict[str, Any] = {}
-        x = None
-        if src_tokens is not None and target is not None and chunk_size:
-            losses = map_chunks(self._mlm_loss, src_tokens.shape[0], chunk_size, src_tokens, target)
-            extra["mlm_loss"] = torch.stack(losses).sum()
-        elif src_tokens is not None:
-            x, extra = super().forward(src_tokens, **kwargs)
+        x, extra = self._predict(src_tokens, target, kwargs)
         if views is not None:
-            size = chunk_size or max(views.shape[0], 1)
-            if view_target is None:
-                vectors = map_chunks(self.embed, views.shape[0], size, views, recompute=bool(chunk_size))
-            else:
-                # the other views have nothing to predict
-                missing = (0, views.shape[1] - view_target.shape[1], 0, views.shape[0] - view_target.shape[0])
-                targets = F.pad(view_target, missing, value=self.padding_idx)
-                both = map_chunks(
-                    self._embed_and_predict, views.shape[0], size, views, targets, recompute=bool(chunk_size)
-                )
-                vectors = [vector for vector, _ in both]
-                extra["mlm_loss"] = torch.stack([loss for _, loss in both]).sum()
-            extra["projections"] = self.projection_head(torch.cat(vectors))
+            extra |= self._embed_views(views, view_target)
         if guided is not None:
-            extra["guides"] = self._guide(guided, guide_draw, chunk_size)
+            extra["guides"] = self._guide(guided, guide_draw)
         if key_texts is not None:
-            extra["keys"] = self._keys(key_texts, chunk_size)
+            extra["keys"] = self._keys(key_texts)
         if with_distance:
             assert self.guide is not None
             encoder = self.encoder.sentence_encoder
             extra["distance"] = squared_distance(encoder.parameters(), self.guide.encoder.parameters())
         return x, extra
 
-    def _guide(self, tokens: Tensor, draw: Tensor | None, chunk_size: int) -> Tensor:
+    def _predict(
+        self, tokens: Tensor | None, target: Tensor | None, options: dict[str, Any]
+    ) -> tuple[Tensor | None, dict[str, Any]]:
+        """The MLM head's output, or its loss where that must be computed chunk by chunk; nothing of no tokens."""
+        if tokens is None:
+            return None, {}
+        chunk_size = self.args.encode_chunk_size
+        if target is None or not chunk_size:
+            output: tuple[Tensor, dict[str, Any]] = super().forward(tokens, **options)
+            return output
+        losses = map_chunks(self._mlm_loss, tokens.shape[0], chunk_size, tokens, target)
+        return None, {"mlm_loss": torch.stack(losses).sum()}
+
+    def _embed_views(self, views: Tensor, target: Tensor | None) -> dict[str, Any]:
+        """Projections of the views, and the MLM loss of those that are masked."""
+        rows, chunk_size = views.shape[0], self.args.encode_chunk_size
+        size, recompute = chunk_size or max(rows, 1), bool(chunk_size)
+        if target is None:
+            vectors = map_chunks(self.embed, rows, size, views, recompute=recompute)
+            return {"projections": self.projection_head(torch.cat(vectors))}
+        # the other views have nothing to predict
+        missing = (0, views.shape[1] - target.shape[1], 0, rows - target.shape[0])
+        targets = F.pad(target, missing, value=self.padding_idx)
+        both = map_chunks(self._embed_and_predict, rows, size, views, targets, recompute=recompute)
+        return {
+            "projections": self.projection_head(torch.cat([vector for vector, _ in both])),
+            "mlm_loss": torch.stack([loss for _, loss in both]).sum(),
+        }
+
+    def _guide(self, tokens: Tensor, draw: Tensor | None) -> Tensor:
         """f(h_{i,k}), with gradient for the projection head alone."""
         assert self.guide is not None
-        size = chunk_size or max(tokens.shape[0], 1)
+        size = self.args.encode_chunk_size or max(tokens.shape[0], 1)
         chunks = [tokens[rows] for rows in row_chunks(tokens.shape[0], size)]
         views = torch.cat([self.guide(trim_padding(chunk, self.padding_idx), self.padding_idx) for chunk in chunks])
         if draw is not None:
@@ -138,11 +148,11 @@ class ClearRobertaModel(RobertaModel):
         projected: Tensor = self.projection_head(views)
         return projected
 
-    def _keys(self, tokens: Tensor, chunk_size: int) -> Tensor:
+    def _keys(self, tokens: Tensor) -> Tensor:
         """Keys without gradient, computed in the precision of the query encoder."""
         assert self.key_encoder is not None
         dtype = self.encoder.sentence_encoder.embed_tokens.weight.dtype
-        chunks = row_chunks(tokens.shape[0], chunk_size or max(tokens.shape[0], 1))
+        chunks = row_chunks(tokens.shape[0], self.args.encode_chunk_size or max(tokens.shape[0], 1))
         texts = [trim_padding(tokens[rows], self.padding_idx) for rows in chunks]
         return torch.cat([self.key_encoder(text, self.padding_idx, dtype) for text in texts])
 
@@ -216,25 +226,6 @@ class ClearRobertaModel(RobertaModel):
             unused += list(self.projection_head.parameters())
         for parameter in unused:
             parameter.requires_grad_(False)
-
-    def freeze_lowest(self, layers: int) -> None:
-        """Freeze the lowest ``layers`` layers: 1 is layer 0, the embeddings; 2 also the first block, and so on.
-
-        Raises:
-            UserError: fewer than 0 or more than there are.
-        """
-        blocks = self.args.encoder_layers
-        if not 0 <= layers <= blocks + 1:
-            raise UserError(f"--frozen-layers {layers}: give 0 to {blocks + 1} (the embeddings and {blocks} blocks)")
-        encoder = self.encoder.sentence_encoder
-        above = {id(parameter) for block in encoder.layers[max(layers - 1, 0) :] for parameter in block.parameters()}
-        for parameter in encoder.parameters() if layers else ():
-            if id(parameter) not in above and not self._is_final_norm(parameter):
-                parameter.requires_grad_(False)
-
-    def _is_final_norm(self, parameter: nn.Parameter) -> bool:
-        norm = self.encoder.sentence_encoder.layer_norm
-        return norm is not None and any(parameter is own for own in norm.parameters())
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Accept checkpoints of stock RoBERTa and of every other point of the grid; see models.loading."""

@@ -1,5 +1,6 @@
 """The model: chunks, heads, and checkpoints of other recipes."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -141,8 +142,11 @@ def test_a_stock_checkpoint_is_extended(data_bin: Path, caplog: pytest.LogCaptur
 
 def test_foreign_parts_are_dropped_and_named(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
     model, weights = state(data_bin)
-    model.load_state_dict({**weights, "key_queue.keys": torch.zeros(3)})
-    assert "key_queue.keys" in caplog.text
+    for name, level in (("key_queue.keys", logging.INFO), ("another_head.weight", logging.WARNING)):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            model.load_state_dict({**weights, name: torch.zeros(3)})
+        assert [(record.levelno, name in record.getMessage()) for record in caplog.records] == [(level, True)]
 
 
 def test_a_head_of_another_shape_is_initialised_anew(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
