@@ -5,7 +5,7 @@
 
 ``attention`` is the attention alone, 12 heads of 32, forward and backward; ``step`` an update of masked language modelling by
 the whole encoder of 6 layers x 384, Adam included. Both kinds of attention run PyTorch's fused kernel (attention dropout 0) and
-all lengths take turns, so that a busy machine slows all: seconds are medians, growth and speed-up medians of ratios of one round.
+all lengths take turns, so that a busy machine slows all: seconds are medians, growth and speed-up medians of a round's ratios.
 Memory is the most that PyTorch's allocator held during one step beside what there was before it. With attention dropout PyTorch
 has no fused kernel for a CPU and full attention holds every weight: ``MiB drop`` (attention alone; full to 4,096 tokens only).
 
