@@ -15,6 +15,10 @@ if [ "$data" != - ]; then # 100 epochs are the half period of the learning rate,
   texts=$(python -c 'import json, sys; print(json.load(open(sys.argv[1]))["splits"]["train"]["sentences"])' "$data/clear.json")
   set -- task.data="$(realpath "$data")" optimization.max_update=$((100 * ((texts + 15) / 16))) "$@"
 fi
+name=$config
+for override in "$@"; do
+  case $override in +ablation=*) name=${name}_${override#*=} ;; esac # or it would go on from the other's checkpoint
+done
 cd "$(dirname "$0")/../.."
 exec fairseq-hydra-train --config-dir "$PWD/examples/cert/config" --config-name "$config" \
-  checkpoint.finetune_from_model="$start" common.seed="$seed" checkpoint.save_dir="checkpoints/cert_${config}_$seed" "$@"
+  checkpoint.finetune_from_model="$start" common.seed="$seed" checkpoint.save_dir="checkpoints/cert_${name}_$seed" "$@"

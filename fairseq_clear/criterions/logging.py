@@ -22,7 +22,8 @@ def log_numbers(logging_outputs: list[dict[str, Any]]) -> None:
         if denominator > 0:
             metrics.log_scalar(name, numerator / denominator, denominator, round=digits)
 
-    ratio("loss", total("loss") / LN2, "sample_size")
+    # also of an update that counted nothing: fairseq warns where no loss is logged
+    metrics.log_scalar("loss", total("loss") / LN2 / max(total("sample_size"), 1), total("sample_size"), round=3)
     if any("masked_tokens" in log for log in logging_outputs):
         ratio("mlm_loss", total("mlm_loss") / LN2, "masked_tokens")
         metrics.log_derived("ppl", lambda meters: get_perplexity(meters["mlm_loss"].avg) if "mlm_loss" in meters else 0)

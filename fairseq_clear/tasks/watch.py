@@ -42,7 +42,9 @@ class Watch:
         if self.update is None or not any("queries" in log for log in logs):
             return
         queries = float(sum(log["queries"] for log in logs))
-        if float(sum(log["without_negatives"] for log in logs)) > 0:
+        # a queue is empty at first and fills by itself
+        has_queue = any("queue_fill" in log for log in logs)
+        if not has_queue and float(sum(log["without_negatives"] for log in logs)) > 0:
             self._say(
                 "negatives",
                 "a batch held no negatives: it trained the masked language model alone. Larger batches (--batch-size, "

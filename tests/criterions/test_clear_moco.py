@@ -105,6 +105,16 @@ def test_an_empty_queue_counts_no_query_and_takes_the_keys(data_bin: Path) -> No
     assert (float(size), float(log["queue_fill"]), float(log["negatives"])) == (2.0, 3.0, 6.0)
 
 
+def test_the_first_update_is_logged_without_alarm(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer, dataset = build(data_bin, *MOCO, "--queue-size", "50")
+    with caplog.at_level(logging.WARNING):
+        first = trainer.train_step([batch(dataset, 0, 1, 2)])
+        second = trainer.train_step([batch(dataset, 3, 4)])
+    assert not [record.getMessage() for record in caplog.records]
+    assert (float(first["loss"]), float(first["queue_fill"]), float(second["queue_fill"])) == (0.0, 0.0, 3.0)
+    assert float(second["loss"]) > 0
+
+
 def test_keys_of_the_same_text_are_no_negatives(data_bin: Path) -> None:
     for flags, negatives in (((), 2 * 2), (("--keep-duplicates",), 2 * 3)):
         model, criterion, dataset, _ = parts(data_bin, *MOCO, "--queue-size", "50", *flags)
