@@ -54,9 +54,7 @@ def fit_relatedness(
     """A linear layer and a softmax over 5 levels with squared error, stopped on the dev split's Pearson.
 
     Args:
-        train: features (N, D) and scores (N,).
-        dev: likewise.
-        test: likewise.
+        train, dev, test: features (N, D) and scores (N,) of each.
         seed: of weights and order.
         where: named in errors.
         most_epochs: passes over the training rows at most.

@@ -64,11 +64,6 @@ def model_card(
         UserError: ``scores`` is no such report.
     """
     settings = OmegaConf.to_container(load_checkpoint_to_cpu(str(checkpoint))["cfg"], resolve=True, enum_to_str=True)
-    args = loaded.model.args
-    sizes = f"{args.encoder_layers} layers x {args.encoder_embed_dim}, {args.encoder_attention_heads} heads"
-    window = window_of(loaded.model)
-    positions = f"{int(loaded.model.max_positions())} positions" + (f", attention window {window}" if window else "")
-    trained = f"{loaded.updates:,} updates" if loaded.updates else "imported as it is, without further training"
     parts = [
         "---",
         f"library_name: {LIBRARIES[form]}",
@@ -78,10 +73,10 @@ def model_card(
         "",
         "# Sentence encoder",
         "",
-        f"{sizes}, {positions}; {trained}. Vectors are hidden states under **{pooling}** pooling, before any projection head.",
+        f"{_summary(loaded)}. Vectors are hidden states under **{pooling}** pooling, before any projection head.",
         "",
         "```python",
-        USE["longformer" if window else form],
+        USE["longformer" if window_of(loaded.model) else form],
         "```",
         "",
         "## Method and recipe",
@@ -100,6 +95,14 @@ def model_card(
         "",
     ]
     return "\n".join(parts)
+
+
+def _summary(loaded: LoadedModel) -> str:
+    args, window = loaded.model.args, window_of(loaded.model)
+    sizes = f"{args.encoder_layers} layers x {args.encoder_embed_dim}, {args.encoder_attention_heads} heads"
+    positions = f"{int(loaded.model.max_positions())} positions" + (f", attention window {window}" if window else "")
+    trained = f"{loaded.updates:,} updates" if loaded.updates else "imported as it is, without further training"
+    return f"{sizes}, {positions}; {trained}"
 
 
 def _recipe(settings: Any) -> list[str]:
