@@ -40,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pooling", metavar="NAME",
         help="to state; sentence-transformers has cls, mean and max (default: the checkpoint's own)",
     )  # fmt: skip
+    parser.add_argument(
+        "--encoder", choices=("query", "key"), default="query",
+        help="of a checkpoint of clear_moco: the one that was trained, or its average, which encoded the keys "
+        "(default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--normalize", action="store_true", help="have sentence-transformers scale vectors to length 1")
     parser.add_argument("--scores", type=Path, metavar="FILE", help="report of an evaluation (--output), for the card")
     parser.add_argument("--tokenizer", metavar="NAME", help=TOKENIZER_HELP)
@@ -64,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
             pooling=args.pooling,
             normalized=args.normalize,
             scores=args.scores,
+            key_encoder=args.encoder == "key",
             overwrite=args.overwrite,
         )
     print("\n".join(report.lines()))

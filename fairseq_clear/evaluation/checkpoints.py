@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY
@@ -27,6 +28,9 @@ from fairseq_clear.models.loading import EMBEDDING, POSITIONS
 __all__ = ["STOCK_POOLING", "LoadedModel", "load_model"]
 
 logger = logging.getLogger(__name__)
+
+SENTENCE_ENCODER = "encoder.sentence_encoder."
+KEY_ENCODER = "key_encoder.encoder."
 
 # A stock RoBERTa checkpoint states no pooling. Its [CLS] vector was trained for nothing, the mean is a fair start.
 STOCK_POOLING = "mean"
@@ -54,7 +58,7 @@ class LoadedModel:
     updates: int | None
 
 
-def load_model(checkpoint: str | Path, folder: Path) -> LoadedModel:
+def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = False) -> LoadedModel:
     """Load ``clear_roberta`` and stock ``roberta`` checkpoints alike, the latter without a projection head.
 
     Nothing that training needed is looked for: neither its data folder nor its synonyms; the task is not set up.
@@ -62,13 +66,16 @@ def load_model(checkpoint: str | Path, folder: Path) -> LoadedModel:
     Args:
         checkpoint: a ``.pt`` file of fairseq.
         folder: with the ``dict.txt`` that the model was trained with.
+        key_encoder: take the momentum encoder of ``clear_moco`` in the place of the query encoder.
 
     Raises:
-        UserError: a missing file, one that is no checkpoint, another architecture, another vocabulary.
+        UserError: a missing file, one that is no checkpoint, another architecture, another vocabulary, no key encoder.
     """
     path = Path(checkpoint)
     state, args = _read(path)
     weights = _weights(state, path)
+    if key_encoder:
+        _take_key_encoder(weights, path)
     architecture = str(getattr(args, "_name", None) or getattr(args, "arch", None))
     _fill_settings(args, architecture, path)
     vocabulary_hash = hash_file(folder / DICTIONARY)
@@ -128,6 +135,18 @@ def _weights(state: dict[str, Any], path: Path) -> dict[str, Any]:
     if EMBEDDING not in weights:
         raise UserError(f"{path}: not a RoBERTa model (no {EMBEDDING}); give a clear_roberta or roberta checkpoint")
     return weights
+
+
+def _take_key_encoder(weights: dict[str, Any], path: Path) -> None:
+    keys = [key for key in weights if key.startswith(KEY_ENCODER)]
+    if not keys:
+        raise UserError(f"{path}: holds no key encoder; only --criterion clear_moco trains one, take the query encoder")
+    head = "encoder.lm_head.weight"
+    is_tied = head in weights and torch.equal(weights[head], weights[EMBEDDING])
+    for key in keys:
+        weights[SENTENCE_ENCODER + key.removeprefix(KEY_ENCODER)] = weights[key]
+    if is_tied:  # or it would bring the query encoder's embeddings back
+        weights[head] = weights[EMBEDDING]
 
 
 def _model_class(architecture: str, path: Path) -> type[RobertaModel]:

@@ -79,6 +79,7 @@ def export(
     pooling: str | None = None,
     normalized: bool = False,
     scores: Path | None = None,
+    key_encoder: bool = False,
     overwrite: bool = False,
 ) -> ExportReport:
     """Write ``dest``, load it again with the library that it is for, compare; whole or not at all.
@@ -92,12 +93,13 @@ def export(
         pooling: to state (default: the checkpoint's).
         normalized: have sentence-transformers scale vectors to length 1.
         scores: report of an evaluation, for the model card.
+        key_encoder: export MoCo's key encoder and not the query encoder.
         overwrite: replace ``dest``.
 
     Raises:
         UserError: what the other format cannot express, or a difference above 1e-4; nothing is written then.
     """
-    loaded = load_model(checkpoint, data_bin)
+    loaded = load_model(checkpoint, data_bin, key_encoder=key_encoder)
     chosen = pooling or str(loaded.model.args.pooling)
     parse_pooling(chosen, loaded.model.args.encoder_layers)
     job = Job(loaded, tokenizer, data_bin, chosen, normalized)
