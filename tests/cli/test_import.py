@@ -106,7 +106,6 @@ def test_minilm_scores_what_is_published(tmp_path: Path) -> None:
         str(tmp_path / "minilm"),
         "--pooling",
         "mean",
-        "cls",
         "--output",
         str(tmp_path / "sts.json"),
     ]
