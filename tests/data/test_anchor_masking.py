@@ -8,7 +8,6 @@ import pytest
 import torch
 from fairseq.data import Dictionary, ListDataset, MaskTokensDataset
 
-from fairseq_clear.criterions.nt_xent import ClearNTXentCriterion
 from fairseq_clear.data.anchor_masking import AnchorMasks, Masker
 from fairseq_clear.data.batch import Instance
 from fairseq_clear.data.pairs import RawInstance
@@ -97,11 +96,6 @@ def test_joint_masks_the_embedded_anchor(dictionary: Dictionary) -> None:
         assert (after.positives, after.identity, before.anchor_target) == (before.positives, number, None)
 
 
-@pytest.fixture
-def joint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ClearNTXentCriterion, "anchor_mlm", "joint", raising=False)
-
-
 def test_separate_batches(data_bin: Path) -> None:
     trainer, dataset = build(data_bin, *SPAN)
     known, mask = trainer.task.dictionary, trainer.task.mask_idx
@@ -119,8 +113,8 @@ def test_separate_batches(data_bin: Path) -> None:
     assert "target" not in batch["views"]
 
 
-def test_joint_batches(data_bin: Path, joint: None) -> None:
-    trainer, dataset = build(data_bin, *SPAN)
+def test_joint_batches(data_bin: Path) -> None:
+    trainer, dataset = build(data_bin, *SPAN, "--anchor-mlm", "joint")
     known, mask = trainer.task.dictionary, trainer.task.mask_idx
     examples = [dataset[0], dataset[3]]
     batch = dataset.collater(examples)
@@ -156,13 +150,16 @@ def test_sizes_bound_every_epoch(source: tuple[str, ...], flags: tuple[str, ...]
     assert len(stand_in["net_input"].get("src_tokens", [])) == lengths.pop()
 
 
-@pytest.mark.parametrize("source", ["span:min=3,max=9,strategy=adjacent", "neighbor:sentences=2"])
-@pytest.mark.parametrize("mode", ["separate", "joint"])
-def test_items_do_not_depend_on_data_workers(
-    source: str, mode: str, data_bin: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ClearNTXentCriterion, "anchor_mlm", mode, raising=False)
-    _, dataset = build(data_bin, "--views", source, "--augment", "slice")
+@pytest.mark.parametrize(
+    ("source", "mode"),
+    [
+        ("span:min=3,max=9,strategy=adjacent", "separate"),
+        ("span:min=3,max=9,strategy=adjacent", "joint"),
+        ("neighbor:sentences=2", "separate"),
+    ],
+)
+def test_items_do_not_depend_on_data_workers(source: str, mode: str, data_bin: Path) -> None:
+    _, dataset = build(data_bin, "--views", source, "--augment", "slice", "--anchor-mlm", mode)
 
     def items(workers: int) -> list[list[list[int]]]:
         batches = [list(range(begin, begin + 4)) for begin in range(0, 16, 4)]

@@ -153,7 +153,8 @@ def test_other_points_of_the_grid(encoder, checkpoint, data_bin, tmp_path, caplo
         state["cfg"]["model"].key_encoder = "momentum"
 
     path = changed(checkpoint, tmp_path / "other.pt", add_key_encoder)
-    loaded = SentenceEncoder.from_pretrained(path, data_bin, tokenizer=TOKENIZER)
+    with caplog.at_level("INFO"):
+        loaded = SentenceEncoder.from_pretrained(path, data_bin, tokenizer=TOKENIZER)
     assert (loaded.encode(TEXTS) == encoder.encode(TEXTS)).all()
     assert "key_encoder.weight" in caplog.text
 
