@@ -135,7 +135,7 @@ def test_recipe_trains(path: Path, change: str | None, pairs: Path, start: Path,
         needed.append("task.views='" + views.replace("min=32", "min=3").replace("max=512", "max=8") + "'")
     if "finetune_from_model" in path.read_text():
         needed += [f"checkpoint.finetune_from_model={start}", "checkpoint.patience=-1"]
-        needed += ["++model.layer_norm_eps=1e-5", "checkpoint.best_checkpoint_metric=loss"]
+        needed += ["++model.layer_norm_eps=1e-5", "++model.encoder_layers=2", "checkpoint.best_checkpoint_metric=loss"]
     if "eval_sts" in path.read_text():
         needed.append("task.eval_sts=null")
     if change == "+ablation=senteval":
