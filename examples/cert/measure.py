@@ -40,7 +40,7 @@ def main() -> None:
         overrides = [
             *(f"task.data={data.resolve()}", f"checkpoint.finetune_from_model={arguments.checkpoint.resolve()}"),
             *("common.cpu=true", "dataset.num_workers=0", "++dataset.disable_validation=true"),
-            *(f"++optimization.max_update={arguments.updates}", "optimization.lr=[0.0005]", "optimizer.lr=[0.0005]"),
+            *(f"++optimization.max_update={arguments.updates}", "optimization.lr=[0.005]", "optimizer.lr=[0.005]"),
             *sizes(arguments.checkpoint),
         ]
 

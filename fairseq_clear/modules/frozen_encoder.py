@@ -61,15 +61,19 @@ class _SquaredDistance(torch.autograd.Function):
     def forward(ctx: Any, *tensors: Tensor) -> Tensor:
         ctx.save_for_backward(*tensors)
         half = len(tensors) // 2
-        pairs = zip(tensors[:half], tensors[half:], strict=True)
-        return torch.stack([(p.float() - q.float()).square().sum() for p, q in pairs]).sum()
+        differences = (
+            torch.sub(p.float(), q.float()).flatten() for p, q in zip(tensors[:half], tensors[half:], strict=True)
+        )
+        return torch.stack([torch.dot(difference, difference) for difference in differences]).sum()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
         half = len(tensors) // 2
         pairs = zip(tensors[:half], tensors[half:], strict=True)
-        return *((2 * gradients[0] * (p.float() - q.float())).to(p.dtype) for p, q in pairs), *[None] * half
+        # in place: these are passes over all weights of the encoder, at every update
+        factor = 2 * gradients[0]
+        return *(torch.sub(p.float(), q.float()).mul_(factor).to(p.dtype) for p, q in pairs), *[None] * half
 
 
 def squared_distance(parameters: Iterable[Tensor], references: Iterable[Tensor]) -> Tensor:
