@@ -6,6 +6,7 @@ A run whose result is there already is not repeated, so an interrupted measureme
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -55,7 +56,7 @@ def measure(
     Args:
         recipes: name -> what to train.
         seeds: of each.
-        output: a folder; ``NAME.SEED.json`` of each run, its log beside it.
+        output: a folder; ``NAME.SEED.json`` of each run, its log beside it, with ``_`` for what neither a file nor hydra likes.
         score: checkpoint, recipe, seed -> the numbers of a row.
         overrides: hydra's, of all runs.
         start: the checkpoint that runs which do not train are scored on.
@@ -64,7 +65,7 @@ def measure(
     runs = [(name, seed) for seed in seeds for name in recipes]
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in recipes}
     for name, seed in tqdm(runs, desc="runs"):
-        result = output / f"{name}.{seed}.json"
+        result = output / f"{_stem(name, seed)}.json"
         if not result.exists():
             run = _run(name, recipes[name], seed, output, [*overrides, *recipes[name].overrides], score, start)
             temporary = result.with_suffix(".partial")
@@ -86,7 +87,7 @@ def _run(
     checkpoint, trained = (start, 0.0) if not recipe.trains else _train(name, recipe, seed, output, overrides)
     assert checkpoint is not None
     scores = score(checkpoint, recipe, seed)
-    for file in (output / f"{name}.{seed}").glob("*.pt"):
+    for file in (output / _stem(name, seed)).glob("*.pt"):
         file.unlink()  # many runs of many megabytes
     return {
         "name": name,
@@ -101,7 +102,7 @@ def _run(
 
 def _train(name: str, recipe: Recipe, seed: int, output: Path, overrides: Sequence[str]) -> tuple[Path, float]:
     """The checkpoint of one run, and how many seconds it took."""
-    folder = output / f"{name}.{seed}"
+    folder = output / _stem(name, seed)
     settings = [
         *(f"common.user_dir={PROJECT / 'fairseq_clear'}", f"common.seed={seed}"),
         *(f"checkpoint.save_dir={folder.resolve()}", f"hydra.run.dir={folder.resolve() / 'hydra'}"),
@@ -110,10 +111,14 @@ def _train(name: str, recipe: Recipe, seed: int, output: Path, overrides: Sequen
     command = [*HYDRA, "--config-dir", str(recipe.config.parent), "--config-name", recipe.config.stem, *settings]
     began = time.monotonic()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])}
-    with open(output / f"{name}.{seed}.log", "w", encoding="utf-8") as log:
+    with open(folder.with_name(f"{folder.name}.log"), "w", encoding="utf-8") as log:
         subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True, cwd=PROJECT, env=environment)
     trained = time.monotonic() - began
     return next(folder / f for f in ("checkpoint_best.pt", "checkpoint_last.pt") if (folder / f).exists()), trained
+
+
+def _stem(name: str, seed: int) -> str:
+    return f"{re.sub(r'[^A-Za-z0-9.-]+', '_', name)}.{seed}"
 
 
 def sizes(checkpoint: Path) -> list[str]:

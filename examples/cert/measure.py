@@ -109,7 +109,7 @@ def finetune(arguments: argparse.Namespace, task: str, checkpoint: Path, folder:
             task,
         ),
         *("--seeds", str(seed), str(seed + 1000), "--restart", "0", "--output", output, "--device", "cpu"),
-        *("--epochs", str(arguments.epochs)),
+        *("--epochs", str(arguments.epochs), "--lr", str(arguments.lr)),
     )
     (result,) = output.rglob("result.json")
     metrics = json.loads(result.read_text())["metrics"]["valid"]
@@ -140,6 +140,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--updates", type=int, default=100, help="of CERT; the paper's: 100 epochs")
     parser.add_argument("--epochs", type=int, default=1, help="of fine-tuning; the paper's: CoLA 20, RTE 5")
+    parser.add_argument("--lr", type=float, default=3e-4, help="of fine-tuning, for its few epochs; the paper's: 3e-5")
     return parser.parse_args()
 
 

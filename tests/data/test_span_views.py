@@ -33,8 +33,9 @@ def test_spans_of_random_documents(shape, anchors, positives, strategy, short, s
         views = source(documents, spec, short_documents=short)
     except UserError as error:
         assert "documents are too short" in str(error)
-        needed = (2 * anchors - 1) * (1 if short == "clip" else 7)
-        assert documents.lengths.max() < max(needed, 3 * needed - 1 if anchors == 1 else 2 * needed)
+        span = 7 if short == "skip" else 2 if strategy == "overlapping" else 1
+        beside = {"adjacent": 2 * span - 1, "overlapping": 1}.get(strategy, 0) if anchors == 1 else 0
+        assert documents.lengths.max() < (2 * anchors - 1) * span + beside
         return
     assert views.text_lengths.shape == (len(views.items), anchors * (1 + positives))
     for index, number in enumerate(views.items):
