@@ -2,6 +2,8 @@
 
 import argparse
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import torch
 
 from fairseq_clear import compat
+from tests.conftest import ROOT
 
 
 def test_old_checkpoints_load_with_weights_only_on(tmp_path: Path) -> None:
@@ -59,6 +62,43 @@ def test_bf16_alone_means_no_tpu(bf16: bool, has_xla: bool, tpu: bool, monkeypat
     args = argparse.Namespace(bf16=bf16, tpu=True)
     compat.forget_tpu(args)
     assert args.tpu is tpu
+
+
+ENDS_WHILE_LOADING = """
+import sys, torch
+if {fixed}:
+    from fairseq_clear import compat
+    compat.apply()
+from fairseq.data.iterators import BufferedIterator
+
+class Endless:
+    def __len__(self):
+        return 10**9
+
+    def __iter__(self):
+        while True:
+            yield torch.randn(3000).sort()
+
+batches = BufferedIterator({ahead}, Endless())
+next(batches)
+print("done")
+"""
+
+
+def ends(fixed: bool, ahead: int) -> int:
+    script = ENDS_WHILE_LOADING.format(fixed=fixed, ahead=ahead)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.endswith("done\n")
+    return done.returncode
+
+
+@pytest.mark.parametrize("ahead", [2, 10**9], ids=["waiting for room", "inside torch"])
+def test_a_run_that_ends_while_batches_are_read_ahead_ends_well(ahead: int) -> None:
+    assert ends(fixed=True, ahead=ahead) == 0
+
+
+def test_it_aborts_without() -> None:
+    assert any(ends(fixed=False, ahead=10**9) for _ in range(10))
 
 
 def test_applying_twice_changes_nothing() -> None:
