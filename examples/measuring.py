@@ -4,6 +4,7 @@ A run whose result is there already is not repeated, so an interrupted measureme
 """
 
 import json
+import lzma
 import os
 import platform
 import re
@@ -21,8 +22,15 @@ from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from tqdm import tqdm
 
 import fairseq_clear  # noqa: F401  (lets torch read checkpoints of fairseq)
+from fairseq_clear.evaluation.topics import REMOVALS, read_topics
 
 PROJECT = Path(__file__).resolve().parent.parent
+# Overrides of a recipe: sizes for one CPU core, and to keep the weights as they begin.
+TINY = tuple(
+    f"++model.encoder_{name}={value}"
+    for name, value in {"layers": 2, "embed_dim": 128, "ffn_embed_dim": 512, "attention_heads": 2}.items()
+)
+UNTRAINED = ("optimization.max_update=1", "optimization.lr=[0.0]", "++optimizer.lr=[0.0]")
 HYDRA = (sys.executable, "-W", "ignore", "-c", "from fairseq_cli.hydra_train import cli_main; cli_main()")
 
 
@@ -117,6 +125,57 @@ def _train(name: str, recipe: Recipe, seed: int, output: Path, overrides: Sequen
     return next(folder / f for f in ("checkpoint_best.pt", "checkpoint_last.pt") if (folder / f).exists()), trained
 
 
+def clear(*command: object) -> None:
+    """A command of fairseq-clear; its output is shown if it fails."""
+    words: Sequence[str] = [sys.executable, "-W", "ignore", "-m", "fairseq_clear.cli", *map(str, command)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+
+
+def prepare_documents(corpora: Path, names: Sequence[str], folder: Path, tokenizer: Sequence[object] = ()) -> Path:
+    """A data folder of the documents of some corpora.
+
+    Args:
+        corpora: folder of ``20news.train.jsonl.xz``, ``movie_reviews.jsonl.xz`` and ``wikitext2.*.txt.xz``.
+        names: of DOCUMENTS.
+        folder: gets ``documents.txt`` and ``data-bin``; what is there already is kept.
+        tokenizer: flags of ``prepare``.
+    """
+    data = folder / "data-bin"
+    if data.exists():
+        return data
+    folder.mkdir(parents=True, exist_ok=True)
+    blocks = [block for name in names for block in DOCUMENTS[name](corpora)]
+    text = folder / "documents.txt"
+    text.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
+    clear("prepare", text, "--dest", data, *tokenizer)
+    return data
+
+
+def _posts(corpora: Path) -> list[str]:
+    """Of 20 Newsgroups' training split, without what scikit-learn also takes away."""
+    return [_block(text) for text in read_topics(corpora, tuple(REMOVALS)).texts["train"] if text.strip()]
+
+
+def _reviews(corpora: Path) -> list[str]:
+    with lzma.open(corpora / "movie_reviews.jsonl.xz", "rt", encoding="utf-8") as lines:
+        return [_block(json.loads(line)["text"]) for line in lines]
+
+
+def _articles(corpora: Path) -> list[str]:
+    """Of WikiText-2, what is there of it; a title starts each."""
+    text = "".join(lzma.decompress(p.read_bytes()).decode() for p in sorted(corpora.glob("wikitext2.*.txt.xz")))
+    return [_block(article) for article in re.split(r"(?m)^ (?== [^=])", text) if article.strip()]
+
+
+def _block(text: str) -> str:
+    return "\n".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+DOCUMENTS = {"20news": _posts, "movie_reviews": _reviews, "wikitext2": _articles}
+
+
 def _stem(name: str, seed: int) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.-]+', '_', name)}.{seed}"
 
@@ -140,6 +199,12 @@ def provenance() -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
+
+
+def seconds(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """How long the training of each recipe took, on average over its runs."""
+    means = {name: mean(run["train_seconds"] for run in runs) for name, runs in found.items()}
+    return "\nseconds a run: " + ", ".join(f"{name} {value:.0f}" for name, value in means.items())
 
 
 def table(rows: Mapping[str, Sequence[Mapping[str, float]]], digits: int = 2) -> str:

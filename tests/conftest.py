@@ -12,8 +12,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)
+
+# The same examples at every run, so that a commit passes or fails; HYPOTHESIS_PROFILE=search looks for new ones.
+settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
+settings.register_profile("search", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("CLEAR_DATA", ROOT.parent / "shared" / "data"))

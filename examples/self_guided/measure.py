@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measuring import PROJECT, Recipe, measure, sizes, table
+from measuring import PROJECT, Recipe, measure, seconds, sizes, table
 
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.evaluation.sts import evaluate_sts
@@ -67,8 +67,7 @@ def main() -> None:
     }
     rows |= {name: [run["scores"] for run in runs] for name, runs in found.items()}
     print(table(rows))
-    seconds = {name: sum(run["train_seconds"] for run in runs) / len(runs) for name, runs in found.items()}
-    print("\nseconds a run: " + ", ".join(f"{name} {value:.0f}" for name, value in seconds.items()))
+    print(seconds(found))
 
 
 def parse() -> argparse.Namespace:

@@ -1,0 +1,85 @@
+r"""DeCLUTR at small scale: MLM alone, contrastive alone, both, and one anchor, from scratch or from an imported encoder.
+
+    python examples/declutr/measure.py --corpora corpora --senteval SentEval/data --output scratch --seeds 1 2 3
+    python examples/declutr/measure.py --corpora corpora --senteval SentEval/data --output imported --seeds 1 2 3 \
+        --imported minilm --updates 50 --documents 8
+
+Trains on 20 Newsgroups, movie reviews and WikiText-2; prints the table of RESULTS.md, SentEval's accuracies by logistic
+regression and Spearman's correlation on STS-B's test set.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from measuring import DOCUMENTS, PROJECT, TINY, UNTRAINED, Recipe, measure, prepare_documents, seconds, sizes, table
+
+from fairseq_clear.evaluation.classifiers import PRESETS
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear.evaluation.senteval import evaluate_senteval
+
+CONFIG = PROJECT / "examples/declutr/config/small.yaml"
+VIEWS = "task.views='span:anchors={},positives=2,min=16,max=64'"
+RECIPES = {
+    "before": Recipe(CONFIG, (VIEWS.format(2), *UNTRAINED)),
+    "MLM alone": Recipe(CONFIG, ("+ablation=mlm_only", VIEWS.format(2))),
+    "contrastive alone": Recipe(CONFIG, ("+ablation=contrastive_only", VIEWS.format(2))),
+    "both": Recipe(CONFIG, (VIEWS.format(2),)),
+    "both, A = 1": Recipe(CONFIG, (VIEWS.format(1),)),
+}
+TASKS = ("MR", "CR", "TREC", "MRPC", "STS-B")
+
+
+def main() -> None:
+    """Prepare, train, score, print."""
+    arguments = parse()
+    tokenizer = ("--tokenizer", "hf", "--tokenizer-dir", arguments.imported) if arguments.imported else ()
+    data = prepare_documents(arguments.corpora, list(DOCUMENTS), arguments.output, tokenizer)
+    rate = arguments.lr or (5e-5 if arguments.imported else 1e-3)
+    overrides = [
+        *(f"task.data={data.resolve()}", "common.cpu=true", "common.fp16=false", "dataset.num_workers=0"),
+        *("task.tokens_per_sample=66", "++dataset.disable_validation=true", "model.encode_chunk_size=0"),
+        *(f"dataset.batch_size={arguments.documents}", f"optimization.lr=[{rate}]", f"++optimizer.lr=[{rate}]"),
+        *(f"optimization.max_update={arguments.updates}", f"lr_scheduler.total_num_update={arguments.updates}"),
+        f"lr_scheduler.warmup_updates={max(1, arguments.updates // 10)}",
+    ]
+    if arguments.imported:
+        start = arguments.imported / "model.pt"
+        overrides += [f"checkpoint.finetune_from_model={start.resolve()}", *sizes(start)]
+    else:
+        overrides += ["checkpoint.finetune_from_model=null", *TINY]
+
+    def score(checkpoint: Path, recipe: Recipe, seed: int) -> dict[str, float]:
+        encoder = SentenceEncoder.from_pretrained(checkpoint, data)
+        result = evaluate_senteval(encoder, arguments.senteval, TASKS, classifiers=PRESETS["logistic"].classifiers)
+        return {task: float(result.mean(task) or 0) for task in TASKS}
+
+    chosen = {name: RECIPES[name] for name in arguments.recipes}
+    found = measure(chosen, arguments.seeds, arguments.output / "runs", score, overrides)
+    print(table({name: [run["scores"] for run in runs] for name, runs in found.items()}))
+    print(seconds(found))
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--corpora", type=Path, required=True, help="20 Newsgroups, movie reviews and WikiText-2, packed"
+    )
+    parser.add_argument("--senteval", type=Path, required=True, help="folder of SentEval's data, STSBenchmark in it")
+    parser.add_argument("--output", type=Path, required=True, help="folder of the data and the runs")
+    parser.add_argument("--imported", type=Path, help="what fairseq-clear import wrote; without it 2 layers x 128")
+    parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES), help="default: all")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--updates", type=int, default=300, help="of each run")
+    parser.add_argument("--documents", type=int, default=16, help="of an update")
+    parser.add_argument(
+        "--lr", type=float, help="default: the paper's 5e-5 from an imported encoder, 1e-3 from scratch"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+r"""Slice, neighbor, neighbor-slice and MLM alone at small scale: long encoders from scratch, judged by topics and sentiment.
+
+    python examples/views/measure.py --corpora corpora --output measured --seeds 1 2 3
+
+Trains Longformers of 2 layers x 128, window 128, at 512 tokens on 20 Newsgroups and movie reviews; prints the table of
+RESULTS.md: accuracy on the posts' groups, without headers, footers and quotes, and of a review's sign in 5 folds.
+"""
+
+import argparse
+import json
+import lzma
+import sys
+from pathlib import Path
+
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from measuring import PROJECT, TINY, UNTRAINED, Recipe, measure, prepare_documents, seconds, table
+
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear.evaluation.topics import REMOVALS, evaluate_topics
+
+CONFIG = PROJECT / "examples/views/config/neighbor_slice.yaml"
+RECIPES = {
+    "untrained": Recipe(CONFIG, UNTRAINED),
+    "MLM alone": Recipe(CONFIG, ("+ablation=mlm_only",)),
+    "slice": Recipe(CONFIG, ("+ablation=slice",)),
+    "neighbor": Recipe(CONFIG, ("+ablation=neighbor",)),
+    "neighbor-slice": Recipe(CONFIG),
+}
+
+
+def main() -> None:
+    """Prepare, train, score, print."""
+    arguments = parse()
+    data = prepare_documents(arguments.corpora, ("20news", "movie_reviews"), arguments.output)
+    with lzma.open(arguments.corpora / "movie_reviews.jsonl.xz", "rt", encoding="utf-8") as lines:
+        reviews = [json.loads(line) for line in lines]
+    overrides = [
+        *(f"task.data={data.resolve()}", "common.cpu=true", "common.fp16=false", "dataset.num_workers=0"),
+        *("checkpoint.finetune_from_model=null", "++dataset.disable_validation=true", *TINY),
+        *("task.tokens_per_sample=512", "model.max_positions=512", "model.attention_window=128"),
+        *(f"optimization.lr=[{arguments.lr}]", f"++optimizer.lr=[{arguments.lr}]"),
+        *(f"optimization.max_update={arguments.updates}", f"lr_scheduler.total_num_update={arguments.updates}"),
+        f"lr_scheduler.warmup_updates={max(1, arguments.updates // 10)}",
+    ]
+
+    def score(checkpoint: Path, recipe: Recipe, seed: int) -> dict[str, float]:
+        encoder = SentenceEncoder.from_pretrained(checkpoint, data)
+        topics = evaluate_topics(encoder, arguments.corpora, remove=tuple(REMOVALS))
+        vectors = encoder.encode([review["text"] for review in reviews])
+        classifier = LogisticRegression(max_iter=1000)
+        signs = cross_val_score(classifier, vectors, [review["label"] for review in reviews], cv=5)
+        return {"topics": topics.accuracy, "macro-F1": topics.macro_f1, "sentiment": 100 * float(signs.mean())}
+
+    chosen = {name: RECIPES[name] for name in arguments.recipes}
+    found = measure(chosen, arguments.seeds, arguments.output / "runs", score, overrides)
+    print(table({name: [run["scores"] for run in runs] for name, runs in found.items()}))
+    print(seconds(found))
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpora", type=Path, required=True, help="20 Newsgroups and movie reviews, packed")
+    parser.add_argument("--output", type=Path, required=True, help="folder of the data and the runs")
+    parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES), help="default: all")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--updates", type=int, default=200, help="of each run")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
