@@ -18,6 +18,7 @@ LAYERS = {
     "data": 1,
     "modules": 1,
     "models": 2,
+    "optimizers": 2,
     "criterions": 3,
     "tasks": 4,
     "preparation": 5,
