@@ -1,5 +1,5 @@
 """fairseq optimizers of the plugin. fairseq never imports this folder by itself; the package does."""
 
-from fairseq_clear.optimizers.adamw import ClearAdamW
+from fairseq_clear.optimizers.adamw import ClearAdamW, ClearAdamWConfig
 
-__all__ = ["ClearAdamW"]
+__all__ = ["ClearAdamW", "ClearAdamWConfig"]
