@@ -8,8 +8,8 @@ the whole encoder of 6 layers x 384, Adam included. Both kinds of attention run 
 all lengths take turns, so that a busy machine slows all: seconds are medians, growth and speed-up medians of a round's ratios.
 Memory is the most that PyTorch's allocator held during one step beside what there was before it. With attention dropout PyTorch
 has no fused kernel for a CPU and full attention holds every weight: ``MiB drop`` (attention alone; full to 4,096 tokens only).
-glibc is told to keep what is freed (ALLOCATOR): by itself it gives blocks over 32 MiB back and the next step faults them in again
-page by page, a fifth of the time at 8,192 tokens and next to nothing at 4,096.
+glibc is told to keep what is freed (ALLOCATOR): by itself it gives blocks over 32 MiB back, and the next step faults them in
+again page by page, a fifth of the time at 8,192 tokens and next to nothing at 4,096.
 
 The ratio of operations counts products of matrices: with the W + 2 keys that a query has (``need``), and with the C + W + 1
 that its block reads (``read``).
