@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Trains one recipe: train.sh EXAMPLE/CONFIG DATA_BIN CHECKPOINT SEED [hydra overrides], from any folder.
+set -euo pipefail
+if [ $# -lt 4 ] || [[ $1 != */* ]]; then
+  echo "usage: $0 EXAMPLE/CONFIG DATA_BIN CHECKPOINT SEED [hydra overrides]; as declutr/small for examples/declutr/config/small.yaml;" \
+    "DATA_BIN or CHECKPOINT may be -, what the config says" >&2
+  exit 2
+fi
+example=${1%%/*} config=${1#*/} data=$2 start=$3 seed=$4
+shift 4
+project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+if [ ! -f "$project/examples/$example/config/$config.yaml" ]; then
+  echo "$0: $example/$config: there is no examples/$example/config/$config.yaml" >&2
+  exit 2
+fi
+name=${example}_$config
+for override in "$@"; do
+  case $override in +ablation=* | +setting=*) name=${name}_${override#*=} ;; esac # or it would go on from the other's checkpoint
+done
+if [ "$start" != - ]; then set -- checkpoint.finetune_from_model="$start" "$@"; fi
+if [ "$data" != - ]; then
+  if [ "$example" = cert ]; then # 100 epochs are the half period of the learning rate, so it must know how many updates they are
+    if [ ! -f "$data/clear.json" ]; then
+      echo "$0: $data/clear.json: no such file; make the folder with fairseq-clear prepare" >&2
+      exit 2
+    fi
+    texts=$(python -c 'import json, sys; print(json.load(open(sys.argv[1]))["splits"]["train"]["sentences"])' "$data/clear.json")
+    set -- optimization.max_update=$((100 * ((texts + 15) / 16))) "$@"
+  fi
+  set -- task.data="$data" "$@"
+fi
+exec fairseq-hydra-train --config-dir "$project/examples/$example/config" --config-name "$config" \
+  common.user_dir="$project/fairseq_clear" common.seed="$seed" checkpoint.save_dir="checkpoints/${name}_$seed" "$@"

@@ -1,0 +1,81 @@
+"""examples/train.sh: what it hands to fairseq-hydra-train, and the mistakes it names."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+SCRIPT = ROOT / "examples/train.sh"
+
+
+@pytest.fixture
+def bin_folder(tmp_path: Path) -> Path:
+    """A PATH on which fairseq-hydra-train prints its arguments."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    stub = folder / "fairseq-hydra-train"
+    stub.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n')
+    stub.chmod(0o755)
+    (folder / "python").symlink_to(sys.executable)
+    return folder
+
+
+def call(bin_folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"}
+    return subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, env=environment, cwd=bin_folder.parent)
+
+
+def test_settings_and_overrides(bin_folder):
+    done = call(bin_folder, "declutr/small", "data", "start.pt", "7", "+ablation=mlm_only", "common.cpu=true")
+    assert done.returncode == 0, done.stderr
+    flags, settings = done.stdout.splitlines()[:4], done.stdout.splitlines()[4:]
+    assert flags == ["--config-dir", str(ROOT / "examples/declutr/config"), "--config-name", "small"]
+    assert settings == [
+        *(f"common.user_dir={ROOT}/fairseq_clear", "common.seed=7"),
+        *("checkpoint.save_dir=checkpoints/declutr_small_mlm_only_7", "task.data=data"),
+        *("checkpoint.finetune_from_model=start.pt", "+ablation=mlm_only", "common.cpu=true"),
+    ]
+
+
+def test_what_the_config_says(bin_folder):
+    done = call(bin_folder, "clear/tiny", "-", "-", "1")
+    assert done.returncode == 0 and "task.data" not in done.stdout and "finetune" not in done.stdout
+
+
+@pytest.mark.parametrize(("texts", "updates"), [(8550, 53_500), (16, 100), (17, 200)])
+def test_cert_counts_the_texts(bin_folder, texts, updates):
+    data = bin_folder.parent / "data"
+    data.mkdir()
+    (data / "clear.json").write_text(json.dumps({"splits": {"train": {"sentences": texts}}}))
+    assert (
+        f"optimization.max_update={updates}" in call(bin_folder, "cert/cert", "data", "s.pt", "1").stdout.splitlines()
+    )
+    assert "max_update=9" in call(bin_folder, "cert/cert", "data", "s.pt", "1", "optimization.max_update=9").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["clear/tiny", "data", "-"], "usage: "),
+        (["tiny", "data", "-", "1"], "usage: "),
+        (["clear/huge", "data", "-", "1"], "there is no examples/clear/config/huge.yaml"),
+        (["cert/cert", "nowhere", "-", "1"], "nowhere/clear.json: no such file"),
+    ],
+)
+def test_mistakes(bin_folder, arguments, said):
+    done = call(bin_folder, *arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    assert said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_every_readme_names_recipes_that_exist():
+    said = [match for path in ROOT.rglob("examples/**/*") if path.suffix in {".md", ".yaml"}
+            for match in re.findall(r"train\.sh (\w+)/(\w+)", path.read_text())]  # fmt: skip
+    assert len(said) > 10
+    assert all((ROOT / "examples" / example / "config" / f"{config}.yaml").is_file() for example, config in said)
