@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
 from fairseq_clear.criterions.contrastive import ContrastiveConfig, ContrastiveCriterion, data_parallel_group
 from fairseq_clear.distributed import all_gather_ragged
 from fairseq_clear.errors import UserError
+from fairseq_clear.objectives.exclusion import Exclusion
 
 __all__ = ["InBatchConfig", "InBatchCriterion"]
 
@@ -51,10 +51,6 @@ class InBatchCriterion(ContrastiveCriterion):
             return rows, 0
         return all_gather_ragged(rows, data_parallel_group())
 
-    def excluded(self, own: Tensor, identity: Tensor, key_identity: Tensor) -> Tensor:
-        """(Q, K) bool: a query's own row, given by index, and duplicates of its text."""
-        excluded = torch.zeros(identity.shape[0], key_identity.shape[0], dtype=torch.bool, device=identity.device)
-        excluded.scatter_(1, own.unsqueeze(1), True)
-        if not self.cfg.keep_duplicates:
-            excluded |= identity.unsqueeze(1) == key_identity.unsqueeze(0)
-        return excluded
+    def excluded(self, own: Tensor, identity: Tensor, key_identity: Tensor) -> Exclusion:
+        """A query's own row, given by index, and duplicates of its text."""
+        return Exclusion(own.unsqueeze(1), None if self.cfg.keep_duplicates else (identity, key_identity))

@@ -14,6 +14,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.modules.key_queue import KeyQueue
 from fairseq_clear.modules.momentum_encoder import MomentumEncoder
 from fairseq_clear.objectives import info_nce
+from fairseq_clear.objectives.exclusion import Exclusion
 
 __all__ = ["ClearMocoConfig", "ClearMocoCriterion"]
 
@@ -89,9 +90,8 @@ class ClearMocoCriterion(ContrastiveCriterion):
         identity = views["identity"].repeat(2) if self.cfg.symmetric else views["identity"]  # (Q,)
         if len(queries):
             keys = keys.view(len(queries), -1, keys.shape[-1]).mean(dim=1)  # (Q, D)
-        excluded = ~queue.is_written.unsqueeze(0).expand(len(queries), -1)  # (Q, K)
-        if not self.cfg.keep_duplicates:
-            excluded = excluded | (identity.unsqueeze(1) == queue.identities.unsqueeze(0))
+        same_text = None if self.cfg.keep_duplicates else (identity, queue.identities)
+        excluded = Exclusion(identities=same_text, absent=~queue.is_written)
         loss, counted, statistics = info_nce(
             queries, keys, queue.keys, temperature=self.cfg.temperature, excluded=excluded
         )

@@ -1,27 +1,33 @@
-"""Alignment and uniformity (Wang and Isola 2020, arXiv:2005.10242), as sums that add up over batches and workers."""
+"""What objectives log beside their loss: sums, which add up over batches and workers."""
 
 import torch
 from torch import Tensor
 
-__all__ = ["alignment_sum", "uniformity_sums"]
+from fairseq_clear.objectives.negatives import Negatives
+
+__all__ = ["contrast_statistics"]
 
 
-def alignment_sum(positive_cosine: Tensor, counted: Tensor) -> Tensor:
-    """Sum of the squared distances of positive pairs: their section 4.1 with alpha = 2; on the sphere 2 - 2 cos.
-
-    Args:
-        positive_cosine: (Q,) cosine of each query with its positive.
-        counted: (Q,) bool, the queries to sum over. Divide by their number for the metric.
-    """
-    return ((2.0 - 2.0 * positive_cosine) * counted).sum()
-
-
-def uniformity_sums(cosine: Tensor, is_negative: Tensor) -> Tensor:
-    """Sum of exp(-2 ||q - k||^2) over query-negative pairs: the mean's logarithm is their section 4.1 with t = 2.
+@torch.no_grad()
+def contrast_statistics(positive: Tensor, negatives: Negatives) -> dict[str, Tensor]:
+    """Sums over queries that have a negative, and over their negatives.
 
     Args:
-        cosine: (Q, K).
-        is_negative: (Q, K) bool. Divide by the number of pairs and take the logarithm for the metric.
+        positive: (Q, P) cosine of each query with its positives; what concerns them is the mean over P.
+        negatives: of the same queries.
+
+    Returns:
+        ``correct`` (the positive is the nearest), ``positive_cosine``, ``alignment`` (squared distance of positive pairs, on
+        the sphere 2 - 2 cos: Wang and Isola 2020, arXiv:2005.10242, section 4.1, alpha = 2), all over queries;
+        ``negative_cosine``, ``negatives`` (how many) and ``uniformity`` (whose mean's logarithm is their metric) over pairs.
     """
-    potential = torch.exp(-4.0 + 4.0 * cosine)  # (Q, K)
-    return (potential * is_negative).sum()
+    counted = (negatives.number > 0).unsqueeze(1)  # (Q, 1)
+    several = positive.shape[1]
+    return {
+        "correct": ((positive > negatives.hardest.unsqueeze(1)) & counted).sum().float() / several,
+        "positive_cosine": (positive * counted).sum() / several,
+        "negative_cosine": negatives.cosine,
+        "negatives": negatives.number.sum(),
+        "alignment": ((2.0 - 2.0 * positive) * counted).sum() / several,
+        "uniformity": negatives.potential,
+    }

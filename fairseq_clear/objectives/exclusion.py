@@ -1,0 +1,87 @@
+"""Which keys are no candidates for which queries, as rules rather than as a matrix of all pairs."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+__all__ = ["Exclusion"]
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A pair is excluded if any rule that is given says so.
+
+    A (Q, K) matrix of 16,384 x 16,384 pairs is 256 MiB; the rules are vectors, and make the block that is at hand.
+
+    Attributes:
+        own: (Q, M) int64 columns: the query's own rows among the keys.
+        identities: (Q,) and (K,) int64: a query and a key of one identity are of one text.
+        absent: (K,) bool, keys that are nobody's candidates: never written.
+        matrix: (Q, K) bool, any pattern.
+    """
+
+    own: Tensor | None = None
+    identities: tuple[Tensor, Tensor] | None = None
+    absent: Tensor | None = None
+    matrix: Tensor | None = None
+
+    @classmethod
+    def of(cls, excluded: "Exclusion | Tensor | None") -> "Exclusion":
+        """Rules, a matrix or nothing, as rules."""
+        if isinstance(excluded, Exclusion):
+            return excluded
+        return cls(matrix=excluded)
+
+    def with_own(self, columns: Tensor) -> "Exclusion":
+        """One more column of each query: (Q,)."""
+        columns = columns.unsqueeze(1)
+        return replace(self, own=columns if self.own is None else torch.cat([self.own, columns], dim=1))
+
+    def tile(self, queries: int, keys: int, total: int) -> "Exclusion":
+        """For all queries repeated so many times, and all ``total`` keys, end to end: an entry of one is of all its copies."""
+        own, identities, absent, matrix = self.own, self.identities, self.absent, self.matrix
+        if own is not None:
+            own = torch.cat([own + copy * total for copy in range(keys)], dim=1).repeat(queries, 1)
+        if identities is not None:
+            identities = (identities[0].repeat(queries), identities[1].repeat(keys))
+        return Exclusion(
+            own,
+            identities,
+            absent if absent is None else absent.repeat(keys),
+            matrix if matrix is None else matrix.repeat(queries, keys),
+        )
+
+    def spread(self, copies: int) -> "Exclusion":
+        """For keys of which each stands ``copies`` times in a row."""
+        own, identities, absent, matrix = self.own, self.identities, self.absent, self.matrix
+        if own is not None:
+            steps = torch.arange(copies, device=own.device)
+            own = (own.unsqueeze(2) * copies + steps).flatten(1)
+        if identities is not None:
+            identities = (identities[0], identities[1].repeat_interleave(copies))
+        return Exclusion(
+            own,
+            identities,
+            absent if absent is None else absent.repeat_interleave(copies),
+            matrix if matrix is None else matrix.repeat_interleave(copies, dim=1),
+        )
+
+    def block(self, rows: slice, columns: slice, device: torch.device) -> Tensor:
+        """(R, C) bool, True where excluded; rows and columns with both ends given."""
+        shape = (rows.stop - rows.start, columns.stop - columns.start)
+        if self.identities is not None:
+            mine, theirs = self.identities
+            excluded = mine[rows].unsqueeze(1) == theirs[columns].unsqueeze(0)
+        else:
+            excluded = torch.zeros(shape, dtype=torch.bool, device=device)
+        if self.matrix is not None:
+            excluded |= self.matrix[rows, columns]
+        if self.absent is not None:
+            excluded |= self.absent[columns]
+        if self.own is not None and shape[1]:
+            for column in (self.own[rows] - columns.start).split(1, dim=1):  # one a row at a time, so that none collide
+                is_inside = (column >= 0) & (column < shape[1])
+                column = column.clamp(0, shape[1] - 1)
+                excluded.scatter_(1, column, excluded.gather(1, column) | is_inside)
+        return excluded

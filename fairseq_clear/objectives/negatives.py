@@ -1,0 +1,119 @@
+"""What every objective here needs of a query's negatives, without a matrix of all queries by all keys."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_clear.objectives.exclusion import Exclusion
+
+__all__ = ["Negatives", "contrast_with_negatives"]
+
+BLOCK_ROWS, BLOCK = 512, 2**20  # queries, and pairs, of a block: what a core's cache nearly holds in float32
+
+
+class Negatives(NamedTuple):
+    """Of each query over the keys that are not excluded; only ``log_sum`` has a gradient.
+
+    Attributes:
+        log_sum: (Q,) log sum_k exp(q k / tau); -inf without any.
+        hardest: (Q,) the greatest cosine; -inf without any.
+        number: (Q,) how many.
+        cosine: sum of the cosines of all pairs.
+        potential: sum of exp(-2 ||q - k||^2) of all pairs (Wang and Isola 2020, arXiv:2005.10242, section 4.1, t = 2).
+    """
+
+    log_sum: Tensor
+    hardest: Tensor
+    number: Tensor
+    cosine: Tensor
+    potential: Tensor
+
+
+def contrast_with_negatives(queries: Tensor, keys: Tensor, temperature: float, excluded: Exclusion) -> Negatives:
+    """Block by block: memory is that of queries, keys and one block, whatever the number of pairs.
+
+    The gradient of the queries is made in the forward pass: keys without gradient may be overwritten before the backward
+    pass, as a queue is. That of the keys is made from the cosines, computed anew if they were more than a block.
+
+    Args:
+        queries: (Q, D) float32 of unit length.
+        keys: (K, D) float32 of unit length, with or without gradient.
+        temperature: tau > 0.
+        excluded: of the pairs.
+    """
+    return Negatives(*_Negatives.apply(queries, keys, temperature, excluded))
+
+
+class _Negatives(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, keys: Tensor, temperature: float, excluded: Exclusion) -> tuple[Tensor, ...]:
+        needs_queries, needs_keys = ctx.needs_input_grad[:2]
+        number, hardest = queries.new_zeros(len(queries)), queries.new_full((len(queries),), -math.inf)
+        total = queries.new_zeros(len(queries))  # of exp((q k - hardest) / tau), hardest so far
+        mean = torch.zeros_like(queries) if needs_queries else None  # (Q, D) of the keys, so weighted
+        cosine_sum, potential = queries.new_zeros(()), queries.new_zeros(())
+        weights = None
+        for rows, columns in _blocks(len(queries), len(keys)):
+            cosine, is_excluded = _cosine(queries, keys, excluded, rows, columns)
+            number[rows] += (~is_excluded).sum(dim=1)
+            cosine_sum += cosine.masked_fill(is_excluded, 0.0).sum()
+            cosine.masked_fill_(is_excluded, -math.inf)
+            potential += torch.exp(4.0 * cosine - 4.0).sum()
+            before = hardest[rows].clone()
+            greatest = torch.maximum(before, cosine.amax(dim=1))
+            finite = greatest.clamp(min=-1e4)  # -inf - -inf would be no number
+            weights = cosine.sub_(finite.unsqueeze(1)).div_(temperature).exp_()
+            shrink = torch.exp((before - finite) / temperature)
+            hardest[rows] = greatest
+            total[rows] = total[rows] * shrink + weights.sum(dim=1)
+            if mean is not None:
+                mean[rows] = mean[rows] * shrink.unsqueeze(1) + weights @ keys[columns]
+        ctx.temperature, ctx.excluded = temperature, excluded
+        is_one_block = len(queries) * len(keys) <= BLOCK and len(queries) <= BLOCK_ROWS
+        divisor = total.clamp(min=torch.finfo(total.dtype).tiny)
+        log_sum = hardest / temperature + torch.log(total)
+        log_sum = log_sum.masked_fill(number == 0, -math.inf)
+        ctx.save_for_backward(
+            mean / (divisor.unsqueeze(1) * temperature) if mean is not None else None,
+            *((queries, keys, log_sum) if needs_keys else (None, None, None)),
+            *((weights, divisor) if needs_keys and is_one_block else (None, None)),
+        )
+        ctx.mark_non_differentiable(hardest, number, cosine_sum, potential)
+        return log_sum, hardest, number, cosine_sum, potential
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        mean, queries, keys, log_sum, weights, divisor = ctx.saved_tensors
+        gradient = gradients[0].unsqueeze(1)  # (Q, 1)
+        of_queries = None if mean is None else gradient * mean
+        if queries is None:
+            return of_queries, None, None, None
+        scaled = queries * (gradient / ctx.temperature)  # (Q, D)
+        if weights is not None:
+            return of_queries, weights.T @ (scaled / divisor.unsqueeze(1)), None, None
+        of_keys = torch.zeros_like(keys)
+        finite = log_sum.clamp(min=torch.finfo(log_sum.dtype).min).unsqueeze(1)
+        for rows, columns in _blocks(len(queries), len(keys)):
+            cosine, is_excluded = _cosine(queries, keys, ctx.excluded, rows, columns)
+            share = cosine.div_(ctx.temperature).sub_(finite[rows]).exp_().masked_fill_(is_excluded, 0.0)
+            of_keys[columns].addmm_(share.T, scaled[rows])
+        return of_queries, of_keys, None, None
+
+
+def _cosine(queries: Tensor, keys: Tensor, excluded: Exclusion, rows: slice, columns: slice) -> tuple[Tensor, Tensor]:
+    with torch.autocast(queries.device.type, enabled=False):  # --amp would multiply in half precision
+        cosine = queries[rows] @ keys[columns].T  # (R, C)
+    return cosine, excluded.block(rows, columns, queries.device)
+
+
+def _blocks(queries: int, keys: int) -> Iterator[tuple[slice, slice]]:
+    if not queries or not keys:
+        return
+    height = min(queries, BLOCK_ROWS)
+    width = min(keys, max(1, BLOCK // height))
+    for top in range(0, queries, height):
+        for left in range(0, keys, width):
+            yield slice(top, min(top + height, queries)), slice(left, min(left + width, keys))

@@ -1,0 +1,120 @@
+"""The blocks against all pairs at once in float64, and the rules of exclusion against the matrix that they stand for."""
+
+import math
+from itertools import accumulate
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from fairseq_clear.objectives import negatives as module
+from fairseq_clear.objectives import nt_xent
+from fairseq_clear.objectives.exclusion import Exclusion
+from fairseq_clear.objectives.negatives import contrast_with_negatives
+
+SIZES = st.tuples(st.integers(0, 9), st.integers(0, 11))
+
+
+def unit(rows: int, generator: torch.Generator, width: int = 5) -> Tensor:
+    return F.normalize(torch.randn(rows, width, generator=generator), dim=-1)
+
+
+def dense(q: Tensor, k: Tensor, tau: float, excluded: Tensor) -> tuple[Tensor, ...]:
+    cosine = q @ k.T
+    pairs = cosine[~excluded]
+    log_sum = torch.logsumexp((cosine / tau).masked_fill(excluded, -math.inf), dim=1)
+    hardest = [max(row[~out].tolist(), default=-math.inf) for row, out in zip(cosine, excluded, strict=True)]
+    distances = 2 - 2 * pairs
+    return log_sum, torch.tensor(hardest), (~excluded).sum(1).float(), pairs.sum(), torch.exp(-2 * distances).sum()
+
+
+@given(SIZES, st.integers(1, 30), st.integers(1, 5), st.sampled_from([0.01, 0.1, 1.0]), st.integers(0, 10**6))
+@settings(max_examples=200)
+def test_blocks_are_all_pairs_at_once(sizes, block, rows, tau, seed):
+    generator = torch.Generator().manual_seed(seed)
+    q, k = unit(sizes[0], generator).requires_grad_(), unit(sizes[1], generator).requires_grad_()
+    excluded = torch.rand(sizes, generator=generator) < 0.4
+    upstream = torch.rand(sizes[0], generator=generator)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BLOCK", block)
+        patch.setattr(module, "BLOCK_ROWS", rows)
+        found = contrast_with_negatives(q, k, tau, Exclusion(matrix=excluded))
+        ours = torch.autograd.grad((torch.where(found.number > 0, found.log_sum, 0.0) * upstream).sum(), (q, k))
+    q64, k64 = q.detach().double().requires_grad_(), k.detach().double().requires_grad_()
+    expected = dense(q64, k64, tau, excluded)
+    has_any = expected[2] > 0
+    total = (expected[0][has_any] * upstream.double()[has_any]).sum()
+    theirs = torch.autograd.grad(total, (q64, k64), allow_unused=True, materialize_grads=True)
+    for mine, other in zip((*found, *ours), (*expected, *theirs), strict=True):
+        torch.testing.assert_close(mine.double(), other.double(), rtol=2e-4, atol=2e-5)
+
+
+def test_keys_may_change_before_the_backward_pass_and_then_have_no_gradient():
+    generator = torch.Generator().manual_seed(1)
+    q, k = unit(4, generator).requires_grad_(), unit(9, generator)
+    (kept,) = torch.autograd.grad(contrast_with_negatives(q, k, 0.1, Exclusion()).log_sum.sum(), q)
+    log_sum = contrast_with_negatives(q, k, 0.1, Exclusion()).log_sum.sum()
+    k.zero_()
+    (after,) = torch.autograd.grad(log_sum, q)
+    assert torch.equal(kept, after) and kept.abs().max() > 0.1
+
+
+def test_evaluation_leaves_no_graph():
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        found = contrast_with_negatives(unit(3, generator), unit(4, generator), 0.1, Exclusion())
+    assert not found.log_sum.requires_grad
+
+
+def peak(pairs_of_rows: int) -> float:
+    """MiB that NT-Xent's forward and backward hold at most."""
+    z = torch.randn(pairs_of_rows, 8, requires_grad=True)
+    own = torch.arange(pairs_of_rows)
+    rules = Exclusion(own.unsqueeze(1), (own, own))
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        nt_xent(z, z, own.roll(pairs_of_rows // 2), temperature=0.1, excluded=rules)[0].backward()
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))) / 2**20
+
+
+def test_memory_is_that_of_a_block():
+    small, large = peak(2048), peak(4096)  # 16 and 64 MiB would be one matrix of all pairs
+    assert large < 1.3 * small < 40
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    sizes=st.tuples(st.integers(1, 7), st.integers(1, 8)),
+    rules=st.sets(st.sampled_from(["own", "identities", "absent", "matrix"])),
+    change=st.sampled_from(["none", "tile", "spread"]),
+    cut=st.tuples(st.integers(0, 6), st.integers(0, 6)),
+)
+@settings(max_examples=200)
+def test_rules_are_the_matrix_they_stand_for(seed, sizes, rules, change, cut):
+    generator = torch.Generator().manual_seed(seed)
+    queries, keys = sizes
+    own = torch.randint(keys, (queries, 2), generator=generator)
+    mine, theirs = torch.randint(4, (queries,), generator=generator), torch.randint(4, (keys,), generator=generator)
+    absent = torch.rand(keys, generator=generator) < 0.3
+    matrix = torch.rand(queries, keys, generator=generator) < 0.3
+    every = {"own": own, "identities": (mine, theirs), "absent": absent, "matrix": matrix}
+    exclusion = Exclusion(**{name: value for name, value in every.items() if name in rules})
+    expected = torch.zeros(queries, keys, dtype=torch.bool)
+    for i in range(queries):
+        for j in range(keys):
+            expected[i, j] = (
+                ("own" in rules and j in own[i])
+                or ("identities" in rules and mine[i] == theirs[j])
+                or ("absent" in rules and absent[j])
+                or ("matrix" in rules and matrix[i, j])
+            )
+    if change == "tile":
+        exclusion, expected = exclusion.tile(2, 3, keys), expected.repeat(2, 3)
+    elif change == "spread":
+        exclusion, expected = exclusion.spread(3), expected.repeat_interleave(3, dim=1)
+    rows, columns = (slice(min(part, size), size) for part, size in zip(cut, expected.shape, strict=True))
+    assert torch.equal(exclusion.block(rows, columns, torch.device("cpu")), expected[rows, columns])
