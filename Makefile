@@ -5,7 +5,7 @@ SEEDS ?= 1
 WORKERS ?= -n 2 --dist loadfile
 BIN := .venv/bin
 # scripts/bench; evaluation.py needs data and an encoder, and stands by itself.
-BENCHES ?= augmentations documents self_guided moco back_translation longformer
+BENCHES ?= augmentations documents nt_xent self_guided moco back_translation longformer
 # The layers that must stay typed: they are usable without the host.
 TYPED := fairseq_clear/errors.py fairseq_clear/spec.py fairseq_clear/distributed.py fairseq_clear/augmentations \
          fairseq_clear/objectives fairseq_clear/data fairseq_clear/modules

@@ -1,0 +1,126 @@
+"""NT-Xent beside a dense reference and pytorch-metric-learning: seconds and peak memory, forward and backward.
+
+    python scripts/bench/nt_xent.py [--sizes 64x16384 16384x16384] [--repeats 5] [--json FILE]
+
+Q x K is Q views of this worker among the K of all workers; Q = K is one worker with all of them. The reference is what is
+commonly written: one matrix of cosines, masked, into cross_entropy. pytorch-metric-learning (``pip install
+pytorch-metric-learning``) knows no worker's share and lists all pairs by index, so it stands in a row of its own, at a size
+that fits it. Each takes its turn in every round; the ratio is the median of the rounds' ratios.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from itertools import accumulate
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.nn.functional as F
+from steps import in_turn, ratio
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from fairseq_clear.objectives import nt_xent
+from fairseq_clear.objectives.exclusion import Exclusion
+
+WIDTH, TEMPERATURE = 128, 0.1
+Step = Callable[[int], None]
+
+
+def inputs(rows: int, columns: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys, of which the first are the queries; where each query's positive is."""
+    torch.manual_seed(1)
+    return torch.randn(columns, WIDTH, requires_grad=True), torch.arange(rows), torch.arange(rows).roll(rows // 2)
+
+
+def ours(rows: int, columns: int) -> Step:
+    """As the criterion calls it, duplicates of a text excluded."""
+    keys, own, positive = inputs(rows, columns)
+    texts = torch.arange(columns)
+    rules = Exclusion(own.unsqueeze(1), (texts[:rows], texts))
+
+    def step(_: int) -> None:
+        keys.grad = None
+        nt_xent(keys[:rows], keys, positive, temperature=TEMPERATURE, excluded=rules)[0].backward()
+
+    return step
+
+
+def dense(rows: int, columns: int) -> Step:
+    """One matrix."""
+    keys, own, positive = inputs(rows, columns)
+
+    def step(_: int) -> None:
+        keys.grad = None
+        z = F.normalize(keys, dim=1)
+        logits = z[:rows] @ z.T / TEMPERATURE
+        logits = logits.masked_fill(own.unsqueeze(1) == torch.arange(columns), float("-inf"))
+        F.cross_entropy(logits, positive, reduction="sum").backward()
+
+    return step
+
+
+def metric_learning(rows: int, columns: int) -> Step:
+    """pytorch-metric-learning's NTXentLoss, whose labels say which two views are of one text."""
+    from pytorch_metric_learning.losses import NTXentLoss
+
+    keys, _, _ = inputs(rows, columns)
+    loss, labels = NTXentLoss(TEMPERATURE), torch.arange(rows) % (rows // 2)
+
+    def step(_: int) -> None:
+        keys.grad = None
+        loss(keys, labels).backward()
+
+    return step
+
+
+def peak(step: Step) -> float:
+    """MiB that one step holds at most."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step(0)
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))) / 2**20
+
+
+def main() -> None:
+    """Print a table; --json keeps it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", default=["64x16384", "16384x16384"], help="Q x K")
+    parser.add_argument("--metric-learning-size", type=int, default=512, help="views, for pytorch-metric-learning")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    arguments = parser.parse_args()
+    pairs = [(*map(int, size.split("x")), "dense", dense) for size in arguments.sizes]
+    if find_spec("pytorch_metric_learning"):
+        views = arguments.metric_learning_size
+        pairs.append((views, views, "pytorch-metric-learning", metric_learning))
+    else:
+        print("pytorch-metric-learning is not installed: left out")
+    rows = []
+    for queries, keys, name, other in pairs:
+        mine, theirs = ours(queries, keys), other(queries, keys)
+        seconds = in_turn([mine, theirs], arguments.repeats)
+        row = {"queries": queries, "keys": keys, "beside": name}
+        row |= {"seconds": median(seconds[0]), "their_seconds": median(seconds[1])}
+        row |= {"ratio": ratio(seconds[1], seconds[0]), "mib": peak(mine), "their_mib": peak(theirs)}
+        rows.append(row)
+        print(
+            f"{queries:>6} x {keys:<6} {row['seconds']:8.4f} s {row['mib']:7.0f} MiB   {name} {row['their_seconds']:8.4f} s "
+            f"{row['their_mib']:7.0f} MiB   {row['ratio']:6.2f} times as fast",
+            flush=True,
+        )
+    report = {
+        "rows": rows,
+        "repeats": arguments.repeats,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+    print(json.dumps(report))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report) + "\n")
+
+
+if __name__ == "__main__":
+    main()
