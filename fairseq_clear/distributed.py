@@ -1,12 +1,13 @@
 """Gathering rows from all workers, with gradient, when each worker holds a different number of them."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["all_gather_ragged", "all_reduce_sum", "world_size"]
+__all__ = ["Layout", "agree_on_counts", "all_gather_ragged", "all_gather_rows", "all_reduce_sum", "world_size"]
 
 
 def world_size(group: Any = None) -> int:
@@ -22,7 +23,31 @@ def all_reduce_sum(values: Tensor, group: Any = None) -> Tensor:
     return total
 
 
-def all_gather_ragged(rows: Tensor, group: Any = None) -> tuple[Tensor, int]:
+@dataclass(frozen=True)
+class Layout:
+    """How many rows each worker of ``group`` has, and which worker this is."""
+
+    counts: tuple[int, ...]
+    rank: int = 0
+    group: Any = None
+
+    @property
+    def offset(self) -> int:
+        """Where this worker's rows begin among those of all."""
+        return sum(self.counts[: self.rank])
+
+
+def agree_on_counts(count: int, device: torch.device, group: Any = None) -> Layout:
+    """What every worker has; every worker must call. On a GPU the host waits for the answer: once for all that is gathered."""
+    if world_size(group) == 1:
+        return Layout((count,))
+    mine = torch.tensor([count], device=device)
+    sizes = [torch.zeros_like(mine) for _ in range(world_size(group))]
+    dist.all_gather(sizes, mine, group=group)
+    return Layout(tuple(torch.cat(sizes).tolist()), dist.get_rank(group), group)
+
+
+def all_gather_rows(rows: Tensor, layout: Layout) -> Tensor:
     """Concatenate the rows of all workers in the order of their ranks.
 
     The backward pass sums, over workers, the gradients that each of them computed for the rows of this one: with a
@@ -30,22 +55,22 @@ def all_gather_ragged(rows: Tensor, group: Any = None) -> tuple[Tensor, int]:
     Workers may hold different numbers of rows, none included; every worker must call.
 
     Args:
-        rows: (n, ...) on this worker; trailing dimensions and dtype equal on all workers.
-        group: the process group; None for the default one.
+        rows: (n, ...) on this worker, as the layout says; trailing dimensions and dtype equal on all workers.
+        layout: of all workers.
 
     Returns:
-        The (n_0 + n_1 + ..., ...) rows of all workers, and the index at which this worker's rows begin.
-        Alone, ``rows`` itself and 0.
+        The (n_0 + n_1 + ..., ...) rows of all workers. Alone, ``rows`` itself.
     """
-    if world_size(group) == 1:
-        return rows, 0
-    mine = torch.tensor([rows.shape[0]], device=rows.device)
-    sizes = [torch.zeros_like(mine) for _ in range(world_size(group))]
-    dist.all_gather(sizes, mine, group=group)
-    counts = [int(size) for size in sizes]
-    rank = dist.get_rank(group)
-    gathered: Tensor = _GatherRows.apply(rows, counts, rank, group)
-    return gathered, sum(counts[:rank])
+    if len(layout.counts) == 1:
+        return rows
+    gathered: Tensor = _GatherRows.apply(rows, layout.counts, layout.rank, layout.group)
+    return gathered
+
+
+def all_gather_ragged(rows: Tensor, group: Any = None) -> tuple[Tensor, int]:
+    """``all_gather_rows`` for rows by themselves, and the index at which this worker's begin."""
+    layout = agree_on_counts(rows.shape[0], rows.device, group)
+    return all_gather_rows(rows, layout), layout.offset
 
 
 def _pad_rows(rows: Tensor, length: int) -> Tensor:
@@ -58,7 +83,7 @@ class _GatherRows(torch.autograd.Function):
     """Forward: all-gather of rows padded to the longest. Backward: sum over workers, of which each keeps its own rows."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, counts: list[int], rank: int, group: Any) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, counts: tuple[int, ...], rank: int, group: Any) -> Tensor:
         ctx.counts, ctx.rank, ctx.group = counts, rank, group
         longest = max(counts)
         parts = [rows.new_empty((longest, *rows.shape[1:])) for _ in counts]
@@ -75,7 +100,7 @@ class _GatherRows(torch.autograd.Function):
             begin = sum(counts[:rank])
             return total[begin : begin + counts[rank]], None, None, None
         longest = max(counts)
-        parts = torch.cat([_pad_rows(part, longest) for part in gradient.split(counts)])
+        parts = torch.cat([_pad_rows(part, longest) for part in gradient.split(list(counts))])
         own = parts.new_empty((longest, *gradient.shape[1:]))
         dist.reduce_scatter_tensor(own, parts, group=ctx.group)
         return own[: counts[rank]], None, None, None

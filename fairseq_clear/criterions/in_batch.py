@@ -7,7 +7,7 @@ from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
 from fairseq_clear.criterions.contrastive import ContrastiveConfig, ContrastiveCriterion, data_parallel_group
-from fairseq_clear.distributed import all_gather_ragged
+from fairseq_clear.distributed import Layout, agree_on_counts
 from fairseq_clear.errors import UserError
 from fairseq_clear.objectives.exclusion import Exclusion
 
@@ -45,11 +45,11 @@ class InBatchCriterion(ContrastiveCriterion):
         if not cfg.temperature > 0:
             raise UserError(f"--temperature {cfg.temperature}: it divides the cosine and must be above 0")
 
-    def gather(self, rows: Tensor) -> tuple[Tensor, int]:
-        """The candidates among which these rows are, with gradient, and where they begin there."""
+    def layout(self, rows: Tensor) -> Layout:
+        """How many such rows there are on each of the workers that contrast with each other."""
         if str(self.cfg.negatives) == "batch":
-            return rows, 0
-        return all_gather_ragged(rows, data_parallel_group())
+            return Layout((rows.shape[0],))
+        return agree_on_counts(rows.shape[0], rows.device, data_parallel_group())
 
     def excluded(self, own: Tensor, identity: Tensor, key_identity: Tensor) -> Exclusion:
         """A query's own row, given by index, and duplicates of its text."""

@@ -9,7 +9,7 @@ from fairseq.criterions import register_criterion
 from torch import Tensor
 
 from fairseq_clear.criterions.contrastive import ContrastiveConfig, ContrastiveCriterion, data_parallel_group
-from fairseq_clear.distributed import all_gather_ragged, world_size
+from fairseq_clear.distributed import agree_on_counts, all_gather_rows, world_size
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.key_queue import KeyQueue
 from fairseq_clear.modules.momentum_encoder import MomentumEncoder
@@ -97,7 +97,8 @@ class ClearMocoCriterion(ContrastiveCriterion):
         )
         statistics["queue_fill"], statistics["queue_readings"] = queue.fill.float(), torch.ones_like(counted)
         if self.training:
-            queue.enqueue(all_gather_ragged(keys.detach(), group)[0], all_gather_ragged(identity, group)[0])
+            layout = agree_on_counts(len(keys), keys.device, group)
+            queue.enqueue(all_gather_rows(keys.detach(), layout), all_gather_rows(identity, layout))
             self._check_now_and_then(queue, group)
         return loss, counted, statistics
 

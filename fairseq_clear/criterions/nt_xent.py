@@ -8,6 +8,7 @@ from fairseq.criterions import register_criterion
 from torch import Tensor
 
 from fairseq_clear.criterions.in_batch import InBatchConfig, InBatchCriterion
+from fairseq_clear.distributed import all_gather_rows
 from fairseq_clear.objectives import nt_xent
 
 __all__ = ["ClearNTXentConfig", "ClearNTXentCriterion"]
@@ -40,11 +41,12 @@ class ClearNTXentCriterion(InBatchCriterion):
         queries = torch.cat([anchors, positives])  # (2N, D)
         identity = views["identity"].repeat(2)  # (2N,)
 
-        keys, offset = self.gather(queries)  # (K, D)
-        key_identity, _ = self.gather(identity)
-        own = torch.arange(2 * texts, device=queries.device) + offset
+        layout = self.layout(queries)
+        keys, key_identity = all_gather_rows(queries, layout), all_gather_rows(identity, layout)  # (K, D), (K,)
+        own = torch.arange(2 * texts, device=queries.device) + layout.offset
         if self.has_hard_negatives:
-            keys = torch.cat([keys, self.gather(negatives)[0]])
-            key_identity = torch.cat([key_identity, self.gather(views["negative_identity"])[0]])
+            layout = self.layout(negatives)
+            keys = torch.cat([keys, all_gather_rows(negatives, layout)])
+            key_identity = torch.cat([key_identity, all_gather_rows(views["negative_identity"], layout)])
         excluded = self.excluded(own, identity, key_identity)
         return nt_xent(queries, keys, own.roll(texts), temperature=self.cfg.temperature, excluded=excluded)

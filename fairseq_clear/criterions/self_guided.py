@@ -9,6 +9,7 @@ from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
 from fairseq_clear.criterions.in_batch import InBatchConfig, InBatchCriterion
+from fairseq_clear.distributed import all_gather_rows
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.frozen_encoder import GUIDE_POOLINGS, FrozenEncoder
 from fairseq_clear.objectives import SELF_GUIDED
@@ -92,10 +93,13 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
         texts = sentences.shape[0]
         if texts:
             guides = guides.view(texts, -1, *guides.shape[1:]).mean(dim=1)  # (N, L, D)
-        all_sentences, offset = self.gather(sentences)  # (K, D)
-        all_guides, _ = self.gather(guides)  # (K, L, D)
-        key_identity, _ = self.gather(views["identity"])
-        own = torch.arange(texts, device=sentences.device) + offset
+        layout = self.layout(sentences)
+        all_sentences, all_guides = (
+            all_gather_rows(sentences, layout),
+            all_gather_rows(guides, layout),
+        )  # (K, D), (K, L, D)
+        key_identity = all_gather_rows(views["identity"], layout)
+        own = torch.arange(texts, device=sentences.device) + layout.offset
         excluded = self.excluded(own, views["identity"], key_identity)
         return self.objective(
             sentences, guides, all_sentences, all_guides, own, temperature=self.cfg.temperature, excluded=excluded

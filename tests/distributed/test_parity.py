@@ -1,7 +1,7 @@
 """One worker, two and three, with different and unequal data: the same update."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch.multiprocessing.spawn import ProcessRaisedException
 
-import fairseq_clear.criterions.in_batch as criterion_module
 import fairseq_clear.criterions.moco as moco_module
+import fairseq_clear.criterions.nt_xent as nt_xent_module
+import fairseq_clear.criterions.self_guided as self_guided_module
 from fairseq_clear.data.dataset import ClearDataset
-from fairseq_clear.distributed import all_gather_ragged
+from fairseq_clear.distributed import Layout, all_gather_ragged, all_gather_rows
 from tests.conftest import Ranks
 from tests.training import Case, distance, update, updates
 
@@ -91,15 +92,18 @@ FREQUENT = ("--update-freq", "4")
 
 @contextmanager
 def detached_gather() -> Iterator[None]:
-    with mock.patch.object(
-        criterion_module, "all_gather_ragged", lambda rows, group=None: all_gather_ragged(rows.detach(), group)
-    ):
+    with ExitStack() as patches:
+        for module in (nt_xent_module, self_guided_module):
+            detached = mock.patch.object(
+                module, "all_gather_rows", lambda rows, layout: all_gather_rows(rows.detach(), layout)
+            )
+            patches.enter_context(detached)
         yield
 
 
 @contextmanager
 def queues_of_their_own() -> Iterator[None]:
-    with mock.patch.object(moco_module, "all_gather_ragged", lambda rows, group=None: (rows, 0)):
+    with mock.patch.object(moco_module, "agree_on_counts", lambda count, device, group: Layout((count,))):
         yield
 
 
