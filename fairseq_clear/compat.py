@@ -29,6 +29,7 @@ def apply() -> None:
     restore_numpy_compat()
     keep_masters_in_checkpoints()
     let_ddp_train_on_cpu()
+    let_workers_resume()
     stop_loading_at_exit()
 
 
@@ -82,6 +83,22 @@ def let_ddp_train_on_cpu() -> None:
 
     wrap._clear_any_device = True  # type: ignore[attr-defined]
     host.DistributedDataParallel = wrap
+
+
+def let_workers_resume() -> None:
+    """Let the first worker hand to the others what it read from a checkpoint.
+
+    Removes: ``UnpicklingError: Weights only load failed`` in every worker but the first of a run that resumes on torch >=
+    2.6: fairseq reads what came from a worker of its own as if it were a file of a stranger's.
+    """
+    from fairseq.distributed import utils as host
+
+    def hand(obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
+        handed = [obj]
+        torch.distributed.broadcast_object_list(handed, src=src_rank, group=group, device=dist_device)
+        return handed[0]
+
+    host._broadcast_object_slow = hand
 
 
 def stop_loading_at_exit() -> None:
