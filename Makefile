@@ -10,7 +10,7 @@ BENCHES ?= augmentations documents nt_xent self_guided moco back_translation lon
 TYPED := fairseq_clear/errors.py fairseq_clear/spec.py fairseq_clear/distributed.py fairseq_clear/augmentations \
          fairseq_clear/objectives fairseq_clear/data fairseq_clear/modules
 
-.PHONY: help install check format test test-fast demo bench clean
+.PHONY: help install check format test test-fast demo bench clean test-slurm
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -27,12 +27,16 @@ test: install ## every test
 test-fast: install ## the tests that take under two seconds each
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m "not slow and not real"
 
+test-slurm: install ## scripts/slurm on a real Slurm, started here for the while; needs root and Debian (apt-get)
+	@if [ "$$(id -u)" -ne 0 ]; then echo "test-slurm: skipped: not root"; else OMP_NUM_THREADS=1 scripts/slurm/local_cluster.sh --install \
+	  $(BIN)/python -m pytest -rs tests/scripts/test_slurm_real.py; fi
+
 check: install ## style, types of the pure layers, import directions, shell scripts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy $(TYPED)
 	@$(BIN)/python -m pytest tests/test_layers.py
-	@if command -v shellcheck >/dev/null; then git ls-files '*.sh' .ci/run | xargs shellcheck; else echo "check: shellcheck is not installed, shell scripts left unread"; fi
+	@if command -v shellcheck >/dev/null; then git ls-files '*.sh' '*.sbatch' scripts/slurm/bin .ci/run | xargs shellcheck; else echo "check: shellcheck is not installed, shell scripts left unread"; fi
 
 format: install ## rewrite the code in the project's style
 	@$(BIN)/ruff format .

@@ -13,6 +13,7 @@ LAYERS = {
     "errors": 0,
     "spec": 0,
     "distributed": 0,
+    "lifeline": 0,
     "augmentations": 0,
     "objectives": 0,
     "data": 1,
@@ -21,9 +22,11 @@ LAYERS = {
     "optimizers": 2,
     "criterions": 3,
     "tasks": 4,
+    "preemption": 5,
     "preparation": 5,
     "evaluation": 5,
     "interop": 5,
+    "planning": 5,
     "cli": 6,
 }
 # What the package's own __init__ needs before any layer; compat may be called from a model's architecture.

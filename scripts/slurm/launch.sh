@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# One worker of a training run, started by srun once a task: says to fairseq who it is and where the workers meet.
+set -euo pipefail
+usage="usage: srun --kill-on-bad-exit=1 $0 [--dry-run] [--port PORT] fairseq-train ARGUMENTS | fairseq-hydra-train ARGUMENTS | examples/train.sh ARGUMENTS"
+fail() {
+  echo "$0: $1" >&2
+  exit 2
+}
+number() { # NAME: the value of a variable of Slurm's
+  [[ ${!1:-} =~ ^[0-9]+$ ]] || fail "$1=${!1:-}: expected a number; start by srun, which sets it"
+  echo "${!1}"
+}
+
+port=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --dry-run) export LAUNCH_DRY_RUN=1 ;;
+    --port)
+      if [[ ! ${2:-} =~ ^[1-9][0-9]{0,4}$ ]] || [ "$2" -gt 65535 ]; then fail "--port ${2:-}: expected a number from 1 to 65535"; fi
+      port=$2
+      shift
+      ;;
+    -*) fail "$1: no such flag; $usage" ;;
+    *) break ;;
+  esac
+  shift
+done
+[ $# -gt 0 ] || fail "$usage"
+trainer=$1
+shift
+case ${trainer##*/} in
+  fairseq-train) style=flags trainer=fairseq-train ;; # from the PATH below, whatever the folder
+  fairseq-hydra-train) style=hydra trainer=fairseq-hydra-train ;;
+  train.sh) style=hydra ;;
+  *) fail "$trainer: expected fairseq-train, fairseq-hydra-train or examples/train.sh; $usage" ;;
+esac
+for argument in "$@"; do
+  case $argument in
+    --distributed-* | --device-id* | distributed_training.distributed_* | distributed_training.device_id*)
+      fail "$argument: the launcher says this itself, from Slurm's variables; leave it out" ;;
+  esac
+done
+
+workers=$(number SLURM_NTASKS)
+rank=$(number SLURM_PROCID)
+local_rank=$(number SLURM_LOCALID)
+job=$(number SLURM_JOB_ID)
+[ "$rank" -lt "$workers" ] || fail "SLURM_PROCID=$rank of SLURM_NTASKS=$workers: expected a number below it"
+
+backend=nccl
+for argument in "$@"; do
+  case $argument in --cpu | common.cpu=true | common.cpu=True) backend=gloo ;; esac
+done
+# With --gpus-per-task a worker sees its own GPU alone, as number 0; otherwise all of its node.
+device=$local_rank
+if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
+  visible=${CUDA_VISIBLE_DEVICES//[^,]/}
+  device=$((local_rank % (${#visible} + 1)))
+fi
+
+if [ "$workers" -eq 1 ]; then # or fairseq takes every GPU that it sees
+  settings=(world-size=1 no-spawn=true)
+else
+  nodes=${SLURM_STEP_NODELIST:-${SLURM_JOB_NODELIST:-}}
+  [ -n "$nodes" ] || fail "SLURM_JOB_NODELIST is not set; start by srun, which sets it"
+  hosts=$(scontrol show hostnames "$nodes") || fail "scontrol show hostnames $nodes failed; is Slurm's bin folder on the PATH?"
+  # Below the ports that Linux hands out; another one for each job, step and restart, that may share a node.
+  step=${SLURM_STEP_ID:-0}
+  [[ $step =~ ^[0-9]{1,6}$ ]] || step=0
+  port=${port:-$((10000 + (job * 17 + step * 5 + ${SLURM_RESTART_COUNT:-0}) % 22000))}
+  settings=("init-method=tcp://${hosts%%$'\n'*}:$port" "world-size=$workers" "rank=$rank" "backend=$backend" no-spawn=true)
+fi
+extra=()
+for setting in "${settings[@]}"; do
+  name=${setting%%=*} value=${setting#*=}
+  if [ $style = hydra ]; then
+    extra+=("distributed_training.distributed_${name//-/_}=$value")
+  elif [ "$value" = true ]; then
+    extra+=("--distributed-$name")
+  else
+    extra+=("--distributed-$name" "$value")
+  fi
+done
+if [ $style = hydra ]; then extra+=("distributed_training.device_id=$device"); else extra+=(--device-id "$device"); fi
+
+project=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+export PATH="$project/scripts/slurm/bin:$PATH" PYTHONPATH="$project${PYTHONPATH:+:$PYTHONPATH}"
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}
+exec "$trainer" "$@" "${extra[@]}"

@@ -1,0 +1,182 @@
+"""scripts/slurm without a Slurm: what a worker is told, by the variables that srun would set, and the mistakes named."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+SLURM = ROOT / "scripts/slurm"
+VARIABLES = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "0",
+    "SLURM_NTASKS": "16",
+    "SLURM_PROCID": "11",
+    "SLURM_LOCALID": "3",
+    "SLURM_JOB_NODELIST": "node[03-04]",
+}
+PORT = str(10000 + 77 * 17)
+STUBS = {
+    "scontrol": '[ "$1" = requeue ] && echo "requeue $2" && exit\n'
+    '[ "$1 $2 $3" = "show hostnames node[03-04]" ] || exit 1\nprintf "node03\\nnode04\\n"\n',
+    "srun": 'printf "%s " srun "$@"\necho\nexit "${CODE:-0}"\n',
+}
+
+
+@pytest.fixture
+def stubs(tmp_path: Path) -> Path:
+    """A PATH on which Slurm's own commands say what they were told."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, body in STUBS.items():
+        (folder / name).write_text(f"#!/usr/bin/env bash\n{body}")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def call(stubs: Path, script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "CUDA", "MAX_REST"))}
+    environment = {**clean, "PATH": f"{stubs}:{os.environ['PATH']}", "PYTHON": "python", **variables}
+    return subprocess.run(
+        ["bash", SLURM / script, *arguments], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
+    )
+
+
+def rank(stubs: Path, *arguments: str, **variables: str) -> list[str]:
+    """The command line of one worker, by --dry-run."""
+    done = call(stubs, "launch.sh", "--dry-run", *arguments, **{**VARIABLES, **variables})
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert done.stdout.count("\n") == 1
+    return done.stdout.split()
+
+
+def test_a_worker_on_gpus(stubs: Path) -> None:
+    assert rank(stubs, "fairseq-train", "bin", "--fp16") == [
+        *("python", "-m", "fairseq_clear.preemption", "fairseq-train", "bin", "--fp16"),
+        *("--distributed-init-method", f"tcp://node03:{PORT}", "--distributed-world-size", "16"),
+        *("--distributed-rank", "11", "--distributed-backend", "nccl", "--distributed-no-spawn", "--device-id", "3"),
+    ]
+
+
+def test_a_worker_on_cpus(stubs: Path) -> None:
+    told = rank(stubs, "/somewhere/fairseq-train", "bin", "--cpu")
+    assert told[3:5] == ["fairseq-train", "bin"]
+    assert told[told.index("--distributed-backend") + 1] == "gloo"
+
+
+def test_a_worker_of_a_hydra_recipe(stubs: Path) -> None:
+    told = rank(stubs, "examples/train.sh", "clear/tiny", "bin", "-", "3", "common.cpu=true")
+    assert told[:6] == [
+        *("python", "-m", "fairseq_clear.preemption", "fairseq-hydra-train", "--config-dir"),
+        f"{ROOT}/examples/clear/config",
+    ]
+    assert told[-7:] == [
+        "common.cpu=true",
+        f"distributed_training.distributed_init_method=tcp://node03:{PORT}",
+        *("distributed_training.distributed_world_size=16", "distributed_training.distributed_rank=11"),
+        *("distributed_training.distributed_backend=gloo", "distributed_training.distributed_no_spawn=true"),
+        "distributed_training.device_id=3",
+    ]
+
+
+@pytest.mark.parametrize(("visible", "device"), [("5", "0"), ("0,1,2,3", "3"), ("4,5", "1"), ("", "3")])
+def test_the_device_is_one_that_the_worker_sees(stubs: Path, visible: str, device: str) -> None:
+    assert rank(stubs, "fairseq-train", "bin", CUDA_VISIBLE_DEVICES=visible)[-1] == device
+
+
+def test_ports_of_jobs_steps_and_restarts_differ(stubs: Path) -> None:
+    def port(**variables: str) -> str:
+        told = rank(stubs, "fairseq-train", "bin", **variables)
+        return told[told.index("--distributed-init-method") + 1].rsplit(":", 1)[1]
+
+    found = {port(), port(SLURM_JOB_ID="78"), port(SLURM_STEP_ID="1"), port(SLURM_RESTART_COUNT="1")}
+    assert len(found) == 4 and all(10000 <= int(one) < 32768 for one in found)
+    assert rank(stubs, "--port", "4321", "fairseq-train", "bin")[6].endswith(":4321")
+
+
+def test_one_task_is_one_worker(stubs: Path) -> None:
+    told = rank(stubs, "fairseq-train", "bin", SLURM_NTASKS="1", SLURM_PROCID="0", SLURM_LOCALID="0")
+    assert told[5:] == ["--distributed-world-size", "1", "--distributed-no-spawn", "--device-id", "0"]
+
+
+def test_both_spell_flags_that_fairseq_has() -> None:
+    from fairseq.dataclass.configs import DistributedTrainingConfig
+
+    script = (SLURM / "launch.sh").read_text()
+    for name in ("init_method", "world_size", "rank", "backend", "no_spawn"):
+        assert f"distributed_{name}" in DistributedTrainingConfig.__dataclass_fields__
+        assert f"{name.replace('_', '-')}=" in script
+    assert "device_id" in DistributedTrainingConfig.__dataclass_fields__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "said"),
+    [
+        ([], {}, "usage: "),
+        (["--now", "fairseq-train"], {}, "--now: no such flag"),
+        (["fairseq-generate", "bin"], {}, "fairseq-generate: expected fairseq-train"),
+        (["--port", "0", "fairseq-train"], {}, "--port 0: expected a number"),
+        (["--port"], {}, "--port : expected a number"),
+        (["fairseq-train", "bin", "--distributed-rank", "0"], {}, "--distributed-rank: the launcher says this itself"),
+        (["fairseq-hydra-train", "distributed_training.device_id=1"], {}, "device_id=1: the launcher says this"),
+        (["fairseq-train", "bin"], {"SLURM_PROCID": ""}, "SLURM_PROCID=: expected a number; start by srun"),
+        (["fairseq-train", "bin"], {"SLURM_PROCID": "16"}, "SLURM_PROCID=16 of SLURM_NTASKS=16"),
+        (["fairseq-train", "bin"], {"SLURM_JOB_NODELIST": ""}, "SLURM_JOB_NODELIST is not set"),
+        (["fairseq-train", "bin"], {"SLURM_JOB_NODELIST": "x"}, "scontrol show hostnames x failed"),
+    ],
+)
+def test_mistakes(stubs: Path, arguments: list[str], variables: dict[str, str], said: str) -> None:
+    done = call(stubs, "launch.sh", *arguments, **{**VARIABLES, **variables})
+    assert done.returncode == 2 and done.stdout == ""
+    assert said in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "restarts", "queued"),
+    [(0, 0, False), (75, 0, True), (75, 999, True), (76, 0, True), (137, 19, True), (137, 20, False), (2, 0, False)],
+)
+def test_what_goes_back_into_the_queue(stubs: Path, code: int, restarts: int, queued: bool) -> None:
+    done = call(
+        stubs, "pretrain.sbatch", "fairseq-train", "bin",
+        CODE=str(code), SLURM_RESTART_COUNT=str(restarts), SLURM_SUBMIT_DIR=str(ROOT), SLURM_JOB_ID="77",
+    )  # fmt: skip
+    assert done.stdout.splitlines()[0].split() == [
+        *("srun", "--kill-on-bad-exit=1", str(SLURM / "launch.sh"), "fairseq-train", "bin")
+    ]
+    assert ("requeue 77" in done.stdout) == queued
+    assert done.returncode == (0 if queued else code)
+
+
+def test_the_batch_script_finds_the_project(stubs: Path, tmp_path: Path) -> None:
+    lost = call(stubs, "pretrain.sbatch", SLURM_SUBMIT_DIR=str(tmp_path))
+    assert lost.returncode == 2 and "submit from the project's folder" in lost.stderr
+    assert call(stubs, "pretrain.sbatch", SLURM_SUBMIT_DIR=str(tmp_path), FAIRSEQ_CLEAR=str(ROOT)).returncode == 0
+
+
+def test_arrays(stubs: Path) -> None:
+    ids = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_MAX": "7"}
+    whole = call(stubs, "backtranslate_array.sbatch", "--input", "t", **ids, SLURM_ARRAY_TASK_COUNT="8")
+    assert whole.stdout.strip() == "srun fairseq-clear back-translate --input t --num-shards 8 --shard-id 3"
+    part = call(stubs, "backtranslate_array.sbatch", **{**ids, "SLURM_ARRAY_TASK_MIN": "3"}, SLURM_ARRAY_TASK_COUNT="5")
+    assert part.returncode == 2 and part.stdout == "" and "an array of 5 tasks from 3 to 7" in part.stderr
+    again = call(stubs, "backtranslate_array.sbatch", **ids, SLURM_ARRAY_TASK_COUNT="5", NUM_SHARDS="8")
+    assert again.stdout.split()[-4:] == ["--num-shards", "8", "--shard-id", "3"]
+    glue = call(stubs, "glue_array.sbatch", "--output", "o", **ids)
+    assert glue.stdout.strip() == "srun fairseq-clear glue run --output o --restart 3"
+
+
+@pytest.mark.parametrize("script", ["backtranslate_array.sbatch", "glue_array.sbatch"])
+def test_an_array_it_must_be(stubs: Path, script: str) -> None:
+    done = call(stubs, script)
+    assert done.returncode == 2 and "submit with sbatch --array=0-LAST" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("script", sorted(SLURM.glob("*.sbatch")), ids=lambda path: path.name)
+def test_batch_scripts_parse_and_go_on_where_they_were(script: Path) -> None:
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+    lines = script.read_text().splitlines()
+    assert {"#SBATCH --requeue", "#SBATCH --open-mode=append"} <= set(lines)
+    if script.name == "pretrain.sbatch":
+        assert "#SBATCH --signal=USR1@120" in lines  # to the steps, not to the shell, which would die of it

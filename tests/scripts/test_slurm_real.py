@@ -1,0 +1,173 @@
+"""scripts/slurm on a real Slurm, that of scripts/slurm/local_cluster.sh: preempted, with a worker killed, cancelled, an array.
+
+``make test-slurm`` starts it, runs these and stops it.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.test_preemption import FLAGS, same, saved
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif("LOCAL_SLURM" not in os.environ, reason="no Slurm of this machine's own: see make test-slurm"),
+]
+SLURM = ROOT / "scripts/slurm"
+MINUTES = 60.0
+# In place of python: stands still before the 11th update of its first start, until it was signalled.
+PYTHON = f"""#!{sys.executable}
+import os, pathlib, sys, time
+from fairseq.trainer import Trainer
+from fairseq_clear.preemption import Preemption, main
+folder, stock, note, calls, told = pathlib.Path(os.environ["PAUSE_IN"]), Trainer.train_step, Preemption._note, [], []
+def noted(self, *args):
+    told.append(1)
+    note(self, *args)
+def paused(self, *args, **kwargs):
+    calls.append(1)
+    at = folder / f"at{{self.data_parallel_rank}}"
+    if len(calls) == 11 and not at.exists():
+        (folder / "pid").write_text(str(os.getpid()))
+        (folder / "pid").rename(at)
+        while not told:
+            time.sleep(0.01)
+    return stock(self, *args, **kwargs)
+Trainer.train_step, Preemption._note = paused, noted
+assert sys.argv[1:3] == ["-m", "fairseq_clear.preemption"]
+main(sys.argv[3:])
+"""
+
+
+def slurm(*command: str | Path, **variables: str) -> str:
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", **variables}
+    line = [str(part) for part in command]
+    return subprocess.run(line, check=True, capture_output=True, text=True, cwd=ROOT, env=environment).stdout.strip()
+
+
+def facts(job: str) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in slurm("scontrol", "show", "job", job).split() if "=" in part)
+
+
+def until(what: Callable[[], Any], seconds: float = 10 * MINUTES) -> float:
+    """Poll; how long it took."""
+    begin = time.monotonic()
+    while not what():
+        assert time.monotonic() < begin + seconds, "waited in vain"
+        time.sleep(0.2)
+    return time.monotonic() - begin
+
+
+def submit(data: Path, folder: Path, *flags: str, pause: bool = False) -> str:
+    """A pretraining of two tasks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    variables = {"PYTHON": sys.executable}
+    if pause:
+        python = folder / "python"
+        python.write_text(PYTHON)
+        python.chmod(0o755)
+        variables = {"PYTHON": str(python), "PAUSE_IN": str(folder)}
+    training = ("fairseq-train", data, *FLAGS, "--save-dir", folder, *flags)
+    return slurm(
+        "sbatch",
+        "--parsable",
+        "--ntasks=2",
+        f"--output={folder}/log",
+        SLURM / "pretrain.sbatch",
+        *training,
+        **variables,
+    )
+
+
+def standing(job: str, folder: Path) -> list[int]:
+    """Wait for both workers to stand still; their process ids."""
+    files = [folder / f"at{rank}" for rank in range(2)]
+    until(lambda: all(file.exists() for file in files) or facts(job)["JobState"] in {"FAILED", "COMPLETED"})
+    assert all(file.exists() for file in files), (folder / "log").read_text()[-3000:]
+    return [int(file.read_text()) for file in files]
+
+
+def ended(job: str, folder: Path, state: str = "COMPLETED", restarts: int = 0) -> None:
+    until(lambda: facts(job)["JobState"] in {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"})
+    said = (folder / "log").read_text()
+    assert facts(job)["JobState"] == state, said[-3000:]
+    assert facts(job)["Restarts"] == str(restarts), said[-3000:]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    ended(submit(data_bin, folder), folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["USR1", "TERM"])
+def test_preempted_requeued_resumed(name: str, undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
+    job = submit(data_bin, tmp_path, pause=True)
+    standing(job, tmp_path)
+    slurm("scancel", f"--signal={name}", job)
+    waited = until(lambda: facts(job)["Restarts"] == "1")
+    halfway = saved(tmp_path)
+    ended(job, tmp_path, restarts=1)
+    log = (tmp_path / "log").read_text()
+    assert log.count("preempted after update 11: saved without validating") == 1
+    assert "pretrain.sbatch: preempted; back into the queue after 0 restarts" in log
+    assert halfway["extra_state"]["train_iterator"]["iterations_in_epoch"] == 6  # of 16: in the midst of the epoch
+    assert same(saved(undisturbed), saved(tmp_path))
+    assert not same(saved(undisturbed), halfway)
+    print(f"{name}: {waited:.1f} s to the queue")
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_worker(killed: int, undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
+    job = submit(data_bin, tmp_path, "--save-interval-updates", "4", "--disable-validation", pause=True)
+    workers = standing(job, tmp_path)
+    os.kill(workers[killed], signal.SIGKILL)
+    waited = until(lambda: facts(job)["Restarts"] == "1", MINUTES)  # or it would be a hang
+    ended(job, tmp_path, restarts=1)
+    log = (tmp_path / "log").read_text()
+    assert re.search(r"lost a worker \(exit code (76|1\d\d)\); back into the queue", log)
+    assert "Loaded checkpoint" in log and "@ 8 updates" in log
+    assert same(saved(undisturbed), saved(tmp_path))
+    print(f"worker {killed} killed: {waited:.1f} s to the queue")
+
+
+def test_a_mistake_is_not_repeated(data_bin: Path, tmp_path: Path) -> None:
+    job = submit(data_bin, tmp_path, "--no-save")
+    ended(job, tmp_path, "FAILED")
+    log = (tmp_path / "log").read_text()
+    assert "exit code 2 after 0 restarts; not put back into the queue" in log and "Traceback" not in log
+    assert facts(job)["ExitCode"] == "2:0"
+
+
+def test_cancelled_is_cancelled(data_bin: Path, tmp_path: Path) -> None:
+    job = submit(data_bin, tmp_path, pause=True)
+    standing(job, tmp_path)
+    slurm("scancel", job)
+    ended(job, tmp_path, "CANCELLED")
+    assert "back into the queue" not in (tmp_path / "log").read_text()
+
+
+def test_an_array(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "fairseq-clear").write_text(f'#!/usr/bin/env bash\necho "$@" >"{tmp_path}/done.$SLURM_ARRAY_TASK_ID"\n')
+    (folder / "fairseq-clear").chmod(0o755)
+    path = f"{folder}:{os.environ['PATH']}"
+    for script, flag in (("backtranslate_array", "--shard-id"), ("glue_array", "--restart")):
+        output = f"--output={tmp_path}/log-%a"
+        slurm("sbatch", "--wait", "--array=0-2", output, SLURM / f"{script}.sbatch", "--input", "text", PATH=path)
+        told = [(tmp_path / f"done.{task}").read_text().split() for task in range(3)]
+        assert [line[line.index(flag) + 1] for line in told] == ["0", "1", "2"]
+        assert all("--input" in line for line in told)
+        for task in range(3):
+            (tmp_path / f"done.{task}").unlink()
