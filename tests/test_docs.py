@@ -67,11 +67,13 @@ def test_links_and_paths_exist(page: Path) -> None:
 
 @pytest.mark.slow
 def test_flags_named_exist(data_bin: Path) -> None:
-    adam = ("--optimizer", "adam", "--lr-scheduler", "polynomial_decay", "--total-num-update", "1")
+    schedule = ("--lr-scheduler", "polynomial_decay", "--total-num-update", "1")
+    chosen = (("clear_nt_xent", "adam"), ("clear_self_guided", "adam"), ("clear_moco", "clear_adamw"))
     known: set[str] = set()
-    for criterion in ("clear_nt_xent", "clear_self_guided", "clear_moco"):
+    for criterion, optimizer in chosen:
         parser = options.get_training_parser()
-        options.parse_args_and_arch(parser, [str(data_bin), *FLAGS, *adam, "--criterion", criterion])
+        flags = [str(data_bin), *FLAGS, *schedule, "--criterion", criterion, "--optimizer", optimizer]
+        options.parse_args_and_arch(parser, flags)
         known |= {flag for action in parser._actions for flag in action.option_strings}
     commands = [run(sys.executable, "-m", "fairseq_clear.cli", name, "--help").stdout for name in COMMANDS]
     known |= set(re.findall(r"--[a-z][\w-]+", "".join(commands)))
