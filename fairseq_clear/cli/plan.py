@@ -1,0 +1,127 @@
+"""``fairseq-clear plan``: what a run costs, before it is started."""
+
+import argparse
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fairseq_clear.errors import UserError
+
+DESCRIPTION = """\
+Lay a recipe out over N GPUs: texts a GPU, micro-batches, rows encoded at a time, negatives of a query; updates, tokens, FLOPs,
+memory, bytes sent, hours. Nothing is run and no GPU is needed.
+
+Contrastive negatives are those of one micro-batch of all GPUs, so where memory is short the encoder goes over the batch in
+chunks (model.encode_chunk_size) and update_freq stays; without a contrastive term update_freq grows. Peak and bandwidth are
+those of the machine, MFU is what you expect to reach of the peak: measure it, since hours are inversely proportional to it."""
+
+EPILOG = """\
+examples:
+  fairseq-clear plan --config clear/base_256gpu --gpus 256 --memory 32
+  fairseq-clear plan --config clear/base_256gpu +ablation=del_word --gpus 8 --global-batch 8192 --peak-tflops 989 --memory 80
+  fairseq-clear plan --config my.yaml model.encoder_layers=6 --gpus 4 --data-bin data-bin --json plan.json"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    parser.add_argument(
+        "--config", nargs="+", required=True, metavar="RECIPE",
+        help="a .yaml file, or EXAMPLE/CONFIG for examples/EXAMPLE/config/CONFIG.yaml; then hydra overrides, as "
+        "fairseq-hydra-train takes them",
+    )  # fmt: skip
+    parser.add_argument("--gpus", type=int, required=True, metavar="N", help="how many there are")
+    parser.add_argument(
+        "--global-batch", type=int, metavar="TEXTS",
+        help="of an update, on all GPUs (default: dataset.batch_size x optimization.update_freq x N)",
+    )  # fmt: skip
+    parser.add_argument("--memory", type=float, default=32.0, metavar="GIB", help="of a GPU (default: %(default)g)")
+    parser.add_argument(
+        "--mfu", type=float, default=0.45, metavar="SHARE", help="of the peak that is reached (default: %(default)g)"
+    )
+    parser.add_argument(
+        "--peak-tflops", type=float, default=125.0, metavar="T",
+        help="of a GPU in the recipe's precision (default: %(default)g, a V100 in fp16; A100 312, H100 989)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--bandwidth", type=float, default=10.0, metavar="GB/s", help="that a GPU can send with (default: %(default)g)"
+    )
+    parser.add_argument("--backend", choices=["nccl", "gloo"], default="nccl", help="(default: %(default)s)")
+    parser.add_argument(
+        "--data-bin", type=Path, metavar="DIR", help="a folder of fairseq-clear prepare: vocabulary, epochs"
+    )
+    parser.add_argument(
+        "--vocabulary", type=int, default=50_266, metavar="V",
+        help="rows of the embedding without --data-bin (default: %(default)s, RoBERTa's and <del>)",
+    )  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number here too")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing FILE")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table, write the JSON, return 0."""
+    _check(args)
+    from fairseq_clear.planning.composing import compose_recipe
+    from fairseq_clear.planning.corpus import read_folder
+    from fairseq_clear.planning.machine import GIB, Machine, make_plan
+    from fairseq_clear.planning.recipe import read_recipe
+    from fairseq_clear.planning.report import as_json, as_table
+
+    name, *overrides = args.config
+    config = compose_recipe(name, overrides)
+    folder = None if args.data_bin is None else read_folder(args.data_bin, config["task"])
+    if folder is None:
+        recipe = read_recipe(config, args.vocabulary)
+    else:
+        recipe = read_recipe(config, folder.vocabulary, folder.text_length)
+    machine = Machine(
+        workers=args.gpus,
+        memory=args.memory * GIB,
+        peak=args.peak_tflops * 1e12,
+        utilisation=args.mfu,
+        bandwidth=args.bandwidth * 1e9,
+        backend=args.backend,
+    )
+    plan = make_plan(recipe, machine, args.global_batch, folder.corpus if folder else None)
+    if args.json is not None:
+        _write(args.json, {"config": name, "overrides": overrides, **as_json(plan)})
+    print(as_table(plan))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """UserError for what can be known to be wrong at once."""
+    for flag in ("gpus", "global_batch", "vocabulary"):
+        value = getattr(args, flag)
+        if value is not None and value < 1:
+            raise UserError(f"--{flag.replace('_', '-')} {value}: must be 1 or more")
+    for flag in ("memory", "mfu", "peak_tflops", "bandwidth"):
+        value = getattr(args, flag)
+        if not (math.isfinite(value) and value > 0):
+            raise UserError(f"--{flag.replace('_', '-')} {value:g}: must be above 0")
+    if args.mfu > 1:
+        raise UserError(f"--mfu {args.mfu:g}: is a share of the peak, at most 1")
+    if args.json is not None and not args.json.parent.is_dir():
+        raise UserError(f"--json {args.json}: there is no folder {args.json.parent}; make it first")
+    if args.json is not None and (args.json.is_dir() or (args.json.exists() and not args.overwrite)):
+        raise UserError(f"--json {args.json}: exists already; add --overwrite to replace it, or give another name")
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """Beside its place first, then renamed, so that no half of it is ever there."""
+    try:
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(content, file, indent=1, allow_nan=False)
+                file.write("\n")
+            os.chmod(beside, 0o644)  # mkstemp makes files that their owner alone may read
+            os.replace(beside, path)
+        except BaseException:
+            os.unlink(beside)
+            raise
+    except OSError as error:
+        raise UserError(f"--json {path}: cannot write it ({error.strerror or error})") from None

@@ -1,0 +1,70 @@
+"""What a data folder says of its text: as many texts as the recipe makes of it, and the vocabulary."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_clear.data.tokenizer import CLEAR_JSON
+from fairseq_clear.errors import UserError
+
+__all__ = ["Corpus", "Folder", "read_folder"]
+
+SYMBOLS = 6  # <s>, <pad>, </s>, <unk>, which dict.txt leaves out, then <mask> and <del>
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The training text of a data folder: texts as the recipe cuts them, and its tokens."""
+
+    texts: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What a plan takes from a data folder.
+
+    Attributes:
+        corpus: its text.
+        vocabulary: rows of the embedding.
+        text_length: tokens of a text on average, where each sentence is one; None where texts are filled up.
+    """
+
+    corpus: Corpus
+    vocabulary: int
+    text_length: int | None
+
+
+def read_folder(folder: Path, task: Mapping[str, Any]) -> Folder:
+    """Read clear.json and dict.txt; of a folder of shards their sum.
+
+    Raises:
+        UserError: no such file, or not what fairseq-clear prepare wrote.
+    """
+    manifest = folder / CLEAR_JSON
+    try:
+        content = json.loads(manifest.read_text(encoding="utf-8"))
+        counts = content["splits"]["train"]
+        sentences, tokens = int(counts["sentences"]), int(counts["tokens"])
+        shards = content.get("shards") or ["."]
+        with open(folder / shards[0] / "dict.txt", encoding="utf-8") as lines:
+            vocabulary = sum(1 for _ in lines) + SYMBOLS
+    except OSError as error:
+        raise UserError(
+            f"--data-bin {folder}: {error.filename}: {error.strerror}; give a folder of fairseq-clear prepare, or "
+            "--vocabulary in its place"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"--data-bin {folder}: {manifest} is not what fairseq-clear prepare writes ({error!r})"
+        ) from None
+    if sentences < 1 or tokens < 1:
+        raise UserError(f"--data-bin {folder}: {manifest} counts no text to train on")
+    limit = int(task.get("tokens_per_sample", 512))
+    if str(task.get("sample_break_mode", "none")) == "eos":
+        length = min(round(tokens / sentences) + 1, limit)  # <s> is not among the tokens counted
+        return Folder(Corpus(sentences, tokens), vocabulary, length)
+    return Folder(Corpus(math.ceil(tokens / max(limit - 1, 1)), tokens), vocabulary, None)

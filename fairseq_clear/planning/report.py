@@ -1,0 +1,116 @@
+"""A plan as a table, and as JSON."""
+
+from dataclasses import asdict
+from typing import Any
+
+from fairseq_clear.planning.machine import GIB, HEADROOM, Plan
+from fairseq_clear.planning.operations import FORMULA
+
+__all__ = ["as_json", "as_table"]
+
+
+def as_table(plan: Plan) -> str:
+    """What is chosen, and what it costs, one line each."""
+    rows = [*_layout(plan), *_work(plan), *_memory(plan), *_exchanges(plan), *_time(plan)]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:{width}}  {value}".rstrip() for name, value in rows)
+
+
+Rows = list[tuple[str, str]]
+
+
+def _layout(plan: Plan) -> Rows:
+    recipe, encoder = plan.recipe, plan.recipe.encoder
+    rows = [
+        (
+            "model",
+            f"{encoder.layers} x {encoder.width}, {encoder.parameters():,} weights (vocabulary {encoder.vocabulary:,}), "
+            f"{recipe.trained:,} trained, {recipe.precision}",
+        ),
+        ("texts of an update", f"{plan.global_batch:,} of {recipe.length} tokens"),
+        (
+            "dataset.batch_size",
+            f"{plan.texts:,} texts a GPU: {_rows(recipe.copies * plan.texts, 'masked row', recipe.length)}"
+            f" and {_rows(recipe.view_rows * plan.texts, 'view', recipe.view_length)}",
+        ),
+        ("optimization.update_freq", f"[{plan.update_freq}]"),
+        ("model.encode_chunk_size", f"{plan.chunk}" + (" rows" if plan.chunk else " (all at once)")),
+    ]
+    if recipe.has_views:
+        note = "" if plan.update_freq == 1 else "; with update_freq 1 they would be those of the whole update"
+        rows.append(("negatives of a query", f"{plan.negatives:,}{note}"))
+    return rows
+
+
+def _rows(count: int, name: str, length: int) -> str:
+    return f"no {name}s" if not count else f"{count:,} {name}{'s' * (count > 1)} of {length} tokens"
+
+
+def _work(plan: Plan) -> Rows:
+    epochs = "" if plan.epochs is None else f", {plan.epochs:,.1f} epochs"
+    operations, times = plan.operations, plan.update_freq
+    parts = {
+        "masked": operations.masked,
+        "views": operations.views,
+        "contrast": operations.contrast,
+        "recomputed": operations.recomputed,
+    }
+    shown = ", ".join(f"{name} {times * value:.3g}" for name, value in parts.items() if value)
+    return [
+        ("updates", f"{plan.updates:,}{epochs}"),
+        ("tokens encoded", f"{plan.tokens:,} an update, {plan.tokens * plan.updates:.3g} in all"),
+        ("FLOPs of a GPU and update", f"{times * operations.total:.4g} ({shown})"),
+        *(("  formula" if line == FORMULA[0] else "", line) for line in FORMULA),
+        ("FLOPs of the run", f"{times * operations.total * plan.machine.workers * plan.updates:.3g}"),
+    ]
+
+
+def _memory(plan: Plan) -> Rows:
+    parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in asdict(plan.memory).items() if size)
+    return [
+        (
+            "memory of a GPU",
+            f"{plan.memory.total / GIB:.2f} GiB of {plan.machine.memory / GIB:g} (at most {HEADROOM:.0%} are planned with)",
+        ),
+        ("  of it", parts),
+    ]
+
+
+def _exchanges(plan: Plan) -> Rows:
+    if not plan.exchanges:
+        return [("sent by a GPU and update", "nothing: one GPU")]
+    rows = [("sent by a GPU and update", f"{_size(plan.sent)} around a ring")]
+    for exchange in plan.exchanges:
+        times = f" x {exchange.times}" if exchange.times > 1 else ""
+        sent = _size(exchange.sent(plan.machine.workers))
+        rows.append((f"  {exchange.what}", f"{exchange.operation} of {_size(exchange.size)}{times}: {sent}"))
+    return rows
+
+
+def _time(plan: Plan) -> Rows:
+    machine = plan.machine
+    shares = f"{machine.utilisation:.0%} of {machine.peak / 1e12:g} TFLOP/s, {machine.bandwidth / 1e9:g} GB/s"
+    return [
+        (
+            "seconds of an update",
+            f"{plan.compute_seconds:.4f} computing, {plan.communication_seconds:.4f} sending if none is hidden ({shares})",
+        ),
+        ("hours of the run", f"{plan.hours:,.1f} ({plan.hours * machine.workers:,.0f} GPU hours)"),
+    ]
+
+
+def _size(count: float) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count:.0f} B"
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """Every number of the table."""
+    content = asdict(plan)
+    derived = ("global_batch", "compute_seconds", "sent", "communication_seconds", "hours")
+    content |= {name: getattr(plan, name) for name in derived}
+    content["memory"]["total"], content["operations"]["total"] = plan.memory.total, plan.operations.total
+    content["formula"] = " ".join(FORMULA)
+    return content

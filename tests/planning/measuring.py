@@ -1,0 +1,75 @@
+"""Real updates on generated texts, as the estimates are held against."""
+
+import gc
+import random
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.trainer import Trainer
+from torch.profiler import ProfilerActivity, profile
+
+from fairseq_clear.planning.recipe import Recipe, read_recipe
+from tests.conftest import run, tool
+from tests.training import build
+
+LENGTH = 64  # tokens of every text, <s> and </s> included
+COMMON = ("--optimizer", "adam", "--lr", "1e-5", "--tokens-per-sample", str(LENGTH), "--pooling", "cls")
+
+
+def make_data(folder: Path, words: int, sentences: int = 300) -> Path:
+    """Sentences of the same length, in which every one of the words occurs."""
+    rng = random.Random(1)
+    lines = [" ".join(f"w{rng.randrange(words)}" for _ in range(LENGTH - 2)) for _ in range(sentences)]
+    every = [f"w{number}" for number in range(words)]
+    every += every[: -words % (LENGTH - 2)]
+    lines += [" ".join(every[begin : begin + LENGTH - 2]) for begin in range(0, len(every), LENGTH - 2)]
+    (folder / "train.txt").write_text("\n".join(lines) + "\n")
+    run(*tool("preprocess"), "--only-source", "--trainpref", folder / "train.txt", "--destdir", folder / "bin")
+    return folder / "bin"
+
+
+def flags_of(config: dict[str, Any]) -> list[str]:
+    """The command line that says what the sections of a recipe say."""
+    renamed = {**config["model"], **config["criterion"], **config["task"]}
+    flags = ["--arch", config["model"]["_name"], "--criterion", config["criterion"]["_name"]]
+    for name, value in renamed.items():
+        if name not in ("_name", "tokens_per_sample"):
+            flags += [f"--{name.replace('_', '-')}", str(value)]
+    return flags
+
+
+def trainer_of(data: Path, config: dict[str, Any], *flags: str, world_size: int = 1) -> tuple[Trainer, Any]:
+    return build(data, *COMMON, *flags_of(config), *flags, world_size=world_size)
+
+
+def recipe_of(trainer: Trainer, config: dict[str, Any]) -> Recipe:
+    with_settings = {**config, "common": {"cpu": True}, "distributed_training": {"ddp_backend": "legacy_ddp"}}
+    return read_recipe(with_settings, len(trainer.task.dictionary), LENGTH)
+
+
+def batch_of(dataset: Any, texts: int, first: int = 0) -> dict[str, Any]:
+    return dataset.collater([dataset[first + index] for index in range(texts)])
+
+
+def live_bytes() -> int:
+    """Of all tensors there are, every storage once."""
+    gc.collect()
+    found = {}
+    for thing in gc.get_objects():
+        if type(thing) in (torch.Tensor, torch.nn.Parameter):
+            storage = thing.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+    return sum(found.values())
+
+
+def peak_bytes(trainer: Trainer, batch: dict[str, Any]) -> float:
+    """The most that an update holds beside what there was without a trainer, its own batch included."""
+    trainer.zero_grad()  # the profiler does not see that what was there before it is let go
+    before = live_bytes()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        trainer.train_step([batch])
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
+    return before + max(held)
