@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,9 +15,12 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_clear import preemption
+from fairseq_clear.errors import UserError
 from fairseq_clear.lifeline import EXIT_LOST
 from fairseq_clear.preemption import EXIT_PREEMPTED
 from tests.conftest import ROOT
+from tests.training import configuration
 
 pytestmark = pytest.mark.slow
 
@@ -137,27 +141,33 @@ def test_without_a_signal_it_is_the_same_run(undisturbed: Path, data_bin: Path, 
     assert same(saved(undisturbed), saved(tmp_path))
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
-def test_stopped_in_the_midst_of_an_epoch(
-    number: signal.Signals, undisturbed: Path, data_bin: Path, tmp_path: Path
-) -> None:
-    with paused(data_bin, tmp_path) as processes:
-        processes[1].send_signal(number)  # one alone is told
-    assert [process.returncode for process in processes] == [EXIT_PREEMPTED] * 2, log(tmp_path)[-3000:]
-    halfway = saved(tmp_path)
+@pytest.fixture(scope="module")
+def stopped(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose second worker alone is told to stop, before update 11 of 21."""
+    folder = tmp_path_factory.mktemp("stopped")
+    with paused(data_bin, folder) as processes:
+        processes[1].send_signal(signal.SIGUSR1)
+    assert [process.returncode for process in processes] == [EXIT_PREEMPTED] * 2, log(folder)[-3000:]
+    return folder
+
+
+def test_stopped_in_the_midst_of_an_epoch(undisturbed: Path, stopped: Path, data_bin: Path, tmp_path: Path) -> None:
+    halfway = saved(stopped)
     assert halfway["optimizer_history"][-1]["num_updates"] == 11
     assert halfway["extra_state"]["train_iterator"]["iterations_in_epoch"] == 6  # of 16, two an update
-    assert log(tmp_path).count('begin validation on "valid"') == 1  # that of the first epoch's end
-    assert finish(start(WRAPPED, data_bin, tmp_path)) == [0, 0], log(tmp_path)[-3000:]
-    assert same(saved(undisturbed), saved(tmp_path))
+    assert log(stopped).count('begin validation on "valid"') == 1  # that of the first epoch's end
+    shutil.copytree(stopped, tmp_path / "run")
+    assert finish(start(WRAPPED, data_bin, tmp_path / "run")) == [0, 0], log(tmp_path / "run")[-3000:]
+    assert same(saved(undisturbed), saved(tmp_path / "run"))
     assert not same(saved(undisturbed), halfway)
 
 
-def test_resumed_with_another_seed_is_another_run(undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
-    with paused(data_bin, tmp_path) as processes:
-        processes[0].send_signal(signal.SIGUSR1)
-    assert finish(start(WRAPPED, data_bin, tmp_path, "--seed", "2")) == [0, 0]
-    assert not same(saved(undisturbed), saved(tmp_path))
+def test_resumed_with_another_seed_is_another_run(
+    undisturbed: Path, stopped: Path, data_bin: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped, tmp_path / "run")
+    assert finish(start(WRAPPED, data_bin, tmp_path / "run", "--seed", "2")) == [0, 0]
+    assert not same(saved(undisturbed), saved(tmp_path / "run"))
 
 
 def test_stopped_in_a_validation(undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
@@ -198,26 +208,59 @@ def test_a_killed_worker_ends_the_others(killed: int, undisturbed: Path, data_bi
         # The other stands still, outside of any collective: nothing but the lifeline can tell it.
         assert processes[1 - killed].wait(MINUTE) == EXIT_LOST
     assert f"worker {killed} is gone" in log(tmp_path, 1 - killed)
+    if killed == 0:
+        return
     assert saved(tmp_path)["optimizer_history"][-1]["num_updates"] == 8
     assert finish(start(WRAPPED, data_bin, tmp_path, *flags)) == [0, 0]
     assert same(saved(undisturbed), saved(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "workers", "said"),
     [
-        (["--no-save"], "--no-save: a run that is preempted"),
-        (["--no-last-checkpoints"], "--no-last-checkpoints: a run"),
-        (["--reset-optimizer"], "--reset-optimizer: it would be done again"),
-        (["--restore-file", "other.pt"], "--restore-file other.pt: the run would begin there again"),
-        (["--distributed-world-size", "2"], "--distributed-world-size 2: signals reach no worker"),
+        (["--no-save"], 1, "--no-save: a run that is preempted"),
+        (["--no-last-checkpoints"], 1, "--no-last-checkpoints: a run"),
+        (["--reset-optimizer"], 1, "--reset-optimizer: it would be done again"),
+        (["--restore-file", "other.pt"], 1, "--restore-file other.pt: the run would begin there again"),
+        ([], 2, "--distributed-world-size 2: signals reach no worker"),
     ],
 )
-def test_what_cannot_be_resumed_is_refused(flags: list[str], said: str, data_bin: Path, tmp_path: Path) -> None:
-    assert finish(start(WRAPPED, data_bin, tmp_path, *flags, workers=1)) == [2]
-    assert len(re.findall(re.escape(said), log(tmp_path))) == 1
-    assert "Traceback" not in log(tmp_path)
+def test_what_cannot_be_resumed_is_refused(flags: list[str], workers: int, said: str, data_bin: Path) -> None:
+    preemption._check(configuration(data_bin))
+    preemption._check(configuration(data_bin, "--distributed-no-spawn", world_size=2))
+    with pytest.raises(UserError, match=re.escape(said)):
+        preemption._check(configuration(data_bin, *flags, world_size=workers))
+
+
+def test_a_refusal_is_one_line(data_bin: Path, tmp_path: Path) -> None:
+    assert finish(start(WRAPPED, data_bin, tmp_path, "--no-save", workers=1)) == [2]
+    assert log(tmp_path).count("--no-save: a run that is preempted") == 1 and "Traceback" not in log(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log0"]
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "inf"])
+def test_a_timeout_is_seconds(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert preemption._timeout() == 600
+    monkeypatch.setenv("FAIRSEQ_CLEAR_TIMEOUT", text)
+    with pytest.raises(UserError, match=f"FAIRSEQ_CLEAR_TIMEOUT={text}: expected seconds"):
+        preemption._timeout()
+
+
+def test_a_copy_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = tmp_path / "one.pt", tmp_path / "last.pt"
+    source.write_bytes(b"new")
+    target.write_bytes(b"old")
+    assert not preemption._copy_whole(str(source), str(target))
+
+    def torn(_: str, there: str) -> None:
+        Path(there).write_bytes(b"n")
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
+        patch.setattr(shutil, "copyfile", torn)
+        preemption._copy_whole(str(source), str(target), overwrite=True)
+    assert target.read_bytes() == b"old"
+    assert preemption._copy_whole(str(source), str(target), overwrite=True) and target.read_bytes() == b"new"
 
 
 def test_an_error_of_one_worker_is_the_error_of_all(data_bin: Path, tmp_path: Path) -> None:
