@@ -40,6 +40,7 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "weighted, in chunks": ("--contrastive-weight", "2.5", "--encode-chunk-size", "3"),
     "mlm alone": ("--contrastive-weight", "0"),
     "two copies": ("--mlm-copies", "2"),
+    "window, in chunks": ("--attention-window", "4", "--encode-chunk-size", "3"),
     "regularised, layers frozen": ("--regularizer-weight", "0.01", "--frozen-layers", "2"),
     "hard negatives": ("--views", "paraphrase:original,bt", "--hard-negatives", "other", "--augment", "none"),
     "sg": (*GUIDED, "--objective", "sg", "--views", "paraphrase:original,bt"),
