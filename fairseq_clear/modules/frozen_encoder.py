@@ -75,8 +75,8 @@ class _SquaredDistance(torch.autograd.Function):
 
 def _squared(p: Tensor, q: Tensor) -> Tensor:
     """||p - q||^2 row by row: cdist never writes the difference down, which as passes over all weights go saves most."""
-    rows = [x.float().reshape(-1, 1, x.shape[-1]) for x in (p, q)]
-    return torch.cdist(*rows, compute_mode="donot_use_mm_for_euclid_dist").square().sum()
+    mine, theirs = (x.float().reshape(-1, 1, x.shape[-1]) for x in (p, q))
+    return torch.cdist(mine, theirs, compute_mode="donot_use_mm_for_euclid_dist").square().sum()
 
 
 def squared_distance(parameters: Iterable[Tensor], references: Iterable[Tensor]) -> Tensor:
