@@ -1,6 +1,7 @@
 """Each fix removes the failure that it names, and the failure is there without it."""
 
 import argparse
+import importlib.util
 import pickle
 import subprocess
 import sys
@@ -9,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.multiprocessing.spawn import ProcessRaisedException
 
 from fairseq_clear import compat
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Ranks
 
 
 def test_old_checkpoints_load_with_weights_only_on(tmp_path: Path) -> None:
@@ -62,6 +64,30 @@ def test_bf16_alone_means_no_tpu(bf16: bool, has_xla: bool, tpu: bool, monkeypat
     args = argparse.Namespace(bf16=bf16, tpu=True)
     compat.forget_tpu(args)
     assert args.tpu is tpu
+
+
+def handed_over(rank: int, fixed: bool) -> str:
+    """What a worker gets of a state that worker 0 read."""
+    from fairseq.distributed import utils as host
+
+    if not fixed:  # as fairseq has it, from another copy of the module
+        spec = importlib.util.spec_from_file_location("stock_utils", host.__file__)
+        stock = importlib.util.module_from_spec(spec)
+        sys.modules["stock_utils"] = stock
+        spec.loader.exec_module(stock)
+        host._broadcast_object_slow = stock._broadcast_object_slow
+    state = (
+        {"best": 1.5, "weights": torch.arange(3.0), "cfg": argparse.Namespace(arch="roberta")} if rank == 0 else None
+    )
+    state = host.broadcast_object(state, src_rank=0, group=host.get_global_group(), dist_device=torch.device("cpu"))
+    return f"{state['cfg'].arch} {state['best']} {state['weights'].tolist()}"
+
+
+@pytest.mark.slow
+def test_every_worker_gets_what_the_first_read(ranks: Ranks) -> None:
+    assert ranks(2, handed_over, True) == ["roberta 1.5 [0.0, 1.0, 2.0]"] * 2
+    with pytest.raises(ProcessRaisedException, match="UnpicklingError|closed by peer"):  # by whichever is heard first
+        ranks(2, handed_over, False)
 
 
 ENDS_WHILE_LOADING = """
