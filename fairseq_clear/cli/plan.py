@@ -1,14 +1,11 @@
 """``fairseq-clear plan``: what a run costs, before it is started."""
 
 import argparse
-import json
 import math
-import os
-import tempfile
 from pathlib import Path
-from typing import Any
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.reports import write_json
 
 DESCRIPTION = """\
 Lay a recipe out over N GPUs: texts a GPU, micro-batches, rows encoded at a time, negatives of a query; updates, tokens, FLOPs,
@@ -87,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     )
     plan = make_plan(recipe, machine, args.global_batch, folder.corpus if folder else None)
     if args.json is not None:
-        _write(args.json, {"config": name, "overrides": overrides, **as_json(plan)})
+        write_json(args.json, {"config": name, "overrides": overrides, **as_json(plan)}, flag="--json")
     print(as_table(plan))
     return 0
 
@@ -108,20 +105,3 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--json {args.json}: there is no folder {args.json.parent}; make it first")
     if args.json is not None and (args.json.is_dir() or (args.json.exists() and not args.overwrite)):
         raise UserError(f"--json {args.json}: exists already; add --overwrite to replace it, or give another name")
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    """Beside its place first, then renamed, so that no half of it is ever there."""
-    try:
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(content, file, indent=1, allow_nan=False)
-                file.write("\n")
-            os.chmod(beside, 0o644)  # mkstemp makes files that their owner alone may read
-            os.replace(beside, path)
-        except BaseException:
-            os.unlink(beside)
-            raise
-    except OSError as error:
-        raise UserError(f"--json {path}: cannot write it ({error.strerror or error})") from None

@@ -13,7 +13,7 @@ from typing import Any
 from fairseq_clear import __version__
 from fairseq_clear.errors import UserError
 
-__all__ = ["REPORT_FORMAT", "Report", "Row", "check_report_path", "versions"]
+__all__ = ["REPORT_FORMAT", "Report", "Row", "check_report_path", "versions", "write_json"]
 
 REPORT_FORMAT = 1
 WIDE = 10  # with more columns than this, tasks go down the page and encoders across
@@ -125,20 +125,8 @@ class Report:
         return "; ".join(parts)
 
     def write(self, path: Path) -> None:
-        """Write the JSON: beside its place first, then renamed, so that no half of it is ever there."""
-        try:
-            handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    json.dump(self.to_dict(), file, indent=1, ensure_ascii=False, allow_nan=False)
-                    file.write("\n")
-                os.chmod(beside, 0o644)  # mkstemp makes files that their owner alone may read
-                os.replace(beside, path)
-            except BaseException:
-                os.unlink(beside)
-                raise
-        except OSError as error:
-            raise UserError(f"--output {path}: cannot write it ({error.strerror or error})") from None
+        """Write the JSON; UserError names the flag."""
+        write_json(path, self.to_dict(), flag="--output")
 
     def _cell(self, row: Row, column: str) -> str:
         if column not in row.scores:
@@ -182,3 +170,20 @@ def _short(value: object) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
     return str(value)
+
+
+def write_json(path: Path, content: Any, *, flag: str) -> None:
+    """Beside its place first, then renamed, so that no half of it is ever there; UserError names the flag."""
+    try:
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(content, file, indent=1, ensure_ascii=False, allow_nan=False)
+                file.write("\n")
+            os.chmod(beside, 0o644)  # mkstemp makes files that their owner alone may read
+            os.replace(beside, path)
+        except BaseException:
+            os.unlink(beside)
+            raise
+    except OSError as error:
+        raise UserError(f"{flag} {path}: cannot write it ({error.strerror or error})") from None

@@ -7,27 +7,13 @@ are those that the encoder reads, padding left out. Also: how much of the CLEAR 
 """
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 from statistics import median
 
 import torch
-from steps import build, in_turn, make_text
+from steps import ENCODER, build, finish, in_turn, make_text
 
-SHAPE = (
-    *(
-        "--arch",
-        "clear_roberta",
-        "--encoder-layers",
-        "6",
-        "--encoder-embed-dim",
-        "384",
-        "--encoder-ffn-embed-dim",
-        "1536",
-    ),
-    *("--encoder-attention-heads", "12", "--projection-layers", "2"),
-)
 AUGMENT = "del-span+reorder"
 
 
@@ -41,8 +27,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         data = make_text(Path(folder), 2_000, tuple(arguments.words))
-        clear = build(data, *SHAPE, "--criterion", "clear_nt_xent", "--augment", AUGMENT)
-        stock = build(data, *SHAPE, "--criterion", "masked_lm")
+        clear = build(data, *ENCODER, "--projection-layers", "2", "--criterion", "clear_nt_xent", "--augment", AUGMENT)
+        stock = build(data, *ENCODER, "--projection-layers", "2", "--criterion", "masked_lm")
     tokens: list[list[int]] = [[], []]
     padding: list[float] = []
 
@@ -72,9 +58,7 @@ def main() -> None:
         "repeats": arguments.repeats,
         "threads": torch.get_num_threads(),
     }
-    print(json.dumps(result))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result) + "\n")
+    finish(result, arguments.json)
 
 
 if __name__ == "__main__":

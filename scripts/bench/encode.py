@@ -8,7 +8,6 @@ the rounds' ratios. Also printed: the share of padding that batches of 32 in the
 """
 
 import argparse
-import json
 import math
 import random
 import subprocess
@@ -21,7 +20,7 @@ from statistics import median
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
-from steps import in_turn, ratio
+from steps import finish, in_turn, ratio
 
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 
@@ -105,9 +104,7 @@ def main() -> None:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }
-    print(json.dumps(report))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report) + "\n")
+    finish(report, arguments.json)
 
 
 if __name__ == "__main__":

@@ -4,26 +4,14 @@ The optimizer's step is in neither. The product of the queries with the queue, i
 """
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 from statistics import median
 
 import torch
-from steps import build, in_turn, make_text, ratio
+from steps import ENCODER, build, finish, in_turn, make_text, ratio
 
 from fairseq_clear.objectives import info_nce
-
-SHAPE = (
-    "--arch",
-    "clear_roberta",
-    "--encoder-layers",
-    "6",
-    "--encoder-embed-dim",
-    "384",
-    "--encoder-ffn-embed-dim",
-    "1536",
-)
 
 
 def main() -> None:
@@ -38,7 +26,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = make_text(Path(folder), 2_000, tuple(arguments.words))
         trainer, dataset = build(
-            data, *SHAPE, "--encoder-attention-heads", "12", "--criterion", "clear_moco", "--pooling", "cls",
+            data, *ENCODER, "--criterion", "clear_moco", "--pooling", "cls",
             "--queue-size", str(arguments.queue_size),
         )  # fmt: skip
     model, criterion = trainer.get_model().train(), trainer.get_criterion().train()
@@ -77,9 +65,7 @@ def main() -> None:
         "repeats": arguments.repeats,
         "threads": torch.get_num_threads(),
     }
-    print(json.dumps(result))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result) + "\n")
+    finish(result, arguments.json)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ that fits it. Each takes its turn in every round; the ratio is the median of the
 """
 
 import argparse
-import json
 from collections.abc import Callable
 from importlib.util import find_spec
 from itertools import accumulate
@@ -18,7 +17,7 @@ from statistics import median
 
 import torch
 import torch.nn.functional as F
-from steps import in_turn, ratio
+from steps import finish, in_turn, ratio
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -117,9 +116,7 @@ def main() -> None:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }
-    print(json.dumps(report))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report) + "\n")
+    finish(report, arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 """One SG-OPT update over one SimCSE update of the same batch, head and encoder: at most 1.1 is the aim."""
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 from statistics import median
 
 import torch
-from steps import build, in_turn, make_text, ratio, steps
+from steps import build, finish, in_turn, make_text, ratio, steps
 
 SHAPES = {
     "6 x 384": ("--encoder-layers", "6", "--encoder-embed-dim", "384", "--encoder-attention-heads", "12"),
@@ -41,9 +40,7 @@ def main() -> None:
         "repeats": arguments.repeats,
         "threads": torch.get_num_threads(),
     }
-    print(json.dumps(result))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result) + "\n")
+    finish(result, arguments.json)
 
 
 if __name__ == "__main__":

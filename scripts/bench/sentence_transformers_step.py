@@ -9,7 +9,6 @@ each; the ratio is the median of the rounds' ratios. Tokenization is left out of
 """
 
 import argparse
-import json
 import random
 import subprocess
 import sys
@@ -23,7 +22,7 @@ import torch
 from encode import default_model
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
-from steps import build, in_turn, ratio
+from steps import build, finish, in_turn, ratio
 
 from fairseq_clear.interop.importing import import_hf
 
@@ -117,9 +116,7 @@ def main() -> None:
                 flush=True,
             )
     result = {"rows": rows, "batch": arguments.batch, "rounds": arguments.rounds, "threads": torch.get_num_threads()}
-    print(json.dumps(result))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result) + "\n")
+    finish(result, arguments.json)
 
 
 if __name__ == "__main__":
