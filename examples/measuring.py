@@ -180,6 +180,15 @@ def _stem(name: str, seed: int) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.-]+', '_', name)}.{seed}"
 
 
+def schedule(updates: int, rate: float) -> list[str]:
+    """Overrides: so many updates, the first tenth to reach the rate, with nothing validated, on a CPU."""
+    return [
+        *("common.cpu=true", "common.fp16=false", "dataset.num_workers=0", "++dataset.disable_validation=true"),
+        *(f"optimization.lr=[{rate}]", f"++optimizer.lr=[{rate}]", f"optimization.max_update={updates}"),
+        *(f"lr_scheduler.total_num_update={updates}", f"lr_scheduler.warmup_updates={max(1, updates // 10)}"),
+    ]
+
+
 def sizes(checkpoint: Path) -> list[str]:
     """The sizes of an imported checkpoint as overrides of a recipe for another."""
     model = vars(load_checkpoint_to_cpu(str(checkpoint))["cfg"]["model"])

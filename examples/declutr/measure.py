@@ -14,7 +14,19 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measuring import DOCUMENTS, PROJECT, TINY, UNTRAINED, Recipe, measure, prepare_documents, seconds, sizes, table
+from measuring import (
+    DOCUMENTS,
+    PROJECT,
+    TINY,
+    UNTRAINED,
+    Recipe,
+    measure,
+    prepare_documents,
+    schedule,
+    seconds,
+    sizes,
+    table,
+)
 
 from fairseq_clear.evaluation.classifiers import PRESETS
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
@@ -39,11 +51,8 @@ def main() -> None:
     data = prepare_documents(arguments.corpora, list(DOCUMENTS), arguments.output, tokenizer)
     rate = arguments.lr or (5e-5 if arguments.imported else 1e-3)
     overrides = [
-        *(f"task.data={data.resolve()}", "common.cpu=true", "common.fp16=false", "dataset.num_workers=0"),
-        *("task.tokens_per_sample=66", "++dataset.disable_validation=true", "model.encode_chunk_size=0"),
-        *(f"dataset.batch_size={arguments.documents}", f"optimization.lr=[{rate}]", f"++optimizer.lr=[{rate}]"),
-        *(f"optimization.max_update={arguments.updates}", f"lr_scheduler.total_num_update={arguments.updates}"),
-        f"lr_scheduler.warmup_updates={max(1, arguments.updates // 10)}",
+        *(f"task.data={data.resolve()}", "task.tokens_per_sample=66", "model.encode_chunk_size=0"),
+        *(f"dataset.batch_size={arguments.documents}", *schedule(arguments.updates, rate)),
     ]
     if arguments.imported:
         start = arguments.imported / "model.pt"

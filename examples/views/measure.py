@@ -17,7 +17,7 @@ from sklearn.model_selection import cross_val_score
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measuring import PROJECT, TINY, UNTRAINED, Recipe, measure, prepare_documents, seconds, table
+from measuring import PROJECT, TINY, UNTRAINED, Recipe, measure, prepare_documents, schedule, seconds, table
 
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.evaluation.topics import REMOVALS, evaluate_topics
@@ -39,12 +39,9 @@ def main() -> None:
     with lzma.open(arguments.corpora / "movie_reviews.jsonl.xz", "rt", encoding="utf-8") as lines:
         reviews = [json.loads(line) for line in lines]
     overrides = [
-        *(f"task.data={data.resolve()}", "common.cpu=true", "common.fp16=false", "dataset.num_workers=0"),
-        *("checkpoint.finetune_from_model=null", "++dataset.disable_validation=true", *TINY),
+        *(f"task.data={data.resolve()}", "checkpoint.finetune_from_model=null", *TINY),
         *("task.tokens_per_sample=512", "model.max_positions=512", "model.attention_window=128"),
-        *(f"optimization.lr=[{arguments.lr}]", f"++optimizer.lr=[{arguments.lr}]"),
-        *(f"optimization.max_update={arguments.updates}", f"lr_scheduler.total_num_update={arguments.updates}"),
-        f"lr_scheduler.warmup_updates={max(1, arguments.updates // 10)}",
+        *schedule(arguments.updates, arguments.lr),
     ]
 
     def score(checkpoint: Path, recipe: Recipe, seed: int) -> dict[str, float]:
