@@ -10,6 +10,7 @@ of each text in which synonyms replace words, made by this script and read with 
 import argparse
 import json
 import random
+import shutil
 import sys
 from pathlib import Path
 
@@ -93,6 +94,7 @@ def stand_in(line: str, neighbors: dict[str, list[str]], rng: random.Random) -> 
 def finetune(arguments: argparse.Namespace, task: str, checkpoint: Path, folder: Path, seed: int) -> float:
     """The task's dev metric after fine-tuning by CERT's table, for fewer epochs."""
     output = folder / "finetuned" / f"{checkpoint.parent.name}.{seed}"
+    shutil.rmtree(output, ignore_errors=True)  # of a measurement that was stopped here, whose checkpoint was another
     clear(
         *("glue", "run", "--checkpoint", checkpoint, "--data", folder / "glue-bin", "--recipe", "cert"),
         *("--tasks", task, "--seeds", seed, seed + 1000, "--restart", 0, "--output", output, "--device", "cpu"),
