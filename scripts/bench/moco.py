@@ -9,7 +9,8 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from steps import ENCODER, build, finish, in_turn, make_text, ratio
+from results import finish, row
+from steps import ENCODER, build, in_turn, make_text, ratio
 
 from fairseq_clear.objectives import info_nce
 
@@ -65,6 +66,12 @@ def main() -> None:
         "repeats": arguments.repeats,
         "threads": torch.get_num_threads(),
     }
+    result["table"] = [
+        row(
+            f"MoCo update, queue of {arguments.queue_size:,}", "s", result["update_seconds"],
+            beside="encoders alone", theirs=result["encoders_seconds"], ratio=result["ratio"], aim="<= 1.15",
+        )
+    ]  # fmt: skip
     finish(result, arguments.json)
 
 

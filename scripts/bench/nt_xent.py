@@ -10,14 +10,14 @@ that fits it. Each takes its turn in every round; the ratio is the median of the
 
 import argparse
 from collections.abc import Callable
-from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from statistics import median
 
 import torch
 import torch.nn.functional as F
-from steps import finish, in_turn, ratio
+from results import finish, is_installed, missing_row, row
+from steps import in_turn, ratio
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -92,22 +92,29 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
     pairs = [(*map(int, size.split("x")), "dense", dense) for size in arguments.sizes]
-    if find_spec("pytorch_metric_learning"):
-        views = arguments.metric_learning_size
+    views, aim = arguments.metric_learning_size, ">= 1.0"
+    absent = []
+    if is_installed("pytorch_metric_learning"):
         pairs.append((views, views, "pytorch-metric-learning", metric_learning))
     else:
-        print("pytorch-metric-learning is not installed: left out")
-    rows = []
+        absent = [missing_row(f"NT-Xent, {views:,} x {views:,}", "pytorch-metric-learning", aim)]
+    rows, table = [], []
     for queries, keys, name, other in pairs:
         mine, theirs = ours(queries, keys), other(queries, keys)
         seconds = in_turn([mine, theirs], arguments.repeats)
-        row = {"queries": queries, "keys": keys, "beside": name}
-        row |= {"seconds": median(seconds[0]), "their_seconds": median(seconds[1])}
-        row |= {"ratio": ratio(seconds[1], seconds[0]), "mib": peak(mine), "their_mib": peak(theirs)}
-        rows.append(row)
+        found = {"queries": queries, "keys": keys, "beside": name}
+        found |= {"seconds": median(seconds[0]), "their_seconds": median(seconds[1])}
+        found |= {"ratio": ratio(seconds[1], seconds[0]), "mib": peak(mine), "their_mib": peak(theirs)}
+        rows.append(found)
+        table.append(
+            row(
+                f"NT-Xent, {queries:,} x {keys:,}", "s", found["seconds"], beside=name, theirs=found["their_seconds"],
+                ratio=found["ratio"], aim=aim, mib=found["mib"], their_mib=found["their_mib"],
+            )
+        )  # fmt: skip
         print(
-            f"{queries:>6} x {keys:<6} {row['seconds']:8.4f} s {row['mib']:7.0f} MiB   {name} {row['their_seconds']:8.4f} s "
-            f"{row['their_mib']:7.0f} MiB   {row['ratio']:6.2f} times as fast",
+            f"{queries:>6} x {keys:<6} {found['seconds']:8.4f} s {found['mib']:7.0f} MiB   {name} "
+            f"{found['their_seconds']:8.4f} s {found['their_mib']:7.0f} MiB   {found['ratio']:6.2f} times as fast",
             flush=True,
         )
     report = {
@@ -115,6 +122,7 @@ def main() -> None:
         "repeats": arguments.repeats,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        "table": table + absent,
     }
     finish(report, arguments.json)
 

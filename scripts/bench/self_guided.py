@@ -6,7 +6,8 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from steps import build, finish, in_turn, make_text, ratio, steps
+from results import finish, row
+from steps import build, in_turn, make_text, ratio, steps
 
 SHAPES = {
     "6 x 384": ("--encoder-layers", "6", "--encoder-embed-dim", "384", "--encoder-attention-heads", "12"),
@@ -40,6 +41,12 @@ def main() -> None:
         "repeats": arguments.repeats,
         "threads": torch.get_num_threads(),
     }
+    result["table"] = [
+        row(
+            f"SG-OPT update, {arguments.shape}", "s", result["sg_opt_seconds"],
+            beside="SimCSE update", theirs=result["simcse_seconds"], ratio=result["ratio"], aim="<= 1.1",
+        )
+    ]  # fmt: skip
     finish(result, arguments.json)
 
 

@@ -19,14 +19,15 @@ from statistics import median
 from typing import Any
 
 import torch
-from encode import default_model
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
-from steps import build, finish, in_turn, ratio
+from encode import default_model, missing_package
+from results import finish, missing_row, row
+from steps import build, in_turn, ratio
 
 from fairseq_clear.interop.importing import import_hf
 
 LR = 2e-5
+LOSSES = ("plain", "cached")
+AIM = ">= 1.2"
 
 
 def make_texts(words: list[str], count: int) -> list[str]:
@@ -55,6 +56,9 @@ def our_step(data: Path, start: Path, flags: list[str], batch: int, *more: str) 
 
 def their_step(folder: Path, texts: list[str], batch: int, chunk: int = 0) -> Callable[[int], None]:
     """One epoch by their loss, on random batches."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
+
     model = SentenceTransformer(str(folder), device="cpu").train()
     loss: Any = MultipleNegativesRankingLoss(model, scale=20.0)
     if chunk:
@@ -88,12 +92,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
+    if package := missing_package(arguments.model):
+        table = [missing_row(f"contrastive update, {name}", package, AIM) for name in LOSSES]
+        finish({"table": table}, arguments.json)
+        return
+    from sentence_transformers import SentenceTransformer
+
     folder = arguments.model or default_model()
     words = [
         w for w in SentenceTransformer(str(folder), device="cpu").tokenizer.get_vocab() if w.isalpha() and len(w) > 2
     ]
     texts = make_texts(words, arguments.texts)
-    rows = []
+    rows, table = [], []
     with tempfile.TemporaryDirectory() as parent:
         imported, text, valid, data = (Path(parent) / name for name in ("imported", "text.txt", "valid.txt", "bin"))
         report = import_hf(folder, imported)
@@ -102,20 +112,26 @@ def main() -> None:
         prepare = ("prepare", text, "--dest", data, "--document-start", ".", "--valid", valid)
         command = [sys.executable, "-W", "ignore", "-m", "fairseq_clear.cli", *prepare]
         subprocess.run([*map(str, command), "--tokenizer", "hf", "--tokenizer-dir", str(imported)], check=True)
-        for name, chunk in (("plain", 0), ("cached", arguments.chunk)):
+        for name, chunk in zip(LOSSES, (0, arguments.chunk), strict=True):
             more = ("--encode-chunk-size", str(chunk)) if chunk else ()
             ours = our_step(data, imported / "model.pt", report.flags, arguments.batch, *more)
             theirs = their_step(folder, texts, arguments.batch, chunk)
             seconds = in_turn([ours, theirs], arguments.rounds, 1)
             rates = [len(texts) / median(times) for times in seconds]
-            rows.append(
-                {"loss": name, "sentences_per_second": rates[0], "theirs": rates[1], "ratio": ratio(*seconds[::-1])}
-            )
+            faster = ratio(*seconds[::-1])
+            rows.append({"loss": name, "sentences_per_second": rates[0], "theirs": rates[1], "ratio": faster})
+            table.append(
+                row(
+                    f"contrastive update, {name}", "sentences/s", rates[0], beside="sentence-transformers",
+                    theirs=rates[1], ratio=faster, aim=AIM,
+                )
+            )  # fmt: skip
             print(
                 f"{name:6} {rates[0]:7.1f} sentences/s, sentence-transformers {rates[1]:7.1f}: {rows[-1]['ratio']:.2f} times",
                 flush=True,
             )
     result = {"rows": rows, "batch": arguments.batch, "rounds": arguments.rounds, "threads": torch.get_num_threads()}
+    result["table"] = table
     finish(result, arguments.json)
 
 

@@ -1,6 +1,5 @@
 """What the benchmarks of training steps share: a trainer on generated text, and times of two things taken in turn."""
 
-import json
 import random
 import subprocess
 import sys
@@ -22,20 +21,10 @@ COMMON = (
     *("--batch-size", "16", "--max-update", "1000000", "--augment", "none"),
 )
 
-
 # The encoder that most benchmarks take: MiniLM's size.
 ENCODER = (
-    *(
-        "--arch",
-        "clear_roberta",
-        "--encoder-layers",
-        "6",
-        "--encoder-embed-dim",
-        "384",
-        "--encoder-ffn-embed-dim",
-        "1536",
-    ),
-    *("--encoder-attention-heads", "12"),
+    *("--arch", "clear_roberta", "--encoder-layers", "6", "--encoder-embed-dim", "384"),
+    *("--encoder-ffn-embed-dim", "1536", "--encoder-attention-heads", "12"),
 )
 
 
@@ -85,14 +74,6 @@ def in_turn(functions: Sequence[Callable[[int], object]], repeats: int, warm_up:
             if number >= warm_up:
                 seconds[index].append(time.perf_counter() - began)
     return seconds
-
-
-def finish(result: dict[str, Any], path: Path | None) -> None:
-    """Print the result as a line of JSON, and keep it where --json says."""
-    line = json.dumps(result)
-    print(line)
-    if path:
-        path.write_text(line + "\n")
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:

@@ -1,0 +1,133 @@
+"""Every benchmark in a process of its own, one table, one JSON file.
+
+    python scripts/bench [NAME ...] [--output build/bench] [--peers build/bench-peers] [-- FLAGS OF THE ONE NAMED]
+
+NAME is one of the table below (default: all). A benchmark that fails leaves a row that says so, the others run on, and the
+command ends with 1. ``OUTPUT.json`` and ``OUTPUT.md`` are written anew after each, so that a run that is stopped keeps what
+it has.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from results import markdown
+
+FOLDER = Path(__file__).resolve().parent
+# In the order of the table; evaluation.py is not among them: it needs data and an encoder, and has nothing beside it.
+BENCHES = (
+    "clear_step",
+    "sentence_transformers_step",
+    "nt_xent",
+    "views",
+    "encode",
+    "prepare",
+    "growth",
+    "self_guided",
+    "moco",
+    "augmentations",
+    "documents",
+    "back_translation",
+    "longformer",
+)
+KEPT_OF_ERRORS = 2_000  # characters
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run them; 1 if one failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHES)} (default: all)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("build/bench"), metavar="PATH", help="PATH.json and PATH.md (%(default)s)"
+    )
+    parser.add_argument(
+        "--peers", type=Path, default=Path("build/bench-peers"), metavar="DIR", help="of make bench-peers (%(default)s)"
+    )
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    split = given.index("--") if "--" in given else len(given)
+    known, flags = parser.parse_args(given[:split]), given[split + 1 :]
+    for name in known.names:
+        if name not in BENCHES:
+            parser.error(f"{name}: no such benchmark; there are {', '.join(BENCHES)}")
+    if flags and len(known.names) != 1:
+        parser.error("flags after -- are those of one benchmark: name it")
+    results: dict[str, Any] = {}
+    for name in known.names or BENCHES:
+        results[name] = run(FOLDER / f"{name}.py", flags, known.peers)
+        keep(results, known.output)
+    print(markdown(results), end="")
+    return int(any("failed" in result for result in results.values()))
+
+
+def run(script: Path, flags: Sequence[str], peers: Path) -> dict[str, Any]:
+    """The JSON that a benchmark ends with; ``{"failed": what it said last}`` if it ends otherwise.
+
+    What it prints goes to the screen's error stream, so that the table alone is the output.
+    """
+    path = os.pathsep.join(filter(None, (str(peers.resolve()), os.environ.get("PYTHONPATH"))))
+    began, last = time.monotonic(), ""
+    print(f"{script.stem} ...", file=sys.stderr, flush=True)
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(script), *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as process:
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            if line.startswith("{"):
+                last = line
+            else:
+                print(f"  {line}", end="", file=sys.stderr, flush=True)
+                said = (said + line)[-KEPT_OF_ERRORS:]
+    if process.returncode == 0:
+        try:
+            return {**json.loads(last), "seconds": round(time.monotonic() - began, 1)}
+        except ValueError:
+            said = f"{script.name} ended without a line of JSON"
+    return {"failed": said.strip().splitlines()[-1] if said.strip() else f"exit status {process.returncode}"}
+
+
+def keep(results: Mapping[str, Any], output: Path) -> None:
+    """Write both files."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    content = {"machine": machine(), "results": results}
+    output.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    output.with_suffix(".md").write_text(markdown(results), encoding="utf-8")
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=FOLDER, capture_output=True, text=True)
+    threads = os.environ.get("OMP_NUM_THREADS", "unset")
+    return {
+        "commit": commit.stdout.strip() or "unknown",
+        "date": time.strftime("%Y-%m-%d"),
+        "cpu": processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "OMP_NUM_THREADS": threads,
+        "python": platform.python_version(),
+        "load": os.getloadavg()[0],
+    }
+
+
+def processor() -> str:
+    """Its name, where the system tells."""
+    try:
+        found = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    except OSError:
+        found = []
+    return found[0].partition(":")[2].strip() if found else platform.processor()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
