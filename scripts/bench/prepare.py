@@ -1,0 +1,191 @@
+"""Tokens a second of ``fairseq-clear prepare`` beside ``spm_encode`` and ``fairseq-preprocess``: text to equal ids.
+
+    python scripts/bench/prepare.py [--lines 100000] [--workers 1] [--repeats 5] [--corpora DIR] [--json FILE]
+
+Both get one sentencepiece model and one text, generated or with --corpora the documents there, with blank lines between
+documents, and as many workers; ``spm_encode`` takes one thread, as it always does. Whole commands are timed, start of Python
+included; ours also hashes, counts and describes what it writes. They take turns, the ratio is the median of the rounds'
+ratios. Afterwards both folders are compared line by line: different ids end the benchmark with an error. Without
+``spm_encode`` (Debian: sentencepiece) a loop over sentencepiece's Python encoder stands in for it, and the row says so.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+from results import finish, row
+from steps import in_turn, ratio
+from texts import documents, generate
+
+AIM = ">= 1.0"
+LINES_OF_DOCUMENT = 20
+SAMPLE_LINES = 20_000
+# Reads lines, writes pieces: what spm_encode does, where that is not installed.
+STAND_IN = """
+import sys
+from sentencepiece import SentencePieceProcessor
+model = SentencePieceProcessor(model_file=sys.argv[1])
+with open(sys.argv[2], encoding="utf-8") as lines, open(sys.argv[3], "w", encoding="utf-8") as out:
+    for line in lines:
+        out.write(" ".join(model.encode(line.rstrip("\\n"), out_type=str)) + "\\n")
+"""
+
+
+def main() -> None:
+    """Print the ratio; --json keeps it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lines", type=int, default=100_000, help="of the generated text")
+    parser.add_argument("--vocab-size", type=int, default=8_000, help="of the sentencepiece model")
+    parser.add_argument("--workers", type=int, default=1, help="processes, of both")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--corpora", type=Path, metavar="DIR", help="of 20news.train.jsonl.xz, instead of generated text"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_text(folder / "text.txt", arguments.lines, arguments.corpora)
+        (folder / "valid.txt").write_text("a line\n", encoding="utf-8")
+        train_model(folder, arguments.vocab_size)
+        seconds = in_turn(
+            [lambda _: ours(folder, arguments.workers), lambda _: theirs(folder, arguments.workers)],
+            arguments.repeats,
+            0,
+        )
+        difference = first_difference(folder / "ours" / "train", folder / "theirs" / "train")
+        if difference:
+            sys.exit(f"the ids differ: {difference}")
+        tokens, lines = token_count(folder / "ours" / "train")
+    rates = [tokens / median(times) for times in seconds]
+    faster = ratio(seconds[1], seconds[0])
+    beside = f"{encoder_name()} + fairseq-preprocess"
+    plural = "s" if arguments.workers > 1 else ""
+    print(f"prepare {rates[0]:,.0f} tokens/s, {beside} {rates[1]:,.0f}: {faster:.2f} times, {tokens:,} equal ids")
+    result = {
+        "tokens": tokens,
+        "lines": lines,
+        "workers": arguments.workers,
+        "seconds": seconds[0],
+        "their_seconds": seconds[1],
+        "ratio": faster,
+        "encoder": encoder_name(),
+        "text": str(arguments.corpora.name) if arguments.corpora else "generated",
+        "table": [
+            row(
+                f"prepare, {tokens / 1e6:.1f} M tokens, {arguments.workers} worker{plural}", "tokens/s", rates[0],
+                beside=beside, theirs=rates[1], ratio=faster, aim=AIM,
+            )
+        ],
+    }  # fmt: skip
+    finish(result, arguments.json)
+
+
+def write_text(path: Path, lines: int, corpora: Path | None) -> None:
+    """Sentences, a blank line between documents, none of them twice in a row."""
+
+    def made() -> Iterator[str]:
+        for number, line in enumerate(generate(lines, (5, 45))):
+            yield f"\n{line}" if number and number % LINES_OF_DOCUMENT == 0 else line
+
+    with open(path, "w", encoding="utf-8") as out:
+        if corpora is None:
+            out.writelines(f"{line}\n" for line in made())
+        else:
+            out.write("\n\n".join(block for block in documents(corpora, "20news") if block) + "\n")
+
+
+def train_model(folder: Path, size: int) -> None:
+    """``model.model``, and ``dict.txt`` as its vocabulary in fairseq's form."""
+    from sentencepiece import SentencePieceTrainer
+
+    with open(folder / "text.txt", encoding="utf-8") as text:
+        sample = [line.strip() for _, line in zip(range(SAMPLE_LINES), text, strict=False) if line.strip()]
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(sample),
+        model_prefix=str(folder / "model"),
+        vocab_size=size,
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    pieces = (folder / "model.vocab").read_text(encoding="utf-8").split("\n")[3:]  # after <unk>, <s>, </s>
+    text = "".join(f"{line.split(chr(9))[0]} 1\n" for line in pieces if line)
+    (folder / "dict.txt").write_text(text, encoding="utf-8")
+
+
+def ours(folder: Path, workers: int) -> None:
+    """Text to a data folder by ``prepare``."""
+    flags = (
+        "--valid",
+        folder / "valid.txt",
+        "--spm-model",
+        folder / "model.model",
+        "--workers",
+        workers,
+        "--overwrite",
+    )
+    run(sys.executable, "-m", "fairseq_clear.cli", "prepare", folder / "text.txt", "--dest", folder / "ours", *flags)
+
+
+def theirs(folder: Path, workers: int) -> None:
+    """Text to pieces, and pieces to a data folder."""
+    for name in ("text", "valid"):
+        text, pieces = folder / f"{name}.txt", folder / f"{name}.pieces"
+        if encoder_name() == "spm_encode":
+            run("spm_encode", f"--model={folder / 'model.model'}", f"--output={pieces}", text)
+        else:
+            run(sys.executable, "-c", STAND_IN, folder / "model.model", text, pieces)
+    shutil.rmtree(folder / "theirs", ignore_errors=True)
+    tool = "from fairseq_cli.preprocess import cli_main; cli_main()"
+    splits = ("--trainpref", folder / "text.pieces", "--validpref", folder / "valid.pieces")
+    flags = ("--srcdict", folder / "dict.txt", "--destdir", folder / "theirs", "--workers", workers)
+    run(sys.executable, "-c", tool, "--only-source", *splits, *flags)
+
+
+def encoder_name() -> str:
+    """What makes pieces of their text."""
+    return "spm_encode" if shutil.which("spm_encode") else "sentencepiece's Python encoder"
+
+
+def run(*command: object) -> None:
+    """A command; its end is shown if it fails."""
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=environment)
+    if done.returncode:
+        sys.exit(f"{command[0]} failed:\n{(done.stdout + done.stderr)[-3000:]}")
+
+
+def first_difference(mine: Path, other: Path) -> str:
+    """Where two data sets (prefixes) first hold different ids; empty where they are equal."""
+    left, right = (MMapIndexedDataset(str(prefix)) for prefix in (mine, other))
+    if len(left) != len(right):
+        return f"{len(left)} lines beside {len(right)}"
+    uneven = np.flatnonzero(left.sizes != right.sizes)
+    if len(uneven):
+        at = int(uneven[0])
+        return f"line {at + 1} has {left.sizes[at]} tokens beside {right.sizes[at]}"
+    ids = [np.fromfile(f"{prefix}.bin", part._index.dtype) for prefix, part in ((mine, left), (other, right))]
+    unequal = np.flatnonzero(ids[0] != ids[1])
+    if not len(unequal):
+        return ""
+    line = int(np.searchsorted(np.cumsum(left.sizes), unequal[0], side="right"))
+    return f"line {line + 1}: {left[line].tolist()} beside {right[line].tolist()}"
+
+
+def token_count(prefix: Path) -> tuple[int, int]:
+    """Tokens and lines of a data set."""
+    data = MMapIndexedDataset(str(prefix))
+    return int(data.sizes.sum(dtype=np.int64)), len(data)
+
+
+if __name__ == "__main__":
+    main()
