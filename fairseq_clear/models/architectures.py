@@ -39,6 +39,7 @@ def set_defaults(args: Any, layers: int, width: int) -> None:
     args.layer_norm_eps = safe_getattr(args, "layer_norm_eps", FAIRSEQ_EPS)
     args.segments = safe_getattr(args, "segments", 1)
     args.attention_window = safe_getattr(args, "attention_window", 0)
+    args.compile = safe_getattr(args, "compile", False)
     base_architecture(args)
     forget_tpu(args)
 

@@ -18,6 +18,7 @@ from fairseq_clear.models.loading import complete_copies, fit_state_dict
 from fairseq_clear.models.longformer import limit_attention
 from fairseq_clear.models.segments import adapt_encoder
 from fairseq_clear.modules.chunking import map_chunks, row_chunks, trim_padding
+from fairseq_clear.modules.compiling import compile_blocks
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder, squared_distance
 from fairseq_clear.modules.hidden_states import hidden_states
 from fairseq_clear.modules.key_queue import KeyQueue
@@ -168,6 +169,16 @@ class ClearRobertaModel(RobertaModel):
     def add_guide(self, guide: FrozenEncoder) -> None:
         """Hold a copy of the encoder as it is when training begins."""
         self.guide = guide
+
+    def compile_encoders(self, **options: Any) -> None:
+        """``torch.compile`` the blocks of every encoder there is; options are its own."""
+        if getattr(self.args, "checkpoint_activations", False):
+            raise UserError("--compile: does not go with --checkpoint-activations; give --encode-chunk-size for less memory")
+        compile_blocks(self.encoder.sentence_encoder, **options)
+        if self.guide is not None:
+            compile_blocks(self.guide.encoder, **options)
+        if self.key_encoder is not None:
+            self.key_encoder.compile_blocks(**options)
 
     def begin_training(self) -> None:
         """What the encoder is now, after a checkpoint was read and before the first update, is where training starts from."""

@@ -55,3 +55,9 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         help="encode this many rows at a time and recompute them in the backward pass: memory is bounded by one chunk "
         "while all rows of the batch are contrasted (0: all at once)",
     )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="torch.compile the encoder's blocks in training, the key encoder's and the guide's too; needs a C++ compiler, "
+        "and takes a minute or so at the start",
+    )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
@@ -28,6 +29,7 @@ class WindowSelfAttention(nn.Module):
         self.num_heads, self.head_dim = attention.num_heads, attention.head_dim
         self.window, self.masks = window, masks
 
+    @torch.compiler.disable  # --compile: blocks of a length's own number, and masks kept from layer to layer
     def forward(
         self, query: Tensor, key_padding_mask: Tensor | None = None, attn_mask: Tensor | None = None, **unused: Any
     ) -> tuple[Tensor, None]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_clear.modules.compiling import compile_blocks
 from fairseq_clear.modules.hidden_states import hidden_states
 from fairseq_clear.modules.pooling import needs_all_layers, pool
 
@@ -44,6 +45,13 @@ class MomentumEncoder(nn.Module):
         # In a list: neither a checkpoint nor .half() nor .parameters() should find it.
         self._rounded: list[nn.ModuleList] = []
         self._is_stale = True
+        self._compiled: dict[str, Any] | None = None
+
+    def compile_blocks(self, **options: Any) -> None:
+        """``torch.compile`` the blocks, the rounded copy's too; options are its own."""
+        self._compiled = options
+        self._rounded.clear()
+        compile_blocks(self.encoder, **options)
 
     @torch.no_grad()
     def start_from(self, encoder: nn.Module, head: nn.Module) -> None:
@@ -77,6 +85,8 @@ class MomentumEncoder(nn.Module):
         if not self._rounded:
             self._rounded.append(nn.ModuleList([copy.deepcopy(self.encoder), copy.deepcopy(self.head)]).to(dtype))
             self._is_stale = False
+            if self._compiled is not None:
+                compile_blocks(self._rounded[0][0], **self._compiled)
         encoder, head = self._rounded[0]
         if self._is_stale:
             rounded = [*encoder.parameters(), *head.parameters()]

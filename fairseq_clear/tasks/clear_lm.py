@@ -2,6 +2,7 @@
 
 import logging
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.chain import Chain, build_augmentation
 from fairseq_clear.augmentations.synonym_table import SynonymTable
+from fairseq_clear.data.data_files import check_data_files, check_vocabulary
 from fairseq_clear.data.dataset import ClearDataset, ViewMaker
 from fairseq_clear.data.documents import Documents, documents_of
 from fairseq_clear.data.paraphrase_views import WithHardNegatives, aligned_sentences
@@ -37,6 +39,8 @@ class ClearLMTask(MaskedLMTask):
 
     def __init__(self, cfg: ClearLMConfig, dictionary: Dictionary | None = None) -> None:
         super().__init__(cfg, dictionary)
+        # what text is made of; <mask> stands behind it, where dict.txt does not name it
+        self.text_entries = len(self.dictionary) - (self.mask_idx == len(self.dictionary) - 1)
         self.del_idx = self.dictionary.add_symbol("<del>")
         # masked_lm's needs, until a criterion says otherwise.
         self.needs_mlm, self.needs_views, self.anchor_mlm = True, False, "separate"
@@ -57,7 +61,13 @@ class ClearLMTask(MaskedLMTask):
         dictionary = os.path.join(paths[0], "dict.txt")
         if not os.path.exists(dictionary):
             raise UserError(f"{dictionary} does not exist: make the data folder with fairseq-clear prepare")
-        return cls(cfg, cls.load_dict(cfg))
+        for path in paths:
+            check_vocabulary(Path(path))
+        try:
+            loaded = cls.load_dict(cfg)
+        except Exception as error:  # of another encoding, it is no more than that
+            raise UserError(f"{dictionary}: cut off or damaged ({error}); make the data folder again") from None
+        return cls(cfg, loaded)
 
     def _build_chain(self) -> Chain:
         chain = build_augmentation(self.cfg.augment, self._symbols(None), allow_missing_synonyms=True)
@@ -96,6 +106,8 @@ class ClearLMTask(MaskedLMTask):
             self.model.freeze_unused(mlm=self.needs_mlm, views=self.needs_views)
             if hasattr(criterion, "prepare_model"):
                 criterion.prepare_model(self.model)
+            if self.model.args.compile:
+                self.model.compile_encoders()
         return criterion
 
     @exit_on_user_error
@@ -136,6 +148,7 @@ class ClearLMTask(MaskedLMTask):
         """What makes the views of these texts."""
 
         def load(path: str) -> Any:
+            check_data_files(path, self.text_entries)
             return data_utils.load_indexed_dataset(path, self.source_dictionary)
 
         def aligned(name: str) -> Any:
@@ -161,10 +174,11 @@ class ClearLMTask(MaskedLMTask):
         """The texts of a split, before masks and views; its documents, where ``--views`` are of documents."""
         needs_documents = find_view_source(self.cfg.views)[0].needs_documents
         try:
-            if self.cfg.sample_break_mode != "eos" and not needs_documents:
-                return super()._load_dataset_split(split, epoch, combine)
             paths = utils.split_paths(self.cfg.data)
             path = os.path.join(paths[(epoch - 1) % len(paths)], split)
+            check_data_files(path, self.text_entries, combine=combine)
+            if self.cfg.sample_break_mode != "eos" and not needs_documents:
+                return super()._load_dataset_split(split, epoch, combine)
             lines = data_utils.load_indexed_dataset(path, self.source_dictionary, combine=combine)
             if lines is None:
                 raise FileNotFoundError(f"Dataset not found: {split} ({path})")

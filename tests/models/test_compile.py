@@ -1,0 +1,107 @@
+"""--compile: the same updates as without, whichever criterion and attention, from a handful of graphs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from tests.planning.measuring import make_data
+from tests.training import build
+
+# torch's own, of how it looks at what it is given
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+SIZES = (
+    "--encoder-layers",
+    "2",
+    "--encoder-embed-dim",
+    "32",
+    "--encoder-ffn-embed-dim",
+    "64",
+    "--encoder-attention-heads",
+    "2",
+)
+NO_DROPOUT = ("--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0")
+COMMON = (
+    *("--arch", "clear_roberta", *SIZES, *NO_DROPOUT, "--optimizer", "adam", "--lr", "1e-3", "--max-positions", "64"),
+    *("--tokens-per-sample", "64", "--sample-break-mode", "eos", "--augment", "del-word", "--projection-dim", "16"),
+)
+CRITERIONS: dict[str, tuple[str, ...]] = {
+    "masked_lm": ("--criterion", "masked_lm"),
+    "clear_nt_xent": ("--criterion", "clear_nt_xent"),
+    "clear_moco": ("--criterion", "clear_moco", "--queue-size", "16", "--mlm-weight", "1"),
+    "clear_self_guided": ("--criterion", "clear_self_guided", "--regularizer-weight", "0.1"),
+    "window": ("--criterion", "clear_nt_xent", "--attention-window", "8"),
+    "chunks": ("--criterion", "clear_nt_xent", "--encode-chunk-size", "3"),
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("compile"), 100, 60)
+
+
+@contextmanager
+def compiling_with(**options: Any) -> Iterator[None]:
+    """Another backend than the product's: C++ takes a minute to build, and what is tested is mostly what stands before it."""
+    original = ClearRobertaModel.compile_encoders
+    changed = lambda model: original(model, **options)  # noqa: E731
+    torch._dynamo.reset()
+    counters.clear()
+    with mock.patch.object(ClearRobertaModel, "compile_encoders", changed):
+        yield
+    torch._dynamo.reset()
+
+
+BATCHES = ((0, 4), (4, 6), (10, 3), (13, 5))
+
+
+def updates(data: Path, *flags: str, batches: Any = BATCHES) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Losses of updates on batches of different sizes, and the weights after them."""
+    trainer, dataset = build(data, *COMMON, *flags)
+    losses = []
+    for first, texts in batches:
+        torch.manual_seed(first)
+        logged = trainer.train_step([dataset.collater([dataset[first + k] for k in range(texts)])])
+        assert logged is not None
+        losses.append(float(logged["loss"]))
+    return losses, {name: value.clone() for name, value in trainer.get_model().state_dict().items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CRITERIONS)
+def test_updates_are_the_same(name: str, data: Path) -> None:
+    plain = updates(data, *CRITERIONS[name])
+    with compiling_with(backend="aot_eager"):
+        compiled = updates(data, *CRITERIONS[name], "--compile")
+        assert counters["stats"]["unique_graphs"] > 0, "nothing was compiled"
+        breaks = [reason for reason in counters["graph_break"] if "torch.compiler.disable" not in reason]
+        assert not breaks, breaks
+        assert bool(counters["graph_break"]) == (name == "window"), "of the attention over a window, nothing else"
+        assert counters["stats"]["unique_graphs"] <= 8, "a graph for each shape"
+    torch.testing.assert_close(compiled[0], plain[0], rtol=1e-5, atol=1e-5)
+    assert compiled[1].keys() == plain[1].keys()
+    for weight, value in plain[1].items():
+        torch.testing.assert_close(compiled[1][weight], value, rtol=1e-4, atol=1e-5, msg=weight)
+
+
+@pytest.mark.slow
+def test_cpp(data: Path) -> None:
+    """The product's own backend."""
+    flags = ("--criterion", "clear_nt_xent", "--mlm-weight", "0")
+    plain = updates(data, *flags, batches=BATCHES[:1])
+    with compiling_with():
+        compiled = updates(data, *flags, "--compile", batches=BATCHES[:1])
+        assert counters["stats"]["unique_graphs"] > 0
+    torch.testing.assert_close(compiled[0], plain[0], rtol=1e-5, atol=1e-5)
+
+
+def test_refuses_checkpointed_blocks(data: Path) -> None:
+    with pytest.raises((UserError, SystemExit)):
+        build(data, *COMMON, *CRITERIONS["masked_lm"], "--compile", "--checkpoint-activations")
