@@ -1,0 +1,112 @@
+"""What others make of a text: nlpaug's word augmenters, EDA, DeCLUTR's sampler, each as ``text -> texts``."""
+
+import importlib.util
+import random
+import sys
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Augment", "declutr", "eda", "nlpaug"]
+
+Augment = Callable[[str], list[str]]
+
+
+def nlpaug(table: Mapping[str, list[str]], folder: Path) -> dict[str, Augment]:
+    """Its RandomWordAug by action and, as ``synonym``, its SynonymAug; 30 % of the words, without its limit of ten.
+
+    SynonymAug reads our table in PPDB's form from ``folder``. Its part-of-speech tagger, which needs a download, is replaced
+    by one that calls every word a noun and costs nothing, so that it is faster here than it really is.
+    """
+    for name in ("gdown", "requests"):  # its downloader imports them; nothing is downloaded
+        if name not in sys.modules and importlib.util.find_spec(name) is None:
+            sys.modules[name] = types.ModuleType(name)
+    import nlpaug.augmenter.word as naw
+
+    share: dict[str, Any] = {"aug_p": 0.3, "aug_min": 1, "aug_max": None}
+    words = list(table)[:1000]
+    made = {
+        "delete": naw.RandomWordAug(action="delete", **share),
+        "swap": naw.RandomWordAug(action="swap", **share),
+        "substitute": naw.RandomWordAug(action="substitute", target_words=words, **share),
+    }
+    path = folder / "synonyms.ppdb"
+    lines = [f"[NN] ||| {word} ||| {other}\n" for word, others in table.items() for other in others]
+    path.write_text("".join(lines), encoding="utf-8")
+    made["synonym"] = naw.SynonymAug(aug_src="ppdb", model_path=str(path), **share)
+    made["synonym"].model.pos_tag = lambda tokens: [(token, "NN") for token in tokens]
+    return {name: augmenter.augment for name, augmenter in made.items()}
+
+
+class _Synsets:
+    """A table of synonyms that answers as nltk's WordNet does; a dictionary look-up, so faster than that."""
+
+    def __init__(self, table: Mapping[str, list[str]]) -> None:
+        self._synsets = {
+            word: [types.SimpleNamespace(lemmas=lambda others=others: [_Lemma(other) for other in others])]
+            for word, others in table.items()
+            if others
+        }
+
+    def synsets(self, word: str) -> list[Any]:
+        return self._synsets.get(word, [])
+
+
+class _Lemma:
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def name(self) -> str:
+        return self._text
+
+
+def eda(table: Mapping[str, list[str]], alpha: float = 0.1) -> Augment:
+    """EDA as textaugment has it, which follows Wei and Zou's code, with our table in the place of WordNet: one operation a
+    text, drawn uniformly (CERT section 5.3).
+
+    Its file is read by itself: the package's own ``__init__`` wants gensim and a translator.
+    """
+    package = importlib.util.find_spec("textaugment")
+    assert package is not None and package.submodule_search_locations
+    spec = importlib.util.spec_from_file_location("eda", Path(package.submodule_search_locations[0]) / "eda.py")
+    assert spec is not None and spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.nltk = types.SimpleNamespace(download=lambda name: True)
+    module.wordnet = _Synsets(table)
+    made = module.EDA(stop_words=[])
+    counted = (made.synonym_replacement, made.random_insertion, made.random_swap)
+    operations = [lambda text, f=f: f(text, n=max(1, int(alpha * len(text.split())))) for f in counted]
+    operations.append(lambda text: made.random_deletion(text, p=alpha))
+    return lambda text: [random.choice(operations)(text)]
+
+
+def declutr(anchors: int = 2, positives: int = 2, low: int = 32, high: int = 512) -> Augment:
+    """DeCLUTR's sampler, written anew from the paper (section 3.1.1) and from the published behaviour of its code, which
+    does not install beside a current PyTorch: words between white space, anchors on a grid of ``high`` words without
+    neighbouring places, positives from the left of their anchor to its right.
+
+    A text needs ``2 * anchors * high`` words. Returns each anchor, then its positives.
+    """
+    rng = np.random.RandomState(1)  # noqa: NPY002  (what that code draws from)
+
+    def sample(text: str) -> list[str]:
+        tokens = text.split()
+        starts = list(range(0, len(tokens) - high + 1, high))
+        spans = []
+        for left in range(anchors, 0, -1):
+            length = int(rng.beta(4, 2) * (high - low) + low)
+            place = rng.choice((0, len(starts) - 1)) if len(starts) // left < left else rng.randint(len(starts))
+            start = rng.randint(starts[place], starts[place] + high - length + 1)
+            del starts[max(0, place - 1) : place + 2]
+            spans.append((start, start + length))
+            for _ in range(positives):
+                size = int(rng.beta(2, 4) * (high - low) + low)
+                first = rng.randint(max(0, start - size), min(start + length, len(tokens) - size) + 1)
+                spans.append((first, first + size))
+        return [" ".join(tokens[begin:end]) for begin, end in spans]
+
+    return sample

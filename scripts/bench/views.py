@@ -1,0 +1,209 @@
+"""Views a second on one core beside nlpaug, EDA and DeCLUTR's sampler, on the same texts.
+
+    python scripts/bench/views.py [--words 25 320] [--texts 400] [--repeats 5] [--corpora DIR --synonyms FILE] [--json FILE]
+
+Ours are whole items of the training set: a line read from the memory map, its identity, the generators of its two views, both
+augmented, ready to be collated. Theirs are the augmenters alone, text to text, two calls a line: what it takes to make ids of
+their views comes on top in training and is counted in the rows that say ``with sentencepiece``. Texts, share of words changed
+and table of synonyms are the same for all. Spans are six of a document of 2,100 words: two anchors, two positives each.
+Each pair takes turns; seconds are the process's own on the processor, the ratio is the median of the rounds' ratios.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from prepare import SAMPLE_LINES, train_model, write_text
+from results import finish, is_installed, missing_row, row
+from steps import COMMON, in_turn, ratio
+from text_peers import Augment, declutr, eda, nlpaug
+from texts import documents, generate, make_words, neighbours
+
+from fairseq_clear.data.tokenizer import load_tokenizer
+
+AIM = ">= 50"
+DOCUMENT_WORDS, LINE_WORDS = 2_100, 25
+SPAN = "span:anchors=2,positives=2"
+# Our spec, and nlpaug's augmenter that does the like.
+PAIRS = {"del-word:ratio=0.3": "delete", "reorder": "swap", "subs:ratio=0.3": "synonym"}
+FURTHER = {"subs:ratio=0.3": "substitute"}
+
+
+def main() -> None:
+    """Print the table; --json keeps it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--words", type=int, nargs="+", default=[25, 320], help="of a text; 320 are about 512 tokens")
+    parser.add_argument("--texts", type=int, default=400, help="of each length")
+    parser.add_argument("--documents", type=int, default=50, help="for the spans")
+    parser.add_argument("--vocab-size", type=int, default=16_000, help="of the sentencepiece model")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--corpora", type=Path, metavar="DIR", help="of movie_reviews.jsonl.xz, for real texts")
+    parser.add_argument("--synonyms", type=Path, metavar="FILE", help="JSON of neighbours, for real texts")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    arguments = parser.parse_args()
+    if (arguments.corpora is None) != (arguments.synonyms is None):
+        parser.error("--corpora and --synonyms go together: real words need real synonyms")
+    table, found = table_of(arguments.synonyms), []
+    with tempfile.TemporaryDirectory() as name:
+        tokenizer = make_tokenizer(Path(name), arguments.corpora, arguments.vocab_size)
+        for words in arguments.words:
+            texts = make_texts(arguments.corpora, words, arguments.texts)
+            folder = Path(name) / str(words)
+            data = make_data(folder, texts, tokenizer, table)
+            found += beside_nlpaug(texts, data, table, arguments.repeats, words)
+            found += beside_eda(texts, data, table, arguments.repeats, words)
+        texts = make_texts(arguments.corpora, DOCUMENT_WORDS, arguments.documents)
+        data = make_data(Path(name) / "documents", [in_lines(text) for text in texts], tokenizer)
+        ours = views_of(data, len(texts), "--views", SPAN)
+        sampler = "DeCLUTR's sampler (written anew)"
+        found += compare(
+            "6 spans of a document", ours, peer(declutr(), texts), 6 * len(texts), sampler, "", arguments.repeats
+        )
+    result = {"table": found, "repeats": arguments.repeats, "texts": "real" if arguments.corpora else "generated"}
+    finish(result, arguments.json)
+
+
+def beside_nlpaug(
+    texts: list[str], data: Path, table: Mapping[str, list[str]], repeats: int, words: int
+) -> list[dict[str, Any]]:
+    """The rows of one length."""
+    if not is_installed("nlpaug"):
+        return [missing_row(f"views, {spec}, {words} words", "nlpaug", AIM) for spec in PAIRS]
+    augmenters = nlpaug(table, data)
+    encode = load_tokenizer(data).encode
+    rows = []
+    for spec, name in [*PAIRS.items(), *FURTHER.items()]:
+        ours = views_of(data, len(texts), "--augment", spec)
+        what, count = f"views, {spec}, {words} words", 2 * len(texts)
+        rows += compare(what, ours, peer(augmenters[name], texts, 2), count, f"nlpaug {name}", AIM, repeats)
+        if name == "delete":
+            theirs = peer(augmenters[name], texts, 2, encode)
+            rows += compare(what, ours, theirs, count, f"nlpaug {name}, with sentencepiece", "", repeats)
+    return rows
+
+
+def beside_eda(
+    texts: list[str], data: Path, table: Mapping[str, list[str]], repeats: int, words: int
+) -> list[dict[str, Any]]:
+    """The row of one length."""
+    what = f"views, eda, {words} words"
+    if not is_installed("textaugment"):
+        return [missing_row(what, "textaugment")]
+    ours = views_of(data, len(texts), "--augment", "eda")
+    return compare(what, ours, peer(eda(table), texts, 2), 2 * len(texts), "EDA (textaugment)", "", repeats)
+
+
+def compare(
+    what: str,
+    ours: Callable[[int], object],
+    theirs: Callable[[int], object],
+    views: int,
+    beside: str,
+    aim: str,
+    repeats: int,
+) -> list[dict[str, Any]]:
+    """One row: both in turn, ``views`` made in each call."""
+    seconds = in_turn([ours, theirs], repeats, 1, time.process_time)
+    rates = [views / median(times) for times in seconds]
+    faster = ratio(seconds[1], seconds[0])
+    print(f"{what}: {rates[0]:,.0f} views/s, {beside} {rates[1]:,.0f}: {faster:.1f} times", flush=True)
+    return [row(what, "views/s", rates[0], beside=beside, theirs=rates[1], ratio=faster, aim=aim)]
+
+
+def views_of(data: Path, texts: int, *flags: str) -> Callable[[int], object]:
+    """All items of the training set that these flags make, in another epoch at each call."""
+    parser = options.get_training_parser()
+    args = options.parse_args_and_arch(parser, [str(data), *COMMON, "--arch", "clear_roberta_tiny", *flags])
+    task: Any = tasks.setup_task(convert_namespace_to_omegaconf(args).task)
+    task.needs_mlm, task.needs_views = False, True
+    task.load_dataset("train")
+    dataset = task.dataset("train")
+    assert len(dataset) == texts, f"{len(dataset)} items of {texts} texts"
+
+    def make(epoch: int) -> None:
+        dataset.set_epoch(epoch + 1)
+        for index in range(len(dataset)):
+            dataset[index]
+
+    return make
+
+
+def peer(
+    augment: Augment, texts: list[str], calls: int = 1, encode: Callable[[str], list[str]] | None = None
+) -> Callable[[int], object]:
+    """All their views of the texts, made symbols by ``encode`` if it is given."""
+
+    def make(_: int) -> None:
+        for text in texts:
+            for _ in range(calls):
+                views = augment(text)
+                if encode is not None:
+                    for view in views:
+                        encode(view)
+
+    return make
+
+
+def make_texts(corpora: Path | None, words: int, count: int) -> list[str]:
+    """So many texts of so many words: generated, or cut from a corpus as it runs on."""
+    if corpora is None:
+        return list(generate(count, (words, words)))
+    running: Iterator[str] = (word for text in documents(corpora, "movie_reviews") for word in text.split())
+    return [" ".join(word for _, word in zip(range(words), running, strict=False)) for _ in range(count)]
+
+
+def in_lines(text: str) -> str:
+    """A document: its words in lines."""
+    words = text.split()
+    return "\n".join(" ".join(words[begin : begin + LINE_WORDS]) for begin in range(0, len(words), LINE_WORDS))
+
+
+def table_of(synonyms: Path | None) -> dict[str, list[str]]:
+    """Synonyms by word."""
+    if synonyms is None:
+        return neighbours(make_words())
+    return dict(json.loads(synonyms.read_text(encoding="utf-8")))
+
+
+def make_tokenizer(folder: Path, corpora: Path | None, size: int) -> Path:
+    """A sentencepiece model of more such text than is measured."""
+    write_text(folder / "text.txt", SAMPLE_LINES, corpora)
+    train_model(folder, size)
+    return folder / "model.model"
+
+
+def make_data(folder: Path, texts: list[str], tokenizer: Path, table: Mapping[str, list[str]] | None = None) -> Path:
+    """A data folder by ``prepare``, one text a document, its table of synonyms by ``synonyms``."""
+    folder.mkdir()
+    text, valid, data = (folder / name for name in ("text.txt", "valid.txt", "bin"))
+    text.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+    valid.write_text(texts[0] + "\n", encoding="utf-8")
+    clear("prepare", text, "--dest", data, "--valid", valid, "--spm-model", tokenizer, "--workers", 1)
+    if table is not None:
+        source = folder / "synonyms.json"
+        source.write_text(json.dumps(table), encoding="utf-8")
+        clear("synonyms", "--data-bin", data, "--source", source)
+    return data
+
+
+def clear(*command: object) -> None:
+    """A command of fairseq-clear; its end is shown if it fails."""
+    words = [sys.executable, "-W", "ignore", "-m", "fairseq_clear.cli", *map(str, command)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(words)}\n{(done.stdout + done.stderr)[-3000:]}")
+
+
+if __name__ == "__main__":
+    random.seed(1)
+    main()
