@@ -1,0 +1,253 @@
+"""Growth with the data: seconds and memory of a start, an epoch of batches and a checkpoint, beside stock masked_lm's.
+
+    python scripts/bench/growth.py [--lines 100000 1000000] [--epoch-lines 20000] [--repeats 5] [--recipe clear] [--json FILE]
+
+For each number of lines a data folder is written (fairseq's mmap format, 12 tokens a line on average, a blank line after every
+20) and a process of its own goes through what fairseq-train does, with a model of one layer: ``start`` builds the task, loads
+the training set, makes its batches and the first of them; ``epoch`` takes every batch of the epoch in this process (with
+--epoch-lines only so many lines of it: the seconds of an epoch are then those times the share, and the row says so);
+``checkpoint`` saves. An epoch holds no update: that costs what a batch costs.
+
+Memory is RssAnon of /proc/self/status, which leaves out the pages of the mapped data, since the system drops those when it
+needs room; it is read every 2 ms, and the figure of a step is the most that it saw less what it found. Growth compares the
+largest with the smallest number of lines: time a line (1 is linear), and bytes of memory a line that the larger one adds.
+"""
+
+import argparse
+import json
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from results import finish, row
+
+LINEAR, VOCABULARY, EOS = "<= 1.2", 8_000, 2
+LINES_OF_DOCUMENT, CHUNK_LINES = 20, 1 << 18
+FIRST_ID = 4  # after <s>, <pad>, </s>, <unk>
+STEPS = ("start", "epoch", "checkpoint")
+COMMON = (
+    *("--sample-break-mode", "eos", "--cpu", "--optimizer", "adam", "--lr", "1e-5", "--max-update", "1000000"),
+    *("--num-workers", "0"),
+)
+MODEL = (
+    *(
+        "--task",
+        "clear_lm",
+        "--arch",
+        "clear_roberta",
+        "--encoder-layers",
+        "1",
+        "--encoder-embed-dim",
+        "16",
+        "--encoder-ffn-embed-dim",
+        "16",
+    ),
+    *("--encoder-attention-heads", "2", "--projection-dim", "16", "--projection-hidden-dim", "16"),
+)
+RECIPES = {
+    "clear": (*MODEL, "--criterion", "clear_nt_xent", "--augment", "del-span+reorder"),
+    "simcse": (*MODEL, "--criterion", "clear_nt_xent", "--mlm-weight", "0", "--temperature", "0.05"),
+    "neighbor": (*MODEL, "--criterion", "clear_nt_xent", "--mlm-weight", "0", "--views", "neighbor"),
+    "declutr": (
+        *(
+            *MODEL,
+            "--criterion",
+            "clear_nt_xent",
+            "--anchor-mlm",
+            "joint",
+            "--pooling",
+            "mean",
+            "--projection-layers",
+            "0",
+        ),
+        *("--views", "span:anchors=2,positives=2,min=8,max=64", "--temperature", "0.05"),
+    ),
+    "masked_lm": (
+        *("--task", "masked_lm", "--arch", "roberta", "--encoder-layers", "1", "--encoder-embed-dim", "16"),
+        *("--encoder-ffn-embed-dim", "16", "--encoder-attention-heads", "2", "--criterion", "masked_lm"),
+    ),
+}
+
+
+def main() -> None:
+    """Print the table; --json keeps it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lines", type=int, nargs="+", default=[100_000, 1_000_000], help="of the data, ascending")
+    parser.add_argument("--recipe", choices=RECIPES, default="clear", help="beside which stock masked_lm stands")
+    parser.add_argument("--epoch-lines", type=int, default=20_000, help="lines of an epoch that are read; 0 is all")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=5, help="processes for each number of lines and each of the two")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="folder for the data (default: a temporary one)")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--child", nargs=2, metavar=("DATA", "RECIPE"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        child(Path(arguments.child[0]), arguments.child[1], arguments.batch_size, arguments.epoch_lines)
+        return
+    recipes = tuple(dict.fromkeys((arguments.recipe, "masked_lm")))
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in recipes}
+    with tempfile.TemporaryDirectory(dir=arguments.keep) as folder:
+        for lines in arguments.lines:
+            data = Path(folder) / f"{lines}"
+            write_data(data, lines)
+            runs = [{name: measure(data, name, arguments) for name in recipes} for _ in range(arguments.repeats)]
+            for name in recipes:
+                found[name].append(medians([run[name] for run in runs]) | {"lines": lines})
+                show(name, found[name][-1])
+    result = {"figures": found, "recipe": arguments.recipe, "repeats": arguments.repeats}
+    result |= {"epoch_lines": arguments.epoch_lines, "batch_size": arguments.batch_size}
+    finish({**result, "table": table(found, arguments.recipe)}, arguments.json)
+
+
+def table(found: dict[str, list[dict[str, Any]]], recipe: str) -> list[dict[str, Any]]:
+    """Seconds and memory of each number of lines, then the growth from the least to the most."""
+    rows = []
+    for index, mine in enumerate(found[recipe]):
+        stock = found["masked_lm"][index]
+        for step in STEPS:
+            share = mine["epoch_share"]
+            note = f" (from {share:.0%} of it)" if step == "epoch" and share < 1 else ""
+            rows.append(
+                row(
+                    f"{step}, {mine['lines']:,} lines{note}", "s", mine[f"{step}_seconds"],
+                    beside="masked_lm", theirs=stock[f"{step}_seconds"],
+                    mib=mine[f"{step}_mib"], their_mib=stock[f"{step}_mib"],
+                )
+            )  # fmt: skip
+    if len(found[recipe]) < 2:
+        return rows
+    ends = {name: (sizes[0], sizes[-1]) for name, sizes in found.items()}
+    for step in STEPS:
+        mine, stock = (growth(*ends[name], f"{step}_seconds") for name in (recipe, "masked_lm"))
+        if step == "checkpoint":  # which should not grow at all
+            mine, stock = (after[f"{step}_seconds"] / before[f"{step}_seconds"] for before, after in ends.values())
+        what = "growth of its time" if step == "checkpoint" else "growth of its time a line"
+        rows.append(row(f"{step}, {what}", "times", mine, beside="masked_lm", theirs=stock, aim=LINEAR))
+    mine, stock = (bytes_a_line(*ends[name]) for name in (recipe, "masked_lm"))
+    rows.append(row("memory that a further line adds", "bytes", mine, beside="masked_lm", theirs=stock))
+    return rows
+
+
+def growth(before: dict[str, Any], after: dict[str, Any], key: str) -> float:
+    """Time a line of the larger over that of the smaller."""
+    return (after[key] / after["lines"]) / (before[key] / before["lines"])
+
+
+def bytes_a_line(before: dict[str, Any], after: dict[str, Any]) -> float:
+    """Memory that was held at the end of the epoch, by the lines that make the difference."""
+    return (after["held_mib"] - before["held_mib"]) * 2**20 / (after["lines"] - before["lines"])
+
+
+def show(name: str, figures: dict[str, Any]) -> None:
+    """A line on the screen."""
+    steps = ", ".join(f"{step} {figures[f'{step}_seconds']:.2f} s {figures[f'{step}_mib']:,.0f} MiB" for step in STEPS)
+    print(f"{name:10}{figures['lines']:>12,} lines: {steps}; held {figures['held_mib']:,.0f} MiB", flush=True)
+
+
+def measure(data: Path, recipe: str, arguments: argparse.Namespace) -> dict[str, float]:
+    """The figures of a process of its own."""
+    sizes = ("--batch-size", arguments.batch_size, "--epoch-lines", arguments.epoch_lines)
+    command = [sys.executable, "-W", "ignore", __file__, "--child", data, recipe, *sizes]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{recipe}, {data}: failed\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def medians(runs: list[dict[str, float]]) -> dict[str, Any]:
+    """Of each figure."""
+    return {key: median(run[key] for run in runs) for key in runs[0]}
+
+
+def child(data: Path, recipe: str, batch_size: int, epoch_lines: int) -> None:
+    """Go through the steps once; the last line is their JSON."""
+    from fairseq import checkpoint_utils, options, tasks
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq.trainer import Trainer
+
+    import fairseq_clear  # noqa: F401  (registers tasks, models, criterions)
+
+    places = ("--batch-size", str(batch_size), "--save-dir", str(data / "checkpoints"))
+    args = options.parse_args_and_arch(options.get_training_parser(), [str(data), *COMMON, *places, *RECIPES[recipe]])
+    cfg = convert_namespace_to_omegaconf(args)
+    figures: dict[str, float] = {}
+    held = anonymous_mib()
+    with step(figures, "start"):
+        task: Any = tasks.setup_task(cfg.task)
+        model = task.build_model(cfg.model)
+        trainer: Any = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
+        batches = trainer.get_train_iterator(epoch=1)
+        itr = batches.next_epoch_itr(shuffle=True)
+        first = next(itr)
+    read = len(first["id"])
+    with step(figures, "epoch"):
+        for batch in itr:
+            read += len(batch["id"])
+            if epoch_lines and read >= epoch_lines:
+                break
+    items = len(task.dataset("train"))
+    figures["epoch_seconds"] *= items / read
+    figures["epoch_share"] = read / items
+    figures["held_mib"] = anonymous_mib() - held
+    with step(figures, "checkpoint"):
+        checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, batches, None)
+    print(json.dumps(figures))
+
+
+@contextmanager
+def step(figures: dict[str, float], name: str) -> Iterator[None]:
+    """Note the seconds of what runs inside, and the most memory beside what it found."""
+    found = anonymous_mib()
+    peak, done = [found], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.002):
+            peak[0] = max(peak[0], anonymous_mib())
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    began = time.perf_counter()
+    yield
+    figures[f"{name}_seconds"] = time.perf_counter() - began
+    done.set()
+    watcher.join()
+    figures[f"{name}_mib"] = max(peak[0], anonymous_mib()) - found
+
+
+def anonymous_mib() -> float:
+    """Memory of this process that no file backs."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("RssAnon:")[2].split()[0]) / 1024
+
+
+def write_data(folder: Path, lines: int) -> None:
+    """``dict.txt`` and ``train.bin`` with ``train.idx``, as fairseq's binarizer would write them."""
+    folder.mkdir(parents=True)
+    dictionary = "".join(f"w{number} 1\n" for number in range(VOCABULARY))
+    (folder / "dict.txt").write_text(dictionary, encoding="utf-8")
+    rng = np.random.default_rng(1)
+    sizes = rng.integers(5, 21, lines, dtype=np.int32)
+    sizes[LINES_OF_DOCUMENT :: LINES_OF_DOCUMENT + 1] = 1  # </s> alone
+    with open(folder / "train.bin", "wb") as file:
+        for first in range(0, lines, CHUNK_LINES):
+            part = sizes[first : first + CHUNK_LINES]
+            ids = rng.integers(FIRST_ID, FIRST_ID + VOCABULARY, int(part.sum()), dtype=np.uint16)
+            ids[np.cumsum(part) - 1] = EOS
+            file.write(ids.tobytes())
+    with open(folder / "train.idx", "wb") as file:
+        file.write(b"MMIDIDX\x00\x00" + struct.pack("<QBQ", 1, 8, lines))
+        file.write(sizes.tobytes())
+        file.write(((np.cumsum(sizes, dtype=np.int64) - sizes) * 2).tobytes())
+
+
+if __name__ == "__main__":
+    main()
