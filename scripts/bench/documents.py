@@ -12,7 +12,6 @@ import argparse
 import multiprocessing
 import os
 import statistics
-import struct
 import tempfile
 import time
 import tracemalloc
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mapped import write_index
 from results import finish, row
 
 from fairseq_clear.augmentations import Symbols
@@ -49,10 +49,7 @@ def write_corpus(prefix: Path, documents: int, tokens: int, line: int) -> int:
             ids = rng.integers(4, VOCABULARY, (count, int(block.sum())), dtype=np.uint16)
             ids[:, ends] = EOS
             file.write(ids.tobytes())
-    with open(f"{prefix}.idx", "wb") as file:
-        file.write(b"MMIDIDX\x00\x00" + struct.pack("<QBQ", 1, 8, len(sizes)))
-        file.write(sizes.tobytes())
-        file.write(((np.cumsum(sizes, dtype=np.int64) - sizes) * 2).tobytes())
+    write_index(prefix, sizes)
     return len(sizes)
 
 

@@ -1,0 +1,302 @@
+"""scripts/bench: what a benchmark hands on, the table, missing peers and failures; each new one at a tiny size."""
+
+import importlib
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+
+BENCH = ROOT / "scripts" / "bench"
+KEYS = {"what", "unit", "ours", "beside", "theirs", "ratio", "aim", "met", "mib", "their_mib"}
+MISSING_KEYS = {"what", "beside", "aim", "missing"}
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """Imports a benchmark as its own folder's scripts see each other."""
+    names = {path.stem for path in BENCH.glob("*.py")} - {"__main__"}
+    shadowed = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    sys.path.insert(0, str(BENCH))
+    yield importlib.import_module
+    sys.path.remove(str(BENCH))
+    for name in names:
+        sys.modules.pop(name, None)
+    sys.modules.update(shadowed)
+
+
+@pytest.fixture(scope="module")
+def runner(bench):
+    spec = importlib.util.spec_from_file_location("bench_main", BENCH / "__main__.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def call(module, monkeypatch, capsys, *flags):
+    """The result that ``main`` ends with, its table checked."""
+    monkeypatch.setattr(sys, "argv", [module.__file__, *map(str, flags)])
+    module.main()
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["table"]
+    for row in result["table"]:
+        assert set(row) == (MISSING_KEYS if "missing" in row else KEYS)
+        if "missing" not in row:
+            assert np.isfinite(row["ours"]) and row["unit"]
+            assert (row["met"] is None) == (row["aim"] == "")
+    return result
+
+
+@pytest.mark.parametrize(
+    ("ours", "ratio", "aim", "met"),
+    [
+        (5.0, 0.95, ">= 0.95", True),
+        (5.0, 0.94, ">= 0.95", False),
+        (5.0, 1.2, "<= 1.1", False),
+        (1.0, None, "<= 1.1", True),  # of ours where there is no ratio
+        (9.0, None, "<= 1.1", False),
+        (5.0, 1.0, "", None),
+    ],
+)
+def test_an_aim_is_met_or_not(bench, ours, ratio, aim, met):
+    assert bench("results").row("x", "s", ours, ratio=ratio, aim=aim)["met"] is met
+
+
+def test_an_aim_without_a_sign_is_refused(bench):
+    with pytest.raises(ValueError, match="0.95"):
+        bench("results").row("x", "s", 1.0, aim="0.95")
+
+
+def test_the_table(bench, capsys):
+    results = bench("results")
+    full = results.row(
+        "update", "s", 0.01234, beside="other", theirs=2.0, ratio=162.07, aim=">= 50", mib=67.2, their_mib=4360.0
+    )
+    lone = results.row("encode", "texts/s", 1234.5)
+    found = {
+        "one": {"table": [full, lone]},
+        "two": {"table": [results.missing_row("views", "nlpaug", ">= 50")]},
+        "three": {"failed": "no\n|text|"},
+    }
+    assert results.markdown(found).splitlines()[2:] == [
+        "| one | update | 0.0123 s | other | 2.00 | 162 | >= 50 | yes | 67 / 4,360 |",
+        "| one | encode | 1,234 texts/s |  |  |  |  |  |  |",
+        "| two | views |  | nlpaug | not installed |  | >= 50 |  |  |",
+        "| three | failed: no /text/ | | | | | | | |",
+    ]
+    assert "nlpaug is not installed" in capsys.readouterr().out
+    widths = {line.count("|") for line in results.markdown(found).splitlines()}
+    assert len(widths) == 1
+
+
+def test_the_runner_takes_the_last_json_and_outlives_failures(runner, tmp_path, monkeypatch, capsys):
+    scripts = {
+        "good": "print('{\"table\": []}'); print('words'); print('{\"table\": [], \"n\": 2}')",
+        "bad": "import sys; print('{\"table\": []}'); sys.exit('it broke\\nhere')",
+        "silent": "print('no json')",
+        "peer": "import json, peer_of_bench as p; print(json.dumps({'table': [], 'found': p.N}))",
+    }
+    for name, text in scripts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    peers = tmp_path / "peers"
+    peers.mkdir()
+    (peers / "peer_of_bench.py").write_text("N = 7")
+    monkeypatch.setattr(runner, "FOLDER", tmp_path)
+    monkeypatch.setattr(runner, "BENCHES", tuple(scripts))
+    output = tmp_path / "out" / "bench"
+    assert runner.main(["--output", str(output), "--peers", str(peers)]) == 1
+    results = json.loads(output.with_suffix(".json").read_text())["results"]
+    assert results["good"]["n"] == 2 and results["good"]["seconds"] >= 0
+    assert results["bad"] == {"failed": "here"}
+    assert results["silent"] == {"failed": "silent.py ended without a line of JSON"}
+    assert results["peer"]["found"] == 7
+    shown = capsys.readouterr().out
+    assert shown == output.with_suffix(".md").read_text() and "| bad | failed: here |" in shown
+    assert runner.main(["good", "--output", str(output)]) == 0
+
+
+def test_the_runner_knows_its_benchmarks(runner, capsys):
+    known = {path.stem for path in BENCH.glob("*.py") if "\nif __name__ ==" in path.read_text()}
+    # it needs data and an encoder
+    assert set(runner.BENCHES) == known - {"evaluation", "__main__"}
+    for wrong in (["fast"], ["--", "--repeats", "1"], ["views", "moco", "--", "--repeats", "1"]):
+        with pytest.raises(SystemExit):
+            runner.main(wrong)
+    assert "no such benchmark" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "rows"), [("encode", 3), ("sentence_transformers_step", 2)])
+def test_a_missing_peer_is_a_row(bench, monkeypatch, capsys, name, rows):
+    monkeypatch.setattr(bench("encode"), "is_installed", lambda package: False)
+    result = call(bench(name), monkeypatch, capsys)
+    assert [row["missing"] for row in result["table"]] == ["sentence-transformers"] * rows
+
+
+def test_nt_xent_without_pytorch_metric_learning(bench, monkeypatch, capsys):
+    module = bench("nt_xent")
+    monkeypatch.setattr(module, "is_installed", lambda package: False)
+    result = call(module, monkeypatch, capsys, "--sizes", "8x16", "--repeats", "1")
+    assert [row.get("missing", row["what"]) for row in result["table"]] == [
+        "NT-Xent, 8 x 16",
+        "pytorch-metric-learning",
+    ]
+
+
+def test_prepare_sees_other_ids(bench, tmp_path):
+    module = bench("prepare")
+    bench("mapped").write_data(tmp_path / "a", 60)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    mine, other = tmp_path / "a" / "train", tmp_path / "b" / "train"
+    assert module.first_difference(mine, other) == ""
+    ids = np.fromfile(f"{other}.bin", np.uint16)
+    sizes = np.frombuffer(Path(f"{other}.idx").read_bytes(), np.int32, 60, 26)
+    ids[sizes[:30].sum()] += 1  # the first of line 31
+    ids.tofile(f"{other}.bin")
+    assert module.first_difference(mine, other).startswith("line 31: ")
+    bench("mapped").write_index(other, np.append(sizes[:-1], sizes[-1] - 1).astype(np.int32))
+    assert module.first_difference(mine, other).startswith("line 60 has ")
+    bench("mapped").write_index(other, sizes[:-1].astype(np.int32))
+    assert module.first_difference(mine, other) == "60 lines beside 59"
+
+
+@pytest.fixture
+def clear_here(monkeypatch):
+    """fairseq-clear in this process, where it costs no second import of the host."""
+    from fairseq_clear.cli.main import main
+
+    def clear(*command):
+        assert main([str(part) for part in command]) in (0, None)
+
+    return clear
+
+
+def test_prepare_at_a_tiny_size(bench, monkeypatch, capsys, clear_here):
+    module = bench("prepare")
+
+    def run(*command):
+        """Of this interpreter, in this process."""
+        assert command[0] == sys.executable
+        words = [str(part) for part in command[3:]]
+        if command[1] == "-m":
+            clear_here(*words)
+        else:
+            monkeypatch.setattr(sys, "argv", ["-c", *words])
+            exec(command[2], {"__name__": "tool"})
+
+    monkeypatch.setattr(module, "run", run)
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    result = call(module, monkeypatch, capsys, "--lines", "300", "--vocab-size", "600", "--repeats", "1")
+    assert result["encoder"] == "sentencepiece's Python encoder"
+    assert result["lines"] == 300 + 14  # and the blank lines
+    monkeypatch.setattr(module, "STAND_IN", module.STAND_IN.replace("model.encode(line", "model.encode('x' + line"))
+    with pytest.raises(SystemExit, match="the ids differ: line 1 "):
+        call(module, monkeypatch, capsys, "--lines", "30", "--vocab-size", "500", "--repeats", "1")
+
+
+def test_views_at_a_tiny_size(bench, monkeypatch, capsys, clear_here):
+    module = bench("views")
+    monkeypatch.setattr(module, "clear", clear_here)
+    monkeypatch.setattr(module, "is_installed", lambda package: False)
+    sizes = ("--words", "30", "--texts", "6", "--documents", "3", "--repeats", "1", "--vocab-size", "500")
+    monkeypatch.setattr(module, "SAMPLE_LINES", 400)
+    result = call(module, monkeypatch, capsys, *sizes)
+    assert [row.get("missing") for row in result["table"]] == ["nlpaug"] * 3 + ["textaugment", None]
+    assert result["table"][-1]["ratio"] > 0
+
+
+@pytest.mark.real
+def test_views_beside_what_is_installed(bench, monkeypatch, capsys, clear_here):
+    for package in ("nlpaug", "textaugment"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed (make bench-peers, PYTHONPATH=build/bench-peers)")
+    module = bench("views")
+    monkeypatch.setattr(module, "clear", clear_here)
+    monkeypatch.setattr(module, "SAMPLE_LINES", 400)
+    sizes = ("--words", "30", "--texts", "6", "--documents", "3", "--repeats", "1", "--vocab-size", "500")
+    result = call(module, monkeypatch, capsys, *sizes)
+    assert not any("missing" in row for row in result["table"]) and len(result["table"]) == 7
+
+
+def test_the_sampler_written_anew_keeps_the_papers_bounds(bench):
+    sample = bench("text_peers").declutr(low=4, high=32)
+    text = " ".join(map(str, range(150)))
+    starts, lengths = [], []
+    for _ in range(200):
+        spans = [np.array(span.split(), int) for span in sample(text)]
+        assert len(spans) == 6
+        for span in spans:
+            assert (np.diff(span) == 1).all() and 4 <= len(span) <= 32
+            lengths.append(len(span))
+        for anchor, *positives in (spans[:3], spans[3:]):
+            starts.append(anchor[0])
+            for positive in positives:  # overlaps its anchor, or touches it
+                assert positive[-1] + 1 >= anchor[0] and positive[0] <= anchor[-1] + 1
+        first, second = sorted((spans[0], spans[3]), key=lambda span: span[0])
+        assert first[-1] < second[0]
+    assert min(starts) < 8 and max(starts) > 90 and len(set(lengths)) > 15
+
+
+def test_generated_words_and_synonyms(bench):
+    texts = bench("texts")
+    lines = list(texts.generate(50, (3, 9)))
+    assert lines == list(texts.generate(50, (3, 9))) != list(texts.generate(50, (3, 9), seed=2))
+    assert {len(line.split()) for line in lines} == set(range(3, 10))
+    words = texts.make_words(2_000)
+    assert len(set(words)) == 2_000
+    table = texts.neighbours(words)
+    assert 0.35 < np.mean([bool(others) for others in table.values()]) < 0.45
+    assert max(map(len, table.values())) == 8 and set(table) == set(words)
+
+
+@pytest.mark.parametrize("recipe", ["clear", "neighbor", "declutr", "masked_lm"])
+def test_growth_goes_through_its_steps(bench, monkeypatch, capsys, tmp_path, recipe):
+    module = bench("growth")
+    bench("mapped").write_data(tmp_path / "data", 400)
+    monkeypatch.setattr(sys, "argv", [module.__file__, "--child", str(tmp_path / "data"), recipe, "--batch-size", "8"])
+    module.main()
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert all(figures[f"{step}_seconds"] > 0 and figures[f"{step}_mib"] >= 0 for step in module.STEPS)
+    assert figures["epoch_share"] == 1 and (tmp_path / "data" / "checkpoints" / "checkpoint_last.pt").exists()
+
+
+def test_growth_reads_a_share_of_an_epoch(bench, monkeypatch, capsys, tmp_path):
+    module = bench("growth")
+    bench("mapped").write_data(tmp_path / "data", 420)
+    module.child(tmp_path / "data", "simcse", 8, 40)
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["epoch_share"] == (40 + 8) / 400
+
+
+def test_growth_compares_the_ends(bench, monkeypatch, capsys):
+    module = bench("growth")
+
+    def measure(data, recipe, arguments):
+        lines, factor = int(data.name), 2 if recipe == "clear" else 1
+        per_line = {"start": 1e-4, "epoch": 1e-3 * (lines / 30) ** 0.5, "checkpoint": 0}
+        figures = {f"{step}_seconds": seconds * lines + (step == "checkpoint") for step, seconds in per_line.items()}
+        figures |= {f"{step}_mib": 1.0 for step in module.STEPS}
+        return figures | {"held_mib": 3 + factor * 20 * lines / 2**20, "epoch_share": 0.5}
+
+    monkeypatch.setattr(module, "measure", measure)
+    result = call(module, monkeypatch, capsys, "--lines", "30", "120", "--repeats", "2")
+    rows = {row["what"]: row for row in result["table"]}
+    assert rows["start, growth of its time a line"]["ours"] == pytest.approx(1)
+    assert rows["start, growth of its time a line"]["met"]
+    assert rows["epoch, growth of its time a line"]["ours"] == pytest.approx(2)  # the square root of four
+    assert not rows["epoch, growth of its time a line"]["met"]
+    assert rows["checkpoint, growth of its time"]["ours"] == pytest.approx(1)
+    memory = rows["memory that a further line adds"]
+    assert (memory["ours"], memory["theirs"], memory["met"]) == (pytest.approx(40), pytest.approx(20), False)
+    assert "epoch, 120 lines (from 50% of it)" in rows
+
+
+def test_growth_sees_memory(bench):
+    figures, kept = {}, []
+    with bench("growth").step(figures, "start"):
+        kept.append(np.ones(4 << 20))  # 32 MiB
+        del kept[:]
+    assert 30 < figures["start_mib"] < 40
