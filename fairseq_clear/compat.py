@@ -31,6 +31,8 @@ def apply() -> None:
     let_ddp_train_on_cpu()
     let_workers_resume()
     stop_loading_at_exit()
+    evaluate_settings_as_literals()
+    end_well()
 
 
 def allow_checkpoint_classes() -> None:
@@ -99,6 +101,29 @@ def let_workers_resume() -> None:
         return handed[0]
 
     host._broadcast_object_slow = hand
+
+
+def evaluate_settings_as_literals() -> None:
+    """Let fairseq evaluate the settings of a checkpoint as literals.
+
+    Removes: code run by a checkpoint that holds nothing but weights and strings, since fairseq gives some of these to
+    ``eval``: ``encoder_xformers_att_config`` when any RoBERTa is built, ``encoder_layers`` of a convolutional translator.
+    """
+    import fairseq.models  # noqa: F401  (all that can be built)
+
+    from fairseq_clear.literals import evaluate_literal
+
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "fairseq":
+            vars(module)["eval"] = evaluate_literal
+
+
+def end_well() -> None:
+    """See ``checkpoint_files`` and ``endings``: torn checkpoints, workers that wait for ever, NaN."""
+    from fairseq_clear import checkpoint_files, endings
+
+    checkpoint_files.install()
+    endings.install()
 
 
 def stop_loading_at_exit() -> None:

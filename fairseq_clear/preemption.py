@@ -8,7 +8,6 @@ The same command then goes on as if it had not been stopped.
 import logging
 import math
 import os
-import shutil
 import signal
 import sys
 import traceback
@@ -23,11 +22,11 @@ import torch.distributed as dist
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as host_distributed
 from fairseq.file_io import PathManager
-from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from fairseq_cli import hydra_train
 from fairseq_cli import train as host_train
 
+from fairseq_clear.endings import install_train
 from fairseq_clear.errors import UserError
 from fairseq_clear.lifeline import Lifeline
 
@@ -63,12 +62,11 @@ class Preemption:
         # Slurm signals the loaders of batches too, which would die of it before the update is over.
         os.register_at_fork(after_in_child=partial(signal.pthread_sigmask, signal.SIG_BLOCK, SIGNALS))
         self._call_main, self._distributed_init = host_distributed.call_main, host_distributed.distributed_init
-        self._validate_and_save, self._train = host_train.validate_and_save, host_train.train
-        self._valid_step = Trainer.valid_step
+        self._validate_and_save, self._valid_step = host_train.validate_and_save, Trainer.valid_step
         host_distributed.call_main, host_distributed.distributed_init = self.call_main, self.distributed_init
-        host_train.validate_and_save, host_train.train = self.validate_and_save, self.train
+        host_train.validate_and_save = self.validate_and_save
+        install_train(host_train)
         Trainer.valid_step = lambda trainer, *args, **kwargs: self.valid_step(trainer, *args, **kwargs)
-        PathManager.copy = staticmethod(_copy_whole)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signalled = True
@@ -93,14 +91,6 @@ class Preemption:
             reached = method.removeprefix("tcp://").rsplit(":", 1)[0] if method.startswith("tcp://") else "localhost"
             self.lifeline = Lifeline(os.environ.get("MASTER_ADDR", reached) if "env:" in method else reached, _device())
         return rank
-
-    def train(self, cfg: Any, trainer: Trainer, task: Any, epoch_itr: Any) -> tuple[list[float | None], bool]:
-        """The host's epoch; but a run that is over and called again makes no further update, only its last validation."""
-        if trainer.get_num_updates() < (cfg.optimization.max_update or math.inf):
-            return self._train(cfg, trainer, task, epoch_itr)
-        epoch_itr.next_epoch_itr(fix_batches_to_gpus=cfg.distributed_training.fix_batches_to_gpus)
-        with metrics.aggregate("train"):
-            return self.validate_and_save(cfg, trainer, task, epoch_itr, cfg.dataset.valid_subset.split(","), False)
 
     def validate_and_save(
         self, cfg: Any, trainer: Trainer, task: Any, epoch_itr: Any, valid_subsets: list[str], end_of_epoch: bool
@@ -189,15 +179,6 @@ def _check(cfg: Any) -> None:
             f"--distributed-world-size {workers.distributed_world_size}: signals reach no worker that fairseq starts; "
             "start one process a worker with --distributed-no-spawn, as scripts/slurm/launch.sh does"
         )
-
-
-def _copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
-    """A copy that is there whole or not at all: fairseq copies one checkpoint to the names of the others."""
-    if os.path.exists(target) and not overwrite:
-        return False
-    shutil.copyfile(source, f"{target}.tmp")
-    os.replace(f"{target}.tmp", target)
-    return True
 
 
 def main(arguments: Sequence[str]) -> NoReturn:

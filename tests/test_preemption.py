@@ -246,23 +246,6 @@ def test_a_timeout_is_seconds(text: str, monkeypatch: pytest.MonkeyPatch) -> Non
         preemption._timeout()
 
 
-def test_a_copy_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, target = tmp_path / "one.pt", tmp_path / "last.pt"
-    source.write_bytes(b"new")
-    target.write_bytes(b"old")
-    assert not preemption._copy_whole(str(source), str(target))
-
-    def torn(_: str, there: str) -> None:
-        Path(there).write_bytes(b"n")
-        raise OSError("no space left on device")
-
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
-        patch.setattr(shutil, "copyfile", torn)
-        preemption._copy_whole(str(source), str(target), overwrite=True)
-    assert target.read_bytes() == b"old"
-    assert preemption._copy_whole(str(source), str(target), overwrite=True) and target.read_bytes() == b"new"
-
-
 def test_an_error_of_one_worker_is_the_error_of_all(data_bin: Path, tmp_path: Path) -> None:
     broken = PAUSE.replace("while not", "if self.data_parallel_rank: raise SystemExit(3)\n        while not")
     processes = start((sys.executable, "-c", broken, str(tmp_path), "train_step", "2"), data_bin, tmp_path)

@@ -24,6 +24,7 @@ _DAMAGE = (
     ValueError,
     TypeError,
     RuntimeError,
+    MemoryError,
     zipfile.BadZipFile,
     zlib.error,
 )

@@ -2,8 +2,6 @@
 
 import argparse
 import logging
-import pickle
-import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.models.roberta import RobertaModel
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from fairseq_clear.checkpoint_files import read_checkpoint
 from fairseq_clear.data.folders import DICTIONARY
 from fairseq_clear.data.synonyms import hash_file
 from fairseq_clear.errors import UserError
@@ -34,9 +32,8 @@ KEY_ENCODER = "key_encoder.encoder."
 
 # A stock RoBERTa checkpoint states no pooling. Its [CLS] vector was trained for nothing, the mean is a fair start.
 STOCK_POOLING = "mean"
-# What torch.load and fairseq raise on a file that is cut short, or no checkpoint of fairseq at all.
-_NO_CHECKPOINT = "not a whole checkpoint of fairseq-train"
-_DAMAGE = (RuntimeError, EOFError, KeyError, AttributeError, TypeError, ValueError, IndexError, OmegaConfBaseException)
+# What settings raise that are not those of a model.
+_DAMAGE = (KeyError, AttributeError, TypeError, ValueError, IndexError, OmegaConfBaseException)
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,9 @@ def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = Fals
     try:
         model = kind.build_model(args, SimpleNamespace(source_dictionary=dictionary))
         model.load_state_dict(weights, strict=True)
-    except RuntimeError as error:
+    except UserError:
+        raise
+    except (RuntimeError, *_DAMAGE) as error:
         raise UserError(f"{path}: its weights do not fit its own settings ({_one_line(error)})") from None
     history = state.get("optimizer_history") or [{}]
     return LoadedModel(model.float().eval(), dictionary, vocabulary_hash, architecture, history[-1].get("num_updates"))
@@ -106,24 +105,14 @@ def _read(path: Path) -> tuple[dict[str, Any], argparse.Namespace]:
         with warnings.catch_warnings():
             # fairseq turns the settings of old checkpoints into new ones by calls that hydra has since renamed
             warnings.filterwarnings("ignore", category=UserWarning)
-            state: dict[str, Any] = load_checkpoint_to_cpu(str(path))
+            state: dict[str, Any] = read_checkpoint(str(path))
         model = state["cfg"].model
         if OmegaConf.is_config(model):
             model = argparse.Namespace(**OmegaConf.to_container(model, resolve=True))
-        state["model"].keys  # noqa: B018  (what follows cannot do without)
-    except pickle.UnpicklingError as error:
-        # torch's own message advises to turn the check off
-        refused = re.search(r"GLOBAL (\S+)", str(error))
-        if refused is None:
-            raise UserError(f"{path}: {_NO_CHECKPOINT}") from None
-        raise UserError(
-            f"{path}: holds a {refused[1]}, which is neither weights nor settings and could run code; "
-            "give a checkpoint of fairseq-train"
-        ) from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
+    except UserError:
+        raise
     except _DAMAGE as error:
-        raise UserError(f"{path}: {_NO_CHECKPOINT} ({_one_line(error)})") from None
+        raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({_one_line(error)})") from None
     return state, model
 
 

@@ -89,8 +89,9 @@ def compare_hf(
     names = hf_ids(ours.dictionary, tokenizer)
     with quiet_transformers() as transformers:
         try:
-            theirs = transformers.AutoModel.from_pretrained(str(folder), local_files_only=True).float().eval()
-            their_tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            options = {"local_files_only": True, "trust_remote_code": False}
+            theirs = transformers.AutoModel.from_pretrained(str(folder), **options).float().eval()
+            their_tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **options)
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             raise UserError(f"{folder}: transformers cannot load it ({str(error).splitlines()[0]})") from None
         rows = []

@@ -66,7 +66,9 @@ def _complete(source: Path) -> Iterator[Path]:
         return
     with quiet_transformers() as transformers, tempfile.TemporaryDirectory(prefix="fairseq-clear-") as made:
         try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(str(source), local_files_only=True, use_fast=True)
+            # told no, it does not ask on the terminal whether to run a folder's own code
+            options = {"local_files_only": True, "use_fast": True, "trust_remote_code": False}
+            tokenizer = transformers.AutoTokenizer.from_pretrained(str(source), **options)
             content = tokenizer.backend_tokenizer.to_str()
         except Exception as error:  # of several libraries
             reason = (str(error).splitlines() or [type(error).__name__])[0]

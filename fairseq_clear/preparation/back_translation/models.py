@@ -1,8 +1,6 @@
 """A folder with a translation model of fairseq-train, as a function from batches of tokens to translations."""
 
 import logging
-import pickle
-import re
 from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +8,12 @@ from typing import Any
 
 import torch
 from fairseq import utils
-from fairseq.checkpoint_utils import load_checkpoint_to_cpu, load_model_ensemble_and_task
+from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from fairseq.data import data_utils
 from fairseq.tasks.translation import TranslationTask
 from omegaconf.errors import OmegaConfBaseException
 
+from fairseq_clear.checkpoint_files import read_checkpoint
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.back_translation.files import checkpoint_files
 from fairseq_clear.preparation.back_translation.segmentation import Segmentation, make_segmentation
@@ -146,18 +145,12 @@ def load_translation_model(settings: BackTranslateSettings, which: str, device: 
 def _read(path: Path, folder: Path, which: str) -> tuple[dict[str, Any], Any]:
     """The checkpoint's content, and its configuration with ``folder`` as its data."""
     try:
-        state: dict[str, Any] = load_checkpoint_to_cpu(str(path), {"data": str(folder), **_EVALUATION_OFF})
-        state["model"].keys  # noqa: B018  (what follows cannot do without)
+        state: dict[str, Any] = read_checkpoint(str(path), {"data": str(folder), **_EVALUATION_OFF})
         cfg = state["cfg"]
         state["args"] = None  # of fairseq before 0.10; turned into cfg already, or it would be again, taking a second
         name, languages = cfg.task._name, (cfg.task.get("source_lang"), cfg.task.get("target_lang"))
-    except pickle.UnpicklingError as error:
-        # torch's own message advises to turn the check off
-        refused = re.search(r"GLOBAL (\S+)", str(error))
-        what = f"holds a {refused[1]}, which could run code" if refused else "is no whole checkpoint of fairseq-train"
-        raise UserError(f"{path}: {what}; give a translation checkpoint of fairseq-train") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
+    except UserError:
+        raise
     except _DAMAGE as error:
         raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({one_line_error(error)})") from None
     if name != "translation" or None in languages:

@@ -1,0 +1,181 @@
+"""Checkpoint files: written whole or not at all, and read as data that runs nothing.
+
+fairseq copies one checkpoint over the others in place, so that a run killed meanwhile leaves a torn ``checkpoint_last.pt``;
+it leaves ``weights_only`` to torch's default, and it saves whatever the weights have become.
+"""
+
+import errno
+import logging
+import os
+import pickle
+import re
+import shutil
+import time
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils as host
+from fairseq.file_io import PathManager
+from omegaconf.errors import OmegaConfBaseException
+
+from fairseq_clear.errors import UserError
+
+__all__ = ["copy_whole", "install", "newest_whole", "read_checkpoint", "write_whole"]
+
+logger = logging.getLogger(__name__)
+
+CRASH = "crash.pt"  # what fairseq saves of a run that ends with an error
+ATTEMPTS, SECONDS_BETWEEN = 3, 2.5  # fairseq's own, for file systems that recover
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# What torch.load and fairseq raise on a file that is cut short, or no checkpoint of fairseq at all.
+DAMAGE = (
+    *(RuntimeError, EOFError, LookupError, AttributeError, TypeError, ValueError, MemoryError),
+    *(OmegaConfBaseException, zipfile.BadZipFile),
+)
+_stock_read, _stock_write = host.load_checkpoint_to_cpu, host.torch_persistent_save
+
+
+def install() -> None:
+    """Let fairseq read, write and copy checkpoints by the functions of this module."""
+    host.load_checkpoint_to_cpu, host.torch_persistent_save = read_checkpoint, write_whole
+    PathManager.copy = staticmethod(copy_whole)
+
+
+def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> dict[str, Any]:
+    """``load_checkpoint_to_cpu`` with ``weights_only`` on whatever torch's default is, of files that are whole.
+
+    Raises:
+        UserError: a file that is damaged, no checkpoint of fairseq, or that holds what could run code.
+    """
+    stock = torch.load
+    torch.load = partial(stock, weights_only=True)
+    try:
+        _check_sums(path)
+        state: dict[str, Any] = _stock_read(path, arg_overrides, load_on_all_ranks)
+        state["model"].keys, state["cfg"]  # noqa: B018  (what follows cannot do without)
+    except pickle.UnpicklingError as error:
+        # torch's own message advises to turn the check off
+        refused = re.search(r"(?:GLOBAL|unrecognized function) (\S+)", str(error))
+        if refused is None:
+            raise UserError(f"{path}: not a whole checkpoint of fairseq-train") from None
+        raise UserError(
+            f"{path}: holds a {refused[1]}, which is neither weights nor settings and could run code; "
+            "give a checkpoint of fairseq-train"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
+    except DAMAGE as error:
+        raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({_one_line(error)})") from None
+    finally:
+        torch.load = stock
+    return state
+
+
+def _check_sums(path: str) -> None:
+    """What torch leaves out: it checks that all is there, but one changed bit would be another weight."""
+    if not zipfile.is_zipfile(path):
+        return  # of torch before 1.6, without sums
+    with zipfile.ZipFile(path) as archive:
+        for record in archive.infolist():
+            if record.CRC:  # torch can be told to leave them out
+                with archive.open(record) as stream:
+                    while stream.read(1 << 22):
+                        pass
+
+
+def write_whole(state: Any, filename: str, async_write: bool = False) -> None:
+    """``torch_persistent_save``; what is at ``filename`` afterwards is whole, on disk, and holds no NaN.
+
+    Raises:
+        UserError: weights that are not finite, a disk without room.
+    """
+    is_crash = os.path.basename(filename) == CRASH
+    if not is_crash:
+        _check_finite(state, filename)
+    if async_write or not PathManager.supports_rename(filename):
+        _stock_write(state, filename, async_write)
+        return
+    for attempt in range(ATTEMPTS):
+        try:
+            _replace(filename, partial(torch.save, state))
+            return
+        except (OSError, RuntimeError) as error:
+            cause = _system_error(error)
+            if attempt + 1 < ATTEMPTS and getattr(cause, "errno", None) not in NO_ROOM:
+                time.sleep(SECONDS_BETWEEN)
+                continue
+            if is_crash:  # the error that it is about matters more
+                logger.warning("%s: cannot write it (%s)", filename, _one_line(cause))
+                return
+            raise UserError(
+                f"{filename}: cannot write it ({getattr(cause, 'strerror', None) or _one_line(cause)}); the checkpoints "
+                "before it are whole: make room, and give the same command again"
+            ) from None
+
+
+def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
+    """``PathManager.copy``; a copy that is there whole or not at all."""
+    if os.path.exists(target) and not overwrite:
+        return False
+    try:
+        _replace(target, lambda stream: _copy(source, stream))
+    except OSError as error:
+        raise UserError(
+            f"{target}: cannot write it ({error.strerror or error}); {source} is whole: make room, copy it there, and "
+            "give the same command again"
+        ) from None
+    return True
+
+
+def newest_whole(path: str) -> Path | None:
+    """The newest checkpoint in the folder of ``path``, other than itself, that is not cut off."""
+    others = [other for other in Path(path).parent.glob("*.pt") if other.name not in (CRASH, Path(path).name)]
+    whole = [other for other in others if other.is_file() and zipfile.is_zipfile(other)]
+    return max(whole, key=lambda other: other.stat().st_mtime, default=None)
+
+
+def _copy(source: str, stream: Any) -> None:
+    with open(source, "rb") as content:
+        shutil.copyfileobj(content, stream, 1 << 22)
+
+
+def _replace(filename: str, write: Callable[[Any], object]) -> None:
+    """Write beside ``filename`` and put it in its place when all of it is on disk."""
+    beside = f"{filename}.tmp"
+    try:
+        with open(beside, "wb") as stream:
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(beside, filename)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+
+
+def _check_finite(state: Any, filename: str) -> None:
+    weights = state.get("model") if isinstance(state, dict) else None
+    for name, value in (weights or {}).items():
+        if torch.is_tensor(value) and value.is_floating_point() and not torch.isfinite(value).all():
+            updates = (state.get("optimizer_history") or [{}])[-1].get("num_updates")
+            raise UserError(
+                f"update {updates}: {name} is not finite any more, so {filename} is not written; the checkpoints before it "
+                "stay as they are: go on from one with a lower --lr, a longer --warmup-updates or --clip-norm"
+            )
+
+
+def _system_error(error: BaseException) -> BaseException:
+    """The OSError behind what torch raises of a stream that cannot be written."""
+    known: BaseException | None = error
+    while known is not None and not isinstance(known, OSError):
+        known = known.__cause__ or known.__context__
+    return known or error
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__

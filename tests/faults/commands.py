@@ -1,0 +1,220 @@
+"""Commands as users give them, each in a process of its own that is forked after the imports, and killed on request."""
+
+import builtins
+import io
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fairseq_clear.tasks  # noqa: F401  (what --user-dir imports)
+from tests.conftest import ROOT
+
+# 137 lines in batches of 8: 15 updates an epoch; a checkpoint after every third, one of an epoch's end between.
+TRAINING = (
+    *("--user-dir", str(ROOT / "fairseq_clear"), "--task", "clear_lm", "--criterion", "clear_moco", "--cpu"),
+    *("--sample-break-mode", "eos", "--tokens-per-sample", "32", "--augment", "del-word", "--pooling", "mean"),
+    *("--arch", "clear_roberta_tiny", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
+    *("--encoder-attention-heads", "2", "--key-encoder", "momentum", "--queue-size", "64", "--num-workers", "0"),
+    *("--optimizer", "adam", "--lr", "0.003", "--batch-size", "8", "--max-update", "20", "--log-format", "none"),
+    *("--save-interval-updates", "3", "--no-epoch-checkpoints"),
+)
+
+
+def fairseq_train(data: Path, folder: Path, *flags: str) -> int:
+    """``fairseq-train`` in this process; its exit code."""
+    from fairseq_cli.train import cli_main
+
+    sys.argv = ["fairseq-train", str(data), *TRAINING, "--save-dir", str(folder), *flags]
+    return _code(cli_main)
+
+
+def fairseq_clear_command(*arguments: object) -> int:
+    """``fairseq-clear`` in this process; its exit code."""
+    from fairseq_clear.cli.main import main
+
+    return _code(lambda: main([str(argument) for argument in arguments]))
+
+
+def _code(command: Callable[[], int | None]) -> int:
+    try:
+        return command() or 0
+    except SystemExit as left:
+        return left.code if isinstance(left.code, int) else int(left.code is not None)
+
+
+def fork(work: Callable[[], int], log: Path, *, arm: Callable[[], None] | None = None) -> int:
+    """Start ``work`` in a process of its own, whose output goes to ``log``; its process id."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        with log.open("a") as stream:
+            os.dup2(stream.fileno(), 1)
+            os.dup2(stream.fileno(), 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", 1), os.fdopen(2, "w", 1)
+        warnings.simplefilter("ignore")
+        _log_to_stdout()
+        if arm:
+            arm()
+        code = work()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def _log_to_stdout() -> None:
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stdout, force=True, format="%(levelname)s | %(name)s | %(message)s"
+    )
+
+
+def ended(child: int) -> int:
+    """The exit code of a child, the negative signal where one killed it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def run(work: Callable[[], int], log: Path, *, arm: Callable[[], None] | None = None) -> int:
+    """``work`` to its end."""
+    return ended(fork(work, log, arm=arm))
+
+
+def run_and_kill(work: Callable[[], int], log: Path, seconds: float) -> int:
+    """``work``, killed by SIGKILL after so many seconds unless it has ended."""
+    child = fork(work, log)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    return ended(child)
+
+
+PART = 1024
+
+
+class Instants:
+    """Kills this process just before the n-th time that it changes the disk below ``folder``; half of a write is done then.
+
+    An instant is a write of some size (torch writes a checkpoint in thousands of pieces), a sync, a rename, a file removed.
+    With ``instant`` 0 nothing is killed. The number of instants that have passed is kept in the file ``count``.
+    """
+
+    def __init__(self, folder: Path, instant: int = 0, count: Path | None = None) -> None:
+        self.folder, self.instant, self.count, self.passed = str(folder), instant, count, 0
+
+    def __call__(self) -> None:
+        """Arm this process."""
+        stock = builtins.open
+
+        def opened(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
+            if "b" in mode and set(mode) & set("wax+") and str(file).startswith(self.folder):
+                return _Ticking(self, str(file), mode)
+            return stock(file, mode, *args, **options)
+
+        builtins.open = opened  # type: ignore[assignment]
+        for name in ("fsync", "replace", "rename", "unlink", "remove"):
+            setattr(os, name, self._before(getattr(os, name)))
+
+    def tick(self) -> bool:
+        """Whether this is the instant."""
+        self.passed += 1
+        if self.count is not None:
+            self.count.write_text(str(self.passed))
+        return self.passed == self.instant
+
+    def _before(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def armed(*args: Any, **options: Any) -> Any:
+            if self.tick():
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **options)
+
+        return armed
+
+
+class _Ticking:
+    """A binary file without a buffer whose writes are instants."""
+
+    def __init__(self, instants: Instants, name: str, mode: str) -> None:
+        self._instants, self._file = instants, io.FileIO(name, mode.replace("b", ""))
+
+    def write(self, content: Any) -> int:
+        view = memoryview(content).cast("B")
+        if len(view) >= PART and self._instants.tick():
+            self._file.write(view[: len(view) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        rest = view
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        return len(view)
+
+    def __enter__(self) -> "_Ticking":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._file.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def stock_files() -> None:
+    """Take back what the plugin does to fairseq's writing and copying of checkpoints."""
+    from fairseq import checkpoint_utils
+    from fairseq.file_io import PathManager
+
+    from fairseq_clear import checkpoint_files
+
+    def copy(source: str, target: str, overwrite: bool = False) -> bool:
+        with open(source, "rb") as one, open(target, "wb") as other:  # copyfile's, where it cannot ask the kernel
+            shutil.copyfileobj(one, other)
+        return True
+
+    checkpoint_utils.torch_persistent_save = checkpoint_files._stock_write
+    PathManager.copy = staticmethod(copy)
+
+
+def state_of(checkpoint: Path) -> dict[str, Any]:
+    """What a resumed run must share with one that was not stopped: all of it but times and the meters that hold them."""
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    extra = {
+        name: value for name, value in state["extra_state"].items() if name not in ("metrics", "previous_training_time")
+    }
+    return {
+        "model": state["model"],
+        "optimizer": state["last_optimizer_state"],
+        "updates": state["optimizer_history"][-1]["num_updates"],
+        "extra": extra,
+    }
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether nested states are equal to the bit."""
+    if torch.is_tensor(one):
+        return torch.is_tensor(other) and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return isinstance(other, dict) and one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, Sequence) and not isinstance(one, str):
+        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    return bool(one == other)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a data folder, less what tells how long it took."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    for name in [name for name in found if name.endswith(".json")]:
+        described = json.loads(found[name])
+        for key in ("seconds", "started", "finished"):
+            described.pop(key, None)
+        found[name] = json.dumps(described, sort_keys=True).encode()
+    return found

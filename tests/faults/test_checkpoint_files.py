@@ -1,0 +1,181 @@
+"""Checkpoints are written whole or not at all, never with a NaN, and read whole or not at all."""
+
+import builtins
+import errno
+import io
+import os
+import resource
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
+
+from fairseq_clear import checkpoint_files
+from fairseq_clear.checkpoint_files import copy_whole, newest_whole, read_checkpoint, write_whole
+from fairseq_clear.errors import UserError
+
+STATE = {"model": {"weight": torch.arange(2000.0)}, "optimizer_history": [{"num_updates": 7}], "n": 1}
+
+
+def test_fairseq_uses_them() -> None:
+    assert checkpoint_utils.load_checkpoint_to_cpu is read_checkpoint
+    assert checkpoint_utils.torch_persistent_save is write_whole
+    assert PathManager.copy is copy_whole
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with an earlier checkpoint."""
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    (folder / "last.pt").write_bytes(b"earlier")
+    return folder / "last.pt"
+
+
+def full(place: Path, monkeypatch: pytest.MonkeyPatch, room: int, number: int) -> None:
+    """A disk below ``place`` that takes so many bytes a file and then fails."""
+
+    class Full(io.FileIO):
+        def write(self, content: Any) -> int:
+            if self.tell() + len(memoryview(content).cast("B")) > room:
+                raise OSError(number, os.strerror(number))
+            return super().write(content)
+
+    stock = builtins.open
+
+    def opened(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
+        writes = "w" in mode and str(file).startswith(str(place.parent))
+        return Full(file, "w") if writes else stock(file, mode, *args, **options)
+
+    monkeypatch.setattr(builtins, "open", opened)
+
+
+@pytest.mark.parametrize("room", [0, 100, 5000])
+def test_a_full_disk_leaves_the_earlier_one(place: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(checkpoint_files.time, "sleep", slept.append)
+    full(place, monkeypatch, room, errno.ENOSPC)
+    with pytest.raises(
+        UserError, match="last.pt: cannot write it .No space left on device.; the checkpoints before it"
+    ):
+        write_whole(STATE, str(place))
+    assert slept == [], "it waited for room that does not come"
+    assert place.read_bytes() == b"earlier" and sorted(path.name for path in place.parent.iterdir()) == ["last.pt"]
+    write_whole(STATE, str(place.with_name("crash.pt")))  # of a run that ends with another error, which is told
+    assert sorted(path.name for path in place.parent.iterdir()) == ["last.pt"]
+
+
+def test_a_file_system_that_recovers_is_tried_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    def recover(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            monkeypatch.undo()
+
+    monkeypatch.setattr(checkpoint_files.time, "sleep", recover)
+    full(place, monkeypatch, 100, errno.EIO)
+    write_whole(STATE, str(place))
+    assert len(slept) == 2
+    assert torch.equal(torch.load(place, weights_only=True)["model"]["weight"], STATE["model"]["weight"])  # type: ignore[index]
+
+
+def test_the_kernel_refuses_more(place: Path) -> None:
+    """Not a stand-in: the process may write no file of more than 3,000 bytes."""
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+        code = 1
+        try:
+            write_whole(STATE, str(place))
+        except UserError as error:
+            code = 0 if "File too large" in str(error) else 3
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert place.read_bytes() == b"earlier" and sorted(path.name for path in place.parent.iterdir()) == ["last.pt"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="mounting a small disk needs root")
+def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24k", "none", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a small disk is not allowed here")
+    try:
+        write_whole(STATE, str(disk / "one.pt"))
+        with pytest.raises(UserError, match="two.pt: cannot write it .No space left on device."):
+            write_whole({**STATE, "model": {"weight": torch.zeros(9000)}}, str(disk / "two.pt"))
+        write_whole(STATE, str(disk / "last.pt"))
+        with pytest.raises(UserError, match="three.pt: cannot write it .No space left on device.; .*one.pt is whole"):
+            copy_whole(str(disk / "one.pt"), str(disk / "three.pt"))
+        assert sorted(path.name for path in disk.iterdir()) == ["last.pt", "one.pt"]
+        assert torch.load(disk / "one.pt", weights_only=True)["n"] == 1
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_copy_is_whole_or_not_at_all(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = place.with_name("one.pt")
+    source.write_bytes(b"newer")
+    assert not copy_whole(str(source), str(place)) and place.read_bytes() == b"earlier"
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="one.pt is whole: make room"):
+        full(place, patch, 3, errno.ENOSPC)
+        copy_whole(str(source), str(place), overwrite=True)
+    assert place.read_bytes() == b"earlier"
+    assert copy_whole(str(source), str(place), overwrite=True) and place.read_bytes() == b"newer"
+    assert sorted(path.name for path in place.parent.iterdir()) == ["last.pt", "one.pt"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_not_saved(place: Path, value: float) -> None:
+    state = {**STATE, "model": {"count": torch.tensor(3), "weight": torch.tensor([1.0, value])}}
+    with pytest.raises(UserError, match="update 7: weight is not finite any more, so .*last.pt is not written"):
+        write_whole(state, str(place))
+    assert place.read_bytes() == b"earlier"
+    write_whole(state, str(place.with_name("crash.pt")))  # for whoever looks for the reason
+    write_whole({"model": None}, str(place))
+
+
+def test_whatever_is_missing_is_noticed(checkpoint: Path, tmp_path: Path) -> None:
+    whole = checkpoint.read_bytes()
+    assert read_checkpoint(str(checkpoint))["optimizer_history"][-1]["num_updates"] == 4
+    cut = tmp_path / "cut.pt"
+    for length in (0, 1, 100, len(whole) // 2, len(whole) - 1):
+        cut.write_bytes(whole[:length])
+        with pytest.raises(UserError, match="cut.pt: not a whole checkpoint of fairseq-train"):
+            read_checkpoint(str(cut))
+    with pytest.raises(UserError, match=r"gone.pt: cannot read it \(No such file"):
+        read_checkpoint(str(tmp_path / "gone.pt"))
+
+
+def test_a_changed_bit_is_noticed(checkpoint: Path, tmp_path: Path) -> None:
+    weights = torch.load(checkpoint, weights_only=True)["model"]
+    name = "encoder.sentence_encoder.embed_tokens.weight"
+    found = checkpoint.read_bytes().find(weights[name].numpy().tobytes())
+    content = bytearray(checkpoint.read_bytes())
+    content[found + 4003] ^= 0x40
+    (tmp_path / "changed.pt").write_bytes(content)
+    loaded = torch.load(tmp_path / "changed.pt", weights_only=True)["model"]
+    assert not torch.equal(loaded[name], weights[name]), "the negative control: torch does not notice"
+    with pytest.raises(UserError, match="changed.pt: not a whole checkpoint .*CRC"):
+        read_checkpoint(str(tmp_path / "changed.pt"))
+
+
+def test_another_one_to_go_on_from(tmp_path: Path) -> None:
+    last = tmp_path / "checkpoint_last.pt"
+    last.write_bytes(b"torn")
+    assert newest_whole(str(last)) is None
+    for when, name in enumerate(("checkpoint_1_5.pt", "checkpoint_1_10.pt", "crash.pt")):
+        torch.save({}, tmp_path / name)
+        os.utime(tmp_path / name, (when, when))
+    (tmp_path / "checkpoint_1_15.pt").write_bytes(b"torn too")
+    assert newest_whole(str(last)) == tmp_path / "checkpoint_1_10.pt"

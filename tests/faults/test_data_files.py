@@ -1,0 +1,167 @@
+"""Binarized text that is not whole is one line before training, whatever is missing of it."""
+
+import logging
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fairseq import tasks
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
+
+from fairseq_clear.data import data_files
+from fairseq_clear.data.data_files import check_data_files
+from fairseq_clear.errors import UserError
+from tests.training import configuration
+
+
+@pytest.fixture
+def folder(data_bin: Path, tmp_path: Path) -> Path:
+    shutil.copytree(data_bin, tmp_path / "bin")
+    return tmp_path / "bin"
+
+
+def entries(folder: Path) -> int:
+    return len(Dictionary.load(str(folder / "dict.txt")))
+
+
+def highest(folder: Path) -> int:
+    lines = MMapIndexedDataset(str(folder / "train"))
+    return max(int(lines[index].max()) for index in range(len(lines)))
+
+
+def cut(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def poke(path: Path, position: int, content: bytes) -> None:
+    whole = bytearray(path.read_bytes())
+    whole[position : position + len(content)] = content
+    path.write_bytes(whole)
+
+
+def test_whole_files_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_data_files(str(folder / "train"), entries(folder))
+    check_data_files(str(folder / "absent"), entries(folder))
+    monkeypatch.setattr(data_files, "LINES", 10)  # in pieces
+    monkeypatch.setattr(data_files, "IDS", 7)
+    check_data_files(str(folder / "train"), entries(folder))
+    check_data_files(str(folder / "train"), highest(folder) + 1)
+    with pytest.raises(UserError, match="train.bin: holds the token id"):
+        check_data_files(str(folder / "train"), highest(folder))
+
+
+@pytest.mark.parametrize("size", [0, 1, 8, 17, 25, 26, 500, -8, -1])
+def test_an_index_that_is_cut_off(folder: Path, size: int) -> None:
+    cut(folder / "train.idx", size)
+    with pytest.raises(UserError, match="train.idx: .* bytes, but .*cut off"):
+        check_data_files(str(folder / "train"), entries(folder))
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, -1])
+def test_text_that_is_cut_off(folder: Path, size: int) -> None:
+    cut(folder / "train.bin", size)
+    with pytest.raises(UserError, match="train.bin: .* bytes, but train.idx describes"):
+        check_data_files(str(folder / "train"), entries(folder))
+
+
+def test_files_of_two_data_sets(folder: Path) -> None:
+    shutil.copyfile(folder / "valid.bin", folder / "train.bin")
+    with pytest.raises(UserError, match="train.bin: .* of others"):
+        check_data_files(str(folder / "train"), entries(folder))
+
+
+@pytest.mark.parametrize(
+    ("position", "content"),
+    [(26, b"\xff\xff\xff\xff"), (30, b"\x63\0\0\0"), (-8, b"\0\0\0\0\0\0\0\0"), (18, b"\0"), (17, b"\x77")],
+    ids=["a size below 0", "a size", "an address", "the number of lines", "the type of the ids"],
+)
+def test_a_damaged_index(folder: Path, position: int, content: bytes) -> None:
+    index = folder / "train.idx"
+    poke(index, position % len(index.read_bytes()), content)
+    with pytest.raises(UserError, match="train.idx: .*(do not follow each other|cut off)|train.bin: .*describes"):
+        check_data_files(str(folder / "train"), entries(folder))
+
+
+def test_ids_that_the_vocabulary_lacks(folder: Path) -> None:
+    cut(folder / "dict.txt", (folder / "dict.txt").read_bytes().index(b"\n", 300) + 1)
+    with pytest.raises(
+        UserError, match=rf"holds the token id {highest(folder)}, but dict.txt has {entries(folder)} entries"
+    ):
+        check_data_files(str(folder / "train"), entries(folder))
+
+
+def test_files_that_are_read_together(folder: Path) -> None:
+    for name in ("bin", "idx"):
+        shutil.copyfile(folder / f"train.{name}", folder / f"train1.{name}")
+    cut(folder / "train1.bin", 10)
+    check_data_files(str(folder / "train"), entries(folder))
+    with pytest.raises(UserError, match="train1.bin: 10 bytes"):
+        check_data_files(str(folder / "train"), entries(folder), combine=True)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64, np.uint8])
+def test_every_type_of_ids(tmp_path: Path, dtype: type) -> None:
+    builder = MMapIndexedDatasetBuilder(str(tmp_path / "a.bin"), dtype=dtype)
+    for item in ([5, 2], [2], [7, 9, 2]):
+        builder.add_item(torch.IntTensor(item))
+    builder.finalize(str(tmp_path / "a.idx"))
+    check_data_files(str(tmp_path / "a"), 10)
+    with pytest.raises(UserError, match="token id 9"):
+        check_data_files(str(tmp_path / "a"), 9)
+
+
+def load(folder: Path, *flags: str) -> None:
+    task = tasks.setup_task(configuration(folder, *flags).task)
+    task.load_dataset("train")
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda f: cut(f / "train.bin", -1), "train.bin: "),
+        (lambda f: cut(f / "train.idx", -1), "train.idx: "),
+        (lambda f: cut(f / "dict.txt", 300), "dict.txt|token id"),
+        (lambda f: cut(f / "dict.txt", (f / "dict.txt").read_bytes().index(b" ", 300)), "dict.txt: cut off or damaged"),
+        (lambda f: (f / "dict.txt").write_bytes(b"\xff\xfe\0"), "dict.txt: cut off or damaged"),
+        (
+            lambda f: (f / "clear.json").write_text('{"format": 1, "vocabulary_hash": "0123"}'),
+            "hash .*, not 0123.: cut off",
+        ),
+    ],
+    ids=["bin", "idx", "dict", "dict within a line", "dict of bytes", "dict of another folder"],
+)
+def test_training_does_not_begin(
+    folder: Path,
+    damage: Callable[[Path], None],
+    told: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    damage(folder)
+    with pytest.raises(SystemExit, match="2"):
+        load(folder)
+    errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(errors) == 1 and "\n" not in errors[0]
+    assert re.search(told, errors[0]), errors
+
+
+@pytest.mark.parametrize("flags", [("--views", "neighbor"), ("--sample-break-mode", "complete")])
+def test_whatever_reads_the_text(folder: Path, flags: tuple[str, ...], caplog: pytest.LogCaptureFixture) -> None:
+    load(folder, *flags)
+    cut(folder / "train.bin", -1)
+    with pytest.raises(SystemExit, match="2"):
+        load(folder, *flags)
+    assert "train.bin: " in caplog.text and "cut off, or of others" in caplog.text
+
+
+def test_fairseq_would_have_begun(folder: Path) -> None:
+    """The negative control: the last line is missing, and nothing says so until it is read."""
+    cut(folder / "train.bin", -1)
+    lines = MMapIndexedDataset(str(folder / "train"))
+    assert len(lines[0]) > 1
+    with pytest.raises(ValueError, match="buffer"):
+        lines[len(lines) - 1]

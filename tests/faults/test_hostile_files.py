@@ -1,0 +1,248 @@
+"""Nothing that is given as a checkpoint, a model's folder, a tokenizer or a table runs code."""
+
+import io
+import json
+import os
+import shutil
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_clear.checkpoint_files import read_checkpoint
+from fairseq_clear.cli.main import main
+from fairseq_clear.data.synonyms import load_synonyms
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.checkpoints import load_model
+from fairseq_clear.interop.importing import import_hf
+from fairseq_clear.preparation.back_translation.command import back_translate
+from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, ModelSource
+from tests.conftest import WORDS
+from tests.faults import commands
+from tests.interop.folders import make_folder
+from tests.preparation.back_translation.archives import make_archive
+from tests.preparation.corpora import sentencepiece_model
+
+
+class Hostile:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, trace: Path) -> None:
+        self.code = making(trace)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (self.code,)
+
+
+def making(trace: Path) -> str:
+    """An expression that makes the file."""
+    return f"open({str(trace)!r}, 'w')"
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """What must not exist at the end."""
+    return tmp_path / "trace"
+
+
+@pytest.fixture
+def hostile(checkpoint: Path, tmp_path: Path, trace: Path) -> Path:
+    """A checkpoint that is a real one but for a part that runs code."""
+    state = torch.load(checkpoint, weights_only=True)
+    torch.save({**state, "note": Hostile(trace)}, tmp_path / "hostile.pt")
+    torch.load(tmp_path / "hostile.pt", weights_only=False)
+    assert trace.exists(), "the negative control: it does run code"
+    trace.unlink()
+    return tmp_path / "hostile.pt"
+
+
+def with_settings(checkpoint: Path, path: Path, **settings: str) -> Path:
+    """The checkpoint with these settings of its model; all in it are weights, numbers and strings."""
+    state = torch.load(checkpoint, weights_only=True)
+    found = state.get("args") or state["cfg"]["model"]
+    (found if isinstance(found, dict) else vars(found)).update(settings)
+    torch.save(state, path)
+    return path
+
+
+def test_every_command_that_takes_a_checkpoint(
+    hostile: Path, data_bin: Path, tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text").write_text(f"{WORDS[0]}\n")
+    (tmp_path / "pairs").write_text(f"{WORDS[0]}\t{WORDS[1]}\t1\n{WORDS[2]}\t{WORDS[3]}\t2\n")
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    shutil.copyfile(hostile, archive / "model.pt")
+    shutil.copyfile(data_bin / "dict.txt", archive / "dict.txt")
+    sentencepiece_model(archive / "sentencepiece.bpe.model")
+    data = ["--data-bin", str(data_bin), "--tokenizer", "whitespace"]
+    export = ["export", str(hostile), "--dest", str(tmp_path / "made"), *data, "--format"]
+    for command in (
+        ["embed", str(tmp_path / "text"), "--checkpoint", str(hostile), "--output", str(tmp_path / "o.npy"), *data],
+        ["sts", "--encoder", str(hostile), "--sts-file", str(tmp_path / "pairs"), *data],
+        [*export, "hf"],
+        [*export, "fairseq"],
+        ["import", str(archive), "--dest", str(tmp_path / "made")],
+    ):
+        assert main(command) == 2, command
+        said = capsys.readouterr().err
+        assert "holds a exec" in said and "could run code" in said and said.count("\n") == 1, said
+        assert not trace.exists()
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["--finetune-from-model", "--restore-file", "checkpoint_last.pt"])
+def test_training_from_it(way: str, hostile: Path, data_bin: Path, tmp_path: Path, trace: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    if way == "checkpoint_last.pt":
+        shutil.copyfile(hostile, folder / way)
+    flags = () if way == "checkpoint_last.pt" else (way, str(hostile))
+    assert commands.run(lambda: commands.fairseq_train(data_bin, folder, *flags), tmp_path / "log") == 2
+    log = (tmp_path / "log").read_text()
+    assert "could run code" in log and "Traceback" not in log
+    assert not trace.exists()
+
+
+def test_whatever_torch_takes_for_its_default(hostile: Path, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before torch 2.6 that is to run it."""
+    stock = torch.load
+
+    def old(*args: Any, weights_only: bool = False, **options: Any) -> Any:
+        return stock(*args, weights_only=weights_only, **options)
+
+    monkeypatch.setattr(torch, "load", old)
+    with pytest.raises(UserError, match="holds a exec"):
+        read_checkpoint(str(hostile))
+    assert not trace.exists() and torch.load is old
+
+
+@pytest.mark.parametrize("name", ["encoder_xformers_att_config", "xformers_att_config"])
+def test_settings_that_fairseq_evaluates(
+    name: str, checkpoint: Path, data_bin: Path, tmp_path: Path, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = with_settings(checkpoint, tmp_path / "settings.pt", **{name: making(trace)})
+    with pytest.raises(UserError, match="settings.pt: .*is not a Python literal"):
+        load_model(path, data_bin)
+    assert not trace.exists()
+    monkeypatch.setattr("fairseq.utils.eval", eval)
+    with pytest.raises(Exception, match="."):
+        load_model(path, data_bin)
+    assert trace.exists(), "the negative control: stock fairseq runs them"
+
+
+def test_settings_of_a_translation_model(tmp_path: Path, trace: Path) -> None:
+    for source, target in (("en", "de"), ("de", "en")):
+        make_archive(tmp_path / f"{source}-{target}", source, target, models=1)
+    file = tmp_path / "en-de" / "model.pt"
+    convolutional = {"arch": "fconv", "encoder_layers": making(trace), "decoder_layers": "[(16, 3)]"}
+    more = {"decoder_attention": "True", "decoder_out_embed_dim": 16, "encoder_embed_path": None}
+    with_settings(file, file, **convolutional, **more)  # type: ignore[arg-type]
+    (tmp_path / "text").write_text("the cat\n")
+    models = [ModelSource(str(tmp_path / name)) for name in ("en-de", "de-en")]
+    with pytest.raises(UserError):
+        back_translate(BackTranslateSettings(tmp_path / "text", tmp_path / "out", *models, device="cpu"))
+    assert not trace.exists() and not (tmp_path / "out").exists()
+
+
+def test_a_module_that_a_checkpoint_names(checkpoint: Path, data_bin: Path, tmp_path: Path, trace: Path) -> None:
+    """``--user-dir`` of whoever trained it is not imported."""
+    (tmp_path / "evil").mkdir()
+    (tmp_path / "evil" / "__init__.py").write_text(making(trace))
+    state = torch.load(checkpoint, weights_only=True)
+    assert state["cfg"]["common"]["user_dir"]
+    state["cfg"]["common"]["user_dir"] = str(tmp_path / "evil")
+    torch.save(state, tmp_path / "named.pt")
+    load_model(tmp_path / "named.pt", data_bin)
+    assert not trace.exists()
+
+
+def test_a_namespace_is_data(tmp_path: Path, trace: Path) -> None:
+    """The one class beyond torch's own that is let through cannot be made to call anything."""
+    torch.save({"args": Namespace(value=Hostile(trace))}, tmp_path / "inner.pt")
+    with pytest.raises(UserError, match="could run code"):
+        read_checkpoint(str(tmp_path / "inner.pt"))
+    scalar = np.float64(1).__reduce__()[0]
+    stream = io.BytesIO()
+    torch.save({"x": _Scalar(scalar, np.dtype("O"), Hostile(trace))}, stream)
+    (tmp_path / "scalar.pt").write_bytes(stream.getvalue())
+    with pytest.raises(UserError):
+        read_checkpoint(str(tmp_path / "scalar.pt"))
+    assert not trace.exists()
+
+
+class _Scalar:
+    def __init__(self, *call: Any) -> None:
+        self.call = call
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.call[0], self.call[1:]
+
+
+@pytest.mark.slow
+def test_code_in_a_hugging_face_folder(tmp_path: Path, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is neither run nor asked about, also where the folder has none but its own tokenizer's class."""
+    pytest.importorskip("transformers")
+    source = make_folder(tmp_path / "hf", "roberta")
+    for name in ("tokenization_evil.py", "modeling_evil.py", "configuration_evil.py"):
+        (source / name).write_text(making(trace))
+    config = json.loads((source / "config.json").read_text())
+    parts = {"AutoConfig": "configuration_evil.C", "AutoModel": "modeling_evil.M"}
+    (source / "config.json").write_text(json.dumps({**config, "auto_map": parts}))
+    (source / "tokenizer.json").unlink()  # so that transformers must make it
+    own = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["tokenization_evil.Evil", None]}}
+    (source / "tokenizer_config.json").write_text(json.dumps(own))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # the answer that would let it run
+    with pytest.raises(UserError):
+        import_hf(source, tmp_path / "ours")
+    assert not trace.exists() and not (tmp_path / "ours").exists()
+    assert not [name for name in sys.modules if "evil" in name]
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 64, b"\x80\x04K\x05.", b"{}", b"\xff" * 1000, os.urandom(16) * 40])
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_tokenizer_of_garbage(name: str, content: bytes, hf_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(hf_folder, tmp_path / "hf")
+    (tmp_path / "hf" / name).write_bytes(content)
+    if (name, content) == ("tokenizer_config.json", b"{}"):
+        return  # says nothing, and need not
+    with pytest.raises(UserError) as caught:
+        import_hf(tmp_path / "hf", tmp_path / "ours")
+    assert "\n" not in str(caught.value) and not (tmp_path / "ours").exists()
+
+
+@pytest.fixture(scope="module")
+def hf_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole folder."""
+    pytest.importorskip("transformers")
+    return make_folder(tmp_path_factory.mktemp("whole") / "hf", "bert")
+
+
+@pytest.mark.parametrize("content", [b"\0" * 64, b"\x80\x04K\x05.", b"\xff" * 1000, b"\n\x05\n\x03abc", b"\x0a" * 99])
+def test_a_sentencepiece_model_of_garbage(
+    content: bytes, checkpoint: Path, data_bin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.model").write_bytes(content)
+    (tmp_path / "text").write_text("x\n")
+    data = ["--data-bin", str(data_bin), "--tokenizer", str(tmp_path / "bad.model")]
+    out = ["--checkpoint", str(checkpoint), "--output", str(tmp_path / "o.npy")]
+    assert main(["embed", str(tmp_path / "text"), *out, *data]) == 2
+    assert "bad.model: not a sentencepiece model" in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "o.npy").exists()
+
+
+def test_a_table_that_asks_for_all_memory(data_bin: Path, tmp_path: Path) -> None:
+    """An array's header may state any size; the sums of the archive are right."""
+    import zipfile
+
+    header = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000000,), }"
+    header = header.ljust(118) + b"\n"
+    with zipfile.ZipFile(tmp_path / "synonyms.npz", "w") as archive:
+        archive.writestr("format.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(UserError, match="not a whole synonym table"):
+        load_synonyms(tmp_path / "synonyms.npz", data_bin / "dict.txt")

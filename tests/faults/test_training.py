@@ -1,0 +1,222 @@
+"""Faults of an update, of a validation and of a resume: one line, and the checkpoints as they were."""
+
+import json
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.trainer import Trainer
+
+from fairseq_clear import endings
+from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.modules.projection import ProjectionHead
+from tests.conftest import run
+from tests.training import build, distance, weights
+
+MINUTE = 60
+
+
+@pytest.fixture
+def trainer(data_bin: Path, tmp_path: Path) -> tuple[Trainer, list[Any]]:
+    """A trainer, and the batch of an update."""
+    made, dataset = build(data_bin, "--save-dir", str(tmp_path))
+    return made, [dataset.collater([dataset[index] for index in range(6)])]
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "fairseq_clear.errors"]
+
+
+def break_projections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the projection head give NaN."""
+    stock = ProjectionHead.forward
+    monkeypatch.setattr(ProjectionHead, "forward", lambda *args: stock(*args) * math.nan)
+
+
+def test_a_nan_ends_the_run_before_it_is_in_the_weights(
+    trainer: tuple[Trainer, list[Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made, batch = trainer
+    made.train_step(batch)
+    before = weights(made)
+    break_projections(monkeypatch)
+    with pytest.raises(SystemExit, match="2"):
+        made.train_step(batch)
+    (said,) = errors(caplog)
+    assert said.startswith("update 2: gradients are Nan/Inf; nothing of it is saved") and "\n" not in said
+    assert any("NaN detected in output of projection_head" in record.getMessage() for record in caplog.records)
+    assert distance(before, weights(made)) == 0 and made.get_num_updates() == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["crash.pt"]
+
+
+def test_the_hosts_detector_hides_the_reason(
+    trainer: tuple[Trainer, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control."""
+    made, batch = trainer
+    break_projections(monkeypatch)
+    monkeypatch.setattr("fairseq.trainer.NanDetector", endings.NanDetector)
+    with pytest.warns(FutureWarning), pytest.raises((StopIteration, RuntimeError)):
+        endings._stock_train_step(made, batch)
+
+
+def failing(times: int, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next calls of the model fail."""
+    stock, left = ClearRobertaModel.forward, [error] * times
+
+    def forward(self: Any, *args: Any, **options: Any) -> Any:
+        if left:
+            raise left.pop()
+        return stock(self, *args, **options)
+
+    monkeypatch.setattr(ClearRobertaModel, "forward", forward)
+
+
+def test_one_worker_leaves_out_a_batch_that_is_too_large(
+    trainer: tuple[Trainer, list[Any]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, batch = trainer
+    for times in (1, 2):  # and the count begins anew
+        failing(times, torch.OutOfMemoryError("CUDA out of memory."), monkeypatch)
+        assert [made.train_step(batch) is None for _ in range(3)] == [True] * times + [False] * (3 - times)
+    assert "attempting to recover from OOM" in caplog.text and not errors(caplog)
+    failing(3, torch.OutOfMemoryError("CUDA out of memory."), monkeypatch)
+    with pytest.raises(SystemExit, match="2"):
+        [made.train_step(batch) for _ in range(3)]
+    assert errors(caplog) == [
+        "update 4, 3 batches in succession: out of memory; give a smaller --batch-size or --max-tokens with a larger "
+        "--update-freq, a shorter --tokens-per-sample, or --encode-chunk-size"
+    ]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")],
+)
+def test_memory_of_the_host(
+    error: Exception,
+    trainer: tuple[Trainer, list[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made, batch = trainer
+    failing(9, error, monkeypatch)
+    for step in (lambda: made.train_step(batch), lambda: made.valid_step(batch[0])):
+        with pytest.raises(SystemExit, match="2"):
+            step()
+    assert [said.partition(";")[0] for said in errors(caplog)] == [
+        "update 1: out of memory",
+        "validation: out of memory",
+    ]
+
+
+def test_other_errors_are_what_they_were(trainer: tuple[Trainer, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    made, batch = trainer
+    failing(2, RuntimeError("shapes do not fit"), monkeypatch)
+    for step in (lambda: made.train_step(batch), lambda: made.valid_step(batch[0])):
+        with pytest.raises(RuntimeError, match="shapes do not fit"):
+            step()
+
+
+def iterator() -> Any:
+    return SimpleNamespace(epoch=1, end_of_epoch=lambda: False, state_dict=lambda: {"epoch": 1})
+
+
+def test_a_score_that_is_nan_does_not_make_it_forget_the_best(
+    trainer: tuple[Trainer, list[Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, _ = trainer
+    monkeypatch = pytest.MonkeyPatch()
+    vars(checkpoint_utils.save_checkpoint).pop("best", None)
+    try:
+        found = []
+        for score in (3.0, math.nan, 2.0, 4.0):
+            checkpoint_utils.save_checkpoint(made.cfg.checkpoint, made, iterator(), score)
+            found.append(torch.load(tmp_path / "checkpoint_best.pt", weights_only=True)["extra_state"]["best"])
+        assert found == [3.0, 3.0, 2.0, 2.0]
+        assert "--best-checkpoint-metric loss is NaN: checkpoint_best.pt stays as it is" in caplog.text
+        monkeypatch.setattr(checkpoint_utils, "save_checkpoint", endings._stock_save)
+        for score in (3.0, math.nan, 4.0):
+            endings._stock_save(made.cfg.checkpoint, made, iterator(), score)
+        assert endings._stock_save.best == 4.0, "the negative control: 3 is better"
+    finally:
+        monkeypatch.undo()
+        for function in (checkpoint_utils.save_checkpoint, endings._stock_save):
+            vars(function).pop("best", None)
+
+
+def test_weights_that_overflowed_are_not_saved(
+    trainer: tuple[Trainer, list[Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, _ = trainer
+    checkpoint_utils.save_checkpoint(made.cfg.checkpoint, made, iterator(), None)
+    before = (tmp_path / "checkpoint_last.pt").read_bytes()
+    with torch.no_grad():
+        next(iter(made.get_model().projection_head.parameters())).fill_(math.inf)
+    with pytest.raises(SystemExit, match="2"):
+        checkpoint_utils.save_checkpoint(made.cfg.checkpoint, made, iterator(), None)
+    assert "is not finite any more" in errors(caplog)[0]
+    assert (tmp_path / "checkpoint_last.pt").read_bytes() == before
+
+
+def test_what_cannot_be_resumed_is_one_line(
+    trainer: tuple[Trainer, list[Any]], data_bin: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, batch = trainer
+    made.train_step(batch)
+    checkpoint_utils.save_checkpoint(made.cfg.checkpoint, made, iterator(), None)
+    last = tmp_path / "checkpoint_last.pt"
+    other, _ = build(data_bin, "--save-dir", str(tmp_path), "--encoder-embed-dim", "64")
+    (tmp_path / "checkpoint_1_9.pt").write_bytes(last.read_bytes())
+    torn = tmp_path / "torn.pt"
+    torn.write_bytes(last.read_bytes()[:-1])
+    optimizer, _ = build(data_bin, "--optimizer", "adam")
+    made.cfg.checkpoint.restore_file = "gone.pt"
+    for trainer_, path in ((other, last), (made, torn), (optimizer, last), (made, tmp_path / "gone.pt")):
+        with pytest.raises(SystemExit, match="2"):
+            trainer_.load_checkpoint(str(path))
+    wrong, damaged, foreign, missing = errors(caplog)
+    assert "checkpoint_last.pt: its weights are not of this model; give the flags" in wrong and "size mismatch" in wrong
+    assert "torn.pt: not a whole checkpoint" in damaged and damaged.endswith(f"{torn}") and ": cp " in damaged
+    assert "Optimizer does not match; please reset the optimizer (--reset-optimizer)" in foreign
+    assert missing == "--restore-file gone.pt: no such file, and training would begin anew; leave it out for that"
+    assert all("\n" not in said for said in (wrong, damaged, foreign, missing))
+
+
+@pytest.mark.slow
+def test_a_fault_of_one_of_two_workers_ends_both(data_bin: Path, tmp_path: Path) -> None:
+    """Where fairseq would skip the batch on one worker, the other would wait for it in the gather."""
+    kinds = ("out-of-memory", "memory", "nan", "none")
+    done = run(sys.executable, "-m", "tests.faults.workers", data_bin, tmp_path, *kinds, timeout=4 * MINUTE)
+    ends = json.loads(done.stdout.splitlines()[-1])
+    assert {kind: end["codes"] for kind, end in ends.items()} == {
+        "out-of-memory": [1, 2],
+        "memory": [1, 2],
+        "nan": [2, 2],
+        "none": [0, 0],
+    }, ends
+    for kind in ("out-of-memory", "memory"):
+        assert "update 5: out of memory; give a smaller --batch-size" in ends[kind]["logs"][1]
+        assert "Connection closed by peer" in ends[kind]["logs"][0]
+    assert all("update 5: gradients are Nan/Inf" in said for said in ends["nan"]["logs"])
+    assert [end["updates"] for end in ends.values()] == [3, 3, 3, 6]
+    assert all(end["finite"] for end in ends.values())
+
+
+@pytest.mark.slow
+def test_killed_while_it_saves(tmp_path: Path) -> None:
+    """Each run that is given again ends as the one that was not killed, to the bit; with fairseq's own files some do not."""
+    done = run(
+        sys.executable, "-m", "tests.faults.campaign", "--what", "instants", "stock", "--kills", "6", "--seed", "1"
+    )
+    ours, stock = done.stdout.splitlines()[-2:]
+    assert ours.endswith("| 6 | resumed: 6 | 0 |") or "began anew" in ours and ours.endswith("| 0 |"), ours
+    assert "torn" not in ours and "torn checkpoint_last.pt" in stock, stock
