@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_clear.errors import UserError
 
-__all__ = ["copy_whole", "install", "newest_whole", "read_checkpoint", "write_whole"]
+__all__ = ["copy_whole", "install", "newest_whole", "read_checkpoint", "save", "write_whole"]
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +115,15 @@ def write_whole(state: Any, filename: str, async_write: bool = False) -> None:
                 f"{filename}: cannot write it ({getattr(cause, 'strerror', None) or _one_line(cause)}); the checkpoints "
                 "before it are whole: make room, and give the same command again"
             ) from None
+
+
+def save(state: Any, path: str | Path) -> None:
+    """``torch.save``; what the disk refuses is an OSError, as of any other file, and not a RuntimeError."""
+    try:
+        with open(path, "wb") as stream:
+            torch.save(state, stream)
+    except RuntimeError as error:
+        raise _system_error(error) from None
 
 
 def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:

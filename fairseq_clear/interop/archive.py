@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from fairseq_clear.checkpoint_files import save
 from fairseq_clear.data.folders import DICTIONARY
 from fairseq_clear.data.tokenizer import TOKENIZERS
 from fairseq_clear.errors import UserError
@@ -89,7 +90,7 @@ def _extend(checkpoint: Path, wanted: int) -> None:
     settings = settings if isinstance(settings, dict) else vars(settings)
     settings["max_positions"] = wanted
     state["last_optimizer_state"] = None  # of the own positions
-    torch.save(state, checkpoint)
+    save(state, checkpoint)
 
 
 def _copy_tokenizer(

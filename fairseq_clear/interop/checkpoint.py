@@ -15,6 +15,7 @@ from torch import Tensor
 
 import fairseq_clear.models
 import fairseq_clear.tasks  # noqa: F401  (registers clear_lm)
+from fairseq_clear.checkpoint_files import save
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 
 __all__ = ["build_model", "settings_of", "write_checkpoint"]
@@ -67,4 +68,4 @@ def write_checkpoint(path: Path, cfg: Any, weights: dict[str, Tensor], vocabular
             "previous_training_time": 0.0,
         },
     }
-    torch.save(state, path)
+    save(state, path)

@@ -163,7 +163,10 @@ def _write_hf(job: Job, folder: Path, *, with_head: bool) -> None:
     config["pad_token_id"] = padding
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     path = folder / "model.safetensors"
-    import_library("safetensors.torch").save_file(theirs, str(path), {"format": "pt"})
+    try:
+        import_library("safetensors.torch").save_file(theirs, str(path), {"format": "pt"})
+    except Exception as error:  # of safetensors' own type, for what the disk refuses
+        raise UserError(f"{path}: cannot write it ({error}); nothing was kept") from None
     path.chmod((folder / "config.json").stat().st_mode)  # safetensors makes files that their owner alone may read
     positions = int(job.model.model.max_positions())
     write_tokenizer(job.tokenizer, symbols, folder, positions, has_segments=args.segments > 1)

@@ -25,7 +25,7 @@ def output_folder(dest: Path, overwrite: bool) -> Iterator[Path]:
     either; what a ``kill -9`` leaves, ``.NAME.partial.HOST.PID``, is removed by the next call for the same ``dest``.
 
     Raises:
-        UserError: ``dest`` exists and ``overwrite`` is off, or is on and ``dest`` is no data folder.
+        UserError: ``dest`` exists and ``overwrite`` is off, or is on and ``dest`` is no data folder; a disk that is full.
     """
     dest = Path(os.path.realpath(dest))
     check_destination(dest, overwrite)
@@ -44,10 +44,13 @@ def output_folder(dest: Path, overwrite: bool) -> Iterator[Path]:
                 with _signals_wait():
                     shutil.rmtree(temporary, ignore_errors=True)
                 raise
-    except BaseException:
+    except BaseException as error:
         for parent in reversed(made_parents):
             if parent.is_dir() and not any(parent.iterdir()):
                 parent.rmdir()
+        if isinstance(error, OSError):
+            what = f"{error.filename or dest}: {error.strerror or error}"
+            raise UserError(f"{what}; nothing was kept, mend it and run again") from error
         raise
 
 

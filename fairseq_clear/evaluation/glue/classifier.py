@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 
+from fairseq_clear.checkpoint_files import save
 from fairseq_clear.data.batch import pad_rows
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import load_model
@@ -119,7 +120,7 @@ def strip_checkpoint(source: Path, target: Path) -> dict[str, Any]:
     state = torch.load(source, map_location="cpu", weights_only=True)
     state["last_optimizer_state"] = None
     beside = target.with_name(f".{target.name}.partial")
-    torch.save(state, beside)
+    save(state, beside)
     beside.replace(target)
     iterator = state["extra_state"]["train_iterator"]
     return {

@@ -1,0 +1,95 @@
+"""A disk that is really full: every command ends with one line, and nothing half written stands where the whole should."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import WORDS
+from tests.faults import commands
+from tests.faults.campaign import arguments_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="mounting a small disk needs root"),
+]
+SIZE = 1 << 20
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "none", str(folder)], capture_output=True
+    ).returncode:
+        pytest.skip("mounting a small disk is not allowed here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(disk: Path, left: int) -> None:
+    """Leave so many bytes."""
+    (disk / "filler").write_bytes(b"x" * (SIZE - left))
+
+
+def last_line(log: Path) -> str:
+    text = log.read_text()
+    assert "Traceback" not in text, text[-3000:]
+    return text.splitlines()[-1]
+
+
+def made_on(disk: Path) -> list[str]:
+    return sorted(str(path.relative_to(disk)) for path in disk.rglob("*") if path.name != "filler")
+
+
+@pytest.mark.parametrize("what", ["prepare", "back-translate"])
+def test_preparation(what: str, disk: Path, tmp_path: Path) -> None:
+    arguments = arguments_of(what, tmp_path)(disk / "made")
+    fill(disk, 4096 if what == "prepare" else 0)
+    assert commands.run(lambda: commands.fairseq_clear_command(*arguments), tmp_path / "log") == 2
+    assert "No space left on device" in last_line(tmp_path / "log")
+    assert not (disk / "made").exists()
+    (disk / "filler").unlink()
+    assert commands.run(lambda: commands.fairseq_clear_command(*arguments), tmp_path / "log") == 0
+    assert (disk / "made").exists() and not [name for name in made_on(disk) if "partial" in name]
+
+
+@pytest.mark.parametrize("command", ["embed", "export fairseq", "export hf"])
+def test_what_is_made_of_a_checkpoint(
+    command: str, disk: Path, checkpoint: Path, data_bin: Path, tmp_path: Path
+) -> None:
+    text = tmp_path / "text"
+    text.write_text("".join(f"{WORDS[number % 60]} {WORDS[number % 7]}\n" for number in range(300)))
+    data = ["--data-bin", data_bin, "--tokenizer", "whitespace"]
+    name, _, form = command.partition(" ")
+    if name == "embed":
+        arguments = ["embed", text, "--checkpoint", checkpoint, "--output", disk / "made.npy", *data]
+    else:
+        if form == "hf":
+            pytest.importorskip("transformers")
+        arguments = ["export", checkpoint, "--format", form, "--dest", disk / "made", *data]
+    fill(disk, 8192)
+    assert commands.run(lambda: commands.fairseq_clear_command(*arguments), tmp_path / "log") == 2
+    assert "No space left on device" in last_line(tmp_path / "log") or "cannot write" in last_line(tmp_path / "log")
+    assert made_on(disk) == []
+
+
+def test_training(disk: Path, data_bin: Path, tmp_path: Path) -> None:
+    """There is room for one checkpoint and not for two; what was saved before is whole, and the run goes on with more room."""
+    folder = disk / "run"
+    assert commands.run(lambda: commands.fairseq_train(data_bin, tmp_path / "whole"), tmp_path / "log") == 0
+    fill(disk, int(2.5 * (tmp_path / "whole" / "checkpoint_last.pt").stat().st_size))
+    assert commands.run(lambda: commands.fairseq_train(data_bin, folder), tmp_path / "full") == 2
+    assert "cannot write it (No space left on device)" in last_line(tmp_path / "full")
+    assert made_on(disk) == ["run", "run/checkpoint_1_3.pt", "run/checkpoint_last.pt"]
+    assert commands.state_of(folder / "checkpoint_last.pt")["updates"] == 3
+    (disk / "filler").unlink()
+    more = shutil.copytree(folder, tmp_path / "more")  # a larger disk
+    assert commands.run(lambda: commands.fairseq_train(data_bin, more), tmp_path / "log") == 0
+    ended = [commands.state_of(place / "checkpoint_last.pt") for place in (more, tmp_path / "whole")]
+    assert commands.same(*ended)
