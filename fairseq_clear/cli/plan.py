@@ -1,24 +1,34 @@
 """``fairseq-clear plan``: what a run costs, before it is started."""
 
 import argparse
+import logging
 import math
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.reports import write_json
+
+if TYPE_CHECKING:
+    from fairseq_clear.planning.machine import Plan
+    from fairseq_clear.planning.scaling import Point
 
 DESCRIPTION = """\
 Lay a recipe out over N GPUs: texts a GPU, micro-batches, rows encoded at a time, negatives of a query; updates, tokens, FLOPs,
 memory, bytes sent, hours. Nothing is run and no GPU is needed.
 
 Contrastive negatives are those of one micro-batch of all GPUs, so where memory is short the encoder goes over the batch in
-chunks (model.encode_chunk_size) and update_freq stays; without a contrastive term update_freq grows. Peak and bandwidth are
-those of the machine, MFU is what you expect to reach of the peak: measure it, since hours are inversely proportional to it."""
+chunks (model.encode_chunk_size) and update_freq stays; without a contrastive term, or with a queue, update_freq grows. Peak
+and bandwidth are those of the machine, MFU is what you expect to reach of the peak: measure it, since hours are inversely
+proportional to it. --curve draws the same for 1 to 4,096 GPUs; it assumes that MFU for every share of the batch, and a ring at
+full bandwidth without latency of which nothing is hidden behind computing."""
 
 EPILOG = """\
 examples:
   fairseq-clear plan --config clear/base_256gpu --gpus 256 --memory 32
   fairseq-clear plan --config clear/base_256gpu +ablation=del_word --gpus 8 --global-batch 8192 --peak-tflops 989 --memory 80
+  fairseq-clear plan --config clear/base_256gpu --gpus 256 --curve scaling.png
   fairseq-clear plan --config my.yaml model.encoder_layers=6 --gpus 4 --data-bin data-bin --json plan.json"""
 
 
@@ -55,7 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="rows of the embedding without --data-bin (default: %(default)s, RoBERTa's and <del>)",
     )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number here too")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing FILE")
+    parser.add_argument(
+        "--curve", type=Path, metavar="FILE",
+        help="draw seconds of an update and efficiency for 1, 2, 4 ... 4,096 GPUs, as PNG and SVG; the batch of all stays",
+    )  # fmt: skip
+    parser.add_argument(
+        "--per-gpu", action="store_true", help="of --curve: the texts of each GPU stay, so that the batch grows with N"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_clear.planning.composing import compose_recipe
     from fairseq_clear.planning.corpus import read_folder
     from fairseq_clear.planning.machine import GIB, Machine, make_plan
-    from fairseq_clear.planning.recipe import read_recipe
-    from fairseq_clear.planning.report import as_json, as_table
+    from fairseq_clear.planning.reading import read_recipe
+    from fairseq_clear.planning.report import as_json, as_table, curve_table
 
     name, *overrides = args.config
     config = compose_recipe(name, overrides)
@@ -83,10 +100,36 @@ def run(args: argparse.Namespace) -> int:
         backend=args.backend,
     )
     plan = make_plan(recipe, machine, args.global_batch, folder.corpus if folder else None)
+    points = _curve(args, plan) if args.curve is not None else []
     if args.json is not None:
-        write_json(args.json, {"config": name, "overrides": overrides, **as_json(plan)}, flag="--json")
+        curve = {"curve": [asdict(point) | {"efficiency": point.efficiency} for point in points]} if points else {}
+        write_json(args.json, {"config": name, "overrides": overrides, **as_json(plan), **curve}, flag="--json")
     print(as_table(plan))
+    if points:
+        print(curve_table(points))
+        _draw(args, plan, points)
     return 0
+
+
+def _curve(args: argparse.Namespace, plan: "Plan") -> "list[Point]":
+    from fairseq_clear.planning.scaling import make_curve
+
+    share = plan.global_batch // args.gpus if args.per_gpu else plan.global_batch
+    return make_curve(plan.recipe, plan.machine, share, per_gpu=args.per_gpu)
+
+
+def _draw(args: argparse.Namespace, plan: "Plan", points: "list[Point]") -> None:
+    from fairseq_clear.evaluation.plots.scaling import draw_scaling
+    from fairseq_clear.evaluation.plots.style import save_figure
+
+    batch = (
+        f"{plan.texts * plan.update_freq:,} texts a GPU" if args.per_gpu else f"{plan.global_batch:,} texts an update"
+    )
+    title = (
+        f"{args.config[0]}, {batch}\nassumed: {args.mfu:.0%} of {args.peak_tflops:g} TFLOP/s, {args.bandwidth:g} GB/s,\n"
+        "no latency, nothing hidden"
+    )
+    print(f"wrote {' and '.join(map(str, save_figure(draw_scaling(points, title), args.curve)))}")
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -105,3 +148,20 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--json {args.json}: there is no folder {args.json.parent}; make it first")
     if args.json is not None and (args.json.is_dir() or (args.json.exists() and not args.overwrite)):
         raise UserError(f"--json {args.json}: exists already; add --overwrite to replace it, or give another name")
+    if args.curve is not None:
+        _check_curve(args.curve, args.overwrite)
+    elif args.per_gpu:
+        raise UserError("--per-gpu: is of --curve; give a FILE to draw to, or leave it out")
+
+
+def _check_curve(path: Path, overwrite: bool) -> None:
+    for name in ("matplotlib", "PIL"):  # importing fairseq turns on everything that other libraries log
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        from fairseq_clear.evaluation.plots.style import check_picture_path
+    except ImportError:
+        raise UserError("--curve: matplotlib is not installed; pip install 'fairseq_clear[eval]'") from None
+    try:
+        check_picture_path(path, overwrite)
+    except UserError as error:
+        raise UserError(str(error).replace("--output", "--curve", 1)) from None

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_clear.data.tokenizer import CLEAR_JSON
+from fairseq_clear.data.views import find_view_source
 from fairseq_clear.errors import UserError
+from fairseq_clear.spec import check_knobs
 
 __all__ = ["Corpus", "Folder", "read_folder"]
 
@@ -49,6 +51,7 @@ def read_folder(folder: Path, task: Mapping[str, Any]) -> Folder:
         content = json.loads(manifest.read_text(encoding="utf-8"))
         counts = content["splits"]["train"]
         sentences, tokens = int(counts["sentences"]), int(counts["tokens"])
+        documents = int(counts.get("documents", 1))
         shards = content.get("shards") or ["."]
         with open(folder / shards[0] / "dict.txt", encoding="utf-8") as lines:
             vocabulary = sum(1 for _ in lines) + SYMBOLS
@@ -63,8 +66,25 @@ def read_folder(folder: Path, task: Mapping[str, Any]) -> Folder:
         ) from None
     if sentences < 1 or tokens < 1:
         raise UserError(f"--data-bin {folder}: {manifest} counts no text to train on")
+    if str(task.get("document_boundary", "blank")) == "line":
+        documents = sentences
+    texts, length = _texts(task, sentences, tokens, documents)
+    return Folder(Corpus(texts, tokens), vocabulary, length)
+
+
+def _texts(task: Mapping[str, Any], sentences: int, tokens: int, documents: int) -> tuple[int, int | None]:
+    """As many texts as the recipe makes, and the tokens of a text, or of a sentence where a text is several.
+
+    Neighbours are counted as if documents were of one length; of spans every document has its own, the shortest too.
+    """
     limit = int(task.get("tokens_per_sample", 512))
+    length = min(round(tokens / sentences) + 1, limit)  # <s> is not among the tokens counted
+    kind, step = find_view_source(str(task.get("views", "same")), flag="task.views")
+    if step.name == "span":
+        return documents, None
+    if step.name == "neighbor":
+        each = int(check_knobs(step, kind.knobs, flag="task.views")["sentences"])
+        return max(sentences // each - documents, 1), length
     if str(task.get("sample_break_mode", "none")) == "eos":
-        length = min(round(tokens / sentences) + 1, limit)  # <s> is not among the tokens counted
-        return Folder(Corpus(sentences, tokens), vocabulary, length)
-    return Folder(Corpus(math.ceil(tokens / max(limit - 1, 1)), tokens), vocabulary, None)
+        return sentences, length
+    return math.ceil(tokens / max(limit - 1, 1)), None

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.planning.communication import Collective, collectives, sent_bytes
+from fairseq_clear.planning.contrast import contrast_of
 from fairseq_clear.planning.corpus import Corpus
 from fairseq_clear.planning.memory import Memory, estimate_memory
-from fairseq_clear.planning.operations import Operations, contrast_shape, count_operations
+from fairseq_clear.planning.operations import Operations, count_operations
 from fairseq_clear.planning.recipe import Recipe
 
 __all__ = ["GIB", "HEADROOM", "Machine", "Plan", "make_plan"]
@@ -46,9 +47,9 @@ class Plan:
         texts: of a micro-batch.
         update_freq: micro-batches.
         chunk: rows encoded at a time; 0 for all.
-        negatives: of a query; 0 without a contrastive term.
+        negatives: of a query, of a queue once it is full; 0 without a contrastive term.
         updates: of the run.
-        tokens: that the encoder reads, of all workers.
+        tokens: that encoders read, of all workers.
         epochs: of the run; None where the corpus is not known.
         operations: of one micro-batch.
         memory: at the peak.
@@ -98,7 +99,8 @@ def make_plan(recipe: Recipe, machine: Machine, global_batch: int | None = None,
     """Lay a recipe out.
 
     With a contrastive term micro-batches stay as large as they are configured, since its negatives are theirs, and the
-    encoder goes over them in chunks where memory asks for it; without one there are more, smaller micro-batches.
+    encoder goes over them in chunks where memory asks for it; without one, or with a queue, there are more, smaller
+    micro-batches.
 
     Args:
         recipe: what is trained.
@@ -119,17 +121,15 @@ def make_plan(recipe: Recipe, machine: Machine, global_batch: int | None = None,
     least = recipe.update_freq if share % recipe.update_freq == 0 else 1
     texts, chunk = _fit(recipe, machine, share, least)
     frequency = share // texts
-    pairs = recipe.anchors * texts
-    keys = contrast_shape(recipe, texts, machine.workers)[1]
     updates, epochs = _length(recipe, wanted, corpus)
-    read = recipe.copies * recipe.length + recipe.view_rows * recipe.view_length
+    read = recipe.copies * recipe.length + (recipe.view_rows + recipe.key_rows) * recipe.view_length
     return Plan(
         recipe=recipe,
         machine=machine,
         texts=texts,
         update_freq=frequency,
         chunk=chunk,
-        negatives=keys - 2 if pairs else 0,
+        negatives=contrast_of(recipe, texts, machine.workers).negatives,
         updates=updates,
         tokens=wanted * read,
         epochs=epochs,
@@ -150,9 +150,9 @@ def _fit(recipe: Recipe, machine: Machine, share: int, least: int) -> tuple[int,
     if recipe.chunk_size:
         chunks = [recipe.chunk_size]
     else:
-        longest = max(recipe.copies, recipe.view_rows) * share
+        longest = max(recipe.copies, recipe.view_rows, recipe.key_rows) * share
         chunks = [0, *(2**power for power in range(int(math.log2(longest)), -1, -1))]
-    if recipe.has_views:  # fewer negatives are the last resort
+    if recipe.has_views and not recipe.has_queue:  # fewer negatives are the last resort
         orders = [(count, chunk) for count in frequencies for chunk in chunks]
     else:
         orders = [(count, chunk) for chunk in chunks for count in frequencies]

@@ -3,15 +3,17 @@
 from dataclasses import dataclass
 
 from fairseq_clear.objectives.negatives import BLOCK, BLOCK_ROWS
+from fairseq_clear.planning.contrast import contrast_of
 from fairseq_clear.planning.recipe import Recipe
 
 __all__ = ["FORMULA", "Operations", "count_operations"]
 
 FORMULA = (
-    "rows x length x layers x (8 d^2 + 4 d f) and rows x layers x 4 length^2 d (attention),",
-    "masked tokens x (2 d^2 + 2 d V), views x 2 x the products of neighbouring widths of the head;",
-    "backward twice that, of fused attention 2.5 times; forward again where chunks are recomputed;",
-    "queries x keys x 2 D x 4 (3 where one block holds them)",
+    "rows x length x layers x (8 d^2 + 4 d f) and rows x layers x 4 length^2 d (attention; in a window",
+    "4 d (length + blocks x C x (1 + C + W))), masked tokens x (2 d^2 + 2 d V),",
+    "views x 2 x the products of neighbouring widths of the head; backward twice that, of fused attention",
+    "2.5 times, less what is frozen; forward again where chunks are recomputed; keys of another encoder forward",
+    "alone; queries x keys x 2 D x 4 (3 where one block holds them, 2 where keys have no gradient)",
 )
 
 
@@ -20,21 +22,23 @@ class Operations:
     """Of one micro-batch on one worker.
 
     Attributes:
-        masked: MLM rows through the encoder and the MLM head, forward and backward.
+        masked: MLM rows through the encoder and the MLM head, forward and backward; the head alone where views are masked.
         views: views through the encoder and the projection head, forward and backward.
+        keys: views through the momentum or the frozen encoder, forward, and its vectors through the projection head.
         contrast: queries by keys, forward and backward.
         recomputed: what chunks compute a second time.
     """
 
     masked: float
     views: float
+    keys: float
     contrast: float
     recomputed: float
 
     @property
     def total(self) -> float:
         """All of them."""
-        return self.masked + self.views + self.contrast + self.recomputed
+        return self.masked + self.views + self.keys + self.contrast + self.recomputed
 
 
 def count_operations(recipe: Recipe, texts: int, workers: int = 1, chunk: int = 0) -> Operations:
@@ -46,38 +50,61 @@ def count_operations(recipe: Recipe, texts: int, workers: int = 1, chunk: int = 
         workers: over which negatives are gathered.
         chunk: rows encoded at a time, recomputed in the backward pass; 0 for all at once.
     """
-    encoder = recipe.encoder
-    d = encoder.width
     rows, views = recipe.copies * texts, recipe.view_rows * texts
-    dense, attention = _encoder(recipe, rows, recipe.length)
-    head = rows * recipe.length * recipe.masked_share * (2.0 * d * d + 2.0 * d * encoder.vocabulary)
-    view_dense, view_attention = _encoder(recipe, views, recipe.view_length)
-    widths = zip(encoder.projection[:-1], encoder.projection[1:], strict=True)
-    projection = views * sum(2.0 * wide * narrow for wide, narrow in widths)
-    backward = 2.0 if recipe.holds_attention else 2.5
+    top = recipe.encoder.layers
+    masked, back = _encoder(recipe, rows, recipe.length, top)
+    view, view_back = _encoder(recipe, views, recipe.view_length, top if recipe.is_joint else recipe.encoder.top)
+    predicting, head_back = _mlm_head(recipe, (rows + recipe.is_joint * recipe.anchors * texts) * recipe.mean_length)
     return Operations(
-        masked=3.0 * (dense + head) + (1 + backward) * attention,
-        views=3.0 * (view_dense + projection) + (1 + backward) * view_attention,
+        masked=masked + back + predicting + head_back,
+        views=view + view_back + 3.0 * _projection(recipe, views),
+        keys=_keys(recipe, texts),
         contrast=_contrast(recipe, texts, workers),
-        recomputed=dense + head + attention + view_dense + view_attention if chunk else 0.0,
+        recomputed=masked + predicting + view if chunk else 0.0,
     )
 
 
-def _encoder(recipe: Recipe, rows: int, length: int) -> tuple[float, float]:
-    """The forward pass: products with weights, and of queries, keys and values."""
+def _encoder(recipe: Recipe, rows: int, length: int, top: int) -> tuple[float, float]:
+    """Forward and backward: products with weights, and of queries, keys and values; blocks above ``top`` forward alone."""
     encoder = recipe.encoder
-    dense = rows * length * encoder.layers * (8.0 * encoder.width**2 + 4.0 * encoder.width * encoder.ffn)
-    return dense, rows * encoder.layers * 4.0 * length**2 * encoder.width
+    dense = rows * length * (8.0 * encoder.width**2 + 4.0 * encoder.width * encoder.ffn)
+    attention = rows * 4.0 * encoder.attention(length).pairs * encoder.width
+    trained = max(top - recipe.frozen_blocks, 0)
+    # nothing below the lowest of them waits for a gradient of its queries, keys and values
+    spared = rows * length * 6.0 * encoder.width**2 if recipe.frozen_layers and trained else 0.0
+    backward = 2.0 if recipe.holds_attention else 2.5
+    return encoder.layers * (dense + attention), trained * (2.0 * dense + backward * attention) - spared
+
+
+def _mlm_head(recipe: Recipe, tokens: float) -> tuple[float, float]:
+    """Forward and backward; the logits' weights are the embeddings, which may be frozen."""
+    encoder = recipe.encoder
+    masked = tokens * recipe.masked_share
+    inner, logits = masked * 2.0 * encoder.width**2, masked * 2.0 * encoder.width * encoder.vocabulary
+    is_frozen = recipe.frozen_layers > 0 and not encoder.is_untied
+    return inner + logits, 2.0 * inner + (1.0 if is_frozen else 2.0) * logits
+
+
+def _projection(recipe: Recipe, vectors: int) -> float:
+    widths = recipe.encoder.projection
+    return vectors * sum(2.0 * wide * narrow for wide, narrow in zip(widths[:-1], widths[1:], strict=True))
+
+
+def _keys(recipe: Recipe, texts: int) -> float:
+    """The momentum encoder has a projection head of its own; the guide's vectors go through that of the model."""
+    keys = recipe.key_rows * texts
+    forward, _ = _encoder(recipe, keys, recipe.view_length, 0)
+    if recipe.key_encoder == "momentum":
+        return forward + _projection(recipe, keys)
+    vectors = keys * recipe.guide_layers
+    widths = recipe.encoder.projection
+    first = 2.0 * widths[0] * widths[1] if recipe.encoder.has_projection else 0.0  # the guide waits for no gradient
+    return forward + 3.0 * _projection(recipe, vectors) - vectors * first
 
 
 def _contrast(recipe: Recipe, texts: int, workers: int) -> float:
-    queries, keys = contrast_shape(recipe, texts, workers)
-    is_one_block = queries * keys <= BLOCK and queries <= BLOCK_ROWS
-    return queries * keys * 2.0 * recipe.encoder.output_dim * (3 if is_one_block else 4)
-
-
-def contrast_shape(recipe: Recipe, texts: int, workers: int) -> tuple[int, int]:
-    """Queries of a worker and the keys that it sees."""
-    everyone = workers if recipe.is_global else 1
-    pairs = recipe.anchors * texts
-    return 2 * pairs, everyone * (2 * pairs + recipe.negatives * pairs)
+    """A product for the cosines, one for the queries' gradient and, where keys have one, one for theirs, from the cosines."""
+    contrast = contrast_of(recipe, texts, workers)
+    pairs = contrast.queries * contrast.keys
+    is_one_block = pairs <= BLOCK and contrast.queries <= BLOCK_ROWS
+    return pairs * 2.0 * recipe.encoder.output_dim * (2 if not contrast.key_gradient else 3 if is_one_block else 4)

@@ -1,12 +1,14 @@
 """A plan as a table, and as JSON."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from fairseq_clear.planning.machine import GIB, HEADROOM, Plan
 from fairseq_clear.planning.operations import FORMULA
+from fairseq_clear.planning.scaling import ASSUMPTIONS, Point
 
-__all__ = ["as_json", "as_table"]
+__all__ = ["as_json", "as_table", "curve_table"]
 
 
 def as_table(plan: Plan) -> str:
@@ -24,20 +26,21 @@ def _layout(plan: Plan) -> Rows:
     rows = [
         (
             "model",
-            f"{encoder.layers} x {encoder.width}, {encoder.parameters():,} weights (vocabulary {encoder.vocabulary:,}), "
+            f"{encoder.layers} x {encoder.width}, {recipe.weights:,} weights (vocabulary {encoder.vocabulary:,}), "
             f"{recipe.trained:,} trained, {recipe.precision}",
         ),
         ("texts of an update", f"{plan.global_batch:,} of {recipe.length} tokens"),
         (
             "dataset.batch_size",
             f"{plan.texts:,} texts a GPU: {_rows(recipe.copies * plan.texts, 'masked row', recipe.length)}"
-            f" and {_rows(recipe.view_rows * plan.texts, 'view', recipe.view_length)}",
+            f" and {_rows(recipe.view_rows * plan.texts, 'view', recipe.view_length)}{_keys(plan)}",
         ),
         ("optimization.update_freq", f"[{plan.update_freq}]"),
         ("model.encode_chunk_size", f"{plan.chunk}" + (" rows" if plan.chunk else " (all at once)")),
     ]
     if recipe.has_views:
         note = "" if plan.update_freq == 1 else "; with update_freq 1 they would be those of the whole update"
+        note = ", the queue once it is full" if recipe.has_queue else note
         rows.append(("negatives of a query", f"{plan.negatives:,}{note}"))
     return rows
 
@@ -46,12 +49,21 @@ def _rows(count: int, name: str, length: int) -> str:
     return f"no {name}s" if not count else f"{count:,} {name}{'s' * (count > 1)} of {length} tokens"
 
 
+def _keys(plan: Plan) -> str:
+    recipe = plan.recipe
+    masked = f" ({recipe.anchors * plan.texts:,} of them masked)" if recipe.is_joint else ""
+    if not recipe.key_rows:
+        return masked
+    return f"{masked}; {_rows(recipe.key_rows * plan.texts, 'text', recipe.view_length)} by the {recipe.key_encoder} encoder"
+
+
 def _work(plan: Plan) -> Rows:
     epochs = "" if plan.epochs is None else f", {plan.epochs:,.1f} epochs"
     operations, times = plan.operations, plan.update_freq
     parts = {
         "masked": operations.masked,
         "views": operations.views,
+        "keys": operations.keys,
         "contrast": operations.contrast,
         "recomputed": operations.recomputed,
     }
@@ -104,6 +116,18 @@ def _size(count: float) -> str:
         if count >= size:
             return f"{count / size:.2f} {unit}"
     return f"{count:.0f} B"
+
+
+def curve_table(points: Sequence[Point]) -> str:
+    """A line for each number of GPUs."""
+    names = ("GPUs", "texts", "freq", "chunk", "computing s", "sending s", "efficiency", "texts/s")
+    head = " ".join(f"{name:>{width}}" for name, width in zip(names, (6, 7, 5, 6, 12, 10, 10, 9), strict=True))
+    lines = [
+        f"{point.gpus:6,} {point.texts:7,} {point.update_freq:5} {point.chunk:6} {point.compute_seconds:12.4f} "
+        f"{point.communication_seconds:10.4f} {point.efficiency:10.1%} {point.texts_per_second:9,.0f}"
+        for point in points
+    ]
+    return "\n".join(["", head, *lines, f"assumed: {ASSUMPTIONS}"])
 
 
 def as_json(plan: Plan) -> dict[str, Any]:

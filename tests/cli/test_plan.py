@@ -5,6 +5,8 @@ import json
 import pytest
 
 from fairseq_clear.cli.main import main
+from tests.test_recipes import BASE as FIRST
+from tests.test_recipes import CONFIGS
 
 BASE = ["plan", "--config", "clear/base_256gpu"]
 
@@ -42,6 +44,37 @@ def test_overrides_and_a_file_of_ones_own(tmp_path, capsys):
     assert "4 x 256" in out and "nothing: one GPU" in out and "fp32" in out
 
 
+RECIPES = [
+    (path.parent.parent.name, path.stem, change)
+    for path in CONFIGS
+    for change in ["", *(f"+{file.parent.name}={file.stem}" for file in sorted(path.parent.glob("*/*.yaml")))]
+    if not change or FIRST[path.parent.parent.name] == path.stem
+]
+
+
+@pytest.mark.parametrize("example", sorted({example for example, _, _ in RECIPES}))
+def test_every_recipe_is_planned(example, capsys):
+    for _, config, change in (recipe for recipe in RECIPES if recipe[0] == example):
+        # settings that replace each other's lines leave none out
+        limit = [] if "max_update" in change else ["optimization.max_update=1000"]
+        assert main(["plan", "--config", f"{example}/{config}", *filter(None, [change]), *limit, "--gpus", "8"]) == 0, (
+            change
+        )
+        captured = capsys.readouterr()
+        assert captured.err == "" and "memory of a GPU" in captured.out
+
+
+def test_keys_of_another_encoder_are_shown(capsys):
+    assert main(["plan", "--config", "cert/cert", "--gpus", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "16 texts of 128 tokens by the momentum encoder" in out and "96,606, the queue once it is full" in out
+    assert main(["plan", "--config", "self_guided/sg_opt", "--gpus", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "by the frozen encoder" in out and "copies" in out and f"{15 * 13:,}" in out
+    assert main(["plan", "--config", "declutr/small", "--gpus", "1"]) == 0
+    assert "96 views of 512 tokens (32 of them masked)" in capsys.readouterr().out
+
+
 def test_the_corpus_of_a_data_folder(tmp_path, capsys):
     (tmp_path / "shard0").mkdir()
     (tmp_path / "shard0" / "dict.txt").write_text("a 1\nb 1\n")
@@ -60,10 +93,20 @@ def test_the_corpus_of_a_data_folder(tmp_path, capsys):
         (["--config", "none.yaml", "--gpus", "1"], "--config none.yaml: no such file"),
         (["--config", "clear/base_256gpu", "model.layers=1", "--gpus", "1"], "model.layers"),
         (["--config", "clear/base_256gpu", "=", "--gpus", "1"], "--config clear/base_256gpu ="),
-        (["--config", "clear/base_256gpu", "common.fp16=false", "+common.amp=true", "--gpus", "1"], "common.amp"),
-        (["--config", "cert/cert", "--gpus", "1"], "criterion clear_moco: only"),
-        (["--config", "views/neighbor_slice", "--gpus", "1"], "model.attention_window"),
-        (["--config", "declutr/small", "--gpus", "1"], "criterion.anchor_mlm joint"),
+        (
+            ["--config", "clear/base_256gpu", "criterion._name=sentence_prediction", "--gpus", "1"],
+            "criterion sentence_pre",
+        ),
+        (
+            ["--config", "clear/base_256gpu", "+model.checkpoint_activations=true", "--gpus", "1"],
+            "model.checkpoint_act",
+        ),
+        (["--config", "clear/base_256gpu", "+model.attention_window=3", "--gpus", "1"], "--attention-window 3"),
+        (["--config", "clear/base_256gpu", "optimizer._name=adafactor", "--gpus", "1"], "optimizer adafactor"),
+        (["--config", "clear/base_256gpu", "+criterion.anchor_mlm=joint", "--gpus", "1"], "criterion.anchor_mlm joint"),
+        (["--config", "self_guided/sg_opt", "criterion.frozen_layers=13", "--gpus", "1"], "criterion.frozen_layers 13"),
+        (["--config", "self_guided/sg_opt", "criterion.guide_layers=13", "--gpus", "1"], "--guide-layers 13"),
+        (["--config", "declutr/small", "task.views='span:min=9,max=8'", "--gpus", "1"], "span:min=9,max=8: min"),
         (["--config", "clear/base_256gpu", "task.augment=del-wrd", "--gpus", "1"], "task.augment"),
         (["--config", "clear/base_256gpu", "model._name=roberta", "--gpus", "1"], "model._name roberta"),
         (["--config", "clear/base_256gpu", "--gpus", "0"], "--gpus 0: must be 1 or more"),
@@ -79,3 +122,22 @@ def test_mistakes_are_one_line(arguments, message, capsys):
     captured = capsys.readouterr()
     assert captured.out == "" and message in captured.err
     assert len(captured.err.splitlines()) == 1
+
+
+def test_a_curve_over_numbers_of_gpus(tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    picture, file = tmp_path / "scaling.png", tmp_path / "plan.json"
+    assert main([*BASE, "--gpus", "256", "--curve", str(picture), "--json", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "4,096" in out and "assumed: the same MFU for every share, a ring at full bandwidth without latency" in out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["plan.json", "scaling.png", "scaling.svg"]
+    curve = json.loads(file.read_text())["curve"]
+    assert [point["gpus"] for point in curve] == [2**power for power in range(13)]
+    assert {point["texts"] * point["gpus"] * point["update_freq"] for point in curve} == {8192}
+    assert main([*BASE, "--gpus", "256", "--curve", str(picture)]) == 2
+    assert "--curve" in capsys.readouterr().err
+    flags = ["--gpus", "256", "--curve", str(picture), "--per-gpu", "--overwrite", "--json", str(file)]
+    assert main([*BASE, *flags]) == 0
+    assert {point["texts"] for point in json.loads(file.read_text())["curve"]} == {32}
+    assert main([*BASE, "--gpus", "256", "--per-gpu"]) == 2
+    assert "--per-gpu: is of --curve" in capsys.readouterr().err

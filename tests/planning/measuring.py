@@ -2,41 +2,60 @@
 
 import gc
 import random
+import shutil
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq.trainer import Trainer
 from torch.profiler import ProfilerActivity, profile
 
-from fairseq_clear.planning.recipe import Recipe, read_recipe
+from fairseq_clear.augmentations.synonym_table import SynonymTable
+from fairseq_clear.data.synonyms import hash_file, save_synonyms
+from fairseq_clear.planning.reading import read_recipe
+from fairseq_clear.planning.recipe import Recipe
 from tests.conftest import run, tool
 from tests.training import build
 
 LENGTH = 64  # tokens of every text, <s> and </s> included
+SENTENCES = 8  # of a document
 COMMON = ("--optimizer", "adam", "--lr", "1e-5", "--tokens-per-sample", str(LENGTH), "--pooling", "cls")
 
 
 def make_data(folder: Path, words: int, sentences: int = 300) -> Path:
-    """Sentences of the same length, in which every one of the words occurs."""
+    """Documents of sentences of the same length, in which every one of the words occurs; each word has a synonym, and each
+    sentence, the same once more, is its own paraphrase ``bt``.
+    """
     rng = random.Random(1)
     lines = [" ".join(f"w{rng.randrange(words)}" for _ in range(LENGTH - 2)) for _ in range(sentences)]
     every = [f"w{number}" for number in range(words)]
     every += every[: -words % (LENGTH - 2)]
     lines += [" ".join(every[begin : begin + LENGTH - 2]) for begin in range(0, len(every), LENGTH - 2)]
-    (folder / "train.txt").write_text("\n".join(lines) + "\n")
+    documents = ["\n".join(lines[begin : begin + SENTENCES]) for begin in range(0, len(lines), SENTENCES)]
+    (folder / "train.txt").write_text("\n\n".join(documents) + "\n")
     run(*tool("preprocess"), "--only-source", "--trainpref", folder / "train.txt", "--destdir", folder / "bin")
-    return folder / "bin"
+    data = folder / "bin"
+    (data / "paraphrase").mkdir()
+    shutil.copytree(data, data / "paraphrase" / "bt", ignore=lambda *_: ["paraphrase"])
+    first = 4  # after <s>, <pad>, </s>, <unk>
+    table = SynonymTable.build(
+        {(word,): [(word + 1,)] for word in range(first, first + words)}, np.ones(first + words + 1, np.bool_)
+    )
+    known = hash_file(data / "dict.txt")
+    save_synonyms(data / "synonyms.npz", table, vocabulary_hash=known, source="made up", source_hash="none")
+    return data
 
 
 def flags_of(config: dict[str, Any]) -> list[str]:
     """The command line that says what the sections of a recipe say."""
     renamed = {**config["model"], **config["criterion"], **config["task"]}
-    flags = ["--arch", config["model"]["_name"], "--criterion", config["criterion"]["_name"]]
+    flags = [f"--{name}" for name in config.get("common", {})]
+    flags += ["--arch", config["model"]["_name"], "--criterion", config["criterion"]["_name"]]
     for name, value in renamed.items():
-        if name not in ("_name", "tokens_per_sample"):
-            flags += [f"--{name.replace('_', '-')}", str(value)]
+        if name != "_name" and value is not False:
+            flags += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return flags
 
 
@@ -45,7 +64,9 @@ def trainer_of(data: Path, config: dict[str, Any], *flags: str, world_size: int 
 
 
 def recipe_of(trainer: Trainer, config: dict[str, Any]) -> Recipe:
-    with_settings = {**config, "common": {"cpu": True}, "distributed_training": {"ddp_backend": "legacy_ddp"}}
+    common = {"cpu": True, **config.get("common", {})}
+    task = {"tokens_per_sample": LENGTH, **config["task"]}
+    with_settings = {**config, "task": task, "common": common, "distributed_training": {"ddp_backend": "legacy_ddp"}}
     return read_recipe(with_settings, len(trainer.task.dictionary), LENGTH)
 
 

@@ -1,14 +1,17 @@
 """How a recipe is laid out: what is chosen, and what is refused."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.planning.composing import compose_recipe
-from fairseq_clear.planning.corpus import Corpus
+from fairseq_clear.planning.corpus import Corpus, read_folder
 from fairseq_clear.planning.machine import GIB, HEADROOM, Machine, make_plan
-from fairseq_clear.planning.recipe import read_recipe, view_length
+from fairseq_clear.planning.reading import read_recipe
+from fairseq_clear.planning.rows import view_length
 
 RECIPE = read_recipe(compose_recipe("clear/base_256gpu"), vocabulary=50_266)
 ROBERTA = read_recipe(compose_recipe("clear/base_256gpu", ["+ablation=roberta"]), vocabulary=50_266)
@@ -87,3 +90,86 @@ def test_half_precision_has_masters() -> None:
     assert half.optimizer == single.optimizer == 8 * weights
     lean = make_plan(replace(RECIPE, is_memory_efficient=True), PAPER).memory
     assert lean.weights == 2 * weights
+
+
+def test_eda_inserts_words_and_the_task_cuts_them() -> None:
+    assert view_length("eda:ops=rs", 100) == 100 and view_length("eda:ops=rd", 100) <= 100
+    # of 98 words a tenth is inserted, rounded up or down
+    assert view_length("eda:ops=ri", 100, limit=512) == 110
+    assert view_length("eda:ops=ri", 100, limit=105) == view_length("eda:ops=ri", 105) == 105
+
+
+def test_spans_are_as_long_as_their_distribution() -> None:
+    declutr = compose_recipe("declutr/small")
+    recipe = read_recipe(declutr, vocabulary=50_266)
+    assert (recipe.view_rows, recipe.key_rows, recipe.copies, recipe.is_joint) == (6, 0, 0, True)
+    # Beta(4, 2) of 32 ... 512 has its mean at two thirds, and 512 and the frame are cut to what the encoder takes
+    assert recipe.mean_length == pytest.approx(32 + 481 * 2 / 3 + 2, rel=0.03)
+    assert 500 < recipe.view_length <= 512
+    separate = read_recipe({**declutr, "criterion": {**declutr["criterion"], "anchor_mlm": "separate"}}, 50_266)
+    assert (separate.copies, separate.is_joint, separate.view_rows) == (2, False, 6)
+
+
+def test_neighbors_are_as_many_sentences() -> None:
+    config = compose_recipe("views/neighbor_slice", ["+ablation=neighbor"])
+    assert read_recipe(config, 50_266).view_length == 4096
+    assert read_recipe(config, 50_266, text_length=32).view_length == 8 * 30 + 2
+
+
+def test_a_queue_is_no_reason_for_chunks() -> None:
+    cert = read_recipe(compose_recipe("cert/cert"), vocabulary=30_000)
+    plan = make_plan(cert, Machine(workers=1, memory=4 * GIB), 64)
+    assert plan.negatives == 96_606 and plan.chunk == 0 and plan.update_freq > 1
+    in_batch = read_recipe(compose_recipe("cert/batch_negatives"), vocabulary=30_000)
+    assert make_plan(in_batch, Machine(workers=1, memory=4 * GIB), 64).chunk
+    # float32 masters, in half precision rounded ones beside them, 128 float32 numbers and an identity a key
+    encoder, queue = cert.encoder.parameters(mlm=False), 96_606 * (4 * 128 + 8)
+    assert plan.memory.copies == 4 * encoder + queue
+    assert make_plan(replace(cert, precision="fp16"), PAPER).memory.copies == 6 * encoder + queue
+    assert cert.moments == 1 and plan.memory.optimizer == 4 * cert.trained
+
+
+def test_the_guide_and_its_layers() -> None:
+    guided = read_recipe(compose_recipe("self_guided/sg_opt"), vocabulary=30_522)
+    assert (guided.objective, guided.guide_layers, guided.has_guide) == ("opt3", 13, True)
+    plan = make_plan(guided, Machine(workers=1))
+    assert plan.negatives == 15 * 13 and plan.memory.copies == 4 * guided.encoder.parameters(mlm=False, views=False)
+    assert guided.trained == guided.encoder.parameters(mlm=False) - guided.encoder.embeddings
+    back = read_recipe(compose_recipe("self_guided/bt"), vocabulary=30_522)
+    assert (back.key_encoder, back.has_guide, back.view_rows, back.key_rows) == ("shared", True, 2, 0)
+
+
+def test_windows_are_linear_in_the_length() -> None:
+    window = replace(RECIPE.encoder, window=512)
+    pairs = [window.attention(length).pairs for length in (2048, 4096, 8192)]
+    assert pairs[2] - pairs[1] == 2 * (pairs[1] - pairs[0])
+    assert window.attention(768).pairs == 768**2 and window.attention(200).mask == 0
+    assert RECIPE.encoder.attention(4096).pairs == 4096**2
+
+
+def test_mixed_precision_keeps_float32_weights_and_halves_products() -> None:
+    mixed, half = replace(RECIPE, precision="amp"), RECIPE
+    assert (mixed.element, mixed.product, mixed.vector) == (4, 2, 2)
+    headless = replace(mixed, encoder=replace(mixed.encoder, projection=(768,)))
+    assert headless.vector == 4
+    amp, fp16 = make_plan(mixed, PAPER), make_plan(half, PAPER)
+    single = make_plan(replace(RECIPE, precision="fp32"), PAPER)
+    assert amp.operations == fp16.operations
+    assert fp16.memory.activations < amp.memory.activations < single.memory.activations
+    assert single.memory.weights < amp.memory.weights < 1.5 * single.memory.weights
+    assert replace(mixed, is_cpu=True).product == 4
+
+
+def test_the_texts_of_a_folder(tmp_path: Path) -> None:
+    counts = {"documents": 10, "sentences": 1000, "tokens": 20_000}
+    (tmp_path / "clear.json").write_text(json.dumps({"splits": {"train": counts}}))
+    (tmp_path / "dict.txt").write_text("a 1\n")
+
+    def texts(**task: object) -> tuple[int, int | None]:
+        folder = read_folder(tmp_path, {"tokens_per_sample": 512, **task})
+        return folder.corpus.texts, folder.text_length
+
+    assert texts(sample_break_mode="eos") == (1000, 21)
+    assert texts(views="span:anchors=1") == (10, None)
+    assert texts(views="span:anchors=1", document_boundary="line") == (1000, None)
+    assert texts(views="neighbor:sentences=4") == (240, 21)

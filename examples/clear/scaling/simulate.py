@@ -1,0 +1,238 @@
+"""CLEAR on 1, 2, 4 and 8 workers of a CPU, by fairseq's own training: do they send what is planned, and learn what one learns?
+
+    python examples/clear/scaling/simulate.py --output simulation
+
+Every number of workers trains on the same texts an update; one worker and those of more than one text encode in chunks. Writes
+simulation.json and a picture, prints a table; exits with 1 if a byte is not as planned or a loss differs by more than 1e-5.
+Seconds are not measured: the workers share the cores of one machine.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from measuring import PROJECT, provenance
+
+from fairseq_clear.planning.communication import Collective, collectives, sent_bytes
+from fairseq_clear.planning.composing import compose_recipe
+from fairseq_clear.planning.corpus import SYMBOLS
+from fairseq_clear.planning.reading import read_recipe
+from fairseq_clear.planning.recipe import Recipe
+from fairseq_clear.planning.scaling import GPUS
+
+HERE = Path(__file__).resolve().parent
+CONFIG = HERE / "simulation.yaml"
+TOLERANCE = 1e-5  # nats a masked token, of the loss of one worker: float32 sums in another order
+WORDS = 200
+Exchanges = list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """So many workers' training.
+
+    Attributes:
+        workers: how many.
+        texts: of each in an update.
+        losses: name -> of each update, over all workers.
+        exchanged: what each worker gave in each update, (operation, bytes) each.
+    """
+
+    workers: int
+    texts: int
+    losses: dict[str, list[float]]
+    exchanged: list[list[Exchanges]]
+
+    @property
+    def sent(self) -> float:
+        """Bytes around a ring that the first worker's last update takes."""
+        return sent_bytes([Collective("", *one) for one in self.exchanged[0][-1]], self.workers)
+
+
+def main() -> int:
+    """Run, check, draw, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--output", required=True, type=Path, metavar="NAME", help="NAME.json, .png and .svg are written"
+    )
+    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 4, 8], metavar="K", help="(1 2 4 8)")
+    parser.add_argument("--updates", type=int, default=20, metavar="N", help="of each run (%(default)s)")
+    args = parser.parse_args()
+    if args.workers[0] != 1 or not args.output.parent.is_dir():
+        parser.error("--workers begins with 1, which the others are compared with, and the folder of --output exists")
+    with tempfile.TemporaryDirectory() as folder:
+        data = make_data(Path(folder), args.updates * batch_size())
+        vocabulary = len((data / "dict.txt").read_text(encoding="utf-8").splitlines()) + SYMBOLS
+        runs = [simulate(workers, args.updates, data, Path(folder)) for workers in args.workers]
+    recipe = read_recipe(compose_recipe(str(CONFIG)), vocabulary)
+    mistakes = [mistake for run in runs for mistake in check(run, runs[0], recipe)]
+    print(table(runs, recipe))
+    report = {"updates": args.updates, "tolerance": TOLERANCE, "mistakes": mistakes, **provenance()}
+    report["runs"] = [asdict(run) | {"planned": exchanges_of(recipe, run)} for run in runs]
+    args.output.with_suffix(".json").write_text(json.dumps(report) + "\n")
+    draw(runs, recipe, args.output)
+    print(
+        "\n".join(mistakes) or "every worker sends what is planned, in every update; the losses are those of one worker"
+    )
+    return 1 if mistakes else 0
+
+
+def batch_size() -> int:
+    """Texts of an update."""
+    return int(compose_recipe(str(CONFIG))["dataset"]["batch_size"])
+
+
+def make_data(folder: Path, texts: int) -> Path:
+    """As many made-up sentences, in which most words follow from the one before; binarized by fairseq-preprocess."""
+    rng = random.Random(1)
+    follows = [rng.randrange(WORDS) for _ in range(WORDS)]
+    lines = []
+    for _ in range(texts):
+        words = [rng.randrange(WORDS)]
+        for _ in range(rng.randrange(7, 29)):
+            words.append(follows[words[-1]] if rng.random() < 0.8 else rng.randrange(WORDS))
+        lines.append(" ".join(f"w{word}" for word in words))
+    (folder / "train.txt").write_text("\n".join(lines) + "\n")
+    call = (sys.executable, "-W", "ignore", "-c", "from fairseq_cli.preprocess import cli_main; cli_main()")
+    flags = ("--only-source", "--trainpref", str(folder / "train.txt"), "--destdir", str(folder / "bin"))
+    subprocess.run([*call, *flags], check=True, capture_output=True)
+    return folder / "bin"
+
+
+def simulate(workers: int, updates: int, data: Path, folder: Path, worker: Path = HERE / "worker.py") -> Run:
+    """Train with so many workers, a process each, that meet over a file.
+
+    Args:
+        workers: how many; they divide the batch.
+        updates: of the run.
+        data: of ``make_data``, with as many batches.
+        folder: for the records.
+        worker: what each process runs.
+    """
+    everyone = batch_size()
+    texts, chunk = everyone // workers, max(everyone // 8, 1)
+    records = [folder / f"{workers}.{rank}.json" for rank in range(workers)]
+    settings = [
+        *(f"common.user_dir={PROJECT / 'fairseq_clear'}", f"task.data={data}", f"optimization.max_update={updates}"),
+        *(f"dataset.batch_size={texts}", f"model.encode_chunk_size={chunk if texts > chunk else 0}"),
+        *(f"hydra.run.dir={folder}", "hydra.output_subdir=null"),
+    ]
+    if workers > 1:
+        meeting = f"distributed_training.distributed_init_method=file://{folder}/{workers}.{time.monotonic_ns()}"
+        settings += [meeting, "distributed_training.distributed_no_spawn=true"]
+        settings.append(f"distributed_training.distributed_world_size={workers}")
+    call = (sys.executable, "-W", "ignore", str(worker))
+    calls = [
+        [*call, str(record), "--config-dir", str(HERE), "--config-name", CONFIG.stem, *settings]
+        + ([f"distributed_training.distributed_rank={rank}"] if workers > 1 else [])
+        for rank, record in enumerate(records)
+    ]
+    run_together(calls, [record.with_suffix(".log") for record in records])
+    found = [json.loads(record.read_text()) for record in records]
+    if any(len(one) != updates for one in found):
+        raise SystemExit(f"{workers} workers: {[len(one) for one in found]} updates where {updates} are due")
+    losses = {name: [update[name] for update in found[0]] for name in ("loss", "mlm_loss", "contrastive_loss")}
+    exchanged = [[[(name, size) for name, size in update["exchanged"]] for update in one] for one in found]
+    return Run(workers, texts, losses, exchanged)
+
+
+def run_together(calls: Sequence[Sequence[str]], logs: Sequence[Path]) -> None:
+    """Processes side by side; if one fails the others, who would wait for it, are ended."""
+    path = os.pathsep.join([str(PROJECT), str(HERE), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    processes = []
+    for call, log in zip(calls, logs, strict=True):
+        with open(log, "w", encoding="utf-8") as output:
+            processes.append(
+                subprocess.Popen(call, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=PROJECT)
+            )
+    try:
+        while True:
+            states = [process.poll() for process in processes]
+            for state, log in zip(states, logs, strict=True):
+                if state:
+                    raise SystemExit(f"a worker failed:\n{log.read_text()[-4000:]}")
+            if None not in states:
+                return
+            time.sleep(0.1)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def exchanges_of(recipe: Recipe, run: Run) -> Exchanges:
+    """What each worker is to give in an update."""
+    planned = collectives(recipe, run.texts, run.workers, backend="gloo")
+    return sorted((one.operation, one.size) for one in planned for _ in range(one.times))
+
+
+def check(run: Run, alone: Run, recipe: Recipe) -> list[str]:
+    """What is not as planned, or not as one worker has it."""
+    planned = exchanges_of(recipe, run)
+    mistakes = [
+        f"{run.workers} workers: worker {rank} in update {number + 1} gives {sorted(given)} where {planned} is planned"
+        for rank, updates in enumerate(run.exchanged)
+        for number, given in enumerate(updates)
+        if sorted(given) != planned
+    ]
+    away = difference(run, alone)
+    if not max(away) <= TOLERANCE:  # also of a loss that is no number
+        mistakes.append(
+            f"{run.workers} workers: the loss of update {away.index(max(away)) + 1} differs by {max(away):.2g}"
+        )
+    return mistakes
+
+
+def difference(run: Run, alone: Run) -> list[float]:
+    """Of the losses, update by update; the greatest of the sum and its parts."""
+    pairs = [zip(values, alone.losses[name], strict=True) for name, values in run.losses.items()]
+    return [max(abs(one - other) for one, other in update) for update in zip(*pairs, strict=True)]
+
+
+def table(runs: Sequence[Run], recipe: Recipe) -> str:
+    """A line for each number of workers."""
+    lines = [
+        "| workers | texts each | given, B | sent around a ring, B | planned, B | first loss | last loss | differs by |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for run in runs:
+        given = sum(size for _, size in run.exchanged[0][-1])
+        planned = sent_bytes(collectives(recipe, run.texts, run.workers, backend="gloo"), run.workers)
+        first, last = run.losses["loss"][0], run.losses["loss"][-1]
+        away = "" if run is runs[0] else f"{max(difference(run, runs[0])):.1e}"
+        numbers = (f"{given:,}", f"{run.sent:,.0f}", f"{planned:,.0f}", f"{first:.6f}", f"{last:.6f}", away)
+        lines.append(f"| {run.workers} | {run.texts} | {' | '.join(numbers)} |")
+    return "\n".join(lines)
+
+
+def draw(runs: Sequence[Run], recipe: Recipe, path: Path) -> None:
+    """Bytes measured over bytes planned, losses one over the other, and how far they are apart."""
+    from picture import draw_simulation
+
+    texts = runs[0].texts
+    line = [(gpus, max(texts // gpus, 1)) for gpus in GPUS if gpus > 1]
+    planned = [(gpus, sent_bytes(collectives(recipe, each, gpus, backend="gloo"), gpus)) for gpus, each in line]
+    draw_simulation(
+        path,
+        planned=planned,
+        last_of_same_batch=texts,
+        measured=[(run.workers, run.sent) for run in runs if run.workers > 1],
+        losses={run.workers: run.losses["loss"] for run in runs},
+        differences={run.workers: difference(run, runs[0]) for run in runs[1:]},
+        tolerance=TOLERANCE,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""How many rows the encoder reads of each text, and how long they are.
+
+Views are taken to be padded to the longest of their batch. In chunks they are padded to the longest of their chunk, so that
+of spans, whose lengths differ much, chunks compute less than is planned.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fairseq_clear.augmentations.base import Symbols
+from fairseq_clear.augmentations.chain import build_augmentation
+from fairseq_clear.augmentations.synonym_table import SynonymTable
+from fairseq_clear.data.span_sampling import sample_lengths
+from fairseq_clear.data.span_views import SPAN_KNOBS
+from fairseq_clear.data.views import find_view_source
+from fairseq_clear.errors import UserError
+from fairseq_clear.spec import check_knobs
+
+__all__ = ["Rows", "read_rows", "view_length"]
+
+SAMPLES = 128  # texts whose views are drawn to see how long they get
+SPANS = 512  # of each kind, of which a text has several
+FRAME = 2  # <s> and </s>
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a text becomes.
+
+    Attributes:
+        anchors, positives: views: anchors, and positives of each.
+        texts: texts that the masked language model reads.
+        length: tokens to which those of a batch are padded.
+        mean_length: tokens of one on average.
+        view_length: tokens to which the views of a batch are padded.
+    """
+
+    anchors: int
+    positives: int
+    texts: int
+    length: int
+    mean_length: float
+    view_length: int
+
+
+def read_rows(task: Mapping[str, Any], positions: int, text_length: int | None) -> Rows:
+    """Rows of a recipe's task section.
+
+    Args:
+        task: the section.
+        positions: of the encoder, which cut what is longer.
+        text_length: tokens of a text, or of a sentence where texts are several (default: ``tokens_per_sample``).
+
+    Raises:
+        UserError: views or lengths that make no sense.
+    """
+    limit = min(int(task.get("tokens_per_sample", 512)), positions)
+    length = min(text_length or limit, limit)
+    if length < 1:
+        raise UserError(f"task.tokens_per_sample {length}: must be 1 or more")
+    kind, step = find_view_source(str(task.get("views", "same")), flag="task.views")
+    augment = str(task.get("augment", "none"))
+    if step.name == "span":
+        return _spans(check_knobs(step, SPAN_KNOBS, flag="task.views"), augment, limit)
+    if step.name == "neighbor" and text_length:
+        sentences = int(check_knobs(step, kind.knobs, flag="task.views")["sentences"])
+        length = min(sentences * max(text_length - FRAME, 0) + FRAME, limit)
+    positives = max(len(step.values) - 1, 1)
+    return Rows(1, positives, 1, length, length, view_length(augment, length, limit))
+
+
+def _spans(knobs: Mapping[str, Any], augment: str, limit: int) -> Rows:
+    """Of documents long enough for every draw; the longest of a batch are the longest of some."""
+    rng = np.random.default_rng(0)
+    low, high = int(knobs["min"]), int(knobs["max"])
+    if not low <= high:
+        raise UserError(f"task.views span:min={low},max={high}: min must not be above max")
+    lengths = {
+        kind: np.minimum(
+            sample_lengths(rng, SPANS, low, high, float(knobs[f"alpha_{kind}"]), float(knobs[f"beta_{kind}"])) + FRAME,
+            limit,
+        )
+        for kind in ("anchor", "positive")
+    }
+    anchors = lengths["anchor"]
+    longest = int(max(anchors.max(), lengths["positive"].max()))
+    return Rows(
+        anchors=int(knobs["anchors"]),
+        positives=int(knobs["positives"]),
+        texts=int(knobs["anchors"]),
+        length=int(anchors.max()),
+        mean_length=float(anchors.mean()),
+        view_length=view_length(augment, longest, limit),
+    )
+
+
+def view_length(augment: str, length: int, limit: int | None = None) -> int:
+    """Tokens of the longest of some views of texts of so many tokens, cut to ``limit`` (default: ``length``).
+
+    Every token counts as a word with a synonym of one token, so that substitutes are as long as their words.
+    """
+    limit = length if limit is None else limit
+    symbols = Symbols(0, 2, 1, delete=5, unk=3, mask=4)
+    chain = build_augmentation(augment, symbols, flag="task.augment", allow_missing_synonyms=True)
+    steps = "/".join(
+        "+".join(step for step in one.split("+") if step.partition(":")[0] != "subs") or "none"
+        for one in chain.spec.split("/")
+    )
+    chain = build_augmentation(steps, symbols, flag="task.augment", allow_missing_synonyms=True)
+    if chain.is_identity:
+        return min(length, limit)
+    if chain.needs_synonyms:
+        symbols = Symbols(0, 2, 1, delete=5, unk=3, mask=4, synonyms=_one_for_each(length))
+        chain = build_augmentation(steps, symbols, flag="task.augment")
+    text = np.array([0, *range(6, 6 + max(length - FRAME, 0)), 2])
+    rngs = (np.random.default_rng(seed) for seed in range(SAMPLES))
+    return min(max(len(chain(text, rng).tokens) for rng in rngs), limit)
+
+
+@lru_cache(maxsize=8)
+def _one_for_each(words: int) -> SynonymTable:
+    """A table in which each of the words after the symbols has the next as its synonym."""
+    first = 6
+    rows: dict[tuple[int, ...], list[tuple[int, ...]]] = {
+        (word,): [(word + 1,)] for word in range(first, first + words)
+    }
+    return SynonymTable.build(rows, np.ones(first + words + 1, np.bool_))
