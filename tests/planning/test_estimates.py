@@ -1,6 +1,8 @@
 """Estimates against what PyTorch counts of real updates."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -107,23 +109,24 @@ Measured = tuple[Recipe, float, float, int, int]
 
 
 @pytest.fixture(scope="module")
-def measured(data: Path) -> dict[str, Measured]:
-    """Of each case the recipe, operations, bytes, weights and those trained, as they are."""
-    found = {}
-    for name, config in CASES.items():
-        before = live_bytes()
-        trainer, dataset = trainer_of(data, config)
-        batch = batch_of(dataset, batch_size(name))
-        # PyTorch counts no operations of the fused kernel of a CPU
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-            trainer.train_step([batch])
-        peak = peak_bytes(trainer, batch) - before
-        parameters = list(trainer.get_model().parameters())
-        weights = sum(parameter.numel() for parameter in parameters)
-        trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
-        found[name] = recipe_of(trainer, config), counter.get_total_flops(), peak, weights, trained
-        del trainer, dataset, batch, parameters
-    return found
+def measured(data: Path) -> Callable[[str], Measured]:
+    """Of a case, once, the recipe, operations, bytes, weights and those trained, as they are."""
+    return cache(lambda name: measure(data, name))
+
+
+def measure(data: Path, name: str) -> Measured:
+    config = CASES[name]
+    before = live_bytes()
+    trainer, dataset = trainer_of(data, config)
+    batch = batch_of(dataset, batch_size(name))
+    # PyTorch counts no operations of the fused kernel of a CPU
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        trainer.train_step([batch])
+    peak = peak_bytes(trainer, batch) - before
+    parameters = list(trainer.get_model().parameters())
+    weights = sum(parameter.numel() for parameter in parameters)
+    trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    return recipe_of(trainer, config), counter.get_total_flops(), peak, weights, trained
 
 
 def with_layers(recipe: Recipe, more: int) -> Recipe:
@@ -150,20 +153,22 @@ def unfused(recipe: Recipe) -> Recipe:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_weights_are_counted_exactly(name: str, measured: dict[str, Measured]) -> None:
-    recipe, _, _, weights, trained = measured[name]
+def test_weights_are_counted_exactly(name: str, measured: Callable[[str], Measured]) -> None:
+    recipe, _, _, weights, trained = measured(name)
     assert (recipe.weights, recipe.trained) == (weights, trained)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_operations_are_those_that_torch_counts(name: str, measured: dict[str, Measured]) -> None:
-    recipe, counted, _, _, _ = measured[name]
+def test_operations_are_those_that_torch_counts(name: str, measured: Callable[[str], Measured]) -> None:
+    recipe, counted, _, _, _ = measured(name)
 
     def estimate(of: Recipe) -> float:
         return count_operations(unfused(of), batch_size(name), chunk=recipe.chunk_size).total
 
-    assert estimate(recipe) == pytest.approx(counted, rel=0.02)
+    # how long the longest view of a batch is, is a matter of chance
+    tolerance = 0.02 if "deleted" in name else 0.003
+    assert estimate(recipe) == pytest.approx(counted, rel=tolerance)
     longer = {part: getattr(recipe, part) * 17 // 16 for part in ("length", "mean_length", "view_length")}
     for wrong in (
         with_layers(recipe, 1),
@@ -171,20 +176,20 @@ def test_operations_are_those_that_torch_counts(name: str, measured: dict[str, M
         replace(recipe, encoder=replace(recipe.encoder, ffn=recipe.encoder.ffn * 2)),
         *others(recipe),
     ):
-        assert estimate(wrong) != pytest.approx(counted, rel=0.02)
+        assert estimate(wrong) != pytest.approx(counted, rel=tolerance)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_memory_is_what_tensors_hold_at_most(name: str, measured: dict[str, Measured]) -> None:
-    recipe, _, peak, _, _ = measured[name]
+def test_memory_is_what_tensors_hold_at_most(name: str, measured: Callable[[str], Measured]) -> None:
+    recipe, _, peak, _, _ = measured(name)
     assert estimate_memory(recipe, batch_size(name), chunk=recipe.chunk_size).total == pytest.approx(peak, rel=0.15)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_memory_of_another_model_is_told_apart(name: str, measured: dict[str, Measured]) -> None:
-    recipe, _, peak, _, _ = measured[name]
+def test_memory_of_another_model_is_told_apart(name: str, measured: Callable[[str], Measured]) -> None:
+    recipe, _, peak, _, _ = measured(name)
     assert estimate_memory(with_layers(recipe, 3), batch_size(name), chunk=recipe.chunk_size).total > 1.15 * peak
     fewer = estimate_memory(recipe, batch_size(name) // 2, chunk=recipe.chunk_size and recipe.chunk_size // 2).total
     assert fewer < 0.85 * peak

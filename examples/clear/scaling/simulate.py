@@ -2,8 +2,8 @@
 
     python examples/clear/scaling/simulate.py --output simulation
 
-Every number of workers trains on the same texts an update; one worker and those of more than one text encode in chunks. Writes
-simulation.json and a picture, prints a table; exits with 1 if a byte is not as planned or a loss differs by more than 1e-5.
+Every number of workers trains on the same texts an update, an eighth of them encoded at a time. Writes simulation.json and a
+picture, prints a table; exits with 1 if a byte is not as planned or a loss differs by more than 1e-5.
 Seconds are not measured: the workers share the cores of one machine.
 """
 
