@@ -21,7 +21,7 @@ from fairseq.trainer import Trainer
 from fairseq_clear.checkpoint_files import newest_whole
 from fairseq_clear.errors import UserError, exit_on_user_error
 
-__all__ = ["install", "install_train"]
+__all__ = ["install"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +37,9 @@ def install() -> None:
     Trainer.train_step, Trainer.valid_step, Trainer._log_oom = train_step, valid_step, _log_oom
     Trainer.load_checkpoint, host.save_checkpoint = load_checkpoint, save_checkpoint
     host_trainer.NanDetector = ForwardNanDetector
-    if "fairseq_cli.train" in sys.modules:  # its import would take over the log of whoever only embeds
-        install_train(sys.modules["fairseq_cli.train"])
 
 
-def install_train(module: ModuleType) -> None:
+def _end_once(module: ModuleType) -> None:
     """Let ``fairseq_cli.train`` end a run that is over and called again after its last validation."""
     stock = module.train
     if getattr(stock, "_clear_ends", False):
@@ -122,6 +120,8 @@ class ForwardNanDetector(NanDetector):
 @exit_on_user_error
 def load_checkpoint(self: Trainer, filename: str, *args: Any, **kwargs: Any) -> Any:
     """The host's; what cannot be loaded is one line, which names a checkpoint that may be."""
+    if "fairseq_cli.train" in sys.modules:  # which comes here before it trains
+        _end_once(sys.modules["fairseq_cli.train"])
     named = self.cfg.checkpoint.restore_file
     if named != LAST and not PathManager.isfile(filename):
         raise UserError(f"--restore-file {named}: no such file, and training would begin anew; leave it out for that")

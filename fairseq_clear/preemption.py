@@ -26,7 +26,6 @@ from fairseq.trainer import Trainer
 from fairseq_cli import hydra_train
 from fairseq_cli import train as host_train
 
-from fairseq_clear.endings import install_train
 from fairseq_clear.errors import UserError
 from fairseq_clear.lifeline import Lifeline
 
@@ -65,7 +64,6 @@ class Preemption:
         self._validate_and_save, self._valid_step = host_train.validate_and_save, Trainer.valid_step
         host_distributed.call_main, host_distributed.distributed_init = self.call_main, self.distributed_init
         host_train.validate_and_save = self.validate_and_save
-        install_train(host_train)
         Trainer.valid_step = lambda trainer, *args, **kwargs: self.valid_step(trainer, *args, **kwargs)
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -21,20 +21,25 @@ from tests.conftest import ROOT
 
 # 137 lines in batches of 8: 15 updates an epoch; a checkpoint after every third, one of an epoch's end between.
 TRAINING = (
-    *("--user-dir", str(ROOT / "fairseq_clear"), "--task", "clear_lm", "--criterion", "clear_moco", "--cpu"),
+    *("--user-dir", str(ROOT / "fairseq_clear"), "--task", "clear_lm", "--cpu"),
     *("--sample-break-mode", "eos", "--tokens-per-sample", "32", "--augment", "del-word", "--pooling", "mean"),
     *("--arch", "clear_roberta_tiny", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
-    *("--encoder-attention-heads", "2", "--key-encoder", "momentum", "--queue-size", "64", "--num-workers", "0"),
+    *("--encoder-attention-heads", "2", "--num-workers", "0"),
     *("--optimizer", "adam", "--lr", "0.003", "--batch-size", "8", "--max-update", "20", "--log-format", "none"),
     *("--save-interval-updates", "3", "--no-epoch-checkpoints"),
 )
 
 
-def fairseq_train(data: Path, folder: Path, *flags: str) -> int:
+# the recipe with most to resume: key encoder, queue
+MOCO = ("--criterion", "clear_moco", "--queue-size", "64")
+NT_XENT = ("--criterion", "clear_nt_xent")
+
+
+def fairseq_train(data: Path, folder: Path, *flags: str, recipe: tuple[str, ...] = MOCO) -> int:
     """``fairseq-train`` in this process; its exit code."""
     from fairseq_cli.train import cli_main
 
-    sys.argv = ["fairseq-train", str(data), *TRAINING, "--save-dir", str(folder), *flags]
+    sys.argv = ["fairseq-train", str(data), *TRAINING, *recipe, "--save-dir", str(folder), *flags]
     return _code(cli_main)
 
 

@@ -205,7 +205,7 @@ def test_a_fault_of_one_of_two_workers_ends_both(data_bin: Path, tmp_path: Path)
     }, ends
     for kind in ("out-of-memory", "memory"):
         assert "update 5: out of memory; give a smaller --batch-size" in ends[kind]["logs"][1]
-        assert "Connection closed by peer" in ends[kind]["logs"][0]
+        assert "Check the logs of the remote worker" in ends[kind]["logs"][0]  # gloo's words differ with the moment
     assert all("update 5: gradients are Nan/Inf" in said for said in ends["nan"]["logs"])
     assert [end["updates"] for end in ends.values()] == [3, 3, 3, 6]
     assert all(end["finite"] for end in ends.values())

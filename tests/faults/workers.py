@@ -14,11 +14,11 @@ import torch
 from fairseq.trainer import Trainer
 
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
-from tests.faults.commands import ended, fairseq_train, fork
+from tests.faults.commands import NT_XENT, ended, fairseq_train, fork
 from tests.test_preemption import free_port
 
 UPDATE, WORKER = 5, 1  # the fault's
-FLAGS = ("--criterion", "clear_nt_xent", "--key-encoder", "shared", "--max-update", "6", "--disable-validation")
+FLAGS = ("--max-update", "6", "--disable-validation")
 
 
 def fail(kind: str) -> Callable[[], None]:
@@ -54,7 +54,7 @@ def run(data: Path, folder: Path, kind: str) -> dict[str, Any]:
     more = ("--distributed-no-spawn", "--distributed-backend", "gloo", "--device-id", "0", *FLAGS)
     children = []
     for rank in range(2):
-        work = partial(fairseq_train, data, folder, *meet, *more, "--distributed-rank", str(rank))
+        work = partial(fairseq_train, data, folder, *meet, *more, "--distributed-rank", str(rank), recipe=NT_XENT)
         arm = fail(kind) if rank == WORKER else None
         children.append(fork(work, folder / f"log{rank}", arm=arm))
     codes = [ended(child) for child in children]
