@@ -34,8 +34,8 @@ MOCO = {"_name": "clear_moco", "queue_size": 3_000}
 GUIDED = {"_name": "clear_self_guided"}
 PLAIN = {"regularizer_weight": 0, "frozen_layers": 0}
 WIDE = {
-    "projection_hidden_dim": 512,
-    "projection_dim": 512,
+    "projection_hidden_dim": 1024,
+    "projection_dim": 64,
     "projection_activation": "gelu",
     "projection_activate_last": True,
 }
@@ -77,10 +77,10 @@ CASES = {
     "moco, symmetric": case(SLIM, {**MOCO, "symmetric": True}, dropout=0.1),
     "moco, mlm, chunks": case(SLIM, {**MOCO, "mlm_weight": 1}, dropout=0.1, chunk=8),
     "self-guided": case(SLIM, GUIDED, dropout=0.1),
-    "self-guided, wide head": case({**SLIM, **WIDE}, {**GUIDED, "guide_layers": "2-4"}),
+    "self-guided, wide head": case({**SLIM, **WIDE}, GUIDED),
     "self-guided, sg": case(SLIM, {**GUIDED, "objective": "sg", "guide_pooling": "mean"}),
     "self-guided, opt1": case(SLIM, {**GUIDED, "objective": "opt1", **PLAIN, "guide_dropout": True}, dropout=0.1),
-    "self-guided, opt2": case({**SLIM, "projection_layers": 0}, {**GUIDED, "objective": "opt2"}),
+    "self-guided, opt2": case({**SLIM, "projection_layers": 0}, {**GUIDED, "objective": "opt2", "guide_layers": "2-4"}),
     "self-guided, mlm, chunks": case(SLIM, {**GUIDED, "mlm_weight": 1}, dropout=0.1, chunk=8),
     "spans": case(SLIM, CLEAR, views=SPANS.format(40)),
     "spans, joint": case(SLIM, {**CLEAR, "anchor_mlm": "joint"}, views=SPANS.format(40)),
