@@ -74,10 +74,10 @@ class Training:
 
     def __init__(self, base: Path, data: Path, draw: random.Random, stock: bool = False) -> None:
         self.base, self.data, self.draw, self.stock = base, data, draw, stock
-        self.whole, self.count = base / "whole", base / "count"
+        self.whole, passed = base / "whole", base / "passed"
         began = time.monotonic()
-        code = run(self._work(self.whole), base / "log", arm=self._arm(Instants(self.whole, 0, self.count)))
-        self.seconds, self.instants = time.monotonic() - began, int(self.count.read_text())
+        code = run(self._work(self.whole), base / "log", arm=self._arm(Instants(self.whole, 0, passed)))
+        self.seconds, self.instants = time.monotonic() - began, passed.read_text().splitlines()
         assert code == 0, (base / "log").read_text()[-3000:]
         self.expected = state_of(self.whole / LAST)
 
@@ -188,7 +188,7 @@ def main() -> int:
             print(rows[-1], file=sys.stderr, flush=True)
     print("| killed | kills | what was found | ended otherwise than undisturbed |\n|---|---|---|---|")
     print("\n".join(map(str, rows)))
-    return int(any(row.wrong for row in rows if not row.fault.startswith("stock")))
+    return int(any(row.wrong for row in rows if "own files" not in row.fault))
 
 
 def campaign(what: str, base: Path, data: Path, draw: random.Random, kills: int) -> Row:
@@ -206,10 +206,15 @@ def campaign(what: str, base: Path, data: Path, draw: random.Random, kills: int)
         for _ in range(kills):
             training.at_random(row)
         return row
-    prefix = "stock fairseq's files, " if what == "stock" else ""
-    row = Row(f"{prefix}fairseq-train, while it saves: {training.instants} instants")
-    chosen = range(1, training.instants + 1)
-    for instant in draw.sample(chosen, min(kills, len(chosen))):
+    instants = range(1, len(training.instants) + 1)
+    copying = [instant for instant in instants if LAST in training.instants[instant - 1]]
+    # one in two while checkpoint_last.pt is made, a copy; with fairseq's own files all
+    chosen = draw.sample(copying, kills if what == "stock" else (kills + 1) // 2)
+    others = [instant for instant in instants if instant not in chosen]
+    chosen += draw.sample(others, kills - len(chosen))
+    stage = "while it copies, with fairseq's own files" if what == "stock" else "while it saves"
+    row = Row(f"fairseq-train, {stage}: of {len(copying if what == 'stock' else instants)} instants")
+    for instant in chosen:
         training.at_instant(row, instant)
     return row
 

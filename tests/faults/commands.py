@@ -112,11 +112,12 @@ class Instants:
     """Kills this process just before the n-th time that it changes the disk below ``folder``; half of a write is done then.
 
     An instant is a write of some size (torch writes a checkpoint in thousands of pieces), a sync, a rename, a file removed.
-    With ``instant`` 0 nothing is killed. The number of instants that have passed is kept in the file ``count``.
+    With ``instant`` 0 nothing is killed. The file ``passed`` gets a line for each instant: the path that it is about.
     """
 
-    def __init__(self, folder: Path, instant: int = 0, count: Path | None = None) -> None:
-        self.folder, self.instant, self.count, self.passed = str(folder), instant, count, 0
+    def __init__(self, folder: Path, instant: int = 0, passed: Path | None = None) -> None:
+        self.folder, self.instant, self.count = str(folder), instant, 0
+        self.passed = passed.open("a", buffering=1) if passed else None
 
     def __call__(self) -> None:
         """Arm this process."""
@@ -131,16 +132,16 @@ class Instants:
         for name in ("fsync", "replace", "rename", "unlink", "remove"):
             setattr(os, name, self._before(getattr(os, name)))
 
-    def tick(self) -> bool:
+    def tick(self, name: str) -> bool:
         """Whether this is the instant."""
-        self.passed += 1
-        if self.count is not None:
-            self.count.write_text(str(self.passed))
-        return self.passed == self.instant
+        self.count += 1
+        if self.passed is not None:
+            self.passed.write(f"{name}\n")
+        return self.count == self.instant
 
     def _before(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def armed(*args: Any, **options: Any) -> Any:
-            if self.tick():
+            if self.tick(str(args[-1])):
                 os.kill(os.getpid(), signal.SIGKILL)
             return function(*args, **options)
 
@@ -155,7 +156,7 @@ class _Ticking:
 
     def write(self, content: Any) -> int:
         view = memoryview(content).cast("B")
-        if len(view) >= PART and self._instants.tick():
+        if len(view) >= PART and self._instants.tick(self._file.name):
             self._file.write(view[: len(view) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
         rest = view

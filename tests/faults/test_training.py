@@ -215,8 +215,8 @@ def test_a_fault_of_one_of_two_workers_ends_both(data_bin: Path, tmp_path: Path)
 def test_killed_while_it_saves(tmp_path: Path) -> None:
     """Each run that is given again ends as the one that was not killed, to the bit; with fairseq's own files some do not."""
     done = run(
-        sys.executable, "-m", "tests.faults.campaign", "--what", "instants", "stock", "--kills", "6", "--seed", "1"
+        sys.executable, "-m", "tests.faults.campaign", "--what", "instants", "stock", "--kills", "4", "--seed", "1"
     )
     ours, stock = done.stdout.splitlines()[-2:]
-    assert ours.endswith("| 6 | resumed: 6 | 0 |") or "began anew" in ours and ours.endswith("| 0 |"), ours
-    assert "torn" not in ours and "torn checkpoint_last.pt" in stock, stock
+    assert "| 4 |" in ours and "torn" not in ours and ours.endswith("| 0 |"), ours
+    assert "torn checkpoint_last.pt" in stock and not stock.endswith("| 0 |"), stock
