@@ -26,6 +26,7 @@ from steps import in_turn, ratio
 from texts import documents, generate
 
 AIM = ">= 1.0"
+SPM, PYTHON = "spm_encode", "sentencepiece's Python encoder"
 LINES_OF_DOCUMENT = 20
 SAMPLE_LINES = 20_000
 # Reads lines, writes pieces: what spm_encode does, where that is not installed.
@@ -49,25 +50,31 @@ def main() -> None:
     parser.add_argument(
         "--corpora", type=Path, metavar="DIR", help="of 20news.train.jsonl.xz, instead of generated text"
     )
+    parser.add_argument(
+        "--python-encoder", action="store_true", help="the stand-in for spm_encode, though that is there"
+    )
     parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
+    encoder = PYTHON if arguments.python_encoder or not shutil.which(SPM) else SPM
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_text(folder / "text.txt", arguments.lines, arguments.corpora)
         (folder / "valid.txt").write_text("a line\n", encoding="utf-8")
         train_model(folder, arguments.vocab_size)
         seconds = in_turn(
-            [lambda _: ours(folder, arguments.workers), lambda _: theirs(folder, arguments.workers)],
+            [lambda _: ours(folder, arguments.workers), lambda _: theirs(folder, arguments.workers, encoder)],
             arguments.repeats,
             0,
         )
         difference = first_difference(folder / "ours" / "train", folder / "theirs" / "train")
         if difference:
-            sys.exit(f"the ids differ: {difference}")
+            sys.exit(
+                f"the ids differ: {difference} (an spm_encode of another release may break ties otherwise: --python-encoder)"
+            )
         tokens, lines = token_count(folder / "ours" / "train")
     rates = [tokens / median(times) for times in seconds]
     faster = ratio(seconds[1], seconds[0])
-    beside = f"{encoder_name()} + fairseq-preprocess"
+    beside = f"{encoder} + fairseq-preprocess"
     plural = "s" if arguments.workers > 1 else ""
     print(f"prepare {rates[0]:,.0f} tokens/s, {beside} {rates[1]:,.0f}: {faster:.2f} times, {tokens:,} equal ids")
     result = {
@@ -77,7 +84,7 @@ def main() -> None:
         "seconds": seconds[0],
         "their_seconds": seconds[1],
         "ratio": faster,
-        "encoder": encoder_name(),
+        "encoder": encoder,
         "text": str(arguments.corpora.name) if arguments.corpora else "generated",
         "table": [
             row(
@@ -136,12 +143,12 @@ def ours(folder: Path, workers: int) -> None:
     run(sys.executable, "-m", "fairseq_clear.cli", "prepare", folder / "text.txt", "--dest", folder / "ours", *flags)
 
 
-def theirs(folder: Path, workers: int) -> None:
+def theirs(folder: Path, workers: int, encoder: str) -> None:
     """Text to pieces, and pieces to a data folder."""
     for name in ("text", "valid"):
         text, pieces = folder / f"{name}.txt", folder / f"{name}.pieces"
-        if encoder_name() == "spm_encode":
-            run("spm_encode", f"--model={folder / 'model.model'}", f"--output={pieces}", text)
+        if encoder == SPM:
+            run(SPM, f"--model={folder / 'model.model'}", f"--output={pieces}", text)
         else:
             run(sys.executable, "-c", STAND_IN, folder / "model.model", text, pieces)
     shutil.rmtree(folder / "theirs", ignore_errors=True)
@@ -149,11 +156,6 @@ def theirs(folder: Path, workers: int) -> None:
     splits = ("--trainpref", folder / "text.pieces", "--validpref", folder / "valid.pieces")
     flags = ("--srcdict", folder / "dict.txt", "--destdir", folder / "theirs", "--workers", workers)
     run(sys.executable, "-c", tool, "--only-source", *splits, *flags)
-
-
-def encoder_name() -> str:
-    """What makes pieces of their text."""
-    return "spm_encode" if shutil.which("spm_encode") else "sentencepiece's Python encoder"
 
 
 def run(*command: object) -> None:
