@@ -18,7 +18,7 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_clear.criterions.logging import log_numbers
-from fairseq_clear.distributed import all_reduce_sum
+from fairseq_clear.distributed import Layout, agree_on_counts, all_reduce_sum
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.freezing import freeze_lowest
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder
@@ -119,17 +119,30 @@ class ContrastiveCriterion(FairseqCriterion):
         """What the model is to encode for ``contrast``, as arguments of its forward."""
         return {"views": views["tokens"]}
 
-    def contrast(self, vectors: dict[str, Tensor], views: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
+        """What ``contrast`` gathers from all workers: name -> rows of this one."""
+        raise NotImplementedError
+
+    def layout(self, rows: int, device: torch.device) -> Layout:
+        """How many such rows there are on each of the workers that gather them."""
+        return agree_on_counts(rows, device, data_parallel_group())
+
+    def contrast(
+        self, vectors: dict[str, Tensor], views: dict[str, Any], layouts: dict[str, Layout]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Contrastive sum, queries counted and statistics of this worker; all workers call it together.
 
         Args:
             vectors: what the model returned for ``view_inputs``, (R, ...) each; no rows where data has run out.
             views: as data.batch describes them, of as many rows.
+            layouts: of ``gathered_rows``.
         """
         raise NotImplementedError
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Any, dict[str, Any]]:
         """Loss, sample_size and numbers to log of one micro-batch."""
+        # before the encoder has work: on a GPU the host waits for the counts, as the host's encoder does to look for padding
+        layouts = self._layouts(sample) if self.needs_views else {}
         call = _ModelCall(model, self._model_inputs(sample))
         if self.needs_mlm:
             mlm_loss, sample_size, log = self._mlm(call, sample)
@@ -140,7 +153,7 @@ class ContrastiveCriterion(FairseqCriterion):
             loss, sample_size = 0.0, None
             log = {"ntokens": sample["ntokens"], "nsentences": sample["nsentences"]}
         if self.needs_views:
-            term, queries, statistics = self._contrastive_term(call.extra, sample, sample_size)
+            term, queries, statistics = self._contrastive_term(call.extra, sample, sample_size, layouts)
             loss = loss + self.cfg.contrastive_weight * term
             sample_size = queries if sample_size is None else sample_size
             log.update(statistics)
@@ -169,8 +182,17 @@ class ContrastiveCriterion(FairseqCriterion):
         log = {"loss": extra["mlm_loss"].detach(), "ntokens": sample["ntokens"], "nsentences": sample["nsentences"]}
         return extra["mlm_loss"], sample_size, log
 
+    def _layouts(self, sample: dict[str, Any]) -> dict[str, Layout]:
+        views, is_empty = sample["views"], sample["is_empty"]
+        rows = self.gathered_rows(views).items()
+        return {name: self.layout(0 if is_empty else count, views["tokens"].device) for name, count in rows}
+
     def _contrastive_term(
-        self, extra: dict[str, Any], sample: dict[str, Any], masked_tokens: Tensor | None
+        self,
+        extra: dict[str, Any],
+        sample: dict[str, Any],
+        masked_tokens: Tensor | None,
+        layouts: dict[str, Layout],
     ) -> tuple[Tensor, Tensor, dict[str, Any]]:
         views = sample["views"]
         vectors = {name: extra[name] for name in VECTORS if name in extra}
@@ -178,7 +200,7 @@ class ContrastiveCriterion(FairseqCriterion):
             # No keys, no queries, but a part in every collective and in the graph.
             vectors = {name: rows[:0] for name, rows in vectors.items()}
             views = {name: value[:0] if isinstance(value, Tensor) else 0 for name, value in views.items()}
-        loss, queries, statistics = self.contrast(vectors, views)
+        loss, queries, statistics = self.contrast(vectors, views, layouts)
         ours = torch.stack([queries, queries if masked_tokens is None else masked_tokens.to(queries)])
         total_queries, total_masked = all_reduce_sum(ours.double(), data_parallel_group()).unbind()
         # T / N; with no query anywhere the sum is 0 and any finite factor will do.

@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
-from fairseq_clear.criterions.contrastive import ContrastiveConfig, ContrastiveCriterion, data_parallel_group
-from fairseq_clear.distributed import Layout, agree_on_counts
+from fairseq_clear.criterions.contrastive import ContrastiveConfig, ContrastiveCriterion
+from fairseq_clear.distributed import Layout
 from fairseq_clear.errors import UserError
 from fairseq_clear.objectives.exclusion import Exclusion
 
@@ -45,11 +46,9 @@ class InBatchCriterion(ContrastiveCriterion):
         if not cfg.temperature > 0:
             raise UserError(f"--temperature {cfg.temperature}: it divides the cosine and must be above 0")
 
-    def layout(self, rows: Tensor) -> Layout:
+    def layout(self, rows: int, device: torch.device) -> Layout:
         """How many such rows there are on each of the workers that contrast with each other."""
-        if str(self.cfg.negatives) == "batch":
-            return Layout((rows.shape[0],))
-        return agree_on_counts(rows.shape[0], rows.device, data_parallel_group())
+        return Layout((rows,)) if str(self.cfg.negatives) == "batch" else super().layout(rows, device)
 
     def excluded(self, own: Tensor, identity: Tensor, key_identity: Tensor) -> Exclusion:
         """A query's own row, given by index, and duplicates of its text."""

@@ -9,7 +9,7 @@ from fairseq.criterions import register_criterion
 from torch import Tensor
 
 from fairseq_clear.criterions.contrastive import ContrastiveConfig, ContrastiveCriterion, data_parallel_group
-from fairseq_clear.distributed import agree_on_counts, all_gather_rows, world_size
+from fairseq_clear.distributed import Layout, all_gather_rows, world_size
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.key_queue import KeyQueue
 from fairseq_clear.modules.momentum_encoder import MomentumEncoder
@@ -83,7 +83,13 @@ class ClearMocoCriterion(ContrastiveCriterion):
             raise UserError("--symmetric: needs view sources with one positive; leave it out")
         return {"views": views["tokens"], "key_texts": torch.cat([positives, anchors])}
 
-    def contrast(self, vectors: dict[str, Tensor], views: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
+        """The keys, in training: validation leaves the queue alone."""
+        return {"keys": views["identity"].shape[0] * (1 + self.cfg.symmetric)} if self.training else {}
+
+    def contrast(
+        self, vectors: dict[str, Tensor], views: dict[str, Any], layouts: dict[str, Layout]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """InfoNCE against the queue, into which the keys of all workers then go."""
         queue, group = self._held[0], data_parallel_group()
         queries, keys = vectors["projections"], vectors["keys"]  # (Q, D), (Q * P, D)
@@ -97,7 +103,7 @@ class ClearMocoCriterion(ContrastiveCriterion):
         )
         statistics["queue_fill"], statistics["queue_readings"] = queue.fill.float(), torch.ones_like(counted)
         if self.training:
-            layout = agree_on_counts(len(keys), keys.device, group)
+            layout = layouts["keys"]
             queue.enqueue(all_gather_rows(keys.detach(), layout), all_gather_rows(identity, layout))
             self._check_now_and_then(queue, group)
         return loss, counted, statistics

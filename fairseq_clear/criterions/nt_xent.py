@@ -8,7 +8,7 @@ from fairseq.criterions import register_criterion
 from torch import Tensor
 
 from fairseq_clear.criterions.in_batch import InBatchConfig, InBatchCriterion
-from fairseq_clear.distributed import all_gather_rows
+from fairseq_clear.distributed import Layout, all_gather_rows
 from fairseq_clear.objectives import nt_xent
 
 __all__ = ["ClearNTXentConfig", "ClearNTXentCriterion"]
@@ -28,7 +28,14 @@ class ClearNTXentCriterion(InBatchCriterion):
 
     takes_hard_negatives = True
 
-    def contrast(self, vectors: dict[str, Tensor], views: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
+        """Both views of each text; hard negatives."""
+        queries = {"queries": 2 * views["identity"].shape[0]}
+        return {**queries, "negatives": views["negative_identity"].shape[0]} if self.has_hard_negatives else queries
+
+    def contrast(
+        self, vectors: dict[str, Tensor], views: dict[str, Any], layouts: dict[str, Layout]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Symmetric NT-Xent: anchors against (the mean of) their positives and the reverse; hard negatives of all texts
         are further candidates of every query (SimCSE, arXiv:2104.08821, eq. 5).
         """
@@ -41,11 +48,11 @@ class ClearNTXentCriterion(InBatchCriterion):
         queries = torch.cat([anchors, positives])  # (2N, D)
         identity = views["identity"].repeat(2)  # (2N,)
 
-        layout = self.layout(queries)
+        layout = layouts["queries"]
         keys, key_identity = all_gather_rows(queries, layout), all_gather_rows(identity, layout)  # (K, D), (K,)
         own = torch.arange(2 * texts, device=queries.device) + layout.offset
         if self.has_hard_negatives:
-            layout = self.layout(negatives)
+            layout = layouts["negatives"]
             keys = torch.cat([keys, all_gather_rows(negatives, layout)])
             key_identity = torch.cat([key_identity, all_gather_rows(views["negative_identity"], layout)])
         excluded = self.excluded(own, identity, key_identity)

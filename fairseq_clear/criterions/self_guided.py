@@ -9,7 +9,7 @@ from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
 from fairseq_clear.criterions.in_batch import InBatchConfig, InBatchCriterion
-from fairseq_clear.distributed import all_gather_rows
+from fairseq_clear.distributed import Layout, all_gather_rows
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.frozen_encoder import GUIDE_POOLINGS, FrozenEncoder
 from fairseq_clear.objectives import SELF_GUIDED
@@ -87,13 +87,19 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
             inputs["guide_draw"] = views["draw"].repeat_interleave(inputs["guided"].shape[0] // texts)
         return inputs
 
-    def contrast(self, vectors: dict[str, Tensor], views: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
+        """One sentence, one guide and one identity of each text."""
+        return {"sentences": views["identity"].shape[0]}
+
+    def contrast(
+        self, vectors: dict[str, Tensor], views: dict[str, Any], layouts: dict[str, Layout]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """One of the objectives of section 3, over the sentences of this worker or of all workers."""
         sentences, guides = vectors["projections"], vectors["guides"]  # (N, D), (N * P, L, D)
         texts = sentences.shape[0]
         if texts:
             guides = guides.view(texts, -1, *guides.shape[1:]).mean(dim=1)  # (N, L, D)
-        layout = self.layout(sentences)
+        layout = layouts["sentences"]
         all_sentences, all_guides = (
             all_gather_rows(sentences, layout),
             all_gather_rows(guides, layout),

@@ -17,7 +17,8 @@ from fairseq_clear.models.flags import add_model_flags
 from fairseq_clear.models.loading import complete_copies, fit_state_dict
 from fairseq_clear.models.longformer import limit_attention
 from fairseq_clear.models.segments import adapt_encoder
-from fairseq_clear.modules.chunking import map_chunks, row_chunks, trim_padding
+from fairseq_clear.models.stack import ask_once
+from fairseq_clear.modules.chunking import map_chunks, row_chunks, take_chunk, trim_padding
 from fairseq_clear.modules.compiling import compile_blocks
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder, squared_distance
 from fairseq_clear.modules.hidden_states import hidden_states
@@ -41,6 +42,7 @@ class ClearRobertaModel(RobertaModel):
         self.padding_idx = encoder.dictionary.pad()
         adapt_encoder(encoder, args.layer_norm_eps, args.segments)
         limit_attention(encoder, args.attention_window)
+        ask_once(encoder)
         parse_pooling(args.pooling, args.encoder_layers)
         if args.pooling == "wk":
             raise UserError("--pooling wk: SBERT-WK is for inference; train with another pooling")
@@ -126,7 +128,8 @@ class ClearRobertaModel(RobertaModel):
         rows, chunk_size = views.shape[0], self.args.encode_chunk_size
         size, recompute = chunk_size or max(rows, 1), bool(chunk_size)
         if target is None:
-            vectors = map_chunks(self.embed, rows, size, views, recompute=recompute)
+            embed = self.embed if size < rows else self._pooled  # a whole batch is as wide as its longest text
+            vectors = map_chunks(embed, rows, size, views, recompute=recompute)
             return {"projections": self.projection_head(torch.cat(vectors))}
         # the other views have nothing to predict
         missing = (0, views.shape[1] - target.shape[1], 0, rows - target.shape[0])
@@ -141,8 +144,8 @@ class ClearRobertaModel(RobertaModel):
         """f(h_{i,k}), with gradient for the projection head alone."""
         assert self.guide is not None
         size = self.args.encode_chunk_size or max(tokens.shape[0], 1)
-        chunks = [tokens[rows] for rows in row_chunks(tokens.shape[0], size)]
-        views = torch.cat([self.guide(trim_padding(chunk, self.padding_idx), self.padding_idx) for chunk in chunks])
+        chunks = [take_chunk(tokens, rows, self.padding_idx) for rows in row_chunks(tokens.shape[0], size)]
+        views = torch.cat([self.guide(chunk, self.padding_idx) for chunk in chunks])
         if draw is not None:
             layer = (draw * views.shape[1]).long().clamp(max=views.shape[1] - 1)  # (G,)
             views = views.gather(1, layer.view(-1, 1, 1).expand(-1, 1, views.shape[2]))  # (G, 1, D)
@@ -154,7 +157,7 @@ class ClearRobertaModel(RobertaModel):
         assert self.key_encoder is not None
         dtype = self.encoder.sentence_encoder.embed_tokens.weight.dtype
         chunks = row_chunks(tokens.shape[0], self.args.encode_chunk_size or max(tokens.shape[0], 1))
-        texts = [trim_padding(tokens[rows], self.padding_idx) for rows in chunks]
+        texts = [take_chunk(tokens, rows, self.padding_idx) for rows in chunks]
         return torch.cat([self.key_encoder(text, self.padding_idx, dtype) for text in texts])
 
     def add_key_encoder(self, key_encoder: MomentumEncoder, key_queue: KeyQueue) -> None:
@@ -173,7 +176,7 @@ class ClearRobertaModel(RobertaModel):
     def compile_encoders(self, **options: Any) -> None:
         """``torch.compile`` the blocks of every encoder there is; options are its own."""
         if getattr(self.args, "checkpoint_activations", False):
-            raise UserError("--compile: does not go with --checkpoint-activations; give --encode-chunk-size for less memory")
+            raise UserError("--compile: leave out --checkpoint-activations; --encode-chunk-size saves memory too")
         compile_blocks(self.encoder.sentence_encoder, **options)
         if self.guide is not None:
             compile_blocks(self.guide.encoder, **options)
@@ -198,8 +201,10 @@ class ClearRobertaModel(RobertaModel):
         Returns:
             (B, encoder_embed_dim).
         """
+        return self._pooled(trim_padding(tokens, self.padding_idx), pooling)
+
+    def _pooled(self, tokens: Tensor, pooling: str | None = None) -> Tensor:
         name = pooling or self.args.pooling
-        tokens = trim_padding(tokens, self.padding_idx)
         return pool(name, self.hidden_states(tokens, needs_all_layers(name)), tokens.ne(self.padding_idx))
 
     def hidden_states(self, tokens: Tensor, every_layer: bool = True) -> list[Tensor]:
@@ -235,8 +240,7 @@ class ClearRobertaModel(RobertaModel):
                 unused += [p for block in self.encoder.sentence_encoder.layers[above:] for p in block.parameters()]
         if not views:
             unused += list(self.projection_head.parameters())
-        for parameter in unused:
-            parameter.requires_grad_(False)
+        nn.ParameterList(unused).requires_grad_(False)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Accept checkpoints of stock RoBERTa and of every other point of the grid; see models.loading."""

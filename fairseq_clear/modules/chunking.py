@@ -9,17 +9,29 @@ from torch.utils.checkpoint import checkpoint
 
 Result = TypeVar("Result")
 
-__all__ = ["map_chunks", "row_chunks", "trim_padding"]
+__all__ = ["map_chunks", "row_chunks", "take_chunk", "trim_padding"]
 
 
 def trim_padding(tokens: Tensor, padding: int) -> Tensor:
-    """Drop the columns on the right that hold nothing but padding; one column is always left.
+    """Drop the columns on the right that hold nothing but padding; one column is always left. On a GPU the host waits.
 
     Args:
         tokens: (B, T), padded on the right.
     """
     longest = int(tokens.ne(padding).sum(dim=1).max()) if tokens.shape[0] else 1
     return tokens[:, : max(longest, 1)]
+
+
+def take_chunk(tokens: Tensor, rows: slice, padding: int) -> Tensor:
+    """Some of the rows, no wider than they need; all of them as they are, which asks nothing of the device.
+
+    Args:
+        tokens: (B, T), padded on the right.
+        rows: consecutive ones.
+        padding: its id.
+    """
+    chunk = tokens[rows]
+    return chunk if chunk.shape[0] == tokens.shape[0] else trim_padding(chunk, padding)
 
 
 def row_chunks(rows: int, size: int) -> Iterator[slice]:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.multiprocessing.spawn import ProcessRaisedException
 
-import fairseq_clear.criterions.moco as moco_module
 import fairseq_clear.criterions.nt_xent as nt_xent_module
 import fairseq_clear.criterions.self_guided as self_guided_module
+from fairseq_clear.criterions.moco import ClearMocoCriterion
 from fairseq_clear.data.dataset import ClearDataset
 from fairseq_clear.distributed import Layout, all_gather_ragged, all_gather_rows
 from tests.conftest import Ranks
@@ -104,7 +104,7 @@ def detached_gather() -> Iterator[None]:
 
 @contextmanager
 def queues_of_their_own() -> Iterator[None]:
-    with mock.patch.object(moco_module, "agree_on_counts", lambda count, device, group: Layout((count,))):
+    with mock.patch.object(ClearMocoCriterion, "layout", lambda criterion, rows, device: Layout((rows,))):
         yield
 
 

@@ -1,0 +1,88 @@
+"""Where the host waits for the device in an update: nowhere that stock masked_lm does not, once for each batch it encodes.
+
+On a CPU nothing waits, but the operations that would on a GPU are the same: those whose result Python, or the size of the next
+tensor, depends on.
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.modules.chunking import trim_padding
+from tests.planning.measuring import make_data
+from tests.training import build
+
+COMMON = (
+    *("--arch", "clear_roberta_tiny", "--optimizer", "adam", "--lr", "1e-4", "--max-positions", "64"),
+    *("--tokens-per-sample", "64", "--augment", "del-word", "--sample-break-mode", "eos"),
+)
+
+
+# The encoder looks whether a batch has padding.
+ENCODER = 1
+
+
+class Waits(TorchDispatchMode):
+    """Counts them by name while it is active."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        masks = (
+            [index for index in args[1] if index is not None] if name in ("index", "index_put", "index_put_") else []
+        )
+        if name in ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2"):
+            self.found[name] += 1
+        elif any(index.dtype in (torch.bool, torch.uint8) for index in masks):
+            self.found["index by a mask"] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("waits"), 100, 60)
+
+
+def waits(data: Path, *flags: str) -> Counter[str]:
+    """Of one forward and backward pass, after a first update."""
+    trainer, dataset = build(data, *COMMON, *flags)
+    first, second = (dataset.collater([dataset[4 * batch + k] for k in range(4)]) for batch in range(2))
+    trainer.train_step([first])
+    with Waits() as counted:
+        loss, *_ = trainer.criterion(trainer.model, second)
+        loss.backward()
+    return counted.found
+
+
+def test_clear_waits_where_masked_lm_does(data: Path) -> None:
+    stock = waits(data, "--criterion", "masked_lm")
+    assert stock["_local_scalar_dense"] > ENCODER, "masked_lm's own are seen"
+    assert waits(data, "--criterion", "clear_nt_xent") == stock + Counter(_local_scalar_dense=ENCODER)
+
+
+@pytest.mark.parametrize(("criterion", "encoded"), [("clear_nt_xent", 1), ("clear_self_guided", 2), ("clear_moco", 2)])
+def test_views_alone(criterion: str, encoded: int, data: Path) -> None:
+    assert waits(data, "--criterion", criterion, "--mlm-weight", "0") == Counter(_local_scalar_dense=ENCODER * encoded)
+
+
+def test_the_hosts_stack_asks_before_every_block(data: Path) -> None:
+    with mock.patch("fairseq_clear.models.clear_roberta.ask_once"):
+        found = waits(data, "--criterion", "clear_nt_xent", "--mlm-weight", "0")
+    assert found == Counter(_local_scalar_dense=ENCODER + 2), "of two blocks"
+
+
+def test_a_width_read_from_the_device_is_seen(data: Path) -> None:
+    original = ClearRobertaModel._pooled
+    trimmed = lambda model, tokens: original(model, trim_padding(tokens, model.padding_idx))  # noqa: E731
+    with mock.patch.object(ClearRobertaModel, "_pooled", trimmed):
+        found = waits(data, "--criterion", "clear_nt_xent", "--mlm-weight", "0")
+    assert found == Counter(_local_scalar_dense=ENCODER + 1)

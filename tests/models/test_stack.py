@@ -1,0 +1,53 @@
+"""The stack of blocks against the host's own, bit for bit."""
+
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from fairseq.models.transformer import TransformerEncoder
+
+from fairseq_clear.models.stack import EncoderStack
+from tests.planning.measuring import make_data
+from tests.training import build
+
+FLAGS = (
+    *("--arch", "clear_roberta_tiny", "--criterion", "clear_nt_xent", "--optimizer", "adam", "--lr", "1e-4"),
+    *("--max-positions", "64", "--tokens-per-sample", "64", "--sample-break-mode", "eos"),
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("stack"), 100, 60)
+
+
+@pytest.mark.parametrize("flags", [(), ("--encoder-normalize-before",), ("--encoder-layerdrop", "0.5")], ids=str)
+@pytest.mark.parametrize("padding", [0, 3])
+def test_equals_the_hosts(flags: tuple[str, ...], padding: int, data: Path) -> None:
+    trainer, _ = build(data, *FLAGS, *flags)
+    stack = trainer.get_model().encoder.sentence_encoder.train()
+    assert type(stack) is EncoderStack
+    tokens = torch.randint(4, 90, (3, 11), generator=torch.Generator().manual_seed(1))
+    tokens[1, 11 - padding :] = stack.padding_idx
+    found = []
+    for forward in (TransformerEncoder.forward_scriptable, EncoderStack.forward_scriptable):
+        stack.zero_grad()
+        torch.manual_seed(2)
+        with mock.patch.object(EncoderStack, "forward_scriptable", forward):
+            out = stack(tokens, return_all_hiddens=True)
+        (
+            out["encoder_out"][0] * torch.arange(out["encoder_out"][0].numel()).view_as(out["encoder_out"][0])
+        ).sum().backward()
+        gradients = [None if p.grad is None else p.grad.clone() for p in stack.parameters()]
+        found.append((out["encoder_out"][0], out["encoder_states"], out["encoder_padding_mask"], gradients))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+
+
+def test_other_tokens_give_others(data: Path) -> None:
+    trainer, _ = build(data, *FLAGS)
+    stack = trainer.get_model().encoder.sentence_encoder.eval()
+    tokens = torch.randint(4, 90, (3, 11), generator=torch.Generator().manual_seed(1))
+    first = stack(tokens)["encoder_out"][0]
+    tokens[0, 10] = stack.padding_idx
+    assert not torch.equal(stack(tokens)["encoder_out"][0][:10, 0], first[:10, 0]), "padding is not attended to"
