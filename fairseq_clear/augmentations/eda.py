@@ -11,7 +11,7 @@ import numpy as np
 
 from fairseq_clear.augmentations.base import Symbols, Tokens, round_randomly
 from fairseq_clear.augmentations.substitution import draw_alternatives, find_words, replace_words, table_of
-from fairseq_clear.augmentations.synonym_table import ranges
+from fairseq_clear.augmentations.synonym_table import ranges, row_lengths
 from fairseq_clear.spec import KnobValue
 
 # Replacing or inserting one word may add this many tokens, however short the text.
@@ -84,7 +84,7 @@ def _insert(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: f
     count = _count(alpha, len(starts) - int(is_special.sum()), rng)
     drawn = draw_alternatives(rng.choice(rows, count), rng, table)  # (count,)
     places = np.append(starts, len(tokens))[rng.integers(len(starts) + 1, size=count)]  # (count,)
-    lengths = np.diff(table.alternative_offsets)[drawn]
+    lengths = row_lengths(table.alternative_offsets, drawn)
     fits = np.cumsum(lengths) <= _budget(len(tokens), alpha)
     drawn, places, lengths = drawn[fits], places[fits], lengths[fits]
     pieces = table.alternative_pieces[ranges(table.alternative_offsets[drawn], lengths)]

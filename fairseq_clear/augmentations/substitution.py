@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairseq_clear.augmentations.base import Symbols, Tokens, round_randomly
-from fairseq_clear.augmentations.synonym_table import SynonymTable, ranges
+from fairseq_clear.augmentations.synonym_table import SynonymTable, ranges, row_lengths
 from fairseq_clear.spec import KnobValue
 
 __all__ = ["SynonymTable", "count_words", "grow_by_ratio", "substitute_words"]
@@ -45,7 +45,7 @@ def replace_words(
     # in random order, which also decides what is skipped
     chosen = rng.choice(replaceable, min(len(replaceable), count), replace=False)  # (count,)
     alternatives = draw_alternatives(rows[chosen], rng, table)  # (count,)
-    new_lengths = np.diff(table.alternative_offsets)[alternatives]  # (count,)
+    new_lengths = row_lengths(table.alternative_offsets, alternatives)  # (count,)
     kept = _fits(new_lengths - lengths[chosen], budget)
     chosen, alternatives, new_lengths = chosen[kept], alternatives[kept], new_lengths[kept]
     return _splice(

@@ -92,7 +92,7 @@ class SynonymTable:
         hashes = _hash_words(tokens, starts, lengths, self._multipliers)  # (W,)
         place = np.minimum(np.searchsorted(self._sorted_hashes, hashes), len(self) - 1)
         rows: Integers = self._sorted_rows[place]  # (W,)
-        found = (self._sorted_hashes[place] == hashes) & (np.diff(self.word_offsets)[rows] == lengths)
+        found = (self._sorted_hashes[place] == hashes) & (row_lengths(self.word_offsets, rows) == lengths)
         candidates = np.flatnonzero(found)
         if len(candidates):
             # a text may hold a word that has the hash of another: only equal pieces count
@@ -112,6 +112,12 @@ class SynonymTable:
         for pieces in (self.word_pieces, self.alternative_pieces):
             if len(pieces) and not 0 <= pieces.min() <= pieces.max() < len(self.is_word_start):
                 raise ValueError("the synonym table holds a piece that is not in its vocabulary")
+
+
+def row_lengths(offsets: Integers, rows: Integers) -> Integers:
+    """Lengths of some rows, (R,) of offsets (rows + 1,): the table is long, and what a text asks of it is not."""
+    lengths: Integers = offsets[rows + 1] - offsets[rows]
+    return lengths
 
 
 def ranges(starts: Integers, lengths: Integers) -> Integers:

@@ -1,5 +1,6 @@
 """The data set of every recipe: masked texts, views of them, or both."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,9 +72,11 @@ class ViewMaker:
 
     def longest(self) -> Tokens:
         """(items, views) upper bounds of the views' lengths, whatever the epoch."""
-        lengths = np.unique(self.source.text_lengths)
-        bounds = np.array([min(self.augment.bound(int(length)), self.max_tokens) for length in lengths])
-        return bounds[np.searchsorted(lengths, self.source.text_lengths)]
+        lengths = self.source.text_lengths
+        bounds = np.zeros(int(lengths.max(initial=0)) + 1, np.int32)  # by length, of those that there are
+        for length in np.unique(np.concatenate([np.unique(column) for column in lengths.T])).tolist():
+            bounds[length] = min(self.augment.bound(length), self.max_tokens)
+        return bounds[lengths]
 
     def _instance(self, raw: RawInstance, views: Sequence[Augmented], draw: float) -> Instance:
         tokens = [self.cut(view.tokens) for view in views]
@@ -101,7 +104,7 @@ class ClearDataset(FairseqDataset):
         items: number of items.
         sources, targets: masked copies of the texts and their targets (fairseq data sets); empty without an MLM.
         views: makes the pairs; None without a contrastive term.
-        order: (items,) random numbers; batches are of similar length and otherwise in this order, as masked_lm's.
+        order: (items,) ranks in random order; batches are of similar length and otherwise in this order, as masked_lm's.
         bos, eos, padding: their indices.
         anchors: what masks the anchors of ``views``, in place of ``sources`` and ``targets``.
         contrastive: whether the views themselves are needed; without, ``views`` makes the anchors alone.
@@ -134,9 +137,9 @@ class ClearDataset(FairseqDataset):
             whole = np.minimum(views.source.text_lengths, views.max_tokens)
             each = whole[:, :: whole.shape[1] // anchors.anchors]  # (items, A)
             lengths += [*each.T] * (anchors.rows // anchors.anchors)
-        self.sizes = np.max(lengths, axis=0)
+        self.sizes = functools.reduce(np.maximum, lengths).astype(np.int32)
         # fairseq's nested data sets count the longest part; the memory that --max-tokens bounds is that of all parts.
-        self.totals = np.sum(lengths, axis=0)
+        self.totals = functools.reduce(np.add, lengths).astype(np.int32)
 
     def __getitem__(self, index: int) -> Example:
         index = int(index)
@@ -188,7 +191,7 @@ class ClearDataset(FairseqDataset):
 
     def num_tokens_vec(self, indices: Tokens) -> Tokens:
         """The same for several items."""
-        return self.totals[indices]
+        return self.totals[indices].astype(np.int64)
 
     def size(self, index: int) -> int:
         """Length of the longest part, an upper bound over epochs."""
@@ -196,7 +199,12 @@ class ClearDataset(FairseqDataset):
 
     def ordered_indices(self) -> Tokens:
         """By length, and at random among equals."""
-        return np.lexsort([self.order, self.sizes])
+        shuffled = np.empty_like(self.order)
+        shuffled[self.order] = np.arange(len(self.order))
+        sizes = self.sizes[shuffled]
+        # of 16 bits numpy sorts by counting, in linear time
+        sizes = sizes.astype(np.uint16) if sizes.max(initial=0) < 2**16 else sizes
+        return shuffled[np.argsort(sizes, kind="stable")].astype(np.int64)
 
     def filter_indices_by_size(self, indices: Tokens, max_sizes: Any) -> tuple[Tokens, list[int]]:
         """Drop what is longer than ``max_sizes``; returns what stays and what was dropped."""

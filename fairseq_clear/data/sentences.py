@@ -30,7 +30,8 @@ class SentenceDataset(FairseqDataset):
         super().__init__()
         self.dataset, self.prefix = dataset, prefix
         sizes = np.asarray(dataset.sizes)
-        self.lines = np.flatnonzero(sizes > 1)
+        # kept for each sentence of a corpus: half the memory, where that is enough
+        self.lines = np.flatnonzero(sizes > 1).astype(np.int32 if len(sizes) <= 2**31 else np.int64)
         self.bos, self.eos, self.max_tokens = bos, eos, max_tokens
         full = sizes[self.lines] + 1
         self.sizes = np.minimum(full, max_tokens)

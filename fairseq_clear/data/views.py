@@ -33,7 +33,8 @@ class SameText:
 
     def __init__(self, texts: TokenSource) -> None:
         self.texts = texts
-        self.text_lengths = np.stack([texts.sizes, texts.sizes], axis=1)
+        sizes = np.asarray(texts.sizes)
+        self.text_lengths = np.broadcast_to(sizes[:, None], (len(sizes), 2))  # a copy would be of each text of a corpus
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
         # not np.asarray: numpy 2 warns of tensors, at every text

@@ -7,12 +7,14 @@ writes for the whole text with one worker.
 
 import shutil
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import best_fitting_int_dtype
@@ -45,6 +47,25 @@ class LineEncoder:
         return self.tokenizer.encode(text) or ["<unk>"]
 
 
+class LineBinarizer(VocabularyDatasetBinarizer):
+    """fairseq's, which puts ids into a tensor one by one: a list of them takes a quarter of the time."""
+
+    def binarize_line(self, line: str, summary: Any) -> torch.Tensor:
+        """The ids of a line and ``</s>``, int32; symbols that the vocabulary lacks are counted in the summary."""
+        symbols = self.tokenize(line)
+        unknown = self.dict.unk_index
+        ids = [self.dict.indices.get(symbol, unknown) for symbol in symbols]
+        if summary.replaced is None:
+            summary.replaced = Counter()
+        if unknown in ids:
+            pairs = zip(symbols, ids, strict=True)
+            summary.replaced.update(symbol for symbol, i in pairs if i == unknown and symbol != self.dict.unk_word)
+        ids.append(self.dict.eos_index)
+        summary.num_seq += 1
+        summary.num_tok += len(ids)
+        return torch.tensor(ids, dtype=torch.int32)
+
+
 def binarize_parts(
     splits: dict[Path, list[Path]],
     tokenizer: Tokenizer,
@@ -61,7 +82,7 @@ def binarize_parts(
         workers: processes; the result does not depend on it.
         progress: called with the bytes of text that are done.
     """
-    binarizer = VocabularyDatasetBinarizer(dictionary, tokenize=LineEncoder(tokenizer))
+    binarizer = LineBinarizer(dictionary, tokenize=LineEncoder(tokenizer))
     parts = [part for split in splits.values() for part in split]
     if workers == 1 or len(parts) == 1:
         for part in parts:

@@ -131,6 +131,7 @@ class ClearLMTask(MaskedLMTask):
             sources, targets = self.masks.texts(source.texts if of_documents else texts)
         with data_utils.numpy_seed(self.cfg.seed):
             order = np.random.permutation(items)  # noqa: NPY002  (masked_lm's own order)
+            order = order.astype(np.int32 if items <= 2**31 else np.int64)  # held while training lasts
         self.datasets[split] = ClearDataset(
             items,
             sources,
