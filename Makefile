@@ -12,7 +12,7 @@ PEERS := build/bench-peers
 TYPED := fairseq_clear/errors.py fairseq_clear/spec.py fairseq_clear/distributed.py fairseq_clear/augmentations \
          fairseq_clear/objectives fairseq_clear/data fairseq_clear/modules
 
-.PHONY: help install check format test test-fast demo bench bench-peers clean test-slurm
+.PHONY: help install check format test test-fast demo bench bench-peers wheelhouse clean test-slurm
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -51,5 +51,8 @@ bench-peers: install ## the packages that bench compares with and .venv lacks
 	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(PEERS) -r scripts/bench/requirements.txt
 	@command -v spm_encode >/dev/null || echo "bench-peers: spm_encode is not installed (Debian: apt-get install sentencepiece)"
 
+wheelhouse: install ## wheels of all but torch and numpy, for a machine without a network
+	@scripts/wheelhouse.sh wheelhouse
+
 clean: ## remove what the targets made, the environment included
-	rm -rf .venv demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv demo build dist wheelhouse *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

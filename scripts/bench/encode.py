@@ -62,6 +62,7 @@ def main() -> None:
     """Print a table; --json keeps it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a sentence-transformers folder")
+    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
@@ -71,12 +72,12 @@ def main() -> None:
     from sentence_transformers import SentenceTransformer
 
     folder = arguments.model or default_model()
-    theirs = SentenceTransformer(str(folder), device="cpu")
+    theirs = SentenceTransformer(str(folder), device=arguments.device)
     with tempfile.TemporaryDirectory() as parent:
         imported = Path(parent) / "imported"
         command = [sys.executable, "-W", "ignore", "-m", "fairseq_clear.cli", "import", folder, "--dest", imported]
         subprocess.run(list(map(str, command)), check=True, capture_output=True)
-        ours = SentenceEncoder.from_pretrained(imported / "model.pt", imported)
+        ours = SentenceEncoder.from_pretrained(imported / "model.pt", imported, device=arguments.device)
     words = [word for word in theirs.tokenizer.get_vocab() if word.isalpha() and len(word) > 2]
     rows, table = [], []
     for kind in LENGTHS:

@@ -17,7 +17,7 @@ from fairseq.trainer import Trainer
 import fairseq_clear  # noqa: F401  (registers tasks, models, criterions)
 
 COMMON = (
-    *("--task", "clear_lm", "--sample-break-mode", "eos", "--cpu", "--optimizer", "adam", "--lr", "1e-5"),
+    *("--task", "clear_lm", "--sample-break-mode", "eos", "--optimizer", "adam", "--lr", "1e-5"),
     *("--batch-size", "16", "--max-update", "1000000", "--augment", "none"),
 )
 
@@ -43,9 +43,10 @@ def make_text(folder: Path, sentences: int, words: tuple[int, int], vocabulary: 
     return folder / "bin"
 
 
-def build(data: Path, *flags: str) -> tuple[Trainer, Any]:
+def build(data: Path, *flags: str, is_cpu: bool = True) -> tuple[Trainer, Any]:
     """A trainer of fairseq and its training set."""
-    args = options.parse_args_and_arch(options.get_training_parser(), [str(data), *COMMON, *flags])
+    device = ("--cpu",) if is_cpu else ()
+    args = options.parse_args_and_arch(options.get_training_parser(), [str(data), *COMMON, *device, *flags])
     cfg = convert_namespace_to_omegaconf(args)
     task = tasks.setup_task(cfg.task)
     torch.manual_seed(1)

@@ -3,12 +3,15 @@
 import importlib
 import importlib.util
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from tests.conftest import ROOT
 
@@ -300,3 +303,30 @@ def test_growth_sees_memory(bench):
         kept.append(np.ones(4 << 20))  # 32 MiB
         del kept[:]
     assert 30 < figures["start_mib"] < 40
+
+
+@pytest.mark.slow
+def test_gpu_bench_is_tried_on_a_cpu(bench, monkeypatch, capsys):
+    """The figures mean nothing there; every part of it runs."""
+    small = ("--arch", "clear_roberta_tiny", "--length", "32", "--long", "64", "--window", "16", "--texts", "2")
+    runs = ("--updates", "2", "--repeats", "1", "--criterions", "clear_moco", "--precisions", "fp32", "bf16")
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
+    result = call(bench("gpu"), monkeypatch, capsys, "--device", "cpu", *small, *runs)
+    assert [len(losses) for losses in result["losses"]["clear_moco"].values()] == [2, 2]
+    (precision,) = (row for row in result["table"] if "beside fp32" in row["what"])
+    assert 0 < precision["ours"] < 0.02, "bf16 rounds, and not more"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_gpu_script_needs_a_gpu(tmp_path):
+    script = [str(BENCH / "gpu.sh"), str(tmp_path / "wheels"), str(tmp_path / "out")]
+    done = subprocess.run(script, capture_output=True, text=True, env={**os.environ, "PYTHON": sys.executable})
+    assert done.returncode == 2 and "sees no GPU" in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_wheelhouse_keeps_what_is_there(tmp_path):
+    (tmp_path / "kept.whl").touch()
+    done = subprocess.run([str(ROOT / "scripts/wheelhouse.sh"), str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 2 and "is there already" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.whl"]

@@ -1,0 +1,197 @@
+"""What a GPU does with the base encoder: tokens a second, share of its peak, memory, numerics, NCCL. Stands by itself.
+
+    python scripts/bench/gpu.py [--device cuda] [--peak-tflops 989] [--json FILE]
+
+1. base (12 x 768) at 512 tokens in bf16: masked_lm and CLEAR, whole updates. MFU = FLOPs of an update, as torch counts them in
+   forward and backward, fused attention included, over seconds and peak; recomputation, which is none here, would not count.
+2. every criterion by fairseq-train, alone in a process group of the device's backend (NCCL, or gloo on a CPU), in every
+   precision: greatest difference of the losses of its updates from those in float32.
+3. base with --attention-window 512 beside full attention, at 4,096 tokens.
+
+``--device cpu --arch clear_roberta_tiny --length 64 --long 128`` tries all of it without a GPU.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+from results import finish, row
+from steps import build, in_turn, make_text, ratio, steps
+from torch.utils.flop_counter import FlopCounterMode
+
+PROJECT = Path(__file__).resolve().parents[2]
+CRITERIONS: dict[str, tuple[str, ...]] = {
+    "masked_lm": (),
+    "clear_nt_xent": ("--augment", "del-span"),
+    "clear_moco": ("--augment", "del-span", "--queue-size", "256", "--mlm-weight", "1"),
+    "clear_self_guided": ("--regularizer-weight", "0.1"),
+}
+PRECISIONS: dict[str, tuple[str, ...]] = {
+    "fp32": (),
+    "bf16": ("--bf16",),
+    "fp16": ("--fp16", "--fp16-init-scale", "128"),
+}
+NO_DROPOUT = ("--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0")
+
+
+def main() -> None:
+    """Print a line of JSON; --json keeps it."""
+    arguments = parse()
+    is_gpu = arguments.device == "cuda"
+    if is_gpu and not torch.cuda.is_available():
+        raise SystemExit("gpu: torch sees no GPU here; give --device cpu to try the benchmark without one")
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "short").mkdir()
+        (Path(folder) / "long").mkdir()
+        short = make_text(Path(folder) / "short", 400, (arguments.length - 2, arguments.length - 2))
+        long = make_text(Path(folder) / "long", 40, (arguments.long - 2, arguments.long - 2))
+        table = throughput(arguments, short, is_gpu) + longformer(arguments, long, is_gpu)
+        losses = numerics(arguments, short, is_gpu)
+    for name, of in losses.items():
+        for precision in of.keys() - {"fp32"}:
+            pairs = zip(of[precision], of["fp32"], strict=True)
+            worst = max(abs(mine - exact) / exact for mine, exact in pairs)
+            table.append(row(f"{name}, {precision} beside fp32", "relative difference of the loss", worst))
+    name = torch.cuda.get_device_name() if is_gpu else "CPU"
+    finish({"device": name, "torch": torch.__version__, "losses": losses, "table": table}, arguments.json)
+
+
+def flags_of(arguments: argparse.Namespace, length: int, is_gpu: bool) -> tuple[str, ...]:
+    """Of every training step."""
+    size = ("--arch", arguments.arch, "--max-positions", str(length), "--tokens-per-sample", str(length))
+    return (*size, "--projection-layers", "2", *(("--bf16",) if is_gpu else ()))
+
+
+def measured(functions: list[Callable[[int], object]], repeats: int, is_gpu: bool) -> list[list[float]]:
+    """Seconds of updates taken in turn, until the device is done with each."""
+
+    def done(function: Callable[[int], object]) -> Callable[[int], None]:
+        def call(number: int) -> None:
+            function(number)
+            if is_gpu:
+                torch.cuda.synchronize()
+
+        return call
+
+    return in_turn([done(function) for function in functions], repeats)
+
+
+def peak_mib(step: Callable[[int], object], is_gpu: bool) -> float | None:
+    """Of the GPU's memory in one update."""
+    if not is_gpu:
+        return None
+    torch.cuda.reset_peak_memory_stats()
+    step(0)
+    return torch.cuda.max_memory_allocated() / 2**20
+
+
+def throughput(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> list[dict[str, object]]:
+    """masked_lm and CLEAR, whose update reads each text three times."""
+    common = flags_of(arguments, arguments.length, is_gpu)
+    runs = (("masked_lm", 3 * arguments.texts, ()), ("clear_nt_xent", arguments.texts, ("--augment", "none")))
+    rates, tables = [], []
+    for name, texts, flags in runs:
+        trainer, dataset = build(data, *common, "--criterion", name, *flags, is_cpu=not is_gpu)
+        step = steps(trainer, dataset, texts)
+        step(0)
+        counter = FlopCounterMode(display=False)
+        with counter:
+            step(1)
+        (seconds,) = measured([step], arguments.repeats, is_gpu)
+        tokens = 3 * arguments.texts * arguments.length
+        share = counter.get_total_flops() / median(seconds) / (arguments.peak_tflops * 1e12)
+        rates.append([tokens / one for one in seconds])
+        mib = peak_mib(step, is_gpu)
+        tables.append(
+            row(f"{arguments.arch}, {arguments.length} tokens, {name}", "tokens/s", median(rates[-1]), mib=mib)
+        )
+        tables.append(row(f"{arguments.arch}, {name}: MFU", "of the peak", share, aim=">= 0.45" if is_gpu else ""))
+        del trainer, dataset, step
+    tables.append(
+        row(
+            "CLEAR step (MLM + 2 views)", "tokens/s", median(rates[1]), beside="masked_lm", theirs=median(rates[0]),
+            ratio=median(rates[1]) / median(rates[0]), aim=">= 0.95",
+        )
+    )  # fmt: skip
+    return tables
+
+
+def longformer(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> list[dict[str, object]]:
+    """A window beside full attention, in one run."""
+    common = (*flags_of(arguments, arguments.long, is_gpu), "--criterion", "masked_lm")
+    found, memory = [], []
+    for window in (arguments.window, 0):
+        trainer, dataset = build(data, *common, "--attention-window", str(window), is_cpu=not is_gpu)
+        found.append(steps(trainer, dataset, 2))
+        memory.append(peak_mib(found[-1], is_gpu))
+    seconds = measured(found, arguments.repeats, is_gpu)
+    tokens = 2 * arguments.long
+    return [
+        row(
+            f"{arguments.arch}, {arguments.long} tokens, window {arguments.window}", "tokens/s",
+            tokens / median(seconds[0]), beside="full attention", theirs=tokens / median(seconds[1]),
+            ratio=ratio(seconds[1], seconds[0]), mib=memory[0], their_mib=memory[1],
+        )
+    ]  # fmt: skip
+
+
+def numerics(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> dict[str, dict[str, list[float]]]:
+    """Losses of the first updates of each criterion in each precision, by fairseq-train in a process group of one."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for criterion in arguments.criterions:
+        for precision in arguments.precisions:
+            losses = _train(arguments, data, criterion, precision, is_gpu)
+            found.setdefault(criterion, {})[precision] = losses
+    return found
+
+
+def _train(arguments: argparse.Namespace, data: Path, criterion: str, precision: str, is_gpu: bool) -> list[float]:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    tool = "from fairseq_cli.train import cli_main; cli_main()"
+    command = [
+        *(sys.executable, "-W", "ignore", "-c", tool, str(data), "--user-dir", str(PROJECT / "fairseq_clear")),
+        *("--task", "clear_lm", "--sample-break-mode", "eos", "--criterion", criterion, *CRITERIONS[criterion]),
+        *(*flags_of(arguments, arguments.length, False), *NO_DROPOUT, *PRECISIONS[precision]),
+        *("--optimizer", "adam", "--lr", "1e-4", "--clip-norm", "1", "--batch-size", str(arguments.texts)),
+        *("--max-update", str(arguments.updates), "--log-interval", "1", "--log-format", "json", "--no-save"),
+        *("--disable-validation", "--num-workers", "0", "--distributed-world-size", "1", "--distributed-no-spawn"),
+        *("--distributed-init-method", f"tcp://localhost:{port}", "--distributed-rank", "0"),
+        *(() if is_gpu else ("--cpu", "--fp16-no-flatten-grads", "--distributed-backend", "gloo")),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(PROJECT)})
+    if done.returncode:
+        raise SystemExit(f"{criterion}, {precision}: {done.stderr[-2_000:]}")
+    lines = [line.partition(" | ")[2] for line in (done.stdout + done.stderr).splitlines() if "train_inner" in line]
+    return [float(json.loads(line[line.index("{") :])["loss"]) for line in lines]
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--arch", default="clear_roberta_base")
+    parser.add_argument("--length", type=int, default=512, help="tokens of a text")
+    parser.add_argument("--long", type=int, default=4096, help="tokens of a text of the Longformer's")
+    parser.add_argument("--window", type=int, default=512)
+    parser.add_argument("--texts", type=int, default=16, help="of a CLEAR update; masked_lm reads three times as many")
+    parser.add_argument("--updates", type=int, default=20, help="of each run that compares precisions")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--peak-tflops", type=float, default=989.0, help="dense bf16 (H100 SXM: 989, A100: 312)")
+    parser.add_argument("--criterions", nargs="+", default=list(CRITERIONS), choices=list(CRITERIONS))
+    parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=list(PRECISIONS))
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
