@@ -31,5 +31,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "write a checkpoint for transformers, sentence-transformers or stock fairseq, and check it",
     ),
     "plot": ("fairseq_clear.cli.plot", "draw training curves, reports side by side, STS by layer, or pairs on a map"),
-    "plan": ("fairseq_clear.cli.plan", "estimate memory, FLOPs, bytes sent and hours of a recipe on so many GPUs"),
+    "plan": (
+        "fairseq_clear.cli.plan",
+        "estimate memory, FLOPs, bytes sent and hours of a recipe on so many GPUs; --curve draws them for 1 to 4,096",
+    ),
 }
