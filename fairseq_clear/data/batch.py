@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairseq_clear.augmentations.base import Tokens
 
-__all__ = ["Example", "Instance", "collate", "pad_rows"]
+__all__ = ["Example", "Instance", "collate", "pad_rows", "with_the_rest"]
 
 
 @dataclass
@@ -58,6 +58,20 @@ class Example:
     sources: Sequence[Tokens] = ()
     targets: Sequence[Tokens] = ()
     instances: Sequence[Instance] = field(default=())
+
+
+def with_the_rest(batches: Sequence[Tokens], indices: Tokens) -> list[Tokens]:
+    """The batches, and one of what was left over.
+
+    fairseq drops a last batch that is no multiple of ``--required-batch-size-multiple`` (8): by length sorted, the longest
+    texts would never be read, and of a split of fewer than 8 nothing.
+
+    Args:
+        batches: consecutive parts of ``indices``, from the first on.
+        indices: all.
+    """
+    rest = indices[sum(map(len, batches)) :]
+    return [*batches, rest] if len(rest) else list(batches)
 
 
 def pad_rows(rows: Sequence[Tokens], padding: int) -> Tensor:

@@ -10,7 +10,7 @@ from fairseq.data import FairseqDataset, data_utils
 from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.augmentations.chain import Augmented, Chain
 from fairseq_clear.data.anchor_masking import AnchorMasks
-from fairseq_clear.data.batch import Example, Instance, collate
+from fairseq_clear.data.batch import Example, Instance, collate, with_the_rest
 from fairseq_clear.data.seeding import content_hash, rng_for
 from fairseq_clear.data.views import RawInstance, ViewSource
 from fairseq_clear.errors import UserError
@@ -202,8 +202,8 @@ class ClearDataset(FairseqDataset):
         shuffled = np.empty_like(self.order)
         shuffled[self.order] = np.arange(len(self.order))
         sizes = self.sizes[shuffled]
-        # of 16 bits numpy sorts by counting, in linear time
-        sizes = sizes.astype(np.uint16) if sizes.max(initial=0) < 2**16 else sizes
+        if sizes.max(initial=0) < 2**16:
+            sizes = sizes.astype(np.uint16)  # numpy sorts by counting, in linear time
         return shuffled[np.argsort(sizes, kind="stable")].astype(np.int64)
 
     def filter_indices_by_size(self, indices: Tokens, max_sizes: Any) -> tuple[Tokens, list[int]]:
@@ -237,7 +237,7 @@ class ClearDataset(FairseqDataset):
                 f"--max-tokens {max_tokens}: the longest item has {largest} tokens, counting its masked copies and its views; "
                 f"give --max-tokens {largest} or more, or a smaller --tokens-per-sample"
             )
-        return data_utils.batch_by_size(
+        batches = data_utils.batch_by_size(
             indices,
             num_tokens_fn=self.num_tokens,
             num_tokens_vec=self.num_tokens_vec(indices),
@@ -245,3 +245,4 @@ class ClearDataset(FairseqDataset):
             max_sentences=max_sentences,
             required_batch_size_multiple=required_batch_size_multiple,
         )
+        return with_the_rest(batches, indices)

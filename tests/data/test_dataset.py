@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq import options
+from fairseq.data import FairseqDataset
 from fairseq_cli import preprocess
 
 from fairseq_clear.data.seeding import content_hash, rng_for
@@ -85,6 +86,26 @@ def test_sizes_bound_every_epoch(augment: str, mode: str, data_bin: Path) -> Non
                 assert max(map(len, rows)) <= dataset.size(index) <= 16
                 assert sum(map(len, rows)) <= dataset.num_tokens(index)
         assert dataset.num_tokens_vec(np.array([2, 5])).tolist() == [dataset.num_tokens(2), dataset.num_tokens(5)]
+
+
+def test_no_text_is_left_out_of_an_epoch(data_bin: Path) -> None:
+    """Whatever fairseq's multiple of 8; its own data sets lose the last batch, of the longest."""
+    _, dataset = build(data_bin)
+    indices = dataset.ordered_indices()
+    assert sorted(indices.tolist()) == list(range(len(dataset)))
+    for texts in (5, 8, 21):
+        batches = dataset.batch_by_size(indices[:texts], max_sentences=8, required_batch_size_multiple=8)
+        assert [index for batch in batches for index in batch.tolist()] == indices[:texts].tolist()
+        assert max(map(len, batches)) <= 8
+    stock = FairseqDataset.batch_by_size(dataset, indices[:21], max_sentences=8, required_batch_size_multiple=8)
+    assert sum(map(len, stock)) == 16
+
+
+def test_batches_are_of_like_length_and_otherwise_random(data_bin: Path) -> None:
+    _, dataset = build(data_bin)
+    assert dataset.ordered_indices().tolist() == np.lexsort([dataset.order, dataset.sizes]).tolist()
+    dataset.sizes = dataset.sizes + 2**16
+    assert dataset.ordered_indices().tolist() == np.lexsort([dataset.order, dataset.sizes]).tolist()
 
 
 def test_max_tokens_counts_every_part(data_bin: Path) -> None:
