@@ -21,7 +21,8 @@ from typing import Any
 from results import markdown
 
 FOLDER = Path(__file__).resolve().parent
-# In the order of the table; evaluation.py is not among them: it needs data and an encoder, and has nothing beside it.
+# In the order of the table. evaluation.py is not among them: it needs data and an encoder, and has nothing beside it; nor is
+# gpu.py, which gpu.sh runs.
 BENCHES = (
     "clear_step",
     "sentence_transformers_step",
