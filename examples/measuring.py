@@ -118,17 +118,23 @@ def _train(name: str, recipe: Recipe, seed: int, output: Path, overrides: Sequen
     ]
     command = [*HYDRA, "--config-dir", str(recipe.config.parent), "--config-name", recipe.config.stem, *settings]
     began = time.monotonic()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])}
     with open(folder.with_name(f"{folder.name}.log"), "w", encoding="utf-8") as log:
-        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True, cwd=PROJECT, env=environment)
+        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True, cwd=PROJECT, env=_environment())
     trained = time.monotonic() - began
     return next(folder / f for f in ("checkpoint_best.pt", "checkpoint_last.pt") if (folder / f).exists()), trained
 
 
+def _environment() -> dict[str, str]:
+    """In which Python finds this project before any other."""
+    others = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(PROJECT), *([others] if others else [])])}
+
+
 def clear(*command: object) -> None:
-    """A command of fairseq-clear; its output is shown if it fails."""
-    words: Sequence[str] = [sys.executable, "-W", "ignore", "-m", "fairseq_clear.cli", *map(str, command)]
-    done = subprocess.run(words, capture_output=True, text=True)
+    """A command of this project's fairseq-clear, whatever folder it is called from; its output is shown if it fails."""
+    # -P: -m would look in the working directory first, which may be another checkout than the one that the run names
+    words: Sequence[str] = [sys.executable, "-P", "-W", "ignore", "-m", "fairseq_clear.cli", *map(str, command)]
+    done = subprocess.run(words, capture_output=True, text=True, env=_environment())
     if done.returncode:
         raise SystemExit(f"{' '.join(words)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
 
@@ -201,7 +207,7 @@ def sizes(checkpoint: Path) -> list[str]:
 
 def provenance() -> dict[str, Any]:
     """Commit, machine and versions of a run."""
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=PROJECT)
+    git = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=PROJECT)
     return {
         "commit": git.stdout.strip() or "unknown",
         "machine": f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, CPU",

@@ -22,9 +22,9 @@ from fairseq import checkpoint_utils as host
 from fairseq.file_io import PathManager
 from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_clear.errors import UserError
+from fairseq_clear.errors import UserError, one_line
 
-__all__ = ["copy_whole", "install", "newest_whole", "read_checkpoint", "save", "write_whole"]
+__all__ = ["copy_whole", "install", "newest_whole", "read_checkpoint", "refused_class", "save", "write_whole"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,21 +58,28 @@ def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: boo
         state: dict[str, Any] = _stock_read(path, arg_overrides, load_on_all_ranks)
         state["model"].keys, state["cfg"]  # noqa: B018  (what follows cannot do without)
     except pickle.UnpicklingError as error:
-        # torch's own message advises to turn the check off
-        refused = re.search(r"(?:GLOBAL|unrecognized function) (\S+)", str(error))
+        refused = refused_class(error)
         if refused is None:
             raise UserError(f"{path}: not a whole checkpoint of fairseq-train") from None
         raise UserError(
-            f"{path}: holds a {refused[1]}, which is neither weights nor settings and could run code; "
+            f"{path}: holds a {refused}, which is neither weights nor settings and could run code; "
             "give a checkpoint of fairseq-train"
         ) from None
     except OSError as error:
         raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
     except DAMAGE as error:
-        raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({_one_line(error)})") from None
+        raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({one_line(error)})") from None
     finally:
         torch.load = stock
     return state
+
+
+def refused_class(error: pickle.UnpicklingError) -> str | None:
+    """What a pickle holds that ``weights_only`` refuses; None where it is damaged. torch's own message advises to turn the
+    check off.
+    """
+    found = re.search(r"(?:GLOBAL|unrecognized function) (\S+)", str(error))
+    return found[1] if found else None
 
 
 def _check_sums(path: str) -> None:
@@ -109,10 +116,10 @@ def write_whole(state: Any, filename: str, async_write: bool = False) -> None:
                 time.sleep(SECONDS_BETWEEN)
                 continue
             if is_crash:  # the error that it is about matters more
-                logger.warning("%s: cannot write it (%s)", filename, _one_line(cause))
+                logger.warning("%s: cannot write it (%s)", filename, one_line(cause))
                 return
             raise UserError(
-                f"{filename}: cannot write it ({getattr(cause, 'strerror', None) or _one_line(cause)}); the checkpoints "
+                f"{filename}: cannot write it ({getattr(cause, 'strerror', None) or one_line(cause)}); the checkpoints "
                 "before it are whole: make room, and give the same command again"
             ) from None
 
@@ -183,8 +190,3 @@ def _system_error(error: BaseException) -> BaseException:
     while known is not None and not isinstance(known, OSError):
         known = known.__cause__ or known.__context__
     return known or error
-
-
-def _one_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__

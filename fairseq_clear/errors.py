@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-__all__ = ["UserError", "exit_on_user_error"]
+__all__ = ["UserError", "exit_on_user_error", "one_line"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,3 +32,9 @@ def exit_on_user_error(method: Callable[P, R]) -> Callable[P, R]:
             raise SystemExit(2) from error
 
     return checked
+
+
+def one_line(error: BaseException) -> str:
+    """Another's error for a line of ours: its type, and the first line of what it says."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_clear.augmentations.synonym_table import SynonymTable
-from fairseq_clear.errors import UserError
+from fairseq_clear.errors import UserError, one_line
 
 SYNONYMS_NPZ = "synonyms.npz"
 SYNONYMS_FORMAT = 1
@@ -85,7 +85,7 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> SynonymTable:
     except UserError:
         raise
     except _DAMAGE as error:
-        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        what = one_line(error)
         raise UserError(f"{path}: not a whole synonym table ({what}); {remedy}") from None
 
 

@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fairseq_clear.checkpoint_files import read_checkpoint
 from fairseq_clear.data.folders import DICTIONARY
 from fairseq_clear.data.synonyms import hash_file
-from fairseq_clear.errors import UserError
+from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.models.architectures import set_defaults
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.loading import EMBEDDING, POSITIONS
@@ -91,7 +91,7 @@ def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = Fals
     except UserError:
         raise
     except (RuntimeError, *_DAMAGE) as error:
-        raise UserError(f"{path}: its weights do not fit its own settings ({_one_line(error)})") from None
+        raise UserError(f"{path}: its weights do not fit its own settings ({one_line(error)})") from None
     history = state.get("optimizer_history") or [{}]
     return LoadedModel(model.float().eval(), dictionary, vocabulary_hash, architecture, history[-1].get("num_updates"))
 
@@ -112,7 +112,7 @@ def _read(path: Path) -> tuple[dict[str, Any], argparse.Namespace]:
     except UserError:
         raise
     except _DAMAGE as error:
-        raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({_one_line(error)})") from None
+        raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({one_line(error)})") from None
     return state, model
 
 
@@ -173,8 +173,3 @@ def _other_vocabulary(path: Path, folder: Path, trained: str, given: str) -> str
         f"{path}: its vocabulary ({trained}) is not that of {folder / DICTIONARY} ({given}); give the data folder "
         "it was trained on, or one made with its dict.txt"
     )
-
-
-def _one_line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__

@@ -4,7 +4,6 @@ import importlib
 import json
 import logging
 import pickle
-import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_clear.checkpoint_files import refused_class
 from fairseq_clear.errors import UserError
 
 __all__ = ["HfFolder", "import_library", "quiet_transformers", "read_hf_folder", "read_json", "read_pickle"]
@@ -72,11 +72,11 @@ def read_pickle(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        refused = re.search(r"GLOBAL (\S+)", str(error))
+        refused = refused_class(error)
         if refused is None:
             raise UserError(f"{path}: not a whole file of weights") from None
         raise UserError(
-            f"{path}: refused, since it holds a {refused[1]}, which is no weight and could run code when it is loaded; "
+            f"{path}: refused, since it holds a {refused}, which is no weight and could run code when it is loaded; "
             "save it again as safetensors where you trust it"
         ) from None
     except OSError as error:

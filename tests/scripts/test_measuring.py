@@ -65,3 +65,13 @@ def test_documents_of_the_corpora(measuring, tmp_path):
         "movie_reviews": ["bad .\nvery bad ."],
         "wikitext2": ["= One =\nText .\n= = Part = =\nMore .", "= Two =\nEnd ."],
     }
+
+
+def test_commands_are_those_of_the_checkout_that_measures(measuring, tmp_path, monkeypatch):
+    """And not of another one that it is called from."""
+    (tmp_path / "fairseq_clear").mkdir()
+    (tmp_path / "fairseq_clear/__init__.py").write_text("raise SystemExit('another checkout')\n")
+    monkeypatch.chdir(tmp_path)
+    measuring.clear("views", "--help")
+    with pytest.raises(SystemExit, match="no-such"):
+        measuring.clear("no-such")
