@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from fairseq_clear.augmentations.base import Symbols, Tokens, round_randomly
-from fairseq_clear.augmentations.substitution import draw_alternatives, find_words, replace_words, table_of
+from fairseq_clear.augmentations.substitution import draw_alternatives, replace_words
 from fairseq_clear.augmentations.synonym_table import ranges, row_lengths
+from fairseq_clear.augmentations.words import read_words, table_of
 from fairseq_clear.spec import KnobValue
 
 # Replacing or inserting one word may add this many tokens, however short the text.
@@ -64,9 +65,9 @@ def grow_by_operations(length: int, knobs: Mapping[str, KnobValue]) -> int:
 
 def _replace(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:
     """SR: n words that have synonyms become one of theirs."""
-    starts, is_special = find_words(tokens, symbols)
-    count = _count(alpha, len(starts) - int(is_special.sum()), rng)
-    return replace_words(tokens, starts, count, _budget(len(tokens), alpha), rng, symbols)
+    words = read_words(tokens, symbols)
+    count = _count(alpha, words.ordinary, rng)
+    return replace_words(tokens, words, count, _budget(len(tokens), alpha), rng, symbols)
 
 
 def _insert(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:
@@ -74,16 +75,14 @@ def _insert(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: f
 
     What would exceed the budget is left out.
     """
-    table = table_of(symbols)
-    starts, is_special = find_words(tokens, symbols)
-    rows = table.find(tokens, starts)
-    rows = rows[rows >= 0]
+    table, words = table_of(symbols), read_words(tokens, symbols)
+    rows = words.rows[words.rows >= 0]
     source = np.arange(len(tokens))
     if not len(rows):
         return tokens, source
-    count = _count(alpha, len(starts) - int(is_special.sum()), rng)
+    count = _count(alpha, words.ordinary, rng)
     drawn = draw_alternatives(rng.choice(rows, count), rng, table)  # (count,)
-    places = np.append(starts, len(tokens))[rng.integers(len(starts) + 1, size=count)]  # (count,)
+    places = np.append(words.starts, len(tokens))[rng.integers(len(words.starts) + 1, size=count)]  # (count,)
     lengths = row_lengths(table.alternative_offsets, drawn)
     fits = np.cumsum(lengths) <= _budget(len(tokens), alpha)
     drawn, places, lengths = drawn[fits], places[fits], lengths[fits]
@@ -95,24 +94,24 @@ def _insert(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: f
 
 def _swap(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:
     """RS: n times, two words change places."""
-    starts, is_special = find_words(tokens, symbols)
-    places = np.flatnonzero(~is_special[starts])
-    order = np.arange(len(starts))
+    words = read_words(tokens, symbols)
+    places = np.flatnonzero(~words.is_special)
+    order = np.arange(len(words.starts))
     for _ in range(_count(alpha, len(places), rng) if len(places) > 1 else 0):
         pair = rng.choice(places, 2, replace=False, shuffle=False)
         order[pair] = order[pair[::-1]]
-    source = ranges(starts[order], np.diff(starts, append=len(tokens))[order])
+    source = ranges(words.starts[order], words.lengths[order])
     return tokens[source], source
 
 
 def _delete(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:
     """RD: each word goes with probability alpha; of a text that would lose all, one word stays, drawn uniformly."""
-    starts, is_special = find_words(tokens, symbols)
-    is_word = ~is_special[starts]
-    stays = ~is_word | (rng.random(len(starts)) >= alpha)
+    words = read_words(tokens, symbols)
+    is_word = ~words.is_special
+    stays = ~is_word | (rng.random(len(is_word)) >= alpha)
     if is_word.any() and not (stays & is_word).any():
         stays[rng.choice(np.flatnonzero(is_word))] = True
-    source = np.flatnonzero(np.repeat(stays, np.diff(starts, append=len(tokens))))
+    source = np.flatnonzero(np.repeat(stays, words.lengths))
     return tokens[source], source
 
 

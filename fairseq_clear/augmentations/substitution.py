@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from fairseq_clear.augmentations.base import Symbols, Tokens, round_randomly
 from fairseq_clear.augmentations.synonym_table import SynonymTable, ranges, row_lengths
+from fairseq_clear.augmentations.words import Words, read_words, table_of
 from fairseq_clear.spec import KnobValue
 
 __all__ = ["SynonymTable", "count_words", "grow_by_ratio", "substitute_words"]
@@ -26,37 +27,29 @@ def substitute_words(
     Results have at most n + ceil(ratio * n) tokens: where the draw exceeds that, longer alternatives are skipped, in
     random order, until it fits.
     """
-    starts, is_special = find_words(tokens, symbols)
-    words = len(starts) - int(is_special.sum())
-    count = round_randomly(ratio * words, rng)
-    return replace_words(tokens, starts, count, math.ceil(ratio * len(tokens)), rng, symbols)
+    words = read_words(tokens, symbols)
+    count = round_randomly(ratio * words.ordinary, rng)
+    return replace_words(tokens, words, count, math.ceil(ratio * len(tokens)), rng, symbols)
 
 
 def replace_words(
-    tokens: Tokens, starts: Tokens, count: int, budget: int, rng: np.random.Generator, symbols: Symbols
+    tokens: Tokens, words: Words, count: int, budget: int, rng: np.random.Generator, symbols: Symbols
 ) -> tuple[Tokens, Tokens]:
-    """Replace ``count`` of the words (W,) that have alternatives, or all of these, by one each; at most ``budget`` tokens
-    more than before.
+    """Replace ``count`` of the words that have alternatives, or all of these, by one each; at most ``budget`` tokens more
+    than before.
     """
     table = table_of(symbols)
-    lengths = np.diff(starts, append=len(tokens))  # (W,)
-    rows = table.find(tokens, starts)  # (W,)
-    replaceable = np.flatnonzero(rows >= 0)
+    replaceable = (words.rows >= 0).nonzero()[0]
     # in random order, which also decides what is skipped
     chosen = rng.choice(replaceable, min(len(replaceable), count), replace=False)  # (count,)
-    alternatives = draw_alternatives(rows[chosen], rng, table)  # (count,)
+    alternatives = draw_alternatives(words.rows[chosen], rng, table)  # (count,)
     new_lengths = row_lengths(table.alternative_offsets, alternatives)  # (count,)
-    kept = _fits(new_lengths - lengths[chosen], budget)
-    chosen, alternatives, new_lengths = chosen[kept], alternatives[kept], new_lengths[kept]
-    return _splice(
-        tokens,
-        starts,
-        lengths,
-        chosen,
-        ranges(table.alternative_offsets[alternatives], new_lengths),
-        new_lengths,
-        table,
-    )
+    excess = int(new_lengths.sum() - words.lengths[chosen].sum()) - budget
+    if excess > 0:
+        kept = _fitting(new_lengths - words.lengths[chosen], excess)
+        chosen, alternatives, new_lengths = chosen[kept], alternatives[kept], new_lengths[kept]
+    pieces = table.alternative_pieces[ranges(table.alternative_offsets[alternatives], new_lengths)]
+    return _splice(tokens, words, chosen, pieces, new_lengths)
 
 
 def draw_alternatives(rows: Tokens, rng: np.random.Generator, table: SynonymTable) -> Tokens:
@@ -77,65 +70,38 @@ def count_words(before: Tokens, after: Tokens, source: Tokens, symbols: Symbols)
     """
     if not len(before):
         return 0, 0
-    starts, is_special = find_words(before, symbols)
-    old = source >= 0
-    came_out = np.bincount(source[old], minlength=len(before))  # (n,)
+    words = read_words(before, symbols)
+    old = source[source >= 0]
+    came_out = np.bincount(old, minlength=len(before))  # (n,)
     changed = came_out != 1
-    changed[source[old][before[source[old]] != after[old]]] = True
-    is_other = np.logical_or.reduceat(changed, starts) & np.logical_or.reduceat(came_out > 0, starts)  # (W,)
-    is_word = ~is_special[starts]
-    return int(is_word.sum()), int((is_other & is_word).sum())
+    changed[old[before[old] != after[source >= 0]]] = True
+    is_other = np.logical_or.reduceat(changed, words.starts) & np.logical_or.reduceat(
+        came_out > 0, words.starts
+    )  # (W,)
+    return words.ordinary, int((is_other & ~words.is_special).sum())
 
 
-def table_of(symbols: Symbols) -> SynonymTable:
-    """The table, which must be there."""
-    if symbols.synonyms is None:
-        raise ValueError("substitution needs Symbols with a synonym table")
-    return symbols.synonyms
-
-
-def find_words(tokens: Tokens, symbols: Symbols) -> tuple[Tokens, npt.NDArray[np.bool_]]:
-    """Where words begin (W,), and which tokens are special (n,): those that a tokenizer never writes."""
-    table = table_of(symbols)
-    is_special = tokens >= len(table.is_word_start)
-    for symbol in (symbols.bos, symbols.eos, symbols.pad, symbols.delete):
-        is_special |= tokens == symbol
-    return table.word_starts(tokens, is_special), is_special
-
-
-def _fits(growth: Tokens, budget: int) -> npt.NDArray[np.bool_]:
-    """Which replacements to keep so that their growth sums to at most ``budget``: the first that grow go first."""
+def _fitting(growth: Tokens, excess: int) -> npt.NDArray[np.bool_]:
+    """Which replacements to keep so that their growth sums to ``excess`` less: the first that grow go first."""
     kept = np.ones(len(growth), np.bool_)
-    excess = int(growth.sum()) - budget
-    if excess > 0:
-        growing = np.flatnonzero(growth > 0)
-        dropped = int(np.searchsorted(np.cumsum(growth[growing]), excess)) + 1
-        kept[growing[:dropped]] = False
+    growing = np.flatnonzero(growth > 0)
+    dropped = int(np.searchsorted(np.cumsum(growth[growing]), excess)) + 1
+    kept[growing[:dropped]] = False
     return kept
 
 
 def _splice(
-    tokens: Tokens,
-    starts: Tokens,
-    lengths: Tokens,
-    chosen: Tokens,
-    pieces: Tokens,
-    piece_counts: Tokens,
-    table: SynonymTable,
+    tokens: Tokens, words: Words, chosen: Tokens, pieces: Tokens, piece_counts: Tokens
 ) -> tuple[Tokens, Tokens]:
-    """Put the alternatives in the place of the words ``chosen``."""
-    new_lengths = lengths.copy()  # (W,)
+    """Put ``pieces``, so many for each, in the place of the words ``chosen``."""
+    new_lengths = words.lengths.copy()  # (W,)
     new_lengths[chosen] = piece_counts
+    ends = new_lengths.cumsum()
     # positions in the result of the pieces that are new, those of word chosen[0] first
-    ends = np.cumsum(new_lengths)
-    new = ranges((ends - new_lengths)[chosen], piece_counts)
-    is_old = np.ones(int(ends[-1]), np.bool_)  # (m,)
-    is_old[new] = False
-    was_kept = np.ones(len(tokens), np.bool_)
-    was_kept[ranges(starts[chosen], lengths[chosen])] = False
-    source = np.empty(len(is_old), np.int64)
-    source[is_old] = np.flatnonzero(was_kept)
-    source[new] = np.repeat(starts[chosen], piece_counts)
+    new = ranges(ends[chosen] - piece_counts, piece_counts)
+    # kept words move by what the words before them have grown; what this says of a new piece is overwritten
+    source = ranges(words.starts, new_lengths)  # (m,)
+    source[new] = words.starts[chosen].repeat(piece_counts)
     result = tokens[source]
-    result[new] = table.alternative_pieces[pieces]
+    result[new] = pieces
     return result, source

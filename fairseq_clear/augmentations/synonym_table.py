@@ -122,8 +122,9 @@ def row_lengths(offsets: Integers, rows: Integers) -> Integers:
 
 def ranges(starts: Integers, lengths: Integers) -> Integers:
     """The concatenation of ``arange(start, start + length)`` over rows: (sum of lengths,)."""
-    shift = starts - (np.cumsum(lengths) - lengths)  # (rows,)
-    values: Integers = np.repeat(shift, lengths) + np.arange(int(lengths.sum()))
+    ends = lengths.cumsum()
+    values: Integers = (starts + lengths - ends).repeat(lengths)
+    values += np.arange(len(values))
     return values
 
 
