@@ -115,9 +115,9 @@ class ContrastiveCriterion(FairseqCriterion):
         if self.cfg.regularizer_weight and model.guide is None:
             model.add_guide(FrozenEncoder(model.encoder.sentence_encoder))
 
-    def view_inputs(self, views: dict[str, Any]) -> dict[str, Tensor]:
+    def view_inputs(self, views: dict[str, Any]) -> dict[str, Any]:
         """What the model is to encode for ``contrast``, as arguments of its forward."""
-        return {"views": views["tokens"]}
+        return {"views": views["tokens"], "view_lengths": views["lengths"]}
 
     def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
         """What ``contrast`` gathers from all workers: name -> rows of this one."""

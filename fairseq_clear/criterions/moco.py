@@ -73,15 +73,18 @@ class ClearMocoCriterion(ContrastiveCriterion):
         # in a list of its own, so that the criterion does not take the model's buffers for its own
         self._held = [queue]
 
-    def view_inputs(self, views: dict[str, Any]) -> dict[str, Tensor]:
+    def view_inputs(self, views: dict[str, Any]) -> dict[str, Any]:
         """Anchors for the query encoder, positives for the key encoder; in the symmetric form both for both."""
-        texts = views["identity"].shape[0]
-        anchors, positives = views["tokens"][:texts], views["tokens"][texts:]
+        tokens, lengths, texts = views["tokens"], views["lengths"], views["identity"].shape[0]
+        keys, key_lengths = tokens[texts:], lengths[texts:]
         if not self.cfg.symmetric:
-            return {"views": anchors, "key_texts": positives}
-        if positives.shape[0] != texts:
+            queries, query_lengths = tokens[:texts], lengths[:texts]
+        elif keys.shape[0] == texts:
+            queries, query_lengths = tokens, lengths
+            keys, key_lengths = torch.cat([keys, tokens[:texts]]), key_lengths + lengths[:texts]
+        else:
             raise UserError("--symmetric: needs view sources with one positive; leave it out")
-        return {"views": views["tokens"], "key_texts": torch.cat([positives, anchors])}
+        return {"views": queries, "view_lengths": query_lengths, "key_texts": keys, "key_lengths": key_lengths}
 
     def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
         """The keys, in training: validation leaves the queue alone."""

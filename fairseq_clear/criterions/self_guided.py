@@ -79,10 +79,11 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
             model.add_guide(FrozenEncoder(encoder, pooling, layers, self.cfg.guide_dropout))
         super().prepare_model(model)
 
-    def view_inputs(self, views: dict[str, Any]) -> dict[str, Tensor]:
+    def view_inputs(self, views: dict[str, Any]) -> dict[str, Any]:
         """Anchors for the tuned encoder, positives for the guide."""
-        texts = views["identity"].shape[0]
-        inputs = {"views": views["tokens"][:texts], "guided": views["tokens"][texts:]}
+        tokens, lengths, texts = views["tokens"], views["lengths"], views["identity"].shape[0]
+        inputs = {"views": tokens[:texts], "view_lengths": lengths[:texts]}
+        inputs |= {"guided": tokens[texts:], "guided_lengths": lengths[texts:]}
         if not self.takes_every_layer:
             inputs["guide_draw"] = views["draw"].repeat_interleave(inputs["guided"].shape[0] // texts)
         return inputs

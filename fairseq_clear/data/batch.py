@@ -97,6 +97,7 @@ def collate(examples: Sequence[Example], padding: int, *, is_empty: bool = False
 
         * ``tokens``: (N + N * P + N * H, L), the N anchors, then the P positives of each anchor in turn, then likewise the H
           hard negatives, of which most recipes have none;
+        * ``lengths``: of the rows, as numbers that stay on the host;
         * ``identity``: (N,) int64, ``negative_identity``: (N * H,) int64, ``draw``: (N,) float64 (never halved);
         * ``target``: (N, L), what masked anchors hide, padding elsewhere; absent where anchors are not masked;
         * ``fell_back``: texts that the original stood in for;
@@ -131,15 +132,16 @@ def _collate_views(instances: Sequence[Instance], padding: int) -> dict[str, Any
     rows += [positive for instance in instances for positive in instance.positives]
     rows += [negative for instance in instances for negative in instance.negatives]
     negative_identities = [identity for instance in instances for identity in instance.negative_identities]
-    tokens = pad_rows(rows, padding)
+    tokens, lengths = pad_rows(rows, padding), [len(row) for row in rows]
     return {
         "tokens": tokens,
+        "lengths": lengths,
         **_anchor_targets(instances, tokens.shape[1], padding),
         "identity": torch.tensor([instance.identity for instance in instances], dtype=torch.int64),
         "negative_identity": torch.tensor(negative_identities, dtype=torch.int64),
         "draw": torch.tensor([instance.draw for instance in instances], dtype=torch.float64),
         "fell_back": sum(instance.fell_back for instance in instances),
-        "view_length": sum(len(row) for row in rows),
+        "view_length": sum(lengths),
         "text_length": sum(instance.text_length for instance in instances),
         "words": sum(instance.words for instance in instances),
         "substituted": sum(instance.substituted for instance in instances),

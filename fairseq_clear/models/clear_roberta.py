@@ -2,6 +2,8 @@
 
 import argparse
 import logging
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from fairseq_clear.models.loading import complete_copies, fit_state_dict
 from fairseq_clear.models.longformer import limit_attention
 from fairseq_clear.models.segments import adapt_encoder
 from fairseq_clear.models.stack import ask_once
-from fairseq_clear.modules.chunking import map_chunks, row_chunks, take_chunk, trim_padding
+from fairseq_clear.modules.chunking import Parts, trim_padding
 from fairseq_clear.modules.compiling import compile_blocks
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder, squared_distance
 from fairseq_clear.modules.hidden_states import hidden_states
@@ -75,6 +77,9 @@ class ClearRobertaModel(RobertaModel):
         guided: Tensor | None = None,
         guide_draw: Tensor | None = None,
         key_texts: Tensor | None = None,
+        view_lengths: Sequence[int] | None = None,
+        guided_lengths: Sequence[int] | None = None,
+        key_lengths: Sequence[int] | None = None,
         with_distance: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor | None, dict[str, Any]]:
@@ -89,6 +94,8 @@ class ClearRobertaModel(RobertaModel):
             guided: (G, T) texts for the guide, padded as views.
             guide_draw: (G,) in [0, 1), which of the guide's layers to take for each text; None takes all.
             key_texts: (K, T) texts for the momentum encoder, padded as views.
+            view_lengths, guided_lengths, key_lengths: numbers of tokens of each of them, which lets texts of like length be
+                encoded together, and spares the host the wait for the device to look for padding.
             with_distance: also measure how far the encoder is from the guide's weights.
             kwargs: as RobertaModel.forward.
 
@@ -99,11 +106,11 @@ class ClearRobertaModel(RobertaModel):
         """
         x, extra = self._predict(src_tokens, target, kwargs)
         if views is not None:
-            extra |= self._embed_views(views, view_target)
+            extra |= self._embed_views(views, view_lengths, view_target)
         if guided is not None:
-            extra["guides"] = self._guide(guided, guide_draw)
+            extra["guides"] = self._guide(guided, guided_lengths, guide_draw)
         if key_texts is not None:
-            extra["keys"] = self._keys(key_texts)
+            extra["keys"] = self._keys(key_texts, key_lengths)
         if with_distance:
             assert self.guide is not None
             encoder = self.encoder.sentence_encoder
@@ -120,45 +127,42 @@ class ClearRobertaModel(RobertaModel):
         if target is None or not chunk_size:
             output: tuple[Tensor, dict[str, Any]] = super().forward(tokens, **options)
             return output
-        losses = map_chunks(self._mlm_loss, tokens.shape[0], chunk_size, tokens, target)
+        losses = self._parts(tokens, None).map(self._mlm_loss, target)
         return None, {"mlm_loss": torch.stack(losses).sum()}
 
-    def _embed_views(self, views: Tensor, target: Tensor | None) -> dict[str, Any]:
+    def _parts(self, tokens: Tensor, lengths: Sequence[int] | None, *, trained: bool = True) -> Parts:
+        return Parts(tokens, self.padding_idx, lengths, self.args.encode_chunk_size, recompute=trained)
+
+    def _embed_views(self, views: Tensor, lengths: Sequence[int] | None, target: Tensor | None) -> dict[str, Any]:
         """Projections of the views, and the MLM loss of those that are masked."""
-        rows, chunk_size = views.shape[0], self.args.encode_chunk_size
-        size, recompute = chunk_size or max(rows, 1), bool(chunk_size)
+        parts = self._parts(views, lengths)
         if target is None:
-            embed = self.embed if size < rows else self._pooled  # a whole batch is as wide as its longest text
-            vectors = map_chunks(embed, rows, size, views, recompute=recompute)
-            return {"projections": self.projection_head(torch.cat(vectors))}
+            return {"projections": self.projection_head(parts.in_order(parts.map(self._pooled)))}
         # the other views have nothing to predict
-        missing = (0, views.shape[1] - target.shape[1], 0, rows - target.shape[0])
-        targets = F.pad(target, missing, value=self.padding_idx)
-        both = map_chunks(self._embed_and_predict, rows, size, views, targets, recompute=recompute)
+        missing = (0, views.shape[1] - target.shape[1], 0, views.shape[0] - target.shape[0])
+        both = parts.map(self._embed_and_predict, F.pad(target, missing, value=self.padding_idx))
         return {
-            "projections": self.projection_head(torch.cat([vector for vector, _ in both])),
+            "projections": self.projection_head(parts.in_order([vectors for vectors, _ in both])),
             "mlm_loss": torch.stack([loss for _, loss in both]).sum(),
         }
 
-    def _guide(self, tokens: Tensor, draw: Tensor | None) -> Tensor:
+    def _guide(self, tokens: Tensor, lengths: Sequence[int] | None, draw: Tensor | None) -> Tensor:
         """f(h_{i,k}), with gradient for the projection head alone."""
         assert self.guide is not None
-        size = self.args.encode_chunk_size or max(tokens.shape[0], 1)
-        chunks = [take_chunk(tokens, rows, self.padding_idx) for rows in row_chunks(tokens.shape[0], size)]
-        views = torch.cat([self.guide(chunk, self.padding_idx) for chunk in chunks])
+        parts = self._parts(tokens, lengths, trained=False)
+        views = parts.in_order(parts.map(partial(self.guide, padding=self.padding_idx)))  # (G, L, D)
         if draw is not None:
             layer = (draw * views.shape[1]).long().clamp(max=views.shape[1] - 1)  # (G,)
             views = views.gather(1, layer.view(-1, 1, 1).expand(-1, 1, views.shape[2]))  # (G, 1, D)
         projected: Tensor = self.projection_head(views)
         return projected
 
-    def _keys(self, tokens: Tensor) -> Tensor:
+    def _keys(self, tokens: Tensor, lengths: Sequence[int] | None) -> Tensor:
         """Keys without gradient, computed in the precision of the query encoder."""
         assert self.key_encoder is not None
         dtype = self.encoder.sentence_encoder.embed_tokens.weight.dtype
-        chunks = row_chunks(tokens.shape[0], self.args.encode_chunk_size or max(tokens.shape[0], 1))
-        texts = [take_chunk(tokens, rows, self.padding_idx) for rows in chunks]
-        return torch.cat([self.key_encoder(text, self.padding_idx, dtype) for text in texts])
+        parts = self._parts(tokens, lengths, trained=False)
+        return parts.in_order(parts.map(partial(self.key_encoder, padding=self.padding_idx, dtype=dtype)))
 
     def add_key_encoder(self, key_encoder: MomentumEncoder, key_queue: KeyQueue) -> None:
         """Hold MoCo's key encoder and the queue of its keys."""
@@ -203,27 +207,30 @@ class ClearRobertaModel(RobertaModel):
         """
         return self._pooled(trim_padding(tokens, self.padding_idx), pooling)
 
-    def _pooled(self, tokens: Tensor, pooling: str | None = None) -> Tensor:
+    def _pooled(self, tokens: Tensor, pooling: str | None = None, lengths: Sequence[int] = ()) -> Tensor:
         name = pooling or self.args.pooling
-        return pool(name, self.hidden_states(tokens, needs_all_layers(name)), tokens.ne(self.padding_idx))
+        states = self.hidden_states(tokens, needs_all_layers(name), lengths)
+        return pool(name, states, tokens.ne(self.padding_idx))
 
-    def hidden_states(self, tokens: Tensor, every_layer: bool = True) -> list[Tensor]:
-        """Hidden states (B, T, D) of the embeddings and of each block, or of the last block alone."""
-        return hidden_states(self.encoder.sentence_encoder, tokens, every_layer)
+    def hidden_states(self, tokens: Tensor, every_layer: bool = True, lengths: Sequence[int] = ()) -> list[Tensor]:
+        """Hidden states (B, T, D) of the embeddings and of each block, or of the last block alone.
 
-    def _mlm_loss(self, tokens: Tensor, target: Tensor) -> Tensor:
-        tokens = trim_padding(tokens, self.padding_idx)
-        target = target[:, : tokens.shape[1]]
+        Args:
+            tokens: (B, T), padded on the right.
+            every_layer: False for the last alone.
+            lengths: of the rows, if the host knows them.
+        """
+        return hidden_states(self.encoder.sentence_encoder, tokens, every_layer, lengths)
+
+    def _mlm_loss(self, tokens: Tensor, target: Tensor, lengths: Sequence[int]) -> Tensor:
         is_masked = target.ne(self.padding_idx)
         logits, _ = super().forward(tokens, masked_tokens=is_masked)
         loss: Tensor = fairseq_modules.cross_entropy(logits, target[is_masked], reduction="sum")
         return loss
 
-    def _embed_and_predict(self, tokens: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    def _embed_and_predict(self, tokens: Tensor, target: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Text vectors and summed MLM loss of one pass."""
-        tokens = trim_padding(tokens, self.padding_idx)
-        target = target[:, : tokens.shape[1]]
-        states = self.hidden_states(tokens, needs_all_layers(self.args.pooling))
+        states = self.hidden_states(tokens, needs_all_layers(self.args.pooling), lengths)
         is_masked = target.ne(self.padding_idx)
         logits = self.encoder.output_layer(states[-1], masked_tokens=is_masked)
         loss: Tensor = fairseq_modules.cross_entropy(logits, target[is_masked], reduction="sum")

@@ -15,15 +15,12 @@ from fairseq_clear.data.batch import pad_rows
 from fairseq_clear.data.tokenizer import Tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.modules.chunking import ENOUGH_CELLS, alike, enough_cells
 from fairseq_clear.modules.pooling import parse_pooling
 
 __all__ = ["EncodingCounts", "Floats", "encode_texts", "evaluating", "read_tokens"]
 
 Floats = npt.NDArray[np.float32]
-
-# A batch pads texts down to this share of its longest, and shorter ones only until it has cells enough to keep the device busy.
-ALIKE = 0.85
-ENOUGH_CELLS = {"cpu": 1_024, "cuda": 16_384}
 
 
 @dataclass(frozen=True)
@@ -131,7 +128,7 @@ def encode_texts(
     device = next(model.parameters()).device
     cells = 0
     with evaluating(model):
-        for batch in _batches(lengths, batch_size, ENOUGH_CELLS.get(device.type, ENOUGH_CELLS["cuda"])):
+        for batch in _batches(lengths, batch_size, enough_cells(device)):
             padded = pad_rows([tokens[index] for index in batch], dictionary.pad()).to(device)  # (B, T)
             vectors[batch] = _to_numpy(model.embed(padded, pooling), normalize)
             cells += padded.numel()
@@ -164,18 +161,8 @@ def _cut(row: list[int], longest: int) -> Tokens:
 def _batches(lengths: Tokens, batch_size: int, enough: int = ENOUGH_CELLS["cpu"]) -> Iterator[Tokens]:
     """Indices of each batch, the longest texts first; it ends when full, or with ``enough`` cells where texts get shorter."""
     order = np.argsort(-lengths, kind="stable")
-    ordered = lengths[order]
-    budget = batch_size * int(lengths.max(initial=0))
-    begin = 0
-    while begin < len(order):
-        longest = int(ordered[begin])
-        full, least = begin + budget // longest, begin + -(-enough // longest)
-        shorter = int(
-            np.searchsorted(-ordered, -ALIKE * longest, side="right")
-        )  # the first that would be mostly padding
-        end = min(full, max(least, shorter))
-        yield order[begin:end]
-        begin = end
+    for rows in alike(lengths[order], batch_size * int(lengths.max(initial=0)), enough):
+        yield order[rows]
 
 
 def _to_numpy(vectors: Tensor, normalize: bool) -> Floats:

@@ -52,8 +52,8 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--encode-chunk-size",
         type=int,
         metavar="ROWS",
-        help="encode this many rows at a time and recompute them in the backward pass: memory is bounded by one chunk "
-        "while all rows of the batch are contrasted (0: all at once)",
+        help="encode this many rows at a time (more of shorter ones) and recompute them in the backward pass: memory is "
+        "bounded by one chunk while all rows of the batch are contrasted (0: all at once)",
     )
     parser.add_argument(
         "--compile",

@@ -1,4 +1,4 @@
-"""fairseq's stack of Transformer blocks, which asks the device once whether a batch has padding.
+"""fairseq's stack of Transformer blocks, which asks the device at most once whether a batch has padding.
 
 The host keeps the answer on the device and asks again before every block. On a GPU each question waits for all that was queued,
 so that no block's kernels are launched while the one before it computes.
@@ -26,12 +26,13 @@ class EncoderStack(TransformerEncoder):
 
         Args:
             src_tokens: (B, T), padded on the right.
-            src_lengths: unused, as in the host.
+            src_lengths: (B,) tokens of each row; on the CPU they answer whether there is padding, elsewhere they are unused,
+                as in the host.
             return_all_hiddens: with those of the embeddings and of every block as ``encoder_states``.
             token_embeddings: (B, T, D) in the place of the tokens' own.
         """
         is_padding = src_tokens.eq(self.padding_idx)
-        mask = is_padding if bool(is_padding.any()) else None
+        mask = is_padding if _is_padded(is_padding, src_lengths) else None
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         if mask is not None:
             x = x.masked_fill(mask.unsqueeze(-1), 0)
@@ -53,6 +54,12 @@ class EncoderStack(TransformerEncoder):
             "src_tokens": [],
             "src_lengths": [],
         }
+
+
+def _is_padded(is_padding: Tensor, lengths: Tensor | None) -> bool:
+    if lengths is not None and lengths.device.type == "cpu":
+        return min(lengths.tolist()) < is_padding.shape[1]
+    return bool(is_padding.any())
 
 
 def ask_once(encoder: nn.Module) -> None:

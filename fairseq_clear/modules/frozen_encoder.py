@@ -47,9 +47,9 @@ class FrozenEncoder(nn.Module):
             mine.copy_(theirs)
 
     @torch.no_grad()
-    def forward(self, tokens: Tensor, padding: int) -> Tensor:
-        """h_{i,k} = p(H_{i,k}) of section 3.1: (B, T) tokens to (B, L, D)."""
-        states = hidden_states(self.encoder, tokens)
+    def forward(self, tokens: Tensor, padding: int, lengths: Sequence[int] = ()) -> Tensor:
+        """h_{i,k} = p(H_{i,k}) of section 3.1: (B, T) tokens, of so many each if the host knows, to (B, L, D)."""
+        states = hidden_states(self.encoder, tokens, lengths=lengths)
         is_token = tokens.ne(padding)
         return torch.stack([POOLINGS[self.pooling]([states[layer]], is_token) for layer in self.layers], dim=1)
 

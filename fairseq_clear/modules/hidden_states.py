@@ -1,21 +1,27 @@
 """The hidden states of a Transformer encoder, batch first, whichever copy of it is asked."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 __all__ = ["hidden_states"]
 
 
-def hidden_states(encoder: nn.Module, tokens: Tensor, every_layer: bool = True) -> list[Tensor]:
+def hidden_states(
+    encoder: nn.Module, tokens: Tensor, every_layer: bool = True, lengths: Sequence[int] = ()
+) -> list[Tensor]:
     """Hidden states (B, T, D) of the embeddings (layer 0) and of each block, or of the last block alone.
 
     Args:
         encoder: as fairseq's TransformerEncoder.
         tokens: (B, T), padded on the right.
         every_layer: False for the last alone.
+        lengths: of the rows, if the host knows them: models.stack then need not ask the device for padding.
     """
-    output: dict[str, Any] = encoder(tokens, return_all_hiddens=every_layer)
+    known = {"src_lengths": torch.tensor(lengths, device="cpu")} if len(lengths) else {}
+    output: dict[str, Any] = encoder(tokens, return_all_hiddens=every_layer, **known)
     last: Tensor = output["encoder_out"][0].transpose(0, 1)
     if not every_layer:
         return [last]

@@ -1,7 +1,7 @@
 """MoCo's key encoder: an average of the query encoder over updates, in float32 whatever the training precision."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -68,10 +68,12 @@ class MomentumEncoder(nn.Module):
         self._is_stale = True
 
     @torch.no_grad()
-    def forward(self, tokens: Tensor, padding: int, dtype: torch.dtype) -> Tensor:
-        """Keys (B, D) of texts (B, T), computed in ``dtype``; dropout as in the query encoder."""
+    def forward(self, tokens: Tensor, padding: int, dtype: torch.dtype, lengths: Sequence[int] = ()) -> Tensor:
+        """Keys (B, D) of texts (B, T), of so many tokens each if the host knows, computed in ``dtype``; dropout as in the
+        query encoder.
+        """
         encoder, head = self._in(dtype)
-        states = hidden_states(encoder, tokens, needs_all_layers(self.pooling))
+        states = hidden_states(encoder, tokens, needs_all_layers(self.pooling), lengths)
         keys: Tensor = head(pool(self.pooling, states, tokens.ne(padding)))
         return keys
 

@@ -122,7 +122,7 @@ def make_plan(recipe: Recipe, machine: Machine, global_batch: int | None = None,
     texts, chunk = _fit(recipe, machine, share, least)
     frequency = share // texts
     updates, epochs = _length(recipe, wanted, corpus)
-    read = recipe.copies * recipe.length + (recipe.view_rows + recipe.key_rows) * recipe.view_length
+    read = recipe.copies * recipe.mean_length + (recipe.view_rows + recipe.key_rows) * recipe.mean_view_length
     return Plan(
         recipe=recipe,
         machine=machine,
@@ -131,7 +131,7 @@ def make_plan(recipe: Recipe, machine: Machine, global_batch: int | None = None,
         chunk=chunk,
         negatives=contrast_of(recipe, texts, machine.workers).negatives,
         updates=updates,
-        tokens=wanted * read,
+        tokens=round(wanted * read),
         epochs=epochs,
         operations=count_operations(recipe, texts, machine.workers, chunk),
         memory=estimate_memory(recipe, texts, machine.workers, chunk),

@@ -111,7 +111,7 @@ def _kept(recipe: Recipe, texts: int, chunk: int) -> float:
     return (
         kept
         + encoded(recipe, masked, recipe.length)
-        + encoded(recipe, views, recipe.view_length)
+        + sum(encoded(recipe, *part) for part in recipe.view_parts(views))
         + predicted(recipe, tokens)
     )
 
@@ -139,7 +139,8 @@ def _before_backward(recipe: Recipe, texts: int, workers: int, chunk: int) -> Pe
         anchors = recipe.anchors * texts * recipe.mean_length
         return Peak(gradients, kept, logits(recipe, anchors, 2 * FLOAT + recipe.product), contrast)
     tokens = masked * recipe.mean_length
-    last = passing(recipe, views, recipe.view_length) if views else passing(recipe, masked, recipe.length)
+    parts = recipe.view_parts(views) if views else [(masked, recipe.length)]
+    last = max(passing(recipe, *part) for part in parts)
     if views and not masked and recipe.encoder.top < recipe.encoder.layers:
         last = 0.0  # the layers above are gone by then, and are more
     made = logits(recipe, tokens, 2 * FLOAT + recipe.product)

@@ -53,12 +53,12 @@ def count_operations(recipe: Recipe, texts: int, workers: int = 1, chunk: int = 
     rows, views = recipe.copies * texts, recipe.view_rows * texts
     top = recipe.encoder.layers
     masked, back = _encoder(recipe, rows, recipe.length, top)
-    view, view_back = _encoder(recipe, views, recipe.view_length, top if recipe.is_joint else recipe.encoder.top)
+    view, view_back = _in_parts(recipe, views, top if recipe.is_joint else recipe.encoder.top, chunk)
     predicting, head_back = _mlm_head(recipe, (rows + recipe.is_joint * recipe.anchors * texts) * recipe.mean_length)
     return Operations(
         masked=masked + back + predicting + head_back,
         views=view + view_back + 3.0 * _projection(recipe, views),
-        keys=_keys(recipe, texts),
+        keys=_keys(recipe, texts, chunk),
         contrast=_contrast(recipe, texts, workers),
         recomputed=masked + predicting + view if chunk else 0.0,
     )
@@ -76,6 +76,15 @@ def _encoder(recipe: Recipe, rows: int, length: int, top: int) -> tuple[float, f
     return encoder.layers * (dense + attention), trained * (2.0 * dense + backward * attention) - spared
 
 
+def _in_parts(recipe: Recipe, rows: int, top: int, chunk: int) -> tuple[float, float]:
+    """The same of views, those of like length together."""
+    forward = backward = 0.0
+    for count, length in recipe.view_parts(rows, chunk):
+        of_part = _encoder(recipe, count, length, top)
+        forward, backward = forward + of_part[0], backward + of_part[1]
+    return forward, backward
+
+
 def _mlm_head(recipe: Recipe, tokens: float) -> tuple[float, float]:
     """Forward and backward; the logits' weights are the embeddings, which may be frozen."""
     encoder = recipe.encoder
@@ -90,10 +99,10 @@ def _projection(recipe: Recipe, vectors: int) -> float:
     return vectors * sum(2.0 * wide * narrow for wide, narrow in zip(widths[:-1], widths[1:], strict=True))
 
 
-def _keys(recipe: Recipe, texts: int) -> float:
+def _keys(recipe: Recipe, texts: int, chunk: int) -> float:
     """The momentum encoder has a projection head of its own; the guide's vectors go through that of the model."""
     keys = recipe.key_rows * texts
-    forward, _ = _encoder(recipe, keys, recipe.view_length, 0)
+    forward, _ = _in_parts(recipe, keys, 0, chunk)
     if recipe.key_encoder == "momentum":
         return forward + _projection(recipe, keys)
     vectors = keys * recipe.guide_layers

@@ -78,7 +78,7 @@ def _rows(rows: Rows, task: Mapping[str, Any], *, has_views: bool) -> dict[str, 
         "anchors": has_views * rows.anchors,
         "positives": has_views * rows.positives,
         "negatives": has_views * int(bool(task.get("hard_negatives"))),
-        "view_length": has_views * rows.view_length,
+        "view_lengths": has_views * rows.view_lengths,
     }
 
 

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from fairseq_clear.modules.chunking import ENOUGH_CELLS, alike
 from fairseq_clear.planning.encoder import Encoder
 
 __all__ = ["Recipe"]
@@ -20,7 +23,7 @@ class Recipe:
         masked_share: of their tokens.
         is_joint: the anchors among the views are masked and predicted.
         anchors, positives, negatives: views of a text: anchors, positives of each anchor, hard negatives of each.
-        view_length: tokens to which the longest view of a batch is padded.
+        view_lengths: tokens of some views, as a batch holds them; none without views.
         is_global: negatives are those of all workers.
         is_symmetric: each view is a query and a key (clear_moco).
         queue: keys in it; 0 for none.
@@ -51,7 +54,7 @@ class Recipe:
     anchors: int
     positives: int
     negatives: int
-    view_length: int
+    view_lengths: tuple[int, ...]
     is_global: bool
     is_symmetric: bool
     queue: int
@@ -99,6 +102,31 @@ class Recipe:
         """Views of a text that another encoder reads, without gradient."""
         rows = {"momentum": self.positives + self.is_symmetric, "frozen": self.positives}
         return self.anchors * rows.get(self.key_encoder, 0)
+
+    @property
+    def view_length(self) -> int:
+        """Tokens of the longest view."""
+        return max(self.view_lengths, default=0)
+
+    @property
+    def mean_view_length(self) -> float:
+        """Tokens of a view on average."""
+        return float(np.mean(self.view_lengths)) if self.view_lengths else 0.0
+
+    def view_parts(self, rows: int, chunk: int = 0) -> list[tuple[int, int]]:
+        """Parts in which so many views are encoded, as the model forms them: (rows, tokens to which they are padded) each.
+
+        Args:
+            rows: of a batch, whose lengths are taken to be the quantiles of ``view_lengths``.
+            chunk: rows of the longest to encode at a time; 0 for all.
+        """
+        if not rows or not self.view_lengths:
+            return []
+        quantiles = (np.arange(rows)[::-1] + 0.5) / rows
+        lengths = np.quantile(self.view_lengths, quantiles, method="nearest").astype(np.int64)  # falling
+        budget = chunk * int(lengths[0]) if chunk else None
+        parts = alike(lengths, budget, ENOUGH_CELLS["cpu" if self.is_cpu else "cuda"])
+        return [(part.stop - part.start, int(lengths[part.start])) for part in parts]
 
     @property
     def is_mixed(self) -> bool:

@@ -32,8 +32,8 @@ def _layout(plan: Plan) -> Rows:
         ("texts of an update", f"{plan.global_batch:,} of {recipe.length} tokens"),
         (
             "dataset.batch_size",
-            f"{plan.texts:,} texts a GPU: {_rows(recipe.copies * plan.texts, 'masked row', recipe.length)}"
-            f" and {_rows(recipe.view_rows * plan.texts, 'view', recipe.view_length)}{_keys(plan)}",
+            f"{plan.texts:,} texts a GPU: {_rows(recipe.copies * plan.texts, 'masked row', [recipe.length])}"
+            f" and {_rows(recipe.view_rows * plan.texts, 'view', recipe.view_lengths)}{_keys(plan)}",
         ),
         ("optimization.update_freq", f"[{plan.update_freq}]"),
         ("model.encode_chunk_size", f"{plan.chunk}" + (" rows" if plan.chunk else " (all at once)")),
@@ -45,8 +45,11 @@ def _layout(plan: Plan) -> Rows:
     return rows
 
 
-def _rows(count: int, name: str, length: int) -> str:
-    return f"no {name}s" if not count else f"{count:,} {name}{'s' * (count > 1)} of {length} tokens"
+def _rows(count: int, name: str, lengths: Sequence[int]) -> str:
+    if not count:
+        return f"no {name}s"
+    least, most = min(lengths), max(lengths)
+    return f"{count:,} {name}{'s' * (count > 1)} of {f'{least} to ' * (least < most)}{most} tokens"
 
 
 def _keys(plan: Plan) -> str:
@@ -54,7 +57,7 @@ def _keys(plan: Plan) -> str:
     masked = f" ({recipe.anchors * plan.texts:,} of them masked)" if recipe.is_joint else ""
     if not recipe.key_rows:
         return masked
-    return f"{masked}; {_rows(recipe.key_rows * plan.texts, 'text', recipe.view_length)} by the {recipe.key_encoder} encoder"
+    return f"{masked}; {_rows(recipe.key_rows * plan.texts, 'text', recipe.view_lengths)} by the {recipe.key_encoder} encoder"
 
 
 def _work(plan: Plan) -> Rows:

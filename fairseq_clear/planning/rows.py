@@ -1,17 +1,16 @@
 """How many rows the encoder reads of each text, and how long they are.
 
-Views are taken to be padded to the longest of their batch. In chunks they are padded to the longest of their chunk, so that
-of spans, whose lengths differ much, chunks compute less than is planned.
+Views differ in length by chance; some are drawn, and a batch is taken to hold lengths as they do.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from fairseq_clear.augmentations.base import Symbols
+from fairseq_clear.augmentations.base import Symbols, Tokens
 from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.data.span_sampling import sample_lengths
@@ -20,10 +19,10 @@ from fairseq_clear.data.views import find_view_source
 from fairseq_clear.errors import UserError
 from fairseq_clear.spec import check_knobs
 
-__all__ = ["Rows", "read_rows", "view_length"]
+__all__ = ["Rows", "read_rows", "view_lengths"]
 
 SAMPLES = 128  # texts whose views are drawn to see how long they get
-SPANS = 512  # of each kind, of which a text has several
+SPANS = 512  # anchors, with their positives
 FRAME = 2  # <s> and </s>
 
 
@@ -36,7 +35,7 @@ class Rows:
         texts: texts that the masked language model reads.
         length: tokens to which those of a batch are padded.
         mean_length: tokens of one on average.
-        view_length: tokens to which the views of a batch are padded.
+        view_lengths: tokens of some views, as a batch may hold them.
     """
 
     anchors: int
@@ -44,7 +43,7 @@ class Rows:
     texts: int
     length: int
     mean_length: float
-    view_length: int
+    view_lengths: tuple[int, ...]
 
 
 def read_rows(task: Mapping[str, Any], positions: int, text_length: int | None) -> Rows:
@@ -70,7 +69,7 @@ def read_rows(task: Mapping[str, Any], positions: int, text_length: int | None) 
         sentences = int(check_knobs(step, kind.knobs, flag="task.views")["sentences"])
         length = min(sentences * max(text_length - FRAME, 0) + FRAME, limit)
     positives = max(len(step.values) - 1, 1)
-    return Rows(1, positives, 1, length, length, view_length(augment, length, limit))
+    return Rows(1, positives, 1, length, length, view_lengths(augment, [length], limit))
 
 
 def _spans(knobs: Mapping[str, Any], augment: str, limit: int) -> Rows:
@@ -79,31 +78,30 @@ def _spans(knobs: Mapping[str, Any], augment: str, limit: int) -> Rows:
     low, high = int(knobs["min"]), int(knobs["max"])
     if not low <= high:
         raise UserError(f"task.views span:min={low},max={high}: min must not be above max")
-    lengths = {
-        kind: np.minimum(
-            sample_lengths(rng, SPANS, low, high, float(knobs[f"alpha_{kind}"]), float(knobs[f"beta_{kind}"])) + FRAME,
-            limit,
-        )
-        for kind in ("anchor", "positive")
-    }
-    anchors = lengths["anchor"]
-    longest = int(max(anchors.max(), lengths["positive"].max()))
+    positives = int(knobs["positives"])
+
+    def drawn(kind: str, count: int) -> Tokens:
+        shape = float(knobs[f"alpha_{kind}"]), float(knobs[f"beta_{kind}"])
+        return np.minimum(sample_lengths(rng, count, low, high, *shape) + FRAME, limit)
+
+    anchors = drawn("anchor", SPANS)
+    texts = [*anchors.tolist(), *drawn("positive", SPANS * positives).tolist()]
     return Rows(
         anchors=int(knobs["anchors"]),
-        positives=int(knobs["positives"]),
+        positives=positives,
         texts=int(knobs["anchors"]),
         length=int(anchors.max()),
         mean_length=float(anchors.mean()),
-        view_length=view_length(augment, longest, limit),
+        view_lengths=view_lengths(augment, texts, limit),
     )
 
 
-def view_length(augment: str, length: int, limit: int | None = None) -> int:
-    """Tokens of the longest of some views of texts of so many tokens, cut to ``limit`` (default: ``length``).
+def view_lengths(augment: str, texts: Sequence[int], limit: int | None = None) -> tuple[int, ...]:
+    """Tokens of some views of texts of so many tokens, cut to ``limit`` (default: the longest text).
 
     Every token counts as a word with a synonym of one token, so that substitutes are as long as their words.
     """
-    limit = length if limit is None else limit
+    limit = max(texts) if limit is None else limit
     symbols = Symbols(0, 2, 1, delete=5, unk=3, mask=4)
     chain = build_augmentation(augment, symbols, flag="task.augment", allow_missing_synonyms=True)
     steps = "/".join(
@@ -112,13 +110,16 @@ def view_length(augment: str, length: int, limit: int | None = None) -> int:
     )
     chain = build_augmentation(steps, symbols, flag="task.augment", allow_missing_synonyms=True)
     if chain.is_identity:
-        return min(length, limit)
+        return tuple(min(length, limit) for length in texts)
     if chain.needs_synonyms:
-        symbols = Symbols(0, 2, 1, delete=5, unk=3, mask=4, synonyms=_one_for_each(length))
+        symbols = Symbols(0, 2, 1, delete=5, unk=3, mask=4, synonyms=_one_for_each(max(texts)))
         chain = build_augmentation(steps, symbols, flag="task.augment")
-    text = np.array([0, *range(6, 6 + max(length - FRAME, 0)), 2])
-    rngs = (np.random.default_rng(seed) for seed in range(SAMPLES))
-    return min(max(len(chain(text, rng).tokens) for rng in rngs), limit)
+    lengths = [texts[number % len(texts)] for number in range(max(SAMPLES, len(texts)))]
+    found = []
+    for seed, length in enumerate(lengths):
+        text = np.array([0, *range(6, 6 + max(length - FRAME, 0)), 2])
+        found.append(min(len(chain(text, np.random.default_rng(seed)).tokens), limit))
+    return tuple(found)
 
 
 @lru_cache(maxsize=8)

@@ -1,4 +1,4 @@
-"""Where the host waits for the device in an update: nowhere that stock masked_lm does not, once for each batch it encodes.
+"""Where the host waits for the device in an update: nowhere that stock masked_lm does not, and with views alone nowhere.
 
 On a CPU nothing waits, but the operations that would on a GPU are the same: those whose result Python, or the size of the next
 tensor, depends on.
@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.modules import chunking
 from fairseq_clear.modules.chunking import trim_padding
 from tests.planning.measuring import make_data
 from tests.training import build
@@ -24,7 +25,7 @@ COMMON = (
 )
 
 
-# The encoder looks whether a batch has padding.
+# An encoder that does not know the lengths of its texts looks whether a batch has padding.
 ENCODER = 1
 
 
@@ -66,12 +67,37 @@ def waits(data: Path, *flags: str) -> Counter[str]:
 def test_clear_waits_where_masked_lm_does(data: Path) -> None:
     stock = waits(data, "--criterion", "masked_lm")
     assert stock["_local_scalar_dense"] > ENCODER, "masked_lm's own are seen"
-    assert waits(data, "--criterion", "clear_nt_xent") == stock + Counter(_local_scalar_dense=ENCODER)
+    assert waits(data, "--criterion", "clear_nt_xent") == stock
+
+
+@pytest.mark.parametrize("size", ["0", "2"])
+@pytest.mark.parametrize("criterion", ["clear_nt_xent", "clear_self_guided", "clear_moco"])
+def test_views_alone(criterion: str, size: str, data: Path) -> None:
+    flags = ("--criterion", criterion, "--mlm-weight", "0", "--encode-chunk-size", size)
+    assert waits(data, *flags) == Counter()
+    original = chunking.Parts.map
+    parts = []
+
+    def counted(self: chunking.Parts, *arguments: Any) -> list[Any]:
+        parts.append(len(self.parts))
+        return original(self, *arguments)
+
+    alike = mock.patch.multiple(chunking, ALIKE=1.0, ENOUGH_CELLS={"cpu": 1, "cuda": 1})
+    with alike, mock.patch.object(chunking.Parts, "map", counted):
+        assert waits(data, *flags) == Counter(), "nor does it matter how many parts a batch has"
+    assert max(parts) > 1
 
 
 @pytest.mark.parametrize(("criterion", "encoded"), [("clear_nt_xent", 1), ("clear_self_guided", 2), ("clear_moco", 2)])
-def test_views_alone(criterion: str, encoded: int, data: Path) -> None:
-    assert waits(data, "--criterion", criterion, "--mlm-weight", "0") == Counter(_local_scalar_dense=ENCODER * encoded)
+def test_without_lengths_each_encoder_asks(criterion: str, encoded: int, data: Path) -> None:
+    original = ClearRobertaModel.forward
+
+    def forward(self: ClearRobertaModel, *arguments: Any, **inputs: Any) -> Any:
+        return original(self, *arguments, **{name: value for name, value in inputs.items() if "lengths" not in name})
+
+    with mock.patch.object(ClearRobertaModel, "forward", forward):
+        found = waits(data, "--criterion", criterion, "--mlm-weight", "0")
+    assert found == Counter(_local_scalar_dense=ENCODER * encoded)
 
 
 def test_the_hosts_stack_asks_before_every_block(data: Path) -> None:
@@ -82,7 +108,10 @@ def test_the_hosts_stack_asks_before_every_block(data: Path) -> None:
 
 def test_a_width_read_from_the_device_is_seen(data: Path) -> None:
     original = ClearRobertaModel._pooled
-    trimmed = lambda model, tokens: original(model, trim_padding(tokens, model.padding_idx))  # noqa: E731
+
+    def trimmed(model: ClearRobertaModel, tokens: torch.Tensor, **options: Any) -> torch.Tensor:
+        return original(model, trim_padding(tokens, model.padding_idx), **options)
+
     with mock.patch.object(ClearRobertaModel, "_pooled", trimmed):
         found = waits(data, "--criterion", "clear_nt_xent", "--mlm-weight", "0")
-    assert found == Counter(_local_scalar_dense=ENCODER + 1)
+    assert found == Counter(_local_scalar_dense=1)

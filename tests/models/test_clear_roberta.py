@@ -18,6 +18,8 @@ def step(data: Path, *flags: str) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and gradients of one batch."""
     trainer, dataset = build(data, *flags)
     model, criterion = trainer.get_model(), trainer.get_criterion()
+    if "clear_moco" in flags:  # its queue begins empty, and the first loss is 0
+        criterion(model, dataset.collater([dataset[index] for index in range(9, 18)]))
     torch.manual_seed(5)
     loss, _, _ = criterion(model, dataset.collater([dataset[index] for index in range(9)]))
     loss.backward()
@@ -49,6 +51,39 @@ def test_recomputed_chunks_are_kept_chunks_with_dropout(data_bin: Path, monkeypa
     monkeypatch.setattr(chunking, "checkpoint", lambda function, *parts, **_: stock(function, *parts, **forget))
     _, other_masks = step(data_bin, *flags)
     assert difference(gradients, other_masks) > 1e-4
+
+
+IN_PARTS = {
+    "nt-xent": ("--augment", "del-word:ratio=0.6"),
+    "two positives, one pass": ("--views", "span:anchors=1,positives=2,min=2,max=12", "--anchor-mlm", "joint"),
+    "self-guided": ("--criterion", "clear_self_guided", "--views", "neighbor", "--guide-dropout"),
+    "opt1": ("--criterion", "clear_self_guided", "--objective", "opt1", "--views", "neighbor"),
+    "moco": ("--criterion", "clear_moco", "--views", "neighbor", "--queue-size", "30"),
+    "moco, symmetric": ("--criterion", "clear_moco", "--views", "neighbor", "--queue-size", "30", "--symmetric"),
+    "window": ("--attention-window", "4", "--augment", "del-word:ratio=0.6"),
+    "in chunks": ("--encode-chunk-size", "5", "--augment", "del-word:ratio=0.6"),
+}
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_parts_of_like_length_are_the_whole_without_dropout(
+    name: str, data_bin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, gradients = step(data_bin, *IN_PARTS[name])
+    monkeypatch.setattr(chunking, "ENOUGH_CELLS", {"cpu": 1, "cuda": 1})
+    parts, kept = [], chunking.Parts.map
+
+    def counted(self: chunking.Parts, *arguments: Any) -> list[Any]:
+        parts.append(len(self.parts))
+        return kept(self, *arguments)
+
+    monkeypatch.setattr(chunking.Parts, "map", counted)
+    loss, of_parts = step(data_bin, *IN_PARTS[name])
+    assert max(parts) > 2
+    assert loss == pytest.approx(whole, rel=1e-5)
+    assert difference(gradients, of_parts) < 1e-5
+    monkeypatch.setattr(chunking.Parts, "in_order", lambda self, results: torch.cat(list(results)))
+    assert abs(step(data_bin, *IN_PARTS[name])[0] - whole) > 1e-3 * abs(whole), "rows out of order are told"
 
 
 def test_chunks_bound_what_is_kept(data_bin: Path) -> None:

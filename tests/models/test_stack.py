@@ -24,18 +24,20 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("flags", [(), ("--encoder-normalize-before",), ("--encoder-layerdrop", "0.5")], ids=str)
 @pytest.mark.parametrize("padding", [0, 3])
-def test_equals_the_hosts(flags: tuple[str, ...], padding: int, data: Path) -> None:
+@pytest.mark.parametrize("is_told", [False, True])
+def test_equals_the_hosts(flags: tuple[str, ...], padding: int, is_told: bool, data: Path) -> None:
     trainer, _ = build(data, *FLAGS, *flags)
     stack = trainer.get_model().encoder.sentence_encoder.train()
     assert type(stack) is EncoderStack
     tokens = torch.randint(4, 90, (3, 11), generator=torch.Generator().manual_seed(1))
     tokens[1, 11 - padding :] = stack.padding_idx
+    lengths = torch.tensor([11, 11 - padding, 11]) if is_told else None
     found = []
     for forward in (TransformerEncoder.forward_scriptable, EncoderStack.forward_scriptable):
         stack.zero_grad()
         torch.manual_seed(2)
         with mock.patch.object(EncoderStack, "forward_scriptable", forward):
-            out = stack(tokens, return_all_hiddens=True)
+            out = stack(tokens, src_lengths=lengths, return_all_hiddens=True)
         (
             out["encoder_out"][0] * torch.arange(out["encoder_out"][0].numel()).view_as(out["encoder_out"][0])
         ).sum().backward()

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.modules.chunking import map_chunks, row_chunks, trim_padding
 from fairseq_clear.modules.pooling import POOLINGS, needs_all_layers, parse_pooling, pool
 
 LENGTHS = [4, 1, 3]
@@ -40,22 +39,3 @@ def test_unknown_poolings(name: str) -> None:
     with pytest.raises(UserError, match=name):
         parse_pooling(name, 4)
     assert callable(parse_pooling("layer:4", 4))
-
-
-def test_trimming_keeps_every_token_and_one_column() -> None:
-    tokens = torch.tensor([[5, 6, 1, 1], [7, 1, 1, 1]])
-    assert trim_padding(tokens, 1).tolist() == [[5, 6], [7, 1]]
-    assert trim_padding(torch.ones(2, 3, dtype=torch.long), 1).shape == (2, 1)
-    assert trim_padding(torch.ones(0, 3, dtype=torch.long), 1).shape == (0, 1)
-
-
-@pytest.mark.parametrize(("rows", "size"), [(7, 3), (6, 3), (2, 5), (0, 2)])
-def test_chunks_cover_all_rows_once(rows: int, size: int) -> None:
-    covered = [index for chunk in row_chunks(rows, size) for index in range(chunk.start, chunk.stop)]
-    assert covered == list(range(rows))
-    values = torch.arange(rows, dtype=torch.float32, requires_grad=True)
-    parts = map_chunks(lambda part: part * 2, rows, size, values)
-    assert all(len(part) <= size for part in parts)
-    if rows:
-        torch.cat(parts).sum().backward()
-        torch.testing.assert_close(values.grad, torch.full((rows,), 2.0))

@@ -11,7 +11,7 @@ from fairseq_clear.planning.composing import compose_recipe
 from fairseq_clear.planning.corpus import Corpus, read_folder
 from fairseq_clear.planning.machine import GIB, HEADROOM, Machine, make_plan
 from fairseq_clear.planning.reading import read_recipe
-from fairseq_clear.planning.rows import view_length
+from fairseq_clear.planning.rows import view_lengths
 
 RECIPE = read_recipe(compose_recipe("clear/base_256gpu"), vocabulary=50_266)
 ROBERTA = read_recipe(compose_recipe("clear/base_256gpu", ["+ablation=roberta"]), vocabulary=50_266)
@@ -71,6 +71,10 @@ def test_what_cannot_be_done_is_one_line(workers: int, memory: float, batch: int
     with pytest.raises(UserError, match=message) as error:
         make_plan(RECIPE, Machine(workers, memory * GIB), batch)
     assert "\n" not in str(error.value)
+
+
+def view_length(augment: str, length: int, limit: int | None = None) -> int:
+    return max(view_lengths(augment, [length], limit))
 
 
 def test_views_are_as_long_as_their_augmentation_leaves_them() -> None:
