@@ -31,6 +31,7 @@ BENCHES = (
     "encode",
     "prepare",
     "growth",
+    "spans",
     "self_guided",
     "moco",
     "augmentations",

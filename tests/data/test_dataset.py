@@ -103,9 +103,9 @@ def test_no_text_is_left_out_of_an_epoch(data_bin: Path) -> None:
 
 def test_batches_are_of_like_length_and_otherwise_random(data_bin: Path) -> None:
     _, dataset = build(data_bin)
-    assert dataset.ordered_indices().tolist() == np.lexsort([dataset.order, dataset.sizes]).tolist()
-    dataset.sizes = dataset.sizes + 2**16
-    assert dataset.ordered_indices().tolist() == np.lexsort([dataset.order, dataset.sizes]).tolist()
+    sizes = dataset.sizes
+    for dataset.sizes in (sizes, sizes * 1_000, sizes * 5_000, sizes + 2**16):
+        assert dataset.ordered_indices().tolist() == np.lexsort([dataset.order, dataset.sizes]).tolist()
 
 
 def test_max_tokens_counts_every_part(data_bin: Path) -> None:

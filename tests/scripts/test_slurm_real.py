@@ -37,8 +37,9 @@ def paused(self, *args, **kwargs):
     calls.append(1)
     at = folder / f"at{{self.data_parallel_rank}}"
     if len(calls) == 11 and not at.exists():
-        (folder / "pid").write_text(str(os.getpid()))
-        (folder / "pid").rename(at)
+        begun = folder / f"pid{{self.data_parallel_rank}}"
+        begun.write_text(str(os.getpid()))
+        begun.rename(at)
         while not told:
             time.sleep(0.01)
     return stock(self, *args, **kwargs)

@@ -1,0 +1,65 @@
+"""One DeCLUTR update whose spans are encoded with others of like length over one that pads all to the longest.
+
+    python scripts/bench/spans.py [--documents 4] [--repeats 5] [--json FILE]
+
+2 x 128, contrast alone; two anchors of a document with two positives each, 32 to 510 tokens by the paper's distributions.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+from statistics import median
+from unittest import mock
+
+import torch
+from results import finish, row
+from steps import build, in_turn, make_text, ratio, steps
+
+from fairseq_clear.modules import chunking
+
+FLAGS = (
+    *("--arch", "clear_roberta_tiny", "--criterion", "clear_nt_xent", "--mlm-weight", "0", "--temperature", "0.05"),
+    *("--views", "span:anchors=2,positives=2,max=510", "--document-boundary", "line", "--tokens-per-sample", "512"),
+)
+SPANS = 6  # of a document
+PADDED = {"cpu": 10**9, "cuda": 10**9}  # a part of a batch never has cells enough: the batch is one
+
+
+def main() -> None:
+    """Print a table; --json keeps it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--documents", type=int, default=4, help="of an update")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        data = make_text(Path(folder), 8 * arguments.documents, (2_100, 2_600))
+        trainer, dataset = build(data, *FLAGS)
+        found = sum(1 + len(instance.positives) for instance in dataset[0].instances)
+        assert found == SPANS, f"{found} spans of a document"
+        step = steps(trainer, dataset, arguments.documents)
+
+        def padded(number: int) -> None:
+            with mock.patch.dict(chunking.ENOUGH_CELLS, PADDED):
+                step(number)
+
+        seconds = in_turn([step, padded], arguments.repeats)
+    result = {
+        "documents": arguments.documents,
+        "seconds": median(seconds[0]),
+        "padded_seconds": median(seconds[1]),
+        "ratio": ratio(*seconds[::-1]),
+        "repeats": arguments.repeats,
+        "threads": torch.get_num_threads(),
+    }
+    result["table"] = [
+        row(
+            f"update on spans of {arguments.documents} documents", "s", result["seconds"],
+            beside="all padded to the longest", theirs=result["padded_seconds"], ratio=result["ratio"], aim=">= 1.0",
+        )
+    ]  # fmt: skip
+    finish(result, arguments.json)
+
+
+if __name__ == "__main__":
+    main()
