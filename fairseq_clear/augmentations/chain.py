@@ -63,25 +63,24 @@ class Chain:
             return Augmented(text.copy(), np.arange(len(text)), 0, 0)
         head = int(len(text) > 0 and text[0] == self._symbols.bos)
         tail = int(len(text) > head and text[-1] == self._symbols.eos)
-        content = text[head : len(text) - tail]
-        source = np.arange(len(content))
+        content, source = text[head : len(text) - tail], None
         words = substituted = 0
         for call in self._draw(rng) if len(content) else ():
             before = content
             content, step_source = call.augmentation.function(before, rng, symbols=self._symbols, **call.knobs)
-            source = np.where(step_source >= 0, source[step_source], -1)
+            source = step_source if source is None else _compose(source, step_source)
             if call.augmentation.needs_synonyms:
                 counts = count_words(before, content, step_source, self._symbols)
                 words, substituted = words + counts[0], substituted + counts[1]
+        if source is None:  # nothing was done
+            return Augmented(text.copy(), np.arange(len(text)), 0, 0)
         content, source = self._collapse(content, source)
-        source = np.where(source >= 0, source + head, -1)
-        ends = np.arange(head), np.arange(len(text) - tail, len(text))
-        return Augmented(
-            np.concatenate([text[ends[0]], content, text[ends[1]]]),
-            np.concatenate([ends[0], source, ends[1]]),
-            words,
-            substituted,
-        )
+        end = head + len(content)
+        view, origin = np.empty(end + tail, np.int64), np.empty(end + tail, np.int64)
+        view[:head], view[head:end], view[end:] = text[:head], content, text[len(text) - tail :]
+        origin[:head], origin[head:end], origin[end:] = 0, source + head, len(text) - 1
+        origin[head:end][source < 0] = -1
+        return Augmented(view, origin, words, substituted)
 
     def bound(self, length: int) -> int:
         """The greatest length of a view of ``length`` tokens, whether ``<s>`` and ``</s>`` are among them or not."""
@@ -96,9 +95,19 @@ class Chain:
     def _collapse(self, tokens: Tokens, source: Tokens) -> tuple[Tokens, Tokens]:
         """Leave one of each run of ``<del>``: remaining words shall not tell two views by where they stand (3.3)."""
         is_deleted = tokens == self._symbols.delete
+        follows = is_deleted[1:] & is_deleted[:-1]
+        if not follows.any():
+            return tokens, source
         keep = np.ones(len(tokens), np.bool_)
-        keep[1:] = ~(is_deleted[1:] & is_deleted[:-1])
+        np.logical_not(follows, out=keep[1:])
         return tokens[keep], source[keep]
+
+
+def _compose(before: Tokens, step: Tokens) -> Tokens:
+    """Where tokens come from that a step took from ``step`` (m,) of what came from ``before`` (n,): (m,)."""
+    source = before[step]
+    source[step < 0] = -1
+    return source
 
 
 def build_augmentation(
