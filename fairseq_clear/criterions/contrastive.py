@@ -21,6 +21,7 @@ from fairseq_clear.criterions.logging import log_numbers
 from fairseq_clear.distributed import Layout, agree_on_counts, all_reduce_sum
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.freezing import freeze_lowest
+from fairseq_clear.modules.chunking import has_parts
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder
 
 __all__ = ["ContrastiveConfig", "ContrastiveCriterion", "data_parallel_group"]
@@ -172,15 +173,24 @@ class ContrastiveCriterion(FairseqCriterion):
         target = sample["views"].get("target") if "views" in sample else None  # of --anchor-mlm joint
         if target is not None:
             _, extra = call(view_target=target)
-        elif getattr(getattr(call.model, "args", None), "encode_chunk_size", 0):
+        elif self._reads_in_parts(call.model, sample):
             target = sample["target"]
-            _, extra = call(**sample["net_input"], target=target)
+            _, extra = call(**sample["net_input"], target=target, text_lengths=sample.get("lengths"))
         else:
             loss, sample_size, log = self.masked_lm(call, sample)
             return loss, sample_size, log
         sample_size = target.ne(self.padding_idx).int().sum()
         log = {"loss": extra["mlm_loss"].detach(), "ntokens": sample["ntokens"], "nsentences": sample["nsentences"]}
         return extra["mlm_loss"], sample_size, log
+
+    def _reads_in_parts(self, model: Any, sample: dict[str, Any]) -> bool:
+        """Whether the model computes the MLM loss part by part: in chunks, or as texts of mixed length cost less padding.
+
+        Not without views, where this is masked_lm to the bit: parts draw other dropout masks.
+        """
+        if getattr(getattr(model, "args", None), "encode_chunk_size", 0):
+            return True
+        return self.needs_views and "lengths" in sample and has_parts(sample["lengths"], sample["target"].device)
 
     def _layouts(self, sample: dict[str, Any]) -> dict[str, Layout]:
         views, is_empty = sample["views"], sample["is_empty"]

@@ -93,7 +93,8 @@ def collate(examples: Sequence[Example], padding: int, *, is_empty: bool = False
 
     Returns:
         fairseq's ``id``, ``nsentences``, ``ntokens`` (all tokens that the encoder reads), ``net_input`` and ``target`` (copies
-        one after the other; both without an MLM absent), and ``views``, if there are any, with
+        one after the other; both without an MLM absent), ``lengths`` of the masked texts, as numbers that stay on the host, and
+        ``views``, if there are any, with
 
         * ``tokens``: (N + N * P + N * H, L), the N anchors, then the P positives of each anchor in turn, then likewise the H
           hard negatives, of which most recipes have none;
@@ -114,10 +115,11 @@ def collate(examples: Sequence[Example], padding: int, *, is_empty: bool = False
     copies = len(examples[0].sources)
     sources = [example.sources[copy] for copy in range(copies) for example in examples]
     if sources:
-        lengths = torch.tensor([len(source) for source in sources])
-        batch["net_input"] = {"src_tokens": pad_rows(sources, padding), "src_lengths": lengths}
+        lengths = [len(source) for source in sources]
+        batch["net_input"] = {"src_tokens": pad_rows(sources, padding), "src_lengths": torch.tensor(lengths)}
         batch["target"] = pad_rows([example.targets[copy] for copy in range(copies) for example in examples], padding)
-        batch["ntokens"] += int(lengths.sum())
+        batch["lengths"] = lengths
+        batch["ntokens"] += sum(lengths)
     instances = [instance for example in examples for instance in example.instances]
     if instances:
         batch["views"] = _collate_views(instances, padding)

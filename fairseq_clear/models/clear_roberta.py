@@ -77,6 +77,7 @@ class ClearRobertaModel(RobertaModel):
         guided: Tensor | None = None,
         guide_draw: Tensor | None = None,
         key_texts: Tensor | None = None,
+        text_lengths: Sequence[int] | None = None,
         view_lengths: Sequence[int] | None = None,
         guided_lengths: Sequence[int] | None = None,
         key_lengths: Sequence[int] | None = None,
@@ -88,23 +89,24 @@ class ClearRobertaModel(RobertaModel):
         Args:
             src_tokens: (B, T) for the MLM head or as RobertaModel takes them; None for none.
             views: (R, L) texts to embed, padded on the right by themselves; None for none.
-            target: (B, T) MLM targets, padding where nothing is predicted; read with ``--encode-chunk-size`` alone, where
-                the MLM loss must be computed chunk by chunk.
+            target: (B, T) MLM targets, padding where nothing is predicted: the MLM loss is computed part by part, as it must
+                be with ``--encode-chunk-size`` and is better with texts of mixed length.
             view_target: (N, T) MLM targets of the first N views, which are masked: one pass predicts and embeds them.
             guided: (G, T) texts for the guide, padded as views.
             guide_draw: (G,) in [0, 1), which of the guide's layers to take for each text; None takes all.
             key_texts: (K, T) texts for the momentum encoder, padded as views.
-            view_lengths, guided_lengths, key_lengths: numbers of tokens of each of them, which lets texts of like length be
-                encoded together, and spares the host the wait for the device to look for padding.
+            text_lengths, view_lengths, guided_lengths, key_lengths: numbers of tokens of each of them (of ``src_tokens``:
+                read with ``target``), which lets texts of like length be encoded together, and spares the host the wait for
+                the device to look for padding.
             with_distance: also measure how far the encoder is from the guide's weights.
             kwargs: as RobertaModel.forward.
 
         Returns:
             What RobertaModel returns for ``src_tokens`` (None without), and a dictionary with ``projections`` (R, D) if there
             are views, ``guides`` (G, L, D) and ``keys`` (K, D) if there are texts for them, ``distance`` (squared, a scalar)
-            if asked for, and ``mlm_loss`` (sum in nats) if there is ``view_target`` or chunks were used.
+            if asked for, and ``mlm_loss`` (sum in nats) if there is a ``target`` or ``view_target``.
         """
-        x, extra = self._predict(src_tokens, target, kwargs)
+        x, extra = self._predict(src_tokens, target, text_lengths, kwargs)
         if views is not None:
             extra |= self._embed_views(views, view_lengths, view_target)
         if guided is not None:
@@ -118,16 +120,15 @@ class ClearRobertaModel(RobertaModel):
         return x, extra
 
     def _predict(
-        self, tokens: Tensor | None, target: Tensor | None, options: dict[str, Any]
+        self, tokens: Tensor | None, target: Tensor | None, lengths: Sequence[int] | None, options: dict[str, Any]
     ) -> tuple[Tensor | None, dict[str, Any]]:
-        """The MLM head's output, or its loss where that must be computed chunk by chunk; nothing of no tokens."""
+        """The MLM head's output, or its loss where there is a target; nothing of no tokens."""
         if tokens is None:
             return None, {}
-        chunk_size = self.args.encode_chunk_size
-        if target is None or not chunk_size:
+        if target is None:
             output: tuple[Tensor, dict[str, Any]] = super().forward(tokens, **options)
             return output
-        losses = self._parts(tokens, None).map(self._mlm_loss, target)
+        losses = self._parts(tokens, lengths).map(self._mlm_loss, target)
         return None, {"mlm_loss": torch.stack(losses).sum()}
 
     def _parts(self, tokens: Tensor, lengths: Sequence[int] | None, *, trained: bool = True) -> Parts:
@@ -223,18 +224,20 @@ class ClearRobertaModel(RobertaModel):
         return hidden_states(self.encoder.sentence_encoder, tokens, every_layer, lengths)
 
     def _mlm_loss(self, tokens: Tensor, target: Tensor, lengths: Sequence[int]) -> Tensor:
-        is_masked = target.ne(self.padding_idx)
-        logits, _ = super().forward(tokens, masked_tokens=is_masked)
-        loss: Tensor = fairseq_modules.cross_entropy(logits, target[is_masked], reduction="sum")
-        return loss
+        return self._prediction_loss(self.hidden_states(tokens, every_layer=False, lengths=lengths)[-1], target)
 
     def _embed_and_predict(self, tokens: Tensor, target: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Text vectors and summed MLM loss of one pass."""
         states = self.hidden_states(tokens, needs_all_layers(self.args.pooling), lengths)
-        is_masked = target.ne(self.padding_idx)
-        logits = self.encoder.output_layer(states[-1], masked_tokens=is_masked)
-        loss: Tensor = fairseq_modules.cross_entropy(logits, target[is_masked], reduction="sum")
+        loss = self._prediction_loss(states[-1], target)
         return pool(self.args.pooling, states, tokens.ne(self.padding_idx)), loss
+
+    def _prediction_loss(self, states: Tensor, target: Tensor) -> Tensor:
+        """Of the MLM head on hidden states (B, T, D), in nats, summed over what is masked."""
+        is_masked = target.ne(self.padding_idx)
+        logits = self.encoder.output_layer(states, masked_tokens=is_masked)
+        loss: Tensor = fairseq_modules.cross_entropy(logits, target[is_masked], reduction="sum")
+        return loss
 
     def freeze_unused(self, *, mlm: bool, views: bool) -> None:
         """Freeze what a recipe without this part leaves out of the loss: DistributedDataParallel waits for the rest."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["ENOUGH_CELLS", "Part", "Parts", "alike", "enough_cells", "trim_padding"]
+__all__ = ["ENOUGH_CELLS", "Part", "Parts", "alike", "enough_cells", "has_parts", "trim_padding"]
 
 # A part pads rows down to this share of its longest, and shorter ones only until it has cells enough to keep the device busy.
 ALIKE = 0.85
@@ -49,6 +49,17 @@ def alike(lengths: npt.NDArray[np.int64], budget: int | None, enough: int) -> It
         end = min(full, max(least, mostly_padding), len(lengths))
         yield slice(begin, end)
         begin = end
+
+
+def has_parts(lengths: Sequence[int], device: torch.device) -> bool:
+    """Whether rows of such lengths are better encoded in several parts, each of like ones."""
+    return len(_slices(np.sort(np.asarray(lengths, np.int64))[::-1], 0, device)) > 1
+
+
+def _slices(lengths: npt.NDArray[np.int64], size: int, device: torch.device) -> list[slice]:
+    """Of rows of falling lengths (R,), at most as many cells in each as ``size`` rows of the longest have; 0 for any number."""
+    budget = size * max(int(lengths[0]), 1) if size else None
+    return list(alike(lengths, budget, enough_cells(device)))
 
 
 class Part(NamedTuple):
@@ -99,8 +110,7 @@ class Parts:
         if len(known) != rows:
             raise ValueError(f"{len(known)} lengths of {rows} rows")
         order = np.argsort(-known, kind="stable")
-        budget = size * int(known.max(initial=1)) if size else None
-        slices = list(alike(known[order], budget, enough_cells(tokens.device)))
+        slices = _slices(known[order], size, tokens.device) if rows else []
         if len(slices) <= 1:
             self.parts = [Part(slice(0, rows), tuple(known.tolist()))]
             return

@@ -110,7 +110,7 @@ def _kept(recipe: Recipe, texts: int, chunk: int) -> float:
     tokens = (masked + recipe.is_joint * recipe.anchors * texts) * recipe.mean_length
     return (
         kept
-        + encoded(recipe, masked, recipe.length)
+        + sum(encoded(recipe, *part) for part in recipe.text_parts(masked))
         + sum(encoded(recipe, *part) for part in recipe.view_parts(views))
         + predicted(recipe, tokens)
     )
@@ -137,14 +137,21 @@ def _before_backward(recipe: Recipe, texts: int, workers: int, chunk: int) -> Pe
         return Peak(gradients, kept, 0.0, contrast)
     if recipe.is_joint:
         anchors = recipe.anchors * texts * recipe.mean_length
-        return Peak(gradients, kept, logits(recipe, anchors, 2 * FLOAT + recipe.product), contrast)
+        return Peak(gradients, kept, _made(recipe, anchors, recipe.view_parts(views)), contrast)
     tokens = masked * recipe.mean_length
-    parts = recipe.view_parts(views) if views else [(masked, recipe.length)]
+    parts = recipe.view_parts(views) if views else recipe.text_parts(masked)
     last = max(passing(recipe, *part) for part in parts)
     if views and not masked and recipe.encoder.top < recipe.encoder.layers:
         last = 0.0  # the layers above are gone by then, and are more
-    made = logits(recipe, tokens, 2 * FLOAT + recipe.product)
+    made = _made(recipe, tokens, recipe.text_parts(masked))
     return Peak(gradients, kept, max(made, logits(recipe, tokens, recipe.product) + last), contrast)
+
+
+def _made(recipe: Recipe, tokens: float, parts: list[tuple[int, int]]) -> float:
+    """Logits of so many tokens, with what is made of those of the largest part: their logarithm and its gradient."""
+    cells = [rows * length for rows, length in parts]
+    share = max(cells) / sum(cells) if cells else 0.0
+    return logits(recipe, tokens, recipe.product) + logits(recipe, share * tokens, 2 * FLOAT)
 
 
 def _late_in_backward(recipe: Recipe, texts: int, chunk: int) -> Peak:
@@ -155,13 +162,17 @@ def _late_in_backward(recipe: Recipe, texts: int, chunk: int) -> Peak:
         gradients += recipe.encoder.vocabulary * recipe.encoder.width * recipe.element
     if not masked and not chunk:
         return Peak(gradients, _texts(recipe, texts), 0.0, 0.0)  # its activations are gone by then
-    rows, length = (masked, recipe.length) if masked else (views, recipe.view_length)
-    rows = min(chunk, rows) if chunk else rows
-    predicting = rows if masked else min(rows, recipe.is_joint * recipe.anchors * texts)
+    parts = recipe.text_parts(masked)
+    if chunk:
+        rows, length = (masked, recipe.length) if masked else (views, recipe.view_length)
+        parts = [(min(chunk, rows), length)]
+    predicting = sum(rows for rows, _ in parts)
+    if not masked:
+        predicting = min(predicting, recipe.is_joint * recipe.anchors * texts)
     tokens = predicting * recipe.mean_length
-    activations = encoded(recipe, rows, length) + _texts(recipe, texts) + predicted(recipe, tokens)
+    activations = sum(encoded(recipe, *part) for part in parts) + _texts(recipe, texts) + predicted(recipe, tokens)
     made = logits(recipe, tokens, 2 * FLOAT + recipe.product if chunk else recipe.product)
-    return Peak(gradients, activations, max(made, passing(recipe, rows, length)), 0.0)
+    return Peak(gradients, activations, max(made, *(passing(recipe, *part) for part in parts)), 0.0)
 
 
 def _in_the_optimizer(recipe: Recipe, texts: int) -> Peak:

@@ -52,8 +52,8 @@ def count_operations(recipe: Recipe, texts: int, workers: int = 1, chunk: int = 
     """
     rows, views = recipe.copies * texts, recipe.view_rows * texts
     top = recipe.encoder.layers
-    masked, back = _encoder(recipe, rows, recipe.length, top)
-    view, view_back = _in_parts(recipe, views, top if recipe.is_joint else recipe.encoder.top, chunk)
+    masked, back = _in_parts(recipe, recipe.text_parts(rows, chunk), top)
+    view, view_back = _in_parts(recipe, recipe.view_parts(views, chunk), top if recipe.is_joint else recipe.encoder.top)
     predicting, head_back = _mlm_head(recipe, (rows + recipe.is_joint * recipe.anchors * texts) * recipe.mean_length)
     return Operations(
         masked=masked + back + predicting + head_back,
@@ -76,10 +76,10 @@ def _encoder(recipe: Recipe, rows: int, length: int, top: int) -> tuple[float, f
     return encoder.layers * (dense + attention), trained * (2.0 * dense + backward * attention) - spared
 
 
-def _in_parts(recipe: Recipe, rows: int, top: int, chunk: int) -> tuple[float, float]:
-    """The same of views, those of like length together."""
+def _in_parts(recipe: Recipe, parts: list[tuple[int, int]], top: int) -> tuple[float, float]:
+    """The same of rows in parts."""
     forward = backward = 0.0
-    for count, length in recipe.view_parts(rows, chunk):
+    for count, length in parts:
         of_part = _encoder(recipe, count, length, top)
         forward, backward = forward + of_part[0], backward + of_part[1]
     return forward, backward
@@ -102,7 +102,7 @@ def _projection(recipe: Recipe, vectors: int) -> float:
 def _keys(recipe: Recipe, texts: int, chunk: int) -> float:
     """The momentum encoder has a projection head of its own; the guide's vectors go through that of the model."""
     keys = recipe.key_rows * texts
-    forward, _ = _in_parts(recipe, keys, 0, chunk)
+    forward, _ = _in_parts(recipe, recipe.view_parts(keys, chunk), 0)
     if recipe.key_encoder == "momentum":
         return forward + _projection(recipe, keys)
     vectors = keys * recipe.guide_layers

@@ -73,8 +73,7 @@ def read_recipe(config: Mapping[str, Any], vocabulary: int, text_length: int | N
 
 def _rows(rows: Rows, task: Mapping[str, Any], *, has_views: bool) -> dict[str, Any]:
     return {
-        "length": rows.length,
-        "mean_length": rows.mean_length,
+        "text_lengths": rows.text_lengths,
         "anchors": has_views * rows.anchors,
         "positives": has_views * rows.positives,
         "negatives": has_views * int(bool(task.get("hard_negatives"))),

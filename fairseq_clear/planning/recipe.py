@@ -18,7 +18,7 @@ class Recipe:
         encoder: the model.
         criterion, key_encoder: its name, and what encodes the positives: shared, momentum or frozen.
         batch_size, update_freq, chunk_size: as configured; ``chunk_size`` 0 is none.
-        length, mean_length: tokens to which masked rows are padded, and of one on average.
+        text_lengths: tokens of some masked texts, as a batch holds them.
         copies: masked rows of a text beside its views; 0 without an MLM.
         masked_share: of their tokens.
         is_joint: the anchors among the views are masked and predicted.
@@ -46,8 +46,7 @@ class Recipe:
     batch_size: int
     update_freq: int
     chunk_size: int
-    length: int
-    mean_length: float
+    text_lengths: tuple[int, ...]
     copies: int
     masked_share: float
     is_joint: bool
@@ -104,6 +103,16 @@ class Recipe:
         return self.anchors * rows.get(self.key_encoder, 0)
 
     @property
+    def length(self) -> int:
+        """Tokens of the longest text."""
+        return max(self.text_lengths)
+
+    @property
+    def mean_length(self) -> float:
+        """Tokens of a text on average."""
+        return float(np.mean(self.text_lengths))
+
+    @property
     def view_length(self) -> int:
         """Tokens of the longest view."""
         return max(self.view_lengths, default=0)
@@ -113,6 +122,12 @@ class Recipe:
         """Tokens of a view on average."""
         return float(np.mean(self.view_lengths)) if self.view_lengths else 0.0
 
+    def text_parts(self, rows: int, chunk: int = 0) -> list[tuple[int, int]]:
+        """Parts in which so many masked texts are encoded, as ``view_parts``; one where nothing is contrasted."""
+        if rows and not self.has_views and not chunk:
+            return [(rows, self.length)]
+        return self._parts(self.text_lengths, rows, chunk)
+
     def view_parts(self, rows: int, chunk: int = 0) -> list[tuple[int, int]]:
         """Parts in which so many views are encoded, as the model forms them: (rows, tokens to which they are padded) each.
 
@@ -120,10 +135,13 @@ class Recipe:
             rows: of a batch, whose lengths are taken to be the quantiles of ``view_lengths``.
             chunk: rows of the longest to encode at a time; 0 for all.
         """
-        if not rows or not self.view_lengths:
+        return self._parts(self.view_lengths, rows, chunk)
+
+    def _parts(self, some: tuple[int, ...], rows: int, chunk: int) -> list[tuple[int, int]]:
+        if not rows or not some:
             return []
         quantiles = (np.arange(rows)[::-1] + 0.5) / rows
-        lengths = np.quantile(self.view_lengths, quantiles, method="nearest").astype(np.int64)  # falling
+        lengths = np.quantile(some, quantiles, method="nearest").astype(np.int64)  # falling
         budget = chunk * int(lengths[0]) if chunk else None
         parts = alike(lengths, budget, ENOUGH_CELLS["cpu" if self.is_cpu else "cuda"])
         return [(part.stop - part.start, int(lengths[part.start])) for part in parts]

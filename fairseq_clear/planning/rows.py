@@ -33,16 +33,14 @@ class Rows:
     Attributes:
         anchors, positives: views: anchors, and positives of each.
         texts: texts that the masked language model reads.
-        length: tokens to which those of a batch are padded.
-        mean_length: tokens of one on average.
-        view_lengths: tokens of some views, as a batch may hold them.
+        text_lengths: tokens of some of those, as a batch may hold them.
+        view_lengths: tokens of some views likewise.
     """
 
     anchors: int
     positives: int
     texts: int
-    length: int
-    mean_length: float
+    text_lengths: tuple[int, ...]
     view_lengths: tuple[int, ...]
 
 
@@ -69,11 +67,11 @@ def read_rows(task: Mapping[str, Any], positions: int, text_length: int | None) 
         sentences = int(check_knobs(step, kind.knobs, flag="task.views")["sentences"])
         length = min(sentences * max(text_length - FRAME, 0) + FRAME, limit)
     positives = max(len(step.values) - 1, 1)
-    return Rows(1, positives, 1, length, length, view_lengths(augment, [length], limit))
+    return Rows(1, positives, 1, (length,), view_lengths(augment, [length], limit))
 
 
 def _spans(knobs: Mapping[str, Any], augment: str, limit: int) -> Rows:
-    """Of documents long enough for every draw; the longest of a batch are the longest of some."""
+    """Of documents long enough for every draw."""
     rng = np.random.default_rng(0)
     low, high = int(knobs["min"]), int(knobs["max"])
     if not low <= high:
@@ -90,8 +88,7 @@ def _spans(knobs: Mapping[str, Any], augment: str, limit: int) -> Rows:
         anchors=int(knobs["anchors"]),
         positives=positives,
         texts=int(knobs["anchors"]),
-        length=int(anchors.max()),
-        mean_length=float(anchors.mean()),
+        text_lengths=tuple(anchors.tolist()),
         view_lengths=view_lengths(augment, texts, limit),
     )
 

@@ -9,6 +9,7 @@ import torch
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.architectures import SIZES
+from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.loading import EMBEDDING, VOCABULARY_ROWS
 from fairseq_clear.modules import chunking
 from tests.training import build
@@ -84,6 +85,34 @@ def test_parts_of_like_length_are_the_whole_without_dropout(
     assert difference(gradients, of_parts) < 1e-5
     monkeypatch.setattr(chunking.Parts, "in_order", lambda self, results: torch.cat(list(results)))
     assert abs(step(data_bin, *IN_PARTS[name])[0] - whole) > 1e-3 * abs(whole), "rows out of order are told"
+
+
+MASKED = ("--augment", "del-word:ratio=0.6")
+MASKED_SPANS = ("--views", "span:anchors=2,positives=1,min=2,max=12", "--anchor-mlm", "separate")
+
+
+@pytest.mark.parametrize("flags", [MASKED, MASKED_SPANS, (*MASKED, "--encode-chunk-size", "5")])
+def test_masked_texts_of_mixed_length_are_read_in_parts(
+    flags: tuple[str, ...], data_bin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, original = [], ClearRobertaModel._mlm_loss
+
+    def counted(self: ClearRobertaModel, tokens: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
+        assert tokens.shape[1] == int(tokens.ne(self.padding_idx).sum(1).max()), "no wider than its longest"
+        rows.append(len(tokens))
+        return original(self, tokens, *rest, **options)
+
+    monkeypatch.setattr(ClearRobertaModel, "_mlm_loss", counted)
+    whole, gradients = step(data_bin, *flags)
+    assert ("--encode-chunk-size" in flags) == bool(rows), "few enough to be one part"
+    rows.clear()
+    monkeypatch.setattr(chunking, "ENOUGH_CELLS", {"cpu": 1, "cuda": 1})
+    loss, of_parts = step(data_bin, *flags)
+    assert len(rows) > 2 and sum(rows) == (9 if flags is MASKED else 18)  # two anchors each; chunks once more, backward
+    assert loss == pytest.approx(whole, rel=1e-5)
+    assert difference(gradients, of_parts) < 1e-5
+    monkeypatch.setattr(ClearRobertaModel, "_mlm_loss", lambda *inputs, **options: 0.9 * original(*inputs, **options))
+    assert difference(gradients, step(data_bin, *flags)[1]) > 1e-3, "a loss that is lost is told"
 
 
 def test_chunks_bound_what_is_kept(data_bin: Path) -> None:
