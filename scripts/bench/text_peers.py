@@ -1,6 +1,7 @@
 """What others make of a text: nlpaug's word augmenters, EDA, DeCLUTR's sampler, each as ``text -> texts``."""
 
 import importlib.util
+import pickle
 import random
 import sys
 import types
@@ -16,10 +17,11 @@ Augment = Callable[[str], list[str]]
 
 
 def nlpaug(table: Mapping[str, list[str]], folder: Path) -> dict[str, Augment]:
-    """Its RandomWordAug by action and, as ``synonym``, its SynonymAug; 30 % of the words, without its limit of ten.
+    """Its RandomWordAug by action and its SynonymAug; 30 % of the words, without its limit of ten.
 
-    SynonymAug reads our table in PPDB's form from ``folder``. Its part-of-speech tagger, which needs a download, is replaced
-    by one that calls every word a noun and costs nothing, so that it is faster here than it really is.
+    SynonymAug reads our table in PPDB's form from ``folder``, in which every word is a noun: ``tagged synonym`` tags the text
+    as it does, with nltk's tagger, and then takes every word for a noun (absent where the tagger's weights are not installed);
+    ``synonym`` does not tag at all, and is faster than it really is.
     """
     for name in ("gdown", "requests"):  # its downloader imports them; nothing is downloaded
         if name not in sys.modules and importlib.util.find_spec(name) is None:
@@ -36,9 +38,45 @@ def nlpaug(table: Mapping[str, list[str]], folder: Path) -> dict[str, Augment]:
     path = folder / "synonyms.ppdb"
     lines = [f"[NN] ||| {word} ||| {other}\n" for word, others in table.items() for other in others]
     path.write_text("".join(lines), encoding="utf-8")
-    made["synonym"] = naw.SynonymAug(aug_src="ppdb", model_path=str(path), **share)
+
+    def synonyms() -> Any:  # of its own: nlpaug hands out again what it has read from a file of that name
+        return naw.SynonymAug(aug_src="ppdb", model_path=str(path), force_reload=True, **share)
+
+    made["synonym"] = synonyms()
     made["synonym"].model.pos_tag = lambda tokens: [(token, "NN") for token in tokens]
+    weights = _tagger_weights()
+    if weights is not None:
+        tagger = _tagger(weights)
+        made["tagged synonym"] = synonyms()
+        made["tagged synonym"].model.pos_tag = lambda tokens: [(token, "NN") for token, _ in tagger.tag(tokens)]
     return {name: augmenter.augment for name, augmenter in made.items()}
+
+
+def _tagger_weights() -> Path | None:
+    spec = importlib.util.find_spec("textblob_aptagger")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return next(Path(spec.submodule_search_locations[0]).glob("trontagger*.pickle"), None)
+
+
+class _Plain(pickle.Unpickler):
+    """Reads sets, and nothing else that has to be looked up."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name == "set" and module in ("builtins", "__builtin__"):
+            return set
+        raise pickle.UnpicklingError(f"{module}.{name} is no plain data")
+
+
+def _tagger(weights: Path) -> Any:
+    """Nltk's averaged perceptron, which was ported from the package that these weights come from."""
+    from nltk.tag.perceptron import PerceptronTagger
+
+    tagger = PerceptronTagger(load=False)
+    with weights.open("rb") as file:
+        tagger.model.weights, tagger.tagdict, tagger.classes = _Plain(file).load()
+    tagger.model.classes = tagger.classes
+    return tagger
 
 
 class _Synsets:

@@ -208,13 +208,13 @@ def test_views_at_a_tiny_size(bench, monkeypatch, capsys, clear_here):
     sizes = ("--words", "30", "--texts", "6", "--documents", "3", "--repeats", "1", "--vocab-size", "500")
     monkeypatch.setattr(module, "SAMPLE_LINES", 400)
     result = call(module, monkeypatch, capsys, *sizes)
-    assert [row.get("missing") for row in result["table"]] == ["nlpaug"] * 3 + ["textaugment", None]
+    assert [row.get("missing") for row in result["table"]] == ["nlpaug"] * 5 + ["textaugment", None]
     assert result["table"][-1]["ratio"] > 0
 
 
 @pytest.mark.real
-def test_views_beside_what_is_installed(bench, monkeypatch, capsys, clear_here):
-    for package in ("nlpaug", "textaugment"):
+def test_views_beside_what_is_installed(bench, monkeypatch, capsys, clear_here, tmp_path):
+    for package in ("nlpaug", "textaugment", "textblob_aptagger"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed (make bench-peers, PYTHONPATH=build/bench-peers)")
     module = bench("views")
@@ -222,7 +222,12 @@ def test_views_beside_what_is_installed(bench, monkeypatch, capsys, clear_here):
     monkeypatch.setattr(module, "SAMPLE_LINES", 400)
     sizes = ("--words", "30", "--texts", "6", "--documents", "3", "--repeats", "1", "--vocab-size", "500")
     result = call(module, monkeypatch, capsys, *sizes)
-    assert not any("missing" in row for row in result["table"]) and len(result["table"]) == 7
+    assert not any("missing" in row for row in result["table"]) and len(result["table"]) == 8
+    augmenters = module.nlpaug({"good": ["fine"]}, tmp_path)
+    assert augmenters["synonym"]("good news") == augmenters["tagged synonym"]("good news") == ["fine news"]
+    monkeypatch.setattr("nltk.tag.perceptron.PerceptronTagger.tag", lambda self, words: [])
+    assert augmenters["synonym"]("good news") == ["fine news"]
+    assert augmenters["tagged synonym"]("good news") == ["good news"], "words come by way of the tagger"
 
 
 def test_spans_of_like_length_beside_padded_ones(bench, monkeypatch, capsys):
