@@ -32,6 +32,7 @@ BENCHES = (
     "prepare",
     "growth",
     "spans",
+    "compiled",
     "self_guided",
     "moco",
     "augmentations",

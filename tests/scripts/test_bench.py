@@ -244,6 +244,21 @@ def test_spans_of_like_length_beside_padded_ones(bench, monkeypatch, capsys):
     assert set(widths[::2]) != {1} == set(widths[1::2]), "only the second pads all to the longest"
 
 
+# torch's own, of how it looks at what it is given
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_compiled_blocks_beside_plain_ones(bench, monkeypatch, capsys):
+    module = bench("compiled")
+    calls = []
+
+    def backend(graph, _):
+        return lambda *inputs: calls.append(1) or graph(*inputs)
+
+    monkeypatch.setattr(module, "OPTIONS", {"backend": backend})
+    monkeypatch.setattr(module, "ENCODER", ("--arch", "clear_roberta_tiny"))
+    result = call(module, monkeypatch, capsys, "--words", 5, 9, "--batch", 4, "--repeats", 1)
+    assert [row["beside"] for row in result["table"]] == ["plain blocks", ""] and calls
+
+
 def test_the_sampler_written_anew_keeps_the_papers_bounds(bench):
     sample = bench("text_peers").declutr(low=4, high=32)
     text = " ".join(map(str, range(150)))

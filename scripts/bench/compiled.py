@@ -1,0 +1,63 @@
+"""One CLEAR update whose blocks torch.compile made (``--compile``) over one that runs them as they are written.
+
+    python scripts/bench/compiled.py [--words 20 60] [--batch 16] [--repeats 9] [--json FILE]
+
+6 x 384, masked text and two views of it, texts of mixed length, dropout 0.1. The first update of the compiled model, which
+waits for the compiler, is a row of its own.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from results import finish, row
+from steps import ENCODER, build, in_turn, make_text, ratio, steps
+
+OPTIONS: dict[str, Any] = {}  # of torch.compile
+
+
+def main() -> None:
+    """Print a table; --json keeps it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--words", type=int, nargs=2, default=[20, 60], help="of a sentence, least and most")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    arguments = parser.parse_args()
+    flags = (*ENCODER, "--criterion", "clear_nt_xent", "--augment", "del-word", "--dropout", "0.1")
+    with tempfile.TemporaryDirectory() as folder:
+        data = make_text(Path(folder), 2_000, tuple(arguments.words))
+        plain, compiled = (
+            steps(*made, arguments.batch) for made in (build(data, *flags), build_compiled(data, *flags))
+        )
+        began = time.perf_counter()
+        compiled(0)
+        start = time.perf_counter() - began
+        seconds = in_turn([plain, compiled], arguments.repeats, warm_up=4)
+    faster = ratio(*seconds)
+    print(
+        f"compiled after {start:.0f} s; an update {median(seconds[1]):.3f} s, plain {median(seconds[0]):.3f}: {faster:.2f}"
+    )
+    table = [
+        row(
+            "update, compiled blocks", "s", median(seconds[1]),
+            beside="plain blocks", theirs=median(seconds[0]), ratio=faster,
+        ),
+        row("first update, compiled blocks", "s", start),
+    ]  # fmt: skip
+    finish({"table": table, "repeats": arguments.repeats, "threads": torch.get_num_threads()}, arguments.json)
+
+
+def build_compiled(data: Path, *flags: str) -> Any:
+    """The same with compiled blocks."""
+    trainer, dataset = build(data, *flags)
+    trainer.get_model().compile_encoders(**OPTIONS)
+    return trainer, dataset
+
+
+if __name__ == "__main__":
+    main()
