@@ -85,8 +85,11 @@ def beside_nlpaug(
     if not is_installed("nlpaug"):
         return [missing_row(f"views, {spec}, {words} words", "nlpaug", AIM) for spec, _ in PAIRS]
     augmenters = nlpaug(table, data)
+    rows = compare(
+        f"a text read for two views, {words} words", reading(data, len(texts)), peer(augmenters["delete"], texts, 2),
+        2 * len(texts), "nlpaug delete", "", repeats,
+    )  # fmt: skip
     encode = load_tokenizer(data).encode
-    rows = []
     for spec, name in PAIRS:
         what, count = f"views, {spec}, {words} words", 2 * len(texts)
         if name not in augmenters:
@@ -128,8 +131,8 @@ def compare(
     return [row(what, "views/s", rates[0], beside=beside, theirs=rates[1], ratio=faster, aim=aim)]
 
 
-def views_of(data: Path, texts: int, *flags: str) -> Callable[[int], object]:
-    """All items of the training set that these flags make, in another epoch at each call."""
+def items_of(data: Path, texts: int, *flags: str) -> Any:
+    """The training set that these flags make."""
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(parser, [str(data), *COMMON, "--arch", "clear_roberta_tiny", *flags])
     task: Any = tasks.setup_task(convert_namespace_to_omegaconf(args).task)
@@ -137,6 +140,23 @@ def views_of(data: Path, texts: int, *flags: str) -> Callable[[int], object]:
     task.load_dataset("train")
     dataset = task.dataset("train")
     assert len(dataset) == texts, f"{len(dataset)} items of {texts} texts"
+    return dataset
+
+
+def reading(data: Path, texts: int) -> Callable[[int], object]:
+    """All texts by fairseq's own data set, <s> put before them, and nothing made of them: what no view can cost less than."""
+    source = items_of(data, texts).views.source.texts
+
+    def read(_: int) -> None:
+        for index in range(texts):
+            source[index]
+
+    return read
+
+
+def views_of(data: Path, texts: int, *flags: str) -> Callable[[int], object]:
+    """All items of the training set that these flags make, in another epoch at each call."""
+    dataset = items_of(data, texts, *flags)
 
     def make(epoch: int) -> None:
         dataset.set_epoch(epoch + 1)

@@ -222,7 +222,7 @@ def test_views_beside_what_is_installed(bench, monkeypatch, capsys, clear_here, 
     monkeypatch.setattr(module, "SAMPLE_LINES", 400)
     sizes = ("--words", "30", "--texts", "6", "--documents", "3", "--repeats", "1", "--vocab-size", "500")
     result = call(module, monkeypatch, capsys, *sizes)
-    assert not any("missing" in row for row in result["table"]) and len(result["table"]) == 8
+    assert not any("missing" in row for row in result["table"]) and len(result["table"]) == 9
     augmenters = module.nlpaug({"good": ["fine"]}, tmp_path)
     assert augmenters["synonym"]("good news") == augmenters["tagged synonym"]("good news") == ["fine news"]
     monkeypatch.setattr("nltk.tag.perceptron.PerceptronTagger.tag", lambda self, words: [])
