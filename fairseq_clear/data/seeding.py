@@ -11,7 +11,7 @@ __all__ = ["content_hash", "rng_for"]
 
 
 class _Seed(ISeedSequence):
-    """The state of a bit generator, hashed from what names it: a fifth of the time that numpy's SeedSequence takes, and a
+    """The state of a bit generator, hashed from what names it: a third of the time that numpy's SeedSequence takes, and a
     text of 25 words has three generators.
     """
 

@@ -32,7 +32,7 @@ def _layout(plan: Plan) -> Rows:
         ("texts of an update", f"{plan.global_batch:,} of {recipe.length} tokens"),
         (
             "dataset.batch_size",
-            f"{plan.texts:,} texts a GPU: {_rows(recipe.copies * plan.texts, 'masked row', [recipe.length])}"
+            f"{plan.texts:,} texts a GPU: {_rows(recipe.copies * plan.texts, 'masked row', recipe.text_lengths)}"
             f" and {_rows(recipe.view_rows * plan.texts, 'view', recipe.view_lengths)}{_keys(plan)}",
         ),
         ("optimization.update_freq", f"[{plan.update_freq}]"),
