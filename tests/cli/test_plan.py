@@ -89,7 +89,9 @@ def test_the_corpus_of_a_data_folder(tmp_path, capsys):
 
 def test_masked_spans_are_of_mixed_length(capsys):
     assert main(["plan", "--config", "declutr/small", "+ablation=separate_mlm", "--gpus", "4"]) == 0
-    assert re.search(r"\d+ masked rows of \d+ to 512 tokens and \d+ views of \d+ to 512 tokens", capsys.readouterr().out)
+    assert re.search(
+        r"\d+ masked rows of \d+ to 512 tokens and \d+ views of \d+ to 512 tokens", capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(
