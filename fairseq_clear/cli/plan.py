@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from fairseq_clear.planning.scaling import Point
 
 DESCRIPTION = """\
-Lay a recipe out over N GPUs: texts a GPU, micro-batches, rows encoded at a time, negatives of a query; updates, tokens, FLOPs,
-memory, bytes sent, hours. Nothing is run and no GPU is needed.
+Lay a recipe out over N GPUs: texts a GPU, micro-batches, tokens encoded at a time, negatives of a query; updates, tokens,
+FLOPs, memory, bytes sent, hours. Nothing is run and no GPU is needed.
 
 Contrastive negatives are those of one micro-batch of all GPUs, so where memory is short the encoder goes over the batch in
 chunks (model.encode_chunk_size) and update_freq stays; without a contrastive term, or with a queue, update_freq grows. Peak

@@ -45,6 +45,8 @@ class ClearRobertaModel(RobertaModel):
         adapt_encoder(encoder, args.layer_norm_eps, args.segments)
         limit_attention(encoder, args.attention_window)
         ask_once(encoder)
+        if args.encode_chunk_size < 0:
+            raise UserError(f"--encode-chunk-size {args.encode_chunk_size}: must be 0, for all at once, or more tokens")
         parse_pooling(args.pooling, args.encoder_layers)
         if args.pooling == "wk":
             raise UserError("--pooling wk: SBERT-WK is for inference; train with another pooling")

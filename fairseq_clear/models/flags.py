@@ -51,9 +51,9 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--encode-chunk-size",
         type=int,
-        metavar="ROWS",
-        help="encode this many rows at a time (more of shorter ones) and recompute them in the backward pass: memory is "
-        "bounded by one chunk while all rows of the batch are contrasted (0: all at once)",
+        metavar="TOKENS",
+        help="encode this many tokens at a time, padding counted and at least one text, and recompute them in the backward "
+        "pass: memory is bounded by one chunk while all rows of the batch are contrasted (0: all at once)",
     )
     parser.add_argument(
         "--compile",

@@ -53,13 +53,8 @@ def alike(lengths: npt.NDArray[np.int64], budget: int | None, enough: int) -> It
 
 def has_parts(lengths: Sequence[int], device: torch.device) -> bool:
     """Whether rows of such lengths are better encoded in several parts, each of like ones."""
-    return len(_slices(np.sort(np.asarray(lengths, np.int64))[::-1], 0, device)) > 1
-
-
-def _slices(lengths: npt.NDArray[np.int64], size: int, device: torch.device) -> list[slice]:
-    """Of rows of falling lengths (R,), at most as many cells in each as ``size`` rows of the longest have; 0 for any number."""
-    budget = size * max(int(lengths[0]), 1) if size else None
-    return list(alike(lengths, budget, enough_cells(device)))
+    falling = np.sort(np.asarray(lengths, np.int64))[::-1]
+    return len(list(alike(falling, None, enough_cells(device)))) > 1
 
 
 class Part(NamedTuple):
@@ -72,17 +67,16 @@ class Part(NamedTuple):
 class Parts:
     """The rows of a batch in parts of like length, which costs a batch of mixed lengths less padding.
 
-    Where a batch is one part its rows stay in their order. With ``size`` a part has at most as many cells as so many rows of
-    the longest, and only its results are kept: it runs under activation checkpointing that replays the random state, so that
-    dropout draws the same masks when it is computed again. Checkpointing is non-reentrant: the reentrant kind breaks
-    DistributedDataParallel.
+    Where a batch is one part its rows stay in their order. With ``size`` a part has at most so many cells, or is one row, and
+    only its results are kept: it runs under activation checkpointing that replays the random state, so that dropout draws the
+    same masks when it is computed again. Checkpointing is non-reentrant: the reentrant kind breaks DistributedDataParallel.
 
     Args:
         tokens: (R, T), padded on the right.
-        lengths: of the rows, as the host knows them; without, no row counts as padded unless there is a ``size``, for which
-            the host asks the device once.
+        lengths: of the rows, as the host knows them; without, no row counts as padded unless ``size`` asks for more parts,
+            for which the host asks the device once.
         padding: id of the padding.
-        size: rows at a time; 0 for all.
+        size: cells (rows times the longest of them) at a time; 0 for all.
         recompute: False keeps the activations all the same, for what has no gradient.
 
     Raises:
@@ -101,7 +95,7 @@ class Parts:
         self.tokens, self.recompute = tokens, recompute and size > 0
         self.order: Tensor | None = None
         rows, width = tokens.shape
-        if lengths is None and 0 < size < rows:
+        if lengths is None and 0 < size < tokens.numel():
             lengths = tokens.ne(padding).sum(dim=1).tolist()
         if lengths is None:
             self.parts = [Part(slice(0, rows), ())]
@@ -110,7 +104,7 @@ class Parts:
         if len(known) != rows:
             raise ValueError(f"{len(known)} lengths of {rows} rows")
         order = np.argsort(-known, kind="stable")
-        slices = _slices(known[order], size, tokens.device) if rows else []
+        slices = list(alike(known[order], size or None, enough_cells(tokens.device)))
         if len(slices) <= 1:
             self.parts = [Part(slice(0, rows), tuple(known.tolist()))]
             return

@@ -46,7 +46,7 @@ class Plan:
         recipe, machine: what it is of.
         texts: of a micro-batch.
         update_freq: micro-batches.
-        chunk: rows encoded at a time; 0 for all.
+        chunk: tokens encoded at a time; 0 for all.
         negatives: of a query, of a queue once it is full; 0 without a contrastive term.
         updates: of the run.
         tokens: that encoders read, of all workers.
@@ -145,13 +145,14 @@ def fits(recipe: Recipe, machine: Machine, texts: int, chunk: int) -> bool:
 
 
 def _fit(recipe: Recipe, machine: Machine, share: int, least: int) -> tuple[int, int]:
-    """Texts of a micro-batch, and rows of a chunk."""
+    """Texts of a micro-batch, and tokens of a chunk: a power of two of the longest texts."""
     frequencies = [count for count in range(least, share + 1) if share % count == 0]
     if recipe.chunk_size:
         chunks = [recipe.chunk_size]
     else:
-        longest = max(recipe.copies, recipe.view_rows, recipe.key_rows) * share
-        chunks = [0, *(2**power for power in range(int(math.log2(longest)), -1, -1))]
+        rows = max(recipe.copies, recipe.view_rows, recipe.key_rows) * share
+        longest = max(recipe.length, recipe.view_length)
+        chunks = [0, *(2**power * longest for power in range(int(math.log2(rows)), -1, -1))]
     if recipe.has_views and not recipe.has_queue:  # fewer negatives are the last resort
         orders = [(count, chunk) for count in frequencies for chunk in chunks]
     else:

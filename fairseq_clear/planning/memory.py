@@ -57,7 +57,7 @@ def estimate_memory(recipe: Recipe, texts: int, workers: int = 1, chunk: int = 0
         recipe: what is trained.
         texts: of this worker in a micro-batch.
         workers: over which keys are gathered.
-        chunk: rows encoded at a time; 0 for all at once.
+        chunk: tokens encoded at a time; 0 for all at once.
     """
     peaks = (
         _reading_keys(recipe, texts, chunk),
@@ -122,7 +122,7 @@ def _reading_keys(recipe: Recipe, texts: int, chunk: int) -> Peak:
     if not rows:
         return Peak(0.0, 0.0, 0.0, 0.0)
     held = 0.0 if chunk else logits(recipe, recipe.copies * texts * recipe.mean_length, recipe.product)
-    beside = read_by_keys(recipe, min(chunk, rows) if chunk else rows)
+    beside = read_by_keys(recipe, min(max(chunk // recipe.view_length, 1), rows) if chunk else rows)
     return Peak(0.0, _kept(recipe, texts, chunk), held + beside, 0.0)
 
 
@@ -162,10 +162,9 @@ def _late_in_backward(recipe: Recipe, texts: int, chunk: int) -> Peak:
         gradients += recipe.encoder.vocabulary * recipe.encoder.width * recipe.element
     if not masked and not chunk:
         return Peak(gradients, _texts(recipe, texts), 0.0, 0.0)  # its activations are gone by then
-    parts = recipe.text_parts(masked)
+    parts = recipe.text_parts(masked, chunk) if masked else recipe.view_parts(views, chunk)
     if chunk:
-        rows, length = (masked, recipe.length) if masked else (views, recipe.view_length)
-        parts = [(min(chunk, rows), length)]
+        parts = [max(parts, key=lambda part: part[0] * part[1])]
     predicting = sum(rows for rows, _ in parts)
     if not masked:
         predicting = min(predicting, recipe.is_joint * recipe.anchors * texts)

@@ -48,7 +48,7 @@ def count_operations(recipe: Recipe, texts: int, workers: int = 1, chunk: int = 
         recipe: what is computed of each text.
         texts: on each worker.
         workers: over which negatives are gathered.
-        chunk: rows encoded at a time, recomputed in the backward pass; 0 for all at once.
+        chunk: tokens encoded at a time, recomputed in the backward pass; 0 for all at once.
     """
     rows, views = recipe.copies * texts, recipe.view_rows * texts
     top = recipe.encoder.layers

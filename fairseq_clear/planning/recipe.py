@@ -17,7 +17,8 @@ class Recipe:
     Attributes:
         encoder: the model.
         criterion, key_encoder: its name, and what encodes the positives: shared, momentum or frozen.
-        batch_size, update_freq, chunk_size: as configured; ``chunk_size`` 0 is none.
+        batch_size, update_freq: as configured.
+        chunk_size: tokens encoded at a time, as configured; 0 for all.
         text_lengths: tokens of some masked texts, as a batch holds them.
         copies: masked rows of a text beside its views; 0 without an MLM.
         masked_share: of their tokens.
@@ -133,7 +134,7 @@ class Recipe:
 
         Args:
             rows: of a batch, whose lengths are taken to be the quantiles of ``view_lengths``.
-            chunk: rows of the longest to encode at a time; 0 for all.
+            chunk: tokens encoded at a time; 0 for all.
         """
         return self._parts(self.view_lengths, rows, chunk)
 
@@ -142,8 +143,7 @@ class Recipe:
             return []
         quantiles = (np.arange(rows)[::-1] + 0.5) / rows
         lengths = np.quantile(some, quantiles, method="nearest").astype(np.int64)  # falling
-        budget = chunk * int(lengths[0]) if chunk else None
-        parts = alike(lengths, budget, ENOUGH_CELLS["cpu" if self.is_cpu else "cuda"])
+        parts = alike(lengths, chunk or None, ENOUGH_CELLS["cpu" if self.is_cpu else "cuda"])
         return [(part.stop - part.start, int(lengths[part.start])) for part in parts]
 
     @property

@@ -36,13 +36,20 @@ def _layout(plan: Plan) -> Rows:
             f" and {_rows(recipe.view_rows * plan.texts, 'view', recipe.view_lengths)}{_keys(plan)}",
         ),
         ("optimization.update_freq", f"[{plan.update_freq}]"),
-        ("model.encode_chunk_size", f"{plan.chunk}" + (" rows" if plan.chunk else " (all at once)")),
+        ("model.encode_chunk_size", _chunk(plan)),
     ]
     if recipe.has_views:
         note = "" if plan.update_freq == 1 else "; with update_freq 1 they would be those of the whole update"
         note = ", the queue once it is full" if recipe.has_queue else note
         rows.append(("negatives of a query", f"{plan.negatives:,}{note}"))
     return rows
+
+
+def _chunk(plan: Plan) -> str:
+    if not plan.chunk:
+        return "0 (all at once)"
+    longest = max(plan.recipe.length, plan.recipe.view_length)
+    return f"{plan.chunk} tokens ({_rows(max(plan.chunk // longest, 1), 'text', [longest])} at a time)"
 
 
 def _rows(count: int, name: str, lengths: Sequence[int]) -> str:
@@ -124,9 +131,9 @@ def _size(count: float) -> str:
 def curve_table(points: Sequence[Point]) -> str:
     """A line for each number of GPUs."""
     names = ("GPUs", "texts", "freq", "chunk", "computing s", "sending s", "efficiency", "texts/s")
-    head = " ".join(f"{name:>{width}}" for name, width in zip(names, (6, 7, 5, 6, 12, 10, 10, 9), strict=True))
+    head = " ".join(f"{name:>{width}}" for name, width in zip(names, (6, 7, 5, 8, 12, 10, 10, 9), strict=True))
     lines = [
-        f"{point.gpus:6,} {point.texts:7,} {point.update_freq:5} {point.chunk:6} {point.compute_seconds:12.4f} "
+        f"{point.gpus:6,} {point.texts:7,} {point.update_freq:5} {point.chunk:8,} {point.compute_seconds:12.4f} "
         f"{point.communication_seconds:10.4f} {point.efficiency:10.1%} {point.texts_per_second:9,.0f}"
         for point in points
     ]

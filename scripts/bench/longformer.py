@@ -19,7 +19,6 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,8 +27,7 @@ import torch
 import torch.nn.functional as F
 from fairseq.data import Dictionary
 from results import finish, row
-from steps import in_turn, ratio
-from torch.profiler import ProfilerActivity, profile
+from steps import in_turn, peak_mib, ratio
 
 from fairseq_clear.interop.checkpoint import build_model, settings_of
 from fairseq_clear.modules.window_attention import MaskCache, block_size, window_attention
@@ -90,13 +88,9 @@ KINDS: dict[str, Callable[..., Step]] = {"attention": attention, "step": trainin
 
 
 def memory(kind: str, length: int, window: int, dropout: float = 0.0) -> float:
-    """MiB that one step holds at most beside what it found: the sum of what PyTorch allocates and frees."""
+    """``peak_mib`` of one step."""
     step = KINDS[kind](length, window, dropout)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        step(0)
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    held = accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
-    return max(held) / 2**20
+    return peak_mib(step)
 
 
 def operations(kind: str, length: int, keys: int) -> float:

@@ -10,16 +10,14 @@ that fits it. Each takes its turn in every round; the ratio is the median of the
 
 import argparse
 from collections.abc import Callable
-from itertools import accumulate
 from pathlib import Path
 from statistics import median
 
 import torch
 import torch.nn.functional as F
 from results import finish, is_installed, missing_row, row
-from steps import in_turn, ratio
+from steps import in_turn, peak_mib, ratio
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from fairseq_clear.objectives import nt_xent
 from fairseq_clear.objectives.exclusion import Exclusion
@@ -75,14 +73,6 @@ def metric_learning(rows: int, columns: int) -> Step:
     return step
 
 
-def peak(step: Step) -> float:
-    """MiB that one step holds at most."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        step(0)
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))) / 2**20
-
-
 def main() -> None:
     """Print a table; --json keeps it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -104,7 +94,7 @@ def main() -> None:
         seconds = in_turn([mine, theirs], arguments.repeats)
         found = {"queries": queries, "keys": keys, "beside": name}
         found |= {"seconds": median(seconds[0]), "their_seconds": median(seconds[1])}
-        found |= {"ratio": ratio(seconds[1], seconds[0]), "mib": peak(mine), "their_mib": peak(theirs)}
+        found |= {"ratio": ratio(seconds[1], seconds[0]), "mib": peak_mib(mine), "their_mib": peak_mib(theirs)}
         rows.append(found)
         table.append(
             row(

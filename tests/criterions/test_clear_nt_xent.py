@@ -110,7 +110,7 @@ def test_without_mlm_the_queries_are_counted(data_bin: Path) -> None:
 
 @pytest.mark.parametrize(
     "flags",
-    [(), ("--mlm-weight", "0"), ("--contrastive-weight", "0"), ("--encode-chunk-size", "2"), ("--mlm-copies", "2")],
+    [(), ("--mlm-weight", "0"), ("--contrastive-weight", "0"), ("--encode-chunk-size", "32"), ("--mlm-copies", "2")],
 )
 def test_the_model_is_called_once_a_micro_batch(flags: tuple[str, ...], data_bin: Path) -> None:
     model, criterion, dataset, _ = parts(data_bin, *flags)

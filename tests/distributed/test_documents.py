@@ -14,7 +14,7 @@ RECIPES = {
     "easy negatives alone": (*SPAN, "--same-document-negatives", "exclude"),
     "mlm on anchors": (*SPAN, "--contrastive-weight", "0"),
     "joint": (*SPAN, "--anchor-mlm", "joint"),
-    "joint, in chunks": (*SPAN, "--anchor-mlm", "joint", "--encode-chunk-size", "3", "--ddp-backend", "pytorch_ddp"),
+    "joint, in chunks": (*SPAN, "--anchor-mlm", "joint", "--encode-chunk-size", "33", "--ddp-backend", "pytorch_ddp"),
     "neighbor-slice": ("--views", "neighbor", "--augment", "slice", "--tokens-per-sample", "32"),
 }
 # neighbours: items of several documents, six pairs each

@@ -37,14 +37,14 @@ GUIDED = (
 RECIPES: dict[str, tuple[str, ...]] = {
     "clear": (),
     "contrastive alone": ("--mlm-weight", "0"),
-    "weighted, in chunks": ("--contrastive-weight", "2.5", "--encode-chunk-size", "3"),
+    "weighted, in chunks": ("--contrastive-weight", "2.5", "--encode-chunk-size", "40"),
     "mlm alone": ("--contrastive-weight", "0"),
     "two copies": ("--mlm-copies", "2"),
-    "window, in chunks": ("--attention-window", "4", "--encode-chunk-size", "3"),
+    "window, in chunks": ("--attention-window", "4", "--encode-chunk-size", "40"),
     "regularised, layers frozen": ("--regularizer-weight", "0.01", "--frozen-layers", "2"),
     "hard negatives": ("--views", "paraphrase:original,bt", "--hard-negatives", "other", "--augment", "none"),
     "sg": (*GUIDED, "--objective", "sg", "--views", "paraphrase:original,bt"),
-    "opt1, in chunks": (*GUIDED, "--objective", "opt1", "--encode-chunk-size", "2"),
+    "opt1, in chunks": (*GUIDED, "--objective", "opt1", "--encode-chunk-size", "32"),
     "opt2 with mlm": (*GUIDED, "--objective", "opt2", "--mlm-weight", "1"),
     "opt3": (*GUIDED, "--objective", "opt3", "--guide-layers", "0,2"),
 }
@@ -72,7 +72,7 @@ RECIPES |= {
         "--queue-size",
         "400",
         "--encode-chunk-size",
-        "2",
+        "32",
     ),
 }
 # The regulariser's gradient is 0 at the first update.

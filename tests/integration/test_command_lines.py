@@ -255,7 +255,7 @@ def test_baselines_train_too(data_bin: Path, tmp_path: Path) -> None:
         "double mlm": ("--contrastive-weight", "0", "--mlm-copies", "2"),
         "simcse": ("--augment", "none", "--mlm-weight", "0", "--projection-layers", "1"),
         "amp": ("--amp", "--max-tokens", "600", "--batch-size", "100"),
-        "mixture": ("--augment", "del-word/reorder+del-span", "--encode-chunk-size", "3"),
+        "mixture": ("--augment", "del-word/reorder+del-span", "--encode-chunk-size", "40"),
     }.items():
         result = train(data_bin, tmp_path / name, *flags, "--max-update", "2")
         assert len(numbers(result)) == 2, name

@@ -32,7 +32,7 @@ def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> 
     return max((one[name] - other[name]).abs().max().item() / (1 + one[name].abs().max().item()) for name in one)
 
 
-@pytest.mark.parametrize("size", ["1", "4", "100"])
+@pytest.mark.parametrize("size", ["1", "50", "10000"])
 def test_chunks_are_the_whole_without_dropout(size: str, data_bin: Path) -> None:
     whole, gradients = step(data_bin)
     chunked, of_chunks = step(data_bin, "--encode-chunk-size", size)
@@ -41,7 +41,7 @@ def test_chunks_are_the_whole_without_dropout(size: str, data_bin: Path) -> None
 
 
 def test_recomputed_chunks_are_kept_chunks_with_dropout(data_bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = ("--encode-chunk-size", "4", "--dropout", "0.1", "--attention-dropout", "0.1")
+    flags = ("--encode-chunk-size", "50", "--dropout", "0.1", "--attention-dropout", "0.1")
     recomputed, gradients = step(data_bin, *flags)
     stock = chunking.checkpoint
     monkeypatch.setattr(chunking, "checkpoint", lambda function, *parts, **_: function(*parts))
@@ -62,7 +62,7 @@ IN_PARTS = {
     "moco": ("--criterion", "clear_moco", "--views", "neighbor", "--queue-size", "30"),
     "moco, symmetric": ("--criterion", "clear_moco", "--views", "neighbor", "--queue-size", "30", "--symmetric"),
     "window": ("--attention-window", "4", "--augment", "del-word:ratio=0.6"),
-    "in chunks": ("--encode-chunk-size", "5", "--augment", "del-word:ratio=0.6"),
+    "in chunks": ("--encode-chunk-size", "60", "--augment", "del-word:ratio=0.6"),
 }
 
 
@@ -91,7 +91,7 @@ MASKED = ("--augment", "del-word:ratio=0.6")
 MASKED_SPANS = ("--views", "span:anchors=2,positives=1,min=2,max=12", "--anchor-mlm", "separate")
 
 
-@pytest.mark.parametrize("flags", [MASKED, MASKED_SPANS, (*MASKED, "--encode-chunk-size", "5")])
+@pytest.mark.parametrize("flags", [MASKED, MASKED_SPANS, (*MASKED, "--encode-chunk-size", "60")])
 def test_masked_texts_of_mixed_length_are_read_in_parts(
     flags: tuple[str, ...], data_bin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,7 +132,20 @@ def test_chunks_bound_what_is_kept(data_bin: Path) -> None:
             trainer.get_model()(views=tokens)
         return total
 
-    assert saved(32, "0") > 20 * saved(32, "4")
+    assert saved(32, "0") > 20 * saved(32, "80")
+
+
+@pytest.mark.parametrize(("size", "is_told"), [("0", False), ("31", True), ("32", False)])
+def test_chunks_are_of_tokens(size: str, is_told: bool, data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    build(data_bin, "--encode-chunk-size", size)
+    assert ("texts of more are encoded one by one (--tokens-per-sample 32)" in caplog.text) == is_told
+
+
+def test_a_chunk_has_no_negative_size(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        build(data_bin, "--encode-chunk-size", "-1")
+    assert ended.value.code == 2
+    assert "--encode-chunk-size -1: must be 0" in caplog.text
 
 
 def test_padding_changes_nothing(data_bin: Path) -> None:

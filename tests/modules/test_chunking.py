@@ -49,7 +49,7 @@ def test_like_rows(lengths: list[int], budget: int | None, enough: int) -> None:
             assert is_full or (len(rows) * rows[0] >= enough and ordered[part.stop] < ALIKE * rows[0])
 
 
-@given(LENGTHS, st.integers(0, 9), st.integers(1, 400), st.booleans())
+@given(LENGTHS, st.integers(0, 400), st.integers(1, 400), st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_parts_hold_every_row_once_trimmed_and_come_back_in_order(
     lengths: list[int], size: int, enough: int, are_known: bool
@@ -71,8 +71,8 @@ def test_parts_hold_every_row_once_trimmed_and_come_back_in_order(
         vectors = parts.in_order(parts.map(first_and_last, numbers))
     assert sorted(seen) == numbers.tolist()
     assert vectors.tolist() == [[int(tokens[row, 0]), row, length] for row, length in enumerate(lengths)]
-    if size and (are_known or size < len(lengths)):
-        assert all(part <= max(size * max(lengths), max(lengths)) for part in cells)
+    if size and (are_known or size < tokens.numel()):
+        assert all(part <= max(size, max(lengths)) for part in cells)
     if not size and not are_known:
         assert cells == [tokens.numel()], "nobody asked the device"
 
@@ -96,7 +96,7 @@ def test_every_row_has_a_length(lengths: list[int]) -> None:
         Parts(padded([3, 2]), PADDING, lengths)
 
 
-@pytest.mark.parametrize("size", [0, 3])
+@pytest.mark.parametrize("size", [0, 20])
 def test_gradients_reach_every_row(size: int) -> None:
     lengths = [9, 2, 5, 9, 1, 4, 7]
     weights = torch.arange(200.0).requires_grad_()

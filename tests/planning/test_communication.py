@@ -18,7 +18,11 @@ MODEL = {"_name": "clear_roberta_tiny", "max_positions": LENGTH, "projection_dim
 SAME = {"views": "same", "augment": "del-word"}
 CASES: dict[str, dict[str, Any]] = {
     "clear": {"model": MODEL, "criterion": {"_name": "clear_nt_xent"}, "task": SAME},
-    "chunks": {"model": {**MODEL, "encode_chunk_size": 2}, "criterion": {"_name": "clear_nt_xent"}, "task": SAME},
+    "chunks": {
+        "model": {**MODEL, "encode_chunk_size": 2 * LENGTH},
+        "criterion": {"_name": "clear_nt_xent"},
+        "task": SAME,
+    },
     "views alone": {"model": MODEL, "criterion": {"_name": "clear_nt_xent", "mlm_weight": 0}, "task": SAME},
     "negatives of a batch": {
         "model": MODEL,

@@ -16,7 +16,7 @@ EVERYTHING = [list(range(TEXTS * WORKERS))]
 @pytest.mark.slow
 def test_one_worker_in_chunks_makes_the_update_of_eight(paired_bin: Path, ranks: Ranks) -> None:
     data = str(paired_bin)
-    chunked = update(0, data, Case(("--encode-chunk-size", "5"), [EVERYTHING]))
+    chunked = update(0, data, Case(("--encode-chunk-size", "80"), [EVERYTHING]))
     of_eight: Any = ranks(WORKERS, update, data, Case(("--ddp-backend", "legacy_ddp"), SHARES))
     assert distance(chunked["before"], chunked["after"]) > 1e-2
     for one in of_eight:
