@@ -62,11 +62,9 @@ def draw_simulation(
             losses.items(), COLOURS, DASHES, (3.2, 2.4, 1.6, 0.8), strict=False
         ):
             updates = range(1, len(values) + 1)
-            curves.plot(
-                updates, values, dash, color=colour, linewidth=width, label=f"{workers} worker{'s' * (workers > 1)}"
-            )
+            curves.plot(updates, values, dash, color=colour, linewidth=width, label=str(workers))
         curves.set_ylabel("loss (nats a\nmasked token)")
-        curves.legend(loc="best", ncols=2)
+        curves.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(losses), title="workers")
         for (workers, values), colour, marker in zip(differences.items(), COLOURS[1:], MARKERS[1:], strict=False):
             apart.plot(
                 range(1, len(values) + 1),

@@ -2,8 +2,8 @@
 
     python examples/clear/scaling/simulate.py --output simulation
 
-Every number of workers trains on the same texts an update, an eighth of them encoded at a time. Writes simulation.json and a
-picture, prints a table; exits with 1 if a byte is not as planned or a loss differs by more than 1e-5.
+Every number of workers trains on the same texts an update, about an eighth of them encoded at a time. Writes simulation.json
+and a picture, prints a table; exits with 1 if a byte is not as planned or a loss differs by more than 3e-5.
 Seconds are not measured: the workers share the cores of one machine.
 """
 
@@ -33,7 +33,7 @@ from fairseq_clear.planning.scaling import GPUS
 
 HERE = Path(__file__).resolve().parent
 CONFIG = HERE / "simulation.yaml"
-TOLERANCE = 1e-5  # nats a masked token, of the loss of one worker: float32 sums in another order
+TOLERANCE = 3e-5  # nats a masked token, of the loss of one worker: sums in another order, carried on by the updates
 WORDS = 200
 LONGEST = 29  # words of a sentence
 Exchanges = list[tuple[str, int]]
