@@ -20,7 +20,7 @@ from fairseq_clear.models.loading import complete_copies, fit_state_dict
 from fairseq_clear.models.longformer import limit_attention
 from fairseq_clear.models.segments import adapt_encoder
 from fairseq_clear.models.stack import ask_once
-from fairseq_clear.modules.chunking import Parts, trim_padding
+from fairseq_clear.modules.chunking import Parts, check_chunk_size, trim_padding
 from fairseq_clear.modules.compiling import compile_blocks
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder, squared_distance
 from fairseq_clear.modules.hidden_states import hidden_states
@@ -45,8 +45,7 @@ class ClearRobertaModel(RobertaModel):
         adapt_encoder(encoder, args.layer_norm_eps, args.segments)
         limit_attention(encoder, args.attention_window)
         ask_once(encoder)
-        if args.encode_chunk_size < 0:
-            raise UserError(f"--encode-chunk-size {args.encode_chunk_size}: must be 0, for all at once, or more tokens")
+        check_chunk_size(args.encode_chunk_size)
         parse_pooling(args.pooling, args.encoder_layers)
         if args.pooling == "wk":
             raise UserError("--pooling wk: SBERT-WK is for inference; train with another pooling")

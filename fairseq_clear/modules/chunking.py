@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["ENOUGH_CELLS", "Part", "Parts", "alike", "enough_cells", "has_parts", "trim_padding"]
+from fairseq_clear.errors import UserError
+
+__all__ = ["ENOUGH_CELLS", "Part", "Parts", "alike", "check_chunk_size", "enough_cells", "has_parts", "trim_padding"]
 
 # A part pads rows down to this share of its longest, and shorter ones only until it has cells enough to keep the device busy.
 ALIKE = 0.85
@@ -49,6 +51,13 @@ def alike(lengths: npt.NDArray[np.int64], budget: int | None, enough: int) -> It
         end = min(full, max(least, mostly_padding), len(lengths))
         yield slice(begin, end)
         begin = end
+
+
+def check_chunk_size(value: object) -> int:
+    """``--encode-chunk-size`` as it is given, on a command line or in YAML; UserError unless it is 0 or more tokens."""
+    if not isinstance(value, int) or value < 0:
+        raise UserError(f"--encode-chunk-size {value}: give a whole number of tokens, or 0 for all at once")
+    return value
 
 
 def has_parts(lengths: Sequence[int], device: torch.device) -> bool:

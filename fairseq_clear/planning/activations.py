@@ -79,11 +79,11 @@ def projected(recipe: Recipe, texts: int, vectors: int) -> float:
     return float(texts * vectors * recipe.vector * (sum(encoder.projection) + encoder.projection_kept))
 
 
-def read_by_keys(recipe: Recipe, rows: int) -> float:
+def read_by_keys(recipe: Recipe, rows: int, length: int) -> float:
     """Of an encoder without gradient in its last layer: both sides of GELU, or weights of attention, and the layer's input and
     output; of the guide, whose layers are all pooled, also the hidden states.
     """
-    encoder, size, length = recipe.encoder, recipe.product, recipe.view_length
+    encoder, size = recipe.encoder, recipe.product
     drops_out = recipe.key_encoder == "momentum" or recipe.guide_drops_out
     states = encoder.layers if recipe.key_encoder == "frozen" or encoder.pooling not in ("cls", "mean", "max") else 0
     layer = length * (encoder.ffn * (size + FLOAT) + 2 * encoder.width * recipe.element)

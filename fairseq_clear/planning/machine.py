@@ -145,7 +145,7 @@ def fits(recipe: Recipe, machine: Machine, texts: int, chunk: int) -> bool:
 
 
 def _fit(recipe: Recipe, machine: Machine, share: int, least: int) -> tuple[int, int]:
-    """Texts of a micro-batch, and tokens of a chunk: a power of two of the longest texts."""
+    """Texts of a micro-batch, and tokens of a chunk: those of 1, 2, 4 ... of the longest texts, where the recipe has none."""
     frequencies = [count for count in range(least, share + 1) if share % count == 0]
     if recipe.chunk_size:
         chunks = [recipe.chunk_size]

@@ -62,7 +62,7 @@ def estimate_memory(recipe: Recipe, texts: int, workers: int = 1, chunk: int = 0
     peaks = (
         _reading_keys(recipe, texts, chunk),
         _before_backward(recipe, texts, workers, chunk),
-        _late_in_backward(recipe, texts, chunk),
+        *(_chunks_in_backward(recipe, texts, chunk) if chunk else (_late_in_backward(recipe, texts),)),
         _in_the_optimizer(recipe, texts),
     )
     return Memory(*_state(recipe, workers), *max(peaks, key=sum))
@@ -122,7 +122,7 @@ def _reading_keys(recipe: Recipe, texts: int, chunk: int) -> Peak:
     if not rows:
         return Peak(0.0, 0.0, 0.0, 0.0)
     held = 0.0 if chunk else logits(recipe, recipe.copies * texts * recipe.mean_length, recipe.product)
-    beside = read_by_keys(recipe, min(max(chunk // recipe.view_length, 1), rows) if chunk else rows)
+    beside = max(read_by_keys(recipe, *part) for part in recipe.view_parts(rows, chunk))
     return Peak(0.0, _kept(recipe, texts, chunk), held + beside, 0.0)
 
 
@@ -154,24 +154,36 @@ def _made(recipe: Recipe, tokens: float, parts: list[tuple[int, int]]) -> float:
     return logits(recipe, tokens, recipe.product) + logits(recipe, share * tokens, 2 * FLOAT)
 
 
-def _late_in_backward(recipe: Recipe, texts: int, chunk: int) -> Peak:
-    """Every weight has its gradient, and the MLM, or the last chunk of it, is still to be gone back through."""
-    masked, views = recipe.copies * texts, recipe.view_rows * texts
-    gradients = float(recipe.trained * recipe.element)
-    if not recipe.frozen_layers:  # met twice, then added up
-        gradients += recipe.encoder.vocabulary * recipe.encoder.width * recipe.element
-    if not masked and not chunk:
-        return Peak(gradients, _texts(recipe, texts), 0.0, 0.0)  # its activations are gone by then
-    parts = recipe.text_parts(masked, chunk) if masked else recipe.view_parts(views, chunk)
-    if chunk:
-        parts = [max(parts, key=lambda part: part[0] * part[1])]
-    predicting = sum(rows for rows, _ in parts)
+def _late_in_backward(recipe: Recipe, texts: int) -> Peak:
+    """Every weight has its gradient, and the MLM is still to be gone back through."""
+    masked, gradients = recipe.copies * texts, _gradients(recipe)
     if not masked:
-        predicting = min(predicting, recipe.is_joint * recipe.anchors * texts)
-    tokens = predicting * recipe.mean_length
+        return Peak(gradients, _texts(recipe, texts), 0.0, 0.0)  # the views' activations are gone by then
+    parts, tokens = recipe.text_parts(masked), masked * recipe.mean_length
     activations = sum(encoded(recipe, *part) for part in parts) + _texts(recipe, texts) + predicted(recipe, tokens)
-    made = logits(recipe, tokens, 2 * FLOAT + recipe.product if chunk else recipe.product)
+    made = logits(recipe, tokens, recipe.product)
     return Peak(gradients, activations, max(made, *(passing(recipe, *part) for part in parts)), 0.0)
+
+
+def _chunks_in_backward(recipe: Recipe, texts: int, chunk: int) -> list[Peak]:
+    """Every weight has its gradient, and a chunk is computed again and gone back through: each in its turn, views first."""
+    masked, views = recipe.copies * texts, recipe.view_rows * texts
+    anchors = recipe.is_joint * recipe.anchors * texts
+    parts = [(part, masked * recipe.mean_length) for part in recipe.text_parts(masked, chunk)]
+    parts += [(part, anchors * recipe.mean_length) for part in recipe.view_parts(views, chunk)]
+    gradients, peaks = _gradients(recipe), []
+    for (rows, length), most in parts:
+        tokens = min(rows * length, most)
+        activations = encoded(recipe, rows, length) + _texts(recipe, texts) + predicted(recipe, tokens)
+        made = logits(recipe, tokens, 2 * FLOAT + recipe.product)
+        peaks.append(Peak(gradients, activations, max(made, passing(recipe, rows, length)), 0.0))
+    return peaks
+
+
+def _gradients(recipe: Recipe) -> float:
+    """Of every weight; the embeddings', unless frozen, are met twice and then added up."""
+    looked_up = 0 if recipe.frozen_layers else recipe.encoder.vocabulary * recipe.encoder.width
+    return float((recipe.trained + looked_up) * recipe.element)
 
 
 def _in_the_optimizer(recipe: Recipe, texts: int) -> Peak:

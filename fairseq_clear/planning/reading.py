@@ -10,6 +10,7 @@ from fairseq_clear.criterions.moco import ClearMocoConfig
 from fairseq_clear.criterions.nt_xent import ClearNTXentConfig
 from fairseq_clear.criterions.self_guided import ClearSelfGuidedConfig, parse_layers
 from fairseq_clear.errors import UserError
+from fairseq_clear.modules.chunking import check_chunk_size
 from fairseq_clear.planning.encoder import Encoder, read_encoder
 from fairseq_clear.planning.recipe import Recipe
 from fairseq_clear.planning.rows import Rows, read_rows
@@ -49,6 +50,8 @@ def read_recipe(config: Mapping[str, Any], vocabulary: int, text_length: int | N
     rows = read_rows(task, encoder.positions, text_length)
     has_views = float(criterion.get("contrastive_weight", 0)) > 0
     has_mlm = float(criterion.get("mlm_weight", 1)) > 0
+    if not has_views and not has_mlm:
+        raise UserError("criterion.contrastive_weight 0 and mlm_weight 0 leave nothing to learn: give one of them")
     is_joint = has_views and has_mlm and str(criterion["anchor_mlm"]) == "joint"
     if is_joint and not str(task.get("views", "same")).startswith("span"):
         raise UserError("criterion.anchor_mlm joint: goes with task.views span, whose anchors it masks; leave it out")
@@ -56,7 +59,7 @@ def read_recipe(config: Mapping[str, Any], vocabulary: int, text_length: int | N
         encoder=encoder,
         criterion=name,
         key_encoder=key_encoder,
-        chunk_size=int(model.get("encode_chunk_size", 0)),
+        chunk_size=check_chunk_size(model.get("encode_chunk_size", 0)),
         copies=int(task.get("mlm_copies", 1)) * rows.texts if has_mlm and not is_joint else 0,
         masked_share=float(task.get("mask_prob", 0.15)),
         is_joint=is_joint,

@@ -131,9 +131,9 @@ def _size(count: float) -> str:
 def curve_table(points: Sequence[Point]) -> str:
     """A line for each number of GPUs."""
     names = ("GPUs", "texts", "freq", "chunk", "computing s", "sending s", "efficiency", "texts/s")
-    head = " ".join(f"{name:>{width}}" for name, width in zip(names, (6, 7, 5, 8, 12, 10, 10, 9), strict=True))
+    head = " ".join(f"{name:>{width}}" for name, width in zip(names, (6, 7, 5, 10, 12, 10, 10, 9), strict=True))
     lines = [
-        f"{point.gpus:6,} {point.texts:7,} {point.update_freq:5} {point.chunk:8,} {point.compute_seconds:12.4f} "
+        f"{point.gpus:6,} {point.texts:7,} {point.update_freq:5} {point.chunk:10,} {point.compute_seconds:12.4f} "
         f"{point.communication_seconds:10.4f} {point.efficiency:10.1%} {point.texts_per_second:9,.0f}"
         for point in points
     ]

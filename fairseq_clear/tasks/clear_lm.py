@@ -93,7 +93,7 @@ class ClearLMTask(MaskedLMTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """The model; remembered, so that the criterion can freeze what it leaves out."""
         self.model = super().build_model(cfg, from_checkpoint)
-        chunk, longest = int(getattr(cfg, "encode_chunk_size", 0)), self.cfg.tokens_per_sample
+        chunk, longest = getattr(cfg, "encode_chunk_size", 0), self.cfg.tokens_per_sample
         if 0 < chunk < longest:
             logger.warning(
                 f"--encode-chunk-size {chunk}: counts tokens, so texts of more are encoded one by one "

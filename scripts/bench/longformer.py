@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from fairseq.data import Dictionary
 from results import finish, row
-from steps import in_turn, peak_mib, ratio
+from steps import held_mib, in_turn, ratio
 
 from fairseq_clear.interop.checkpoint import build_model, settings_of
 from fairseq_clear.modules.window_attention import MaskCache, block_size, window_attention
@@ -88,9 +88,8 @@ KINDS: dict[str, Callable[..., Step]] = {"attention": attention, "step": trainin
 
 
 def memory(kind: str, length: int, window: int, dropout: float = 0.0) -> float:
-    """``peak_mib`` of one step."""
-    step = KINDS[kind](length, window, dropout)
-    return peak_mib(step)
+    """MiB that one step holds at most beside what it found."""
+    return held_mib(KINDS[kind](length, window, dropout))
 
 
 def operations(kind: str, length: int, keys: int) -> float:

@@ -16,7 +16,7 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 from results import finish, is_installed, missing_row, row
-from steps import in_turn, peak_mib, ratio
+from steps import held_mib, in_turn, ratio
 from torch import Tensor
 
 from fairseq_clear.objectives import nt_xent
@@ -94,7 +94,7 @@ def main() -> None:
         seconds = in_turn([mine, theirs], arguments.repeats)
         found = {"queries": queries, "keys": keys, "beside": name}
         found |= {"seconds": median(seconds[0]), "their_seconds": median(seconds[1])}
-        found |= {"ratio": ratio(seconds[1], seconds[0]), "mib": peak_mib(mine), "their_mib": peak_mib(theirs)}
+        found |= {"ratio": ratio(seconds[1], seconds[0]), "mib": held_mib(mine), "their_mib": held_mib(theirs)}
         rows.append(found)
         table.append(
             row(

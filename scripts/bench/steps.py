@@ -92,7 +92,7 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:
     return median(a / b for a, b in zip(numerator, denominator, strict=True))
 
 
-def peak_mib(step: Callable[[int], object]) -> float:
+def held_mib(step: Callable[[int], object]) -> float:
     """MiB that one step holds at most beside what it found: the sum of what PyTorch allocates and frees on the CPU."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step(0)

@@ -115,6 +115,25 @@ def test_masked_spans_are_of_mixed_length(capsys):
         (["--config", "self_guided/sg_opt", "criterion.frozen_layers=13", "--gpus", "1"], "criterion.frozen_layers 13"),
         (["--config", "self_guided/sg_opt", "criterion.guide_layers=13", "--gpus", "1"], "--guide-layers 13"),
         (["--config", "declutr/small", "task.views='span:min=9,max=8'", "--gpus", "1"], "span:min=9,max=8: min"),
+        (
+            ["--config", "clear/base_256gpu", "+model.encode_chunk_size=-1", "--gpus", "1"],
+            "--encode-chunk-size -1: give",
+        ),
+        (
+            ["--config", "clear/base_256gpu", "+model.encode_chunk_size=64*512", "--gpus", "1"],
+            "--encode-chunk-size 64*512",
+        ),
+        (
+            [
+                "--config",
+                "clear/base_256gpu",
+                "criterion.contrastive_weight=0",
+                "criterion.mlm_weight=0",
+                "--gpus",
+                "1",
+            ],
+            "nothing to learn",
+        ),
         (["--config", "clear/base_256gpu", "task.augment=del-wrd", "--gpus", "1"], "task.augment"),
         (["--config", "clear/base_256gpu", "model._name=roberta", "--gpus", "1"], "model._name roberta"),
         (["--config", "clear/base_256gpu", "--gpus", "0"], "--gpus 0: must be 1 or more"),

@@ -145,7 +145,7 @@ def test_a_chunk_has_no_negative_size(data_bin: Path, caplog: pytest.LogCaptureF
     with pytest.raises(SystemExit) as ended:
         build(data_bin, "--encode-chunk-size", "-1")
     assert ended.value.code == 2
-    assert "--encode-chunk-size -1: must be 0" in caplog.text
+    assert "--encode-chunk-size -1: give a whole number of tokens" in caplog.text
 
 
 def test_padding_changes_nothing(data_bin: Path) -> None:

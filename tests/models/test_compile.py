@@ -38,7 +38,7 @@ CRITERIONS: dict[str, tuple[str, ...]] = {
     "clear_moco": ("--criterion", "clear_moco", "--queue-size", "16", "--mlm-weight", "1"),
     "clear_self_guided": ("--criterion", "clear_self_guided", "--regularizer-weight", "0.1"),
     "window": ("--criterion", "clear_nt_xent", "--attention-window", "8"),
-    "chunks": ("--criterion", "clear_nt_xent", "--encode-chunk-size", "40"),
+    "chunks": ("--criterion", "clear_nt_xent", "--encode-chunk-size", "192"),
 }
 
 

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairseq_clear.errors import UserError
 from fairseq_clear.modules import chunking
-from fairseq_clear.modules.chunking import ALIKE, Parts, alike, trim_padding
+from fairseq_clear.modules.chunking import ALIKE, Parts, alike, check_chunk_size, has_parts, trim_padding
 
 PADDING = 1
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=40)
@@ -71,10 +72,27 @@ def test_parts_hold_every_row_once_trimmed_and_come_back_in_order(
         vectors = parts.in_order(parts.map(first_and_last, numbers))
     assert sorted(seen) == numbers.tolist()
     assert vectors.tolist() == [[int(tokens[row, 0]), row, length] for row, length in enumerate(lengths)]
-    if size and (are_known or size < tokens.numel()):
+    if size:
         assert all(part <= max(size, max(lengths)) for part in cells)
     if not size and not are_known:
         assert cells == [tokens.numel()], "nobody asked the device"
+
+
+def test_no_rows_are_one_part_or_none() -> None:
+    nothing = torch.zeros(0, 5, dtype=torch.long)
+    for lengths in (None, []):
+        for size in (0, 3):
+            parts = Parts(nothing, PADDING, lengths, size)
+            sums = parts.in_order(parts.map(lambda part, lengths: part.sum(1)))
+            assert sums.shape == (0,)
+    assert not has_parts([], torch.device("cpu"))
+
+
+@pytest.mark.parametrize("value", [-1, "64*512", 16e3, None])
+def test_a_chunk_is_of_whole_tokens(value: object) -> None:
+    assert check_chunk_size(0) == 0 and check_chunk_size(16_384) == 16_384
+    with pytest.raises(UserError, match=r"--encode-chunk-size .*: give a whole number of tokens"):
+        check_chunk_size(value)
 
 
 def test_mixed_lengths_cost_little_padding_and_like_ones_stay_in_place() -> None:

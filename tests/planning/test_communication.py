@@ -19,7 +19,7 @@ SAME = {"views": "same", "augment": "del-word"}
 CASES: dict[str, dict[str, Any]] = {
     "clear": {"model": MODEL, "criterion": {"_name": "clear_nt_xent"}, "task": SAME},
     "chunks": {
-        "model": {**MODEL, "encode_chunk_size": 2 * LENGTH},
+        "model": {**MODEL, "encode_chunk_size": 32},
         "criterion": {"_name": "clear_nt_xent"},
         "task": SAME,
     },

@@ -86,7 +86,11 @@ CASES = {
     "self-guided, mlm, chunks": case(SLIM, {**GUIDED, "mlm_weight": 1}, dropout=0.1, chunk=8 * LENGTH),
     "spans": case(SLIM, CLEAR, views=SPANS.format(40)),
     "spans of mixed length": case(SLIM, CLEAR, dropout=0.1, views=SPANS.format(4)),
-    "spans of mixed length, chunks": case(SLIM, CLEAR, chunk=8 * LENGTH, views=SPANS.format(4)),
+    "spans of mixed length, chunks": case(SLIM, CLEAR, dropout=0.1, chunk=600, views=SPANS.format(4)),
+    "joint spans of mixed length, chunks": case(
+        SLIM, {**CLEAR, "anchor_mlm": "joint"}, dropout=0.1, chunk=600, views=SPANS.format(4)
+    ),
+    "clear, all views a chunk": case(OTHER, CLEAR, chunk=2 * TEXTS * LENGTH),
     "spans, joint": case(SLIM, {**CLEAR, "anchor_mlm": "joint"}, views=SPANS.format(40)),
     "spans, joint, chunks": case(SLIM, {**CLEAR, "anchor_mlm": "joint"}, chunk=8 * LENGTH, views=SPANS.format(62)),
     "neighbors": case(LONG, ALONE, **NEIGHBORS),
