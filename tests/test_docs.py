@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from fairseq import options
 
 from fairseq_clear.augmentations import AUGMENTATIONS
@@ -49,6 +50,21 @@ def view_table() -> str:
 @pytest.mark.parametrize("made", [augmentation_table, command_table, view_table])
 def test_tables_are_those_of_the_registries(made) -> None:
     assert made() in README, f"README lacks this table:\n{made()}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_overrides_of_what_no_file_names_take_two_pluses(page: Path) -> None:
+    """fairseq types the other sections, and lets them take every setting that they know."""
+    folder = page.parent if page.parent != ROOT else ROOT / "examples" / "clear"
+    named = {
+        f"{section}.{key}"
+        for file in folder.glob("config/*.yaml")
+        for section, values in yaml.safe_load(file.read_text()).items()
+        if isinstance(values, dict)
+        for key in values
+    }
+    used = set(re.findall(r"(?<![\w+.])((?:task|criterion|model)\.\w+)=", page.read_text()))
+    assert used <= named, f"{sorted(used - named)} want ++"
 
 
 def test_every_objective_is_described() -> None:

@@ -121,7 +121,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--updates", type=int, default=100, help="of CERT; the paper's: 100 epochs")
     parser.add_argument("--epochs", type=int, default=2, help="of fine-tuning; the paper's: CoLA 20, RTE 5")
-    parser.add_argument("--lr", type=float, default=1e-4, help="of fine-tuning, for its few epochs; the paper's: 2e-5")
+    parser.add_argument(
+        "--lr", type=float, default=1e-4, help="of fine-tuning, for its few epochs; the paper's: CoLA 3e-5, RTE 2e-5"
+    )
     parser.add_argument("--batch-size", type=int, default=32, help="of fine-tuning; the paper's: 16")
     return parser.parse_args()
 

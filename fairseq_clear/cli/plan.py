@@ -29,7 +29,7 @@ examples:
   fairseq-clear plan --config clear/base_256gpu --gpus 256 --memory 32
   fairseq-clear plan --config clear/base_256gpu +ablation=del_word --gpus 8 --global-batch 8192 --peak-tflops 989 --memory 80
   fairseq-clear plan --config clear/base_256gpu --gpus 256 --curve scaling.png
-  fairseq-clear plan --config my.yaml model.encoder_layers=6 --gpus 4 --data-bin data-bin --json plan.json"""
+  fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin data-bin --json plan.json"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
         "--config", nargs="+", required=True, metavar="RECIPE",
-        help="a .yaml file, or EXAMPLE/CONFIG for examples/EXAMPLE/config/CONFIG.yaml; then hydra overrides, as "
-        "fairseq-hydra-train takes them",
+        help="a .yaml file, or EXAMPLE/CONFIG for examples/EXAMPLE/config/CONFIG.yaml; then hydra overrides, of "
+        "which those that the file does not name take ++",
     )  # fmt: skip
     parser.add_argument("--gpus", type=int, required=True, metavar="N", help="how many there are")
     parser.add_argument(

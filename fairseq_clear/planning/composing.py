@@ -18,7 +18,7 @@ def compose_recipe(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
     Args:
         name: a .yaml file, or EXAMPLE/CONFIG for examples/EXAMPLE/config/CONFIG.yaml.
-        overrides: as fairseq-hydra-train takes them: ``+ablation=del_word``, ``model.encoder_layers=6``.
+        overrides: ``+ablation=del_word``, ``dataset.batch_size=16``; what the file does not name takes ``++``.
 
     Raises:
         UserError: no such file, a file or an override that hydra does not take.

@@ -35,8 +35,9 @@ class ClearLMConfig(MaskedLMConfig):
     short_documents: ChoiceEnum(SHORT_DOCUMENTS) = field(  # type: ignore[valid-type]
         default="clip",
         metadata={
-            "help": "documents too short for the spans of --views span, which need (2 * anchors - 1) * max tokens: clip scales "
-            "min and max to what the document allows, skip leaves it out, error names the first"
+            "help": "documents too short for the spans of --views span, which need (2 * anchors - 1) * max tokens (with one "
+            "anchor, adjacent ones 3 * max - 1): clip scales min and max to what the document allows, skip leaves it out, "
+            "error names the first"
         },
     )
     same_document_negatives: ChoiceEnum(SAME_DOCUMENT_NEGATIVES) = field(  # type: ignore[valid-type]
