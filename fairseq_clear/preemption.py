@@ -58,6 +58,7 @@ class Preemption:
         """Take the signals and the hooks, once in a process."""
         for number in SIGNALS:
             signal.signal(number, self._note)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # scripts/slurm/start.py lets them wait
         # Slurm signals the loaders of batches too, which would die of it before the update is over.
         os.register_at_fork(after_in_child=partial(signal.pthread_sigmask, signal.SIG_BLOCK, SIGNALS))
         self._call_main, self._distributed_init = host_distributed.call_main, host_distributed.distributed_init

@@ -1,7 +1,9 @@
 """scripts/slurm without a Slurm: what a worker is told, by the variables that srun would set, and the mistakes named."""
 
 import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,7 +56,7 @@ def rank(stubs: Path, *arguments: str, **variables: str) -> list[str]:
 
 def test_a_worker_on_gpus(stubs: Path) -> None:
     assert rank(stubs, "fairseq-train", "bin", "--fp16") == [
-        *("python", "-m", "fairseq_clear.preemption", "fairseq-train", "bin", "--fp16"),
+        *("python", str(SLURM / "start.py"), "fairseq-train", "bin", "--fp16"),
         *("--distributed-init-method", f"tcp://node03:{PORT}", "--distributed-world-size", "16"),
         *("--distributed-rank", "11", "--distributed-backend", "nccl", "--distributed-no-spawn", "--device-id", "3"),
     ]
@@ -62,14 +64,14 @@ def test_a_worker_on_gpus(stubs: Path) -> None:
 
 def test_a_worker_on_cpus(stubs: Path) -> None:
     told = rank(stubs, "/somewhere/fairseq-train", "bin", "--cpu")
-    assert told[3:5] == ["fairseq-train", "bin"]
+    assert told[2:4] == ["fairseq-train", "bin"]
     assert told[told.index("--distributed-backend") + 1] == "gloo"
 
 
 def test_a_worker_of_a_hydra_recipe(stubs: Path) -> None:
     told = rank(stubs, "examples/train.sh", "clear/tiny", "bin", "-", "3", "common.cpu=true")
-    assert told[:6] == [
-        *("python", "-m", "fairseq_clear.preemption", "fairseq-hydra-train", "--config-dir"),
+    assert told[:5] == [
+        *("python", str(SLURM / "start.py"), "fairseq-hydra-train", "--config-dir"),
         f"{ROOT}/examples/clear/config",
     ]
     assert told[-7:] == [
@@ -93,12 +95,12 @@ def test_ports_of_jobs_steps_and_restarts_differ(stubs: Path) -> None:
 
     found = {port(), port(SLURM_JOB_ID="78"), port(SLURM_STEP_ID="1"), port(SLURM_RESTART_COUNT="1")}
     assert len(found) == 4 and all(10000 <= int(one) < 32768 for one in found)
-    assert rank(stubs, "--port", "4321", "fairseq-train", "bin")[6].endswith(":4321")
+    assert rank(stubs, "--port", "4321", "fairseq-train", "bin")[5].endswith(":4321")
 
 
 def test_one_task_is_one_worker(stubs: Path) -> None:
     told = rank(stubs, "fairseq-train", "bin", SLURM_NTASKS="1", SLURM_PROCID="0", SLURM_LOCALID="0")
-    assert told[5:] == ["--distributed-world-size", "1", "--distributed-no-spawn", "--device-id", "0"]
+    assert told[4:] == ["--distributed-world-size", "1", "--distributed-no-spawn", "--device-id", "0"]
 
 
 def test_both_spell_flags_that_fairseq_has() -> None:
@@ -131,6 +133,39 @@ def test_mistakes(stubs: Path, arguments: list[str], variables: dict[str, str], 
     done = call(stubs, "launch.sh", *arguments, **{**VARIABLES, **variables})
     assert done.returncode == 2 and done.stdout == ""
     assert said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_signals_wait_while_fairseq_is_loaded(tmp_path: Path) -> None:
+    """And the wrapper takes them when it is there; without it they end a process at once."""
+    loading = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n"
+    (tmp_path / "fairseq_clear").mkdir()
+    (tmp_path / "fairseq_clear" / "__init__.py").write_text(loading)
+    (tmp_path / "fairseq_clear" / "preemption.py").write_text("import sys\nprint(sys.argv[1:], sys.path[0])\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    def start(*command: str | Path) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, *command, "fairseq-train", "bin"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stdout
+
+    assert start(SLURM / "start.py") == (0, f"['fairseq-train', 'bin'] {tmp_path}\n")
+    assert start("-m", "fairseq_clear.preemption")[0] == -signal.SIGTERM
+    taken = (
+        "import os, signal\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "from fairseq_clear.preemption import Preemption\n"
+        "preemption = Preemption()\n"
+        "preemption.install()\n"
+        "assert preemption.signalled\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", taken], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ def paused(self, *args, **kwargs):
             time.sleep(0.01)
     return stock(self, *args, **kwargs)
 Trainer.train_step, Preemption._note = paused, noted
-assert sys.argv[1:3] == ["-m", "fairseq_clear.preemption"]
-main(sys.argv[3:])
+assert sys.argv[1].endswith("scripts/slurm/start.py")
+main(sys.argv[2:])
 """
 
 
