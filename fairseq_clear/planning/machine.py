@@ -151,8 +151,7 @@ def _fit(recipe: Recipe, machine: Machine, share: int, least: int) -> tuple[int,
         chunks = [recipe.chunk_size]
     else:
         rows = max(recipe.copies, recipe.view_rows, recipe.key_rows) * share
-        longest = max(recipe.length, recipe.view_length)
-        chunks = [0, *(2**power * longest for power in range(int(math.log2(rows)), -1, -1))]
+        chunks = [0, *(2**power * recipe.longest for power in range(int(math.log2(rows)), -1, -1))]
     if recipe.has_views and not recipe.has_queue:  # fewer negatives are the last resort
         orders = [(count, chunk) for count in frequencies for chunk in chunks]
     else:

@@ -119,6 +119,11 @@ class Recipe:
         return max(self.view_lengths, default=0)
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest text or view."""
+        return max(self.length, self.view_length)
+
+    @property
     def mean_view_length(self) -> float:
         """Tokens of a view on average."""
         return float(np.mean(self.view_lengths)) if self.view_lengths else 0.0

@@ -48,7 +48,7 @@ def _layout(plan: Plan) -> Rows:
 def _chunk(plan: Plan) -> str:
     if not plan.chunk:
         return "0 (all at once)"
-    longest = max(plan.recipe.length, plan.recipe.view_length)
+    longest = plan.recipe.longest
     return f"{plan.chunk} tokens ({_rows(max(plan.chunk // longest, 1), 'text', [longest])} at a time)"
 
 
