@@ -13,10 +13,23 @@ if [ ! -f "$project/examples/$example/config/$config.yaml" ]; then
   echo "$0: $example/$config: there is no examples/$example/config/$config.yaml" >&2
   exit 2
 fi
+# A folder for each recipe: overrides that decide the run are part of its name. Those of its length, logging and machine are not, so that
+# the same folder goes on with them.
 name=${example}_$config
 for override in "$@"; do
-  case $override in +ablation=* | +setting=*) name=${name}_${override#*=} ;; esac # or it would go on from the other's checkpoint
+  case $override in
+    +ablation=* | +setting=*) name=${name}_${override#*=} ;;
+    checkpoint.* | common.log* | common.cpu=* | hydra.* | distributed_training.* | dataset.num_workers=* | dataset.*valid*) ;;
+    optimization.max_update=* | optimization.max_epoch=* | optimization.stop_time_hours=*) ;;
+    *) # task.augment="del-span:spans=5" is augment-del-span-spans-5: hydra reads the name, so it has no other characters
+      key=${override%%=*}
+      value=$(printf %s "${override#*=}" | tr -d "\"'" | tr -c 'A-Za-z0-9.' - | tr -s -)
+      name=${name}_${key##*.}-${value%-}
+      ;;
+  esac
 done
+if [ ${#name} -gt 120 ]; then name=${name:0:100}_$(printf %s "$name" | cksum | cut -d' ' -f1); fi
+name=${name}_$seed
 if [ "$start" != - ]; then set -- checkpoint.finetune_from_model="$start" "$@"; fi
 if [ "$data" != - ]; then
   if [ "$example" = cert ]; then # 100 epochs are the half period of the learning rate, so it must know how many updates they are
@@ -29,5 +42,11 @@ if [ "$data" != - ]; then
   fi
   set -- task.data="$data" "$@"
 fi
+# hydra 1.3's remarks on fairseq, before the plugin is loaded
+for module in fairseq_cli.hydra_train hydra.core.default_element hydra.main sys; do
+  PYTHONWARNINGS=${PYTHONWARNINGS:+$PYTHONWARNINGS,}ignore::UserWarning:$module
+done
+export PYTHONWARNINGS
+echo "$0: $example/$config, seed $seed, into checkpoints/$name (loading fairseq takes some seconds)" >&2
 exec fairseq-hydra-train --config-dir "$project/examples/$example/config" --config-name "$config" \
-  common.user_dir="$project/fairseq_clear" common.seed="$seed" checkpoint.save_dir="checkpoints/${name}_$seed" "$@"
+  common.user_dir="$project/fairseq_clear" common.seed="$seed" checkpoint.save_dir="checkpoints/$name" "$@"

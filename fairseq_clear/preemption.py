@@ -14,26 +14,22 @@ import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from types import FrameType
 from typing import Any, NoReturn
 
-import torch
 import torch.distributed as dist
-from fairseq import checkpoint_utils
 from fairseq.distributed import utils as host_distributed
-from fairseq.file_io import PathManager
-from fairseq.trainer import Trainer
 from fairseq_cli import hydra_train
 from fairseq_cli import train as host_train
 
+from fairseq_clear import patches
 from fairseq_clear.errors import UserError
 from fairseq_clear.lifeline import Lifeline
+from fairseq_clear.patches import stopping
 
-__all__ = ["COMMANDS", "EXIT_PREEMPTED", "Preemption", "main"]
+__all__ = ["COMMANDS", "Preemption", "main"]
 
 logger = logging.getLogger(__name__)
 
-EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: call again
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 TIMEOUT = "FAIRSEQ_CLEAR_TIMEOUT"  # seconds that a collective may take; others wait for the first worker's validation
 COMMANDS: dict[str, Callable[[], None]] = {
@@ -42,41 +38,27 @@ COMMANDS: dict[str, Callable[[], None]] = {
 }
 
 
-class _Interrupted(Exception):
-    """The workers agreed to stop in the midst of a validation."""
-
-
 class Preemption:
-    """What the signals asked for, and the hooks in fairseq by which it happens."""
+    """What a worker under Slurm does beyond a plain run: checks, a timeout, and connections that notice a lost worker."""
 
     def __init__(self) -> None:
-        self.signalled = False
-        self.validating = False
         self.lifeline: Lifeline | None = None
 
     def install(self) -> None:
         """Take the signals and the hooks, once in a process."""
-        for number in SIGNALS:
-            signal.signal(number, self._note)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # scripts/slurm/start.py lets them wait
-        # Slurm signals the loaders of batches too, which would die of it before the update is over.
-        os.register_at_fork(after_in_child=partial(signal.pthread_sigmask, signal.SIG_BLOCK, SIGNALS))
+        stopping.listen(
+            SIGNALS, leave=lambda code: self.exit(stopping.EXIT_PREEMPTED, 0)
+        )  # scripts/slurm/start.py held them back
         self._call_main, self._distributed_init = host_distributed.call_main, host_distributed.distributed_init
-        self._validate_and_save, self._valid_step = host_train.validate_and_save, Trainer.valid_step
         host_distributed.call_main, host_distributed.distributed_init = self.call_main, self.distributed_init
-        host_train.validate_and_save = self.validate_and_save
-        Trainer.valid_step = lambda trainer, *args, **kwargs: self.valid_step(trainer, *args, **kwargs)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.signalled = True
 
     def call_main(self, cfg: Any, main: Callable[..., None], **kwargs: Any) -> None:
-        """The host's, for a configuration that can be resumed."""
+        """fairseq's, for a configuration that can be resumed."""
         _check(cfg)
         self._call_main(cfg, main, **kwargs)
 
     def distributed_init(self, cfg: Any) -> int:
-        """The host's, with a timeout, gloo for ``--cpu``, and the workers watching each other."""
+        """fairseq's, with a timeout, gloo for ``--cpu``, and the workers watching each other."""
         if cfg.common.cpu and cfg.distributed_training.distributed_backend == "nccl":
             cfg.distributed_training.distributed_backend = "gloo"
         stock = dist.init_process_group
@@ -88,44 +70,10 @@ class Preemption:
         method = cfg.distributed_training.distributed_init_method
         if dist.get_world_size() > 1:
             reached = method.removeprefix("tcp://").rsplit(":", 1)[0] if method.startswith("tcp://") else "localhost"
-            self.lifeline = Lifeline(os.environ.get("MASTER_ADDR", reached) if "env:" in method else reached, _device())
+            self.lifeline = Lifeline(
+                os.environ.get("MASTER_ADDR", reached) if "env:" in method else reached, stopping.main_device()
+            )
         return rank
-
-    def validate_and_save(
-        self, cfg: Any, trainer: Trainer, task: Any, epoch_itr: Any, valid_subsets: list[str], end_of_epoch: bool
-    ) -> tuple[list[float | None], bool]:
-        """The host's, after every update; where the workers were signalled it only saves, and does not return."""
-        if self._agreed():
-            self._save_and_exit(cfg, trainer, epoch_itr)
-        self.validating = True
-        try:
-            return self._validate_and_save(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
-        except _Interrupted:
-            self._save_and_exit(cfg, trainer, epoch_itr)
-        finally:
-            self.validating = False
-
-    def valid_step(self, trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
-        """The host's; a validation may take longer than the notice that Slurm gives."""
-        if self.validating and self._agreed():
-            raise _Interrupted
-        return self._valid_step(trainer, *args, **kwargs)
-
-    def _agreed(self) -> bool:
-        """Whether any worker was signalled; every worker must call, after the same update."""
-        if not dist.is_initialized() or dist.get_world_size() == 1:
-            return self.signalled
-        flag = torch.tensor([self.signalled], dtype=torch.int32, device=_device())
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        return bool(flag.item())
-
-    def _save_and_exit(self, cfg: Any, trainer: Trainer, epoch_itr: Any) -> NoReturn:
-        checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
-        if cfg.checkpoint.write_checkpoints_asynchronously:
-            PathManager.async_close()
-        self._agreed()  # nobody leaves before all is written: Slurm ends the others with the first that does
-        logger.info("preempted after update %d: saved without validating", trainer.get_num_updates())
-        self.exit(EXIT_PREEMPTED, 0)
 
     def exit(self, code: int, word: int) -> NoReturn:
         """Leave at once, threads and connections as they are: workers that leave apart would be taken for lost."""
@@ -135,12 +83,6 @@ class Preemption:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-def _device() -> torch.device:
-    if dist.get_backend() == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
 
 
 def _timeout() -> float:
@@ -189,6 +131,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     form = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
     level = os.environ.get("LOGLEVEL", "INFO").upper()
     logging.basicConfig(format=form, datefmt="%Y-%m-%d %H:%M:%S", level=level, stream=sys.stdout, force=True)
+    patches.apply()
     preemption = Preemption()
     preemption.install()
     sys.argv = list(arguments)

@@ -14,9 +14,7 @@ LAYERS = {
     "spec": 0,
     "distributed": 0,
     "lifeline": 0,
-    "literals": 0,
-    "checkpoint_files": 1,
-    "endings": 1,
+    "patches": 1,
     "augmentations": 0,
     "objectives": 0,
     "data": 1,
@@ -32,8 +30,8 @@ LAYERS = {
     "planning": 5,
     "cli": 6,
 }
-# What the package's own __init__ needs before any layer; compat may be called from a model's architecture.
-BESIDE = {"compat", "__init__"}
+# The package's own __init__ imports every layer.
+BESIDE = {"__init__"}
 HOST_FREE = [
     "errors",
     "spec",

@@ -18,7 +18,7 @@ import torch
 from fairseq_clear import preemption
 from fairseq_clear.errors import UserError
 from fairseq_clear.lifeline import EXIT_LOST
-from fairseq_clear.preemption import EXIT_PREEMPTED
+from fairseq_clear.patches.stopping import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from tests.conftest import ROOT
 from tests.training import configuration
 
@@ -54,6 +54,11 @@ main(sys.argv[1:])
 """
 
 
+PLAIN_PAUSE = PAUSE.replace(
+    "from fairseq_clear.preemption import main\nmain(sys.argv[1:])", "sys.argv.pop(1); host.cli_main()"
+)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
@@ -73,20 +78,28 @@ def start(
             line += ["--distributed-init-method", meet, "--distributed-world-size", str(workers), "--device-id", "0"]
             line += ["--distributed-rank", str(rank), "--distributed-no-spawn"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-        with (folder / f"log{rank}").open("a") as log:
-            started.append(subprocess.Popen(line, cwd=ROOT, stdout=log, stderr=log, env=environment, text=True))
+        with (folder / f"log{rank}").open("a") as log:  # a session of its own, as of a terminal
+            options: Any = {"stdout": log, "stderr": log, "env": environment, "start_new_session": True}
+            started.append(subprocess.Popen(line, cwd=ROOT, text=True, **options))
     return started
 
 
 WRAPPED = (sys.executable, "-m", "fairseq_clear.preemption")
+STOCK = (sys.executable, "-c", "import sys; sys.argv.pop(1); from fairseq_cli.train import cli_main; cli_main()")
+GLOO = ("--distributed-backend", "gloo")
 
 
 @contextmanager
 def paused(
-    data: Path, folder: Path, *flags: str, workers: int = 2, at: tuple[str, int] = ("train_step", 11)
+    data: Path,
+    folder: Path,
+    *flags: str,
+    workers: int = 2,
+    at: tuple[str, int] = ("train_step", 11),
+    script: str = PAUSE,
 ) -> Iterator[Any]:
     """Workers that stand still before the ``at``-th call of a step; they go on when the block ends."""
-    command = (sys.executable, "-c", PAUSE, str(folder), at[0], str(at[1]))
+    command = (sys.executable, "-c", script, str(folder), at[0], str(at[1]))
     processes = start(command, data, folder, *flags, workers=workers)
     try:
         while not all((folder / f"at{rank}").exists() for rank in range(workers)):
@@ -129,8 +142,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def undisturbed(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two workers, 21 updates, by fairseq itself."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    stock = (sys.executable, "-c", "import sys; sys.argv.pop(1); from fairseq_cli.train import cli_main; cli_main()")
-    assert finish(start(stock, data_bin, folder, "--distributed-backend", "gloo")) == [0, 0], log(folder)[-3000:]
+    assert finish(start(STOCK, data_bin, folder, *GLOO)) == [0, 0], log(folder)[-3000:]
     return folder
 
 
@@ -155,7 +167,7 @@ def test_stopped_in_the_midst_of_an_epoch(undisturbed: Path, stopped: Path, data
     halfway = saved(stopped)
     assert halfway["optimizer_history"][-1]["num_updates"] == 11
     assert halfway["extra_state"]["train_iterator"]["iterations_in_epoch"] == 6  # of 16, two an update
-    assert log(stopped).count('begin validation on "valid"') == 1  # that of the first epoch's end
+    assert log(stopped).count("| valid | {") == 1  # that of the first epoch's end
     shutil.copytree(stopped, tmp_path / "run")
     assert finish(start(WRAPPED, data_bin, tmp_path / "run")) == [0, 0], log(tmp_path / "run")[-3000:]
     assert same(saved(undisturbed), saved(tmp_path / "run"))
@@ -166,7 +178,10 @@ def test_resumed_with_another_seed_is_another_run(
     undisturbed: Path, stopped: Path, data_bin: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(stopped, tmp_path / "run")
-    assert finish(start(WRAPPED, data_bin, tmp_path / "run", "--seed", "2")) == [0, 0]
+    assert finish(start(WRAPPED, data_bin, tmp_path / "run", "--seed", "2")) == [2, 2]
+    assert "is of another run: --seed 1, now 2" in log(tmp_path / "run")
+    assert finish(start(WRAPPED, data_bin, tmp_path / "run", "--seed", "2", "--allow-change", "seed")) == [0, 0]
+    assert "goes on with a change: --seed 1, now 2" in log(tmp_path / "run")
     assert not same(saved(undisturbed), saved(tmp_path / "run"))
 
 
@@ -188,6 +203,39 @@ def test_stopped_after_the_last_update(undisturbed: Path, data_bin: Path, tmp_pa
     assert same(saved(undisturbed), saved(tmp_path))
     losses = [path["extra_state"]["val_loss"] for path in (saved(undisturbed), saved(tmp_path))]
     assert losses[0] == pytest.approx(losses[1])  # the validation was made up for
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_on_plain_fairseq_train(workers: int, undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
+    """A terminal signals every process of a command, the data loader's too; with two workers, one is signalled here."""
+    flags = GLOO if workers > 1 else ()
+    with paused(data_bin, tmp_path / "run", *flags, workers=workers, script=PLAIN_PAUSE) as processes:
+        os.killpg(processes[-1].pid, signal.SIGINT)
+    assert [process.returncode for process in processes] == [EXIT_INTERRUPTED] * workers, log(tmp_path / "run")[-3000:]
+    text = log(tmp_path / "run")
+    assert "stopped by a signal after update 11" in text and "the same command goes on from there" in text
+    assert "Traceback" not in text
+    assert finish(start(STOCK, data_bin, tmp_path / "run", *flags, workers=workers)) == [0] * workers
+    assert "from update 11 of" in log(tmp_path / "run")
+    if workers == 1:
+        undisturbed = tmp_path / "straight"
+        assert finish(start(STOCK, data_bin, undisturbed, workers=1)) == [0]
+    assert same(saved(undisturbed), saved(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_leaves_at_once(at: int, data_bin: Path, tmp_path: Path) -> None:
+    """At the first Ctrl-C where no update was made, else at the second."""
+    with paused(data_bin, tmp_path, workers=1, at=("train_step", at), script=PLAIN_PAUSE) as (process,):
+        process.send_signal(signal.SIGINT)
+        if at > 1:
+            while "stopping after this update" not in log(tmp_path):
+                assert process.poll() is None
+                os.sched_yield()
+            process.send_signal(signal.SIGINT)
+        assert process.wait(MINUTE) == EXIT_INTERRUPTED
+    said = "interrupted before the first update" if at == 1 else "interrupted again"
+    assert said in log(tmp_path) and not (tmp_path / "checkpoint_last.pt").exists()
 
 
 def test_one_worker(data_bin: Path, tmp_path: Path) -> None:

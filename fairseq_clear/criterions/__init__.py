@@ -1,8 +1,8 @@
 """fairseq criterions of the plugin. fairseq never imports this folder by itself; the package does."""
 
-from fairseq_clear import compat
+from fairseq_clear import patches
 
-compat.apply()  # before anything of ours meets fairseq
+patches.apply()  # before anything here meets fairseq
 
 from fairseq_clear.criterions.moco import ClearMocoConfig, ClearMocoCriterion  # noqa: E402
 from fairseq_clear.criterions.nt_xent import ClearNTXentConfig, ClearNTXentCriterion  # noqa: E402

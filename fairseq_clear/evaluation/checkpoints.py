@@ -15,13 +15,13 @@ from fairseq.models.roberta import RobertaModel
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_clear.checkpoint_files import read_checkpoint
 from fairseq_clear.data.folders import DICTIONARY
 from fairseq_clear.data.synonyms import hash_file
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.models.architectures import set_defaults
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.loading import EMBEDDING, POSITIONS
+from fairseq_clear.patches.checkpoints import read_checkpoint
 
 __all__ = ["STOCK_POOLING", "LoadedModel", "load_model"]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from fairseq_clear.checkpoint_files import save
 from fairseq_clear.data.folders import DICTIONARY
 from fairseq_clear.data.tokenizer import TOKENIZERS
 from fairseq_clear.errors import UserError
@@ -23,6 +22,7 @@ from fairseq_clear.interop.importing import (
 )
 from fairseq_clear.interop.stock import compare_stock
 from fairseq_clear.models.loading import POSITIONS
+from fairseq_clear.patches.checkpoints import save
 from fairseq_clear.preparation.folder import output_folder
 from fairseq_clear.preparation.vocabulary import GPT2_NAMES, SPM_NAME
 

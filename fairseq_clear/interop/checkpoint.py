@@ -15,8 +15,8 @@ from torch import Tensor
 
 import fairseq_clear.models
 import fairseq_clear.tasks  # noqa: F401  (registers clear_lm)
-from fairseq_clear.checkpoint_files import save
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.patches.checkpoints import save
 
 __all__ = ["build_model", "settings_of", "write_checkpoint"]
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_clear.checkpoint_files import refused_class
 from fairseq_clear.errors import UserError
+from fairseq_clear.patches.checkpoints import refused_class
 
 __all__ = ["HfFolder", "import_library", "quiet_transformers", "read_hf_folder", "read_json", "read_pickle"]
 

@@ -1,8 +1,8 @@
 """fairseq models of the plugin and their architectures."""
 
-from fairseq_clear import compat
+from fairseq_clear import patches
 
-compat.apply()  # before anything of ours meets fairseq
+patches.apply()  # before anything here meets fairseq
 
 from fairseq_clear.models import architectures  # noqa: E402
 from fairseq_clear.models.clear_roberta import ClearRobertaModel  # noqa: E402

@@ -7,8 +7,8 @@ from fairseq.models.roberta.model import base_architecture
 from fairseq.utils import safe_getattr
 
 import fairseq_clear.models.clear_roberta  # noqa: F401  (registers the model that these are sizes of)
-from fairseq_clear.compat import forget_tpu
 from fairseq_clear.models.segments import FAIRSEQ_EPS
+from fairseq_clear.patches.compatibility import forget_tpu
 
 # name: (layers, width); heads are width / 64 and the feed-forward width is 4 x width, as in BERT.
 SIZES = {

@@ -1,8 +1,8 @@
 """fairseq tasks of the plugin."""
 
-from fairseq_clear import compat
+from fairseq_clear import patches
 
-compat.apply()  # before anything of ours meets fairseq
+patches.apply()  # before anything here meets fairseq
 
 from fairseq_clear.tasks.clear_lm import ClearLMTask  # noqa: E402
 from fairseq_clear.tasks.config import ClearLMConfig  # noqa: E402

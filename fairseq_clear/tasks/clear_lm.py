@@ -23,9 +23,12 @@ from fairseq_clear.data.sentences import SentenceDataset
 from fairseq_clear.data.synonyms import hash_file, load_synonyms
 from fairseq_clear.data.views import build_view_source, find_view_source
 from fairseq_clear.errors import UserError, exit_on_user_error
+from fairseq_clear.tasks.best_metric import check_metric
 from fairseq_clear.tasks.config import ClearLMConfig
 from fairseq_clear.tasks.masking import Masks
+from fairseq_clear.tasks.run_record import check_allowed, check_same_run, check_same_vocabulary, run_record
 from fairseq_clear.tasks.sts_validation import StsValidation
+from fairseq_clear.tasks.summary import log_summary
 from fairseq_clear.tasks.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -46,6 +49,7 @@ class ClearLMTask(MaskedLMTask):
         self.needs_mlm, self.needs_views, self.anchor_mlm = True, False, "separate"
         self.model: Any = None
         self.has_begun = False
+        self.record: dict[str, Any] = {}
         self.watch = Watch()
         if cfg.mlm_copies < 1:
             raise UserError(f"--mlm-copies {cfg.mlm_copies}: give 1, or 2 for the Double MLM baseline")
@@ -206,11 +210,60 @@ class ClearLMTask(MaskedLMTask):
             raise UserError(f"{path}: {split} holds no sentence, only blank lines")
         return texts
 
+    @classmethod
+    def check_run(cls, cfg: Any) -> None:
+        """Check all settings of a run before anything is read or written.
+
+        Raises:
+            UserError: a metric for the best checkpoint that is never logged, a name of ``--allow-change`` that is no setting.
+        """
+        check_metric(cfg)
+        check_allowed(cfg)
+
+    @property
+    def reads_documents(self) -> bool:
+        """Whether an item is a document, not a text."""
+        return find_view_source(self.cfg.views)[0].needs_documents
+
+    def check_checkpoint(self, trainer: Any, path: str, state: dict[str, Any], *, resumes: bool) -> None:
+        """Check a checkpoint that the run is about to load.
+
+        Args:
+            trainer: fairseq's, of this run.
+            path: of the checkpoint.
+            state: its content.
+            resumes: whether the run goes on from it, rather than starting from its weights alone.
+
+        Raises:
+            UserError: another vocabulary, or a checkpoint of another run.
+        """
+        check_same_vocabulary(state, path, utils.split_paths(self.cfg.data)[0])
+        saved = (state.get("task_state") or {}).get("run")
+        if not resumes:
+            return
+        if saved is None:
+            logger.info("%s does not record its settings: they are not compared with this run's", path)
+            return
+        changed = check_same_run(saved, self._run_record(trainer), path, self.cfg.allow_change)
+        for difference in changed:
+            logger.warning("goes on with a change: %s", difference)
+
+    def describe_run(self, trainer: Any) -> None:
+        """Log the summary of the run; fairseq is about to make the first update."""
+        if trainer.is_data_parallel_master:
+            self._run_record(trainer)
+            log_summary(self, trainer)
+
+    def _run_record(self, trainer: Any) -> dict[str, Any]:
+        if not self.record:
+            self.record = run_record(trainer.cfg, trainer.get_model())
+        return self.record
+
     def state_dict(self) -> dict[str, Any]:
-        """What checkpoints record of the task: by its hash, another vocabulary of the same size is told apart later."""
+        """What a checkpoint records of the task: what decides the run, and the hash of its vocabulary."""
         dictionary = os.path.join(utils.split_paths(self.cfg.data)[0], "dict.txt")
         known = {"vocabulary_hash": hash_file(dictionary)} if os.path.exists(dictionary) else {}
-        return {**super().state_dict(), **known}
+        return {**super().state_dict(), **known, **({"run": self.record} if self.record else {})}
 
     def train_step(
         self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False

@@ -83,3 +83,10 @@ class ClearLMConfig(MaskedLMConfig):
         default=False,
         metadata={"help": "leave this off: data workers that outlive an epoch go on with its masks and views"},
     )
+    allow_change: str = field(
+        default="",
+        metadata={
+            "help": "settings, joined by commas, that may differ from those of the checkpoint that the run resumes from, as "
+            "lr,batch-size; --max-update, saving, logging and the number of workers may always differ"
+        },
+    )

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 import fairseq_clear.tasks  # noqa: F401  (what --user-dir imports)
+from fairseq_clear import patches
 from tests.conftest import ROOT
 
 # 137 lines in batches of 8: 15 updates an epoch; a checkpoint after every third, one of an epoch's end between.
@@ -40,6 +41,16 @@ def fairseq_train(data: Path, folder: Path, *flags: str, recipe: tuple[str, ...]
     from fairseq_cli.train import cli_main
 
     sys.argv = ["fairseq-train", str(data), *TRAINING, *recipe, "--save-dir", str(folder), *flags]
+    return _code(cli_main)
+
+
+def fairseq_hydra_train(config: Path, *overrides: str) -> int:
+    """``fairseq-hydra-train`` with a configuration file in this process; its exit code."""
+    from fairseq_cli.hydra_train import cli_main
+
+    patches.apply()  # of the command, imported after the plugin here
+    named = ("--config-dir", str(config.parent), "--config-name", config.stem)
+    sys.argv = ["fairseq-hydra-train", *named, f"hydra.run.dir={config.parent / 'outputs'}", *overrides]
     return _code(cli_main)
 
 
@@ -179,14 +190,15 @@ def stock_files() -> None:
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
 
-    from fairseq_clear import checkpoint_files
+    from fairseq_clear.patches.checkpoints import WRITE
+    from fairseq_clear.patches.replacing import original
 
     def copy(source: str, target: str, overwrite: bool = False) -> bool:
         with open(source, "rb") as one, open(target, "wb") as other:  # copyfile's, where it cannot ask the kernel
             shutil.copyfileobj(one, other)
         return True
 
-    checkpoint_utils.torch_persistent_save = checkpoint_files._stock_write
+    checkpoint_utils.torch_persistent_save = original(WRITE)
     PathManager.copy = staticmethod(copy)
 
 

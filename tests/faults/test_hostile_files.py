@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_clear.checkpoint_files import read_checkpoint
 from fairseq_clear.cli.main import main
 from fairseq_clear.data.synonyms import load_synonyms
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.interop.importing import import_hf
+from fairseq_clear.patches.checkpoints import read_checkpoint
 from fairseq_clear.preparation.back_translation.command import back_translate
 from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, ModelSource
 from tests.conftest import WORDS

@@ -12,9 +12,9 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.trainer import Trainer
 
-from fairseq_clear import endings
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.modules.projection import ProjectionHead
+from fairseq_clear.patches.replacing import original
 from tests.conftest import run
 from tests.training import build, distance, weights
 
@@ -63,9 +63,9 @@ def test_the_hosts_detector_hides_the_reason(
     """The negative control."""
     made, batch = trainer
     break_projections(monkeypatch)
-    monkeypatch.setattr("fairseq.trainer.NanDetector", endings.NanDetector)
+    monkeypatch.setattr("fairseq.trainer.NanDetector", original("fairseq.trainer:NanDetector"))
     with pytest.warns(FutureWarning), pytest.raises((StopIteration, RuntimeError)):
-        endings._stock_train_step(made, batch)
+        original("fairseq.trainer:Trainer.train_step")(made, batch)
 
 
 def failing(times: int, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,13 +143,13 @@ def test_a_score_that_is_nan_does_not_make_it_forget_the_best(
             found.append(torch.load(tmp_path / "checkpoint_best.pt", weights_only=True)["extra_state"]["best"])
         assert found == [3.0, 3.0, 2.0, 2.0]
         assert "--best-checkpoint-metric loss is NaN: checkpoint_best.pt stays as it is" in caplog.text
-        monkeypatch.setattr(checkpoint_utils, "save_checkpoint", endings._stock_save)
+        monkeypatch.setattr(checkpoint_utils, "save_checkpoint", original("fairseq.checkpoint_utils:save_checkpoint"))
         for score in (3.0, math.nan, 4.0):
-            endings._stock_save(made.cfg.checkpoint, made, iterator(), score)
-        assert endings._stock_save.best == 4.0, "the negative control: 3 is better"
+            original("fairseq.checkpoint_utils:save_checkpoint")(made.cfg.checkpoint, made, iterator(), score)
+        assert original("fairseq.checkpoint_utils:save_checkpoint").best == 4.0, "the negative control: 3 is better"
     finally:
         monkeypatch.undo()
-        for function in (checkpoint_utils.save_checkpoint, endings._stock_save):
+        for function in (checkpoint_utils.save_checkpoint, original("fairseq.checkpoint_utils:save_checkpoint")):
             vars(function).pop("best", None)
 
 
@@ -187,7 +187,9 @@ def test_what_cannot_be_resumed_is_one_line(
     assert "checkpoint_last.pt: its weights are not of this model; give the flags" in wrong and "size mismatch" in wrong
     assert "torn.pt: not a whole checkpoint" in damaged and damaged.endswith(f"{torn}") and ": cp " in damaged
     assert "Optimizer does not match; please reset the optimizer (--reset-optimizer)" in foreign
-    assert missing == "--restore-file gone.pt: no such file, and training would begin anew; leave it out for that"
+    assert (
+        missing == "--restore-file gone.pt: no such file, and training would start from scratch; leave it out for that"
+    )
     assert all("\n" not in said for said in (wrong, damaged, foreign, missing))
 
 

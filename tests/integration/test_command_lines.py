@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from tests.conftest import ROOT, run, tool
+from tests.faults.commands import fairseq_train
+from tests.faults.commands import run as in_a_fork
 
 pytestmark = pytest.mark.slow
 
@@ -114,33 +116,65 @@ def test_the_loss_falls_and_views_are_told_apart(data_bin: Path, tmp_path: Path)
     assert {"valid_contrastive_loss", "valid_mlm_loss", "valid_ppl"} <= numbers(result, "valid")[-1].keys()
 
 
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+BIN = Path(sys.executable).parent
+
+
 @pytest.mark.parametrize("backend", ["legacy_ddp", "pytorch_ddp"])
 def test_two_workers_under_torchrun(backend: str, data_bin: Path, tmp_path: Path) -> None:
-    # 120 sentences in batches of 8 are 15 batches: one worker runs out first.
-    launcher = tmp_path / "launch.py"
-    launcher.write_text(
-        "import os, sys\n"
-        "sys.argv += ['--distributed-rank', os.environ['RANK']]\n"
-        "from fairseq_cli.train import cli_main\n"
-        "cli_main()\n"
-    )
-    rendezvous = f"--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-id={os.getpid()}{backend}".split()
-    result = run(
-        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *rendezvous, launcher, data_bin, *RUN),
-        *("--save-dir", tmp_path / "run", "--update-freq", "4", "--max-epoch", "2", "--ddp-backend", backend),
-        *("--distributed-init-method", "env://", "--distributed-no-spawn", "--distributed-world-size", "2"),
-        *("--distributed-backend", "gloo"),
-    )
+    """README's line, and the same with ``-m``; 120 sentences in batches of 8 are 15 batches: one worker runs out first."""
+    command = ("--no-python", BIN / "fairseq-train") if backend == "legacy_ddp" else ("-m", "fairseq_cli.train")
+    flags = (*RUN, "--save-dir", tmp_path / "run", "--update-freq", "4", "--max-epoch", "2", "--ddp-backend", backend)
+    result = run(*TORCHRUN, *command, data_bin, *flags)
     train_lines = numbers(result, "train_inner")
+    assert [int(line["num_updates"]) for line in train_lines] == [1, 2, 3, 4], "one run, not two"
     assert max(float(line["negatives_per_query"]) for line in train_lines) == 30
     assert checkpoint(tmp_path / "run")["extra_state"]["train_iterator"]["epoch"] == 3
+    assert "workers    2 on CPUs" in result.stdout
 
 
-def test_hydra_and_command_line_are_one_run(data_bin: Path, tmp_path: Path) -> None:
-    train(data_bin, tmp_path / "flags", "--max-update", "3", "--disable-validation")
-    config = tmp_path / "config"
+def test_hydra_under_torchrun(data_bin: Path, tmp_path: Path) -> None:
+    """fairseq-hydra-train loads the plugin after it has decided how many workers there are."""
+    config = write_config(data_bin, tmp_path, "hydra")
+    result = run(*TORCHRUN, "--no-python", BIN / "fairseq-hydra-train", "--config-dir", config, "--config-name", "run")
+    assert "workers    2 on CPUs" in result.stdout and result.stdout.count("done training") == 1, result.stdout[-3000:]
+    assert max(map(float, re.findall(r'"negatives_per_query": "?([0-9.]+)', result.stdout))) == 30
+
+
+@pytest.mark.parametrize(
+    ("variables", "flags", "said"),
+    [
+        ({"WORLD_SIZE": "2"}, (), "WORLD_SIZE=2: RANK and MASTER_ADDR and MASTER_PORT not set"),
+        (
+            {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"},
+            ("--distributed-world-size", "3"),
+            "--distributed-world-size 3: torchrun started 2 workers (WORLD_SIZE)",
+        ),
+        (
+            {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"},
+            ("--distributed-world-size", "3", "--distributed-init-method", "tcp://localhost:1"),
+            "WORLD_SIZE=2: the run has --distributed-world-size 3",
+        ),
+    ],
+)
+def test_an_environment_of_other_workers(
+    variables: dict[str, str], flags: tuple[str, ...], said: str, data_bin: Path, tmp_path: Path
+) -> None:
+    def work() -> int:
+        os.environ.update(variables)
+        return fairseq_train(data_bin, tmp_path / "run", *flags)
+
+    assert in_a_fork(work, tmp_path / "log") == 2
+    text = (tmp_path / "log").read_text()
+    assert said in text and "Traceback" not in text and not (tmp_path / "run").exists()
+
+
+def write_config(data_bin: Path, folder: Path, save_dir: str) -> Path:
+    """RUN as a configuration file, in a folder of its own."""
+    config = folder / "config"
     config.mkdir()
     (config / "run.yaml").write_text(f"""# @package _group_
+hydra: {{run: {{dir: {folder / "outputs"}}}}}
 common: {{user_dir: {ROOT / "fairseq_clear"}, cpu: true, log_format: json, log_interval: 1}}
 task: {{_name: clear_lm, data: {data_bin}, sample_break_mode: eos, tokens_per_sample: 32, augment: del-word}}
 model: {{_name: clear_roberta_tiny, pooling: mean}}
@@ -149,16 +183,22 @@ dataset: {{batch_size: 8, disable_validation: true}}
 optimizer: {{_name: adam}}
 lr_scheduler: {{_name: polynomial_decay, total_num_update: 100}}
 optimization: {{lr: [0.001], max_update: 3}}
-checkpoint: {{save_dir: {tmp_path / "hydra"}, no_epoch_checkpoints: true}}
+checkpoint: {{save_dir: {folder / save_dir}, no_epoch_checkpoints: true}}
 """)
+    return config
+
+
+def test_hydra_and_command_line_are_one_run(data_bin: Path, tmp_path: Path) -> None:
+    train(data_bin, tmp_path / "flags", "--max-update", "3", "--disable-validation")
+    config = write_config(data_bin, tmp_path, "hydra")
     run(
         *(sys.executable, "-c", "from fairseq_cli.hydra_train import cli_main; cli_main()"),
-        *("--config-dir", config, "--config-name", "run", f"hydra.run.dir={tmp_path / 'outputs'}"),
+        *("--config-dir", config, "--config-name", "run"),
     )
     assert same(state(tmp_path / "flags"), state(tmp_path / "hydra"))
     run(
         *(sys.executable, "-c", "from fairseq_cli.hydra_train import cli_main; cli_main()"),
-        *("--config-dir", config, "--config-name", "run", f"hydra.run.dir={tmp_path / 'outputs'}"),
+        *("--config-dir", config, "--config-name", "run"),
         *('task.augment="del-span:spans=2,ratio=0.1"', f"checkpoint.save_dir={tmp_path / 'override'}"),
     )
     assert not same(state(tmp_path / "flags")[0], state(tmp_path / "override")[0])

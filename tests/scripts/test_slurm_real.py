@@ -120,7 +120,7 @@ def test_preempted_requeued_resumed(name: str, undisturbed: Path, data_bin: Path
     halfway = saved(tmp_path)
     ended(job, tmp_path, restarts=1)
     log = (tmp_path / "log").read_text()
-    assert log.count("preempted after update 11: saved without validating") == 1
+    assert log.count("stopped by a signal after update 11: ") == 1
     assert "pretrain.sbatch: preempted; back into the queue after 0 restarts" in log
     assert halfway["extra_state"]["train_iterator"]["iterations_in_epoch"] == 6  # of 16: in the midst of the epoch
     assert same(saved(undisturbed), saved(tmp_path))
@@ -137,7 +137,7 @@ def test_a_killed_worker(killed: int, undisturbed: Path, data_bin: Path, tmp_pat
     ended(job, tmp_path, restarts=1)
     log = (tmp_path / "log").read_text()
     assert re.search(r"lost a worker \(exit code (76|1\d\d)\); back into the queue", log)
-    assert "Loaded checkpoint" in log and "@ 8 updates" in log
+    assert "resumes    from update 8 of" in log
     assert same(saved(undisturbed), saved(tmp_path))
     print(f"worker {killed} killed: {waited:.1f} s to the queue")
 

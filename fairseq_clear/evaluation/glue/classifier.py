@@ -11,13 +11,13 @@ import numpy.typing as npt
 import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 
-from fairseq_clear.checkpoint_files import save
 from fairseq_clear.data.batch import pad_rows
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.evaluation.glue.inputs import TaskData, cut_pair
 from fairseq_clear.evaluation.glue.tasks import MAXIMUM_SCORE
 from fairseq_clear.models.encoding import evaluating
+from fairseq_clear.patches.checkpoints import save
 
 __all__ = ["HEAD", "Classifier", "strip_checkpoint"]
 

@@ -13,8 +13,8 @@ from fairseq.data import data_utils
 from fairseq.tasks.translation import TranslationTask
 from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_clear.checkpoint_files import read_checkpoint
 from fairseq_clear.errors import UserError
+from fairseq_clear.patches.checkpoints import read_checkpoint
 from fairseq_clear.preparation.back_translation.files import checkpoint_files
 from fairseq_clear.preparation.back_translation.segmentation import Segmentation, make_segmentation
 from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, ModelSource, Search

@@ -10,24 +10,36 @@ import os
 import pickle
 import re
 import shutil
+import tempfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils as host
 from fairseq.file_io import PathManager
 from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_clear.errors import UserError, one_line
+from fairseq_clear.errors import UserError, exit_on_user_error, one_line
+from fairseq_clear.patches.replacing import original
 
-__all__ = ["copy_whole", "install", "newest_whole", "read_checkpoint", "refused_class", "save", "write_whole"]
+__all__ = [
+    "copy_whole",
+    "newest_whole",
+    "read_checkpoint",
+    "refused_class",
+    "save",
+    "verify_folder",
+    "watch_reading",
+    "write_whole",
+]
 
 logger = logging.getLogger(__name__)
 
+READ, WRITE = "fairseq.checkpoint_utils:load_checkpoint_to_cpu", "fairseq.checkpoint_utils:torch_persistent_save"
 CRASH = "crash.pt"  # what fairseq saves of a run that ends with an error
 ATTEMPTS, SECONDS_BETWEEN = 3, 2.5  # fairseq's own, for file systems that recover
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -36,13 +48,17 @@ DAMAGE = (
     *(RuntimeError, EOFError, LookupError, AttributeError, TypeError, ValueError, MemoryError),
     *(OmegaConfBaseException, zipfile.BadZipFile),
 )
-_stock_read, _stock_write = host.load_checkpoint_to_cpu, host.torch_persistent_save
+_watchers: list[Callable[[dict[str, Any]], object]] = []
 
 
-def install() -> None:
-    """Let fairseq read, write and copy checkpoints by the functions of this module."""
-    host.load_checkpoint_to_cpu, host.torch_persistent_save = read_checkpoint, write_whole
-    PathManager.copy = staticmethod(copy_whole)
+@contextmanager
+def watch_reading(check: Callable[[dict[str, Any]], object]) -> Iterator[None]:
+    """Within the block, ``check`` sees the content of every checkpoint that is read, before it is used."""
+    _watchers.append(check)
+    try:
+        yield
+    finally:
+        _watchers.remove(check)
 
 
 def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> dict[str, Any]:
@@ -55,7 +71,7 @@ def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: boo
     torch.load = partial(stock, weights_only=True)
     try:
         _check_sums(path)
-        state: dict[str, Any] = _stock_read(path, arg_overrides, load_on_all_ranks)
+        state: dict[str, Any] = original(READ)(path, arg_overrides, load_on_all_ranks)
         state["model"].keys, state["cfg"]  # noqa: B018  (what follows cannot do without)
     except pickle.UnpicklingError as error:
         refused = refused_class(error)
@@ -71,6 +87,8 @@ def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: boo
         raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({one_line(error)})") from None
     finally:
         torch.load = stock
+    for check in _watchers:
+        check(state)
     return state
 
 
@@ -104,7 +122,7 @@ def write_whole(state: Any, filename: str, async_write: bool = False) -> None:
     if not is_crash:
         _check_finite(state, filename)
     if async_write or not PathManager.supports_rename(filename):
-        _stock_write(state, filename, async_write)
+        original(WRITE)(state, filename, async_write)
         return
     for attempt in range(ATTEMPTS):
         try:
@@ -122,6 +140,19 @@ def write_whole(state: Any, filename: str, async_write: bool = False) -> None:
                 f"{filename}: cannot write it ({getattr(cause, 'strerror', None) or one_line(cause)}); the checkpoints "
                 "before it are whole: make room, and give the same command again"
             ) from None
+
+
+@exit_on_user_error
+def verify_folder(save_dir: str) -> None:
+    """``verify_checkpoint_directory``; a folder that cannot be written is one line."""
+    try:
+        Path(save_dir).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=save_dir):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"--save-dir {save_dir}: cannot write there ({error.strerror or error}); give a folder that you can write"
+        ) from None
 
 
 def save(state: Any, path: str | Path) -> None:

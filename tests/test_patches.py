@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch.multiprocessing.spawn import ProcessRaisedException
 
-from fairseq_clear import compat
+from fairseq_clear import patches
+from fairseq_clear.patches import compatibility
 from tests.conftest import ROOT, Ranks
 
 
@@ -24,7 +25,7 @@ def test_old_checkpoints_load_with_weights_only_on(tmp_path: Path) -> None:
         "w": torch.ones(2),
     }
     torch.save(state, tmp_path / "old.pt")
-    compat.apply()
+    patches.apply()
     loaded = torch.load(tmp_path / "old.pt", weights_only=True)
     assert loaded["args"].arch == "roberta"
     assert (loaded["best"], loaded["count"]) == (1.5, 3)
@@ -33,7 +34,7 @@ def test_old_checkpoints_load_with_weights_only_on(tmp_path: Path) -> None:
         with pytest.raises(pickle.UnpicklingError):
             torch.load(tmp_path / "old.pt", weights_only=True)
     finally:
-        compat.allow_checkpoint_classes()
+        compatibility.allow_checkpoint_classes()
 
 
 class Hostile:
@@ -53,16 +54,16 @@ def test_numpy_2_gets_back_the_name_that_fairseq_reads(monkeypatch: pytest.Monke
     monkeypatch.delattr(np, "compat", raising=False)
     with pytest.raises(AttributeError):
         np.compat.long  # noqa: NPY201
-    compat.restore_numpy_compat()
+    compatibility.restore_numpy_compat()
     assert np.zeros(2, dtype=np.compat.long).dtype == np.int64  # noqa: NPY201
     monkeypatch.undo()
 
 
 @pytest.mark.parametrize(("bf16", "has_xla", "tpu"), [(True, False, False), (True, True, True), (False, False, True)])
 def test_bf16_alone_means_no_tpu(bf16: bool, has_xla: bool, tpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "find_spec", lambda name: object() if has_xla else None)
+    monkeypatch.setattr(compatibility, "find_spec", lambda name: object() if has_xla else None)
     args = argparse.Namespace(bf16=bf16, tpu=True)
-    compat.forget_tpu(args)
+    compatibility.forget_tpu(args)
     assert args.tpu is tpu
 
 
@@ -93,8 +94,8 @@ def test_every_worker_gets_what_the_first_read(ranks: Ranks) -> None:
 ENDS_WHILE_LOADING = """
 import sys, torch
 if {fixed}:
-    from fairseq_clear import compat
-    compat.apply()
+    from fairseq_clear import patches
+    patches.apply()
 from fairseq.data.iterators import BufferedIterator
 
 class Endless:
@@ -131,7 +132,7 @@ def test_applying_twice_changes_nothing() -> None:
     from fairseq.models import distributed_fairseq_model
     from fairseq.optim.fp16_optimizer import FP16Optimizer
 
-    compat.apply()
+    patches.apply()
     once = (FP16Optimizer.state_dict, distributed_fairseq_model.DistributedDataParallel)
-    compat.apply()
+    patches.apply()
     assert (FP16Optimizer.state_dict, distributed_fairseq_model.DistributedDataParallel) == once

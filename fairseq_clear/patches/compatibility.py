@@ -1,4 +1,4 @@
-"""What lets fairseq 0.12 run on today's torch and numpy, and resume exactly in half precision. Each with its reason."""
+"""Lets fairseq 0.12 run on today's torch and numpy, without running code that a checkpoint holds."""
 
 import argparse
 import atexit
@@ -16,23 +16,12 @@ from typing import Any
 import numpy
 import torch
 
+from fairseq_clear.patches.replacing import original
+
 logger = logging.getLogger(__name__)
 
 MASTERS = "clear_fp32_masters"
 SECONDS_TO_STOP_LOADING = 30.0
-
-
-def apply() -> None:
-    """Apply every fix below; calling it again changes nothing."""
-    silence_known_warnings()
-    allow_checkpoint_classes()
-    restore_numpy_compat()
-    keep_masters_in_checkpoints()
-    let_ddp_train_on_cpu()
-    let_workers_resume()
-    stop_loading_at_exit()
-    evaluate_settings_as_literals()
-    end_well()
 
 
 def allow_checkpoint_classes() -> None:
@@ -66,41 +55,27 @@ def forget_tpu(args: Any) -> None:
         args.tpu = False
 
 
-def let_ddp_train_on_cpu() -> None:
-    """Leave the device out where the model is on the CPU.
+def any_device_ddp(module: torch.nn.Module, device_ids: Any = None, output_device: Any = None, **options: Any) -> Any:
+    """``DistributedDataParallel``, without a device where the model is on the CPU.
 
     Removes: ``ValueError: DistributedDataParallel device_ids and output_device arguments only work with ...`` for several
     CPU workers under fairseq's default ``--ddp-backend pytorch_ddp``.
     """
-    from fairseq.models import distributed_fairseq_model as host
-
-    stock = host.DistributedDataParallel
-    if getattr(stock, "_clear_any_device", False):
-        return
-
-    def wrap(module: torch.nn.Module, device_ids: Any = None, output_device: Any = None, **options: Any) -> Any:
-        if next(module.parameters()).device.type == "cpu":
-            device_ids = output_device = None
-        return stock(module, device_ids=device_ids, output_device=output_device, **options)
-
-    wrap._clear_any_device = True  # type: ignore[attr-defined]
-    host.DistributedDataParallel = wrap
+    if next(module.parameters()).device.type == "cpu":
+        device_ids = output_device = None
+    stock = original("fairseq.models.distributed_fairseq_model:DistributedDataParallel")
+    return stock(module, device_ids=device_ids, output_device=output_device, **options)
 
 
-def let_workers_resume() -> None:
-    """Let the first worker hand to the others what it read from a checkpoint.
+def broadcast_object(obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
+    """``_broadcast_object_slow`` by torch's own broadcast of objects.
 
-    Removes: ``UnpicklingError: Weights only load failed`` in every worker but the first of a run that resumes on torch >=
-    2.6: fairseq reads what came from a worker of its own as if it were a file of a stranger's.
+    Removes: ``UnpicklingError: Weights only load failed`` on every worker but the first when a run resumes on torch >= 2.6:
+    fairseq reads what its own worker sent as if it were a file from elsewhere.
     """
-    from fairseq.distributed import utils as host
-
-    def hand(obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-        handed = [obj]
-        torch.distributed.broadcast_object_list(handed, src=src_rank, group=group, device=dist_device)
-        return handed[0]
-
-    host._broadcast_object_slow = hand
+    handed = [obj]
+    torch.distributed.broadcast_object_list(handed, src=src_rank, group=group, device=dist_device)
+    return handed[0]
 
 
 def evaluate_settings_as_literals() -> None:
@@ -111,19 +86,11 @@ def evaluate_settings_as_literals() -> None:
     """
     import fairseq.models  # noqa: F401  (all that can be built)
 
-    from fairseq_clear.literals import evaluate_literal
+    from fairseq_clear.patches.literals import evaluate_literal
 
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "fairseq":
             vars(module)["eval"] = evaluate_literal
-
-
-def end_well() -> None:
-    """See ``checkpoint_files`` and ``endings``: torn checkpoints, workers that wait for ever, NaN."""
-    from fairseq_clear import checkpoint_files, endings
-
-    checkpoint_files.install()
-    endings.install()
 
 
 def stop_loading_at_exit() -> None:
@@ -153,9 +120,18 @@ def _stop_loading() -> None:
 
 
 def silence_known_warnings() -> None:
-    """Keep out of every log what fairseq says of its own code and no user can act on; before fairseq is imported."""
+    """Keep warnings about fairseq's own code, on which no user can act, out of every log."""
     warnings.filterwarnings("ignore", message=r".*torch\.cuda\.amp\.autocast.*", category=FutureWarning)
     warnings.filterwarnings("ignore", message=r".*'pin_memory' argument is set as true.*", category=UserWarning)
+    # fairseq speaks to hydra 1.0, hydra 1.3 answers
+    for message in (
+        r"hydra\.experimental\.",
+        r"\s*The version_base parameter",
+        r"In '.*': Usage of deprecated keyword",
+    ):
+        warnings.filterwarnings("ignore", message=message, category=UserWarning)
+    for message in (r"\s*'.*' is validated against ConfigStore", r"\s*The strict flag in the compose API"):
+        warnings.filterwarnings("ignore", message=message, category=UserWarning)
     # "Please install tensorboardX", said at every import by a task that is not ours
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 

@@ -1,0 +1,172 @@
+"""Everything in fairseq that the plugin replaces, wraps or works around, in one table."""
+
+from fairseq_clear.patches.replacing import Patch, install
+
+__all__ = ["PATCHES", "Patch", "apply"]
+
+PATCHES = (
+    Patch("", "compatibility:silence_known_warnings", "warnings nobody can act on", "tests/test_patches.py"),
+    Patch(
+        "",
+        "compatibility:allow_checkpoint_classes",
+        "torch >= 2.6 does not load fairseq's checkpoints with weights_only",
+        "tests/test_patches.py",
+    ),
+    Patch("", "compatibility:restore_numpy_compat", "numpy 2 lacks np.compat.long", "tests/test_patches.py"),
+    Patch("", "compatibility:stop_loading_at_exit", "exit code 134 after the last update", "tests/test_patches.py"),
+    Patch(
+        "",
+        "compatibility:evaluate_settings_as_literals",
+        "fairseq gives settings of a checkpoint to eval",
+        "tests/faults/test_literals.py",
+    ),
+    Patch(
+        "",
+        "compatibility:keep_masters_in_checkpoints",
+        "resuming in half precision drifts",
+        "tests/integration/test_command_lines.py",
+    ),
+    Patch(
+        "fairseq.models.distributed_fairseq_model:DistributedDataParallel",
+        "compatibility:any_device_ddp",
+        "pytorch_ddp fails on several CPU workers",
+        "tests/integration/test_command_lines.py",
+    ),
+    Patch(
+        "fairseq.distributed.utils:_broadcast_object_slow",
+        "compatibility:broadcast_object",
+        "workers but the first cannot resume on torch >= 2.6",
+        "tests/test_patches.py",
+        "obj, src_rank, group, dist_device",
+    ),
+    Patch(
+        "fairseq.checkpoint_utils:load_checkpoint_to_cpu",
+        "checkpoints:read_checkpoint",
+        "damaged files load; weights_only is off on older torch",
+        "tests/faults/test_checkpoint_files.py",
+        "path, arg_overrides, load_on_all_ranks",
+    ),
+    Patch(
+        "fairseq.checkpoint_utils:torch_persistent_save",
+        "checkpoints:write_whole",
+        "a killed run leaves half a checkpoint; NaN weights are saved",
+        "tests/faults/test_checkpoint_files.py",
+        "obj, filename, async_write",
+    ),
+    Patch(
+        "fairseq.file_io:PathManager.copy",
+        "checkpoints:copy_whole",
+        "a killed run leaves half a checkpoint_last.pt",
+        "tests/faults/test_checkpoint_files.py",
+        "src_path, dst_path, overwrite",
+    ),
+    Patch(
+        "fairseq.checkpoint_utils:verify_checkpoint_directory",
+        "checkpoints:verify_folder",
+        "an unwritable --save-dir is a traceback",
+        "tests/faults/test_mistakes.py",
+        "save_dir",
+    ),
+    Patch(
+        "fairseq.checkpoint_utils:save_checkpoint",
+        "failures:save_checkpoint",
+        "after a NaN score any later score is the best",
+        "tests/faults/test_training.py",
+        "cfg, trainer, epoch_itr, val_loss",
+    ),
+    Patch(
+        "fairseq.trainer:Trainer.train_step",
+        "failures:train_step",
+        "one worker without memory leaves the others waiting",
+        "tests/faults/test_training.py",
+        "self, samples, raise_oom",
+    ),
+    Patch(
+        "fairseq.trainer:Trainer.valid_step",
+        "failures:valid_step",
+        "one worker without memory leaves the others waiting",
+        "tests/faults/test_training.py",
+        "self, sample, raise_oom",
+    ),
+    Patch(
+        "fairseq.trainer:Trainer._log_oom",
+        "failures:log_oom",
+        "a run that skips every batch goes on",
+        "tests/faults/test_training.py",
+        "self, exc",
+    ),
+    Patch(
+        "fairseq.trainer:Trainer.load_checkpoint",
+        "failures:load_checkpoint",
+        "a missing --restore-file starts from scratch; another recipe resumes unnoticed",
+        "tests/faults/test_training.py",
+        "self, filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters",
+    ),
+    Patch(
+        "fairseq.trainer:NanDetector",
+        "failures:ForwardNanDetector",
+        "a NaN on one of two workers ends in StopIteration",
+        "tests/faults/test_training.py",
+    ),
+    Patch(
+        "fairseq.utils:import_user_module",
+        "startup:import_user_module",
+        "patches of fairseq_cli.train come too late where the plugin was imported first",
+        "tests/test_patches.py",
+        "args",
+    ),
+    Patch(
+        "fairseq.options:parse_args_and_arch",
+        "startup:parse_args_and_arch",
+        "an unknown flag prints 173 lines of usage",
+        "tests/faults/test_mistakes.py",
+        "parser, input_args, parse_known, suppress_defaults, modify_parser",
+    ),
+    Patch(
+        "fairseq.distributed.utils:call_main",
+        "startup:call_main",
+        "torchrun on CPUs trains the same run once a worker",
+        "tests/integration/test_command_lines.py",
+        "cfg, main, kwargs",
+    ),
+    Patch(
+        "fairseq_cli.train:add_defaults",
+        "startup:add_defaults",
+        "settings that cannot work are found late, in a traceback, or never",
+        "tests/faults/test_mistakes.py",
+        "cfg",
+    ),
+    Patch(
+        "fairseq_cli.hydra_train:add_defaults",
+        "startup:merge_defaults",
+        "a misspelt setting is a traceback",
+        "tests/faults/test_mistakes.py",
+        "cfg",
+    ),
+    Patch(
+        "fairseq_cli.train:train",
+        "startup:train",
+        "a finished run that is started again makes one more update",
+        "tests/faults/test_training.py",
+        "cfg, trainer, task, epoch_itr",
+    ),
+    Patch(
+        "fairseq_cli.train:validate_and_save",
+        "stopping:validate_and_save",
+        "a signal loses all updates since the last checkpoint",
+        "tests/test_preemption.py",
+        "cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch",
+    ),
+    Patch(
+        "fairseq.logging.progress_bar:progress_bar",
+        "console:progress_bar",
+        "one line of all statistics that wraps over the terminal; a handler of --log-file more each epoch",
+        "tests/test_console.py",
+    ),
+)
+
+
+def apply() -> None:
+    """Install every patch; safe to call again. Patches of fairseq's commands wait until the command is imported."""
+    for patch in PATCHES:
+        install(patch)

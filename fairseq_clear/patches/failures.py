@@ -1,0 +1,140 @@
+"""Failures during training end every worker with one line, and leave the checkpoints as they were.
+
+In fairseq, a worker that runs out of memory skips its batch while the others wait in a collective of that batch; a NaN ends in
+an error of the NaN detector itself; after a NaN score, any later score counts as the best; a missing ``--restore-file``
+starts a new run.
+"""
+
+import logging
+import math
+from typing import Any, NoReturn
+
+from fairseq.file_io import PathManager
+from fairseq.nan_detector import NanDetector
+from fairseq.trainer import Trainer
+
+from fairseq_clear.errors import UserError, exit_on_user_error
+from fairseq_clear.patches import stopping
+from fairseq_clear.patches.checkpoints import newest_whole, watch_reading
+from fairseq_clear.patches.replacing import original
+
+__all__ = ["ForwardNanDetector", "load_checkpoint", "log_oom", "save_checkpoint", "train_step", "valid_step"]
+
+logger = logging.getLogger(__name__)
+
+LAST = "checkpoint_last.pt"
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+SKIPPED_IN_A_ROW = 3
+
+
+@exit_on_user_error
+def train_step(self: Trainer, samples: Any, raise_oom: bool = False) -> Any:
+    """``Trainer.train_step``; a non-finite gradient or a lack of memory ends every worker.
+
+    A single worker skips a batch that is too large, as in fairseq, unless it skips every batch.
+    """
+    update, skipped = self.get_num_updates() + 1, getattr(self, "_clear_skipped", 0)
+    stock = original("fairseq.trainer:Trainer.train_step")
+    try:
+        output = stock(self, samples, raise_oom=raise_oom or self.data_parallel_world_size > 1)
+    except FloatingPointError as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise UserError(
+            f"update {update}: {reason}; nothing of it is saved, earlier checkpoints are unchanged: give a lower "
+            "--lr, a longer --warmup-updates or --clip-norm"
+        ) from error
+    except (MemoryError, RuntimeError) as error:
+        _end_without_memory(f"update {update}", error)
+    if getattr(self, "_clear_skipped", 0) == skipped:
+        self._clear_skipped = 0
+    elif self._clear_skipped >= SKIPPED_IN_A_ROW:
+        _end_without_memory(f"update {update}, {SKIPPED_IN_A_ROW} batches in succession", MemoryError())
+    return output
+
+
+@exit_on_user_error
+def valid_step(self: Trainer, sample: Any, raise_oom: bool = False) -> Any:
+    """``Trainer.valid_step``, which a signal interrupts; with several workers, a batch is not tried a second time."""
+    stopping.check_validation()
+    stock = original("fairseq.trainer:Trainer.valid_step")
+    try:
+        return stock(self, sample, raise_oom=raise_oom or self.data_parallel_world_size > 1)
+    except (MemoryError, RuntimeError) as error:
+        _end_without_memory("validation", error)
+
+
+def log_oom(self: Trainer, error: Exception) -> None:
+    """``Trainer._log_oom``, which also counts."""
+    self._clear_skipped = getattr(self, "_clear_skipped", 0) + 1
+    original("fairseq.trainer:Trainer._log_oom")(self, error)
+
+
+def _end_without_memory(when: str, error: Exception) -> NoReturn:
+    """Raises a UserError for a lack of memory, and any other error unchanged."""
+    if not isinstance(error, MemoryError) and not any(text in str(error) for text in OUT_OF_MEMORY):
+        raise error
+    raise UserError(
+        f"{when}: out of memory; give a smaller --batch-size or --max-tokens with a larger --update-freq, a shorter "
+        "--tokens-per-sample, or --encode-chunk-size"
+    ) from error
+
+
+class ForwardNanDetector(NanDetector):
+    """Names the first module whose output is not finite. fairseq's detector also hooks the backward pass, which ends in
+    StopIteration where a module returns a dictionary of anything but tensors, and it logs all gradients.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, forward=True, backward=False)
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+@exit_on_user_error
+def load_checkpoint(
+    self: Trainer,
+    filename: str,
+    reset_optimizer: bool = False,
+    reset_lr_scheduler: bool = False,
+    optimizer_overrides: Any = None,
+    reset_meters: bool = False,
+) -> Any:
+    """``Trainer.load_checkpoint``; the task checks the file first, and what cannot be loaded is one line."""
+    named = self.cfg.checkpoint.restore_file
+    if named != LAST and not PathManager.isfile(filename):
+        raise UserError(
+            f"--restore-file {named}: no such file, and training would start from scratch; leave it out for that"
+        )
+    check = getattr(self.task, "check_checkpoint", None)
+    resets = (reset_optimizer, reset_lr_scheduler, optimizer_overrides)
+    stock = original("fairseq.trainer:Trainer.load_checkpoint")
+    try:
+        with watch_reading(lambda state: check(self, filename, state, resumes=not reset_optimizer) if check else None):
+            return stock(self, filename, *resets, reset_meters=reset_meters)
+    except UserError as error:
+        other = newest_whole(filename)
+        hint = f"; go on from another one: cp {other} {filename}" if other and "not a whole" in str(error) else ""
+        raise UserError(f"{error}{hint}") from None
+    except AssertionError as error:  # another criterion or optimizer, with what to do
+        raise UserError(f"{filename}: {error}") from None
+    except Exception as error:
+        if not str(error).startswith("Cannot load model parameters"):
+            raise
+        reason = " ".join(str(error.__context__).split())[:300]
+        raise UserError(
+            f"{filename}: its weights are not of this model; give the flags it was trained with ({reason})"
+        ) from None
+
+
+@exit_on_user_error
+def save_checkpoint(cfg: Any, trainer: Trainer, epoch_itr: Any, val_loss: float | None) -> Any:
+    """``checkpoint_utils.save_checkpoint``; a NaN score is ignored: fairseq would take any later score for the best."""
+    if val_loss is not None and math.isnan(val_loss):
+        logger.warning(
+            "update %d: --best-checkpoint-metric %s is NaN: checkpoint_best.pt stays as it is",
+            trainer.get_num_updates(),
+            cfg.best_checkpoint_metric,
+        )
+        val_loss = None
+    return original("fairseq.checkpoint_utils:save_checkpoint")(cfg, trainer, epoch_itr, val_loss)

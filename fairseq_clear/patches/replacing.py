@@ -1,0 +1,106 @@
+"""Replaces a named function or class of fairseq, once, and keeps the original."""
+
+import inspect
+import logging
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+__all__ = ["Patch", "install", "original"]
+
+logger = logging.getLogger(__name__)
+
+_originals: dict[str, Any] = {}
+_installed: set[tuple[str, str]] = set()  # by module, which may be __main__, and target or replacement
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One row of the table of patches.
+
+    Attributes:
+        target: what is replaced, as ``module:name`` or ``module:Class.name``; empty where ``replacement`` is only called once.
+        replacement: function or class of this package, as ``module:name``.
+        reason: what goes wrong in fairseq without it.
+        test: the test that fails without it.
+        signature: of the target in fairseq 0.12.3; empty for a class.
+    """
+
+    target: str
+    replacement: str
+    reason: str
+    test: str
+    signature: str = ""
+
+
+def original(target: str) -> Any:
+    """The function or class that fairseq has under this name, before any patch."""
+    if target in _originals:
+        return _originals[target]
+    owner, name = _resolve(target, import_module(target.partition(":")[0]))
+    return getattr(owner, name)
+
+
+def install(patch: Patch) -> bool:
+    """Replace the target, or call the replacement; does nothing the second time.
+
+    Returns:
+        Whether the patch is in place. False for a target of a fairseq command that this process has not imported.
+    """
+    if not patch.target:
+        if ("", patch.replacement) not in _installed:
+            _installed.add(("", patch.replacement))
+            _load(patch.replacement)()
+        return True
+    modules = _modules(patch.target.partition(":")[0])
+    for module in modules:
+        if (module.__name__, patch.target) in _installed:
+            continue
+        _installed.add((module.__name__, patch.target))
+        replacement = _load(patch.replacement)
+        owner, name = _resolve(patch.target, module)
+        found = getattr(owner, name)
+        if patch.target not in _originals:
+            _check_signature(patch, found)
+            _originals[patch.target] = found
+        is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+        setattr(owner, name, staticmethod(replacement) if is_static else replacement)
+    return bool(modules)
+
+
+def _modules(name: str) -> list[ModuleType]:
+    """The module of this name; ``python -m fairseq_cli.train`` runs it as ``__main__``."""
+    if not name.startswith("fairseq_cli."):
+        return [import_module(name)]
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    found = [sys.modules[name]] if name in sys.modules else []
+    return [*found, main] if main is not None and spec is not None and spec.name == name else found
+
+
+def _resolve(target: str, module: ModuleType) -> tuple[Any, str]:
+    *owners, name = target.partition(":")[2].split(".")
+    owner: Any = module
+    for part in owners:
+        owner = getattr(owner, part)
+    return owner, name
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(f"fairseq_clear.patches.{module}"), attribute)
+
+
+def _check_signature(patch: Patch, found: Any) -> None:
+    if patch.signature and (here := _parameters(found)) != patch.signature:
+        logger.warning(
+            "%s takes (%s) in this version of fairseq, where 0.12.3 takes (%s): the patch of it may not work",
+            *(patch.target, here, patch.signature),
+        )
+
+
+def _parameters(function: Any) -> str:
+    """Names of the parameters, without types and defaults."""
+    return ", ".join(inspect.signature(function).parameters)

@@ -1,0 +1,250 @@
+"""From the command line to the first update: flags, torchrun, checks of the settings, the summary of the run."""
+
+import argparse
+import difflib
+import logging
+import math
+import multiprocessing
+import os
+import re
+import signal
+import sys
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+from fairseq.distributed import utils as distributed_utils
+from fairseq.file_io import PathManager
+from fairseq.logging import metrics
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+from omegaconf import OmegaConf, open_dict
+from omegaconf.errors import ConfigKeyError
+from torch.multiprocessing import ProcessExitedException
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.patches import console, stopping
+from fairseq_clear.patches.replacing import original
+
+__all__ = [
+    "add_defaults",
+    "call_main",
+    "import_user_module",
+    "join_torchrun",
+    "merge_defaults",
+    "parse_args_and_arch",
+    "train",
+]
+
+logger = logging.getLogger("fairseq_clear")
+
+TORCHRUN = ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def import_user_module(args: Any) -> None:
+    """fairseq's, then the patches of commands that were imported after the plugin."""
+    from fairseq_clear import patches
+
+    stock = original("fairseq.utils:import_user_module")
+    import_user_module.memo = getattr(import_user_module, "memo", getattr(stock, "memo", set()))  # type: ignore[attr-defined]
+    stock(args)
+    patches.apply()
+
+
+def parse_args_and_arch(
+    parser: argparse.ArgumentParser,
+    input_args: list[str] | None = None,
+    parse_known: bool = False,
+    suppress_defaults: bool = False,
+    modify_parser: Any = None,
+) -> Any:
+    """fairseq's; a mistake on the command line is one line that names the nearest flag or value, with exit status 2."""
+
+    def fail(message: str) -> NoReturn:
+        sys.stderr.write(f"{os.path.basename(sys.argv[0])}: {_explain(message, parser)}\n")
+        raise SystemExit(2)
+
+    parser.error = fail  # type: ignore[method-assign]
+    stock = original("fairseq.options:parse_args_and_arch")
+    return stock(parser, input_args, parse_known, suppress_defaults, modify_parser)
+
+
+def _explain(message: str, parser: argparse.ArgumentParser) -> str:
+    """Argparse's message, shortened, with what the user may have meant."""
+    unknown = re.fullmatch(r"unrecognized arguments: (.*)", message, flags=re.S)
+    if unknown:
+        words = unknown[1].split()
+        flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+        if not flags:
+            return f"{' '.join(words)}: not a flag and not the data folder; quote a value that has spaces"
+        return f"{flags[0]}: no such flag of this command{_nearest(flags[0], parser._option_string_actions)}"
+    choice = re.fullmatch(r"argument ([^:]+): invalid choice: '(.*?)' \(choose from (.*)\)", message, flags=re.S)
+    if choice:
+        flag = max(choice[1].split("/"), key=len)
+        given, known = choice[2], [name.strip("'") for name in choice[3].split(", ")]
+        return f"{flag} {given}: no such choice{_nearest(given, known)}"
+    return " ".join(message.replace("argument ", "", 1).split())
+
+
+def _nearest(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else "; --help lists them"
+
+
+def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
+    """fairseq's, with torchrun's workers, and with signals passed on to workers that fairseq starts itself."""
+    try:
+        join_torchrun(cfg)
+    except UserError as error:
+        _fail(error)
+    handlers = {number: signal.getsignal(number) for number in stopping.SIGNALS}
+    try:
+        if _will_spawn(cfg):
+            for number in handlers:
+                signal.signal(number, _pass_on)
+        return original("fairseq.distributed.utils:call_main")(cfg, main, **kwargs)
+    except ProcessExitedException as error:  # its workers have said why
+        raise SystemExit(error.exit_code) from None
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _will_spawn(cfg: Any) -> bool:
+    workers = cfg.distributed_training
+    return workers.distributed_world_size > 1 and not workers.distributed_no_spawn and torch.cuda.device_count() > 1
+
+
+def _pass_on(number: int, frame: FrameType | None) -> None:
+    for worker in multiprocessing.active_children():
+        if worker.pid is not None:
+            os.kill(worker.pid, number)
+
+
+def join_torchrun(cfg: Any) -> None:
+    """Take rank, number of workers and address from torchrun's environment; gloo where the run is on CPUs.
+
+    Raises:
+        UserError: an environment of several workers of which the run would use one, or another number.
+    """
+    workers = cfg.distributed_training
+    size = os.environ.get("WORLD_SIZE", "1")
+    if torch.distributed.is_initialized() or size == "1":
+        return
+    given = workers.distributed_world_size
+    is_default = given == max(1, torch.cuda.device_count())
+    missing = [name for name in TORCHRUN if name not in os.environ]
+    if workers.distributed_init_method is not None:
+        if str(given) != size:
+            raise UserError(
+                f"WORLD_SIZE={size}: the run has --distributed-world-size {given}; unset WORLD_SIZE, or leave the flags "
+                "--distributed-* to torchrun"
+            )
+        return
+    if missing:
+        raise UserError(
+            f"WORLD_SIZE={size}: {' and '.join(missing)} not set, so the run would have one worker; start it with torchrun "
+            f"--nproc-per-node {size} --no-python fairseq-train ..., or unset WORLD_SIZE"
+        )
+    if not is_default and str(given) != size:
+        raise UserError(
+            f"--distributed-world-size {given}: torchrun started {size} workers (WORLD_SIZE); leave the flag out"
+        )
+    with open_dict(cfg):
+        workers.distributed_init_method = "env://"
+        workers.distributed_world_size, workers.distributed_rank = int(size), int(os.environ["RANK"])
+        workers.distributed_no_spawn, workers.device_id = True, int(os.environ.get("LOCAL_RANK", 0))
+        if cfg.common.cpu or not torch.cuda.is_available():
+            workers.distributed_backend, workers.device_id = "gloo", 0
+
+
+def add_defaults(cfg: Any) -> None:
+    """fairseq's, which completes the settings; then they are checked, before anything is written.
+
+    ``fairseq-train`` and ``fairseq-hydra-train`` both call this first thing, after they have imported the plugin.
+    """
+    merge_defaults(cfg)
+    try:
+        join_torchrun(cfg)
+        if cfg.distributed_training.distributed_init_method == "env://" and not torch.distributed.is_initialized():
+            distributed_utils.distributed_init(cfg)  # fairseq-hydra-train: the plugin was not there earlier
+        _check(cfg)
+    except UserError as error:
+        _fail(error, is_first=cfg.distributed_training.distributed_rank in (0, None))
+    console.set_up(cfg)
+    stopping.listen()
+
+
+def merge_defaults(cfg: Any) -> None:
+    """Fairseq's ``add_defaults``; a setting that the task, criterion or optimizer does not have is one line."""
+    try:
+        original("fairseq.dataclass.initialize:add_defaults")(cfg)
+    except ConfigKeyError as error:
+        _fail(UserError(_unknown_setting(cfg, error)))
+
+
+def _fail(error: UserError, *, is_first: bool = True) -> NoReturn:
+    """All workers find the same mistake; the first one says so."""
+    if is_first and os.environ.get("RANK", "0") == "0":
+        logger.error("%s", error)
+    raise SystemExit(2)
+
+
+def _unknown_setting(cfg: Any, error: ConfigKeyError) -> str:
+    key, kind = str(error.key), error.object_type
+    section = next((name for name in cfg if key in (cfg[name] if hasattr(cfg[name], "keys") else ())), "?")
+    known = getattr(kind, "__dataclass_fields__", {})
+    return f"{section}.{key}: no such setting{_nearest(key, known)}"
+
+
+def _check(cfg: Any) -> None:
+    """Raises a UserError for settings that cannot work; those of the task come from the task."""
+    common, checkpoint = cfg.common, cfg.checkpoint
+    if not (common.cpu or common.tpu or torch.cuda.is_available()):
+        for flag in ("fp16", "bf16", "amp"):
+            if common[flag]:
+                raise UserError(
+                    f"--{flag}: torch finds no GPU on this machine; train on the CPU with --cpu and without --{flag}"
+                )
+        logger.warning("torch finds no GPU on this machine: training on the CPU (--cpu)")
+    start = checkpoint.finetune_from_model
+    if start and not PathManager.exists(start):
+        raise UserError(
+            f"--finetune-from-model {start}: no such file; give a checkpoint (.pt) of fairseq-train or import"
+        )
+    if start and os.path.isdir(start):
+        raise UserError(f"--finetune-from-model {start}: is a folder; name the checkpoint (.pt) in it")
+    if cfg.dataset.batch_size is None and cfg.dataset.max_tokens is None:
+        raise UserError("--batch-size or --max-tokens: give one of them, the size of a worker's batch")
+    _check_model(cfg.model)
+    task = TASK_REGISTRY.get(cfg.task._name if hasattr(cfg.task, "_name") else "")
+    if task is not None and hasattr(task, "check_run"):
+        task.check_run(cfg)
+
+
+def _check_model(settings: Any) -> None:
+    """Under hydra, fairseq takes any name for a setting of a model that declares its flags by ``add_args``, and ignores it."""
+    model = ARCH_MODEL_REGISTRY.get(getattr(settings, "_name", None))
+    if model is None or not OmegaConf.is_config(settings):
+        return
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, add_help=False)
+    model.add_args(parser)
+    known = {action.dest for action in parser._actions} | {"_name", "arch"}
+    for key in settings:
+        if key not in known:
+            raise UserError(f"model.{key}: no such setting{_nearest(key, known)}")
+
+
+def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> tuple[list[float | None], bool]:
+    """fairseq's, one epoch; the first begins with a summary, and a run that is over only validates and saves."""
+    if not getattr(trainer, "_clear_described", False):
+        trainer._clear_described = True
+        if hasattr(task, "describe_run"):
+            task.describe_run(trainer)
+    if trainer.get_num_updates() < (cfg.optimization.max_update or math.inf):
+        epoch: tuple[list[float | None], bool] = original("fairseq_cli.train:train")(cfg, trainer, task, epoch_itr)
+        return epoch
+    epoch_itr.next_epoch_itr(fix_batches_to_gpus=cfg.distributed_training.fix_batches_to_gpus)
+    subsets = cfg.dataset.valid_subset.split(",")
+    with metrics.aggregate("train"):
+        return stopping.validate_and_save(cfg, trainer, task, epoch_itr, subsets, False)

@@ -1,0 +1,159 @@
+"""Stops a run at a signal, with everything saved: Ctrl-C, SIGTERM or SIGUSR1, on one worker or several.
+
+After the update at hand, all workers save checkpoint_last.pt without validating, and exit: with 130 after Ctrl-C, with 75 after
+the other signals. The same command then resumes as if the run had not been stopped. A second Ctrl-C exits at once.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
+
+from fairseq_clear.patches import console
+from fairseq_clear.patches.replacing import original
+
+__all__ = [
+    "EXIT_INTERRUPTED",
+    "EXIT_PREEMPTED",
+    "SIGNALS",
+    "check_validation",
+    "listen",
+    "main_device",
+    "validate_and_save",
+]
+
+logger = logging.getLogger(__name__)
+
+EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: call again
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+# torchrun sends Ctrl-C on to its workers, who may have received it from the terminal too: within this time it is one.
+SECONDS_FORWARDED = 5.0
+
+
+class _Interrupted(Exception):
+    """The workers agreed to stop in the middle of a validation."""
+
+
+class _State:
+    """What has been signalled, and where the run is.
+
+    Attributes:
+        code: exit code that a signal asks for; 0 without a signal.
+        since: when the signal came.
+        is_training: whether updates are being made, so that there is something to save.
+        is_validating: whether a validation is running.
+        leave: how a worker exits once everything is saved.
+    """
+
+    def __init__(self) -> None:
+        self.code, self.since = 0, 0.0
+        self.is_training = self.is_validating = False
+        self.leave: Callable[[int], Any] = sys.exit
+
+
+_state = _State()
+
+
+def listen(signals: tuple[signal.Signals, ...] = SIGNALS, *, leave: Callable[[int], Any] | None = None) -> None:
+    """Take the signals; does nothing outside the main thread, and leaves alone a signal that is ignored (``nohup``).
+
+    Args:
+        signals: to take.
+        leave: called with the exit code when everything is saved (default: ``sys.exit``).
+    """
+    if leave is not None:
+        _state.leave = leave
+    if threading.current_thread() is not threading.main_thread():
+        return
+    taken = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in taken:
+        signal.signal(number, _note)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
+    # A terminal and Slurm signal the data loader's processes too, which would die before the update is over.
+    os.register_at_fork(after_in_child=partial(signal.pthread_sigmask, signal.SIG_BLOCK, taken))
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    now = time.monotonic()
+    is_forwarded = "TORCHELASTIC_RUN_ID" in os.environ and now - _state.since < SECONDS_FORWARDED
+    if number == signal.SIGINT and not _state.is_training:
+        _exit_now("interrupted before the first update: nothing was saved")
+    if number == signal.SIGINT and _state.code and not is_forwarded:
+        _exit_now("interrupted again: left without saving, earlier checkpoints are unchanged")
+    if not _state.code:
+        _state.code, _state.since = EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_PREEMPTED, now
+        if number == signal.SIGINT:
+            os.write(2, b"stopping after this update; Ctrl-C again leaves at once, without saving\n")
+
+
+def _exit_now(message: str) -> NoReturn:
+    os.write(2, f"{message}\n".encode())  # logging may hold a lock that this handler interrupted
+    os._exit(EXIT_INTERRUPTED)
+
+
+def validate_and_save(
+    cfg: Any, trainer: Any, task: Any, epoch_itr: Any, valid_subsets: list[str], end_of_epoch: bool
+) -> tuple[list[float | None], bool]:
+    """fairseq's, which follows every update; after a signal to any worker it saves and does not return."""
+    if not _state.is_training:
+        _state.is_training = True
+        console.log_first_update(cfg, trainer)
+    if code := _agreed():
+        _save_and_leave(code, cfg, trainer, epoch_itr)
+    _state.is_validating = True
+    try:
+        stock = original("fairseq_cli.train:validate_and_save")
+        losses: tuple[list[float | None], bool] = stock(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
+        return losses
+    except _Interrupted:
+        _save_and_leave(_agreed(), cfg, trainer, epoch_itr)
+    finally:
+        _state.is_validating = False
+
+
+def check_validation() -> None:
+    """Break off a validation after a signal: it may take longer than Slurm waits before it kills."""
+    if _state.is_validating and _agreed():
+        raise _Interrupted
+
+
+def _agreed() -> int:
+    """The exit code that any worker was signalled to leave with, or 0; every worker must call, after the same update."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return _state.code
+    code = torch.tensor([_state.code], dtype=torch.int32, device=main_device())
+    dist.all_reduce(code, op=dist.ReduceOp.MAX)
+    return int(code.item())
+
+
+def _save_and_leave(code: int, cfg: Any, trainer: Any, epoch_itr: Any) -> NoReturn:
+    checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
+    if cfg.checkpoint.write_checkpoints_asynchronously:
+        PathManager.async_close()
+    _agreed()  # no worker exits before everything is written: torchrun and Slurm end the others with the first
+    saved = os.path.join(cfg.checkpoint.save_dir, "checkpoint_last.pt")
+    what = f"{saved} is saved without validating; the same command goes on from there"
+    if cfg.checkpoint.no_save or cfg.checkpoint.no_last_checkpoints:
+        what = "checkpoint_last.pt is not saved (--no-save or --no-last-checkpoints)"
+    logger.info("stopped by a signal after update %d: %s", trainer.get_num_updates(), what)
+    _state.leave(code)
+    raise SystemExit(code)
+
+
+def main_device() -> torch.device:
+    """Where a tensor must be for this run's collectives."""
+    if dist.get_backend() == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

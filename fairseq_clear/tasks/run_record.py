@@ -1,0 +1,250 @@
+"""What decides a run: its settings, data, vocabulary and start. Checkpoints record it, and resuming compares it."""
+
+import argparse
+import ast
+import difflib
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fairseq import utils
+from fairseq.registry import REGISTRIES
+from omegaconf import OmegaConf
+
+from fairseq_clear.data.folders import DICTIONARY
+from fairseq_clear.data.paraphrase_views import ORIGINAL, PARAPHRASES
+from fairseq_clear.data.synonyms import hash_file
+from fairseq_clear.data.views import find_view_source
+from fairseq_clear.errors import UserError
+
+__all__ = ["check_allowed", "check_same_run", "check_same_vocabulary", "content_hash", "run_record"]
+
+# Of fairseq's sections these settings decide a run; the others say how long it is, what it logs and where it runs.
+DECIDING = {
+    "common": (
+        "seed",
+        "fp16",
+        "bf16",
+        "amp",
+        "memory_efficient_fp16",
+        "memory_efficient_bf16",
+        "fp16_no_flatten_grads",
+    ),
+    "dataset": ("train_subset", "batch_size", "max_tokens", "required_batch_size_multiple", "curriculum"),
+    "optimization": ("lr", "update_freq", "clip_norm", "sentence_avg", "skip_remainder_batch"),
+}
+# Settings of the other sections that may change: they name files, whose content is compared, or decide memory and speed.
+FREE = {
+    "task": {"data", "synonyms", "eval_sts", "persistent_workers", "allow_change"},
+    "model": {"encode_chunk_size", "compile", "checkpoint_activations", "offload_activations", "min_params_to_wrap"},
+}
+HASHED = {
+    "data": "the data of",
+    "vocabulary": "the vocabulary of",
+    "synonyms": "--synonyms",
+    "start": "--finetune-from-model",
+}
+WHOLE = 1 << 26  # bytes of a file that are hashed in full; of a larger one, 64 pieces of 1 MiB
+PIECES, PIECE = 64, 1 << 20
+SHOWN = 6
+
+
+def run_record(cfg: Any, model: Any) -> dict[str, Any]:
+    """What decides the run, as plain values by name; equal for ``fairseq-train`` and ``fairseq-hydra-train``.
+
+    Args:
+        cfg: fairseq's configuration.
+        model: as built, whose ``args`` hold the defaults of its architecture.
+    """
+    record: dict[str, Any] = {}
+    for section in ("task", "criterion", "optimizer", "lr_scheduler"):
+        record |= _section(section, cfg[section])
+    record |= {name: _plain(cfg[section][name]) for section, names in DECIDING.items() for name in names}
+    record |= _model(model)
+    return record | _files(cfg)
+
+
+def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: str, allowed: str) -> list[str]:
+    """Compare a checkpoint's record with that of the run that resumes it.
+
+    Args:
+        saved, current: records; a setting that only one of them has is not compared.
+        path: of the checkpoint, for the message.
+        allowed: names of settings that may differ, joined by commas.
+
+    Returns:
+        What differs and is allowed to.
+
+    Raises:
+        UserError: something else differs.
+    """
+    names = _names(allowed)
+    differing = [name for name in current if name in saved and _value(saved[name]) != _value(current[name])]
+    refused = [name for name in differing if name not in names]
+    if refused:
+        shown = "; ".join(_difference(name, saved[name], current[name]) for name in refused[:SHOWN])
+        more = f"; and {len(refused) - SHOWN} more" if len(refused) > SHOWN else ""
+        flags = ",".join(name.replace("_", "-") for name in differing)
+        raise UserError(
+            f"{path} is of another run: {shown}{more}. Give another --save-dir for a new run, with --finetune-from-model "
+            f"{path} to start from these weights; or go on with this run all the same by --allow-change {flags}"
+        )
+    return [_difference(name, saved[name], current[name]) for name in differing]
+
+
+def check_allowed(cfg: Any) -> None:
+    """Check that ``--allow-change`` names settings.
+
+    Raises:
+        UserError: a name that no section of the configuration has.
+    """
+    known = set(HASHED).union(
+        *(vars(part) if isinstance(part, argparse.Namespace) else part for part in _sections(cfg))
+    )
+    for name in sorted(_names(cfg.task.allow_change) - known):
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = (
+            f"; did you mean {near[0].replace('_', '-')}?" if near else "; give names of flags, without dashes in front"
+        )
+        raise UserError(f"--allow-change {name.replace('_', '-')}: there is no such setting{hint}")
+
+
+def check_same_vocabulary(state: Mapping[str, Any], path: str, data: str) -> None:
+    """Compare the vocabulary that a checkpoint was trained with and that of the data.
+
+    A checkpoint that does not record it is compared with the ``dict.txt`` in its own folder, if there is one.
+
+    Args:
+        state: the checkpoint's content.
+        path: of the checkpoint.
+        data: folder of the data.
+
+    Raises:
+        UserError: they differ.
+    """
+    ours, beside = Path(data) / DICTIONARY, Path(path).parent / DICTIONARY
+    recorded = (state.get("task_state") or {}).get("vocabulary_hash")
+    if recorded is not None:
+        differs, theirs = recorded != hash_file(ours), _dictionary_of(state) or "unknown"
+    else:
+        differs = beside.is_file() and _symbols(beside) != _symbols(ours)
+        theirs = str(beside)
+    if differs:
+        raise UserError(
+            f"{path}: its vocabulary ({theirs}) is not that of {ours}, so every token would have another's embedding; prepare "
+            "the text with the checkpoint's tokenizer and dictionary (fairseq-clear prepare --tokenizer-dir)"
+        )
+
+
+def content_hash(path: Path) -> str:
+    """The sha256 of a file: of all of it up to 64 MiB, else of its size and of 64 pieces of 1 MiB at equal distances."""
+    size = path.stat().st_size
+    if size <= WHOLE:
+        return hash_file(path)
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as stream:
+        for number in range(PIECES):
+            stream.seek(number * (size - PIECE) // (PIECES - 1))
+            digest.update(stream.read(PIECE))
+    return digest.hexdigest()
+
+
+def _names(allowed: str) -> set[str]:
+    return {name.strip().lstrip("-").replace("-", "_") for name in allowed.split(",") if name.strip()}
+
+
+def _sections(cfg: Any) -> list[Any]:
+    parts = [cfg[name] for name in cfg]
+    return [part for part in parts if isinstance(part, argparse.Namespace) or OmegaConf.is_dict(part)]
+
+
+def _section(name: str, settings: Any) -> dict[str, Any]:
+    """The settings of a section that are its own, not copies of another section's; a schedule's length is its own."""
+    kind = getattr(settings, "_name", None)
+    registry = REGISTRIES.get(name, {}).get("dataclass_registry", {})
+    fields = getattr(registry.get(kind), "__dataclass_fields__", {})
+    own = {}
+    for key in OmegaConf.to_container(settings) if OmegaConf.is_config(settings) else vars(settings):
+        default = getattr(fields.get(key), "default", None)
+        is_copy = isinstance(default, str) and default.startswith("${") and (name != "lr_scheduler" or key == "lr")
+        if key not in FREE.get(name, ()) and not is_copy and not key.startswith("_"):
+            own[key] = _plain(settings[key] if OmegaConf.is_config(settings) else getattr(settings, key))
+    return own | {name: kind}
+
+
+def _model(model: Any) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, add_help=False)
+    type(model).add_args(parser)
+    defaults = {action.dest: action.default for action in parser._actions if action.dest not in FREE["model"]}
+    name = getattr(model.args, "_name", None) or getattr(model.args, "arch", None)
+    values = {
+        key: getattr(model.args, key, None if value == argparse.SUPPRESS else value) for key, value in defaults.items()
+    }
+    return {key: _plain(value) for key, value in values.items()} | {"arch": name}
+
+
+def _files(cfg: Any) -> dict[str, Any]:
+    task, files = cfg.task, {}
+    folders = [Path(folder) for folder in utils.split_paths(task.data)]
+    names = [name for name in find_view_source(task.views)[1].values if name != ORIGINAL]
+    parts = [folder / part for folder in folders for part in ("", *(f"{PARAPHRASES}/{name}" for name in names))]
+    prefixes = [part / cfg.dataset.train_subset for part in parts]
+    existing = [Path(f"{prefix}{end}") for prefix in prefixes for end in (".idx", ".bin")]
+    hashes = "".join(content_hash(path) for path in existing if path.is_file())
+    files["data"] = {"path": task.data, "hash": hashlib.sha256(hashes.encode()).hexdigest()}
+    files["vocabulary"] = _file(str(folders[0] / DICTIONARY))
+    if task.synonyms:
+        files["synonyms"] = _file(task.synonyms)
+    files["start"] = _file(cfg.checkpoint.finetune_from_model)
+    return files
+
+
+def _file(path: str | None) -> dict[str, str] | None:
+    return {"path": path, "hash": content_hash(Path(path))} if path and os.path.isfile(path) else None
+
+
+def _dictionary_of(state: Mapping[str, Any]) -> str | None:
+    try:
+        return os.path.join(utils.split_paths(state["cfg"].task.data)[0], DICTIONARY)
+    except (AttributeError, KeyError, TypeError, IndexError):
+        return None
+
+
+def _symbols(path: Path) -> list[str]:
+    return [
+        line.rpartition(" ")[0] for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """Strings, numbers and lists, which a checkpoint holds as data; one form for what flags and YAML write differently."""
+    if OmegaConf.is_config(value):
+        value = OmegaConf.to_container(value, resolve=True)
+    if isinstance(value, str):
+        try:
+            value = ast.literal_eval(value) if value[:1] in "([" else value  # --adam-betas
+        except (SyntaxError, ValueError):
+            return value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "value") and not isinstance(value, str | int | float):  # an enum
+        return str(value.value)
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _value(entry: Any) -> Any:
+    return entry.get("hash") if isinstance(entry, dict) else entry
+
+
+def _difference(name: str, old: Any, new: Any) -> str:
+    if name not in HASHED:
+        return f"--{name.replace('_', '-')} {_shown(old)}, now {_shown(new)}"
+    old_path, new_path = (entry["path"] if entry else "none" for entry in (old, new))
+    changed = " has changed" if old_path == new_path else f", now {new_path}"
+    return f"{HASHED[name]} {old_path}{changed}"
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,176 @@
+"""Mistakes on the command line of a training run: exit status 2, one line with the flag and the remedy, nothing written.
+
+Each is made by flags of ``fairseq-train`` and, where it is a setting, by the same setting of ``fairseq-hydra-train``.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.faults.commands import NT_XENT, fairseq_hydra_train, fairseq_train, run
+
+CONFIG = """# @package _group_
+common: {{user_dir: {plugin}, cpu: true, log_format: none, seed: 1}}
+task: {{_name: clear_lm, data: {data}, sample_break_mode: eos, tokens_per_sample: 32, augment: del-word}}
+model:
+  {{_name: clear_roberta_tiny, pooling: mean, encoder_embed_dim: 32, encoder_ffn_embed_dim: 64, encoder_attention_heads: 2}}
+criterion: {{_name: clear_nt_xent}}
+dataset: {{batch_size: 8, num_workers: 0}}
+optimizer: {{_name: adam}}
+lr_scheduler: {{_name: fixed}}
+optimization: {{lr: [0.003], max_update: 2}}
+checkpoint: {{save_dir: {save_dir}}}
+"""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """Flags, the same as hydra's overrides (none where hydra itself finds it), and what the line must say.
+
+    ``later`` marks what is found once the data is read, when ``--save-dir`` is there and empty.
+    """
+
+    flags: str
+    overrides: str
+    said: tuple[str, ...]
+    later: bool = False
+
+
+MISTAKES = {
+    "unknown flag": Mistake("--agument none", "++task.agument=none", ("agument: no such", "did you mean", "augment")),
+    "unknown model setting": Mistake(
+        "--poling cls", "++model.poling=cls", ("poling: no such", "did you mean", "pooling")
+    ),
+    "stray word": Mistake("--augment del-word reorder", "", ("reorder: not a flag", "quote a value")),
+    "unknown criterion": Mistake(
+        "--criterion clear_ntxent", "", ("--criterion clear_ntxent", "did you mean clear_nt_xent?")
+    ),
+    "unknown arch": Mistake(
+        "--arch clear_roberta_tine", "", ("--arch clear_roberta_tine", "did you mean clear_roberta_tiny?")
+    ),
+    "unknown task": Mistake("--task clear_ml", "", ("--task clear_ml", "did you mean clear_lm?")),
+    "not a number": Mistake("--lr fast", "", ("--lr: invalid", "fast")),
+    "value missing": Mistake("--augment", "", ("--augment: expected one argument",)),
+    "augmentation": Mistake(
+        "--augment del-wrod", "task.augment=del-wrod", ("--augment", "del-wrod", "del-word"), later=True
+    ),
+    "views": Mistake("--views smae", "++task.views=smae", ("--views", "smae", "same"), later=True),
+    "pooling": Mistake("--pooling meen", "model.pooling=meen", ("--pooling meen", "valid are cls, mean"), later=True),
+    "fp16 without a GPU": Mistake("--fp16", "++common.fp16=true", ("--fp16", "no GPU", "--cpu"), later=False),
+    "bf16 without a GPU": Mistake("--bf16", "++common.bf16=true", ("--bf16", "no GPU", "--cpu")),
+    "start missing": Mistake(
+        "--finetune-from-model gone.pt",
+        "checkpoint.finetune_from_model=gone.pt",
+        ("--finetune-from-model gone.pt: no such file",),
+    ),
+    "start is a folder": Mistake(
+        "--finetune-from-model /", "checkpoint.finetune_from_model=/", ("--finetune-from-model /: is a folder", ".pt")
+    ),
+    "no batch size": Mistake("--batch-size -", "dataset.batch_size=null", ("--batch-size or --max-tokens: give one",)),
+    "metric without data": Mistake(
+        "--best-checkpoint-metric sts_spearman --maximize-best-checkpoint-metric",
+        "checkpoint.best_checkpoint_metric=sts_spearman checkpoint.maximize_best_checkpoint_metric=true",
+        ("--best-checkpoint-metric sts_spearman: nothing measures it", "--eval-sts"),
+    ),
+    "metric in the wrong direction": Mistake(
+        "--best-checkpoint-metric contrastive_accuracy",
+        "checkpoint.best_checkpoint_metric=contrastive_accuracy",
+        ("--best-checkpoint-metric contrastive_accuracy: higher is better", "--maximize-best-checkpoint-metric"),
+    ),
+    "metric that is not logged": Mistake(
+        "--best-checkpoint-metric contrastive_los",
+        "checkpoint.best_checkpoint_metric=contrastive_los",
+        ("--best-checkpoint-metric contrastive_los: this run does not log it", "did you mean contrastive_loss?"),
+    ),
+    "metric of a term left out": Mistake(
+        "--best-checkpoint-metric ppl --mlm-weight 0",
+        "checkpoint.best_checkpoint_metric=ppl ++criterion.mlm_weight=0",
+        ("--best-checkpoint-metric ppl: this run does not log it",),
+    ),
+    "pairs missing": Mistake("--eval-sts gone.tsv", "++task.eval_sts=gone.tsv", ("gone.tsv",), later=True),
+    "no synonyms": Mistake(
+        "--augment subs", "task.augment=subs", ("synonyms.npz", "fairseq-clear synonyms"), later=True
+    ),
+    "other split": Mistake("--valid-subset vaild", "++dataset.valid_subset=vaild", ("vaild",), later=True),
+    "no paraphrases": Mistake(
+        "--views paraphrase:de", "++task.views=paraphrase:de", ("--views paraphrase", "de"), later=True
+    ),
+    "restore file": Mistake(
+        "--restore-file gone.pt",
+        "checkpoint.restore_file=gone.pt",
+        ("--restore-file gone.pt: no such file",),
+        later=True,
+    ),
+    "key encoder": Mistake(
+        "--key-encoder frozen", "++model.key_encoder=frozen", ("--key-encoder frozen", "clear_self_guided"), True
+    ),
+    "unknown change": Mistake("--allow-change speed", "++task.allow_change=speed", ("--allow-change speed",)),
+}
+
+
+def made(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")} - {"log", "run.yaml", "outputs"}
+
+
+def check(mistake: Mistake, code: int, folder: Path) -> None:
+    """One line and nothing else, whichever command it was."""
+    text = (folder / "log").read_text()
+    said = [line for line in text.splitlines() if re.search(r"ERROR|^fairseq-train: ", line)]
+    assert code == 2, text[-3000:]
+    assert "Traceback" not in text and "usage:" not in text
+    assert len(said) == 1, said
+    assert all(part in said[0] for part in mistake.said), said[0]
+    left = made(folder)
+    assert {name for name in left if not name.startswith("outputs")} <= ({"run"} if mistake.later else set()), left
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_by_flags(name: str, data_bin: Path, tmp_path: Path) -> None:
+    mistake = MISTAKES[name]
+    flags = [*mistake.flags.split(), "--max-update", "2"]
+    if name == "no batch size":
+        flags = ["--max-update", "2"]
+
+    def work() -> int:
+        import tests.faults.commands as commands
+
+        if "GPU" in name:
+            commands.TRAINING = tuple(flag for flag in commands.TRAINING if flag != "--cpu")
+        if name == "no batch size":
+            at = commands.TRAINING.index("--batch-size")
+            commands.TRAINING = commands.TRAINING[:at] + commands.TRAINING[at + 2 :]
+        return fairseq_train(data_bin, tmp_path / "run", *flags, recipe=NT_XENT)
+
+    check(mistake, run(work, tmp_path / "log"), tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name, mistake in MISTAKES.items() if mistake.overrides])
+def test_by_hydra(name: str, data_bin: Path, tmp_path: Path) -> None:
+    mistake, config = MISTAKES[name], tmp_path / "run.yaml"
+    config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=tmp_path / "run"))
+    overrides = [*mistake.overrides.split(), *(["common.cpu=false"] if "GPU" in name else [])]
+    check(mistake, run(lambda: fairseq_hydra_train(config, *overrides), tmp_path / "log"), tmp_path)
+
+
+def test_the_run_itself_is_none(data_bin: Path, tmp_path: Path) -> None:
+    """The control: without a mistake both ways train."""
+    config = tmp_path / "run.yaml"
+    config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=tmp_path / "hydra"))
+    assert run(lambda: fairseq_hydra_train(config), tmp_path / "log") == 0, (tmp_path / "log").read_text()[-3000:]
+    code = run(lambda: fairseq_train(data_bin, tmp_path / "run", "--max-update", "2", recipe=NT_XENT), tmp_path / "log")
+    assert code == 0, (tmp_path / "log").read_text()[-3000:]
+    assert (tmp_path / "hydra" / "checkpoint_last.pt").is_file() and (tmp_path / "run" / "checkpoint_last.pt").is_file()
+
+
+def test_a_folder_that_cannot_be_written(data_bin: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code = run(lambda: fairseq_train(data_bin, tmp_path / "file" / "run", recipe=NT_XENT), tmp_path / "log")
+    text = (tmp_path / "log").read_text()
+    assert (
+        code == 2
+        and "Traceback" not in text
+        and text.count(f"--save-dir {tmp_path / 'file' / 'run'}: cannot write there") == 1
+    )

@@ -1,0 +1,185 @@
+"""A checkpoint records what decides its run; resuming anything else is one line, and starting from its weights is not."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.tasks import run_record
+from fairseq_clear.tasks.run_record import check_same_run, content_hash
+from tests.conftest import ROOT, binarize, sentences
+from tests.faults.commands import NT_XENT, fairseq_hydra_train, fairseq_train, run
+from tests.faults.test_mistakes import CONFIG
+
+SHORT = ("--max-update", "2", "--log-interval", "1")
+
+
+def log_of(folder: Path) -> str:
+    return (folder / "log").read_text()
+
+
+def train(data: Path, folder: Path, *flags: str) -> tuple[int, str]:
+    """A run of two updates; its exit code and what it logged."""
+    log = folder.parent / f"{folder.name}.log"
+    log.unlink(missing_ok=True)
+    code = run(lambda: fairseq_train(data, folder, *SHORT, *flags, recipe=NT_XENT), log)
+    return code, log.read_text()
+
+
+@pytest.fixture(scope="module")
+def first(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two updates."""
+    folder = tmp_path_factory.mktemp("first") / "run"
+    code, text = train(data_bin, folder)
+    assert code == 0, text[-3000:]
+    return folder
+
+
+@pytest.fixture
+def copy(first: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(first, tmp_path / "run"))
+
+
+OTHER_RUNS = {
+    "augmentation": (("--augment", "none"), "--augment del-word, now none"),
+    "temperature": (("--temperature", "0.5"), "--temperature 0.1, now 0.5"),
+    "pooling": (("--pooling", "cls"), "--pooling mean, now cls"),
+    "rate": (("--lr", "0.001"), "--lr 0.003, now 0.001"),
+    "batches": (("--batch-size", "4"), "--batch-size 8, now 4"),
+    "micro-batches": (("--update-freq", "2"), "--update-freq 1, now 2"),
+    "seed": (("--seed", "7"), "--seed 1, now 7"),
+    "optimizer": (("--optimizer", "sgd"), "--optimizer adam, now sgd"),
+    "criterion": (("--criterion", "masked_lm"), "--criterion clear_nt_xent, now masked_lm"),
+    "schedule": (("--lr-scheduler", "inverse_sqrt", "--warmup-updates", "5"), "--lr-scheduler fixed, now inverse_sqrt"),
+    "width": (("--encoder-ffn-embed-dim", "128"), "--encoder-ffn-embed-dim 64, now 128"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_RUNS)
+def test_another_run_does_not_resume(name: str, data_bin: Path, copy: Path) -> None:
+    flags, said = OTHER_RUNS[name]
+    before = {path.name: path.read_bytes() for path in copy.iterdir()}
+    code, text = train(data_bin, copy, *flags, "--max-update", "5")
+    lines = [line for line in text.splitlines() if "ERROR" in line]
+    assert code == 2 and len(lines) == 1 and "Traceback" not in text, text[-3000:]
+    assert f"{copy}/checkpoint_last.pt is of another run: " in lines[0] and said in lines[0]
+    assert all(remedy in lines[0] for remedy in ("another --save-dir", "--finetune-from-model", "--allow-change"))
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
+
+
+def test_what_may_change_resumes(data_bin: Path, copy: Path, tmp_path: Path) -> None:
+    moved = Path(shutil.copytree(data_bin, tmp_path / "elsewhere"))
+    free = ("--max-update", "4", "--log-interval", "3", "--save-interval-updates", "7", "--keep-interval-updates", "1")
+    code, text = train(moved, copy, *free, "--validate-interval-updates", "2", "--encode-chunk-size", "64")
+    assert code == 0, text[-3000:]
+    assert text.count(f"resumes    from update 2 of {copy}") == 1
+    assert updates(copy) == 4
+
+
+def updates(folder: Path) -> int:
+    state = torch.load(folder / "checkpoint_last.pt", weights_only=True)
+    return int(state["optimizer_history"][-1]["num_updates"])
+
+
+def test_a_change_that_is_allowed_is_named(data_bin: Path, copy: Path) -> None:
+    flags = ("--lr", "0.001", "--temperature", "0.2", "--max-update", "3")
+    code, text = train(data_bin, copy, *flags, "--allow-change", "lr")
+    assert code == 2 and "--temperature 0.1, now 0.2" in text and "--allow-change temperature,lr" in text
+    code, text = train(data_bin, copy, *flags, "--allow-change", "lr,--temperature")
+    assert code == 0 and updates(copy) == 3, text[-3000:]
+    for said in ("--lr 0.003, now 0.001", "--temperature 0.1, now 0.2"):
+        assert text.count(f"goes on with a change: {said}") == 1
+
+
+def test_other_data_does_not_resume(data_bin: Path, copy: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    binarize(other, data_bin / "dict.txt", train=sentences(120, 99), valid=sentences(20, 2))
+    code, text = train(other, copy)
+    assert code == 2 and f"the data of {data_bin}, now {other}" in text
+    code, text = train(other, tmp_path / "new", "--finetune-from-model", str(copy / "checkpoint_last.pt"))
+    assert code == 0, text[-3000:]
+
+
+def test_another_start_does_not_resume(data_bin: Path, copy: Path, tmp_path: Path) -> None:
+    start = ("--finetune-from-model", str(copy / "checkpoint_last.pt"))
+    code, text = train(data_bin, tmp_path / "new", *start)
+    assert code == 0, text[-3000:]
+    assert train(data_bin, tmp_path / "new", *start)[0] == 0
+    code, text = train(data_bin, tmp_path / "new")
+    assert code == 2 and f"--finetune-from-model {copy / 'checkpoint_last.pt'}, now none" in text
+    (copy / "checkpoint_last.pt").write_bytes((copy / "checkpoint_last.pt").read_bytes() + b" ")
+    code, text = train(data_bin, tmp_path / "new", *start)
+    assert code == 2 and f"--finetune-from-model {copy / 'checkpoint_last.pt'} has changed" in text
+    (copy / "checkpoint_last.pt").unlink()
+    code, text = train(data_bin, tmp_path / "new", *start)
+    assert code == 2 and f"--finetune-from-model {copy / 'checkpoint_last.pt'}: no such file" in text
+
+
+def test_another_vocabulary_of_equal_size(data_bin: Path, copy: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(data_bin, tmp_path / "other"))
+    words = (data_bin / "dict.txt").read_text().splitlines()
+    (other / "dict.txt").write_text("\n".join([words[1], words[0], *words[2:]]) + "\n")
+    code, text = train(other, tmp_path / "new", "--finetune-from-model", str(copy / "checkpoint_last.pt"))
+    (line,) = [line for line in text.splitlines() if "ERROR" in line]
+    assert code == 2 and str(copy / "checkpoint_last.pt") in line
+    assert str(data_bin / "dict.txt") in line and str(other / "dict.txt") in line
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_a_checkpoint_without_a_hash_is_compared_with_the_dictionary_beside_it(
+    data_bin: Path, copy: Path, tmp_path: Path
+) -> None:
+    last = copy / "checkpoint_last.pt"
+    state = torch.load(last, weights_only=True)
+    state["task_state"].clear()
+    torch.save(state, last)
+    words = (data_bin / "dict.txt").read_text()
+    for dictionary, expected in ((words.replace(" ", " 1"), 0), ("other 1\n" + words.partition("\n")[2], 2)):
+        (copy / "dict.txt").write_text(dictionary)  # counts may differ, words may not
+        code, text = train(data_bin, tmp_path / f"new{expected}", "--finetune-from-model", str(last))
+        assert code == expected, text[-3000:]
+    assert f"{copy / 'dict.txt'}" in text
+    (copy / "dict.txt").unlink()
+    code, text = train(data_bin, copy)
+    assert code == 0 and "does not record its settings" in text
+
+
+def test_flags_and_hydra_are_one_run(data_bin: Path, copy: Path, tmp_path: Path) -> None:
+    config, log = tmp_path / "run.yaml", tmp_path / "log"
+    config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=copy))
+    assert run(lambda: fairseq_hydra_train(config, "optimization.max_update=3"), log) == 0, log_of(tmp_path)[-3000:]
+    assert updates(copy) == 3
+    assert run(lambda: fairseq_hydra_train(config, "task.augment=reorder", "optimization.max_update=4"), log) == 2
+    assert "--augment del-word, now reorder" in log_of(tmp_path)
+
+
+def test_the_record_is_plain_data(first: Path) -> None:
+    record: dict[str, Any] = torch.load(first / "checkpoint_last.pt", weights_only=True)["task_state"]["run"]
+    assert json.loads(json.dumps(record)) == record
+    assert {"augment", "lr", "pooling", "data", "vocabulary", "start", "seed", "temperature"} <= record.keys()
+    assert not {"save_dir", "max_update", "max_epoch", "log_interval", "num_workers"} & record.keys()
+
+
+def test_a_large_file_is_hashed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_record, "WHOLE", 4096)
+    monkeypatch.setattr(run_record, "PIECE", 64)
+    path = tmp_path / "file"
+    content = bytes(range(256)) * 64
+    path.write_bytes(content)
+    known = content_hash(path)
+    for position in (0, len(content) - 1):
+        path.write_bytes(content[:position] + b"\xaa" + content[position + 1 :])
+        assert content_hash(path) != known
+    path.write_bytes(content + b"\0")
+    assert content_hash(path) != known
+
+
+def test_settings_of_one_side_are_not_compared() -> None:
+    assert check_same_run({"old": 1, "lr": [0.1]}, {"new": 2, "lr": [0.1]}, "x.pt", "") == []
+    with pytest.raises(UserError, match=re.escape("--lr 0.1,0.2, now 0.1")):
+        check_same_run({"lr": [0.1, 0.2]}, {"lr": [0.1]}, "x.pt", "")
