@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_clear.modules.momentum_encoder import keeping_float32
+from fairseq_clear.objectives.unit_vectors import unit_vectors
 
 __all__ = ["KeyQueue"]
 
@@ -51,7 +51,7 @@ class KeyQueue(nn.Module):
         position = (self.pointer + torch.arange(count, device=keys.device)) % self.size
         # Of positions written twice the last counts: which one index_copy_ keeps is not defined.
         last = slice(max(count - self.size, 0), None)
-        self.keys.index_copy_(0, position[last], F.normalize(keys[last].float(), dim=-1))
+        self.keys.index_copy_(0, position[last], unit_vectors(keys[last]))
         self.identities.index_copy_(0, position[last], identities[last])
         self.pointer.add_(count).remainder_(self.size)
         self.fill.add_(count).clamp_(max=self.size)
