@@ -16,6 +16,7 @@ LAYERS = {
     "lifeline": 0,
     "literals": 0,
     "checkpoint_files": 1,
+    "patches": 1,
     "endings": 1,
     "augmentations": 0,
     "objectives": 0,
