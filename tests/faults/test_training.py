@@ -14,6 +14,7 @@ from fairseq.trainer import Trainer
 
 from fairseq_clear import endings
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.models.loading import VOCABULARY_ROWS
 from fairseq_clear.modules.projection import ProjectionHead
 from tests.conftest import run
 from tests.training import build, distance, weights
@@ -189,6 +190,22 @@ def test_what_cannot_be_resumed_is_one_line(
     assert "Optimizer does not match; please reset the optimizer (--reset-optimizer)" in foreign
     assert missing == "--restore-file gone.pt: no such file, and training would begin anew; leave it out for that"
     assert all("\n" not in said for said in (wrong, damaged, foreign, missing))
+
+
+def test_another_vocabulary_is_one_diagnosis(
+    trainer: tuple[Trainer, list[Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, _ = trainer
+    made.consolidate_optimizer()  # fairseq's, before it saves
+    state = made.state_dict()
+    for name in VOCABULARY_ROWS:
+        state["model"][name] = state["model"][name][:-5].clone()
+    path = tmp_path / "start.pt"
+    torch.save(state, path)
+    with pytest.raises(SystemExit, match="2"):
+        made.load_checkpoint(str(path))
+    (said,) = errors(caplog)
+    assert said.startswith(f"{path}: the checkpoint's vocabulary has ") and "flags" not in said
 
 
 @pytest.mark.slow
