@@ -47,7 +47,7 @@ class ClearLMTask(MaskedLMTask):
         self.needs_mlm, self.needs_views, self.anchor_mlm = True, False, "separate"
         self.model: Any = None
         self.has_begun = False
-        self.watch = Watch()
+        self.watch = Watch(dropout_only=cfg.views == "same" and cfg.augment == "none")
         if cfg.mlm_copies < 1:
             raise UserError(f"--mlm-copies {cfg.mlm_copies}: give 1, or 2 for the Double MLM baseline")
         self.masks = Masks(cfg, self.dictionary, mask=self.mask_idx, delete=self.del_idx)
