@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from fairseq.criterions import register_criterion
+from omegaconf import II
 from torch import Tensor
 
 from fairseq_clear.criterions.contrastive import ContrastiveConfig, ContrastiveCriterion, data_parallel_group
@@ -39,6 +40,7 @@ class ClearMocoConfig(ContrastiveConfig):
     mlm_weight: float = field(
         default=0.0, metadata={"help": "weight of a masked language model beside it (CERT: none)"}
     )
+    amp: bool = II("common.amp")
 
 
 @register_criterion("clear_moco", dataclass=ClearMocoConfig)
@@ -46,7 +48,9 @@ class ClearMocoCriterion(ContrastiveCriterion):
     """CERT section 4.1 (Fang and Xie 2020, arXiv:2005.12766): the anchor is the query, its positive is encoded as the key.
 
     The queue begins empty: places never written are no candidates, so that the first micro-batch, which meets an empty
-    queue, counts no query. Keys of all workers enter every worker's queue after the logits, in training only.
+    queue, counts no query. Keys of all workers enter every worker's queue after the logits, in training only. An update that
+    overflows leaves the key encoder as it is; its keys stay in the queue with --fp16, which goes on to the next batch, and are
+    taken out with --amp, which repeats the batch.
     """
 
     cfg: ClearMocoConfig
@@ -68,7 +72,8 @@ class ClearMocoCriterion(ContrastiveCriterion):
         if not 0 <= momentum <= 1:
             raise UserError(f"--key-momentum {momentum}: must be from 0 to 1")
         encoder = MomentumEncoder(model.encoder.sentence_encoder, model.projection_head, momentum, model.args.pooling)
-        queue = KeyQueue(self.cfg.queue_size, model.projection_head.output_dim)
+        # with --amp fairseq repeats a batch that overflows
+        queue = KeyQueue(self.cfg.queue_size, model.projection_head.output_dim, undoable=self.cfg.amp)
         model.add_key_encoder(encoder, queue)
         # in a list of its own, so that the criterion does not take the model's buffers for its own
         self._held = [queue]

@@ -170,10 +170,19 @@ class ClearRobertaModel(RobertaModel):
         """Hold MoCo's key encoder and the queue of its keys."""
         self.key_encoder, self.key_queue = key_encoder, key_queue
 
-    def after_update(self) -> None:
-        """Let the key encoder follow; due once an optimizer update."""
-        if self.key_encoder is not None:
-            self.key_encoder.step(self.encoder.sentence_encoder, self.projection_head)
+    def after_update(self, *, overflowed: bool = False) -> None:
+        """Let the key encoder follow; call once per optimizer update.
+
+        Args:
+            overflowed: the optimizer made no step: the key encoder stays, and the queue gives back the keys of this update.
+        """
+        if self.key_encoder is None or self.key_queue is None:
+            return
+        if overflowed:
+            self.key_queue.undo()
+            return
+        self.key_queue.confirm()
+        self.key_encoder.step(self.encoder.sentence_encoder, self.projection_head)
 
     def add_guide(self, guide: FrozenEncoder) -> None:
         """Hold a copy of the encoder as it is when training begins."""

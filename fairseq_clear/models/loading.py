@@ -23,6 +23,7 @@ COPIES = {
     "key_encoder.encoder.": "encoder." + SENTENCE_ENCODER,
     "key_encoder.head.": HEAD,
 }
+COPIED_ROWS = tuple(copy + "embed_tokens.weight" for copy, part in COPIES.items() if part != HEAD)
 QUEUE = "key_queue."
 TRAINING_ONLY = ("guide.", "key_encoder.", QUEUE)
 # Of a part with more tensors the log gives the number, not every name.
@@ -37,7 +38,8 @@ def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: st
     * One vocabulary row fewer than the model (stock RoBERTa has no ``<del>``): the model's own row is appended. One more:
       the last row, ``<del>``, is dropped.
     * Parts beside the encoder that the model lacks (a queue, a key encoder, another head): dropped and named.
-    * Parts beside the encoder that the checkpoint lacks: the model's initial values, named.
+    * Parts beside the encoder that the checkpoint lacks: the model's initial values, named. Copies of the encoder and of the
+      head are not named, since ``begin_training`` fills them, nor is the queue, which starts empty.
 
     Args:
         loaded: the checkpoint's weights, changed in place.
@@ -74,10 +76,12 @@ def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: st
         expected = all(key[len(prefix) :].startswith(TRAINING_ONLY) for key in foreign)
         level = logging.INFO if expected else logging.WARNING
         logger.log(level, "left out of the checkpoint, as this model has no such part: %s", _names(foreign, prefix))
-    if other_shape:
-        logger.warning("left out of the checkpoint, as their shapes differ: %s", _names(other_shape, prefix))
-    if missing:
-        logger.warning("not in the checkpoint, freshly initialised: %s", _names(missing, prefix))
+    differing = [key for key in other_shape if not key[len(prefix) :].startswith(tuple(COPIES))]
+    if differing:
+        logger.warning("left out of the checkpoint, as their shapes differ: %s", _names(differing, prefix))
+    fresh = [key for key in missing if not key.startswith(TRAINING_ONLY)]
+    if fresh:
+        logger.warning("not in the checkpoint, freshly initialised: %s", _names(fresh, ""))
 
 
 def complete_copies(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str = "") -> None:
@@ -123,7 +127,8 @@ def _fit_vocabulary(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: s
             f"the checkpoint's vocabulary has {found} entries and the data's {wanted}: they are not of the same dict.txt; "
             "binarize the text with the checkpoint's dictionary and tokenizer"
         )
-    for key in VOCABULARY_ROWS:
+    copies = [key for key in COPIED_ROWS if key in own and prefix + key in loaded]
+    for key in (*VOCABULARY_ROWS, *copies):
         rows = loaded[prefix + key]
         loaded[prefix + key] = torch.cat([rows, own[key][-1:].to(rows)]) if wanted > found else rows[:wanted]
     if wanted > found:

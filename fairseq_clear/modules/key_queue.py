@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_clear.modules.momentum_encoder import keeping_float32
+from fairseq_clear.objectives.unit_vectors import unit_vectors
 
 __all__ = ["KeyQueue"]
 
@@ -14,11 +14,12 @@ __all__ = ["KeyQueue"]
 class KeyQueue(nn.Module):
     """The last ``size`` keys of all workers, the oldest overwritten first; any size, whatever the batch.
 
-    Part of the model's checkpoint, in float32. Nothing here waits for the device: position and fill are tensors.
+    Part of the model's checkpoint, in float32. Position and fill are tensors, so nothing here synchronises with the GPU.
 
     Args:
         size: K.
         width: D of a key.
+        undoable: keep what ``enqueue`` overwrites until ``confirm`` or ``undo``, for updates that may be repeated.
     """
 
     keys: Tensor
@@ -26,9 +27,10 @@ class KeyQueue(nn.Module):
     pointer: Tensor
     fill: Tensor
 
-    def __init__(self, size: int, width: int) -> None:
+    def __init__(self, size: int, width: int, *, undoable: bool = False) -> None:
         super().__init__()
-        self.size = size
+        self.size, self.undoable = size, undoable
+        self._overwritten: list[tuple[Tensor, ...]] = []
         self.register_buffer("keys", torch.zeros(size, width))
         self.register_buffer("identities", torch.zeros(size, dtype=torch.int64))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
@@ -51,10 +53,28 @@ class KeyQueue(nn.Module):
         position = (self.pointer + torch.arange(count, device=keys.device)) % self.size
         # Of positions written twice the last counts: which one index_copy_ keeps is not defined.
         last = slice(max(count - self.size, 0), None)
-        self.keys.index_copy_(0, position[last], F.normalize(keys[last].float(), dim=-1))
-        self.identities.index_copy_(0, position[last], identities[last])
+        position = position[last]
+        if self.undoable:
+            old = self.keys[position], self.identities[position], self.pointer.clone(), self.fill.clone()
+            self._overwritten.append((position, *old))
+        self.keys.index_copy_(0, position, unit_vectors(keys[last]))
+        self.identities.index_copy_(0, position, identities[last])
         self.pointer.add_(count).remainder_(self.size)
         self.fill.add_(count).clamp_(max=self.size)
+
+    def confirm(self) -> None:
+        """Keep what was enqueued: the update is made."""
+        self._overwritten.clear()
+
+    @torch.no_grad()
+    def undo(self) -> None:
+        """Restore the queue to what it was at the last ``confirm``: the update overflowed."""
+        while self._overwritten:
+            position, keys, identities, pointer, fill = self._overwritten.pop()
+            self.keys.index_copy_(0, position, keys)
+            self.identities.index_copy_(0, position, identities)
+            self.pointer.copy_(pointer)
+            self.fill.copy_(fill)
 
     @torch.no_grad()
     def clear(self) -> None:

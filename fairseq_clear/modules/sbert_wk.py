@@ -8,13 +8,16 @@ from torch import Tensor
 
 __all__ = ["sbert_wk"]
 
+NEGLIGIBLE = 1e-6  # of a novelty or an alignment: what rounding leaves of 0 in float32
+
 
 def sbert_wk(layers: Sequence[Tensor], is_token: Tensor, *, first: int | None = None, window: int = 2) -> Tensor:
     """Their sections III-A and III-B: no training, no parameters; slow, since every token of every layer needs a QR.
 
     A token's vector is a mean over layers, weighted by how little the layer agrees with its neighbours (inverse alignment)
     plus how much of it they do not span (novelty). The sentence's vector is a mean over tokens, weighted by the variance of
-    the cosine between a token's adjacent layers: words that change on their way up say more.
+    the cosine between a token's adjacent layers: words that change on their way up say more. A token whose layers have no
+    novelty, such as one that is identical in all of them, is the plain mean of its layers.
 
     Args:
         layers: L + 1 hidden states (B, T, D): embeddings, then blocks.
@@ -32,7 +35,7 @@ def sbert_wk(layers: Sequence[Tensor], is_token: Tensor, *, first: int | None = 
     weights = stack.new_zeros(is_token.shape)  # (B, T)
     weights[is_token] = _variation(tokens)
     # A text none of whose tokens varies (one layer, say) is averaged.
-    is_flat = weights.sum(dim=1, keepdim=True) <= 0
+    is_flat = weights.sum(dim=1, keepdim=True) <= NEGLIGIBLE**2
     weights = torch.where(is_flat, is_token.to(weights), weights)
     weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-12)
     unified = stack.new_zeros((*is_token.shape, stack.shape[-1]))  # (B, T, D)
@@ -53,10 +56,12 @@ def _layer_weights(tokens: Tensor, window: int) -> Tensor:
         others, own = F.normalize(r[:, :-1, :-1], dim=1), r[:, :, -1]  # (N, n, n), (N, n + 1)
         shared = F.normalize(own[:, :-1], dim=1)  # what the neighbours span of it
         cosine = (others.mean(dim=2) * shared).sum(dim=1)  # (N,)
-        alignment.append(1 / (cosine * 2 * (len(near) + 1)))
+        alignment.append(1 / (cosine.clamp(min=NEGLIGIBLE) * 2 * (len(near) + 1)))
         novelty.append(own[:, -1].abs() / own.norm(dim=1).clamp(min=1e-12))
-    weights = _sum_to_1(torch.stack(alignment, dim=1)) + _sum_to_1(torch.stack(novelty, dim=1))
-    return _sum_to_1(weights)
+    new = torch.stack(novelty, dim=1)  # (N, K)
+    has_news = new.amax(dim=1, keepdim=True) > NEGLIGIBLE
+    weights = _sum_to_1(torch.stack(alignment, dim=1)) + _sum_to_1(new.masked_fill(~has_news, 1.0))
+    return _sum_to_1(weights.masked_fill(~has_news, 1.0))
 
 
 def _variation(tokens: Tensor) -> Tensor:

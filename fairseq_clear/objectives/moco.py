@@ -6,6 +6,7 @@ from torch import Tensor
 from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.objectives.negatives import contrast_with_negatives
 from fairseq_clear.objectives.statistics import contrast_statistics
+from fairseq_clear.objectives.unit_vectors import unit_vectors
 
 __all__ = ["info_nce"]
 
@@ -34,8 +35,8 @@ def info_nce(
     Returns:
         The summed loss in nats, the number of queries counted, and sums for logging, as nt_xent's.
     """
-    queries = F.normalize(queries.float(), dim=-1)
-    positive = (queries * F.normalize(positives.float(), dim=-1)).sum(dim=1)  # (Q,)
+    queries = unit_vectors(queries)
+    positive = (queries * unit_vectors(positives)).sum(dim=1)  # (Q,)
     negatives = contrast_with_negatives(queries, queue, temperature, Exclusion.of(excluded))
     losses = F.softplus(negatives.log_sum - positive / temperature)  # (Q,); softplus(-inf) is 0
     counted = (negatives.number > 0).sum().float()

@@ -36,77 +36,94 @@ def contrast_with_negatives(queries: Tensor, keys: Tensor, temperature: float, e
     """Block by block: memory is that of queries, keys and one block, whatever the number of pairs.
 
     The gradient of the queries is made in the forward pass: keys without gradient may be overwritten before the backward
-    pass, as a queue is. That of the keys is made from the cosines, computed anew if they were more than a block.
+    pass, as a queue is. That of the keys is made from the cosines, computed anew if they were more than a block. Everything
+    is computed in float32, under autocast too. A query without negatives has gradient 0.
 
     Args:
         queries: (Q, D) float32 of unit length.
         keys: (K, D) float32 of unit length, with or without gradient.
-        temperature: tau > 0.
+        temperature: tau, from 1e-8 to 1e3.
         excluded: of the pairs.
     """
     return Negatives(*_Negatives.apply(queries, keys, temperature, excluded))
 
 
 class _Negatives(torch.autograd.Function):
+    """Both passes run without autocast: their matrix products would be computed in half precision."""
+
     @staticmethod
     def forward(ctx: Any, queries: Tensor, keys: Tensor, temperature: float, excluded: Exclusion) -> tuple[Tensor, ...]:
-        needs_queries, needs_keys = ctx.needs_input_grad[:2]
-        number, hardest = queries.new_zeros(len(queries)), queries.new_full((len(queries),), -math.inf)
-        total = queries.new_zeros(len(queries))  # of exp((q k - hardest) / tau), hardest so far
-        mean = torch.zeros_like(queries) if needs_queries else None  # (Q, D) of the keys, so weighted
-        cosine_sum, potential = queries.new_zeros(()), queries.new_zeros(())
-        weights = None
-        for rows, columns in _blocks(len(queries), len(keys)):
-            cosine, is_excluded = _cosine(queries, keys, excluded, rows, columns)
-            number[rows] += (~is_excluded).sum(dim=1)
-            cosine_sum += cosine.masked_fill(is_excluded, 0.0).sum()
-            cosine.masked_fill_(is_excluded, -math.inf)
-            potential += torch.exp(4.0 * cosine - 4.0).sum()
-            before = hardest[rows].clone()
-            greatest = torch.maximum(before, cosine.amax(dim=1))
-            finite = greatest.clamp(min=-1e4)  # -inf - -inf would be no number
-            weights = cosine.sub_(finite.unsqueeze(1)).div_(temperature).exp_()
-            shrink = torch.exp((before - finite) / temperature)
-            hardest[rows] = greatest
-            total[rows] = total[rows] * shrink + weights.sum(dim=1)
-            if mean is not None:
-                mean[rows] = mean[rows] * shrink.unsqueeze(1) + weights @ keys[columns]
-        ctx.temperature, ctx.excluded = temperature, excluded
-        is_one_block = len(queries) * len(keys) <= BLOCK and len(queries) <= BLOCK_ROWS
-        divisor = total.clamp(min=torch.finfo(total.dtype).tiny)
-        log_sum = hardest / temperature + torch.log(total)
-        log_sum = log_sum.masked_fill(number == 0, -math.inf)
-        ctx.save_for_backward(
-            mean / (divisor.unsqueeze(1) * temperature) if mean is not None else None,
-            *((queries, keys, log_sum) if needs_keys else (None, None, None)),
-            *((weights, divisor) if needs_keys and is_one_block else (None, None)),
-        )
-        ctx.mark_non_differentiable(hardest, number, cosine_sum, potential)
-        return log_sum, hardest, number, cosine_sum, potential
+        with torch.autocast(queries.device.type, enabled=False):
+            return _forward(ctx, queries, keys, temperature, excluded)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        mean, queries, keys, log_sum, weights, divisor = ctx.saved_tensors
-        gradient = gradients[0].unsqueeze(1)  # (Q, 1)
-        of_queries = None if mean is None else gradient * mean
-        if queries is None:
-            return of_queries, None, None, None
-        scaled = queries * (gradient / ctx.temperature)  # (Q, D)
-        if weights is not None:
-            return of_queries, weights.T @ (scaled / divisor.unsqueeze(1)), None, None
-        of_keys = torch.zeros_like(keys)
-        finite = log_sum.clamp(min=torch.finfo(log_sum.dtype).min).unsqueeze(1)
-        for rows, columns in _blocks(len(queries), len(keys)):
-            cosine, is_excluded = _cosine(queries, keys, ctx.excluded, rows, columns)
-            share = cosine.div_(ctx.temperature).sub_(finite[rows]).exp_().masked_fill_(is_excluded, 0.0)
-            of_keys[columns].addmm_(share.T, scaled[rows])
-        return of_queries, of_keys, None, None
+        with torch.autocast(gradients[0].device.type, enabled=False):
+            return (*_backward(ctx, gradients[0].unsqueeze(1)), None, None)
+
+
+def _forward(ctx: Any, queries: Tensor, keys: Tensor, temperature: float, excluded: Exclusion) -> tuple[Tensor, ...]:
+    needs_queries, needs_keys = ctx.needs_input_grad[:2]
+    number, hardest = queries.new_zeros(len(queries)), queries.new_full((len(queries),), -math.inf)
+    total = queries.new_zeros(len(queries))  # of exp((q k - hardest) / tau), hardest so far
+    mean = torch.zeros_like(queries) if needs_queries else None  # (Q, D) of the keys, so weighted
+    cosine_sum, potential = queries.new_zeros(()), queries.new_zeros(())
+    weights = None
+    for rows, columns in _blocks(len(queries), len(keys)):
+        cosine, is_excluded = _cosine(queries, keys, excluded, rows, columns)
+        number[rows] += (~is_excluded).sum(dim=1)
+        cosine_sum += cosine.masked_fill(is_excluded, 0.0).sum()
+        cosine.masked_fill_(is_excluded, -math.inf)
+        potential += torch.exp(4.0 * cosine - 4.0).sum()
+        before = hardest[rows].clone()
+        greatest = torch.maximum(before, cosine.amax(dim=1))
+        finite = _finite(greatest)
+        weights = cosine.sub_(finite.unsqueeze(1)).div_(temperature).exp_()
+        shrink = torch.exp((before - finite) / temperature)
+        hardest[rows] = greatest
+        total[rows] = total[rows] * shrink + weights.sum(dim=1)
+        if mean is not None:
+            mean[rows] = mean[rows] * shrink.unsqueeze(1) + weights @ keys[columns]
+    ctx.temperature, ctx.excluded = temperature, excluded
+    is_one_block = len(queries) * len(keys) <= BLOCK and len(queries) <= BLOCK_ROWS
+    divisor = total.clamp(min=1.0)  # the hardest negative adds 1, so this changes queries without negatives alone
+    log_sum = hardest / temperature + torch.log(total)
+    log_sum = log_sum.masked_fill(number == 0, -math.inf)
+    ctx.save_for_backward(
+        mean / (divisor.unsqueeze(1) * temperature) if mean is not None else None,
+        *((queries, keys, hardest, divisor) if needs_keys else (None, None, None, None)),
+        weights if needs_keys and is_one_block else None,
+    )
+    ctx.mark_non_differentiable(hardest, number, cosine_sum, potential)
+    return log_sum, hardest, number, cosine_sum, potential
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of queries and keys; that of ``log_sum`` is (Q, 1)."""
+    mean, queries, keys, hardest, divisor, weights = ctx.saved_tensors
+    of_queries = None if mean is None else gradient * mean
+    if queries is None:
+        return of_queries, None
+    scaled = queries * (gradient / ctx.temperature) / divisor.unsqueeze(1)  # (Q, D)
+    if weights is not None:
+        return of_queries, weights.T @ scaled
+    of_keys = torch.zeros_like(keys)
+    finite = _finite(hardest).unsqueeze(1)
+    for rows, columns in _blocks(len(queries), len(keys)):
+        cosine, is_excluded = _cosine(queries, keys, ctx.excluded, rows, columns)
+        cosine.masked_fill_(is_excluded, -math.inf)
+        of_keys[columns].addmm_(cosine.sub_(finite[rows]).div_(ctx.temperature).exp_().T, scaled[rows])
+    return of_queries, of_keys
 
 
 def _cosine(queries: Tensor, keys: Tensor, excluded: Exclusion, rows: slice, columns: slice) -> tuple[Tensor, Tensor]:
-    with torch.autocast(queries.device.type, enabled=False):  # --amp would multiply in half precision
-        cosine = queries[rows] @ keys[columns].T  # (R, C)
+    cosine = queries[rows] @ keys[columns].T  # (R, C)
     return cosine, excluded.block(rows, columns, queries.device)
+
+
+def _finite(hardest: Tensor) -> Tensor:
+    """A number for queries without negatives: -inf - -inf is NaN."""
+    return hardest.clamp(min=-1e4)
 
 
 def _blocks(queries: int, keys: int) -> Iterator[tuple[slice, slice]]:

@@ -6,6 +6,7 @@ from torch import Tensor
 from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.objectives.negatives import contrast_with_negatives
 from fairseq_clear.objectives.statistics import contrast_statistics
+from fairseq_clear.objectives.unit_vectors import unit_vectors
 
 __all__ = ["nt_xent"]
 
@@ -22,8 +23,7 @@ def nt_xent(
 
     CLEAR eq. 1 for each row and eq. 2 for the sum (arXiv:2012.15466); Chen et al. 2020 (arXiv:2002.05709), eq. 1. CLEAR
     states no temperature. For the symmetric form queries are the 2N augmented texts, keys the 2N of all workers, and a
-    query's own row is ``excluded``. A query for which no key is left beside its positive has nothing to be told apart
-    from: its loss is 0 and it is not counted.
+    query's own row is ``excluded``. A query without negatives has loss 0 and is not counted.
 
     Args:
         queries: (Q, D), of any length and floating dtype; normalised here, in float32.
@@ -37,9 +37,7 @@ def nt_xent(
         The summed loss in nats (float32 scalar), the number of queries counted (float32 scalar), and sums for logging,
         without gradient (see ``statistics.contrast_statistics``).
     """
-    # Unit norm and logits in float32 whatever the training precision: logits reach 1/tau, where fp16 steps are 1/64.
-    queries = F.normalize(queries.float(), dim=-1)
-    keys = F.normalize(keys.float(), dim=-1)
+    queries, keys = unit_vectors(queries), unit_vectors(keys)
     positives = (queries * keys[positive]).sum(dim=1)  # (Q,)
     negatives = contrast_with_negatives(queries, keys, temperature, Exclusion.of(excluded).with_own(positive))
     # log(phi+ + sum) - log phi+; softplus(-inf), where there is nothing to be told apart from, is 0 with gradient 0

@@ -12,6 +12,7 @@ from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.objectives.negatives import contrast_with_negatives
 from fairseq_clear.objectives.nt_xent import nt_xent
 from fairseq_clear.objectives.statistics import contrast_statistics
+from fairseq_clear.objectives.unit_vectors import unit_vectors
 
 __all__ = ["opt1", "opt2", "opt3", "sg"]
 
@@ -96,8 +97,7 @@ def opt3(
 
     Arguments as in ``sg``, with every layer. The sum over i of the mean over k, so that its terms are sentences.
     """
-    sentences = F.normalize(sentences.float(), dim=-1)  # float32 whatever the training precision, as in nt_xent
-    all_guides = F.normalize(all_guides.float(), dim=-1)
+    sentences, all_guides = unit_vectors(sentences), unit_vectors(all_guides)
     layers = all_guides.shape[1]
     positives = (sentences.unsqueeze(1) * all_guides[own]).sum(dim=2)  # (B, L)
     rules = Exclusion.of(excluded).with_own(own).spread(layers)

@@ -5,15 +5,20 @@ from fairseq_clear.patches.replacing import Patch, install
 __all__ = ["PATCHES", "Patch", "apply"]
 
 PATCHES = (
-    Patch("", "compatibility:silence_known_warnings", "warnings nobody can act on", "tests/test_patches.py"),
+    Patch("", "compatibility:silence_known_warnings", "warnings nobody can act on", "tests/patches/test_replacing.py"),
     Patch(
         "",
         "compatibility:allow_checkpoint_classes",
         "torch >= 2.6 does not load fairseq's checkpoints with weights_only",
-        "tests/test_patches.py",
+        "tests/patches/test_replacing.py",
     ),
-    Patch("", "compatibility:restore_numpy_compat", "numpy 2 lacks np.compat.long", "tests/test_patches.py"),
-    Patch("", "compatibility:stop_loading_at_exit", "exit code 134 after the last update", "tests/test_patches.py"),
+    Patch("", "compatibility:restore_numpy_compat", "numpy 2 lacks np.compat.long", "tests/patches/test_replacing.py"),
+    Patch(
+        "",
+        "compatibility:stop_loading_at_exit",
+        "exit code 134 after the last update",
+        "tests/patches/test_replacing.py",
+    ),
     Patch(
         "",
         "compatibility:evaluate_settings_as_literals",
@@ -22,9 +27,37 @@ PATCHES = (
     ),
     Patch(
         "",
-        "compatibility:keep_masters_in_checkpoints",
+        "precision:skip_overflows_on_cpu",
+        "--fp16 on a CPU dies at the first overflow",
+        "tests/patches/test_precision.py",
+    ),
+    Patch(
+        "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin.state_dict",
+        "precision:state_dict",
         "resuming in half precision drifts",
         "tests/integration/test_command_lines.py",
+        "self",
+    ),
+    Patch(
+        "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin.load_state_dict",
+        "precision:load_state_dict",
+        "resuming in half precision drifts",
+        "tests/integration/test_command_lines.py",
+        "self, state_dict, optimizer_overrides",
+    ),
+    Patch(
+        "fairseq.optim.amp_optimizer:AMPOptimizer.clip_grad_norm",
+        "precision:clip_grad_norm",
+        "--amp steps with gradients whose norm is not finite",
+        "tests/patches/test_precision.py",
+        "self, max_norm, aggregate_norm_fn",
+    ),
+    Patch(
+        "fairseq.optim.amp_optimizer:AMPOptimizer.step",
+        "precision:step",
+        "--amp divides gradients by the loss scale twice",
+        "tests/patches/test_precision.py",
+        "self",
     ),
     Patch(
         "fairseq.models.distributed_fairseq_model:DistributedDataParallel",
@@ -36,7 +69,7 @@ PATCHES = (
         "fairseq.distributed.utils:_broadcast_object_slow",
         "compatibility:broadcast_object",
         "workers but the first cannot resume on torch >= 2.6",
-        "tests/test_patches.py",
+        "tests/patches/test_replacing.py",
         "obj, src_rank, group, dist_device",
     ),
     Patch(
@@ -112,7 +145,7 @@ PATCHES = (
         "fairseq.utils:import_user_module",
         "startup:import_user_module",
         "patches of fairseq_cli.train come too late where the plugin was imported first",
-        "tests/test_patches.py",
+        "tests/patches/test_replacing.py",
         "args",
     ),
     Patch(
@@ -161,7 +194,7 @@ PATCHES = (
         "fairseq.logging.progress_bar:progress_bar",
         "console:progress_bar",
         "one line of all statistics that wraps over the terminal; a handler of --log-file more each epoch",
-        "tests/test_console.py",
+        "tests/patches/test_console.py",
     ),
 )
 

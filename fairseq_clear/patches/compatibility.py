@@ -18,9 +18,6 @@ import torch
 
 from fairseq_clear.patches.replacing import original
 
-logger = logging.getLogger(__name__)
-
-MASTERS = "clear_fp32_masters"
 SECONDS_TO_STOP_LOADING = 30.0
 
 
@@ -134,45 +131,3 @@ def silence_known_warnings() -> None:
         warnings.filterwarnings("ignore", message=message, category=UserWarning)
     # "Please install tensorboardX", said at every import by a task that is not ours
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
-
-
-def keep_masters_in_checkpoints() -> None:
-    """Save and restore the float32 master weights of ``--fp16`` and ``--bf16``.
-
-    Removes: a resumed half-precision run that drifts from the uninterrupted one, because fairseq saves the rounded model
-    and rebuilds the masters from it. They travel in the optimizer's state, which fairseq also broadcasts to the workers.
-    """
-    from fairseq.optim import fp16_optimizer
-
-    mixin = fp16_optimizer._FP16OptimizerMixin
-    if getattr(mixin, "_clear_keeps_masters", False):
-        return
-    stock_state_dict, stock_load = mixin.state_dict, mixin.load_state_dict
-
-    def state_dict(self: Any) -> dict[str, Any]:
-        state: dict[str, Any] = stock_state_dict(self)
-        state[MASTERS] = [master.data for master in _masters(self)]
-        return state
-
-    def load_state_dict(self: Any, state: dict[str, Any], optimizer_overrides: Any = None) -> None:
-        stock_load(self, state, optimizer_overrides)
-        saved = state.get(MASTERS)
-        masters = _masters(self)
-        if saved is None or [m.shape for m in saved] != [m.shape for m in masters]:
-            logger.warning(
-                "the checkpoint holds no float32 master weights of this shape: training goes on from the rounded "
-                "ones and will differ a little from a run that was not stopped"
-            )
-            return
-        with torch.no_grad():
-            for master, value in zip(masters, saved, strict=True):
-                master.copy_(value)
-        self._sync_fp32_params_to_fp16()
-
-    mixin.state_dict, mixin.load_state_dict = state_dict, load_state_dict
-    mixin._clear_keeps_masters = True
-
-
-def _masters(optimizer: Any) -> list[torch.Tensor]:
-    masters = optimizer.fp32_params
-    return list(masters.values()) if isinstance(masters, dict) else list(masters)

@@ -121,6 +121,8 @@ def load_checkpoint(
     except Exception as error:
         if not str(error).startswith("Cannot load model parameters"):
             raise
+        if isinstance(error.__context__, UserError):  # says by itself what to do
+            raise UserError(f"{filename}: {error.__context__}") from None
         reason = " ".join(str(error.__context__).split())[:300]
         raise UserError(
             f"{filename}: its weights are not of this model; give the flags it was trained with ({reason})"

@@ -23,6 +23,7 @@ from fairseq_clear.data.sentences import SentenceDataset
 from fairseq_clear.data.synonyms import hash_file, load_synonyms
 from fairseq_clear.data.views import build_view_source, find_view_source
 from fairseq_clear.errors import UserError, exit_on_user_error
+from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.best_metric import check_metric
 from fairseq_clear.tasks.config import ClearLMConfig
 from fairseq_clear.tasks.masking import Masks
@@ -50,7 +51,7 @@ class ClearLMTask(MaskedLMTask):
         self.model: Any = None
         self.has_begun = False
         self.record: dict[str, Any] = {}
-        self.watch = Watch()
+        self.watch = Watch(dropout_only=cfg.views == "same" and cfg.augment == "none")
         if cfg.mlm_copies < 1:
             raise UserError(f"--mlm-copies {cfg.mlm_copies}: give 1, or 2 for the Double MLM baseline")
         self.masks = Masks(cfg, self.dictionary, mask=self.mask_idx, delete=self.del_idx)
@@ -277,10 +278,10 @@ class ClearLMTask(MaskedLMTask):
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
-        """fairseq's; then the key encoder follows, once an update and not when one overflowed."""
+        """fairseq's; then the key encoder follows, unless the optimizer made no step because a gradient overflowed."""
         super().optimizer_step(optimizer, model=model, update_num=update_num)
         if hasattr(self.model, "after_update"):
-            self.model.after_update()
+            self.model.after_update(overflowed=has_overflowed(optimizer))
 
     def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
         """fairseq's, without warnings."""

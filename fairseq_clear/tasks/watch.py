@@ -1,6 +1,7 @@
-"""Warnings that a run deserves once: views told apart too easily, batches without negatives."""
+"""Warnings during training, each given once: batches without negatives, and views that are too easy."""
 
 import logging
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,59 +10,74 @@ __all__ = ["Watch"]
 logger = logging.getLogger(__name__)
 
 EASY_ACCURACY = 0.99
+WINDOW = 20  # updates
+CANDIDATES = 32  # per query, the positive included
 EARLY_SHARE = 0.01
-EARLY_UPDATES = 100  # where the run has no --max-update to take a share of
+EARLY_UPDATES = 100
 
 
 class Watch:
     """Reads the summed statistics of each update and warns, each warning once.
 
-    CLEAR section 4.2 saw substitution and reordering alone converge at once or blow up: such views are too easy to tell
-    apart. An accuracy above 0.99 within the first hundredth of the updates is that.
+    CLEAR section 4.2 saw substitution or reordering alone converge at once or blow up: the model tells such views apart too
+    easily. The warning is given when the accuracy over the last 20 updates is above 0.99 with at least 32 candidates per query
+    on average, within the first hundredth of the updates or the first 100.
+
+    Args:
+        dropout_only: views differ by dropout alone, as in SimCSE, where a high accuracy is expected: no such warning.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, dropout_only: bool = False) -> None:
+        self.dropout_only = dropout_only
         self.update: int | None = None
         self.said: set[str] = set()
+        self.recent: deque[tuple[float, float, float]] = deque(maxlen=WINDOW)  # correct, queries, negatives
 
     @property
     def is_training(self) -> bool:
-        """Whether what is being logged is an update, not a validation."""
+        """Whether what is logged is an update, not a validation."""
         return self.update is not None
 
     def begin_training(self, update: int) -> None:
-        """An update of this number is being made."""
+        """Take the next statistics for those of this update."""
         self.update = update
 
     def end_training(self) -> None:
-        """What comes now is validation."""
+        """Take the next statistics for those of a validation."""
         self.update = None
 
     def __call__(self, logs: Sequence[Mapping[str, Any]], max_update: int) -> None:
         """Look at the logging outputs of one update (of all workers)."""
         if self.update is None or not any("queries" in log for log in logs):
             return
-        queries = float(sum(log["queries"] for log in logs))
         # a queue is empty at first and fills by itself
         has_queue = any("queue_fill" in log for log in logs)
-        if not has_queue and float(sum(log["without_negatives"] for log in logs)) > 0:
+        if not has_queue and _total(logs, "without_negatives") > 0:
             self._say(
                 "negatives",
                 "a batch held no negatives: it trained the masked language model alone. Larger batches (--batch-size, "
                 "--max-tokens), --negatives global with several workers, or less repetitive text give some",
             )
-        early = EARLY_SHARE * max_update if max_update else EARLY_UPDATES
-        if queries and self.update < early:
-            accuracy = float(sum(log["correct"] for log in logs)) / queries
-            if accuracy > EASY_ACCURACY:
-                self._say(
-                    "easy",
-                    f"contrastive accuracy is {accuracy:.3f} at update {self.update}, so early: the views are too easy to "
-                    "tell apart (CLEAR section 4.2). Delete more (del-word:ratio=0.7), chain augmentations, or "
-                    "enlarge the batch",
-                )
+        if not self.dropout_only and self.update < max(EARLY_SHARE * max_update, EARLY_UPDATES):
+            self._look_for_easy_views(logs)
+
+    def _look_for_easy_views(self, logs: Sequence[Mapping[str, Any]]) -> None:
+        self.recent.append((_total(logs, "correct"), _total(logs, "queries"), _total(logs, "negatives")))
+        correct, queries, negatives = (sum(numbers) for numbers in zip(*self.recent, strict=True))
+        is_enough = len(self.recent) == WINDOW and queries and 1 + negatives / queries >= CANDIDATES
+        if is_enough and correct / queries > EASY_ACCURACY:
+            self._say(
+                "easy",
+                f"contrastive accuracy is {correct / queries:.3f} over the {WINDOW} updates up to {self.update}: the views "
+                "are too easy to tell apart (CLEAR section 4.2). Delete more (del-word:ratio=0.7), chain augmentations, or "
+                "enlarge the batch",
+            )
 
     def _say(self, kind: str, message: str) -> None:
         if kind not in self.said:
             self.said.add(kind)
             logger.warning(message)
+
+
+def _total(logs: Sequence[Mapping[str, Any]], name: str) -> float:
+    return float(sum(log.get(name, 0) for log in logs))

@@ -11,6 +11,7 @@ from fairseq.logging import metrics
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
 from fairseq_clear.modules import chunking
+from fairseq_clear.tasks.watch import Watch
 from tests.objectives import oracles
 from tests.training import build
 
@@ -201,20 +202,63 @@ def test_a_batch_without_negatives_says_so_once(data_bin: Path, caplog: pytest.L
     assert sum("no negatives" in record.message for record in caplog.records) == 1
 
 
-def test_views_too_easy_to_tell_apart_are_reported_early_only(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
-    log = {"queries": 8.0, "correct": 8.0, "without_negatives": 0.0}
-    for update, warned in ((0, True), (99, True), (100, False)):
-        trainer, _ = build(data_bin)
-        caplog.clear()
-        with caplog.at_level(logging.WARNING):
-            trainer.task.watch.begin_training(update)
-            trainer.task.watch([log], 10_000)
-            trainer.task.watch([log], 10_000)
-        assert sum("too easy" in record.message for record in caplog.records) == int(warned)
-    caplog.clear()
-    trainer.task.watch.begin_training(0)
-    trainer.task.watch([{**log, "correct": 7.0}], 10_000)
-    assert not caplog.records
+EASY = {"queries": 32.0, "correct": 32.0, "negatives": 32.0 * 31, "without_negatives": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("first", "updates", "changed", "max_update", "warned"),
+    [
+        (0, 90, {}, 1_000, True),
+        (80, 20, {}, 10_000, True),
+        (81, 20, {}, 10_000, False),
+        (481, 20, {}, 60_000, True),
+        (0, 19, {}, 10_000, False),
+        (0, 20, {"correct": 31.6}, 10_000, False),
+        (0, 20, {"negatives": 32.0 * 30}, 10_000, False),
+        (0, 100, {"queries": 6.0, "correct": 6.0, "negatives": 6.0 * 4}, 10_000, False),
+        (0, 20, {"queue_fill": 0.0}, 10_000, True),
+        (0, 100, {"queries": 0.0, "correct": 0.0, "negatives": 0.0}, 10_000, False),
+    ],
+    ids=[
+        "early",
+        "just early",
+        "late",
+        "early in a long run",
+        "short window",
+        "hard",
+        "few candidates",
+        "3 texts",
+        "queue",
+        "0",
+    ],
+)
+def test_views_that_are_too_easy_are_reported_once(
+    first: int, updates: int, changed: dict[str, float], max_update: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = Watch()
+    for update in range(first, first + updates):
+        watch.begin_training(update)
+        watch([{**EASY, **changed}, {**EASY, **changed}], max_update)
+    assert sum("too easy" in record.message for record in caplog.records) == int(warned)
+
+
+def test_one_hard_update_in_the_window_is_enough(caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch()
+    for update in range(25):
+        watch.begin_training(update)
+        watch([{**EASY, "correct": 16.0} if update == 4 else EASY], 10_000)
+        assert bool(caplog.records) == (update == 24)
+
+
+@pytest.mark.parametrize(("flags", "warned"), [(("--augment", "reorder"), True), (("--augment", "none"), False)])
+def test_views_that_dropout_makes_are_not_reported(
+    flags: tuple[str, ...], warned: bool, data_bin: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer, _ = build(data_bin, *flags)
+    for update in range(30):
+        trainer.task.watch.begin_training(update)
+        trainer.task.watch([EASY], 10_000)
+    assert any("too easy" in record.message for record in caplog.records) == warned
 
 
 @pytest.mark.parametrize(

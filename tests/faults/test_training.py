@@ -13,6 +13,7 @@ from fairseq import checkpoint_utils
 from fairseq.trainer import Trainer
 
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.models.loading import VOCABULARY_ROWS
 from fairseq_clear.modules.projection import ProjectionHead
 from fairseq_clear.patches.replacing import original
 from tests.conftest import run
@@ -191,6 +192,22 @@ def test_what_cannot_be_resumed_is_one_line(
         missing == "--restore-file gone.pt: no such file, and training would start from scratch; leave it out for that"
     )
     assert all("\n" not in said for said in (wrong, damaged, foreign, missing))
+
+
+def test_another_vocabulary_is_one_diagnosis(
+    trainer: tuple[Trainer, list[Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, _ = trainer
+    made.consolidate_optimizer()  # fairseq's, before it saves
+    state = made.state_dict()
+    for name in VOCABULARY_ROWS:
+        state["model"][name] = state["model"][name][:-5].clone()
+    path = tmp_path / "start.pt"
+    torch.save(state, path)
+    with pytest.raises(SystemExit, match="2"):
+        made.load_checkpoint(str(path))
+    (said,) = errors(caplog)
+    assert said.startswith(f"{path}: the checkpoint's vocabulary has ") and "flags" not in said
 
 
 @pytest.mark.slow

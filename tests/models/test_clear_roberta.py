@@ -217,6 +217,23 @@ def test_a_stock_checkpoint_is_extended(data_bin: Path, caplog: pytest.LogCaptur
     assert "projection_head.layers.0.weight" in caplog.text
 
 
+@pytest.mark.parametrize("criterion", ["clear_moco", "clear_self_guided"])
+def test_copies_are_not_reported_as_fresh(criterion: str, data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """begin_training fills them; of a stock checkpoint only <del> and the projection head are fresh."""
+    _, weights = state(data_bin)
+    model = build(data_bin, "--criterion", criterion, "--augment", "none")[0].get_model()
+    stock = {name: value for name, value in weights.items() if not name.startswith("projection_head.")}
+    for name in VOCABULARY_ROWS:
+        stock[name] = stock[name][:-1].clone()
+    model.load_state_dict(dict(stock))
+    deleted, fresh = (record.getMessage() for record in caplog.records)
+    assert "<del>" in deleted
+    assert fresh.startswith("not in the checkpoint, freshly initialised: projection_head.layers.0.bias, ")
+    assert not any(name in fresh for name in ("guide.", "key_encoder.", "key_queue."))
+    copy = (model.guide or model.key_encoder).encoder.embed_tokens.weight
+    assert torch.equal(copy[:-1], stock[EMBEDDING])
+
+
 def test_foreign_parts_are_dropped_and_named(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
     model, weights = state(data_bin)
     for name, level in (("key_queue.keys", logging.INFO), ("another_head.weight", logging.WARNING)):

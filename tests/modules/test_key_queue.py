@@ -70,3 +70,22 @@ def test_cleared() -> None:
     queue.clear()
     assert not queue.is_written.any()
     assert int(queue.pointer) == 0
+
+
+@settings(max_examples=60)
+@given(
+    size=st.integers(1, 9),
+    kept=st.lists(st.integers(0, 12), max_size=3),
+    undone=st.lists(st.integers(0, 20), max_size=3),
+)
+def test_undo_restores_what_was_confirmed(size: int, kept: list[int], undone: list[int]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    queue = KeyQueue(size, 3, undoable=True)
+    for count in kept:
+        queue.enqueue(torch.randn(count, 3, generator=generator), torch.arange(count))
+    queue.confirm()
+    before = {name: value.clone() for name, value in queue.state_dict().items()}
+    for count in undone:
+        queue.enqueue(torch.randn(count, 3, generator=generator), torch.arange(count) + 7)
+    queue.undo()
+    assert all(torch.equal(before[name], value) for name, value in queue.state_dict().items())

@@ -48,3 +48,25 @@ def test_padding_changes_nothing_and_one_layer_is_a_mean() -> None:
     changed = [torch.cat([state[:, :3], torch.full((1, 1, 8), 99.0)], dim=1) for state in states]
     torch.testing.assert_close(sbert_wk(states, is_token), sbert_wk(changed, is_token))
     torch.testing.assert_close(sbert_wk(states, is_token, first=4), states[4][:, :3].mean(dim=1))
+
+
+def test_tokens_that_do_not_change_give_their_plain_mean() -> None:
+    """No novelty and no variance: 0 / 0 in the equations."""
+    same = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(1))
+    is_token = torch.tensor([[True, True, True], [True, False, False]])
+    scaled = [(n + 1) * same for n in range(9)]
+    nothing = [torch.zeros(2, 3, 8)] * 9
+    for states, factor in (([same] * 9, 1.0), (scaled, 6.5), (nothing, 0.0)):  # layers 3 to 8 are used: 4 to 9 times
+        expected = torch.stack([same[0].mean(dim=0), same[1, 0]]) * factor
+        torch.testing.assert_close(sbert_wk(states, is_token), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_one_token_that_does_not_change_leaves_the_others_alone() -> None:
+    generator = torch.Generator().manual_seed(2)
+    base = torch.randn(1, 4, 16, generator=generator)
+    states = [base + 0.3 * torch.randn(1, 4, 16, generator=generator) for _ in range(7)]
+    for state in states:
+        state[:, 3] = base[:, 3]
+    found = sbert_wk(states, torch.ones(1, 4, dtype=torch.bool))
+    assert bool(found.isfinite().all())
+    torch.testing.assert_close(found, sbert_wk([s[:, :3] for s in states], torch.ones(1, 3, dtype=torch.bool)))

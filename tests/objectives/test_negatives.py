@@ -1,7 +1,10 @@
 """The blocks against all pairs at once in float64, and the rules of exclusion against the matrix that they stand for."""
 
 import math
+from contextlib import AbstractContextManager
 from itertools import accumulate
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -118,3 +121,65 @@ def test_rules_are_the_matrix_they_stand_for(seed, sizes, rules, change, cut):
         exclusion, expected = exclusion.spread(3), expected.repeat_interleave(3, dim=1)
     rows, columns = (slice(min(part, size), size) for part, size in zip(cut, expected.shape, strict=True))
     assert torch.equal(exclusion.block(rows, columns, torch.device("cpu")), expected[rows, columns])
+
+
+def in_blocks(block: int, rows: int) -> AbstractContextManager[Any]:
+    return mock.patch.multiple(module, BLOCK=block, BLOCK_ROWS=rows)
+
+
+@pytest.mark.parametrize("blocks", [(2**20, 512), (60, 7)], ids=["one block", "several"])
+def test_autocast_changes_nothing(blocks: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    q, k = unit(20, generator, 64).requires_grad_(), unit(30, generator, 64).requires_grad_()
+    excluded = Exclusion(matrix=torch.rand(20, 30, generator=generator) < 0.3)
+    results = []
+    for enabled in (False, True):
+        with in_blocks(*blocks), torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            assert ((q @ k.T).dtype == torch.bfloat16) == enabled
+            found = contrast_with_negatives(q, k, 0.05, excluded)
+            results.append((*found, *torch.autograd.grad(found.log_sum.sum(), (q, k))))
+    assert all(torch.equal(mine, other) for mine, other in zip(*results, strict=True))
+
+
+@given(
+    sizes=SIZES,
+    blocks=st.sampled_from([(2**20, 512), (12, 3)]),
+    exponent=st.floats(-8, 3),
+    flush=st.booleans(),
+    share=st.sampled_from([0.0, 0.4, 0.9]),
+    seed=st.integers(0, 10**6),
+)
+@settings(max_examples=300)
+def test_every_temperature_gives_finite_gradients(sizes, blocks, exponent, flush, share, seed):
+    """Also of queries that have no negatives, of vectors that are zero, and of vectors that are equal."""
+    generator = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(rows + 1, 5, generator=generator) for rows in sizes)
+    q[:2], k[-1] = 0.0, k[0]
+    excluded = torch.rand(len(q), len(k), generator=generator) < share
+    excluded[-1] = True
+    q.requires_grad_()
+    k.requires_grad_()
+    positive = torch.randint(len(k), (len(q),), generator=generator)
+    torch.set_flush_denormal(flush)
+    try:
+        with in_blocks(*blocks):
+            loss, _, statistics = nt_xent(q, k, positive, temperature=10**exponent, excluded=excluded)
+            gradients = torch.autograd.grad(loss, (q, k))
+    finally:
+        torch.set_flush_denormal(False)
+    assert all(bool(number.isfinite().all()) for number in (loss, *gradients, *statistics.values()))
+    assert gradients[0][-1].abs().max() == 0
+
+
+@pytest.mark.parametrize("temperature", [1e-4, 1e-8])
+def test_several_blocks_are_as_exact_as_one_at_small_temperatures(temperature: float) -> None:
+    """Of two equal keys each gets half the gradient; the log 2 between them is lost in a log-sum of 1e8."""
+    generator = torch.Generator().manual_seed(1)
+    q, k = unit(9, generator).requires_grad_(), unit(6, generator).repeat(2, 1).requires_grad_()
+    gradients = []
+    for blocks in ((2**20, 512), (12, 3)):
+        with in_blocks(*blocks):
+            gradients.append(
+                torch.autograd.grad(contrast_with_negatives(q, k, temperature, Exclusion())[0].sum(), k)[0]
+            )
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4 / temperature)

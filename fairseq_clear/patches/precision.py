@@ -1,0 +1,120 @@
+"""Corrections of fairseq's mixed precision: ``--amp``, ``--fp16`` and ``--bf16``."""
+
+import logging
+from functools import partial
+from typing import Any
+
+import torch
+
+from fairseq_clear.patches.replacing import original
+
+__all__ = [
+    "MASTERS",
+    "clip_grad_norm",
+    "has_overflowed",
+    "load_state_dict",
+    "skip_overflows_on_cpu",
+    "state_dict",
+    "step",
+]
+
+logger = logging.getLogger(__name__)
+
+MASTERS = "clear_fp32_masters"
+FP16 = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
+CLIP = "fairseq.optim.amp_optimizer:AMPOptimizer.clip_grad_norm"
+
+
+def has_overflowed(optimizer: Any) -> bool:
+    """Whether the last ``step`` of this fairseq optimizer changed no weights, because a gradient was not finite.
+
+    False under ``--fp16``, whose optimizer makes no step then.
+    """
+    return bool(getattr(optimizer, "clear_has_overflowed", False))
+
+
+def clip_grad_norm(self: Any, max_norm: float, aggregate_norm_fn: Any = None) -> torch.Tensor:
+    """``AMPOptimizer.clip_grad_norm``, which also notes a norm that is not finite.
+
+    Removes: ``AttributeError: 'GradScaler' object has no attribute '_backoff_factor'`` for a NaN on a CPU, where the scaler
+    is disabled.
+    """
+    is_scaled = self.scaler.is_enabled()
+    clip = partial(original(CLIP), self) if is_scaled else self.fp32_optimizer.clip_grad_norm
+    norm: torch.Tensor = clip(max_norm, aggregate_norm_fn)
+    self.clear_has_overflowed = not bool(torch.isfinite(norm).all())
+    if self.clear_has_overflowed and not is_scaled:
+        raise FloatingPointError("gradients are Nan/Inf")  # as fairseq says without --amp
+    return norm
+
+
+def step(self: Any) -> None:
+    """``AMPOptimizer.step`` of the optimizer whose gradients ``clip_grad_norm`` unscaled.
+
+    Removes: updates that are too small by the loss scale. fairseq unscales the torch optimizer and then steps its own
+    wrapper, which GradScaler takes for another optimizer and unscales again. Also removes a step with a batch that fairseq
+    then repeats, where each gradient is finite and their norm is not.
+    """
+    if not has_overflowed(self):
+        self.scaler.step(self.optimizer)
+    self.scaler.update()
+
+
+class _StaysOnCpu(torch.Tensor):
+    def cuda(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self
+
+
+class _TorchOfTrainer:
+    """torch, except that ``torch.tensor(...).cuda()`` is the tensor itself."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def tensor(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.tensor(*args, **kwargs).as_subclass(_StaysOnCpu)
+
+
+def skip_overflows_on_cpu() -> None:
+    """Let a CPU run with ``--fp16`` skip an update that overflows, as a GPU run does.
+
+    Removes: ``AssertionError: Torch not compiled with CUDA enabled`` at the first overflow. fairseq's Trainer then writes
+    ``torch.tensor(0.0).cuda()`` in the middle of a method of 230 lines; its module gets a ``torch`` that stays on the CPU.
+    """
+    from fairseq import trainer
+
+    if not torch.cuda.is_available() and not isinstance(trainer.torch, _TorchOfTrainer):
+        trainer.torch = _TorchOfTrainer()
+
+
+def state_dict(self: Any) -> dict[str, Any]:
+    """State of an optimizer of ``--fp16`` or ``--bf16``, with its float32 master weights.
+
+    Removes: a resumed half-precision run that drifts from the uninterrupted one, because fairseq saves the rounded model
+    and rebuilds the masters from it. In the optimizer's state they also reach the other workers.
+    """
+    state: dict[str, Any] = original(f"{FP16}.state_dict")(self)
+    state[MASTERS] = [master.data for master in _masters(self)]
+    return state
+
+
+def load_state_dict(self: Any, state_dict: dict[str, Any], optimizer_overrides: Any = None) -> None:
+    """Restores the master weights too, if the checkpoint has them."""
+    original(f"{FP16}.load_state_dict")(self, state_dict, optimizer_overrides)
+    saved = state_dict.get(MASTERS)
+    masters = _masters(self)
+    if saved is None or [m.shape for m in saved] != [m.shape for m in masters]:
+        logger.warning(
+            "the checkpoint holds no float32 master weights of this shape: training goes on from the rounded "
+            "ones and will differ a little from a run that was not stopped"
+        )
+        return
+    with torch.no_grad():
+        for master, value in zip(masters, saved, strict=True):
+            master.copy_(value)
+    self._sync_fp32_params_to_fp16()
+
+
+def _masters(optimizer: Any) -> list[torch.Tensor]:
+    masters = optimizer.fp32_params
+    return list(masters.values()) if isinstance(masters, dict) else list(masters)
