@@ -28,6 +28,7 @@ setup(
         "sacrebleu>=2.3",
         "nltk>=3.8",
         "tqdm>=4.60",
+        "tensorboardX>=2.5",
     ],
     extras_require={
         "eval": EVAL,

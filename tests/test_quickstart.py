@@ -1,0 +1,110 @@
+"""README's way from a text to an exported encoder, by flags, by a recipe and on two workers, run word for word."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.slow
+
+SECTION = re.search(r"^## Use it\n(.*?)^## ", (ROOT / "README.md").read_text(), flags=re.M | re.S)
+assert SECTION is not None
+BLOCKS = [
+    [line for line in re.sub(r"\\\n\s*", "", block).splitlines() if line.strip()]
+    for block in re.findall(r"((?:^    .*\n)+)", SECTION[1], flags=re.M)
+]
+BY_FLAGS, BY_RECIPE, BY_TORCHRUN = BLOCKS[:3]
+PYTHON = re.search(r"```python\n(.*?)```", SECTION[1], flags=re.S)
+
+
+def documentation() -> list[list[str]]:
+    """The documentation of the standard library, a document of lines for each docstring."""
+    documents = []
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8", errors="ignore"))
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module)]
+        texts = [ast.get_docstring(node) or "" for node in nodes]
+        documents += [
+            [line.strip() for line in text.splitlines() if line.strip()] for text in texts if text.count("\n") > 3
+        ]
+    return documents
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout, as far as the commands see, with a text of one's own."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("fairseq_clear", "examples"):
+        (folder / name).symlink_to(ROOT / name)
+    documents = documentation()
+    (folder / "corpus.txt").write_text("\n\n".join("\n".join(lines) for lines in documents) + "\n")
+    (folder / "sentences.txt").write_text("Return the sum of two numbers.\nOpen a file.\n")
+    return folder
+
+
+def shell(folder: Path, *commands: str) -> str:
+    """The commands as a user types them, with the environment activated."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONWARNINGS", None)
+    text = ""
+    for command in commands:
+        done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, env=environment)
+        text += done.stdout + done.stderr
+        assert done.returncode == 0, f"{command}\n{text[-4000:]}"
+        assert "Traceback" not in text and "UserWarning" not in text, text[-4000:]
+    return text
+
+
+@pytest.fixture(scope="module")
+def by_flags(folder: Path) -> str:
+    return shell(folder, *BY_FLAGS)
+
+
+def updates(checkpoint: Path) -> int:
+    return int(torch.load(checkpoint, weights_only=True)["optimizer_history"][-1]["num_updates"])
+
+
+def test_by_flags(by_flags: str, folder: Path) -> None:
+    assert len(BY_FLAGS) == 5
+    assert updates(folder / "checkpoints/first/checkpoint_last.pt") == 200
+    accuracy = [float(value) for value in re.findall(r"train_inner .*contrastive_accuracy=([\d.]+)", by_flags)]
+    assert len(accuracy) == 10 and accuracy[-1] > accuracy[0] + 0.1
+    assert np.load(folder / "vectors.npy").shape == (2, 128)
+    assert (folder / "encoder" / "modules.json").is_file()
+
+
+def test_from_python(by_flags: str, folder: Path) -> None:
+    assert PYTHON is not None
+    check = "assert vectors.shape == (2, 128), vectors.shape"
+    (folder / "script.py").write_text(f"{PYTHON[1]}\n{check}\n")
+    shell(folder, f"{sys.executable} script.py")
+
+
+def test_by_recipes(by_flags: str, folder: Path) -> None:
+    """Two recipes one after the other, each into a folder of its own."""
+    assert len(BY_RECIPE) == 2
+    text = shell(folder, *BY_RECIPE)
+    trained = sorted(path.parent.name for path in folder.glob("checkpoints/clear_tiny*/checkpoint_last.pt"))
+    assert len(trained) == 2 and all(
+        updates(folder / "checkpoints" / name / "checkpoint_last.pt") == 200 for name in trained
+    )
+    assert text.count("done training") == 2
+    again = shell(folder, BY_RECIPE[0])
+    assert "from update 200 of" in again and "the run is complete" in again
+
+
+def test_on_two_workers(by_flags: str, folder: Path) -> None:
+    (command,) = BY_TORCHRUN
+    text = shell(folder, command)
+    assert "workers    2 on CPUs" in text and text.count("done training") == 1
+    assert updates(folder / "checkpoints/two/checkpoint_last.pt") == 50
