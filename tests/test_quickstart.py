@@ -71,7 +71,7 @@ def by_flags(folder: Path) -> str:
 
 
 def updates(checkpoint: Path) -> int:
-    return int(torch.load(checkpoint, weights_only=True)["optimizer_history"][-1]["num_updates"])
+    return int(torch.load(checkpoint, weights_only=False)["optimizer_history"][-1]["num_updates"])
 
 
 def test_by_flags(by_flags: str, folder: Path) -> None:
