@@ -125,7 +125,7 @@ def test_what_was_logged_is_drawn(tmp_path):
     assert drawn[1, "contrastive loss (bits)"] == [([20], [4.5])]
     assert drawn[0, "accuracy (%)"] == [([20], [50])] and (1, "accuracy (%)") not in drawn
     assert drawn[0, "uniformity (lower is better)"][0] == ([0.2, 0.35], [-1, -2])
-    assert not any("loss (bits)" == label for _, label in drawn)
+    assert not any(label == "loss (bits)" for _, label in drawn)
     assert [axis.get_title() for axis in figure.axes[:2]] == ["training", "validation"]
 
 
