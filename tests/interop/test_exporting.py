@@ -116,6 +116,26 @@ def test_sentence_transformers_pool_the_same(imported: tuple[Path, Path], tmp_pa
     np.testing.assert_allclose(theirs, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), atol=2e-5)
 
 
+@pytest.mark.parametrize("form", ["hf", "sentence-transformers"])
+def test_transformers_finds_every_weight(imported: tuple[Path, Path], tmp_path: Path, form: str) -> None:
+    """What is left over of format hf belongs to the other class: each knows a part that the other lacks."""
+    import transformers
+
+    source, ours = imported
+    export(ours / "model.pt", ours, tmp_path / "out", form, load_tokenizer(ours), pooling="mean")
+    load = {"output_loading_info": True}
+    model, info = transformers.AutoModel.from_pretrained(str(tmp_path / "out"), **load)
+    assert not info["missing_keys"] and not info["mismatched_keys"]
+    heads = {key.split(".")[0] for key in info["unexpected_keys"]}
+    assert heads == (set() if form != "hf" else {"cls"} if source.parent.name.startswith("bert") else {"lm_head"})
+    states = model(torch.tensor([[0, 5, 2]]))
+    torch.testing.assert_close(states.pooler_output, states.last_hidden_state[:, 0].tanh())
+    if form == "hf":
+        _, info = transformers.AutoModelForMaskedLM.from_pretrained(str(tmp_path / "out"), **load)
+        assert not info["missing_keys"]
+        assert {key.rpartition("pooler.")[2] for key in info["unexpected_keys"]} == {"dense.weight", "dense.bias"}
+
+
 def test_other_poolings_are_refused(imported: tuple[Path, Path], tmp_path: Path) -> None:
     _, ours = imported
     for pooling in ("first-last", "layer:1"):
