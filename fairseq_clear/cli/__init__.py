@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "glue": ("fairseq_clear.cli.glue", "fine-tune a checkpoint on GLUE's tasks, with restarts; write the submission"),
     "import": (
         "fairseq_clear.cli.import_model",
-        "turn a Hugging Face folder, or fairseq's roberta archive, into a checkpoint with dict.txt and tokenizer",
+        "turn a local Hugging Face folder, or fairseq's roberta archive, into a checkpoint with dict.txt and tokenizer",
     ),
     "export": (
         "fairseq_clear.cli.export_model",

@@ -9,14 +9,17 @@ from fairseq_clear.errors import UserError
 DESCRIPTION = """\
 Turn a local Hugging Face folder of BERT, RoBERTa, DistilRoBERTa, XLM-R, MiniLM or Longformer kind into a checkpoint of
 clear_roberta (model.pt), with dict.txt and tokenizer beside it: --data-bin and --tokenizer-dir of other commands take the
-folder DEST. fairseq's own roberta archive (a .tar.gz or its folder) is taken as it is. Nothing is downloaded,
-and no code of theirs run.
+folder DEST. fairseq's own roberta archive (a .tar.gz or its folder) is taken as it is. No code of the folder is run.
+
+SOURCE is a folder on this machine, not a name on the Hugging Face hub: nothing is downloaded. On a machine with network get a
+folder with `hf download` (pip install huggingface_hub), and copy it here.
 
 Weights, LayerNorm's epsilon, activation and positions are kept exactly; the result is compared with what transformers
 computes (hidden states of every layer, embeddings, tokens), and above a difference of 1e-4 nothing is written."""
 
 EPILOG = """\
 examples:
+  hf download google-bert/bert-base-uncased --local-dir bert-base-uncased
   fairseq-clear import bert-base-uncased --dest bert
   fairseq-clear sts --data DATA --encoder bert/model.pt --data-bin bert --pooling cls mean first-last
   fairseq-clear prepare corpus.txt --dest data-bin --tokenizer hf --tokenizer-dir bert
@@ -32,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         type=Path,
         metavar="SOURCE",
-        help="folder with config.json, weights and tokenizer in it, or fairseq's roberta archive",
+        help="local folder with config.json, weights and tokenizer in it, or fairseq's roberta archive",
     )
     parser.add_argument("--dest", required=True, type=Path, metavar="DEST", help="the folder to make")
     parser.add_argument(

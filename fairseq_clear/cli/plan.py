@@ -21,8 +21,13 @@ FLOPs, memory, bytes sent, hours. Nothing is run and no GPU is needed.
 Contrastive negatives are those of one micro-batch of all GPUs, so where memory is short the encoder goes over the batch in
 chunks (model.encode_chunk_size) and update_freq stays; without a contrastive term, or with a queue, update_freq grows. Peak
 and bandwidth are those of the machine, MFU is what you expect to reach of the peak: measure it, since hours are inversely
-proportional to it. --curve draws the same for 1 to 4,096 GPUs; it assumes that MFU for every share of the batch, and a ring at
-full bandwidth without latency of which nothing is hidden behind computing."""
+proportional to it. For a recipe on CPUs (common.cpu), --gpus counts workers and the peak is that of one CPU core: multiply
+it by the cores that a worker has.
+
+--curve draws seconds and efficiency for 1 to 4,096 GPUs. Efficiency is the time of computing without
+recomputation, over the time of computing and sending. Encoding in chunks computes twice, so it lowers the efficiency, of one
+GPU too. The curve assumes the same MFU for every share of the batch, and a ring at full bandwidth, without latency, of which
+nothing overlaps with computing."""
 
 EPILOG = """\
 examples:
@@ -50,8 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--mfu", type=float, default=0.45, metavar="SHARE", help="of the peak that is reached (default: %(default)g)"
     )
     parser.add_argument(
-        "--peak-tflops", type=float, default=125.0, metavar="T",
-        help="of a GPU in the recipe's precision (default: %(default)g, a V100 in fp16; A100 312, H100 989)",
+        "--peak-tflops", type=float, metavar="T",
+        help="of a GPU, or of a CPU worker, in the recipe's precision (default: a V100, 125 in half precision and 15.7 in "
+        "float32; with common.cpu 0.096, one core with AVX2 at 3 GHz; A100 312, H100 989 in half precision)",
     )  # fmt: skip
     parser.add_argument(
         "--bandwidth", type=float, default=10.0, metavar="GB/s", help="that a GPU can send with (default: %(default)g)"
@@ -80,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     from fairseq_clear.planning.composing import compose_recipe
     from fairseq_clear.planning.corpus import read_folder
-    from fairseq_clear.planning.machine import GIB, Machine, make_plan
+    from fairseq_clear.planning.machine import GIB, Machine, assumed_peak, make_plan
     from fairseq_clear.planning.reading import read_recipe
     from fairseq_clear.planning.report import as_json, as_table, curve_table
 
@@ -91,10 +97,15 @@ def run(args: argparse.Namespace) -> int:
         recipe = read_recipe(config, args.vocabulary)
     else:
         recipe = read_recipe(config, folder.vocabulary, folder.text_length)
+    peak, peak_of = assumed_peak(recipe)
+    peak_of = f"assumed: {peak_of} (--peak-tflops sets another)"
+    if args.peak_tflops is not None:
+        peak, peak_of = args.peak_tflops * 1e12, "of --peak-tflops"
     machine = Machine(
         workers=args.gpus,
         memory=args.memory * GIB,
-        peak=args.peak_tflops * 1e12,
+        peak=peak,
+        peak_of=peak_of,
         utilisation=args.mfu,
         bandwidth=args.bandwidth * 1e9,
         backend=args.backend,
@@ -126,7 +137,8 @@ def _draw(args: argparse.Namespace, plan: "Plan", points: "list[Point]") -> None
         f"{plan.texts * plan.update_freq:,} texts a GPU" if args.per_gpu else f"{plan.global_batch:,} texts an update"
     )
     title = (
-        f"{args.config[0]}, {batch}\nassumed: {args.mfu:.0%} of {args.peak_tflops:g} TFLOP/s, {args.bandwidth:g} GB/s,\n"
+        f"{args.config[0]}, {batch}\n"
+        f"assumed: {args.mfu:.0%} of {plan.machine.peak / 1e12:g} TFLOP/s, {args.bandwidth:g} GB/s,\n"
         "no latency, nothing hidden"
     )
     print(f"wrote {' and '.join(map(str, save_figure(draw_scaling(points, title), args.curve)))}")
@@ -140,7 +152,7 @@ def _check(args: argparse.Namespace) -> None:
             raise UserError(f"--{flag.replace('_', '-')} {value}: must be 1 or more")
     for flag in ("memory", "mfu", "peak_tflops", "bandwidth"):
         value = getattr(args, flag)
-        if not (math.isfinite(value) and value > 0):
+        if value is not None and not (math.isfinite(value) and value > 0):
             raise UserError(f"--{flag.replace('_', '-')} {value:g}: must be above 0")
     if args.mfu > 1:
         raise UserError(f"--mfu {args.mfu:g}: is a share of the peak, at most 1")

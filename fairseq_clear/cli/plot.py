@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from fairseq_clear.data.sts import StsData
 
 DESCRIPTION = """\
-Draw a picture at the width of a paper's column, told apart by colour-blind readers and in grey: PNG and SVG.
+Draw a picture at the width of a paper's column, legible to colour-blind readers and in grey: PNG and SVG.
 
-  curves      training logs: losses, accuracy, alignment against uniformity
+  curves      training logs: losses, accuracy, alignment against uniformity; validation beside training, on both columns
   compare     bars over JSON reports of sts, senteval, topics and glue
   layers      STS by layer and pooling
   embedding   t-SNE of the highest and lowest scored pairs"""
@@ -35,7 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     kinds = parser.add_subparsers(dest="picture", metavar="PICTURE", required=True)
     curves = kinds.add_parser("curves", help="training logs")
-    curves.add_argument("logs", nargs="+", type=Path, metavar="LOG", help="of fairseq-train --log-format json")
+    curves.add_argument(
+        "logs", nargs="+", type=Path, metavar="LOG",
+        help="what fairseq-train printed with --log-format simple or json, or its --log-file",
+    )  # fmt: skip
     curves.add_argument("--labels", nargs="+", metavar="TEXT", help="of the legend, one for each log")
     curves.add_argument(
         "--metrics", nargs="+", metavar="NAME", help="as they are logged, without train_ or valid_ (default: the usual)"

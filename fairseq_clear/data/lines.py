@@ -4,9 +4,39 @@ from pathlib import Path
 
 from fairseq_clear.errors import UserError
 
-__all__ = ["read_columns", "read_text_lines"]
+__all__ = ["check_is_text", "read_columns", "read_text_lines"]
 
 _BOM = b"\xef\xbb\xbf"
+# first bytes -> what such a file is, and what to do with it
+_BINARIES = {
+    b"\xff\xfe": ("UTF-16", "convert it first: iconv -f utf-16 -t {encoding}"),
+    b"\xfe\xff": ("UTF-16", "convert it first: iconv -f utf-16 -t {encoding}"),
+    b"%PDF-": ("a PDF", "extract its text first: pdftotext FILE.pdf FILE.txt"),
+    b"PK\x03\x04": ("a zip archive, as .docx and .odt files are", "unpack it, or save the document as plain text"),
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("an Office document (.doc, .xls, .ppt)", "save it as plain text"),
+    b"\x1f\x8b": ("gzip-compressed", "unpack it with gunzip, or give it a name that ends in .gz"),
+    b"\xfd7zXZ\0": ("xz-compressed", "unpack it with unxz, or give it a name that ends in .xz"),
+    b"\x28\xb5\x2f\xfd": ("zstd-compressed", "unpack it first: zstd -d"),
+    b"PAR1\x15": ("a Parquet table", "write its text column to a .txt or .jsonl file first"),
+    b"\x89PNG": ("a PNG image", "give a text file"),
+    b"\xff\xd8\xff": ("a JPEG image", "give a text file"),
+}
+
+
+def check_is_text(path: str | Path, start: bytes, encoding: str = "utf-8") -> None:
+    """Check the first bytes of a file against those of well-known formats that are not text.
+
+    Args:
+        path: of the file, for the message.
+        start: its first 8 bytes or more.
+        encoding: that the text should have.
+
+    Raises:
+        UserError: naming the format and what to do.
+    """
+    for signature, (what, remedy) in _BINARIES.items():
+        if start.startswith(signature):
+            raise UserError(f"{path}:1: this is {what}; {remedy.format(encoding=encoding)}")
 
 
 def read_text_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
@@ -19,14 +49,13 @@ def read_text_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
         encoding: ``utf-8``, or ``latin-1`` where the data set is distributed so.
 
     Raises:
-        UserError: a file that is missing or unreadable, UTF-16, or not of this encoding.
+        UserError: a file that is missing or unreadable, of a format that is not text, or not of this encoding.
     """
     try:
         content = Path(path).read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise UserError(f"{path}:1: this is UTF-16; convert it first: iconv -f utf-16 -t {encoding}")
+    check_is_text(path, content, encoding)
     content = content.removeprefix(_BOM)
     try:
         text = content.decode(encoding)

@@ -1,5 +1,6 @@
 """The README.md of an export: what made the encoder, of what, how to use it, how it scores."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def _scores(path: Path) -> list[str]:
     report = read_json(path)
     try:
         columns = list(report["columns"])
-        rows = [(row["label"], row["encoder"].get("pooling"), row["scores"]) for row in report["rows"]]
+        named = [(*_names(row["label"], row["encoder"]), row["scores"]) for row in report["rows"]]
         protocol = "; ".join(f"{name} {_text(value)}" for name, value in report["protocol"].items())
         title = f"`fairseq-clear {report['command']}`, {protocol}."
     except (KeyError, TypeError, AttributeError):
@@ -147,10 +148,23 @@ def _scores(path: Path) -> list[str]:
             f"--scores {path}: not a report of fairseq-clear; give what --output of an evaluation wrote"
         ) from None
     lines = [title, "", "| " + " | ".join(["encoder", "pooling", *columns]) + " |", "|" + "---|" * (len(columns) + 2)]
-    for label, pooling, scores in rows:
+    count = Counter((short, pooling) for short, _, pooling, _ in named)
+    for short, long, pooling, scores in named:
         cells = [f"{scores[column]:.2f}" if column in scores else "" for column in columns]
-        lines.append("| " + " | ".join([Path(str(label).split()[0]).name, str(pooling or ""), *cells]) + " |")
-    return lines
+        lines.append("| " + " | ".join([long if count[short, pooling] > 1 else short, pooling, *cells]) + " |")
+    return list(dict.fromkeys(lines))  # an encoder may be given twice
+
+
+def _names(label: str, encoder: dict[str, Any]) -> tuple[str, str, str]:
+    """A row's name with the file name of its checkpoint, the same with its folder, and its pooling.
+
+    What follows the path in the label stays, less the pooling: ``whitened``, ``median of 5``.
+    """
+    path, pooling = str(encoder.get("checkpoint") or ""), str(encoder.get("pooling") or "")
+    head = path if path and label.startswith(path) else label.partition(" ")[0]
+    rest = [word for word in label[len(head) :].split() if word != pooling]
+    short, long = Path(head).name, "/".join(Path(head).parts[-2:])
+    return " ".join([short, *rest]), " ".join([long, *rest]), pooling
 
 
 def _text(value: Any) -> str:

@@ -4,6 +4,7 @@ import importlib
 import json
 import logging
 import pickle
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,13 @@ from fairseq_clear.patches.checkpoints import refused_class
 __all__ = ["HfFolder", "import_library", "quiet_transformers", "read_hf_folder", "read_json", "read_pickle"]
 
 CONFIG = "config.json"
+# where the hub has the models that have no owner in their name; None for any other
+HUB = {
+    None: "google-bert/bert-base-uncased",
+    "bert-base-uncased": "google-bert/bert-base-uncased",
+    "roberta-base": "FacebookAI/roberta-base",
+    "distilroberta-base": "distilbert/distilroberta-base",
+}
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
 
 
@@ -39,8 +47,11 @@ def read_hf_folder(folder: Path) -> HfFolder:
         UserError: no such folder, a part is missing or damaged, or a pickle that holds more than weights.
     """
     if not folder.is_dir():
+        repository = str(folder) if re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)) else HUB.get(str(folder), HUB[None])
+        name = repository.partition("/")[2]
         raise UserError(
-            f"{folder}: no such folder; give a Hugging Face folder with {CONFIG}, weights and tokenizer in it"
+            f"{folder}: no such folder; give a local Hugging Face folder, which is not downloaded here: on a machine with "
+            f"network run `hf download {repository} --local-dir {name}`, copy the folder {name} and give its path"
         )
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder}: has no {CONFIG}, and no model.pt of fairseq either; what is it a folder of?")

@@ -153,7 +153,10 @@ def from_hf(
 
 
 def to_hf(weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, size: int) -> dict[str, Tensor]:
-    """A Hugging Face encoder's weights (without prefix, MLM head and pooler) of fairseq's; the inverse of from_hf.
+    """A Hugging Face encoder's weights (without prefix and MLM head) of fairseq's; the inverse of from_hf.
+
+    ``AutoModel`` builds a pooler whatever config.json says, and initialises it at random where the weights lack it. Ours is the
+    identity, so ``pooler_output`` is the tanh of the first token's state.
 
     Args:
         weights: fairseq's.
@@ -170,6 +173,7 @@ def to_hf(weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, siz
     theirs[POSITIONS] = torch.cat([unused, positions[max(0, OFFSET - kind.offset) :]])
     # Two rows at least: what tokenizers of pairs number 1 must find one.
     nothing = torch.zeros(2, words.shape[1])
+    theirs["pooler.dense.weight"], theirs["pooler.dense.bias"] = torch.eye(words.shape[1]), torch.zeros(words.shape[1])
     theirs[SEGMENTS] = weights.get(STACK + "embed_positions.segments.weight", nothing)
     return {name: value.contiguous().clone() for name, value in theirs.items()}
 

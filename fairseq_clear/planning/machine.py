@@ -11,10 +11,19 @@ from fairseq_clear.planning.memory import Memory, estimate_memory
 from fairseq_clear.planning.operations import Operations, count_operations
 from fairseq_clear.planning.recipe import Recipe
 
-__all__ = ["GIB", "HEADROOM", "Machine", "Plan", "make_plan"]
+__all__ = ["GIB", "HEADROOM", "Machine", "Plan", "assumed_peak", "make_plan"]
 
 GIB = 2**30
 HEADROOM = 0.9  # of the memory: the rest is for the allocator's gaps, kernels' scratch space and NCCL
+
+
+# operations a second at best, and what they are of
+PEAKS = {
+    "half": (125e12, "a V100 in half precision"),
+    "single": (15.7e12, "a V100 in float32"),
+    # 2 FMA units x 8 floats x 2 operations x 3 GHz; PyTorch computes float32 on a CPU, whatever the recipe's precision
+    "cpu": (0.096e12, "one CPU core, AVX2 at 3 GHz in float32"),
+}
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,7 @@ class Machine:
         workers: GPUs.
         memory: bytes of each.
         peak: operations a second of each, at best.
+        peak_of: the hardware and precision that the peak belongs to, for the report.
         utilisation: share of the peak that is reached.
         bandwidth: bytes a second that each can send.
         backend: nccl or gloo.
@@ -33,6 +43,7 @@ class Machine:
     workers: int
     memory: float = 32.0 * GIB
     peak: float = 125e12
+    peak_of: str = "given"
     utilisation: float = 0.45
     bandwidth: float = 10e9
     backend: str = "nccl"
@@ -93,6 +104,13 @@ class Plan:
     def hours(self) -> float:
         """Of the run, nothing hidden."""
         return self.updates * (self.compute_seconds + self.communication_seconds) / 3600
+
+
+def assumed_peak(recipe: Recipe) -> tuple[float, str]:
+    """Operations a second that a worker reaches at best in the recipe's precision, and the hardware assumed for it."""
+    if recipe.is_cpu:
+        return PEAKS["cpu"]
+    return PEAKS["single" if recipe.precision == "fp32" else "half"]
 
 
 def make_plan(recipe: Recipe, machine: Machine, global_batch: int | None = None, corpus: Corpus | None = None) -> Plan:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fairseq_clear.planning.machine import GIB, HEADROOM, Plan
 from fairseq_clear.planning.operations import FORMULA
-from fairseq_clear.planning.scaling import ASSUMPTIONS, Point
+from fairseq_clear.planning.scaling import ASSUMPTIONS, EFFICIENCY, Point
 
 __all__ = ["as_json", "as_table", "curve_table"]
 
@@ -114,6 +114,10 @@ def _time(plan: Plan) -> Rows:
     shares = f"{machine.utilisation:.0%} of {machine.peak / 1e12:g} TFLOP/s, {machine.bandwidth / 1e9:g} GB/s"
     return [
         (
+            "peak of a worker" if plan.recipe.is_cpu else "peak of a GPU",
+            f"{machine.peak / 1e12:g} TFLOP/s, {machine.peak_of}",
+        ),
+        (
             "seconds of an update",
             f"{plan.compute_seconds:.4f} computing, {plan.communication_seconds:.4f} sending if none is hidden ({shares})",
         ),
@@ -137,7 +141,7 @@ def curve_table(points: Sequence[Point]) -> str:
         f"{point.communication_seconds:10.4f} {point.efficiency:10.1%} {point.texts_per_second:9,.0f}"
         for point in points
     ]
-    return "\n".join(["", head, *lines, f"assumed: {ASSUMPTIONS}"])
+    return "\n".join(["", head, *lines, f"efficiency = {EFFICIENCY}", f"assumed: {ASSUMPTIONS}"])
 
 
 def as_json(plan: Plan) -> dict[str, Any]:

@@ -11,10 +11,12 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.planning.machine import Machine, Plan, make_plan
 from fairseq_clear.planning.recipe import Recipe
 
-__all__ = ["ASSUMPTIONS", "GPUS", "Point", "make_curve"]
+__all__ = ["ASSUMPTIONS", "EFFICIENCY", "GPUS", "Point", "make_curve"]
 
 GPUS = tuple(2**power for power in range(13))  # 1 ... 4,096
 ASSUMPTIONS = "the same MFU for every share, a ring at full bandwidth without latency, nothing hidden"
+
+EFFICIENCY = "computing without recomputation / (computing + sending)"
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,10 @@ class Point:
 
     @property
     def efficiency(self) -> float:
-        """Share of the time that goes into what must be computed, neither into computing again nor into sending."""
+        """Seconds of computing without recomputation, over seconds of computing and sending; see EFFICIENCY.
+
+        Encoding in chunks computes twice, so it lowers the efficiency, of one GPU too.
+        """
         return self.needed_seconds / (self.compute_seconds + self.communication_seconds)
 
     @classmethod

@@ -4,11 +4,12 @@ import gzip
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from fairseq_clear.data.lines import check_is_text
 from fairseq_clear.errors import UserError
 
 COMPRESSIONS = (".gz", ".xz")
@@ -40,6 +41,8 @@ def corpus_file(path: Path) -> CorpusFile:
     kind = Path(path.stem).suffix.lower() if compression else path.suffix.lower()
     is_text = kind not in NOT_TEXT if compression else kind == ".txt"
     if kind != ".jsonl" and not is_text:
+        with suppress(OSError), path.open("rb") as file:
+            check_is_text(path, file.read(16))
         raise UserError(f"{path}: unknown suffix; inputs are .txt or .jsonl, also .gz or .xz; convert or rename it")
     return CorpusFile(path, compression, kind == ".jsonl")
 
@@ -94,8 +97,7 @@ def _decode(line: bytes, path: Path, number: int) -> str:
     if len(line) > MAX_LINE_BYTES:
         raise UserError(f"{path}:{number}: more than {MAX_LINE_BYTES >> 20} MiB without a line end; is this text?")
     if number == 1:
-        if line.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise UserError(f"{path}:1: this is UTF-16; convert it first: iconv -f utf-16 -t utf-8")
+        check_is_text(path, line)
         line = line.removeprefix(b"\xef\xbb\xbf")
     try:
         text = line.decode("utf-8")

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairseq_clear.data.lines import check_is_text
 from fairseq_clear.data.synonyms import hash_file
-from fairseq_clear.errors import UserError
+from fairseq_clear.errors import UserError, one_line
 
 WORDNET = "wordnet"
 
@@ -32,7 +33,11 @@ def read_json(path: Path) -> SynonymSource:
     """
     wanted = 'a JSON object of word -> list of words, such as {"film": ["movie"]}'
     try:
-        synonyms = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        check_is_text(path, content)
+        synonyms = json.loads(content.decode("utf-8"))
+    except UserError as error:
+        raise UserError(f"--source {error}; give {wanted}") from None
     except OSError as error:
         hint = f"; give {wanted}, or `{WORDNET}`"
         raise UserError(f"--source {path}: cannot read it ({error.strerror}){hint}") from None
@@ -62,6 +67,11 @@ def read_wordnet() -> SynonymSource:
     except LookupError:
         raise UserError(
             f"--source {WORDNET}: nltk has no WordNet data here; get it with `python -m nltk.downloader wordnet`"
+        ) from None
+    except Exception as error:  # nltk raises whatever a missing or damaged file leads to
+        raise UserError(
+            f"--source {WORDNET}: the WordNet folder is incomplete or damaged ({one_line(error)}); delete the folder and get "
+            "it again with `python -m nltk.downloader --force wordnet`"
         ) from None
     synonyms = {lemma: alternatives for lemma, alternatives in synonyms.items() if "_" not in lemma}
     content = json.dumps(synonyms, sort_keys=True).encode()

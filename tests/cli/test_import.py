@@ -54,6 +54,25 @@ def test_it_prints_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "states no pooling" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("given", "repository"),
+    [
+        ("bert-base-uncased", "google-bert/bert-base-uncased"),
+        ("roberta-base", "FacebookAI/roberta-base"),
+        ("sentence-transformers/all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
+        ("no/such/folder", "google-bert/bert-base-uncased"),
+    ],
+)
+def test_a_name_of_the_hub_is_not_downloaded(
+    given: str, repository: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["import", given, "--dest", str(tmp_path / "ours")]) == 2
+    said = capsys.readouterr().err
+    assert f"{given}: no such folder; give a local Hugging Face folder" in said and said.count("\n") == 1
+    assert f"`hf download {repository} --local-dir {repository.split('/')[1]}`" in said
+    assert list(tmp_path.iterdir()) == []
+
+
 @needs_libraries
 @pytest.mark.slow
 def test_training_starts_from_it(tmp_path: Path) -> None:

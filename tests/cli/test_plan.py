@@ -45,6 +45,32 @@ def test_overrides_and_a_file_of_ones_own(tmp_path, capsys):
     assert "4 x 256" in out and "nothing: one GPU" in out and "fp32" in out
 
 
+@pytest.mark.parametrize(
+    ("settings", "peak", "assumed"),
+    [
+        (["common.fp16=true"], 125.0, "a V100 in half precision"),
+        (["common.fp16=false", "++common.amp=true"], 125.0, "a V100 in half precision"),
+        (["common.fp16=false"], 15.7, "a V100 in float32"),
+        # a CPU computes in float32 whatever the recipe asks for; 2 x 8 x 2 x 3 GHz
+        (["common.fp16=false", "++common.cpu=true"], 0.096, "one CPU core, AVX2 at 3 GHz in float32"),
+    ],
+)
+def test_the_peak_that_is_assumed_is_printed(settings, peak, assumed, tmp_path, capsys):
+    file = tmp_path / "plan.json"
+    command = [*BASE, *settings, "--gpus", "256", "--memory", "1000", "--json", str(file), "--overwrite"]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert (
+        f"{peak:g} TFLOP/s, assumed: {assumed}" in out and "--peak-tflops" in out and f"45% of {peak:g} TFLOP/s" in out
+    )
+    content = json.loads(file.read_text())
+    work = content["operations"]["total"] * content["update_freq"]
+    assert content["compute_seconds"] == pytest.approx(work / (peak * 1e12 * 0.45))
+    assert main([*command, "--peak-tflops", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "2 TFLOP/s, of --peak-tflops" in out and "assumed" not in out
+
+
 RECIPES = [
     (path.parent.parent.name, path.stem, change)
     for path in CONFIGS
@@ -157,6 +183,7 @@ def test_a_curve_over_numbers_of_gpus(tmp_path, capsys):
     assert main([*BASE, "--gpus", "256", "--curve", str(picture), "--json", str(file)]) == 0
     out = capsys.readouterr().out
     assert "4,096" in out and "assumed: the same MFU for every share, a ring at full bandwidth without latency" in out
+    assert "efficiency = computing without recomputation / (computing + sending)" in out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plan.json", "scaling.png", "scaling.svg"]
     curve = json.loads(file.read_text())["curve"]
     assert [point["gpus"] for point in curve] == [2**power for power in range(13)]

@@ -69,6 +69,20 @@ def printed(output, kind="view"):
     return [line.split("  ", 2)[2] for line in output.splitlines() if line.startswith(f"  {kind} ")]
 
 
+def texts_shown_once(output):
+    """The views of --augment none: a line of several texts counts for each, in the order of their numbers."""
+    views, pair = [], {}
+    for line in [*output.splitlines(), "#"]:
+        if line.startswith("  text "):
+            _, roles, text = re.split(r"^  text ([\d, ]+)  ", line)
+            assert text not in pair.values(), "each text once"
+            pair |= dict.fromkeys(map(int, roles.split(", ")), text)
+        elif line.startswith("#"):
+            views += [pair[role] for role in sorted(pair)]
+            pair = {}
+    return views
+
+
 @pytest.mark.parametrize("source", [SOURCES.get(name, name) for name in VIEWS])
 @pytest.mark.parametrize("augment", CHAINS)
 def test_views_are_those_of_training(data, capsys, source, augment):
@@ -78,7 +92,7 @@ def test_views_are_those_of_training(data, capsys, source, augment):
     assert err == ""
     settings = {"views": source, "augment": augment, "tokens_per_sample": 300}
     expected = views_in_training(data, range(3, 9), epoch=2, **settings)
-    shown = [unmarked(line) for line in printed(output)]
+    shown = [unmarked(line) for line in (printed(output) if augment != "none" else texts_shown_once(output))]
     assert shown == expected and len(shown) >= 12
     # the negative controls: another epoch, another seed
     if augment != "none":
@@ -89,6 +103,36 @@ def test_views_are_those_of_training(data, capsys, source, augment):
     for mark, names in marks.items():
         assert (mark in "".join(printed(output))) == any(name in augment for name in names), mark
     assert all(symbol in output for symbol in ("\n#3", "\n#8", " views: ", augment.partition(":")[0].partition("/")[0]))
+
+
+def test_without_augmentation_a_text_is_shown_once(data, capsys):
+    texts = [" ".join(WORDS[:3]), " ".join(WORDS[5:9])]
+    command = ["views", "--data-bin", str(data), "--text", *texts, "--augment"]
+    assert main([*command, "none"]) == 0
+    output = capsys.readouterr().out
+    assert output.count(texts[0]) == output.count(texts[1]) == 1 and f"#1\n  text 1, 2  {texts[1]}\n" in output
+    assert "two views of one text differ by the model's dropout alone" in output and "<del>" not in output
+    assert main([*command, "reorder:pairs=0"]) == 0  # an augmentation that happens to change nothing
+    assert capsys.readouterr().out.count(texts[0]) == 4
+
+
+def test_spans_of_one_token_are_flagged(data, capsys):
+    command = ["views", "--data-bin", str(data), "--count", "20"]
+    assert main([*command, "--views", "span:min=1,max=3"]) == 0
+    output = capsys.readouterr().out
+    spans = re.findall(r"\] (\d+)-(\d+) \w+(, ONE TOKEN)?\n", output)
+    assert all((int(end) - int(begin) == 1) == bool(flag) for begin, end, flag in spans)
+    count = sum(bool(flag) for _, _, flag in spans)
+    assert 0 < count < len(spans) and f"\n{count} of {len(spans)} spans have ONE TOKEN: " in output
+    assert main([*command, "--views", "span:min=2,max=3", "--short-documents", "skip"]) == 0
+    assert "ONE TOKEN" not in capsys.readouterr().out
+
+    text = ["--text", " ".join(WORDS[:10])]
+    assert main([*command, "--augment", "del-span:spans=1,ratio=0.1", *text]) == 0
+    assert "\n2 of 2 deleted spans have ONE TOKEN: " in capsys.readouterr().out
+    for other in ("del-span:spans=1,ratio=0.2", "del-span:spans=1,ratio=0.1/del-word", "del-word:ratio=0.1"):
+        assert main([*command, "--augment", other, *text]) == 0
+        assert "ONE TOKEN" not in capsys.readouterr().out
 
 
 def test_what_is_deleted_stands_in_the_text(data, capsys):
@@ -139,9 +183,9 @@ def test_shards_take_turns(data, data_bin, tmp_path, capsys):
     shown = {}
     for epoch in ("1", "2"):
         main(["views", "--data-bin", f"{data}:{other}", "--epoch", epoch])
-        shown[epoch] = printed(capsys.readouterr().out)
+        shown[epoch] = printed(capsys.readouterr().out, "text")
     main(["views", "--data-bin", str(data), "--split", "valid"])
-    assert shown["2"] == printed(capsys.readouterr().out) != shown["1"]
+    assert shown["2"] == printed(capsys.readouterr().out, "text") != shown["1"]
 
 
 def test_typed_text(data, capsys):
@@ -227,11 +271,11 @@ def test_typed_lines_are_one_document(data, capsys):
     texts = [" ".join(WORDS[start : start + 4]) for start in (0, 10, 20)]
     assert main(["views", "--data-bin", str(data), "--views", "neighbor", "--text", *texts]) == 0
     output = capsys.readouterr().out
-    assert [" ".join(unmarked(line)) for line in printed(output)] == [texts[0], texts[1], texts[1], texts[2]]
+    assert printed(output, "text") == [texts[0], texts[1], texts[1], texts[2]]
     assert "[====........] 0-4 anchor" in output and "[....====....] 4-8 adjacent" in output
     span = ["--views", "span:anchors=1,min=12,max=12", "--text", *texts]
     assert main(["views", "--data-bin", str(data), *span]) == 0
-    assert unmarked(printed(capsys.readouterr().out)[0]) == " ".join(texts).split()
+    assert printed(capsys.readouterr().out, "text")[0] == " ".join(texts)
     refused = ["--document-boundary", "line", "--short-documents", "error"]
     assert main(["views", "--data-bin", str(data), *span, *refused]) == 2
     assert "--text: document 1 (line 1) has 4 tokens, fewer than the 12 tokens" in capsys.readouterr().err

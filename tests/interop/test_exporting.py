@@ -116,6 +116,26 @@ def test_sentence_transformers_pool_the_same(imported: tuple[Path, Path], tmp_pa
     np.testing.assert_allclose(theirs, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), atol=2e-5)
 
 
+@pytest.mark.parametrize("form", ["hf", "sentence-transformers"])
+def test_transformers_finds_every_weight(imported: tuple[Path, Path], tmp_path: Path, form: str) -> None:
+    """What is left over of format hf belongs to the other class: each knows a part that the other lacks."""
+    import transformers
+
+    source, ours = imported
+    export(ours / "model.pt", ours, tmp_path / "out", form, load_tokenizer(ours), pooling="mean")
+    load = {"output_loading_info": True}
+    model, info = transformers.AutoModel.from_pretrained(str(tmp_path / "out"), **load)
+    assert not info["missing_keys"] and not info["mismatched_keys"]
+    heads = {key.split(".")[0] for key in info["unexpected_keys"]}
+    assert heads == (set() if form != "hf" else {"cls"} if source.parent.name.startswith("bert") else {"lm_head"})
+    states = model(torch.tensor([[0, 5, 2]]))
+    torch.testing.assert_close(states.pooler_output, states.last_hidden_state[:, 0].tanh())
+    if form == "hf":
+        _, info = transformers.AutoModelForMaskedLM.from_pretrained(str(tmp_path / "out"), **load)
+        assert not info["missing_keys"]
+        assert {key.rpartition("pooler.")[2] for key in info["unexpected_keys"]} == {"dense.weight", "dense.bias"}
+
+
 def test_other_poolings_are_refused(imported: tuple[Path, Path], tmp_path: Path) -> None:
     _, ours = imported
     for pooling in ("first-last", "layer:1"):
@@ -236,6 +256,31 @@ def test_the_card_says_what_is_known(checkpoint: Path, data_bin: Path, tmp_path:
     assert main([*command, str(tmp_path / "sts.json")]) == 2
     assert "exists already" in capsys.readouterr().err
     assert main([*command, str(tmp_path / "sts.json"), "--overwrite"]) == 0
+    many = [
+        ("/data/a b/best.pt cls", {"checkpoint": "/data/a b/best.pt", "pooling": "cls"}, 1.0),
+        ("/data/a b/best.pt cls whitened", {"checkpoint": "/data/a b/best.pt", "pooling": "cls"}, 2.0),
+        ("/data/a b/best.pt mean", {"checkpoint": "/data/a b/best.pt", "pooling": "mean"}, 3.0),
+        ("/data/other/best.pt cls", {"checkpoint": "/data/other/best.pt", "pooling": "cls"}, 4.0),
+        ("/data/other/best.pt cls", {"checkpoint": "/data/other/best.pt", "pooling": "cls"}, 4.0),
+        ("package.module:make", {"class": "x"}, 5.0),
+        ("best median of 3/5", {"checkpoint": "/data/best.pt"}, 6.0),
+        ("best best of 3/5", {"checkpoint": "/data/best.pt"}, 7.0),
+    ]
+    rows = [{"label": label, "encoder": encoder, "scores": {"STS-B": score}} for label, encoder, score in many]
+    (tmp_path / "sts.json").write_text(json.dumps({**report, "rows": rows}))
+    assert main([*command, str(tmp_path / "sts.json"), "--overwrite"]) == 0
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert card[card.index("| encoder") :].splitlines()[2:9] == [
+        "| a b/best.pt | cls | 1.00 |",
+        "| best.pt whitened | cls | 2.00 |",
+        "| best.pt | mean | 3.00 |",
+        "| other/best.pt | cls | 4.00 |",
+        "| package.module:make |  | 5.00 |",
+        "| best median of 3/5 |  | 6.00 |",
+        "| best best of 3/5 |  | 7.00 |",
+    ]
+    settings = [line.split("|")[1] for line in card[: card.index("## Data")].splitlines() if line.startswith("|")]
+    assert len(set(settings)) == len(settings) > 10
     (tmp_path / "sts.json").write_text("[]")
     assert main([*command, str(tmp_path / "sts.json"), "--overwrite"]) == 2
     assert "not a report of fairseq-clear" in capsys.readouterr().err

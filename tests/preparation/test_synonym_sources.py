@@ -69,6 +69,26 @@ def test_the_real_reader_says_the_same_where_there_is_no_data(monkeypatch):
         read_source("wordnet")
 
 
+@pytest.mark.parametrize(("content", "said"), [(None, r"index\.noun"), ("damaged", "StopIteration")])
+def test_an_incomplete_wordnet_folder_is_one_line(tmp_path, monkeypatch, content, said):
+    nltk_data = pytest.importorskip("nltk.data")
+    from nltk.corpus.util import LazyCorpusLoader
+
+    folder = tmp_path / "corpora" / "wordnet"
+    folder.mkdir(parents=True)
+    for name in ("lexnames", "data.adj", "index.adj", "index.adv"):
+        (folder / name).write_text("")
+    if content is not None:
+        (folder / "index.noun").write_text(content)
+    monkeypatch.setattr(nltk_data, "path", [str(tmp_path)])
+    reader = pytest.importorskip("nltk.corpus")
+    lazy = LazyCorpusLoader("wordnet", reader.WordNetCorpusReader, SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "nltk.corpus", SimpleNamespace(wordnet=lazy))
+    with pytest.raises(UserError, match=rf"damaged \(.*{said}.*\); delete the folder .* --force") as error:
+        read_source("wordnet")
+    assert "\n" not in str(error.value)
+
+
 def test_missing_nltk_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "nltk.corpus", None)
     with pytest.raises(UserError, match="nltk is not installed; pip install nltk"):

@@ -1,14 +1,15 @@
 """Training curves: losses, accuracy, and alignment against uniformity."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import cycle
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.plots.logs import Curve, TrainingLog
-from fairseq_clear.evaluation.plots.style import COLOURS, DASHES, WIDTH, style
+from fairseq_clear.evaluation.plots.logs import TRAINING, Curve, TrainingLog
+from fairseq_clear.evaluation.plots.style import COLOURS, DASHES, MARKERS, PAGE_WIDTH, WIDTH, style
 
 __all__ = ["PANELS", "draw_curves"]
 
@@ -25,9 +26,9 @@ _HEIGHT = 1.45  # inches a panel
 
 
 def draw_curves(logs: Sequence[TrainingLog], metrics: Sequence[str] | None = None) -> Figure:
-    """One panel for each metric that was logged, and the way through alignment and uniformity where both were.
+    """A row for each metric: training on the left, validation on the right; alignment against uniformity in the last row.
 
-    Solid lines are of training, dashed ones of validation; a colour is a run.
+    A colour is a run; a dash and a marker are a validation subset. Without validation there is one column.
 
     Args:
         logs: up to eight.
@@ -39,27 +40,45 @@ def draw_curves(logs: Sequence[TrainingLog], metrics: Sequence[str] | None = Non
     if len(logs) > len(COLOURS):
         raise UserError(f"{len(logs)} logs are too many to tell apart in one picture; give at most {len(COLOURS)}")
     panels = _choose(logs, metrics)
-    paths = [] if metrics else [_way(log) for log in logs]
-    has_ways = any(path is not None for path in paths)
-    if not panels and not has_ways:
+    subsets = list(dict.fromkeys(subset for log in logs for subset in log.validations))
+    columns: list[Sequence[str]] = [TRAINING, subsets] if subsets else [TRAINING]
+    ways = [] if metrics else [column for column in columns if any(_way(log, column) for log in logs)]
+    if not panels and not ways:
         wanted = ", ".join(metrics or [*PANELS, _TOTAL[0]])
         raise UserError(f"{', '.join(log.name for log in logs)}: no log has any of {wanted}")
-    rows = len(panels) + has_ways
+    rows = len(panels) + bool(ways)
     with style():
-        figure = Figure(figsize=(WIDTH, _HEIGHT * rows + 0.25 * len(logs) + (0.7 if has_ways else 0.2)))
-        ratios = [1.0] * len(panels) + [1.5] * has_ways
-        axes = figure.subplots(rows, 1, squeeze=False, gridspec_kw={"height_ratios": ratios})[:, 0]
-        for (metric, label), axis in zip(panels.items(), axes, strict=False):
-            _draw_metric(axis, logs, metric, label)
-        for axis in axes[1 : len(panels)]:
-            axis.sharex(axes[0])
-        if panels:
-            axes[len(panels) - 1].set_xlabel("updates")
-        if has_ways:
-            _draw_ways(axes[-1], paths)
+        size = (WIDTH if len(columns) == 1 else PAGE_WIDTH, _HEIGHT * rows + 0.25 * len(logs) + (0.7 if ways else 0.2))
+        figure = Figure(figsize=size)
+        ratios = [1.0] * len(panels) + [1.5] * bool(ways)
+        grid = figure.subplots(rows, len(columns), squeeze=False, gridspec_kw={"height_ratios": ratios})
+        for parts, axes in zip(columns, grid.T, strict=True):
+            _draw_column(axes, logs, parts, panels, has_ways=bool(ways))
+        for axis in grid[: len(panels)].flat[1:]:
+            axis.sharex(grid[0, 0])
+        if subsets:
+            grid[0, 0].set_title("training")
+            grid[0, 1].set_title("validation")
         figure.align_ylabels()
-        _legend(figure, logs, has_validation=any(log.validations for log in logs))
+        _legend(figure, logs, subsets)
     return figure
+
+
+def _draw_column(
+    axes: Sequence[Axes], logs: Sequence[TrainingLog], parts: Sequence[str], panels: dict[str, str], *, has_ways: bool
+) -> None:
+    """The panels of training or of validation, from top to bottom."""
+    for (metric, label), axis in zip(panels.items(), axes, strict=False):
+        _draw_metric(axis, logs, parts, metric, label)
+    if has_ways:
+        _draw_ways(axes[-1], [_way(log, parts) for log in logs])
+    for axis in axes:
+        if not axis.lines:
+            axis.set_axis_off()
+            axis.text(0.5, 0.5, "not logged", transform=axis.transAxes, ha="center", color="0.5")
+    updates = [axis for axis in axes[: len(panels)] if axis.lines]
+    if updates:
+        updates[-1].set_xlabel("updates")
 
 
 def _choose(logs: Sequence[TrainingLog], metrics: Sequence[str] | None) -> dict[str, str]:
@@ -78,37 +97,39 @@ def _has_parts(log: TrainingLog) -> bool:
     return any(_has(log, part) for part in ("mlm_loss", "contrastive_loss"))
 
 
-def _draw_metric(axis: Axes, logs: Sequence[TrainingLog], metric: str, label: str) -> None:
+def _draw_metric(axis: Axes, logs: Sequence[TrainingLog], parts: Sequence[str], metric: str, label: str) -> None:
     for log, colour in zip(logs, COLOURS, strict=False):
         if label == _TOTAL[1] and _has_parts(log):
             continue  # a sum of two losses beside a loss would compare what is not comparable
-        curve = log.training(metric)
-        if curve is not None:
-            axis.plot(curve.updates, curve.values, DASHES[0], color=colour, **_points(curve, "."))
-        for part in log.validations:
-            curve = log.curve(part, metric)
+        if parts == TRAINING:
+            curve = log.training(metric)
             if curve is not None:
-                axis.plot(curve.updates, curve.values, DASHES[1], color=colour, marker="o", markerfacecolor="white")
+                axis.plot(curve.updates, curve.values, "-", color=colour, marker="." if len(curve.updates) == 1 else "")
+            continue
+        for subset, form in zip(parts, _forms(), strict=False):
+            curve = log.curve(subset, metric)
+            if curve is not None:
+                axis.plot(curve.updates, curve.values, color=colour, **form)
     axis.set_ylabel(label)
 
 
-def _points(curve: Curve, marker: str) -> dict[str, str]:
-    """A single point is no line: mark it."""
-    return {"marker": marker} if len(curve.updates) == 1 else {}
+def _forms() -> Iterator[dict[str, str]]:
+    """Dash and marker of each validation subset; there are few values, so each is marked."""
+    for dash, marker in cycle(zip(DASHES, MARKERS, strict=False)):
+        yield {"linestyle": dash, "marker": marker, "markerfacecolor": "white"}
 
 
-def _way(log: TrainingLog) -> tuple[Curve, Curve] | None:
-    """Alignment and uniformity at the same updates: of validation where there are several, else of training."""
-    for part in (*log.validations, "train_inner", "train"):
+def _way(log: TrainingLog, parts: Sequence[str]) -> tuple[Curve, Curve] | None:
+    """Alignment and uniformity at the same updates, of the first part with several updates, else of the last part."""
+    for part in parts:
         alignment, uniformity = log.curve(part, "alignment"), log.curve(part, "uniformity")
-        is_last = part == "train"
-        if alignment is not None and uniformity is not None and (len(alignment.updates) > 1 or is_last):
+        if alignment is not None and uniformity is not None and (len(alignment.updates) > 1 or part == parts[-1]):
             return alignment, uniformity
     return None
 
 
 def _draw_ways(axis: Axes, ways: Sequence[tuple[Curve, Curve] | None]) -> None:
-    """Wang and Isola (2020, arXiv:2005.10242): both are better the lower; hollow where training starts."""
+    """Wang and Isola (2020, arXiv:2005.10242)."""
     for way, colour in zip(ways, COLOURS, strict=False):
         if way is None:
             continue
@@ -116,18 +137,16 @@ def _draw_ways(axis: Axes, ways: Sequence[tuple[Curve, Curve] | None]) -> None:
         axis.plot(x, y, "-", color=colour, linewidth=0.8)
         axis.plot(x[:1], y[:1], "o", color=colour, markerfacecolor="white")
         axis.plot(x[-1:], y[-1:], "o", color=colour, markersize=5)
-    axis.set_xlabel("alignment (lower is better)")
+    axis.set_xlabel("alignment (lower is better); hollow: first update")
     axis.set_ylabel("uniformity (lower is better)")
-    axis.set_title("from the first (hollow) to the last update")
 
 
-def _legend(figure: Figure, logs: Sequence[TrainingLog], has_validation: bool) -> None:
+def _legend(figure: Figure, logs: Sequence[TrainingLog], subsets: Sequence[str]) -> None:
     lines = [
         Line2D([], [], color=colour, label=log.name, linewidth=2) for log, colour in zip(logs, COLOURS, strict=False)
     ]
-    if has_validation:
+    if len(subsets) > 1:
         lines += [
-            Line2D([], [], color="0.3", linestyle=DASHES[0], label="training"),
-            Line2D([], [], color="0.3", linestyle=DASHES[1], marker="o", markerfacecolor="white", label="validation"),
+            Line2D([], [], color="0.3", label=subset, **form) for subset, form in zip(subsets, _forms(), strict=False)
         ]
-    figure.legend(handles=lines, loc="outside upper center", ncols=2)
+    figure.legend(handles=lines, loc="outside upper center", ncols=2 if len(subsets) < 1 else 4)

@@ -1,9 +1,9 @@
-"""fairseq's training logs: the JSON that ``--log-format json`` writes, whatever stands before it."""
+"""fairseq's training logs, as ``--log-format`` simple, tqdm and json write them, on the screen or to ``--log-file``."""
 
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +13,20 @@ import numpy.typing as npt
 from fairseq_clear.data.lines import read_text_lines
 from fairseq_clear.errors import UserError
 
-__all__ = ["Curve", "TrainingLog", "read_log"]
+__all__ = ["TRAINING", "Curve", "TrainingLog", "read_log"]
 
-# "2026-01-01 00:00:00 | INFO | train_inner | {...}" of fairseq-train, "[...][train_inner][INFO] - {...}" of hydra's
-_LINE = re.compile(r"(?:\| INFO \| (?P<stock>\w+) \||\[(?P<hydra>\w+)\]\[INFO\] -) (?P<record>\{.*)$")
-_TRAINING = ("train_inner", "train")
+# fairseq/logging/progress_bar.py writes, after the header of fairseq-train, of hydra, or (--log-file) none:
+#   json             {"epoch": 1, "update": 0.1, "loss": "4.2", ..., "num_updates": "10", ...}
+#                    {"epoch": 1, "valid_loss": "4.2", ..., "valid_num_updates": "10", ...}
+#   simple           epoch 001:     10 / 200 loss=4.2, ..., num_updates=10, ...
+#   simple and tqdm  epoch 001 | valid on 'valid' subset | loss 4.2 | ... | num_updates 10 | ...
+#                    epoch 001 | loss 4.2 | ... | num_updates 10 | ...
+_LINE = re.compile(
+    r"(?:^|INFO \| \S+ \| |\[INFO\] - )"
+    r"(?:(?P<json>\{\".*)|epoch \d+(?::\s+\d+ / \d+ (?P<inner>.*)| \| (?:valid on '(?P<subset>.+?)' subset \| )?(?P<end>.*)))$"
+)
+_UPDATES = "num_updates"
+TRAINING = ("train_inner", "train")
 
 Doubles = npt.NDArray[np.float64]
 
@@ -46,11 +55,11 @@ class TrainingLog:
     @property
     def validations(self) -> list[str]:
         """Names of the validation subsets, in order."""
-        return [part for part in self.records if part not in _TRAINING]
+        return [part for part in self.records if part not in TRAINING]
 
     def training(self, metric: str) -> Curve | None:
         """While training: within epochs where that was logged, else at their ends; None where it was not."""
-        for part in _TRAINING:
+        for part in TRAINING:
             curve = self.curve(part, metric)
             if curve is not None:
                 return curve
@@ -70,33 +79,53 @@ def read_log(path: Path, name: str | None = None) -> TrainingLog:
 
     Args:
         path: what the run printed, or its ``--log-file``.
-        name: for the legend; else that of the file, or of its folder where all runs call it the same.
+        name: for the legend; by default the name of the file, or of its folder if the file has a common name.
 
     Raises:
-        UserError: a missing file, one without records, or a record that is broken before the end of the file.
+        UserError: a missing file, one without statistics, or a JSON record that is cut off before the end of the file.
     """
-    lines = read_text_lines(path)
     records: dict[str, dict[float, dict[str, float]]] = {}
-    for number, line in enumerate(lines, 1):
-        match = _LINE.search(line)
-        if match is None:
-            continue
-        try:
-            record = json.loads(match["record"])
-        except ValueError:
-            if number == len(lines):
-                break  # a run that is being written
-            raise UserError(f"{path}:{number}: a record of the log is no JSON; was the file cut or edited?") from None
-        part = match["stock"] or match["hydra"]
-        values = {key.removeprefix(f"{part}_"): _number(value) for key, value in record.items()}
-        update = values.get("num_updates")
-        if update is not None:
-            kept = {key: value for key, value in values.items() if value is not None}
-            records.setdefault(part, {})[update] = kept
+    for part, values in _read_statistics(path):
+        numbers = {key: number for key, value in values.items() if (number := _number(value)) is not None}
+        if _UPDATES in numbers:
+            records.setdefault(part, {})[numbers[_UPDATES]] = numbers
     if not records:
-        raise UserError(f"{path}: holds no records of training; run fairseq-train with --log-format json")
+        raise UserError(
+            f"{path}: holds no training statistics; give the log of a fairseq-train run with --log-format simple or json "
+            "(none writes no statistics)"
+        )
     common = path.stem in {"train", "log", "training", "hydra_train"}
     return TrainingLog(name or (path.resolve().parent.name if common else path.stem), records)
+
+
+def _read_statistics(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield (part, name -> value) of each line that holds statistics."""
+    lines = read_text_lines(path)
+    for number, line in enumerate(lines, 1):
+        match = _LINE.search(line)
+        if match is None or (number == len(lines) and _ends_within_line(path)):
+            continue  # the last line of a run that is still writing may end within a number
+        if match["json"]:
+            try:
+                yield _read_json(match["json"])
+            except ValueError:
+                raise UserError(f"{path}:{number}: the JSON record is cut off; was the file edited?") from None
+        elif match["inner"]:
+            yield "train_inner", dict(field.split("=", 1) for field in match["inner"].split(", ") if "=" in field)
+        else:
+            fields = (field.split(" ", 1) for field in match["end"].split(" | ") if " " in field)
+            yield match["subset"] or "train", dict(fields)  # type: ignore[arg-type]
+
+
+def _ends_within_line(path: Path) -> bool:
+    return not path.read_bytes().endswith(b"\n")
+
+
+def _read_json(text: str) -> tuple[str, dict[str, object]]:
+    """The part is the prefix of ``num_updates``; within an epoch there is none. ValueError if the record is cut off."""
+    record = json.loads(text)
+    prefix = next((key.removesuffix(_UPDATES) for key in record if key.endswith(f"_{_UPDATES}")), "")
+    return prefix.removesuffix("_") or "train_inner", {key.removeprefix(prefix): value for key, value in record.items()}
 
 
 def _number(value: object) -> float | None:

@@ -7,13 +7,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
 from fairseq_clear.evaluation.plots.style import COLOURS, DASHES, MARKERS, WIDTH, style
-from fairseq_clear.planning.scaling import Point
+from fairseq_clear.planning.scaling import EFFICIENCY, Point
 
 __all__ = ["draw_scaling", "gpu_axis"]
 
 
 def draw_scaling(points: Sequence[Point], title: str) -> Figure:
-    """Seconds of an update above, efficiency below, over the number of GPUs, which doubles from tick to tick.
+    """Seconds of an update above, efficiency and its definition below, over the number of GPUs (a power of 2 a tick).
 
     Args:
         points: at least one, ascending.
@@ -22,7 +22,7 @@ def draw_scaling(points: Sequence[Point], title: str) -> Figure:
     gpus = [point.gpus for point in points]
     several = [point for point in points if point.gpus > 1]  # one GPU sends nothing, which has no logarithm
     with style():
-        figure = Figure(figsize=(WIDTH, 3.6))
+        figure = Figure(figsize=(WIDTH, 3.9))
         seconds, efficiency = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [1.5, 1.0]})
         lines = (
             ("computing", points, [point.compute_seconds for point in points]),
@@ -39,6 +39,7 @@ def draw_scaling(points: Sequence[Point], title: str) -> Figure:
         efficiency.set_ylim(0, 1.05)
         efficiency.yaxis.set_major_formatter(PercentFormatter(xmax=1))
         efficiency.set_ylabel("efficiency")
+        efficiency.set_title("efficiency = " + EFFICIENCY.replace(" / ", "\n/ "))
         gpu_axis(efficiency, gpus)
         figure.align_ylabels()
     return figure

@@ -9,7 +9,17 @@ from matplotlib.figure import Figure
 
 from fairseq_clear.errors import UserError
 
-__all__ = ["COLOURS", "DASHES", "HATCHES", "MARKERS", "WIDTH", "check_picture_path", "save_figure", "style"]
+__all__ = [
+    "COLOURS",
+    "DASHES",
+    "HATCHES",
+    "MARKERS",
+    "PAGE_WIDTH",
+    "WIDTH",
+    "check_picture_path",
+    "save_figure",
+    "style",
+]
 
 # Okabe and Ito's palette (2008), told apart with every kind of colour blindness; its yellow, too pale for lines on white,
 # comes last. Markers, dashes and hatches repeat what the colour says, for prints in grey.
@@ -18,6 +28,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", ":", "-.")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "|||", "ooo", "+++")
 WIDTH = 3.3  # inches: a column of the ACL's and the IEEE's pages
+PAGE_WIDTH = 6.8  # inches: both columns
 SUFFIXES = (".png", ".svg")
 
 _STYLE = {

@@ -11,13 +11,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from fairseq_clear.data.lines import check_is_text
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.reading import MAX_LINE_BYTES
 
 __all__ = ["InputText", "read_chunks", "scan"]
 
 _BOM = b"\xef\xbb\xbf"
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,7 @@ def _unpacked(path: Path) -> Iterator[BinaryIO]:
 
 def _decode(line: bytes, path: Path, number: int) -> str:
     if number == 1:
-        if line.startswith(_UTF16):
-            raise UserError(f"{path}:1: this is UTF-16; convert it first: iconv -f utf-16 -t utf-8")
+        check_is_text(path, line)
         line = line.removeprefix(_BOM)
     try:
         return line.decode("utf-8").removesuffix("\n")

@@ -1,10 +1,12 @@
 """Logs are read as fairseq writes them, and what was logged is what is drawn."""
 
 import json
+import logging
 
 import matplotlib
 import numpy as np
 import pytest
+from fairseq.logging.progress_bar import JsonProgressBar, SimpleProgressBar, TqdmProgressBar
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.plots.curves import draw_curves
@@ -31,54 +33,137 @@ LINES = [
 def write(tmp_path, lines, name="train.log", folder="run"):
     path = tmp_path / folder / name
     path.parent.mkdir(exist_ok=True)
-    path.write_text("\n".join(lines))
+    path.write_text("".join(f"{line}\n" for line in lines))
     return path
 
 
-def lines_of(figure):
-    """Axis label -> (x, y) of each line."""
+STATS = {
+    "train_inner": [{"loss": 4.25, "ppl": 19.0, "num_updates": 2}, {"loss": 3.5, "ppl": 11.3, "num_updates": 4}],
+    "train": [{"loss": 3.875, "num_updates": 4, "lr": 0.003}],
+    "valid": [{"loss": 3.9375, "sts_spearman": -12.5, "num_updates": 4}],
+    "dev-b.1": [{"loss": 1e-07, "best_loss": float("nan"), "num_updates": 4}],
+}
+STOCK, BARE = "%(asctime)s | %(levelname)s | %(name)s | %(message)s", "%(message)s"
+HYDRA = "[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"
+
+
+def write_by_fairseq(path, bar, header):
+    """STATS as fairseq-train gives them to a progress bar, after lines that hold no statistics."""
+    logger = logging.getLogger("fairseq.logging.progress_bar")
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter(header))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        logger.info("{'_name': None, 'common': {'log_format': 'simple'}} | begin training epoch 1")
+        train = bar([None] * 4, 1, None)
+        for step, _ in enumerate(train, 1):
+            if step % 2 == 0:
+                train.log(STATS["train_inner"][step // 2 - 1], tag="train_inner", step=step)
+        train.print(STATS["train"][0], tag="train", step=4)
+        for subset in ("valid", "dev-b.1"):
+            bar([None], 1, f"valid on '{subset}' subset").print(STATS[subset][0], tag=subset, step=4)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()
+
+
+@pytest.mark.parametrize("header", [STOCK, HYDRA, BARE])
+@pytest.mark.parametrize("form", ["simple", "json", "tqdm"])
+def test_every_format_of_fairseq_is_read(tmp_path, form, header):
+    bars = {
+        "simple": lambda *a: SimpleProgressBar(*a, log_interval=2),
+        "json": lambda *a: JsonProgressBar(*a, log_interval=2),
+        "tqdm": TqdmProgressBar,
+    }
+    write_by_fairseq(tmp_path / "run1.log", bars[form], header)
+    records = read_log(tmp_path / "run1.log").records
+    expected = {
+        part: {
+            stats["num_updates"]: {name: value for name, value in stats.items() if name != "best_loss"}
+            for stats in every
+        }
+        for part, every in STATS.items()
+        if (form, part) != ("tqdm", "train_inner")  # shown on the terminal alone
+    }
+    for updates in records.values():
+        for values in updates.values():
+            values.pop("epoch", None)
+            values.pop("update", None)
+    assert records == expected
+
+
+def test_a_line_that_is_being_written_does_not_count(tmp_path):
+    write_by_fairseq(tmp_path / "run1.log", lambda *a: SimpleProgressBar(*a, log_interval=2), STOCK)
+    with (tmp_path / "run1.log").open("a") as file:
+        file.write("2026-01-01 00:00:00 | INFO | train_inner | epoch 002:     2 / 20 loss=3, num_updates=1")
+    assert list(read_log(tmp_path / "run1.log").records["train_inner"]) == [2, 4]
+
+
+def panels_of(figure):
+    """(column, axis label) -> (x, y) of each line; what was not logged is left out."""
     return {
-        axis.get_ylabel(): [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in axis.lines]
+        (round(axis.get_subplotspec().colspan.start), axis.get_ylabel()): [
+            (line.get_xdata().tolist(), line.get_ydata().tolist()) for line in axis.lines
+        ]
         for axis in figure.axes
+        if axis.lines
     }
 
 
 def test_what_was_logged_is_drawn(tmp_path):
     log = read_log(write(tmp_path, LINES))
     assert log.name == "run" and log.validations == ["valid"]
-    drawn = lines_of(draw_curves([log]))
+    figure = draw_curves([log])
+    drawn = panels_of(figure)
     # the update that was logged again after resuming counts once, as it was logged last
-    assert drawn["MLM loss (bits/token)"] == [([10, 20], [9, 7.5]), ([20], [8.5])]
-    assert drawn["contrastive loss (bits)"] == [([10, 20], [5, 4]), ([20], [4.5])]
-    assert drawn["accuracy (%)"] == [([20], [50])]
-    assert drawn["uniformity (lower is better)"][0] == ([0.2, 0.35], [-1, -2])
-    assert "loss (bits)" not in drawn
+    assert drawn[0, "MLM loss (bits/token)"] == [([10, 20], [9, 7.5])]
+    assert drawn[1, "MLM loss (bits/token)"] == [([20], [8.5])]
+    assert drawn[0, "contrastive loss (bits)"] == [([10, 20], [5, 4])]
+    assert drawn[1, "contrastive loss (bits)"] == [([20], [4.5])]
+    assert drawn[0, "accuracy (%)"] == [([20], [50])] and (1, "accuracy (%)") not in drawn
+    assert drawn[0, "uniformity (lower is better)"][0] == ([0.2, 0.35], [-1, -2])
+    assert not any(label == "loss (bits)" for _, label in drawn)
+    assert [axis.get_title() for axis in figure.axes[:2]] == ["training", "validation"]
+
+
+def test_validation_subsets_differ_in_their_marks(tmp_path):
+    more = [*LINES, record("valid1", 20, "valid1", mlm_loss=8.25)]
+    figure = draw_curves([read_log(write(tmp_path, more))])
+    assert panels_of(figure)[1, "MLM loss (bits/token)"] == [([20], [8.5]), ([20], [8.25])]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["run", "valid", "valid1"]
+    first, second = figure.axes[1].lines
+    assert first.get_marker() != second.get_marker() and first.get_linestyle() != second.get_linestyle()
 
 
 def test_runs_without_parts_show_their_loss_and_several_runs_differ_in_colour(tmp_path):
     plain = [record("train_inner", at, loss=12 - at / 10) for at in (10, 20)]
     logs = [read_log(write(tmp_path, LINES)), read_log(write(tmp_path, plain, "mlm.log"), "MLM alone")]
     figure = draw_curves(logs)
-    assert lines_of(figure)["loss (bits)"] == [([10, 20], [11, 10])]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["run", "MLM alone", "training", "validation"]
+    assert panels_of(figure)[0, "loss (bits)"] == [([10, 20], [11, 10])]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["run", "MLM alone"]
     colours = {line.get_color() for line in figure.legends[0].legend_handles[:2]}
     assert len(colours) == 2
-    assert len({axis.get_xlim() for axis in figure.axes[:-1]}) == 1
+    assert len({axis.get_xlim() for axis in figure.axes[:-2]}) == 1
     # asked for by name, every run's is drawn, sum or not
-    assert lines_of(draw_curves(logs, ["loss"])) == {"loss": [([20], [11.5]), ([10, 20], [11, 10])]}
+    assert panels_of(draw_curves(logs, ["loss"])) == {(0, "loss"): [([20], [11.5]), ([10, 20], [11, 10])]}
 
 
 def test_hydras_logs_and_half_written_ones_are_read(tmp_path):
-    hydra = ['[2026-01-01 00:00:00,000][train_inner][INFO] - {"loss": "3", "num_updates": "5"}', LINES[1][:-20]]
-    log = read_log(write(tmp_path, hydra, "hydra_train.log"))
+    path = write(tmp_path, ['[2026-01-01 00:00:00,000][train_inner][INFO] - {"loss": "3", "num_updates": "5"}'])
+    with path.open("a") as file:
+        file.write(LINES[1][:-20])
+    log = read_log(path)
     np.testing.assert_array_equal(log.training("loss").values, [3])
-    with pytest.raises(UserError, match=r"train.log:1: a record of the log is no JSON"):
+    with pytest.raises(UserError, match=r"train.log:1: the JSON record is cut off"):
         read_log(write(tmp_path, [LINES[1][:-20], LINES[2]]))
 
 
 def test_mistakes(tmp_path):
-    with pytest.raises(UserError, match="holds no records of training; run fairseq-train with --log-format json"):
-        read_log(write(tmp_path, ["epoch 001 | loss 3"]))
+    with pytest.raises(UserError, match="train.log: holds no training statistics; .* --log-format simple or json"):
+        read_log(write(tmp_path, ["begin training epoch 1", "| loss 3"]))
     with pytest.raises(UserError, match="cannot read it"):
         read_log(tmp_path / "absent.log")
     log = read_log(write(tmp_path, LINES))
@@ -109,6 +194,7 @@ def test_both_files_are_written_whole_and_the_same_each_time(tmp_path):
         check_picture_path(tmp_path / "absent" / "a", overwrite=False)
 
 
-def test_pictures_are_a_column_wide(tmp_path):
-    figure = draw_curves([read_log(write(tmp_path, LINES))])
-    assert figure.get_size_inches()[0] == pytest.approx(3.3)
+def test_pictures_are_a_column_wide_or_with_validation_two(tmp_path):
+    training = [line for line in LINES if "| valid |" not in line]
+    assert draw_curves([read_log(write(tmp_path, training))]).get_size_inches()[0] == pytest.approx(3.3)
+    assert draw_curves([read_log(write(tmp_path, LINES))]).get_size_inches()[0] == pytest.approx(6.8)

@@ -17,4 +17,6 @@ def test_the_lines_are_the_points():
     assert lines["sum"] == [[1, 8], [2, 4.5], [4, 2.5]]
     assert efficiency.lines[0].get_ydata().tolist() == [0.75, 3 / 4.5, 1.5 / 2.5]
     assert seconds.get_title() == "planned" and efficiency.get_xlabel() == "GPUs"
+    said = efficiency.get_title().replace("\n", " ")
+    assert said == "efficiency = computing without recomputation / (computing + sending)"
     assert [label.get_text() for label in efficiency.get_xticklabels()] == ["1", "2", "4"]
