@@ -19,7 +19,7 @@ from fairseq_clear.data.data_files import check_data_files, check_vocabulary
 from fairseq_clear.data.dataset import ClearDataset, ViewMaker
 from fairseq_clear.data.documents import Documents, documents_of
 from fairseq_clear.data.paraphrase_views import WithHardNegatives, aligned_sentences
-from fairseq_clear.data.sentences import SentenceDataset
+from fairseq_clear.data.sentences import SentenceDataset, split_long_blocks
 from fairseq_clear.data.synonyms import hash_file, load_synonyms
 from fairseq_clear.data.views import build_view_source, find_view_source
 from fairseq_clear.errors import UserError, exit_on_user_error
@@ -178,20 +178,26 @@ class ClearLMTask(MaskedLMTask):
         return super().get_batch_iterator(*args, **kwargs)
 
     def load_texts(self, split: str, epoch: int = 1, combine: bool = False) -> Any:
-        """The texts of a split, before masks and views; its documents, where ``--views`` are of documents."""
-        needs_documents = find_view_source(self.cfg.views)[0].needs_documents
+        """The texts of a split, before masks and views; its documents, where ``--views`` are of documents.
+
+        No text is longer than ``--tokens-per-sample``: a longer one becomes several, or is cut off where lines are aligned with
+        those of other files.
+        """
+        kind, _ = find_view_source(self.cfg.views)
+        is_aligned = bool(kind.values or self.cfg.hard_negatives)
         try:
             paths = utils.split_paths(self.cfg.data)
             path = os.path.join(paths[(epoch - 1) % len(paths)], split)
             check_data_files(path, self.text_entries, combine=combine)
-            if self.cfg.sample_break_mode != "eos" and not needs_documents:
-                return super()._load_dataset_split(split, epoch, combine)
+            if self.cfg.sample_break_mode != "eos" and not kind.needs_documents:
+                texts = super()._load_dataset_split(split, epoch, combine)
+                return split_long_blocks(texts, self.cfg.tokens_per_sample, f"{path} ({split})")
             lines = data_utils.load_indexed_dataset(path, self.source_dictionary, combine=combine)
             if lines is None:
                 raise FileNotFoundError(f"Dataset not found: {split} ({path})")
         except FileNotFoundError as error:
             raise UserError(f"{error}: make it with fairseq-clear prepare, or name another split or folder") from error
-        if needs_documents:
+        if kind.needs_documents:
             boundary, known = str(self.cfg.document_boundary), self.dictionary
             return documents_of(lines, known.bos(), known.eos(), boundary=boundary, name=f"{path} ({split})")
         texts = SentenceDataset(
@@ -200,7 +206,7 @@ class ClearLMTask(MaskedLMTask):
             self.dictionary.eos(),
             self.cfg.tokens_per_sample,
             name=f"{path} ({split})",
-            prefix=path,
+            prefix=path if is_aligned else None,
         )
         if len(texts) == 0:
             raise UserError(f"{path}: {split} holds no sentence, only blank lines")

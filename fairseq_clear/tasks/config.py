@@ -17,7 +17,10 @@ class ClearLMConfig(MaskedLMConfig):
     """masked_lm's settings, then which texts form pairs and how they are augmented."""
 
     tokens_per_sample: int = field(
-        default=512, metadata={"help": "greatest number of tokens of a text, <s> and </s> included (CLEAR: 512)"}
+        default=512,
+        metadata={
+            "help": "greatest number of tokens of a text, <s> and </s> included; longer ones are split (CLEAR: 512)"
+        },
     )
     views: str = field(
         default="same",
