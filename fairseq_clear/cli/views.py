@@ -11,6 +11,7 @@ from fairseq_clear.data.document_index import BOUNDARIES
 from fairseq_clear.data.span_views import SHORT_DOCUMENTS
 from fairseq_clear.data.tokenizer import Tokenizer, WhitespaceTokenizer
 from fairseq_clear.errors import UserError
+from fairseq_clear.spec import parse_spec
 
 if TYPE_CHECKING:
     from fairseq_clear.data.dataset import ViewMaker
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Print texts and the views that training would draw of them: the same --seed, --epoch, flags and index give the views of
 fairseq-train --task clear_lm, whatever its batches and workers. What was deleted is bracketed in the text; what moved or
-was substituted is marked in the view; for views of documents, bars show where in its document each span lies. The last line
-sums up what is shown."""
+was substituted is marked in the view; for views of documents, bars show where in its document each span lies. With --augment
+none each view is its text, which is shown once. The last lines sum up what is shown, and say where spans are single tokens."""
 
 EPILOG = """\
 examples:
@@ -30,6 +31,8 @@ examples:
   fairseq-clear views --data-bin data-bin --augment subs:ratio=0.3+del-word/del-word --count 3 --epoch 2
   fairseq-clear views --data-bin data-bin --views span:strategy=adjacent --count 1
   fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was better than the book.'"""
+
+AS_THEY_ARE = "no augmentation: each view is its text; two views of one text differ by the model's dropout alone"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,12 +102,18 @@ def run(args: argparse.Namespace) -> int:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal of another encoding still shows the rest
     print(f"--views {args.views} --augment {task.chain.spec} --seed {args.seed} --epoch {args.epoch}")
-    print(printer.legend())
-    totals = ViewTotals()
+    print(AS_THEY_ARE if maker.augment.is_identity else printer.legend())
+    totals = ViewTotals(deletes_spans=_deletes_spans_alone(task.chain.spec))
     for index in indices:
         _print_item(index, args.epoch, maker, printer, totals)
-    print(f"\n{totals.summary()}")
+    print("\n" + "\n".join([totals.summary(), *totals.warnings()]))
     return 0
+
+
+def _deletes_spans_alone(spec: str) -> bool:
+    """Whether what is deleted is spans of del-span; other steps that delete cannot be distinguished in the view."""
+    steps = {step.name for chain in parse_spec(spec, flag="--augment") for step in chain}
+    return "del-span" in steps and not steps & {"del-word", "slice", "eda"}
 
 
 def _check_numbers(args: argparse.Namespace) -> None:
@@ -177,7 +186,8 @@ def _print_item(index: int, epoch: int, maker: "ViewMaker", printer: "ViewPrinte
     for number, (pair, views) in enumerate(traced, 1):
         print(f"\n#{index}" + (f", pair {number} of {len(traced)}" if len(traced) > 1 else ""))
         if pair.document >= 0:
-            _print_spans(pair, maker)
+            _print_spans(pair, maker, totals)
+        lines: dict[str, list[str]] = {}  # line -> numbers of the texts; without augmentation, equal texts share it
         for role, (text, view) in enumerate(zip((pair.anchor, *pair.positives), views, strict=True), 1):
             may_substitute = maker.augment.needs_synonyms
             marked = mark_view(
@@ -185,11 +195,16 @@ def _print_item(index: int, epoch: int, maker: "ViewMaker", printer: "ViewPrinte
             )
             shown = len(maker.cut(view.tokens))
             totals.add(marked, shown, view.words, view.substituted)
+            if maker.augment.is_identity:
+                lines.setdefault(printer.view_line(marked, shown), []).append(str(role))
+                continue
             print(f"  text {role}  {printer.text_line(marked)}")
             print(f"  view {role}  {printer.view_line(marked, shown)}")
+        for line, roles in lines.items():
+            print(f"  text {', '.join(roles)}  {line}")
 
 
-def _print_spans(pair: "RawInstance", maker: "ViewMaker") -> None:
+def _print_spans(pair: "RawInstance", maker: "ViewMaker", totals: "ViewTotals") -> None:
     from fairseq_clear.data.inspection import draw_span
     from fairseq_clear.data.span_sampling import kind_of
 
@@ -199,7 +214,9 @@ def _print_spans(pair: "RawInstance", maker: "ViewMaker") -> None:
     print(f"  document {number + 1} (line {documents.first_line(number)}), {length} tokens")
     anchor = pair.spans[0]
     for role, span in enumerate(pair.spans, 1):
-        print(f"  span {role}  {draw_span(span, length)} " + ("anchor" if role == 1 else kind_of(anchor, span)))
+        is_single = totals.add_span(span)
+        kind = "anchor" if role == 1 else kind_of(anchor, span)
+        print(f"  span {role}  {draw_span(span, length)} {kind}" + ", ONE TOKEN" * is_single)
 
 
 def _wants_colour(choice: str) -> bool:

@@ -48,19 +48,27 @@ class ViewTotals:
     """Sums over marked views, from which the shares of the closing line come.
 
     Attributes:
+        deletes_spans: whether each run of deleted tokens is a span of del-span, or several that touch.
         views: number of them.
         tokens: of their texts, ``<s>`` and ``</s>`` left out.
         deleted, moved: of those tokens.
         words, substituted: words that the substituting steps saw, and replaced.
+        spans, single_spans: spans of documents, and those of one token.
+        runs, single_runs: runs of deleted tokens, and those of one token.
         view_length, text_length: all tokens, ``<s>`` and ``</s>`` included, as training logs their quotient.
     """
 
+    deletes_spans: bool = False
     views: int = 0
     tokens: int = 0
     deleted: int = 0
     moved: int = 0
     words: int = 0
     substituted: int = 0
+    spans: int = 0
+    single_spans: int = 0
+    runs: int = 0
+    single_runs: int = 0
     view_length: int = 0
     text_length: int = 0
 
@@ -74,6 +82,30 @@ class ViewTotals:
         self.substituted += substituted
         self.view_length += shown_length
         self.text_length += len(marked.text)
+        runs = [len(list(run)) for is_deleted, run in groupby(marked.deleted.tolist()) if is_deleted]
+        self.runs += len(runs)
+        self.single_runs += runs.count(1)
+
+    def add_span(self, span: tuple[int, int]) -> bool:
+        """Count a span of a document; return whether it is one token."""
+        self.spans += 1
+        self.single_spans += (is_single := span[1] - span[0] == 1)
+        return is_single
+
+    def warnings(self) -> list[str]:
+        """A line for each kind of span of which some are one token."""
+        lines = []
+        if self.single_spans:
+            lines.append(
+                f"{self.single_spans:,} of {self.spans:,} spans have ONE TOKEN: with --views span, longer documents, "
+                "fewer anchors, a smaller max or a greater min make them longer"
+            )
+        if self.deletes_spans and self.single_runs:
+            lines.append(
+                f"{self.single_runs:,} of {self.runs:,} deleted spans have ONE TOKEN: a span has ratio x tokens of the text, "
+                "so short texts need a greater ratio, or longer texts (--sample-break-mode complete)"
+            )
+        return lines
 
     def summary(self) -> str:
         """The closing line."""
@@ -86,7 +118,9 @@ class ViewTotals:
         ratio = self.view_length / max(self.text_length, 1)
         closing = f"{self.views:,} views: {', '.join(parts)}; length of view over length of text {ratio:.3f}"
         changed = self.deleted or self.moved or self.substituted
-        return closing if changed else f"{closing}; nothing changed: the model's dropout alone tells such views apart"
+        return (
+            closing if changed else f"{closing}; nothing changed: views of one text differ by the model's dropout alone"
+        )
 
 
 class ViewPrinter:
