@@ -1,6 +1,7 @@
 """``fairseq-clear prepare``: raw text to a data folder."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from fairseq_clear.preparation.settings import (
@@ -17,14 +18,15 @@ DESCRIPTION = """\
 Turn raw text into a folder that fairseq-train reads (stock masked_lm and clear_lm alike): the tokenizer, dict.txt,
 train and valid binarized by fairseq, clear.json with settings, counts and hashes.
 
-Canonical text is UTF-8, one sentence a line, a blank line between documents. In .jsonl every record is a document and
-its line breaks are sentence ends. Anything may be packed with .gz or .xz. Memory does not grow with the corpus; DEST
-appears whole at the end or not at all."""
+Canonical text is UTF-8, one sentence a line, a blank line between documents; the end of a file ends a document too. In
+.jsonl every record is a document and its line breaks are sentence ends. Anything may be packed with .gz or .xz. Memory
+does not grow with the corpus; DEST appears whole at the end or not at all."""
 
 EPILOG = """\
 examples:
   fairseq-clear prepare corpus.txt.gz --dest data-bin --vocab-size 16000
   fairseq-clear prepare wiki.*.txt.xz --dest data-bin --document-start '^ = [^=]' --split-sentences
+  fairseq-clear prepare articles/*.txt --dest data-bin --document-start file --split-sentences paragraphs
   fairseq-clear prepare train.jsonl --valid valid.jsonl --dest data-bin --shards 8    # shard0 ... shard7
   fairseq-clear prepare corpus.txt --dest data-bin --gpt2-encoder-json encoder.json --gpt2-vocab-bpe vocab.bpe \\
       --dict roberta.base/dict.txt                                                    # goes on from roberta.base
@@ -32,6 +34,10 @@ examples:
   fairseq-clear prepare glue_data --glue-task RTE --text-only --dest rte.txt              # for back-translate, then
   fairseq-clear prepare rte.txt --paraphrase de=rte.de.txt zh=rte.zh.txt --dest data-bin  # --views paraphrase:de,zh"""
 
+SHORT_DOCUMENTS = (
+    "most documents have one sentence, but --views neighbor and span need several; blank lines end documents unless "
+    "--document-start says where they start (file: each file is one), and --split-sentences splits running text"
+)
 _DEFAULTS = PrepareSettings(inputs=(), dest=Path(), workers=1)
 
 
@@ -70,7 +76,8 @@ def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
     text.add_argument(
         "--document-start", metavar="REGEX",
         help="in .txt, a line in which this regular expression is found starts a document, and blank lines no longer "
-        "do: '^ = [^=]' for WikiText, '.' for a document a line",
+        "do: '^ = [^=]' for WikiText, '.' for a document a line. The word file: each file is one document. A document "
+        "never continues in the next file",
     )  # fmt: skip
     text.add_argument(
         "--split-sentences", nargs="?", const=SPLIT_MODES[0], choices=SPLIT_MODES,
@@ -201,4 +208,7 @@ def run(args: argparse.Namespace) -> int:
     settings = PrepareSettings(**values)
     report = write_text(settings) if settings.text_only else prepare(settings)
     print(report.summary())
+    # one sentence a document was asked for with '.', and is what GLUE's texts are
+    if report.lengths.median == 1 and settings.glue_task is None and settings.document_start != ".":
+        print(f"fairseq-clear prepare: warning: {settings.dest}: {SHORT_DOCUMENTS}", file=sys.stderr)
     return 0

@@ -69,6 +69,12 @@ class NeighborViews:
             in_pair[left_out] = False
             self.text_lengths[:, column] = lengths[in_pair]
         self.texts = FirstSpans(self, tokens_per_sample)
+        long = int((self.text_lengths > tokens_per_sample).sum())
+        if long:
+            logger.info(
+                "%s: %d of their %d spans are longer than --tokens-per-sample %d and cut off",
+                documents.name, long, self.text_lengths.size, tokens_per_sample,
+            )  # fmt: skip
 
     def __call__(self, index: int, rng: np.random.Generator | None = None) -> list[RawInstance]:
         """The pair of an item."""

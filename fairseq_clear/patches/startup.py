@@ -214,8 +214,6 @@ def _check(cfg: Any) -> None:
         )
     if start and os.path.isdir(start):
         raise UserError(f"--finetune-from-model {start}: is a folder; name the checkpoint (.pt) in it")
-    if cfg.dataset.batch_size is None and cfg.dataset.max_tokens is None:
-        raise UserError("--batch-size or --max-tokens: give one of them, the size of a worker's batch")
     _check_model(cfg.model)
     task = TASK_REGISTRY.get(cfg.task._name if hasattr(cfg.task, "_name") else "")
     if task is not None and hasattr(task, "check_run"):

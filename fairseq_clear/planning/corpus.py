@@ -73,9 +73,9 @@ def read_folder(folder: Path, task: Mapping[str, Any]) -> Folder:
 
 
 def _texts(task: Mapping[str, Any], sentences: int, tokens: int, documents: int) -> tuple[int, int | None]:
-    """As many texts as the recipe makes, and the tokens of a text, or of a sentence where a text is several.
+    """The number of texts that the recipe makes, and the tokens of a text, or of a sentence where a text is several.
 
-    Neighbours are counted as if documents were of one length; of spans every document has its own, the shortest too.
+    Neighbours are counted as if all documents had the same length, and sentences too; every document has spans.
     """
     limit = int(task.get("tokens_per_sample", 512))
     length = min(round(tokens / sentences) + 1, limit)  # <s> is not among the tokens counted
@@ -86,5 +86,6 @@ def _texts(task: Mapping[str, Any], sentences: int, tokens: int, documents: int)
         each = int(check_knobs(step, kind.knobs, flag="task.views")["sentences"])
         return max(sentences // each - documents, 1), length
     if str(task.get("sample_break_mode", "none")) == "eos":
-        return sentences, length
+        is_aligned = bool(kind.values or task.get("hard_negatives"))  # a long line is then cut off, not split
+        return sentences if is_aligned else max(sentences, math.ceil((tokens - sentences) / max(limit - 2, 1))), length
     return math.ceil(tokens / max(limit - 1, 1)), None

@@ -18,6 +18,8 @@ from fairseq_clear.preparation.settings import PrepareSettings
 Unit = str | None
 # control, format, unassigned and separator characters: a line of these alone is blank to a reader and to tokenizers
 INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Zs", "Zl", "Zp"})
+WHOLE_FILES = "file"  # of --document-start
+NO_LINE = r"(?!)"
 HAS_WORD = re.compile(r"\w")
 
 
@@ -45,9 +47,11 @@ def corpus_lines(
 
 
 def document_pattern(text: str | None) -> re.Pattern[str] | None:
-    """Compile ``--document-start``; UserError if it is no regular expression."""
+    """Compile ``--document-start``, with a pattern that matches no line for ``file``; UserError if it is no regular
+    expression.
+    """
     try:
-        return None if text is None else re.compile(text)
+        return None if text is None else re.compile(NO_LINE if text == WHOLE_FILES else text)
     except re.error as error:
         raise UserError(f"--document-start {text}: not a regular expression ({error})") from None
 

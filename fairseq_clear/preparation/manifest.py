@@ -4,7 +4,6 @@ import hashlib
 import json
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import fairseq
 
 from fairseq_clear import __version__
 from fairseq_clear.data.tokenizer import CLEAR_FORMAT, CLEAR_JSON
-from fairseq_clear.preparation.reports import SplitCounts
+from fairseq_clear.preparation.reports import DocumentLengths, SplitCounts
 from fairseq_clear.preparation.settings import PrepareSettings
 from fairseq_clear.preparation.staging import TextParts
 
@@ -60,13 +59,13 @@ def write_manifests(
     }
     end = {"settings": settings.as_json(), "versions": versions(), "seconds": round(seconds, 3)}
     for shard, digest, counts, aligned in zip(shards, hashes, train, paraphrases, strict=True):
-        splits = {"train": asdict(counts), "valid": asdict(valid)}
+        splits = {"train": counts.as_json(), "valid": valid.as_json()}
         content = {**common, "content_hash": digest, "splits": splits}
         _write(shard, {**content, **({"paraphrases": aligned} if aligned else {}), **end})
     total = {"train": _sum(train), "valid": valid}
     if len(shards) > 1:
         digest = hashlib.sha256("\n".join(hashes).encode("ascii")).hexdigest()
-        splits = {name: asdict(counts) for name, counts in total.items()}
+        splits = {name: counts.as_json() for name, counts in total.items()}
         names = [shard.name for shard in shards]
         _write(folder, {**common, "shards": names, "content_hash": digest, "splits": splits, **end})
     return total
@@ -84,8 +83,10 @@ def versions() -> dict[str, str]:
 
 
 def _sum(counts: Sequence[SplitCounts]) -> SplitCounts:
-    rows = [(one.documents, one.sentences, one.tokens, one.unknown) for one in counts]
-    return SplitCounts(*(sum(column) for column in zip(*rows, strict=True)))
+    lengths = DocumentLengths()
+    for one in counts:
+        lengths.update(one.lengths)
+    return SplitCounts(lengths, sum(one.tokens for one in counts), sum(one.unknown for one in counts))
 
 
 def _write(folder: Path, content: dict[str, Any]) -> None:

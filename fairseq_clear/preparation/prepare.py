@@ -124,11 +124,11 @@ def _stage(settings: PrepareSettings, source: Source, valid: TextSource | None, 
     staged = stage_corpus(settings, source, work)
     staged_valid = _read(valid, work / "valid.txt") if valid else None
     held_out: Iterator[bool] = repeat(False)
-    training_documents = staged.documents
+    documents = training_documents = staged.lengths.documents
     if staged_valid is None:
-        chosen = held_out_documents(staged.documents, settings.valid_share)
+        chosen = held_out_documents(documents, settings.valid_share)
         training_documents -= chosen
-        held_out = choose_exactly(chosen, staged.documents, _random(settings.seed, HOLD_OUT_STREAM))
+        held_out = choose_exactly(chosen, documents, _random(settings.seed, HOLD_OUT_STREAM))
     if training_documents < settings.shards:
         raise UserError(f"--shards {settings.shards}: more than the {training_documents} training documents")
     total = staged.size + (staged_valid.size if staged_valid else 0)
@@ -201,7 +201,7 @@ def _build(
 
 
 def _counts(text: TextParts, ids: NDArray[np.int64], unknown: int) -> SplitCounts:
-    return SplitCounts(text.documents, text.sentences, int(ids.sum()), int(ids[unknown]))
+    return SplitCounts(text.lengths, int(ids.sum()), int(ids[unknown]))
 
 
 def _random(seed: int, stream: int) -> np.random.Generator:

@@ -37,7 +37,7 @@ class PrepareSettings:
         tokenizer: one of TOKENIZER_KINDS; None: what the other settings say.
         tokenizer_dir: of ``hf``, a folder with a ``tokenizer.json``, such as ``fairseq-clear import`` makes.
         dictionary: a ``dict.txt`` to keep byte for byte, for ``spm_model``, GPT-2 and ``hf``.
-        document_start: regular expression; each line of text that it finds starts a document.
+        document_start: regular expression; each line of text that it finds starts a document. ``file``: each file is one.
         split_sentences: None, ``lines`` or ``paragraphs``: what running text to split into sentences.
         language: code of the sentence splitter's rules.
         paraphrase: (name, file) pairs; line n of a file says what line n of the inputs says. With several inputs a name

@@ -13,6 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.preparation.reports import DocumentLengths
 
 BUFFER_BYTES = 1 << 20
 # Between a text and its paraphrases, which share a line until they are written; `reading` lets no NUL through
@@ -24,8 +25,7 @@ class Staged:
     """A canonical text file; ``size`` is in bytes."""
 
     path: Path
-    documents: int
-    sentences: int
+    lengths: DocumentLengths
     size: int
 
 
@@ -35,16 +35,21 @@ def stage_lines(lines: Iterable[str], path: Path, what: str) -> Staged:
     Raises:
         UserError: there is no sentence at all in ``what``.
     """
-    documents = sentences = 0
+    lengths = DocumentLengths()
+    length = 0
     with open(path, "wb", BUFFER_BYTES) as stream:
         for line in lines:
-            documents += not line or not sentences
-            sentences += bool(line)
+            if line:
+                length += 1
+            else:
+                lengths[length] += 1
+                length = 0
             stream.write(line.encode("utf-8") + b"\n")
         size = stream.tell()
-    if not sentences:
+    if not length:
         raise UserError(f"{what}: no sentence in it; only blank lines or nothing at all")
-    return Staged(path, documents, sentences, size)
+    lengths[length] += 1
+    return Staged(path, lengths, size)
 
 
 @dataclass
@@ -60,19 +65,20 @@ class TextParts:
     folder: Path
     part_bytes: int
     paraphrases: dict[str, "TextParts"] = field(default_factory=dict)
-    documents: int = 0
+    lengths: DocumentLengths = field(default_factory=DocumentLengths)
     sentences: int = 0
     blank: int = 0
     size: int = 0
     parts: list[Path] = field(default_factory=list)
     digest: Any = field(default_factory=hashlib.sha256)
+    _length: int = 0  # of the document that is being written
     _stream: IO[bytes] | None = None
 
     def start_document(self) -> None:
         """Begin a document: a blank line, unless it is the first."""
-        if self.documents:
+        if self.size:
             self._write(b"\n")
-        self.documents += 1
+        self._end_document()
         for parts in self.paraphrases.values():
             parts.start_document()
 
@@ -81,6 +87,7 @@ class TextParts:
         text, *others = line[:-1].split(SEPARATOR) if self.paraphrases else [line[:-1]]
         self.sentences += bool(text)
         self.blank += not text
+        self._length += 1
         self._write(text + b"\n")
         for parts, other in zip(self.paraphrases.values(), others, strict=True):
             parts.add(other + b"\n")
@@ -96,10 +103,16 @@ class TextParts:
         self.size += len(line)
 
     def close(self) -> None:
-        """Close the parts being written."""
+        """End the document and close the parts being written."""
+        self._end_document()
         for parts in self.paraphrases.values():
             parts.close()
         self._close_part()
+
+    def _end_document(self) -> None:
+        if self._length:
+            self.lengths[self._length] += 1
+        self._length = 0
 
     def _close_part(self) -> None:
         if self._stream is not None:
@@ -125,13 +138,12 @@ def sample_sentences(staged: Staged, count: int, path: Path, rng: np.random.Gene
     Raises:
         UserError: there are fewer.
     """
-    if count > staged.sentences:
-        raise UserError(
-            f"--sample {count}: the input has {staged.sentences} sentences; ask for fewer, or give more text"
-        )
+    sentences = staged.lengths.sentences
+    if count > sentences:
+        raise UserError(f"--sample {count}: the input has {sentences} sentences; ask for fewer, or give more text")
 
     def lines() -> Iterator[str]:
-        choices = choose_exactly(count, staged.sentences, rng)
+        choices = choose_exactly(count, sentences, rng)
         drawn = is_border = False
         with open(staged.path, encoding="utf-8", newline="\n", buffering=BUFFER_BYTES) as stream:
             for line in stream:
@@ -154,8 +166,8 @@ def held_out_documents(documents: int, share: float) -> int:
     """
     if documents < 2:
         raise UserError(
-            "--valid-share: the corpus is a single document (no blank line in it), which cannot be shared out; give "
-            "--valid FILE, or say where documents start, e.g. --document-start . for a document a line"
+            "--valid-share: the corpus is a single document, which cannot be shared out; give --valid FILE, or say where "
+            "documents start, e.g. --document-start . for a document a line"
         )
     return min(max(round(share * documents), 1), documents - 1)
 

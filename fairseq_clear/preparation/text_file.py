@@ -42,4 +42,4 @@ def write_text(settings: PrepareSettings) -> TextReport:
             os.replace(staged.path, dest)
     except OSError as error:
         raise UserError(f"{settings.dest}: {error.strerror or error}; nothing was written") from error
-    return TextReport(settings.dest, staged.documents, staged.sentences, time.monotonic() - began, notes_of(source))
+    return TextReport(settings.dest, staged.lengths, time.monotonic() - began, notes_of(source))

@@ -19,7 +19,7 @@ from fairseq_clear.data.data_files import check_data_files, check_vocabulary
 from fairseq_clear.data.dataset import ClearDataset, ViewMaker
 from fairseq_clear.data.documents import Documents, documents_of
 from fairseq_clear.data.paraphrase_views import WithHardNegatives, aligned_sentences
-from fairseq_clear.data.sentences import SentenceDataset
+from fairseq_clear.data.sentences import SentenceDataset, split_long_blocks
 from fairseq_clear.data.synonyms import hash_file, load_synonyms
 from fairseq_clear.data.views import build_view_source, find_view_source
 from fairseq_clear.errors import UserError, exit_on_user_error
@@ -28,6 +28,7 @@ from fairseq_clear.tasks.best_metric import check_metric
 from fairseq_clear.tasks.config import ClearLMConfig
 from fairseq_clear.tasks.masking import Masks
 from fairseq_clear.tasks.run_record import check_allowed, check_same_run, check_same_vocabulary, run_record
+from fairseq_clear.tasks.setting_ranges import check_numbers
 from fairseq_clear.tasks.sts_validation import StsValidation
 from fairseq_clear.tasks.summary import log_summary
 from fairseq_clear.tasks.watch import Watch
@@ -183,20 +184,26 @@ class ClearLMTask(MaskedLMTask):
         return super().get_batch_iterator(*args, **kwargs)
 
     def load_texts(self, split: str, epoch: int = 1, combine: bool = False) -> Any:
-        """The texts of a split, before masks and views; its documents, where ``--views`` are of documents."""
-        needs_documents = find_view_source(self.cfg.views)[0].needs_documents
+        """The texts of a split, before masks and views; its documents, where ``--views`` are of documents.
+
+        No text is longer than ``--tokens-per-sample``: a longer one becomes several, or is cut off where lines are aligned with
+        those of other files.
+        """
+        kind, _ = find_view_source(self.cfg.views)
+        is_aligned = bool(kind.values or self.cfg.hard_negatives)
         try:
             paths = utils.split_paths(self.cfg.data)
             path = os.path.join(paths[(epoch - 1) % len(paths)], split)
             check_data_files(path, self.text_entries, combine=combine)
-            if self.cfg.sample_break_mode != "eos" and not needs_documents:
-                return super()._load_dataset_split(split, epoch, combine)
+            if self.cfg.sample_break_mode != "eos" and not kind.needs_documents:
+                texts = super()._load_dataset_split(split, epoch, combine)
+                return split_long_blocks(texts, self.cfg.tokens_per_sample, f"{path} ({split})")
             lines = data_utils.load_indexed_dataset(path, self.source_dictionary, combine=combine)
             if lines is None:
                 raise FileNotFoundError(f"Dataset not found: {split} ({path})")
         except FileNotFoundError as error:
             raise UserError(f"{error}: make it with fairseq-clear prepare, or name another split or folder") from error
-        if needs_documents:
+        if kind.needs_documents:
             boundary, known = str(self.cfg.document_boundary), self.dictionary
             return documents_of(lines, known.bos(), known.eos(), boundary=boundary, name=f"{path} ({split})")
         texts = SentenceDataset(
@@ -205,7 +212,7 @@ class ClearLMTask(MaskedLMTask):
             self.dictionary.eos(),
             self.cfg.tokens_per_sample,
             name=f"{path} ({split})",
-            prefix=path,
+            prefix=path if is_aligned else None,
         )
         if len(texts) == 0:
             raise UserError(f"{path}: {split} holds no sentence, only blank lines")
@@ -216,8 +223,10 @@ class ClearLMTask(MaskedLMTask):
         """Check all settings of a run before anything is read or written.
 
         Raises:
-            UserError: a metric for the best checkpoint that is never logged, a name of ``--allow-change`` that is no setting.
+            UserError: a number out of its range, a metric for the best checkpoint that is never logged, a name of
+                ``--allow-change`` that is no setting.
         """
+        check_numbers(cfg)
         check_metric(cfg)
         check_allowed(cfg)
 

@@ -17,7 +17,10 @@ class ClearLMConfig(MaskedLMConfig):
     """masked_lm's settings, then which texts form pairs and how they are augmented."""
 
     tokens_per_sample: int = field(
-        default=512, metadata={"help": "greatest number of tokens of a text, <s> and </s> included (CLEAR: 512)"}
+        default=512,
+        metadata={
+            "help": "greatest number of tokens of a text, <s> and </s> included; longer ones are split (CLEAR: 512)"
+        },
     )
     views: str = field(
         default="same",
@@ -35,9 +38,8 @@ class ClearLMConfig(MaskedLMConfig):
     short_documents: ChoiceEnum(SHORT_DOCUMENTS) = field(  # type: ignore[valid-type]
         default="clip",
         metadata={
-            "help": "documents too short for the spans of --views span, which need (2 * anchors - 1) * max tokens (with one "
-            "anchor, adjacent ones 3 * max - 1): clip scales min and max to what the document allows, skip leaves it out, "
-            "error names the first"
+            "help": "documents too short for the longest spans of --views span (2 anchors of up to 512 tokens need 3 x 512 = "
+            "1,536): clip shortens the spans, skip leaves the document out, error names the first"
         },
     )
     same_document_negatives: ChoiceEnum(SAME_DOCUMENT_NEGATIVES) = field(  # type: ignore[valid-type]

@@ -11,6 +11,7 @@ import pytest
 
 from fairseq_clear.cli import prepare as command
 from fairseq_clear.cli.main import main
+from fairseq_clear.preparation.reports import DocumentLengths
 from fairseq_clear.preparation.settings import PrepareSettings
 from tests.preparation.corpora import sentencepiece_model, write_corpus
 
@@ -39,6 +40,8 @@ def test_flags_reach_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[PrepareSettings] = []
 
     class Report:
+        lengths = DocumentLengths({3: 1})
+
         def summary(self) -> str:
             return ""
 
@@ -72,7 +75,7 @@ def test_text_alone_is_written_and_described(tmp_path: Path, capsys: pytest.Capt
     corpus = write_corpus(tmp_path / "corpus.txt", 30)
     arguments = ["prepare", str(corpus), "--dest", str(tmp_path / "out.txt"), "--text-only", "--sample", "20"]
     assert main(arguments) == 0
-    assert " documents, 20 sentences | " in capsys.readouterr().out
+    assert " documents, 20 sentences, median " in capsys.readouterr().out
     assert sum(map(bool, (tmp_path / "out.txt").read_text().splitlines())) == 20
     assert main(arguments) == 2
     assert "out.txt: exists already" in capsys.readouterr().err
@@ -87,6 +90,26 @@ def test_a_run_and_its_closing_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert " sentences, " in shown and " tokens, 0.000 % unknown" in shown and shown.endswith(" s\n")
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith(f"fairseq-clear prepare: error: {tmp_path / 'd'}: exists already")
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_warned"),
+    [((), True), (("--document-start", "file"), False), (("--document-start", "."), False), (("--text-only",), True)],
+)
+def test_documents_of_one_sentence_are_warned_of(
+    flags: tuple[str, ...], is_warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / f"{number}.txt" for number in range(4)]
+    for file in files:
+        file.write_text("the cat sat .\n\nthe dog ran .\n\non the mat .\n")
+    model = sentencepiece_model(tmp_path / "m.model")
+    dest = tmp_path / ("out.txt" if "--text-only" in flags else "d")
+    arguments = ["prepare", *files, "--dest", dest, "--spm-model", model, "--workers", "1", *flags]
+    assert main([str(argument) for argument in arguments]) == 0
+    shown = capsys.readouterr()
+    lines = [line for line in shown.err.splitlines() if "warning" in line]
+    assert len(lines) == is_warned and all("--document-start" in line for line in lines)
+    assert f"median {3 if 'file' in flags else 1} a document" in shown.out
 
 
 STALLED = """

@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from fairseq import options
-from fairseq.data import FairseqDataset
+from fairseq.data import FairseqDataset, data_utils
+from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq_cli import preprocess
 
 from fairseq_clear.data.seeding import content_hash, rng_for
-from tests.conftest import run, sentences, tool
+from tests.conftest import WORDS, run, sentences, tool
 from tests.training import build
 
 AUGMENTS = ["none", "del-word", "del-span+reorder", "del-word:ratio=0.3/reorder"]
@@ -125,25 +127,119 @@ def test_an_item_over_max_tokens_is_named(data_bin: Path, caplog: pytest.LogCapt
     assert f"--max-tokens {dataset.totals.max()}" in caplog.text
 
 
-def binarize(folder: Path, text: str) -> Path:
+def binarize(folder: Path, text: str, split: str = "train") -> Path:
+    """Add a split to ``folder/bin``; the first one decides the dictionary."""
     (folder / "text").write_text(text)
-    command = ("--only-source", "--trainpref", folder / "text", "--destdir", folder / "bin", "--workers", "1")
+    command = ("--only-source", f"--{split}pref", folder / "text", "--destdir", folder / "bin", "--workers", "1")
+    if split != "train":
+        command += ("--srcdict", folder / "bin" / "dict.txt")
     preprocess.main(options.get_preprocessing_parser().parse_args([str(part) for part in command]))
     return folder / "bin"
 
 
-def test_blank_lines_are_dropped_and_long_ones_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    long = " ".join(["ba"] * 40)
-    data = binarize(tmp_path, f"one two\n\n\n{long}\nthree\n\n")
+LINES = (3, 9, 1, 9, 10, 11, 0, 0, 12, 30, 31, 2, 0, 33, 5, 70_000, 8)
+LIMIT = 12
+MODES = ["none", "complete", "complete_doc", "eos"]
+
+
+def lines_of(lengths: tuple[int, ...]) -> str:
+    """A line for each number of words, no two alike."""
+    words = iter(f"{a} {b}" for a in WORDS for b in WORDS)
+    return "".join(" ".join((f"{next(words)} " * length).split()[:length]) + "\n" for length in lengths)
+
+
+@pytest.fixture(scope="module")
+def long_bin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("long")
+    for split in ("train", "valid"):
+        binarize(folder, lines_of(LINES if split == "train" else LINES[-5:]), split)
+    return folder / "bin"
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+@pytest.mark.parametrize("mode", MODES)
+def test_long_texts_are_split_and_nothing_is_lost(
+    mode: str, split: str, long_bin: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = build(long_bin, "--tokens-per-sample", str(LIMIT), "--sample-break-mode", mode)[0].task
+    stored = [line.tolist() for line in data_utils.load_indexed_dataset(str(long_bin / split), task.dictionary)]
+    assert [len(line) - 1 for line in stored] == list(LINES if split == "train" else LINES[-5:])
+    caplog.clear()
     caplog.set_level(logging.INFO)
-    trainer, dataset = build(data, "--tokens-per-sample", "12", "--augment", "none")
-    known = trainer.task.dictionary
-    assert len(dataset) == 3
-    assert "3 sentences; 3 blank lines dropped, 1 sentences cut" in caplog.text
-    lengths = [len(dataset[i].instances[0].anchor) for i in range(3)]
-    assert lengths == [4, 12, 3]
-    cut = dataset[1].instances[0].anchor
-    assert (cut[0], cut[-1]) == (known.bos(), known.eos())
+    texts = task.load_texts(split)
+    samples = [texts[index].tolist() for index in range(len(texts))]
+    assert [len(sample) for sample in samples] == texts.sizes.tolist()
+    assert max(map(len, samples)) <= LIMIT
+    assert all(sample[0] == 0 and 0 not in sample[1:] for sample in samples)
+    if mode == "eos":  # blank lines are dropped, and every sample has a </s> of its own
+        assert all(sample[-1] == 2 and 2 not in sample[:-1] for sample in samples)
+        found = [token for sample in samples for token in sample[1:-1]]
+        assert found == [token for line in stored for token in line[:-1]]
+    else:  # fairseq's complete_doc drops blank lines
+        kept = [line for line in stored if mode != "complete_doc" or len(line) > 1]
+        assert [token for sample in samples for token in sample[1:]] == [token for line in kept for token in line]
+    capacity = LIMIT - (2 if mode == "eos" else 1)
+    sizes = [len(line) - (mode == "eos") for line in stored]
+    parts = [-(-size // capacity) for size in sizes if size > capacity]
+    lines = [record.message for record in caplog.records if "--tokens-per-sample 12" in record.message]
+    if mode == "none":  # fairseq fills blocks of that length
+        assert not lines
+        return
+    assert len(lines) == 1 and f"({split})" in lines[0] and f"{sum(parts):d} samples" in lines[0]
+    assert re.search(rf"\b{len(parts)} (sentences longer|split)", lines[0])
+    # no part is a few tokens left over: those of one sentence differ by one token at most
+    assert min(len(sample) for sample in samples if len(sample) > 5) > 6
+    # masks and views are made of all parts
+    task.load_dataset(split)
+    dataset = task.dataset(split)
+    assert len(dataset) == len(samples) and dataset.sizes.max() <= LIMIT
+    for index in (0, len(dataset) - 1):
+        identity = dataset[index].instances[0].identity
+        assert identity == content_hash(np.array(samples[index]))
+
+
+@pytest.mark.parametrize("mode", MODES[:-1])
+def test_texts_that_fit_are_masked_lms(mode: str, data_bin: Path) -> None:
+    task = build(data_bin, "--sample-break-mode", mode)[0].task
+    texts, stock = task.load_texts("train"), MaskedLMTask._load_dataset_split(task, "train", 1, False)
+    assert texts.sizes.tolist() == stock.sizes.tolist() and texts.sizes.dtype == stock.sizes.dtype
+    assert all(torch.equal(texts[index], stock[index]) for index in range(len(stock)))
+
+
+def test_aligned_lines_are_cut_off(paired_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Item i stays line i, of which other files hold a paraphrase or a hard negative."""
+    caplog.set_level(logging.INFO)
+    limit = ("--tokens-per-sample", "8")
+    plain = build(paired_bin, *limit)[1]
+    lines = sum(bool(line) for line in sentences(120, 1))
+    assert len(plain) > lines
+    for flags in (("--views", "paraphrase:original,bt"), ("--hard-negatives", "other")):
+        caplog.clear()
+        dataset = build(paired_bin, *limit, "--augment", "none", *flags)[1]
+        assert len(dataset) == lines
+        assert "cut off" in caplog.text
+        for index, line in enumerate(line for line in sentences(120, 1) if line):
+            anchor = dataset[index].instances[0].anchor
+            assert len(anchor) == min(len(line.split()) + 2, 8) and (anchor[0], anchor[-1]) == (0, 2)
+
+
+def test_neighbours_longer_than_tokens_per_sample_are_cut_off(long_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    dataset = build(long_bin, "--views", "neighbor", "--tokens-per-sample", str(LIMIT), "--augment", "none")[1]
+    assert "9 of their 22 spans are longer than --tokens-per-sample 12" in caplog.text
+    for index in range(len(dataset)):
+        (pair,) = dataset[index].instances
+        rows = [pair.anchor, *pair.positives, *dataset[index].sources]
+        assert max(map(len, rows)) == dataset.size(index) <= LIMIT
+        assert all((row[0], row[-1]) == (0, 2) for row in rows[:2])
+
+
+def test_blank_lines_are_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = binarize(tmp_path, "one two\n\n\nthree\n\n")
+    caplog.set_level(logging.INFO)
+    _, dataset = build(data, "--tokens-per-sample", "12", "--augment", "none")
+    assert [len(dataset[index].instances[0].anchor) for index in range(len(dataset))] == [4, 3]
+    assert "2 sentences; 3 blank lines dropped, 0 longer than --tokens-per-sample 12" in caplog.text
 
 
 def test_only_blank_lines_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -69,7 +69,22 @@ MISTAKES = {
     "start is a folder": Mistake(
         "--finetune-from-model /", "checkpoint.finetune_from_model=/", ("--finetune-from-model /: is a folder", ".pt")
     ),
-    "no batch size": Mistake("--batch-size -", "dataset.batch_size=null", ("--batch-size or --max-tokens: give one",)),
+    "no batch size": Mistake(
+        "--batch-size -", "dataset.batch_size=null", ("--batch-size and --max-tokens: neither is given",)
+    ),
+    "rate": Mistake("--lr -0.001", "optimization.lr=[-0.001]", ("--lr -0.001: the learning rate; give",)),
+    "layers": Mistake("--projection-layers -1", "++model.projection_layers=-1", ("--projection-layers -1: ", "give")),
+    "batch": Mistake("--batch-size 0", "dataset.batch_size=0", ("--batch-size 0: ", "1 or more")),
+    "temperature": Mistake(
+        "--temperature 0", "++criterion.temperature=0", ("--temperature 0: divides the cosine", "above 0")
+    ),
+    "dropout": Mistake("--dropout 1.5", "++model.dropout=1.5", ("--dropout 1.5: ", "below 1")),
+    "seed": Mistake("--seed -1", "common.seed=-1", ("--seed -1: ", "0 to 4294967295")),
+    "length": Mistake("--tokens-per-sample 0", "task.tokens_per_sample=0", ("--tokens-per-sample 0: ", "3 or more")),
+    "positions": Mistake(
+        "--max-positions 16", "++model.max_positions=16", ("--max-positions 16: ", "--tokens-per-sample 32")
+    ),
+    "masks": Mistake("--mask-prob 1.5", "++task.mask_prob=1.5", ("--mask-prob 1.5: ", "below 1")),
     "metric without data": Mistake(
         "--best-checkpoint-metric sts_spearman --maximize-best-checkpoint-metric",
         "checkpoint.best_checkpoint_metric=sts_spearman checkpoint.maximize_best_checkpoint_metric=true",

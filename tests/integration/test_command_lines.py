@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import ROOT, run, tool
+from tests.conftest import ROOT, binarize, run, tool
 from tests.faults.commands import fairseq_train
 from tests.faults.commands import run as in_a_fork
 
@@ -103,6 +103,19 @@ def test_half_precision_resumes_from_masters_not_from_rounded_weights(data_bin: 
     torch.save(saved, path)
     rounded = train(data_bin, tmp_path / "run", "--bf16", "--max-update", "4")
     assert "holds no float32 master weights" in rounded.stdout + rounded.stderr
+
+
+def test_a_text_of_three_samples_is_trained_on_and_validated(data_bin: Path, tmp_path: Path) -> None:
+    """fairseq leaves such a block out of training, and ends with an error in validation."""
+    lines = ["bada befe", " ".join(["bada"] * 96), "begi"]
+    binarize(tmp_path / "bin", data_bin / "dict.txt", train=lines, valid=lines)
+    flags = ("--sample-break-mode", "complete", "--tokens-per-sample", "32", "--max-epoch", "1", "--batch-size", "1")
+    result = train(tmp_path / "bin", tmp_path / "run", *flags, "--criterion", "masked_lm")
+    log = result.stdout + result.stderr
+    for split in ("train", "valid"):
+        assert f"({split}): 1 sentences longer than --tokens-per-sample 32, split into 4 samples" in log
+    assert "skipped" not in log
+    assert len(numbers(result, "valid")) == 1 and int(numbers(result, "train")[0]["train_num_updates"]) == 6
 
 
 def test_the_loss_falls_and_views_are_told_apart(data_bin: Path, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_the_loss_falls(augment: str, folder: Path, tmp_path: Path) -> None:
     contrastive = [float(line["contrastive_loss"]) for line in lines]
     assert np.mean(contrastive[-3:]) < contrastive[0]
     log = result.stdout + result.stderr
-    assert re.search(r"\d+ blank lines dropped, \d+ sentences cut at --tokens-per-sample 48", log)
+    assert re.search(r"\d+ blank lines dropped, \d+ split into \d+ samples by --tokens-per-sample 48", log)
     assert "will be skipped" not in log
     if augment.startswith("subs"):
         assert 0.1 < float(lines[-1]["substituted_share"]) <= 0.3

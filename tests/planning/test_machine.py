@@ -174,6 +174,8 @@ def test_the_texts_of_a_folder(tmp_path: Path) -> None:
         return folder.corpus.texts, folder.text_length
 
     assert texts(sample_break_mode="eos") == (1000, 21)
+    assert texts(sample_break_mode="eos", tokens_per_sample=12) == (1900, 12)  # 19 tokens and </s> a line, 10 a sample
+    assert texts(sample_break_mode="eos", tokens_per_sample=12, views="paraphrase:a,b") == (1000, 12)
     assert texts(views="span:anchors=1") == (10, None)
     assert texts(views="span:anchors=1", document_boundary="line") == (1000, None)
     assert texts(views="neighbor:sentences=4") == (240, 21)

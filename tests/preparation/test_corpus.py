@@ -66,6 +66,25 @@ def test_document_start_pattern_replaces_blank_lines(tmp_path: Path) -> None:
         lines_of(path, document_start="(")
 
 
+def test_document_start_file_makes_each_file_a_document(tmp_path: Path) -> None:
+    files = [
+        write(tmp_path / "1.txt", b"a file\n\n\nb"),
+        write(tmp_path / "2.txt.gz", b"\n \nc\n\nd file\n\n"),
+        write(tmp_path / "3.txt", b""),
+        write(tmp_path / "4.txt", b"\n\n"),
+        write(tmp_path / "5.jsonl", b'{"text": "e\\n\\nf"}\n{"text": "g"}\n'),
+        write(tmp_path / "6.txt.xz", b"He left. It rained."),
+    ]
+    expected = ["a file", "b", "", "c", "d file", "", "e", "f", "", "g", "", "He left. It rained."]
+    assert lines_of(*files, document_start="file") == expected
+    assert lines_of(*files, document_start="file", split_sentences="paragraphs") == [
+        *expected[:-1],
+        "He left.",
+        "It rained.",
+    ]
+    assert lines_of(*files[:2]) == ["a file", "", "b", "", "c", "", "d file"]
+
+
 def test_jsonl_blank_lines_stay_inside_the_document(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", b'{"body": "a\\n\\nb\\u0000c\\r\\nd"}\n\n{"body": ""}\n{"body": "e"}\n')
     assert lines_of(path, text_field="body") == ["a", "b c", "d", "", "e"]

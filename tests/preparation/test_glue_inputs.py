@@ -85,7 +85,7 @@ def test_malformed_lines_are_an_error_or_counted(glue: Path, tmp_path: Path) -> 
         inputs=(glue,), dest=tmp_path / "o.txt", glue_task="RTE", drop_malformed=True, text_only=True
     )
     report = write_text(options)
-    assert "| 7 documents, 7 sentences | 1 malformed lines left out |" in report.summary()
+    assert "| 7 documents, 7 sentences, median 1 a document | 1 malformed lines left out |" in report.summary()
     model = sentencepiece_model(tmp_path / "m.model")
     report = prepare(
         PrepareSettings(

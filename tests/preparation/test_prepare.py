@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import statistics
 from collections import Counter
 from pathlib import Path
 
@@ -107,6 +108,7 @@ def test_clear_json_tells_what_is_there(made: Path) -> None:
         tokens = sum(map(len, ids_of(made, split)))
         assert clear["splits"][split] == {
             "documents": len(part), "sentences": sum(map(len, part)), "tokens": tokens, "unknown": 0,
+            "median_sentences": statistics.median(map(len, part)),
         }  # fmt: skip
     digests = [
         hashlib.sha256(canonical(documents_of(made, split)).encode()).hexdigest() for split in ("train", "valid")
@@ -157,7 +159,7 @@ def test_shards_share_out_the_training_documents(made: Path, corpus: Path, tmp_p
     assert total["shards"] == ["shard0", "shard1", "shard2"]
     assert (
         total["splits"]["train"]["sentences"]
-        == report.splits["train"].sentences
+        == report.splits["train"].lengths.sentences
         == sum(len(lines) for lines in documents_of(made, "train"))
     )
     assert len({str(clear_json(folder)["content_hash"]) for folder in folders}) == 3
@@ -184,6 +186,29 @@ def test_stock_masked_lm_loads_it(corpus: Path, tmp_path: Path) -> None:
         seen.append(sum(len(task.dataset("train")[index]["target"]) for index in range(len(task.dataset("train")))))
     task.load_dataset("valid")
     assert len(task.dataset("valid")) > 0 and min(seen) > 500 and len(task.dictionary) == 302
+
+
+@pytest.mark.parametrize("start", ["file", None])
+def test_a_folder_of_articles(start: str | None, model: Path, tmp_path: Path) -> None:
+    """Files end documents, in every shard, by any number of workers; with ``file``, blank lines do not."""
+    (tmp_path / "articles").mkdir()
+    parts = [documents(3, seed=number, longest=4) for number in range(12)]
+    for number, made in enumerate(parts):
+        before, after = "\n\n" * (number % 3 == 1), "\n\n" * (number % 3 == 2)
+        text = before + canonical(made).rstrip("\n") + after  # no newline at the end of most
+        (tmp_path / "articles" / f"{number:02d}.txt").write_text(text, encoding="utf-8")
+    (tmp_path / "articles" / "05b.txt").write_text("")
+    expected = [sum(made, []) for made in parts] if start else [lines for made in parts for lines in made]
+    inputs = sorted((tmp_path / "articles").iterdir())
+    for shards in (1, 2):
+        dest = tmp_path / f"{shards}"
+        report = make(dest, *inputs, spm_model=model, document_start=start, shards=shards, workers=2)
+        folders = [dest] if shards == 1 else [dest / "shard0", dest / "shard1"]
+        found = [lines for folder in folders for lines in documents_of(folder, "train")]
+        assert sorted(found + documents_of(folders[0], "valid")) == sorted(expected)
+        median = statistics.median(map(len, found))
+        assert clear_json(dest)["splits"]["train"]["median_sentences"] == report.lengths.median == median
+        assert f"train: {len(found)} documents, " in report.summary() and f"median {median:g} a doc" in report.summary()
 
 
 def test_valid_files_and_a_reused_model(corpus: Path, model: Path, tmp_path: Path) -> None:

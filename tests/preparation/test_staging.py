@@ -48,14 +48,14 @@ def test_parts_make_up_the_whole(part_bytes: int, shards: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         staged = stage_lines(iter(canonical(made).split("\n")[:-1]), folder / "all.txt", "it")
-        assert (staged.documents, staged.sentences) == (12, sum(map(len, made)))
+        assert (staged.lengths.documents, staged.lengths.sentences) == (12, sum(map(len, made)))
         assert staged.size == (folder / "all.txt").stat().st_size == len(canonical(made).encode())
         targets = [TextParts(folder / f"train{shard}", part_bytes) for shard in range(shards)]
         deal_out(staged, targets, None, repeat(False), None)
         texts = [b"".join(part.read_bytes() for part in target.parts).decode() for target in targets]
         for target, text in zip(targets, texts, strict=True):
             assert target.digest.hexdigest() == hashlib.sha256(text.encode()).hexdigest()
-            assert target.size == len(text.encode()) and target.documents == len(text.split("\n\n"))
+            assert target.size == len(text.encode()) and target.lengths.documents == len(text.split("\n\n"))
             assert target.sentences == sum(1 for line in text.split("\n") if line)
             sizes = [part.read_bytes() for part in target.parts]
             assert all(len(part) - len(part.splitlines(True)[-1]) < part_bytes for part in sizes)
