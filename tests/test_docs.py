@@ -94,7 +94,7 @@ def test_flags_named_exist(data_bin: Path) -> None:
     commands = [run(sys.executable, "-m", "fairseq_clear.cli", name, "--help").stdout for name in COMMANDS]
     known |= set(re.findall(r"--[a-z][\w-]+", "".join(commands)))
     known |= {"--user-dir", "--no-build-isolation", "--no-deps", "--output", "--seeds", "--tokens", "--help"}
-    known |= {"--config-dir", "--config-name"}
+    known |= {"--config-dir", "--config-name", "--standalone", "--nproc-per-node", "--no-python"}
     named = {flag for page in PAGES for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]", page.read_text())}
     assert named - known == set()
 

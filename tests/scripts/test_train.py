@@ -48,6 +48,40 @@ def test_what_the_config_says(bin_folder):
     assert done.returncode == 0 and "task.data" not in done.stdout and "finetune" not in done.stdout
 
 
+def folder_of(done: subprocess.CompletedProcess[str]) -> str:
+    """The folder of the checkpoints that the script hands on."""
+    (folder,) = re.findall(r"^checkpoint\.save_dir=checkpoints/(.*)$", done.stdout, flags=re.M)
+    return folder
+
+
+def test_every_set_of_overrides_has_a_folder_of_its_own(bin_folder):
+    def folder(*overrides: str, seed: str = "1") -> str:
+        return folder_of(call(bin_folder, "clear/tiny", "-", "-", seed, *overrides))
+
+    recipes = [
+        (),
+        ("task.augment=none",),
+        ('task.augment="del-span:spans=5,ratio=0.05+reorder"',),
+        ('task.augment="del-span:spans=4,ratio=0.05+reorder"',),
+        ("++model.encode_chunk_size=64",),
+        ("optimization.lr=[0.1]",),
+        ("task.augment=none", "optimization.lr=[0.1]"),
+    ]
+    folders = [folder(*overrides) for overrides in recipes] + [folder(seed="2")]
+    assert len(set(folders)) == len(folders) and folders[0] == "clear_tiny_1"
+    assert folders[2] == "clear_tiny_augment-del-span-spans-5-ratio-0.05-reorder_1"
+    free = ("optimization.max_update=9", "checkpoint.keep_interval_updates=1", "common.log_interval=5", "common.cpu=true")
+    assert folder(*free, "dataset.num_workers=0", "distributed_training.distributed_world_size=2") == folders[0]
+    # a name that hydra and every file system take, however long the overrides are
+    long = [folder(f"task.augment={'del-word/' * 40}reorder", f"criterion.temperature=0.{number}") for number in (1, 2)]
+    assert long[0] != long[1] and all(re.fullmatch(r"[\w.-]{1,130}", name) for name in (*folders, *long))
+
+
+def test_the_first_line_names_the_folder(bin_folder):
+    said = call(bin_folder, "clear/tiny", "-", "-", "1", "task.augment=none").stderr
+    assert said.count("\n") == 1 and "into checkpoints/clear_tiny_augment-none_1 " in said
+
+
 @pytest.mark.parametrize(("texts", "updates"), [(8550, 53_500), (16, 100), (17, 200)])
 def test_cert_counts_the_texts(bin_folder, texts, updates):
     data = bin_folder.parent / "data"
