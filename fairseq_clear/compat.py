@@ -1,4 +1,4 @@
-"""What lets fairseq 0.12 run on today's torch and numpy, and resume exactly in half precision. Each with its reason."""
+"""What lets fairseq 0.12 run on today's torch and numpy; each function names the failure that it removes."""
 
 import argparse
 import atexit
