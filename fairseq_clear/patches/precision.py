@@ -28,7 +28,7 @@ CLIP = "fairseq.optim.amp_optimizer:AMPOptimizer.clip_grad_norm"
 def has_overflowed(optimizer: Any) -> bool:
     """Whether the last ``step`` of this fairseq optimizer changed no weights, because a gradient was not finite.
 
-    False under ``--fp16``, whose optimizer makes no step then.
+    Only with ``--amp``: with ``--fp16`` an overflow raises before the step.
     """
     return bool(getattr(optimizer, "clear_has_overflowed", False))
 
