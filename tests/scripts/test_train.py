@@ -70,7 +70,12 @@ def test_every_set_of_overrides_has_a_folder_of_its_own(bin_folder):
     folders = [folder(*overrides) for overrides in recipes] + [folder(seed="2")]
     assert len(set(folders)) == len(folders) and folders[0] == "clear_tiny_1"
     assert folders[2] == "clear_tiny_augment-del-span-spans-5-ratio-0.05-reorder_1"
-    free = ("optimization.max_update=9", "checkpoint.keep_interval_updates=1", "common.log_interval=5", "common.cpu=true")
+    free = (
+        "optimization.max_update=9",
+        "checkpoint.keep_interval_updates=1",
+        "common.log_interval=5",
+        "common.cpu=true",
+    )
     assert folder(*free, "dataset.num_workers=0", "distributed_training.distributed_world_size=2") == folders[0]
     # a name that hydra and every file system take, however long the overrides are
     long = [folder(f"task.augment={'del-word/' * 40}reorder", f"criterion.temperature=0.{number}") for number in (1, 2)]
