@@ -156,6 +156,13 @@ PATCHES = (
         "parser, input_args, parse_known, suppress_defaults, modify_parser",
     ),
     Patch(
+        "fairseq_cli.train:convert_namespace_to_omegaconf",
+        "startup:convert_namespace_to_omegaconf",
+        "polynomial_decay without --total-num-update, and a NaN, are tracebacks",
+        "tests/faults/test_mistakes.py",
+        "args",
+    ),
+    Patch(
         "fairseq.distributed.utils:call_main",
         "startup:call_main",
         "torchrun on CPUs trains the same run once a worker",

@@ -18,6 +18,7 @@ from fairseq.file_io import PathManager
 from fairseq.logging import metrics
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
+from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import ConfigKeyError
 from torch.multiprocessing import ProcessExitedException
@@ -29,6 +30,7 @@ from fairseq_clear.patches.replacing import original
 __all__ = [
     "add_defaults",
     "call_main",
+    "convert_namespace_to_omegaconf",
     "import_user_module",
     "join_torchrun",
     "merge_defaults",
@@ -89,6 +91,22 @@ def _explain(message: str, parser: argparse.ArgumentParser) -> str:
 def _nearest(name: str, known: Any) -> str:
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else "; --help lists them"
+
+
+def convert_namespace_to_omegaconf(args: argparse.Namespace) -> Any:
+    """fairseq's, where ``--total-num-update`` defaults to ``--max-update``, and a value of the wrong type is one line."""
+    if getattr(args, "total_num_update", 0) is None:  # polynomial_decay says so in its config and then takes no None
+        args.total_num_update = args.max_update
+    try:
+        return original("fairseq_cli.train:convert_namespace_to_omegaconf")(args)
+    except (ConfigCompositionException, ValueError) as error:
+        wrong = re.match(r"Error merging override \w+\.(\w+)=(.*)", str(error))
+        if wrong:
+            _fail(UserError(f"--{wrong[1].replace('_', '-')} {wrong[2]}: this setting takes no such value; see --help"))
+        for name, value in vars(args).items():
+            if str(value).lower() in {"nan", "inf", "-inf"}:
+                _fail(UserError(f"--{name.replace('_', '-')} {value}: give a finite number"))
+        raise
 
 
 def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:

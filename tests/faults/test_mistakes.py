@@ -73,6 +73,12 @@ MISTAKES = {
         "--batch-size -", "dataset.batch_size=null", ("--batch-size and --max-tokens: neither is given",)
     ),
     "rate": Mistake("--lr -0.001", "optimization.lr=[-0.001]", ("--lr -0.001: the learning rate; give",)),
+    "not finite": Mistake(
+        "--lr-scheduler polynomial_decay --total-num-update nan", "", ("--total-num-update nan: ", "finite")
+    ),
+    "no end of the schedule": Mistake(
+        "--lr-scheduler polynomial_decay --max-update 0 --max-epoch 1", "", ("--total-num-update 0: ", "above 0")
+    ),
     "layers": Mistake("--projection-layers -1", "++model.projection_layers=-1", ("--projection-layers -1: ", "give")),
     "batch": Mistake("--batch-size 0", "dataset.batch_size=0", ("--batch-size 0: ", "1 or more")),
     "temperature": Mistake(
@@ -145,7 +151,7 @@ def check(mistake: Mistake, code: int, folder: Path) -> None:
 @pytest.mark.parametrize("name", MISTAKES)
 def test_by_flags(name: str, data_bin: Path, tmp_path: Path) -> None:
     mistake = MISTAKES[name]
-    flags = [*mistake.flags.split(), "--max-update", "2"]
+    flags = ["--max-update", "2", *mistake.flags.split()]
     if name == "no batch size":
         flags = ["--max-update", "2"]
 
@@ -178,6 +184,14 @@ def test_the_run_itself_is_none(data_bin: Path, tmp_path: Path) -> None:
     code = run(lambda: fairseq_train(data_bin, tmp_path / "run", "--max-update", "2", recipe=NT_XENT), tmp_path / "log")
     assert code == 0, (tmp_path / "log").read_text()[-3000:]
     assert (tmp_path / "hydra" / "checkpoint_last.pt").is_file() and (tmp_path / "run" / "checkpoint_last.pt").is_file()
+
+
+def test_a_schedule_ends_with_the_run(data_bin: Path, tmp_path: Path) -> None:
+    """--total-num-update defaults to --max-update, as it does in a configuration file."""
+    flags = ("--lr-scheduler", "polynomial_decay", "--max-update", "4", "--log-interval", "1", "--log-format", "json")
+    assert run(lambda: fairseq_train(data_bin, tmp_path / "run", *flags, recipe=NT_XENT), tmp_path / "log") == 0
+    rates = [float(rate) for rate in re.findall(r'train_inner .*"lr": "([\d.e-]+)"', (tmp_path / "log").read_text())]
+    assert rates == pytest.approx([0.003 * (4 - update) / 4 for update in (1, 2, 3, 4)], abs=1e-6)
 
 
 def test_a_folder_that_cannot_be_written(data_bin: Path, tmp_path: Path) -> None:
