@@ -1,8 +1,8 @@
 """Augmentations, pure: ``f(tokens, rng, *, symbols, **knobs) -> (tokens, source)``. One more: one file, one line."""
 
-from fairseq_clear.augmentations.base import Augmentation, Symbols
+from fairseq_clear.augmentations.base import Augmentation, Symbols, always
 from fairseq_clear.augmentations.deletion import delete_spans, delete_words
-from fairseq_clear.augmentations.eda import OPERATIONS, augment_easily, grow_by_operations
+from fairseq_clear.augmentations.eda import OPERATIONS, augment_easily, draws_synonyms, grow_by_operations
 from fairseq_clear.augmentations.reordering import reorder_spans
 from fairseq_clear.augmentations.slicing import mask_slices
 from fairseq_clear.augmentations.substitution import SynonymTable, grow_by_ratio, substitute_words
@@ -41,7 +41,8 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         "Replaces a share of the words by synonyms.",
         _CLEAR,
         {"ratio": _ratio(0.3, "all words that is replaced")},
-        needs_synonyms=True,
+        needs_words=True,
+        needs_synonyms=always,
         bound=grow_by_ratio,
     ),
     "slice": Augmentation(
@@ -59,7 +60,8 @@ AUGMENTATIONS: dict[str, Augmentation] = {
             "ops": Knob("-".join(OPERATIONS), str, help="operations", choices=tuple(OPERATIONS), several=True),
             "draw": Knob("one", str, help="one operation a text, or all in turn", choices=("one", "all")),
         },
-        needs_synonyms=True,
+        needs_words=True,
+        needs_synonyms=draws_synonyms,
         bound=grow_by_operations,
     ),
 }

@@ -16,8 +16,8 @@ Tokens = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Symbols:
-    """Ids that augmentations tell from words. ``delete`` is ``<del>``, ``mask`` is ``<mask>``; ``synonyms`` is needed by
-    those that say so.
+    """Ids that augmentations tell from words. ``delete`` is ``<del>``, ``mask`` is ``<mask>``; ``synonyms`` says where words
+    begin and holds their synonyms; those augmentations need it that say so, and some of them no rows in it.
     """
 
     bos: int
@@ -34,6 +34,16 @@ def keep_length(length: int, knobs: Mapping[str, KnobValue]) -> int:
     return length
 
 
+def never(knobs: Mapping[str, KnobValue]) -> bool:
+    """The ``needs_synonyms`` of an augmentation that draws none."""
+    return False
+
+
+def always(knobs: Mapping[str, KnobValue]) -> bool:
+    """The ``needs_synonyms`` of an augmentation that draws synonyms whatever its knobs."""
+    return True
+
+
 @dataclass(frozen=True)
 class Augmentation:
     """A line of the table.
@@ -46,7 +56,8 @@ class Augmentation:
         summary: what it does, one sentence.
         paper: where it comes from.
         knobs: what the spec may set.
-        needs_synonyms: whether ``symbols.synonyms`` must be there.
+        needs_words: whether ``symbols.synonyms`` must be there, to say where words begin.
+        needs_synonyms: whether, with these knobs, it must hold synonyms as well.
         bound: greatest m for n input tokens and these knobs; never falls as n grows.
     """
 
@@ -54,7 +65,8 @@ class Augmentation:
     summary: str
     paper: str
     knobs: Mapping[str, Knob] = field(default_factory=dict)
-    needs_synonyms: bool = False
+    needs_words: bool = False
+    needs_synonyms: Callable[[Mapping[str, KnobValue]], bool] = never
     bound: Callable[[int, Mapping[str, KnobValue]], int] = keep_length
 
 

@@ -21,7 +21,8 @@ class Augmented(NamedTuple):
         tokens: (m,) int64.
         source: (m,) int64, the position in the text that each token comes from, -1 for ``<del>``; every piece of a
             substitute has the first piece of the word that it replaces.
-        words, substituted: counts over the steps that use synonyms (0, 0 without): their quotient is the share.
+        words, substituted: counts over the steps that read words, in a chain that draws synonyms (0, 0 in others): their
+            quotient is the share.
     """
 
     tokens: Tokens
@@ -41,13 +42,16 @@ class Chain:
 
     Attributes:
         spec: canonical text with every knob written out.
-        needs_synonyms: whether a step uses the synonym table.
+        needs_words: whether a step must know where words begin, which the synonym table says.
+        needs_synonyms: whether a step draws synonyms from that table.
         is_identity: whether views are the texts themselves, whatever the generator (``none``).
     """
 
     def __init__(self, alternatives: tuple[tuple[_Call, ...], ...], symbols: Symbols, spec: str) -> None:
         self.spec = spec
-        self.needs_synonyms = any(call.augmentation.needs_synonyms for calls in alternatives for call in calls)
+        calls = [call for chain in alternatives for call in chain]
+        self.needs_words = any(call.augmentation.needs_words for call in calls)
+        self.needs_synonyms = any(call.augmentation.needs_synonyms(call.knobs) for call in calls)
         self.is_identity = not any(alternatives)
         self._alternatives = alternatives
         self._symbols = symbols
@@ -69,7 +73,7 @@ class Chain:
             before = content
             content, step_source = call.augmentation.function(before, rng, symbols=self._symbols, **call.knobs)
             source = step_source if source is None else _compose(source, step_source)
-            if call.augmentation.needs_synonyms:
+            if self.needs_synonyms and call.augmentation.needs_words:
                 counts = count_words(before, content, step_source, self._symbols)
                 words, substituted = words + counts[0], substituted + counts[1]
         if source is None:  # nothing was done

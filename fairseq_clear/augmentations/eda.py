@@ -1,7 +1,8 @@
 """Easy data augmentation (Wei and Zou 2019, arXiv:1901.11196), which CERT's Table 4 sets beside back-translation.
 
-Words are those of the synonym table: punctuation is a word, specials such as ``</s>`` are none and stay where they are
-in the order of words. What has no row in the table has no synonym, which takes the place of the paper's stop-word list.
+The synonym table says where words begin: punctuation is a word, specials such as ``</s>`` are none and stay where they
+are in the order of words. What has no row in the table has no synonym, which takes the place of the paper's stop-word list;
+swap and deletion need no rows.
 """
 
 import math
@@ -17,6 +18,8 @@ from fairseq_clear.spec import KnobValue
 
 # Replacing or inserting one word may add this many tokens, however short the text.
 LEAST_GROWTH = 4
+# Operations that draw synonyms, and may make a text longer.
+DRAWING = frozenset({"sr", "ri"})
 
 
 def augment_easily(
@@ -54,13 +57,17 @@ def augment_easily(
 
 def grow_by_operations(length: int, knobs: Mapping[str, KnobValue]) -> int:
     """The bound of ``augment_easily``: replacement and insertion add up to ``_budget`` tokens each."""
-    names = str(knobs["ops"]).split("-")
-    growing = sum(name in ("sr", "ri") for name in names)
+    growing = sum(name in DRAWING for name in str(knobs["ops"]).split("-"))
     if knobs["draw"] == "one":
         growing = min(growing, 1)
     for _ in range(growing):
         length += _budget(length, float(knobs["alpha"]))
     return length
+
+
+def draws_synonyms(knobs: Mapping[str, KnobValue]) -> bool:
+    """Whether one of ``ops`` draws synonyms; the others need to know only where words begin."""
+    return not DRAWING.isdisjoint(str(knobs["ops"]).split("-"))
 
 
 def _replace(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:

@@ -60,5 +60,5 @@ def read_words(tokens: Tokens, symbols: Symbols) -> Words:
 def table_of(symbols: Symbols) -> SynonymTable:
     """The table, which must be there."""
     if symbols.synonyms is None:
-        raise ValueError("substitution needs Symbols with a synonym table")
+        raise ValueError("Symbols without a synonym table: give one; without rows it says where words begin")
     return symbols.synonyms

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from fairseq_clear.data.synonyms import SYNONYMS_NPZ, hash_file, save_synonyms
+from fairseq_clear.data.synonyms import SYNONYMS_NPZ, hash_file, read_dictionary, save_synonyms
 from fairseq_clear.data.tokenizer import load_tokenizer, read_clear_json
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.synonym_sources import read_source
@@ -12,7 +12,6 @@ from fairseq_clear.preparation.synonyms import (
     Coverage,
     build_table,
     measure_coverage,
-    read_dictionary,
     sample_texts,
 )
 

@@ -50,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what is done to each view, such as subs:ratio=0.3+del-span:spans=5,ratio=0.05 (default: %(default)s)",
     )  # fmt: skip
     recipe.add_argument(
-        "--synonyms", metavar="FILE", help="table for subs and eda (default: synonyms.npz in the data folder)"
+        "--synonyms",
+        metavar="FILE",
+        help="table for subs and eda, whose ops rs and rd need none (default: synonyms.npz in the data folder)",
     )
     recipe.add_argument("--seed", type=int, default=1, metavar="N", help="of the run (default: %(default)s)")
     recipe.add_argument("--epoch", type=int, default=1, metavar="N", help="from 1; each has views of its own (1)")

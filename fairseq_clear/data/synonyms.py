@@ -1,4 +1,6 @@
-"""The synonym table on disk: ``synonyms.npz`` beside ``dict.txt``, tied to that vocabulary by its hash."""
+"""The words of a data folder's vocabulary: where they begin, and their synonyms on disk, ``synonyms.npz`` beside ``dict.txt``,
+tied to that vocabulary by its hash.
+"""
 
 import hashlib
 import os
@@ -8,12 +10,19 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from fairseq_clear.augmentations.synonym_table import SynonymTable
+from fairseq_clear.data.tokenizer import Tokenizer, load_tokenizer
 from fairseq_clear.errors import UserError, one_line
 
 SYNONYMS_NPZ = "synonyms.npz"
 SYNONYMS_FORMAT = 1
+# fairseq's Dictionary puts these before the lines of dict.txt
+FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
+UNKNOWN = FAIRSEQ_SPECIALS.index("<unk>")
+# what closes a word without belonging to it; apostrophes and hyphens stay within words (don't, self-made)
+CLOSING = frozenset('.,;:!?)]}\u2026\u201d\u00bb"')
 
 _ROWS = ("word_pieces", "word_offsets", "row_offsets", "alternative_pieces", "alternative_offsets")
 # what numpy and zipfile raise on files that are cut short, altered, or something else altogether
@@ -89,6 +98,46 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> SynonymTable:
         raise UserError(f"{path}: not a whole synonym table ({what}); {remedy}") from None
 
 
+def load_word_starts(folder: str | Path) -> SynonymTable:
+    """A table without rows, which says where the words of a data folder's vocabulary begin.
+
+    UserError where the folder has no tokenizer or no readable ``dict.txt``.
+    """
+    return SynonymTable.build({}, find_word_starts(read_dictionary(Path(folder) / "dict.txt"), load_tokenizer(folder)))
+
+
+def read_dictionary(path: Path) -> list[str]:
+    """The symbols of a ``dict.txt`` by id, fairseq's four specials first. UserError naming the line that is no
+    ``symbol count``.
+    """
+    symbols = list(FAIRSEQ_SPECIALS)
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                symbol, _, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")
+                if not symbol or not count.isdecimal():
+                    raise UserError(f"{path}, line {number}: not 'symbol count'; prepare the folder again")
+                symbols.append(symbol)
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror}); make it with `fairseq-clear prepare`") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 ({error}); prepare the folder again") from None
+    return symbols
+
+
+def find_word_starts(symbols: list[str], tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
+    """Whether a word begins at each symbol: (vocabulary,) bool.
+
+    Where the tokenizer says so, and at closing punctuation: in ``a film, and`` the word is ``film``, though no space
+    follows it. ``<unk>`` is part of the word around it (its letters are unknown, not its borders), unless every
+    symbol is a word.
+    """
+    own = symbols[len(FAIRSEQ_SPECIALS) :]
+    starts = [tokenizer.is_word_start(symbol) or _closes_word(symbol, tokenizer) for symbol in own]
+    specials = [True, True, True, all(starts)]
+    return np.array(specials + starts, np.bool_)
+
+
 def _check_vocabulary(stored: str, path: Path, dictionary: Path, remedy: str) -> None:
     try:
         expected = hash_file(dictionary)
@@ -103,3 +152,8 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def _closes_word(symbol: str, tokenizer: Tokenizer) -> bool:
+    text = tokenizer.decode([symbol]).strip()
+    return bool(text) and set(text) <= CLOSING

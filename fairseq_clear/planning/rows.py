@@ -108,7 +108,7 @@ def view_lengths(augment: str, texts: Sequence[int], limit: int | None = None) -
     chain = build_augmentation(steps, symbols, flag="task.augment", allow_missing_synonyms=True)
     if chain.is_identity:
         return tuple(min(length, limit) for length in texts)
-    if chain.needs_synonyms:
+    if chain.needs_words:
         symbols = Symbols(0, 2, 1, delete=5, unk=3, mask=4, synonyms=_one_for_each(max(texts)))
         chain = build_augmentation(steps, symbols, flag="task.augment")
     lengths = [texts[number % len(texts)] for number in range(max(SAMPLES, len(texts)))]

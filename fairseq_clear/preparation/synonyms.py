@@ -8,14 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fairseq_clear.augmentations.synonym_table import SynonymTable
+from fairseq_clear.data.synonyms import UNKNOWN, find_word_starts
 from fairseq_clear.data.tokenizer import Tokenizer
-from fairseq_clear.errors import UserError
-
-# fairseq's Dictionary puts these before the lines of dict.txt
-FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
-UNKNOWN = FAIRSEQ_SPECIALS.index("<unk>")
-# what closes a word without belonging to it; apostrophes and hyphens stay within words (don't, self-made)
-CLOSING = frozenset('.,;:!?)]}\u2026\u201d\u00bb"')
 
 Word = tuple[int, ...]
 
@@ -41,38 +35,6 @@ class Coverage:
     covered_words: int
     tokens: int
     covered_tokens: int
-
-
-def read_dictionary(path: Path) -> list[str]:
-    """The symbols of a ``dict.txt`` by id, fairseq's four specials first. UserError naming the line that is no
-    ``symbol count``.
-    """
-    symbols = list(FAIRSEQ_SPECIALS)
-    try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                symbol, _, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")
-                if not symbol or not count.isdecimal():
-                    raise UserError(f"{path}, line {number}: not 'symbol count'; prepare the folder again")
-                symbols.append(symbol)
-    except OSError as error:
-        raise UserError(f"{path}: cannot read it ({error.strerror}); make it with `fairseq-clear prepare`") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 ({error}); prepare the folder again") from None
-    return symbols
-
-
-def find_word_starts(symbols: list[str], tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
-    """Whether a word begins at each symbol: (vocabulary,) bool.
-
-    Where the tokenizer says so, and at closing punctuation: in ``a film, and`` the word is ``film``, though no space
-    follows it. ``<unk>`` is part of the word around it (its letters are unknown, not its borders), unless every
-    symbol is a word.
-    """
-    own = symbols[len(FAIRSEQ_SPECIALS) :]
-    starts = [tokenizer.is_word_start(symbol) or _closes_word(symbol, tokenizer) for symbol in own]
-    specials = [True, True, True, all(starts)]
-    return np.array(specials + starts, np.bool_)
 
 
 def build_table(
@@ -197,8 +159,3 @@ def _add_row(
     kept = [pieces for pieces in encoded if encoder.is_known(pieces) and pieces != key]
     if kept:
         rows[key] = kept[:max_alternatives]
-
-
-def _closes_word(symbol: str, tokenizer: Tokenizer) -> bool:
-    text = tokenizer.decode([symbol]).strip()
-    return bool(text) and set(text) <= CLOSING

@@ -20,7 +20,8 @@ from fairseq_clear.data.dataset import ClearDataset, ViewMaker
 from fairseq_clear.data.documents import Documents, documents_of
 from fairseq_clear.data.paraphrase_views import WithHardNegatives, aligned_sentences
 from fairseq_clear.data.sentences import SentenceDataset, split_long_blocks
-from fairseq_clear.data.synonyms import hash_file, load_synonyms
+from fairseq_clear.data.synonyms import SYNONYMS_NPZ, hash_file, load_synonyms, load_word_starts
+from fairseq_clear.data.tokenizer import CLEAR_JSON
 from fairseq_clear.data.views import build_view_source, find_view_source
 from fairseq_clear.errors import UserError, exit_on_user_error
 from fairseq_clear.patches.precision import has_overflowed
@@ -77,10 +78,13 @@ class ClearLMTask(MaskedLMTask):
 
     def _build_chain(self) -> Chain:
         chain = build_augmentation(self.cfg.augment, self._symbols(None), allow_missing_synonyms=True)
-        if not chain.needs_synonyms:
+        if not chain.needs_words:
             return chain
-        data = utils.split_paths(self.cfg.data)[0]
-        table = load_synonyms(self.cfg.synonyms or os.path.join(data, "synonyms.npz"), os.path.join(data, "dict.txt"))
+        data = Path(utils.split_paths(self.cfg.data)[0])
+        if chain.needs_synonyms or not (data / CLEAR_JSON).is_file():  # a folder without a tokenizer may have a table
+            table = load_synonyms(self.cfg.synonyms or data / SYNONYMS_NPZ, data / "dict.txt")
+        else:
+            table = load_word_starts(data)
         return build_augmentation(self.cfg.augment, self._symbols(table))
 
     def _symbols(self, synonyms: SynonymTable | None) -> Symbols:

@@ -66,7 +66,8 @@ class ClearLMConfig(MaskedLMConfig):
     synonyms: Optional[str] = field(  # noqa: UP045  (fairseq makes no flag of "str | None")
         default=None,
         metadata={
-            "help": "synonym table for subs and eda (default: synonyms.npz in the data folder; fairseq-clear synonyms makes it)"
+            "help": "synonym table for subs and eda, whose ops rs and rd need none (default: synonyms.npz in the data folder; "
+            "fairseq-clear synonyms makes it)"
         },
     )
     mlm_copies: int = field(

@@ -172,6 +172,32 @@ def test_texts_without_words_or_synonyms():
     assert eda([12], 1, alpha=1.0, ops="rs-rd", draw="all")[0].tolist() == [12]
 
 
+@given(CONTENTS, SEEDS, st.sampled_from(["rs", "rd", "rs-rd", "rd-rs"]))
+@settings(max_examples=80, deadline=None)
+def test_swap_and_deletion_need_no_rows(tokens, seed, ops):
+    without = replace(SYMBOLS, synonyms=SynonymTable.build({}, IS_WORD_START))
+    views = []
+    for symbols in (SYMBOLS, without):
+        chain = build_augmentation(f"eda:alpha=0.5,draw=all,ops={ops}", symbols)
+        assert chain.needs_words and not chain.needs_synonyms
+        view = chain(array(tokens), np.random.default_rng(seed))
+        assert (view.words, view.substituted) == (0, 0), "nothing is counted that cannot be substituted"
+        views.append((view.tokens.tolist(), view.source.tolist()))
+    assert views[0] == views[1]
+
+
+def test_an_operation_that_draws_synonyms_needs_the_table():
+    for ops, needs in {"sr": True, "rs-ri": True, "sr-ri-rs-rd": True, "rs-rd": False, "rd": False}.items():
+        bare = replace(SYMBOLS, synonyms=None)
+        chain = build_augmentation(f"del-word/eda:ops={ops}", bare, allow_missing_synonyms=True)
+        assert (chain.needs_words, chain.needs_synonyms) == (True, needs)
+        if needs:
+            with pytest.raises(UserError, match=f"ops={ops}.*fairseq-clear synonyms"):
+                build_augmentation(f"del-word/eda:ops={ops}", bare)
+    mixed = build_augmentation("subs:ratio=0+eda:ops=rd,alpha=0", SYMBOLS)(array([4, 12]), np.random.default_rng(1))
+    assert mixed.words == 4, "beside steps that draw synonyms, its words count as before"
+
+
 def test_a_synonym_over_the_budget_is_left_out():
     long = SynonymTable.build({(4,): [(5, 14, 14, 14, 14, 14)]}, IS_WORD_START)
     symbols = replace(SYMBOLS, synonyms=long)

@@ -27,7 +27,7 @@ def test_contract(name, data, content, seed):
     assert (source >= -1).all() and (source < len(tokens)).all()
     old = source >= 0
     assert not old[result == DELETE].any()
-    if not AUGMENTATIONS[name].needs_synonyms:
+    if not AUGMENTATIONS[name].needs_synonyms(knobs):
         assert set(result[~old]) <= {DELETE, MASK}, "what is new is a symbol"
         assert (result[old] == tokens[source[old]]).all()
         assert len(set(source[old])) == old.sum(), "a token came out twice"

@@ -3,6 +3,7 @@
 import re
 import shutil
 import sys
+from collections import Counter
 
 import pytest
 
@@ -10,10 +11,11 @@ from fairseq_clear.augmentations import AUGMENTATIONS
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.cli.main import main
 from fairseq_clear.data.synonyms import hash_file, save_synonyms
-from fairseq_clear.data.tokenizer import WhitespaceTokenizer
+from fairseq_clear.data.tokenizer import WhitespaceTokenizer, load_tokenizer
 from fairseq_clear.data.views import VIEWS
 from fairseq_clear.tasks.clear_lm import ClearLMConfig, ClearLMTask
-from tests.conftest import WORDS, run
+from tests.conftest import WORDS, run, sentences
+from tests.training import Case, updates
 
 # what sources with arguments of their own need; a new source that takes none needs no line here
 SOURCES = {"paraphrase": "paraphrase:original,bt", "span": "span:min=3,max=20"}
@@ -48,10 +50,10 @@ def training_set(data, **settings):
     return task, task.dataset("train")
 
 
-def views_in_training(data, indices, epoch=1, **settings):
+def views_in_training(data, indices, epoch=1, tokenizer=None, **settings):
     task, dataset = training_set(data, **settings)
     dataset.set_epoch(epoch)
-    decode = WhitespaceTokenizer().decode
+    decode = (tokenizer or WhitespaceTokenizer()).decode
     texts = []
     for index in indices:
         for instance in dataset[index].instances:
@@ -103,6 +105,35 @@ def test_views_are_those_of_training(data, capsys, source, augment):
     for mark, names in marks.items():
         assert (mark in "".join(printed(output))) == any(name in augment for name in names), mark
     assert all(symbol in output for symbol in ("\n#3", "\n#8", " views: ", augment.partition(":")[0].partition("/")[0]))
+
+
+def test_swaps_and_deletions_of_whole_words_need_no_table(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("\n".join(sentences(200, 3)) + "\n")
+    folder = tmp_path / "bin"
+    prepare = ["prepare", str(tmp_path / "text.txt"), "--dest", str(folder), "--vocab-size", "48", "--no-byte-fallback"]
+    assert main([*prepare, "--valid-share", "0.1", "--workers", "1"]) == 0
+    capsys.readouterr()
+    pieces = [line.rpartition(" ")[0] for line in (folder / "dict.txt").read_text().splitlines()]
+    assert sum(piece.strip("\u2581") in WORDS for piece in pieces) < len(WORDS) / 2, "most words are several pieces"
+
+    recipe = ["--augment", "eda:alpha=0.4,draw=all,ops=rs-rd", "--count", "30", "--data-bin", str(folder)]
+    assert main(["views", *recipe]) == 0
+    output = capsys.readouterr().out
+    texts = [line.replace("[-", "").replace("-]", "").split() for line in printed(output, "text")]
+    views = [unmarked(line) for line in printed(output)]
+    assert len(views) == 60
+    for text, view in zip(texts, views, strict=True):
+        assert Counter(view) <= Counter(text) and view
+    kept = sum(map(len, views)) / sum(map(len, texts))
+    assert 0.5 < kept < 0.7, "a word stays with probability 0.6"
+    assert any(view != [word for word in text if word in view] for text, view in zip(texts, views, strict=True))
+    assert views == views_in_training(folder, range(30), augment=recipe[1], tokenizer=load_tokenizer(folder))
+
+    log = updates(0, str(folder), [Case(("--augment", recipe[1]), [[[0, 1, 2, 3]]])])[0]["log"]
+    assert log["contrastive_loss"] > 0 and "substituted_share" not in log
+    for ops in ("sr-rd", "rs-ri"):
+        assert main(["views", *recipe[2:], "--augment", f"eda:ops={ops}"]) == 2
+        assert "synonyms.npz: no synonym table here; make it with `fairseq-clear synonyms" in capsys.readouterr().err
 
 
 def test_without_augmentation_a_text_is_shown_once(data, capsys):
