@@ -65,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "inputs", nargs="+", type=Path, metavar="INPUT",
-        help="text to train on: .txt, .jsonl, either also .gz or .xz; with --glue-task the folder of GLUE's tasks",
+        help="text to train on: .txt, .jsonl, either also .gz or .xz, or a folder of such files; with --glue-task the folder "
+        "of GLUE's tasks",
     )  # fmt: skip
     parser.add_argument("--dest", required=True, type=Path, help="the folder to make; must not exist yet")
     text = parser.add_argument_group("text")

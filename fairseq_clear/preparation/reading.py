@@ -2,8 +2,9 @@
 
 import gzip
 import lzma
+import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from fairseq_clear.errors import UserError
 
 COMPRESSIONS = (".gz", ".xz")
 NOT_TEXT = frozenset({".tar", ".tgz", ".zip", ".json", ".csv", ".tsv", ".parquet", ".html", ".xml", ".gz", ".xz"})
+INPUT = re.compile(r"^[^.].*\.(txt|jsonl)(\.gz|\.xz)?$", flags=re.IGNORECASE)
 MAX_LINE_BYTES = 64 * 2**20  # a line is held in memory; longer ones are binaries or a format of another name
 LINES_PER_PROGRESS = 1000
 
@@ -45,6 +47,24 @@ def corpus_file(path: Path) -> CorpusFile:
             check_is_text(path, file.read(16))
         raise UserError(f"{path}: unknown suffix; inputs are .txt or .jsonl, also .gz or .xz; convert or rename it")
     return CorpusFile(path, compression, kind == ".jsonl")
+
+
+def corpus_files(paths: Iterable[Path]) -> list[CorpusFile]:
+    """The inputs that the paths name; of a folder, every .txt and .jsonl file below it (also .gz, .xz), sorted by path.
+
+    Raises:
+        UserError: as ``corpus_file``, and a folder without such a file.
+    """
+    files: list[CorpusFile] = []
+    for path in paths:
+        if not path.is_dir():
+            files.append(corpus_file(path))
+            continue
+        below = [found for found in sorted(path.rglob("*")) if found.is_file() and INPUT.search(found.name)]
+        if not below:
+            raise UserError(f"{path}: there is no .txt or .jsonl file (also .gz, .xz) in this folder")
+        files += [corpus_file(found) for found in below]
+    return files
 
 
 def read_lines(file: CorpusFile, progress: Callable[[int], object] | None = None) -> Iterator[tuple[int, str]]:

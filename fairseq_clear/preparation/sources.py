@@ -10,7 +10,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.corpus import corpus_lines, document_pattern
 from fairseq_clear.preparation.glue_inputs import find_glue_inputs
 from fairseq_clear.preparation.paraphrases import aligned_files, aligned_lines
-from fairseq_clear.preparation.reading import CorpusFile, corpus_file
+from fairseq_clear.preparation.reading import CorpusFile, corpus_files
 from fairseq_clear.preparation.sentences import sentence_splitter
 from fairseq_clear.preparation.settings import PrepareSettings
 
@@ -55,9 +55,9 @@ def find_sources(settings: PrepareSettings) -> tuple[Source, TextSource | None]:
         UserError: every mistake that can be found without reading them.
     """
     if not settings.inputs:
-        raise UserError("no input; name one or more .txt or .jsonl files")
-    files = [corpus_file(path) for path in settings.inputs] if settings.glue_task is None else []
-    valid_files = [corpus_file(path) for path in settings.valid]
+        raise UserError("no input; name .txt or .jsonl files, or folders of them")
+    files = corpus_files(settings.inputs) if settings.glue_task is None else []
+    valid_files = corpus_files(settings.valid)
     for file in valid_files:
         if any(os.path.samefile(file.path, other.path) for other in files):
             raise UserError(f"{file.path}: is both input and --valid; validation text must not be trained on")

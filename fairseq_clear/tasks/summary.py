@@ -44,7 +44,7 @@ def _lines(task: Any, trainer: Any) -> Iterator[tuple[str, str]]:
     trained = sum(size for size, is_trained in sizes if is_trained)
     yield "parameters", f"{trained:,} trained, {sum(size for size, _ in sizes) - trained:,} frozen"
     workers = trainer.data_parallel_world_size
-    yield "workers", f"{workers} on {'GPU' if trainer.cuda else 'CPU'}s, {_precision(cfg.common)}"
+    yield "workers", f"{workers} on {'GPU' if trainer.cuda else 'CPU'}{'s' * (workers > 1)}, {_precision(cfg.common)}"
     yield "batch", _batch(cfg, workers)
     yield "updates", _length(cfg)
     unsaved = cfg.checkpoint.no_save

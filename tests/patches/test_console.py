@@ -27,8 +27,17 @@ FLAGS = ("--max-update", "6", "--log-interval", "2", "--log-format", "simple", "
 def printed(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
     """What a run of six updates in three epochs prints, line by line, and its log file."""
     folder = tmp_path_factory.mktemp("console")
-    flags = (*FLAGS, "--log-file", str(folder / "log.txt"), "--update-freq", "6")
+    flags = (
+        *FLAGS,
+        "--log-file",
+        str(folder / "log.txt"),
+        "--update-freq",
+        "6",
+        "--tensorboard-logdir",
+        str(folder / "board"),
+    )
     assert run(lambda: fairseq_train(data_bin, folder / "run", *flags, recipe=NT_XENT), folder / "log") == 0
+    assert {path.parent.name for path in folder.glob("board/*/events.*")} >= {"train", "train_inner"}
     return (folder / "log").read_text().splitlines(), (folder / "log.txt").read_text()
 
 
@@ -50,7 +59,7 @@ def test_the_summary_has_ten_lines(printed: tuple[list[str], str]) -> None:
     assert "120 texts" in summary["data"] and "del-word" in summary["views"]
     assert summary["objective"] == "masked LM + clear_nt_xent (temperature 0.1)"
     assert re.fullmatch(r"[\d,]+ trained, 0 frozen", summary["parameters"])
-    assert summary["workers"] == "1 on CPUs, float32"
+    assert summary["workers"] == "1 on CPU, float32"
     assert summary["updates"] == "6, adam at 0.003, fixed"
     assert any(line.endswith("all metrics every 2 updates") and "loss" in line for line in lines)
 

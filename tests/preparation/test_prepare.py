@@ -199,8 +199,10 @@ def test_a_folder_of_articles(start: str | None, model: Path, tmp_path: Path) ->
         (tmp_path / "articles" / f"{number:02d}.txt").write_text(text, encoding="utf-8")
     (tmp_path / "articles" / "05b.txt").write_text("")
     expected = [sum(made, []) for made in parts] if start else [lines for made in parts for lines in made]
-    inputs = sorted((tmp_path / "articles").iterdir())
-    for shards in (1, 2):
+    (tmp_path / "articles" / ".hidden.txt").write_text("no article\n")
+    (tmp_path / "articles" / "picture.png").write_bytes(b"\x89PNG")
+    named = sorted((tmp_path / "articles").glob("[0-9]*.txt"))
+    for shards, inputs in ((1, named), (2, [tmp_path / "articles"])):
         dest = tmp_path / f"{shards}"
         report = make(dest, *inputs, spm_model=model, document_start=start, shards=shards, workers=2)
         folders = [dest] if shards == 1 else [dest / "shard0", dest / "shard1"]
