@@ -164,6 +164,7 @@ def _train(arguments: argparse.Namespace, data: Path, criterion: str, precision:
         *(*flags_of(arguments, arguments.length, False), *NO_DROPOUT, *PRECISIONS[precision]),
         *("--optimizer", "adam", "--lr", "1e-4", "--clip-norm", "1", "--batch-size", str(arguments.texts)),
         *("--max-update", str(arguments.updates), "--log-interval", "1", "--log-format", "json", "--no-save"),
+        *("--save-dir", str(data / f"{criterion}-{precision}")),
         *("--disable-validation", "--num-workers", "0", "--distributed-world-size", "1", "--distributed-no-spawn"),
         *("--distributed-init-method", f"tcp://localhost:{port}", "--distributed-rank", "0"),
         *(() if is_gpu else ("--cpu", "--fp16-no-flatten-grads", "--distributed-backend", "gloo")),
