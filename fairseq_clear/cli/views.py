@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_clear import register
 from fairseq_clear.cli.console import TOKENIZER_HELP, choose_tokenizer, quiet_logs
-from fairseq_clear.data.document_index import BOUNDARIES
-from fairseq_clear.data.span_views import SHORT_DOCUMENTS
+from fairseq_clear.data.choices import BOUNDARIES, SHORT_DOCUMENTS
 from fairseq_clear.data.tokenizer import Tokenizer, WhitespaceTokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.spec import parse_spec

@@ -6,11 +6,12 @@ import tempfile
 import zipfile
 import zlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.errors import UserError, one_line
+
+if TYPE_CHECKING:
+    from fairseq_clear.augmentations.synonym_table import SynonymTable
 
 SYNONYMS_NPZ = "synonyms.npz"
 SYNONYMS_FORMAT = 1
@@ -37,11 +38,13 @@ def hash_file(path: str | Path) -> str:
 
 
 def save_synonyms(
-    path: str | Path, table: SynonymTable, *, vocabulary_hash: str, source: str, source_hash: str
+    path: str | Path, table: "SynonymTable", *, vocabulary_hash: str, source: str, source_hash: str
 ) -> None:
     """Write a table and where it comes from; beside its place first, then renamed, so that no half of it is ever
     there.
     """
+    import numpy as np
+
     target = Path(path)
     arrays = {name: getattr(table, name).astype(np.int32) for name in _ROWS}
     described = {"vocabulary_hash": vocabulary_hash, "source": source, "source_hash": source_hash}
@@ -63,11 +66,15 @@ def save_synonyms(
         raise
 
 
-def load_synonyms(path: str | Path, dictionary: str | Path) -> SynonymTable:
+def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
     """Read the table at ``path`` for the vocabulary of the ``dict.txt`` at ``dictionary``.
 
     UserError where it is missing, damaged, of another format, or made for another vocabulary; each says how to make it.
     """
+    import numpy as np
+
+    from fairseq_clear.augmentations.synonym_table import SynonymTable
+
     command = f"fairseq-clear synonyms --data-bin {Path(dictionary).parent} --source FILE.json --output {path}"
     if not Path(path).is_file():
         raise UserError(f"{path}: no synonym table here; make it with `{command}`")
