@@ -18,11 +18,10 @@ from statistics import mean, stdev
 from typing import Any
 
 import torch
-from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from tqdm import tqdm
 
-import fairseq_clear  # noqa: F401  (lets torch read checkpoints of fairseq)
 from fairseq_clear.evaluation.topics import REMOVALS, read_topics
+from fairseq_clear.patches.checkpoints import read_checkpoint
 
 PROJECT = Path(__file__).resolve().parent.parent
 # Overrides of a recipe: sizes for one CPU core, and to keep the weights as they begin.
@@ -197,7 +196,7 @@ def schedule(updates: int, rate: float) -> list[str]:
 
 def sizes(checkpoint: Path) -> list[str]:
     """The sizes of an imported checkpoint as overrides of a recipe for another."""
-    model = vars(load_checkpoint_to_cpu(str(checkpoint))["cfg"]["model"])
+    model = vars(read_checkpoint(str(checkpoint))["cfg"]["model"])
     names = (
         *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "activation_fn"),
         *("layer_norm_eps", "max_positions"),

@@ -1,23 +1,49 @@
-"""fairseq_clear: contrastive sentence representations as points of one grid, trained by stock fairseq.
+"""Contrastive sentence encoders for fairseq: a task, models, criterions and an optimizer for ``fairseq-train``.
 
 ``fairseq-train DATA --user-dir fairseq_clear --task clear_lm --arch clear_roberta_base --criterion clear_nt_xent ...``
 
-fairseq imports this package for ``--user-dir`` and then every file of ``tasks/`` and ``models/`` by itself, but never
-``criterions/`` and ``optimizers/`` (fairseq/utils.py, import_user_module), and none of them if the package was imported before;
-hence the imports below. Without fairseq the package still imports: spec, distributed, augmentations, objectives, data and
-modules work on torch and numpy alone.
+Importing this package imports neither torch nor fairseq and changes nothing, with one exception: where fairseq is loaded
+already, as it is when fairseq imports the package for ``--user-dir``, the package calls ``register()``. fairseq by itself
+would import every file of ``tasks/`` and ``models/``, but not ``criterions/`` and ``optimizers/``; and nothing at all if the
+package was imported before (fairseq/utils.py, ``import_user_module``). So code that imports the package first and then uses
+fairseq in the same process calls ``fairseq_clear.register()``; the package's own modules that use fairseq do so.
 """
 
-import logging
-from importlib.util import find_spec
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-# fairseq says "Please install tensorboardX" at each import, for text to speech alone.
-logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+if TYPE_CHECKING:
+    from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+
+__all__ = ["SentenceEncoder", "__version__", "register"]
 
 __version__ = "0.1.0"
 
-if find_spec("fairseq") is not None:
-    import fairseq_clear.criterions
-    import fairseq_clear.models
-    import fairseq_clear.optimizers
-    import fairseq_clear.tasks  # noqa: F401
+# Names of the Python API -> the module that is imported when the name is first used.
+LAZY = {"SentenceEncoder": "fairseq_clear.evaluation.sentence_encoder"}
+
+
+def register() -> None:
+    """Patch fairseq (``fairseq_clear.patches``), and register all tasks, models, criterions and optimizers with it.
+
+    Safe to call again: later calls only patch fairseq's commands that were imported in between.
+
+    Raises:
+        ModuleNotFoundError: fairseq is not installed.
+    """
+    from fairseq_clear import patches
+
+    patches.apply()
+    for folder in ("criterions", "models", "optimizers", "tasks"):
+        import_module(f"fairseq_clear.{folder}")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(LAZY[name]), name)
+
+
+if "fairseq" in sys.modules:
+    register()

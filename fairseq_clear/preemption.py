@@ -21,7 +21,7 @@ from fairseq.distributed import utils as host_distributed
 from fairseq_cli import hydra_train
 from fairseq_cli import train as host_train
 
-from fairseq_clear import patches
+from fairseq_clear import register
 from fairseq_clear.errors import UserError
 from fairseq_clear.lifeline import Lifeline
 from fairseq_clear.patches import stopping
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     form = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
     level = os.environ.get("LOGLEVEL", "INFO").upper()
     logging.basicConfig(format=form, datefmt="%Y-%m-%d %H:%M:%S", level=level, stream=sys.stdout, force=True)
-    patches.apply()
+    register()
     preemption = Preemption()
     preemption.install()
     sys.argv = list(arguments)

@@ -1,12 +1,14 @@
-"""Imports point down one list of layers; the lowest knows nothing of the host."""
+"""Imports point down one list of layers, the lowest ones need no fairseq, and importing changes nothing outside the package."""
 
 import ast
+import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run
 
 PACKAGE = ROOT / "fairseq_clear"
 LAYERS = {
@@ -30,7 +32,7 @@ LAYERS = {
     "planning": 5,
     "cli": 6,
 }
-# The package's own __init__ imports every layer.
+# The package's own __init__ names modules of every layer.
 BESIDE = {"__init__"}
 HOST_FREE = [
     "errors",
@@ -101,3 +103,119 @@ def test_core_does_not_know_the_host(module: str) -> None:
             for name in imported(ast.unparse(node))
         }
         assert not names & {"fairseq", "fairseq_cli", "omegaconf", "hydra", "sentencepiece"}, source
+
+
+def at_run_time(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node, except what is under ``if TYPE_CHECKING``."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield node
+            yield from at_run_time(node)
+
+
+def meets_fairseq_unpatched(source: str) -> bool:
+    """Whether the file imports fairseq, and neither registers the plugin nor applies its patches."""
+    nodes = list(at_run_time(ast.parse(source)))
+    imports = [ast.unparse(node) for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {name.split(".")[0] for line in imports for name in imported(line)}
+    calls = {ast.unparse(node) for node in nodes if isinstance(node, ast.Call)}
+    return bool(names & {"fairseq", "fairseq_cli"}) and not calls & {"register()", "patches.apply()"}
+
+
+# Their __init__ applies the patches.
+PATCHED = {"models", "criterions", "optimizers", "tasks", "patches"}
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_file_uses_fairseq_without_the_patches(path: Path) -> None:
+    assert room(path) in PATCHED or not meets_fairseq_unpatched(path.read_text())
+
+
+def test_a_file_that_uses_fairseq_without_the_patches_is_found() -> None:
+    assert meets_fairseq_unpatched("def f():\n    from fairseq.data import Dictionary")
+    assert not meets_fairseq_unpatched("import fairseq\nfrom fairseq_clear import register\nregister()")
+    assert not meets_fairseq_unpatched("if TYPE_CHECKING:\n    import fairseq")
+
+
+@pytest.mark.parametrize("folder", sorted(PATCHED - {"patches"}))
+def test_registered_folders_are_patched_first(folder: str) -> None:
+    statements = [ast.unparse(node) for node in ast.parse((PACKAGE / folder / "__init__.py").read_text()).body]
+    assert statements[1:3] == ["from fairseq_clear import patches", "patches.apply()"]
+
+
+IMPORTS = """
+import importlib, json, logging, sys, warnings
+
+def state():
+    loggers = {name: logger.level for name, logger in logging.root.manager.loggerDict.items() if hasattr(logger, "level")}
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    return {
+        "filters": [str(entry) for entry in warnings.filters],
+        "levels": {name: level for name, level in loggers.items() if level},
+        "root": [logging.root.level, len(logging.root.handlers), logging.root.manager.disable],
+        "safe": sorted(map(str, torch.serialization.get_safe_globals())) if torch else [],
+        "torch.load": str(torch.load) if torch else "",
+        "numpy.compat": hasattr(numpy, "compat"),
+    }
+
+def steps():
+    for before, modules in (
+        ([], ["fairseq_clear", "fairseq_clear.errors", "fairseq_clear.spec"]),
+        (["numpy"], ["fairseq_clear.augmentations"]),
+        (["torch"], ["fairseq_clear.objectives"]),
+    ):
+        for name in before:
+            importlib.import_module(name)
+        old, loaded = state(), set(sys.modules)
+        for name in modules:
+            importlib.import_module(name)
+        new = {name.split(".")[0] for name in set(sys.modules) - loaded}
+        yield {
+            "changed": [key for key, value in state().items() if value != old[key]],
+            "imported": sorted(new - set(sys.stdlib_module_names)),
+        }
+
+print(json.dumps(list(steps())))
+"""
+
+
+def test_importing_changes_nothing() -> None:
+    found = json.loads(run(sys.executable, "-c", IMPORTS).stdout)
+    assert [step["changed"] for step in found] == [[], [], []]
+    package, augmentations, objectives = (set(step["imported"]) for step in found)
+    assert package == {"fairseq_clear"}
+    assert augmentations <= {"fairseq_clear", "numpy"}  # without torch
+    assert "fairseq_clear" in objectives and not objectives & {"fairseq", "fairseq_cli", "omegaconf", "hydra"}
+
+
+REGISTERS = f"""
+import argparse
+import fairseq_clear.objectives
+from fairseq_clear.criterions import nt_xent
+from fairseq import utils
+utils.import_user_module(argparse.Namespace(user_dir={str(PACKAGE)!r}))
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from fairseq.registry import REGISTRIES
+from fairseq.tasks import TASK_REGISTRY
+others = [REGISTRIES[name]["registry"] for name in ("criterion", "optimizer")]
+kinds = (TASK_REGISTRY, MODEL_REGISTRY, ARCH_MODEL_REGISTRY, *others)
+print(*(name for kind in kinds for name in kind if name.startswith("clear_")))
+from fairseq_clear import SentenceEncoder
+print(SentenceEncoder.__module__)
+"""
+
+
+@pytest.mark.slow
+def test_user_dir_registers_everything_where_a_part_was_imported_before() -> None:
+    """fairseq leaves a package alone that was imported before."""
+    *_, registered, module = run(sys.executable, "-c", REGISTERS).stdout.splitlines()
+    wanted = {"clear_lm", "clear_roberta", "clear_roberta_base", "clear_nt_xent", "clear_moco", "clear_self_guided"}
+    assert wanted | {"clear_adamw"} <= set(registered.split())
+    assert module == "fairseq_clear.evaluation.sentence_encoder"
+
+
+def test_unknown_names_of_the_package_are_errors() -> None:
+    import fairseq_clear
+
+    with pytest.raises(AttributeError, match="'fairseq_clear' has no attribute 'SentenceEncoders'"):
+        fairseq_clear.SentenceEncoders  # noqa: B018

@@ -11,7 +11,9 @@ from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 
-import fairseq_clear  # noqa: F401
+import fairseq_clear
+
+fairseq_clear.register()
 
 FLAGS = (
     *("--task", "clear_lm", "--arch", "clear_roberta_tiny", "--criterion", "clear_nt_xent", "--pooling", "mean"),

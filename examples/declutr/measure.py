@@ -28,8 +28,8 @@ from measuring import (
     table,
 )
 
-from fairseq_clear.evaluation.classifiers import PRESETS
-from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear import SentenceEncoder
+from fairseq_clear.evaluation.classifier_settings import PRESETS
 from fairseq_clear.evaluation.senteval import evaluate_senteval
 
 CONFIG = PROJECT / "examples/declutr/config/small.yaml"

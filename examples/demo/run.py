@@ -22,8 +22,7 @@ from measure import Questions, Scores, choose_candidates, score, tfidf_vectors
 from report import draw, print_table
 from tqdm import tqdm
 
-from fairseq_clear import __version__
-from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear import SentenceEncoder, __version__
 from fairseq_clear.tasks import ClearLMConfig, ClearLMTask
 
 PROJECT = Path(__file__).resolve().parents[2]

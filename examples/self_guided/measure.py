@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from measuring import PROJECT, Recipe, measure, seconds, sizes, table
 
-from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear import SentenceEncoder
 from fairseq_clear.evaluation.sts import evaluate_sts
 
 CONFIG = PROJECT / "examples/self_guided/config/sg_opt.yaml"

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from measuring import PROJECT, TINY, UNTRAINED, Recipe, measure, prepare_documents, schedule, seconds, table
 
-from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear import SentenceEncoder
 from fairseq_clear.evaluation.topics import REMOVALS, evaluate_topics
 
 CONFIG = PROJECT / "examples/views/config/neighbor_slice.yaml"

@@ -35,4 +35,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "fairseq_clear.cli.plan",
         "estimate memory, FLOPs, bytes sent and hours of a recipe on so many GPUs; --curve draws them for 1 to 4,096",
     ),
+    "doctor": (
+        "fairseq_clear.cli.doctor",
+        "show versions, devices, compiled parts and patches of fairseq, for a bug report; status 1 if something is wrong",
+    ),
 }

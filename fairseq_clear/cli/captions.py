@@ -4,12 +4,15 @@ import argparse
 import hashlib
 from pathlib import Path
 from statistics import mean, stdev
+from typing import TYPE_CHECKING
 
 from fairseq_clear.cli.console import quiet_logs
 from fairseq_clear.cli.evaluation import add_encoder_arguments, check_arguments, finish, iterate_encoders, speed_line
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.captions import SPLITS, CaptionScores, Ranker, evaluate_captions, read_captions
 from fairseq_clear.evaluation.reports import Report, Row
+
+if TYPE_CHECKING:
+    from fairseq_clear.evaluation.captions import CaptionScores
 
 DESCRIPTION = """\
 SentEval's image-caption retrieval: images and captions are projected into one space, trained to rank each other, and
@@ -38,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate every encoder, print the table, return 0."""
     check_arguments(args)
+    from fairseq_clear.evaluation.captions import SPLITS, Ranker, evaluate_captions, read_captions
+
     if args.max_epoch < 1:
         raise UserError(f"--max-epoch {args.max_epoch}: must be 1 or more")
     read_captions(args.data)
@@ -66,6 +71,6 @@ def run(args: argparse.Namespace) -> int:
     return finish(report, args, lines)
 
 
-def _value(scores: CaptionScores, column: str) -> float:
+def _value(scores: "CaptionScores", column: str) -> float:
     direction, measure = column.split(" ", 1)
     return float(getattr(scores, DIRECTIONS[direction])[measure])

@@ -4,15 +4,16 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairseq_clear.cli.console import TOKENIZER_HELP, choose_tokenizer
 from fairseq_clear.data.lines import read_text_lines
 from fairseq_clear.data.synonyms import hash_file
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.encoders import CachedEncoder
-from fairseq_clear.evaluation.loading import load_encoders
-from fairseq_clear.evaluation.postprocessing import Whitening
 from fairseq_clear.evaluation.reports import Report, check_report_path
+
+if TYPE_CHECKING:
+    from fairseq_clear.evaluation.encoders import CachedEncoder
 
 __all__ = ["add_encoder_arguments", "check_arguments", "finish", "iterate_encoders"]
 
@@ -54,8 +55,12 @@ def check_arguments(args: argparse.Namespace) -> None:
         raise UserError(f"--batch-size {args.batch_size}: must be 1 or more")
 
 
-def iterate_encoders(args: argparse.Namespace) -> Iterator[CachedEncoder]:
+def iterate_encoders(args: argparse.Namespace) -> "Iterator[CachedEncoder]":
     """Every encoder under every pooling, one at a time; what a checkpoint loads is freed before the next is loaded."""
+    from fairseq_clear.evaluation.encoders import CachedEncoder  # these take seconds to import
+    from fairseq_clear.evaluation.loading import load_encoders
+    from fairseq_clear.evaluation.postprocessing import Whitening
+
     for name in args.encoder:
         loaded = load_encoders(
             name,
@@ -94,7 +99,7 @@ def finish(report: Report, args: argparse.Namespace, encoders: list[str]) -> int
     return 0
 
 
-def speed_line(encoder: CachedEncoder) -> str:
+def speed_line(encoder: "CachedEncoder") -> str:
     """How fast it encoded, and what share of that was padding."""
     padding = encoder.padding_share
     rate = encoder.sentences / max(encoder.seconds, 1e-9)

@@ -4,13 +4,16 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairseq_clear.cli.console import quiet_logs
 from fairseq_clear.cli.evaluation import add_encoder_arguments, check_arguments, finish, iterate_encoders, speed_line
-from fairseq_clear.evaluation.classifiers import KINDS, OPTIMIZERS, PRESETS, Classifiers
+from fairseq_clear.evaluation.classifier_settings import KINDS, OPTIMIZERS, PRESETS, Classifiers
 from fairseq_clear.evaluation.reports import Report, Row
-from fairseq_clear.evaluation.senteval import DOWNSTREAM_TASKS, SentEvalResult, find_tasks, read_tasks, score_senteval
-from fairseq_clear.evaluation.senteval_data import PROBING_TASKS
+from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PROBING_TASKS
+
+if TYPE_CHECKING:
+    from fairseq_clear.evaluation.senteval import SentEvalResult
 
 DESCRIPTION = """\
 SentEval: train a classifier on frozen sentence vectors and test it, x100.
@@ -74,6 +77,8 @@ def add_task_arguments(parser: argparse.ArgumentParser, default_tasks: Sequence[
 def run(args: argparse.Namespace) -> int:
     """Evaluate every encoder, print the table, return 0."""
     check_arguments(args)
+    from fairseq_clear.evaluation.senteval import find_tasks, read_tasks, score_senteval
+
     classifiers = _classifiers(args)
     seeds = tuple(args.seeds or PRESETS[args.preset].seeds)
     wanted = args.tasks or list(args.default_tasks)
@@ -101,7 +106,7 @@ def _classifiers(args: argparse.Namespace) -> Classifiers:
     )
 
 
-def _row(label: str, described: dict[str, object], result: SentEvalResult, split: str) -> Row:
+def _row(label: str, described: dict[str, object], result: "SentEvalResult", split: str) -> Row:
     means = {task: result.mean(task, split) for task in result.scores}
     scores = {task: mean for task, mean in means.items() if mean is not None}
     spreads = {task: result.deviation(task, split) for task in scores}

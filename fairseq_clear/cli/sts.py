@@ -2,14 +2,16 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairseq_clear.cli.console import quiet_logs
 from fairseq_clear.cli.evaluation import add_encoder_arguments, check_arguments, finish, iterate_encoders, speed_line
-from fairseq_clear.data.correlation import CORRELATIONS
-from fairseq_clear.data.sts import STS_TASKS, StsData
+from fairseq_clear.data.sts import AGGREGATIONS, DEFAULT_TASKS, METRICS, STS_TASKS, StsData
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.reports import Report, Row
-from fairseq_clear.evaluation.sts import AGGREGATIONS, DEFAULT_TASKS, StsResult, read_sts_tasks, score_sts
+
+if TYPE_CHECKING:
+    from fairseq_clear.evaluation.sts import StsResult
 
 DESCRIPTION = """\
 Correlate the cosine of two sentence vectors with human scores, x100, without any training.
@@ -47,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "their pairs; published tables differ (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--metric", choices=sorted(CORRELATIONS), default="spearman",
+        "--metric", choices=METRICS, default="spearman",
         help="in the table; the report has both (default: %(default)s)",
     )  # fmt: skip
     add_encoder_arguments(parser)
@@ -56,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate every encoder, print the table, return 0."""
     check_arguments(args)
+    from fairseq_clear.evaluation.sts import read_sts_tasks, score_sts
+
     if args.data is None and not args.sts_file:
         raise UserError("--data: give the folder of SentEval's data, or --sts-file")
     data = read_sts_tasks(args.data, args.tasks, args.sts_file)
@@ -71,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     return finish(Report("sts", protocol, results[0].data, columns, rows), args, lines)
 
 
-def _row(label: str, described: dict[str, object], result: StsResult, metric: str) -> Row:
+def _row(label: str, described: dict[str, object], result: "StsResult", metric: str) -> Row:
     scores = {task: float(getattr(score, metric)) for task, score in result.scores.items()}
     if len(scores) > 1:
         scores[AVERAGE] = result.average(metric)

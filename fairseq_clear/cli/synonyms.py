@@ -2,18 +2,14 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairseq_clear.data.synonyms import SYNONYMS_NPZ, hash_file, read_dictionary, save_synonyms
 from fairseq_clear.data.tokenizer import load_tokenizer, read_clear_json
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.synonym_sources import read_source
-from fairseq_clear.preparation.synonyms import (
-    BuildReport,
-    Coverage,
-    build_table,
-    measure_coverage,
-    sample_texts,
-)
+
+if TYPE_CHECKING:
+    from fairseq_clear.preparation.synonyms import BuildReport, Coverage
 
 COVERAGE_TOKENS = 1_000_000
 COVERAGE_SEED = 1
@@ -41,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Build, write, and report; UserErrors before anything is written."""
+    from fairseq_clear.preparation.synonym_sources import read_source
+    from fairseq_clear.preparation.synonyms import build_table, measure_coverage, sample_texts
+
     folder = _first_shard(args.data_bin)
     output: Path = args.output or folder / SYNONYMS_NPZ
     if args.max_alternatives is not None and args.max_alternatives < 1:
@@ -70,7 +69,7 @@ def _first_shard(folder: Path) -> Path:
     return folder / str(shards[0]) if shards else folder
 
 
-def _describe(report: BuildReport, source: str) -> str:
+def _describe(report: "BuildReport", source: str) -> str:
     mean = report.alternatives / report.rows
     return (
         f"{source}: {report.words:,} words, {report.without_alternatives:,} without synonyms; left out: "
@@ -80,7 +79,7 @@ def _describe(report: BuildReport, source: str) -> str:
     )
 
 
-def _describe_coverage(coverage: Coverage, folder: Path) -> str:
+def _describe_coverage(coverage: "Coverage", folder: Path) -> str:
     if not coverage.tokens:
         return f"coverage: not measured, {folder} has no train split"
     words, tokens = coverage.covered_words / coverage.words, coverage.covered_tokens / coverage.tokens

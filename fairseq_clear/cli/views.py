@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_clear import register
 from fairseq_clear.cli.console import TOKENIZER_HELP, choose_tokenizer, quiet_logs
-from fairseq_clear.data.document_index import BOUNDARIES
-from fairseq_clear.data.span_views import SHORT_DOCUMENTS
+from fairseq_clear.data.choices import BOUNDARIES, SHORT_DOCUMENTS
 from fairseq_clear.data.tokenizer import Tokenizer, WhitespaceTokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.spec import parse_spec
@@ -132,6 +132,7 @@ def _build_task(args: argparse.Namespace, folders: list[Path]) -> "ClearLMTask":
     """The task that training would set up; its constructor, not setup_task, as that logs mistakes instead of raising."""
     from fairseq_clear.tasks.clear_lm import ClearLMConfig, ClearLMTask
 
+    register()
     cfg = ClearLMConfig(
         data=os.pathsep.join(str(folder) for folder in folders),
         views=args.views,

@@ -1,4 +1,4 @@
-"""fairseq criterions of the plugin. fairseq never imports this folder by itself; the package does."""
+"""fairseq criterions of the plugin. fairseq never imports this folder by itself; ``fairseq_clear.register`` does."""
 
 from fairseq_clear import patches
 

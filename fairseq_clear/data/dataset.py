@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from fairseq.data import FairseqDataset, data_utils
 
+from fairseq_clear import patches
 from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.augmentations.chain import Augmented, Chain
 from fairseq_clear.data.anchor_masking import AnchorMasks
@@ -14,6 +15,8 @@ from fairseq_clear.data.batch import Example, Instance, collate, with_the_rest
 from fairseq_clear.data.seeding import content_hash, rng_for
 from fairseq_clear.data.views import RawInstance, ViewSource
 from fairseq_clear.errors import UserError
+
+patches.apply()
 
 __all__ = ["ClearDataset", "ViewMaker"]
 

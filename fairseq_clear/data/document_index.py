@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from fairseq_clear.data.choices import BOUNDARIES
 from fairseq_clear.errors import UserError
 
-__all__ = ["BOUNDARIES", "find_documents", "index_path", "load_document_index"]
+__all__ = ["find_documents", "index_path", "load_document_index"]
 
 logger = logging.getLogger(__name__)
 
-BOUNDARIES = ("blank", "line")
 FORMAT = 1
 CHUNK_LINES = 1 << 22
 _EDGE_BYTES = 1 << 16

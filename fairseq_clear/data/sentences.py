@@ -9,7 +9,10 @@ import torch
 from fairseq.data import FairseqDataset, PrependTokenDataset
 from fairseq.data.plasma_utils import PlasmaArray
 
+from fairseq_clear import patches
 from fairseq_clear.augmentations.base import Tokens
+
+patches.apply()
 
 __all__ = ["SentenceDataset", "split_long_blocks"]
 

@@ -12,12 +12,10 @@ from fairseq_clear.data.span_sampling import STRATEGIES, SpanSettings, sample_sp
 from fairseq_clear.errors import UserError
 from fairseq_clear.spec import Knob
 
-__all__ = ["SAME_DOCUMENT_NEGATIVES", "SHORT_DOCUMENTS", "SPAN_KNOBS", "SpanViews", "build_span_views"]
+__all__ = ["SPAN_KNOBS", "SpanViews", "build_span_views"]
 
 logger = logging.getLogger(__name__)
 
-SHORT_DOCUMENTS = ("clip", "skip", "error")
-SAME_DOCUMENT_NEGATIVES = ("include", "exclude")
 FRAME = 2  # <s> and </s>
 
 SPAN_KNOBS = {

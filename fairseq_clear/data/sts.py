@@ -5,14 +5,28 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from fairseq_clear.data.lines import read_columns, read_text_lines
 from fairseq_clear.errors import UserError
 
-__all__ = ["STS_TASKS", "STS_YEARS", "Pairs", "StsData", "find_folder", "is_present", "read_sts", "read_sts_file"]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = [
+    "AGGREGATIONS",
+    "DEFAULT_TASKS",
+    "METRICS",
+    "STS_TASKS",
+    "STS_YEARS",
+    "Pairs",
+    "StsData",
+    "find_folder",
+    "is_present",
+    "read_sts",
+    "read_sts_file",
+]
 
 # The subsets of each year, as SentEval has them: STS13 comes without SMT, whose licence forbids it.
 STS_YEARS: dict[str, tuple[str, ...]] = {
@@ -31,6 +45,11 @@ _SICK = {
 }
 # Every task by name; STS-B and SICK-R alone mean the test split.
 STS_TASKS: tuple[str, ...] = (*STS_YEARS, *_STS_B, *_SICK)
+# The seven test sets of the field's tables.
+DEFAULT_TASKS = (*STS_YEARS, "STS-B", "SICK-R")
+METRICS = ("pearson", "spearman")
+# How the subsets of a year become one number.
+AGGREGATIONS = ("all", "mean", "wmean")
 # Where a folder of a data set may lie below the one that the user names: SentEval's tree, or parts of it.
 _BELOW = ("", "STS", "sts", "downstream", "downstream/STS", "senteval")
 
@@ -41,7 +60,7 @@ class Pairs:
 
     first: tuple[str, ...]
     second: tuple[str, ...]
-    scores: npt.NDArray[np.float64]
+    scores: "npt.NDArray[np.float64]"
 
     def __len__(self) -> int:
         return len(self.first)
@@ -209,12 +228,16 @@ def _score(path: Path, number: int, text: str) -> float:
 
 
 def _pairs(path: Path, texts: list[tuple[str, ...]], scores: list[float]) -> Pairs:
+    import numpy as np
+
     if not texts:
         raise UserError(f"{path}: holds no scored pair")
     return Pairs(tuple(text[0] for text in texts), tuple(text[1] for text in texts), np.array(scores, np.float64))
 
 
 def _joined(parts: list[Pairs]) -> Pairs:
+    import numpy as np
+
     first = tuple(text for part in parts for text in part.first)
     second = tuple(text for part in parts for text in part.second)
     return Pairs(first, second, np.concatenate([part.scores for part in parts]))

@@ -8,13 +8,16 @@ import tempfile
 import zipfile
 import zlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
-from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.data.tokenizer import Tokenizer, load_tokenizer
 from fairseq_clear.errors import UserError, one_line
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from fairseq_clear.augmentations.synonym_table import SynonymTable
 
 SYNONYMS_NPZ = "synonyms.npz"
 SYNONYMS_FORMAT = 1
@@ -46,11 +49,13 @@ def hash_file(path: str | Path) -> str:
 
 
 def save_synonyms(
-    path: str | Path, table: SynonymTable, *, vocabulary_hash: str, source: str, source_hash: str
+    path: str | Path, table: "SynonymTable", *, vocabulary_hash: str, source: str, source_hash: str
 ) -> None:
     """Write a table and where it comes from; beside its place first, then renamed, so that no half of it is ever
     there.
     """
+    import numpy as np
+
     target = Path(path)
     arrays = {name: getattr(table, name).astype(np.int32) for name in _ROWS}
     described = {"vocabulary_hash": vocabulary_hash, "source": source, "source_hash": source_hash}
@@ -72,11 +77,15 @@ def save_synonyms(
         raise
 
 
-def load_synonyms(path: str | Path, dictionary: str | Path) -> SynonymTable:
+def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
     """Read the table at ``path`` for the vocabulary of the ``dict.txt`` at ``dictionary``.
 
     UserError where it is missing, damaged, of another format, or made for another vocabulary; each says how to make it.
     """
+    import numpy as np
+
+    from fairseq_clear.augmentations.synonym_table import SynonymTable
+
     command = f"fairseq-clear synonyms --data-bin {Path(dictionary).parent} --source FILE.json --output {path}"
     if not Path(path).is_file():
         raise UserError(f"{path}: no synonym table here; make it with `{command}`")
@@ -98,11 +107,13 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> SynonymTable:
         raise UserError(f"{path}: not a whole synonym table ({what}); {remedy}") from None
 
 
-def load_word_starts(folder: str | Path) -> SynonymTable:
+def load_word_starts(folder: str | Path) -> "SynonymTable":
     """A table without rows, which says where the words of a data folder's vocabulary begin.
 
     UserError where the folder has no tokenizer or no readable ``dict.txt``.
     """
+    from fairseq_clear.augmentations.synonym_table import SynonymTable
+
     return SynonymTable.build({}, find_word_starts(read_dictionary(Path(folder) / "dict.txt"), load_tokenizer(folder)))
 
 
@@ -125,13 +136,15 @@ def read_dictionary(path: Path) -> list[str]:
     return symbols
 
 
-def find_word_starts(symbols: list[str], tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
+def find_word_starts(symbols: list[str], tokenizer: Tokenizer) -> "npt.NDArray[np.bool_]":
     """Whether a word begins at each symbol: (vocabulary,) bool.
 
     Where the tokenizer says so, and at closing punctuation: in ``a film, and`` the word is ``film``, though no space
     follows it. ``<unk>`` is part of the word around it (its letters are unknown, not its borders), unless every
     symbol is a word.
     """
+    import numpy as np
+
     own = symbols[len(FAIRSEQ_SPECIALS) :]
     starts = [tokenizer.is_word_start(symbol) or _closes_word(symbol, tokenizer) for symbol in own]
     specials = [True, True, True, all(starts)]

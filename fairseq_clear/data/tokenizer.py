@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from fairseq_clear import patches
 from fairseq_clear.errors import UserError
 
 CLEAR_JSON = "clear.json"
@@ -104,9 +105,10 @@ class Gpt2Tokenizer:
         self.encoder_json, self.vocab_bpe = str(encoder_json), str(vocab_bpe)
         for path, what in ((self.encoder_json, "GPT-2 encoder.json"), (self.vocab_bpe, "GPT-2 vocab.bpe")):
             _read_bytes(path, what)
-        # fairseq's own implementation, so that ids are those of roberta.base; imported here to keep this file host-free
+        # fairseq's own implementation, so that ids are those of roberta.base; imported here to keep this file light
         from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 
+        patches.apply()
         try:
             self._encoder: Any = get_encoder(self.encoder_json, self.vocab_bpe)
             self._encoder.encode("a b")

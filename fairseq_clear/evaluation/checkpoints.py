@@ -15,6 +15,7 @@ from fairseq.models.roberta import RobertaModel
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from fairseq_clear import register
 from fairseq_clear.data.folders import DICTIONARY
 from fairseq_clear.data.synonyms import hash_file
 from fairseq_clear.errors import UserError, one_line
@@ -22,6 +23,8 @@ from fairseq_clear.models.architectures import set_defaults
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.loading import EMBEDDING, POSITIONS
 from fairseq_clear.patches.checkpoints import read_checkpoint
+
+register()
 
 __all__ = ["STOCK_POOLING", "LoadedModel", "load_model"]
 

@@ -10,12 +10,15 @@ import numpy.typing as npt
 
 from fairseq_clear.data.sts import StsData, is_present, read_sts
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.classifiers import Classifiers, Floats
+from fairseq_clear.evaluation.classifier_settings import Classifiers
+from fairseq_clear.evaluation.classifiers import Floats
 from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
 from fairseq_clear.evaluation.relatedness import fit_relatedness
 from fairseq_clear.evaluation.senteval_data import (
+    DOWNSTREAM_TASKS,
     PROBING_TASKS,
-    TRANSFER_TASKS,
+    REGRESSIONS,
+    SIMILARITIES,
     Split,
     TaskData,
     is_task_present,
@@ -25,7 +28,6 @@ from fairseq_clear.evaluation.sts import score_sts
 from fairseq_clear.evaluation.validation import Fit, cross_validate, nested_cross_validate, split_validate
 
 __all__ = [
-    "DOWNSTREAM_TASKS",
     "Score",
     "SentEvalResult",
     "evaluate_senteval",
@@ -35,14 +37,6 @@ __all__ = [
     "score_senteval",
 ]
 
-# with a trained regressor; the splits by their names in data.sts
-REGRESSIONS = {
-    "SICK-R": {"train": "SICK-R-train", "dev": "SICK-R-trial", "test": "SICK-R"},
-    "STS-B": {"train": "STS-B-train", "dev": "STS-B-dev", "test": "STS-B"},
-}
-# without training; the mean of the subsets' Spearman correlations, as DeCLUTR's summary has them
-SIMILARITIES = ("STS12", "STS13", "STS14", "STS15", "STS16")
-DOWNSTREAM_TASKS = (*TRANSFER_TASKS, *REGRESSIONS, *SIMILARITIES)
 Data = TaskData | Mapping[str, StsData] | StsData
 
 
@@ -113,7 +107,7 @@ def evaluate_senteval(
         encoder: see ``evaluation.encoders.Encoder``.
         folder: with SentEval's data.
         tasks: of DOWNSTREAM_TASKS and PROBING_TASKS; default: the downstream ones that the folder has.
-        classifiers: default: SentEval's own; see ``classifiers.PRESETS``.
+        classifiers: default: SentEval's own; see ``classifier_settings.PRESETS``.
         seeds: of the classifiers.
         batch_size: passed to the encoder.
 

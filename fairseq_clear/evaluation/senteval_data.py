@@ -8,17 +8,30 @@ left in MR and CR.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from fairseq_clear.data.lines import read_columns, read_text_lines
 from fairseq_clear.data.synonyms import hash_file
 from fairseq_clear.errors import UserError
 
-__all__ = ["PROBING_TASKS", "TRANSFER_TASKS", "Split", "TaskData", "is_task_present", "read_task"]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
-Labels = npt.NDArray[np.int64]
+    Labels = npt.NDArray[np.int64]
+
+__all__ = [
+    "DOWNSTREAM_TASKS",
+    "PROBING_TASKS",
+    "REGRESSIONS",
+    "SIMILARITIES",
+    "TRANSFER_TASKS",
+    "Split",
+    "TaskData",
+    "is_task_present",
+    "read_task",
+]
+
 LATIN = "latin-1"
 ENTAILMENT = ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
 SNLI = ("entailment", "neutral", "contradiction")
@@ -51,7 +64,7 @@ class Split:
     """Texts, and for pairs their second texts, with labels from 0."""
 
     first: tuple[str, ...]
-    labels: Labels
+    labels: "Labels"
     second: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
@@ -112,7 +125,7 @@ def is_task_present(folder: str | Path, name: str) -> bool:
 def _read_binary(home: Path, files: Sequence[str], classes: int) -> Split:
     parts = [read_text_lines(home / file, LATIN) for file in files]
     labels = [1] * len(parts[0]) + [0] * len(parts[1])
-    return Split(tuple(_words(line) for part in parts for line in part), np.array(labels, np.int64))
+    return Split(tuple(_words(line) for part in parts for line in part), _int64(labels))
 
 
 def _read_sst(home: Path, files: Sequence[str], classes: int) -> Split:
@@ -126,7 +139,7 @@ def _read_sst(home: Path, files: Sequence[str], classes: int) -> Split:
             label, _, text = line.strip().partition(" ")
         labels.append(_label(path, number, label, [str(value) for value in range(classes)]))
         texts.append(_words(text))
-    return Split(tuple(texts), np.array(labels, np.int64))
+    return Split(tuple(texts), _int64(labels))
 
 
 def _read_trec(home: Path, files: Sequence[str], classes: int) -> Split:
@@ -138,7 +151,7 @@ def _read_trec(home: Path, files: Sequence[str], classes: int) -> Split:
             raise UserError(f"{path}:{number}: no colon; TREC's lines are COARSE:fine question")
         labels.append(_label(path, number, coarse.strip(), TREC))
         texts.append(_words(rest.partition(" ")[2]))
-    return Split(tuple(texts), np.array(labels, np.int64))
+    return Split(tuple(texts), _int64(labels))
 
 
 def _read_mrpc(home: Path, files: Sequence[str], classes: int) -> Split:
@@ -156,13 +169,13 @@ def _read_snli(home: Path, files: Sequence[str], classes: int) -> Split:
     for file, side in zip(files, (first, second), strict=False):
         if len(side) != len(labels):
             raise UserError(f"{home / file}: {len(side)} lines, but {path} has {len(labels)}; one of them is cut off")
-    return Split(first, np.array(labels, np.int64), second)
+    return Split(first, _int64(labels), second)
 
 
 def _read_pairs(path: Path, columns: tuple[int, int, int], names: Sequence[str]) -> Split:
     """Two texts and a label from these columns, under a header."""
     rows = [(number, read_columns(path, line, number, columns)) for number, line in _lines(path)[1:]]
-    labels = np.array([_label(path, number, row[2], names) for number, row in rows], np.int64)
+    labels = _int64([_label(path, number, row[2], names) for number, row in rows])
     return Split(tuple(_words(row[0]) for _, row in rows), labels, tuple(_words(row[1]) for _, row in rows))
 
 
@@ -179,9 +192,15 @@ def _read_probing(folder: Path, name: str) -> TaskData:
     labels = sorted({label for _, label, _ in rows["train"]})
     splits = {}
     for split, part in rows.items():
-        numbers = np.array([_label(path, number, label, labels) for number, label, _ in part], np.int64)
+        numbers = _int64([_label(path, number, label, labels) for number, label, _ in part])
         splits[split] = _sorted(Split(tuple(text for _, _, text in part), numbers))
     return _checked(TaskData(name, splits, len(labels), {path.name: hash_file(path)}))
+
+
+def _int64(labels: Sequence[int]) -> "Labels":
+    import numpy as np
+
+    return np.array(labels, np.int64)
 
 
 def _sorted(split: Split) -> Split:
@@ -245,3 +264,11 @@ TRANSFER_TASKS: dict[str, tuple[str, Mapping[str, tuple[str, ...]], int, Reader]
     "SICK-E": ("SICK", _SICK, 3, _read_sick_entailment),
     "SNLI": ("SNLI", {split: (f"s1.{split}", f"s2.{split}", f"labels.{split}") for split in _SPLITS}, 3, _read_snli),
 }
+# with a trained regressor; the splits by their names in data.sts
+REGRESSIONS = {
+    "SICK-R": {"train": "SICK-R-train", "dev": "SICK-R-trial", "test": "SICK-R"},
+    "STS-B": {"train": "STS-B-train", "dev": "STS-B-dev", "test": "STS-B"},
+}
+# without training; the mean of the subsets' Spearman correlations, as DeCLUTR's summary has them
+SIMILARITIES = ("STS12", "STS13", "STS14", "STS15", "STS16")
+DOWNSTREAM_TASKS = (*TRANSFER_TASKS, *REGRESSIONS, *SIMILARITIES)

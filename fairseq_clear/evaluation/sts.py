@@ -9,13 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from fairseq_clear.data.correlation import CORRELATIONS, UndefinedCorrelation
-from fairseq_clear.data.sts import STS_TASKS, STS_YEARS, Pairs, StsData, is_present, read_sts, read_sts_file
+from fairseq_clear.data.sts import (
+    AGGREGATIONS,
+    DEFAULT_TASKS,
+    METRICS,
+    STS_TASKS,
+    Pairs,
+    StsData,
+    is_present,
+    read_sts,
+    read_sts_file,
+)
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
 
 __all__ = [
-    "AGGREGATIONS",
-    "DEFAULT_TASKS",
     "StsResult",
     "StsScore",
     "cosine",
@@ -23,10 +31,6 @@ __all__ = [
     "read_sts_tasks",
     "score_sts",
 ]
-
-AGGREGATIONS = ("all", "mean", "wmean")
-# the seven test sets of the field's tables
-DEFAULT_TASKS = (*STS_YEARS, "STS-B", "SICK-R")
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,8 @@ def _score_task(encoder: CachedEncoder, task: StsData, aggregation: str) -> StsS
         name: {"pairs": len(pairs)} for name, pairs in task.subsets.items()
     }
     totals = {}
-    for metric, correlation in CORRELATIONS.items():
+    for metric in METRICS:
+        correlation = CORRELATIONS[metric]
         undefined = None
         for name, pairs in task.subsets.items():
             where = f"{encoder.name}, {task.name}, {name}"

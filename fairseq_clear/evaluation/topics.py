@@ -5,15 +5,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from fairseq_clear.data.synonyms import hash_file
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.classifiers import Classifiers, make_classifier
-from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
 from fairseq_clear.preparation.reading import corpus_file, read_lines
+
+if TYPE_CHECKING:
+    from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
 
 __all__ = ["REMOVALS", "TopicData", "TopicResult", "evaluate_topics", "read_topics", "score_topics"]
 
@@ -75,7 +74,7 @@ class TopicResult:
 
 
 def evaluate_topics(
-    encoder: Encoder,
+    encoder: "Encoder",
     folder: str | Path,
     *,
     remove: Sequence[str] = (),
@@ -94,11 +93,18 @@ def evaluate_topics(
     Raises:
         UserError: missing or malformed data.
     """
+    from fairseq_clear.evaluation.encoders import CachedEncoder
+
     return score_topics(CachedEncoder(encoder, batch_size=batch_size), read_topics(folder, remove), strength=strength)
 
 
-def score_topics(encoder: CachedEncoder, data: TopicData, *, strength: float = 1.0) -> TopicResult:
+def score_topics(encoder: "CachedEncoder", data: TopicData, *, strength: float = 1.0) -> TopicResult:
     """``evaluate_topics`` on data in memory."""
+    import numpy as np
+
+    from fairseq_clear.evaluation.classifier_settings import Classifiers
+    from fairseq_clear.evaluation.classifiers import make_classifier
+
     if not strength > 0:
         raise UserError(f"--strength {strength}: must be above 0")
     names = sorted(set(data.groups["train"]))

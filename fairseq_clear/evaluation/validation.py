@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.classifiers import Classifiers, Floats, Labels, make_classifier
+from fairseq_clear.evaluation.classifier_settings import Classifiers
+from fairseq_clear.evaluation.classifiers import Floats, Labels, make_classifier
 
 __all__ = ["Fit", "cross_validate", "nested_cross_validate", "split_validate"]
 

@@ -13,10 +13,11 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 from torch import Tensor
 
-import fairseq_clear.models
-import fairseq_clear.tasks  # noqa: F401  (registers clear_lm)
+from fairseq_clear import register
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.patches.checkpoints import save
+
+register()
 
 __all__ = ["build_model", "settings_of", "write_checkpoint"]
 

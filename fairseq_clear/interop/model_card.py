@@ -4,7 +4,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from omegaconf import OmegaConf
 
 from fairseq_clear import __version__
@@ -13,6 +12,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel
 from fairseq_clear.interop.longformer import window_of
 from fairseq_clear.interop.reading import read_json
+from fairseq_clear.patches.checkpoints import read_checkpoint
 
 __all__ = ["model_card"]
 
@@ -64,7 +64,7 @@ def model_card(
     Raises:
         UserError: ``scores`` is no such report.
     """
-    settings = OmegaConf.to_container(load_checkpoint_to_cpu(str(checkpoint))["cfg"], resolve=True, enum_to_str=True)
+    settings = OmegaConf.to_container(read_checkpoint(str(checkpoint))["cfg"], resolve=True, enum_to_str=True)
     parts = [
         "---",
         f"library_name: {LIBRARIES[form]}",

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from fairseq_clear import register
 from fairseq_clear.data.batch import pad_rows
 from fairseq_clear.data.folders import DICTIONARY
 from fairseq_clear.data.synonyms import hash_file
@@ -26,6 +26,9 @@ from fairseq_clear.models.encoding import evaluating
 from fairseq_clear.models.loading import BACKBONE, VOCABULARY_ROWS
 from fairseq_clear.models.segments import FAIRSEQ_EPS
 from fairseq_clear.modules.pooling import masked_mean
+from fairseq_clear.patches.checkpoints import read_checkpoint
+
+register()
 
 __all__ = ["compare_stock", "export_fairseq"]
 
@@ -101,7 +104,7 @@ def compare_stock(loaded: LoadedModel, checkpoint: Path, folder: Path, hint: str
         folder: with its dict.txt.
         hint: why they may differ.
     """
-    state = load_checkpoint_to_cpu(str(checkpoint))
+    state = read_checkpoint(str(checkpoint))
     settings = state["cfg"].model
     settings = dict(settings) if OmegaConf.is_config(settings) else vars(settings)
     dictionary = Dictionary.load(str(folder / DICTIONARY))

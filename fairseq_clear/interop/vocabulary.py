@@ -5,9 +5,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_clear.data.folders import DICTIONARY
@@ -16,10 +16,13 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.interop.reading import quiet_transformers
 from fairseq_clear.preparation.vocabulary import build_dictionary, install_hf_tokenizer, load_dictionary
 
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
+
 __all__ = ["vocabulary_rows", "write_vocabulary"]
 
 
-def write_vocabulary(source: Path, folder: Path) -> tuple[HfTokenizer, Dictionary]:
+def write_vocabulary(source: Path, folder: Path) -> tuple[HfTokenizer, "Dictionary"]:
     """Put the tokenizer's files and ``dict.txt`` into ``folder``.
 
     Returns:
@@ -39,7 +42,7 @@ def write_vocabulary(source: Path, folder: Path) -> tuple[HfTokenizer, Dictionar
     return tokenizer, dictionary
 
 
-def vocabulary_rows(dictionary: Dictionary, tokenizer: HfTokenizer, embedding: Tensor, source: Path) -> Tensor:
+def vocabulary_rows(dictionary: "Dictionary", tokenizer: HfTokenizer, embedding: Tensor, source: Path) -> Tensor:
     """(V,) int64: for each of fairseq's ids the row of Hugging Face's embedding.
 
     Raises:

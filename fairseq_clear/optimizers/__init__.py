@@ -1,5 +1,9 @@
-"""fairseq optimizers of the plugin. fairseq never imports this folder by itself; the package does."""
+"""fairseq optimizers of the plugin. fairseq never imports this folder by itself; ``fairseq_clear.register`` does."""
 
-from fairseq_clear.optimizers.adamw import ClearAdamW, ClearAdamWConfig
+from fairseq_clear import patches
+
+patches.apply()  # before anything here meets fairseq
+
+from fairseq_clear.optimizers.adamw import ClearAdamW, ClearAdamWConfig  # noqa: E402
 
 __all__ = ["ClearAdamW", "ClearAdamWConfig"]

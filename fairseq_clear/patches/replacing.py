@@ -8,7 +8,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Patch", "install", "original"]
+__all__ = ["Patch", "install", "is_installed", "original", "signature_mismatch"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,11 +63,38 @@ def install(patch: Patch) -> bool:
         owner, name = _resolve(patch.target, module)
         found = getattr(owner, name)
         if patch.target not in _originals:
-            _check_signature(patch, found)
             _originals[patch.target] = found
+            if mismatch := signature_mismatch(patch):
+                logger.warning("%s", mismatch)
         is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
         setattr(owner, name, staticmethod(replacement) if is_static else replacement)
     return bool(modules)
+
+
+def is_installed(patch: Patch) -> bool:
+    """Whether the replacement is in place in this process; imports the target's module.
+
+    Raises:
+        AttributeError: fairseq has no such target.
+    """
+    if not patch.target:
+        return ("", patch.replacement) in _installed
+    owner, name = _resolve(patch.target, import_module(patch.target.partition(":")[0]))
+    return getattr(owner, name) is _load(patch.replacement)
+
+
+def signature_mismatch(patch: Patch) -> str:
+    """One line where fairseq's target does not take the parameters that the patch was written for; empty where it does.
+
+    Raises:
+        AttributeError: fairseq has no such target.
+    """
+    if not patch.signature or (here := _parameters(original(patch.target))) == patch.signature:
+        return ""
+    return (
+        f"{patch.target} takes ({here}) in this version of fairseq, where 0.12.3 takes ({patch.signature}): "
+        "the patch of it may not work"
+    )
 
 
 def _modules(name: str) -> list[ModuleType]:
@@ -91,14 +118,6 @@ def _resolve(target: str, module: ModuleType) -> tuple[Any, str]:
 def _load(name: str) -> Any:
     module, _, attribute = name.partition(":")
     return getattr(import_module(f"fairseq_clear.patches.{module}"), attribute)
-
-
-def _check_signature(patch: Patch, found: Any) -> None:
-    if patch.signature and (here := _parameters(found)) != patch.signature:
-        logger.warning(
-            "%s takes (%s) in this version of fairseq, where 0.12.3 takes (%s): the patch of it may not work",
-            *(patch.target, here, patch.signature),
-        )
 
 
 def _parameters(function: Any) -> str:

@@ -44,13 +44,16 @@ TORCHRUN = ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def import_user_module(args: Any) -> None:
-    """fairseq's, then the patches of commands that were imported after the plugin."""
-    from fairseq_clear import patches
+    """fairseq's, then registration and the patches of commands that were imported after the plugin.
+
+    fairseq registers nothing of a package that was imported before.
+    """
+    from fairseq_clear import register
 
     stock = original("fairseq.utils:import_user_module")
     import_user_module.memo = getattr(import_user_module, "memo", getattr(stock, "memo", set()))  # type: ignore[attr-defined]
     stock(args)
-    patches.apply()
+    register()
 
 
 def parse_args_and_arch(

@@ -6,6 +6,7 @@ from typing import Any
 
 from fairseq.criterions.masked_lm import MaskedLmConfig
 
+from fairseq_clear import register
 from fairseq_clear.criterions.moco import ClearMocoConfig
 from fairseq_clear.criterions.nt_xent import ClearNTXentConfig
 from fairseq_clear.criterions.self_guided import ClearSelfGuidedConfig, parse_layers
@@ -14,6 +15,8 @@ from fairseq_clear.modules.chunking import check_chunk_size
 from fairseq_clear.planning.encoder import Encoder, read_encoder
 from fairseq_clear.planning.recipe import Recipe
 from fairseq_clear.planning.rows import Rows, read_rows
+
+register()
 
 __all__ = ["read_recipe"]
 

@@ -20,8 +20,11 @@ from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import best_fitting_int_dtype
 from numpy.typing import NDArray
 
+from fairseq_clear import register
 from fairseq_clear.data.tokenizer import Tokenizer
 from fairseq_clear.preparation.workers import worker_pool
+
+register()
 
 # magic (9), version (8), type of the ids (1); the number of lines follows (8), then sizes (int32), addresses (int64)
 INDEX_HEADER_BYTES = 18

@@ -10,11 +10,13 @@ from typing import Any
 
 import fairseq
 
-from fairseq_clear import __version__
+from fairseq_clear import __version__, register
 from fairseq_clear.data.tokenizer import CLEAR_FORMAT, CLEAR_JSON
 from fairseq_clear.preparation.reports import DocumentLengths, SplitCounts
 from fairseq_clear.preparation.settings import PrepareSettings
 from fairseq_clear.preparation.staging import TextParts
+
+register()
 
 PACKAGES = ("numpy", "sentencepiece", "sentencex", "torch")
 

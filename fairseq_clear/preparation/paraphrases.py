@@ -11,9 +11,7 @@ from dataclasses import asdict
 from itertools import groupby, zip_longest
 from pathlib import Path
 from re import Pattern
-from typing import Any
-
-from fairseq.data import Dictionary
+from typing import TYPE_CHECKING, Any
 
 from fairseq_clear.data.paraphrase_views import PARAPHRASES
 from fairseq_clear.errors import UserError
@@ -24,6 +22,9 @@ from fairseq_clear.preparation.reading import CorpusFile, corpus_file, read_line
 from fairseq_clear.preparation.reports import ParaphraseCounts
 from fairseq_clear.preparation.settings import PrepareSettings
 from fairseq_clear.preparation.staging import SEPARATOR, TextParts
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
 
 Progress = Callable[[int], object]
 _SEPARATOR = SEPARATOR.decode("ascii")
@@ -145,7 +146,7 @@ def complete_folders(folders: Sequence[Path], names: Sequence[str]) -> None:
                 link(first / file, folder / PARAPHRASES / name / file)
 
 
-def describe(folder: Path, train: TextParts, valid: TextParts, dictionary: Dictionary) -> dict[str, Any]:
+def describe(folder: Path, train: TextParts, valid: TextParts, dictionary: "Dictionary") -> dict[str, Any]:
     """Return what ``clear.json`` says of the aligned texts of a folder: by name, counts and a hash of the text."""
     described = {}
     for name in train.paraphrases:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from fairseq_clear import patches
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.data.synonyms import UNKNOWN, find_word_starts
 from fairseq_clear.data.tokenizer import Tokenizer
@@ -94,6 +95,7 @@ def sample_texts(folder: Path, split: str, max_tokens: int, seed: int) -> Iterat
     """
     from fairseq.data.data_utils import load_indexed_dataset
 
+    patches.apply()
     dataset = load_indexed_dataset(str(folder / split))
     if dataset is None:
         return

@@ -14,11 +14,14 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
+from fairseq_clear import register
 from fairseq_clear.data.hf_tokenizer import HF_NAMES, HfTokenizer
 from fairseq_clear.data.tokenizer import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.settings import PrepareSettings
 from fairseq_clear.preparation.workers import run_in_process
+
+register()
 
 SPM_NAME = "sentencepiece.bpe.model"  # the name under which fairseq's hub interface finds it
 GPT2_NAMES = ("encoder.json", "vocab.bpe")

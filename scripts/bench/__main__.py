@@ -39,6 +39,7 @@ BENCHES = (
     "documents",
     "back_translation",
     "longformer",
+    "startup",
 )
 KEPT_OF_ERRORS = 2_000  # characters
 

@@ -181,7 +181,9 @@ def child(data: Path, recipe: str, batch_size: int, epoch_lines: int) -> None:
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.trainer import Trainer
 
-    import fairseq_clear  # noqa: F401  (registers tasks, models, criterions)
+    import fairseq_clear
+
+    fairseq_clear.register()
 
     places = ("--batch-size", str(batch_size), "--save-dir", str(data / "checkpoints"))
     args = options.parse_args_and_arch(options.get_training_parser(), [str(data), *COMMON, *places, *RECIPES[recipe]])

@@ -16,7 +16,9 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 from torch.profiler import ProfilerActivity, profile
 
-import fairseq_clear  # noqa: F401  (registers tasks, models, criterions)
+import fairseq_clear
+
+fairseq_clear.register()
 
 COMMON = (
     *("--task", "clear_lm", "--sample-break-mode", "eos", "--optimizer", "adam", "--lr", "1e-5"),

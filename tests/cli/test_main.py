@@ -1,6 +1,8 @@
 """The command line's frame: commands load lazily, mistakes are one line and status 2."""
 
 import importlib
+import json
+import sys
 import types
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from fairseq_clear.cli import COMMANDS
 from fairseq_clear.cli.main import build_parser, main
 from fairseq_clear.errors import UserError
+from tests.conftest import run
 
 
 def test_every_command_has_its_module_and_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,6 +30,30 @@ def test_help_lists_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert left.value.code == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in COMMANDS)
+
+
+HELP = """
+import contextlib, io, json, sys
+
+loaded = set(sys.modules)
+from fairseq_clear.cli import COMMANDS
+from fairseq_clear.cli.main import main
+
+heavy = {}
+for arguments in ([], *([name] for name in COMMANDS), ["glue", "run"], ["plot", "curves"]):
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
+        main([*arguments, "--help"])
+    assert shown.getvalue().startswith("usage: fairseq-clear")
+    new = {name.split(".")[0] for name in set(sys.modules) - loaded} - set(sys.stdlib_module_names) - {"fairseq_clear"}
+    heavy |= {" ".join(arguments): sorted(new)} if new else {}
+    loaded |= set(sys.modules)
+print(json.dumps(heavy))
+"""
+
+
+def test_help_imports_nothing_but_the_standard_library() -> None:
+    """So it takes tenths of a second: torch and fairseq take several seconds to import."""
+    assert json.loads(run(sys.executable, "-c", HELP).stdout) == {}
 
 
 @pytest.mark.parametrize(

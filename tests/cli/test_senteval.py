@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fairseq_clear.cli.main import main
-from fairseq_clear.evaluation.classifiers import Classifiers
+from fairseq_clear.evaluation.classifier_settings import Classifiers
 from fairseq_clear.evaluation.senteval import evaluate_senteval
 from tests.evaluation.senteval_files import write_senteval
 from tests.evaluation.toys import Words

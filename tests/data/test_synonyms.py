@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from fairseq_clear.augmentations import SynonymTable
-from fairseq_clear.data import synonyms
 from fairseq_clear.data.synonyms import hash_file, load_synonyms, save_synonyms
 from fairseq_clear.errors import UserError
 
@@ -180,7 +179,7 @@ def test_a_failed_write_leaves_the_old_table_and_nothing_else(folder, monkeypatc
         file.write(b"half")
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(synonyms.np, "savez_compressed", fail)
+    monkeypatch.setattr(np, "savez_compressed", fail)
     with pytest.raises(OSError, match="No space left"):
         save(folder)
     assert (folder / "synonyms.npz").read_bytes() == before

@@ -7,7 +7,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.classifiers import PRESETS, Classifiers, make_classifier
+from fairseq_clear.evaluation.classifier_settings import PRESETS, Classifiers
+from fairseq_clear.evaluation.classifiers import make_classifier
 from fairseq_clear.evaluation.validation import cross_validate, nested_cross_validate, split_validate
 
 FAST = Classifiers(folds=3, epoch_size=1, max_epoch=3, tenacity=1)

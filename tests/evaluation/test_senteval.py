@@ -7,7 +7,7 @@ import pytest
 
 from fairseq_clear.data.sts import read_sts
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.classifiers import Classifiers
+from fairseq_clear.evaluation.classifier_settings import Classifiers
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.senteval import (
     DOWNSTREAM_TASKS,

@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
-import fairseq_clear.tasks  # noqa: F401  (what --user-dir imports)
-from fairseq_clear import patches
+import fairseq_clear
 from tests.conftest import ROOT
+
+fairseq_clear.register()  # here, so that the processes that are forked have fairseq already
 
 # 137 lines in batches of 8: 15 updates an epoch; a checkpoint after every third, one of an epoch's end between.
 TRAINING = (
@@ -48,7 +49,7 @@ def fairseq_hydra_train(config: Path, *overrides: str) -> int:
     """``fairseq-hydra-train`` with a configuration file in this process; its exit code."""
     from fairseq_cli.hydra_train import cli_main
 
-    patches.apply()  # of the command, imported after the plugin here
+    fairseq_clear.register()  # patches of the command, imported after the plugin here
     named = ("--config-dir", str(config.parent), "--config-name", config.stem)
     sys.argv = ["fairseq-hydra-train", *named, f"hydra.run.dir={config.parent / 'outputs'}", *overrides]
     return _code(cli_main)

@@ -136,3 +136,10 @@ def test_applying_twice_changes_nothing() -> None:
     once = (FP16Optimizer.state_dict, distributed_fairseq_model.DistributedDataParallel)
     patches.apply()
     assert (FP16Optimizer.state_dict, distributed_fairseq_model.DistributedDataParallel) == once
+
+
+@pytest.mark.parametrize("patch", patches.PATCHES, ids=lambda patch: patch.replacement)
+def test_every_row_says_why_in_one_line_and_names_its_test(patch: patches.Patch) -> None:
+    assert (ROOT / patch.test).is_file()
+    assert patch.reason == patch.reason.strip() != ""
+    assert "\n" not in patch.reason

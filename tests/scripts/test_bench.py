@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from fairseq_clear.cli import COMMANDS
 from tests.conftest import ROOT
 
 BENCH = ROOT / "scripts" / "bench"
@@ -131,6 +132,13 @@ def test_the_runner_knows_its_benchmarks(runner, capsys):
         with pytest.raises(SystemExit):
             runner.main(wrong)
     assert "no such benchmark" in capsys.readouterr().err
+
+
+def test_startup_has_a_row_for_each_command(bench, monkeypatch, capsys):
+    rows = call(bench("startup"), monkeypatch, capsys, "--runs", 1)["table"]
+    shown = [row["what"].removeprefix("fairseq-clear ").removesuffix("--help").strip() for row in rows]
+    assert shown == ["", *COMMANDS]
+    assert all(row["unit"] == "s" and row["ours"] > 0 for row in rows)
 
 
 @pytest.mark.parametrize(("name", "rows"), [("encode", 3), ("sentence_transformers_step", 2)])

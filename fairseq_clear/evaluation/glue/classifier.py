@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 
 from fairseq_clear.data.batch import pad_rows
 from fairseq_clear.errors import UserError
@@ -17,7 +16,7 @@ from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.evaluation.glue.inputs import TaskData, cut_pair
 from fairseq_clear.evaluation.glue.tasks import MAXIMUM_SCORE
 from fairseq_clear.models.encoding import evaluating
-from fairseq_clear.patches.checkpoints import save
+from fairseq_clear.patches.checkpoints import read_checkpoint, save
 
 __all__ = ["HEAD", "Classifier", "strip_checkpoint"]
 
@@ -43,7 +42,7 @@ class Classifier:
     def __init__(self, checkpoint: Path, data: TaskData, device: str = "cpu") -> None:
         with _without_warnings("fairseq.models.roberta.model"):  # it says that it leaves out the head, loaded below
             loaded = load_model(checkpoint, data.folder / "input0")
-        weights = load_checkpoint_to_cpu(str(checkpoint))["model"]
+        weights = read_checkpoint(str(checkpoint))["model"]
         head = {key.removeprefix(_PREFIX): value for key, value in weights.items() if key.startswith(_PREFIX)}
         if not head:
             raise UserError(f"{checkpoint}: has no classification head; give a checkpoint of fairseq-clear glue run")

@@ -13,10 +13,13 @@ import torch
 from fairseq.data import Dictionary, data_utils
 from fairseq.data.indexed_dataset import make_builder
 
+from fairseq_clear import register
 from fairseq_clear.data.folders import DICTIONARY
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.glue.preparing import GLUE_FORMAT, GLUE_JSON
 from fairseq_clear.evaluation.glue.tasks import MAXIMUM_SCORE, GlueTask
+
+register()
 
 __all__ = ["TaskData", "cut_pair", "shorten"]
 

@@ -12,6 +12,7 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import make_builder
 
+from fairseq_clear import register
 from fairseq_clear.data.folders import DICTIONARY
 from fairseq_clear.data.synonyms import hash_file
 from fairseq_clear.data.tokenizer import Tokenizer
@@ -19,6 +20,8 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.glue.reading import Examples, find_task_folder, read_examples
 from fairseq_clear.evaluation.glue.tasks import MAXIMUM_SCORE, GlueTask
 from fairseq_clear.models.encoding import read_tokens
+
+register()
 
 __all__ = ["GLUE_FORMAT", "GLUE_JSON", "HELD_OUT", "SplitSummary", "parse_split_dev", "prepare_task"]
 

@@ -13,11 +13,14 @@ from fairseq.data import data_utils
 from fairseq.tasks.translation import TranslationTask
 from omegaconf.errors import OmegaConfBaseException
 
+from fairseq_clear import register
 from fairseq_clear.errors import UserError
 from fairseq_clear.patches.checkpoints import read_checkpoint
 from fairseq_clear.preparation.back_translation.files import checkpoint_files
 from fairseq_clear.preparation.back_translation.segmentation import Segmentation, make_segmentation
 from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, ModelSource, Search
+
+register()
 
 __all__ = ["Translation", "TranslationModel", "load_translation_model", "one_line_error"]
 

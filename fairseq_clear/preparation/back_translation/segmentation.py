@@ -8,9 +8,12 @@ from typing import Protocol
 
 from fairseq.data import encoders
 
+from fairseq_clear import register
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.back_translation.bpe import BytePairs
 from fairseq_clear.preparation.back_translation.files import find_codes
+
+register()
 
 __all__ = ["Segmentation", "make_segmentation", "one_line"]
 
