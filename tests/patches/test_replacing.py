@@ -71,7 +71,9 @@ def handed_over(rank: int, fixed: bool) -> str:
     """What a worker gets of a state that worker 0 read."""
     from fairseq.distributed import utils as host
 
-    if not fixed:  # as fairseq has it, from another copy of the module
+    if fixed:
+        patches.apply()
+    else:  # as fairseq has it, from another copy of the module
         spec = importlib.util.spec_from_file_location("stock_utils", host.__file__)
         stock = importlib.util.module_from_spec(spec)
         sys.modules["stock_utils"] = stock
