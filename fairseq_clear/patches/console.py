@@ -29,7 +29,7 @@ DETAILS: dict[str, tuple[str, ...]] = {
         *("detected shared", "Preparing to load", "No existing checkpoint", "loading train data", "begin training"),
         *("Saving checkpoint", "Finished saving", "Loaded checkpoint"),
     ),
-    "fairseq.checkpoint_utils": ("Preparing to save", "loading pretrained model"),
+    "fairseq.checkpoint_utils": ("Preparing to save",),
     "fairseq.tasks.fairseq_task": ("",),
     "fairseq.tasks.masked_lm": ("",),
     "fairseq.data.data_utils": ("",),
