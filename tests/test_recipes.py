@@ -201,6 +201,7 @@ def test_recipe_trains(path: Path, change: str | None, pairs: Path, start: Path,
     if "finetune_from_model" in path.read_text():
         needed += [f"checkpoint.finetune_from_model={start}", "checkpoint.patience=-1"]
         needed += ["++model.layer_norm_eps=1e-5", "++model.encoder_layers=2", "checkpoint.best_checkpoint_metric=loss"]
+        needed.append("++checkpoint.maximize_best_checkpoint_metric=false")
     if "eval_sts" in path.read_text():
         needed.append("task.eval_sts=null")
     if change == "+ablation=senteval":
