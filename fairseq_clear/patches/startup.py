@@ -228,6 +228,13 @@ def _check(cfg: Any) -> None:
                     f"--{flag}: torch finds no GPU on this machine; train on the CPU with --cpu and without --{flag}"
                 )
         logger.warning("torch finds no GPU on this machine: training on the CPU (--cpu)")
+    on_cpu = common.cpu or not (common.tpu or torch.cuda.is_available())
+    if on_cpu and common.fp16 and not (common.fp16_no_flatten_grads or common.memory_efficient_fp16):
+        raise UserError(
+            "--fp16: on a CPU fairseq needs --fp16-no-flatten-grads with it; or leave --fp16 out, which is faster there"
+        )
+    if common.log_file and not os.path.isdir(os.path.dirname(os.path.abspath(common.log_file))):
+        raise UserError(f"--log-file {common.log_file}: there is no such folder; make it, or name another file")
     start = checkpoint.finetune_from_model
     if start and not PathManager.exists(start):
         raise UserError(

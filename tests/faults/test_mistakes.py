@@ -61,6 +61,10 @@ MISTAKES = {
     "pooling": Mistake("--pooling meen", "model.pooling=meen", ("--pooling meen", "valid are cls, mean"), later=True),
     "fp16 without a GPU": Mistake("--fp16", "++common.fp16=true", ("--fp16", "no GPU", "--cpu"), later=False),
     "bf16 without a GPU": Mistake("--bf16", "++common.bf16=true", ("--bf16", "no GPU", "--cpu")),
+    "fp16 on a CPU": Mistake("--fp16", "++common.fp16=true", ("--fp16: on a CPU", "--fp16-no-flatten-grads")),
+    "log file": Mistake(
+        "--log-file no/such/log", "++common.log_file=no/such/log", ("--log-file no/such/log: there is no such folder",)
+    ),
     "start missing": Mistake(
         "--finetune-from-model gone.pt",
         "checkpoint.finetune_from_model=gone.pt",
