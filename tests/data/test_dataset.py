@@ -112,6 +112,8 @@ def test_batches_are_of_like_length_and_otherwise_random(data_bin: Path) -> None
 
 def test_max_tokens_counts_every_part(data_bin: Path) -> None:
     _, dataset = build(data_bin)
+    with pytest.raises(UserError, match="no text is left to train on"):
+        dataset.batch_by_size(dataset.ordered_indices()[:0], max_sentences=8, required_batch_size_multiple=8)
     batches = dataset.batch_by_size(dataset.ordered_indices(), max_tokens=200)
     for indices in batches:
         batch = dataset.collater([dataset[i] for i in indices])
