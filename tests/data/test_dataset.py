@@ -15,6 +15,7 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq_cli import preprocess
 
 from fairseq_clear.data.seeding import content_hash, rng_for
+from fairseq_clear.errors import UserError
 from tests.conftest import WORDS, run, sentences, tool
 from tests.training import build
 
