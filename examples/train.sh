@@ -47,6 +47,6 @@ for module in fairseq_cli.hydra_train hydra.core.default_element hydra.main sys;
   PYTHONWARNINGS=${PYTHONWARNINGS:+$PYTHONWARNINGS,}ignore::UserWarning:$module
 done
 export PYTHONWARNINGS
-echo "$0: $example/$config, seed $seed, into checkpoints/$name (loading fairseq takes some seconds)" >&2
+if [ "${SLURM_PROCID:-0}" = 0 ]; then echo "$0: $example/$config, seed $seed, into checkpoints/$name (loading fairseq takes some seconds)" >&2; fi
 exec fairseq-hydra-train --config-dir "$project/examples/$example/config" --config-name "$config" \
   common.user_dir="$project/fairseq_clear" common.seed="$seed" checkpoint.save_dir="checkpoints/$name" "$@"
