@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -60,6 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = " ".join(str(error).splitlines())
         print(f"fairseq-clear {args.command}: error: {message}", file=sys.stderr)
         return USER_ERROR_STATUS
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print(f"fairseq-clear {args.command}: interrupted", file=sys.stderr)
         return INTERRUPTED_STATUS

@@ -236,7 +236,7 @@ class ClearDataset(FairseqDataset):
         """Batches under fairseq's limits; an item larger than ``--max-tokens`` is named with the flag to change."""
         if not len(indices):  # fairseq: IndexError
             raise UserError(
-                "no text is left to train on: each is longer than --max-positions, or --num-shards leaves none for this worker"
+                "no text is left to train on: each is longer than --max-positions or --max-tokens, or --num-shards leaves none"
             )
         largest = int(self.totals[indices].max(initial=0))
         if max_tokens is not None and largest > max_tokens:

@@ -118,9 +118,7 @@ class ViewTotals:
         ratio = self.view_length / max(self.text_length, 1)
         closing = f"{self.views:,} views: {', '.join(parts)}; length of view over length of text {ratio:.3f}"
         changed = self.deleted or self.moved or self.substituted
-        return (
-            closing if changed else f"{closing}; nothing changed: views of one text differ by the model's dropout alone"
-        )
+        return closing if changed else f"{closing}; the augmentation changed nothing"
 
 
 class ViewPrinter:

@@ -120,6 +120,7 @@ def silence_known_warnings() -> None:
     """Keep warnings about fairseq's own code, on which no user can act, out of every log."""
     warnings.filterwarnings("ignore", message=r".*torch\.cuda\.amp\.autocast.*", category=FutureWarning)
     warnings.filterwarnings("ignore", message=r".*'pin_memory' argument is set as true.*", category=UserWarning)
+    warnings.filterwarnings("ignore", message=r".*broadcast_buffers.*", category=FutureWarning)
     # fairseq speaks to hydra 1.0, hydra 1.3 answers
     for message in (
         r"hydra\.experimental\.",

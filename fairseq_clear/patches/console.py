@@ -3,6 +3,7 @@
 import logging
 import logging.config
 import math
+import shutil
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -107,8 +108,16 @@ class TerminalBar(fairseq_bars.BaseProgressBar):
         super().__init__(iterable, epoch, prefix)
         self.last_update = math.inf
         form = "{desc}: {percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} {elapsed}{postfix}"
+        width = None if shutil.get_terminal_size((0, 0)).columns else 100  # a terminal that does not say how wide it is
         self.bar = tqdm(
-            iterable, self.prefix, leave=False, initial=self.n, total=len(iterable), bar_format=form, dynamic_ncols=True
+            iterable,
+            self.prefix,
+            leave=False,
+            initial=self.n,
+            total=len(iterable),
+            bar_format=form,
+            ncols=width,
+            dynamic_ncols=width is None,
         )
         for handler in logging.getLogger().handlers:
             if isinstance(handler, logging.StreamHandler) and getattr(handler.stream, "isatty", bool)():

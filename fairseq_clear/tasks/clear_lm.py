@@ -28,7 +28,13 @@ from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.best_metric import check_metric
 from fairseq_clear.tasks.config import ClearLMConfig
 from fairseq_clear.tasks.masking import Masks
-from fairseq_clear.tasks.run_record import check_allowed, check_same_run, check_same_vocabulary, run_record
+from fairseq_clear.tasks.run_record import (
+    check_allowed,
+    check_same_architecture,
+    check_same_run,
+    check_same_vocabulary,
+    run_record,
+)
 from fairseq_clear.tasks.setting_ranges import check_numbers
 from fairseq_clear.tasks.sts_validation import StsValidation
 from fairseq_clear.tasks.summary import log_summary
@@ -249,9 +255,10 @@ class ClearLMTask(MaskedLMTask):
             resumes: whether the run goes on from it, rather than starting from its weights alone.
 
         Raises:
-            UserError: another vocabulary, or a checkpoint of another run.
+            UserError: another vocabulary or architecture, or a checkpoint of another run.
         """
         check_same_vocabulary(state, path, utils.split_paths(self.cfg.data)[0])
+        check_same_architecture(state, trainer.get_model(), path, self.cfg.allow_change)
         saved = (state.get("task_state") or {}).get("run")
         if not resumes:
             return

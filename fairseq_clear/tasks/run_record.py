@@ -19,7 +19,14 @@ from fairseq_clear.data.synonyms import hash_file
 from fairseq_clear.data.views import find_view_source
 from fairseq_clear.errors import UserError
 
-__all__ = ["check_allowed", "check_same_run", "check_same_vocabulary", "content_hash", "run_record"]
+__all__ = [
+    "check_allowed",
+    "check_same_architecture",
+    "check_same_run",
+    "check_same_vocabulary",
+    "content_hash",
+    "run_record",
+]
 
 # Of fairseq's sections these settings decide a run; the others say how long it is, what it logs and where it runs.
 DECIDING = {
@@ -46,6 +53,7 @@ HASHED = {
     "synonyms": "--synonyms",
     "start": "--finetune-from-model",
 }
+SHAPELESS = ("encoder_attention_heads", "activation_fn", "layer_norm_eps")
 WHOLE = 1 << 26  # bytes of a file that are hashed in full; of a larger one, 64 pieces of 1 MiB
 PIECES, PIECE = 64, 1 << 20
 SHOWN = 6
@@ -109,6 +117,29 @@ def check_allowed(cfg: Any) -> None:
             f"; did you mean {near[0].replace('_', '-')}?" if near else "; give names of flags, without dashes in front"
         )
         raise UserError(f"--allow-change {name.replace('_', '-')}: there is no such setting{hint}")
+
+
+def check_same_architecture(state: Mapping[str, Any], model: Any, path: str, allowed: str) -> None:
+    """Compare the settings of a checkpoint's model that no shape of a weight tells: heads, activation, epsilon.
+
+    Args:
+        state: the checkpoint's content.
+        model: that is about to load its weights.
+        path: of the checkpoint.
+        allowed: names of settings that may differ, joined by commas.
+
+    Raises:
+        UserError: they differ, so the weights would compute something else.
+    """
+    theirs = getattr(state.get("cfg"), "model", None)
+    for name in SHAPELESS:
+        old, new = getattr(theirs, name, None), getattr(model.args, name, None)
+        if None not in (old, new) and old != new and name not in _names(allowed):
+            flag = name.replace("_", "-")
+            raise UserError(
+                f"{path}: was trained with --{flag} {old}, and the flags say {new}: its weights would compute something else; "
+                f"give --{flag} {old}, or --allow-change {flag}"
+            )
 
 
 def check_same_vocabulary(state: Mapping[str, Any], path: str, data: str) -> None:

@@ -88,7 +88,7 @@ def test_totals():
     text = ids("the quick brown fox")
     unchanged = mark_view(text, text, np.arange(6), printer.words, delete=DELETE)
     totals.add(unchanged, 6, 0, 0)
-    assert totals.summary().endswith("nothing changed: views of one text differ by the model's dropout alone")
+    assert totals.summary().endswith("the augmentation changed nothing")
     view, source = ids("runs <del> the"), np.array([0, 4, -1, 1, 5])
     totals.add(mark_view(text, view, source, printer.words, delete=DELETE), 5, 4, 1)
     assert totals.summary() == (

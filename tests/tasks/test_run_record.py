@@ -149,6 +149,19 @@ def test_a_checkpoint_without_a_hash_is_compared_with_the_dictionary_beside_it(
     assert code == 0 and "does not record its settings" in text
 
 
+@pytest.mark.parametrize(
+    ("flag", "old", "new"), [("--encoder-attention-heads", "2", "4"), ("--activation-fn", "gelu", "relu")]
+)
+def test_what_no_shape_tells_is_compared(
+    flag: str, old: str, new: str, data_bin: Path, copy: Path, tmp_path: Path
+) -> None:
+    start = ("--finetune-from-model", str(copy / "checkpoint_last.pt"))
+    code, text = train(data_bin, tmp_path / "new", *start, flag, new)
+    assert code == 2 and f"was trained with {flag} {old}, and the flags say {new}" in text
+    assert "Traceback" not in text and text.count("ERROR") == 1
+    assert train(data_bin, tmp_path / "new", *start, flag, new, "--allow-change", flag.lstrip("-"))[0] == 0
+
+
 def test_flags_and_hydra_are_one_run(data_bin: Path, copy: Path, tmp_path: Path) -> None:
     config, log = tmp_path / "run.yaml", tmp_path / "log"
     config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=copy))
