@@ -27,8 +27,8 @@ DETAILS: dict[str, tuple[str, ...]] = {
         *("Start iterating", "end of epoch ", "begin validation"),
     ),
     "fairseq.trainer": (
-        *("detected shared", "Preparing to load", "No existing checkpoint", "loading train data", "begin training"),
-        *("Saving checkpoint", "Finished saving", "Loaded checkpoint"),
+        *("detected shared", "Preparing to load", "No existing checkpoint", "loading train data"),
+        *("Saving checkpoint", "Finished saving"),
     ),
     "fairseq.checkpoint_utils": ("Preparing to save",),
     "fairseq.tasks.fairseq_task": ("",),

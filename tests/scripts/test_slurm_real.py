@@ -28,11 +28,12 @@ MINUTES = 60.0
 PYTHON = f"""#!{sys.executable}
 import os, pathlib, sys, time
 from fairseq.trainer import Trainer
-from fairseq_clear.preemption import Preemption, main
-folder, stock, note, calls, told = pathlib.Path(os.environ["PAUSE_IN"]), Trainer.train_step, Preemption._note, [], []
-def noted(self, *args):
+from fairseq_clear.patches import stopping
+from fairseq_clear.preemption import main
+folder, stock, note, calls, told = pathlib.Path(os.environ["PAUSE_IN"]), Trainer.train_step, stopping._note, [], []
+def noted(*args):
     told.append(1)
-    note(self, *args)
+    note(*args)
 def paused(self, *args, **kwargs):
     calls.append(1)
     at = folder / f"at{{self.data_parallel_rank}}"
@@ -43,7 +44,7 @@ def paused(self, *args, **kwargs):
         while not told:
             time.sleep(0.01)
     return stock(self, *args, **kwargs)
-Trainer.train_step, Preemption._note = paused, noted
+Trainer.train_step, stopping._note = paused, noted
 assert sys.argv[1].endswith("scripts/slurm/start.py")
 main(sys.argv[2:])
 """
