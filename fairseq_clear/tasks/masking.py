@@ -8,9 +8,9 @@ from fairseq import utils
 from fairseq.data import Dictionary, MaskTokensDataset
 
 from fairseq_clear.data.anchor_masking import AnchorMasks, Masker
-from fairseq_clear.data.dataset import ViewMaker
 from fairseq_clear.tasks.config import ClearLMConfig
-from fairseq_clear.text.tokenizers import load_tokenizer
+from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.views.view_maker import ViewMaker
 
 __all__ = ["Masks"]
 
