@@ -66,7 +66,6 @@ class SpanViews(ViewSource):
         if not len(self.items):
             self._refuse_all(short)
         self._highs = highs[self.items].astype(np.int32)
-        texts = self.anchors * (1 + self.positives)
         self.text_lengths = np.broadcast_to(
             self._highs[:, None] + FRAME, (len(self.items), self.anchors * (1 + self.positives))
         )

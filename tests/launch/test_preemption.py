@@ -269,7 +269,7 @@ def test_a_killed_worker_ends_the_others(killed: int, undisturbed: Path, data_bi
     flags = ("--save-interval-updates", "4", "--disable-validation")
     with paused(data_bin, tmp_path, *flags) as processes:
         processes[killed].kill()
-        # The other stands still, outside of any collective: nothing but the lifeline can tell it.
+        # The other stands still, outside of any collective: only the peer watchdog can notice it.
         assert processes[1 - killed].wait(MINUTE) == EXIT_LOST
     assert f"worker {killed} is gone" in log(tmp_path, 1 - killed)
     if killed == 0:
