@@ -233,7 +233,7 @@ print(json.dumps(list(steps())))
 
 
 def test_importing_changes_nothing() -> None:
-    found = json.loads(run(sys.executable, "-c", IMPORTS).stdout)
+    found = json.loads(run(sys.executable, "-c", IMPORTS, fresh=True).stdout)
     assert [step["changed"] for step in found] == [[], [], []]
     package, augmentations, objectives = (set(step["imported"]) for step in found)
     assert package == {"fairseq_clear"}
@@ -261,7 +261,7 @@ print(SentenceEncoder.__module__)
 @pytest.mark.slow
 def test_user_dir_registers_everything_where_a_part_was_imported_before() -> None:
     """fairseq leaves a package alone that was imported before."""
-    *_, registered, module = run(sys.executable, "-c", REGISTERS).stdout.splitlines()
+    *_, registered, module = run(sys.executable, "-c", REGISTERS, fresh=True).stdout.splitlines()
     wanted = {"clear_lm", "clear_roberta", "clear_roberta_base", "clear_nt_xent", "clear_moco", "clear_self_guided"}
     assert wanted | {"clear_adamw"} <= set(registered.split())
     assert module == "fairseq_clear.evaluation.sentence_encoder"
