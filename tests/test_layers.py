@@ -235,7 +235,9 @@ print(json.dumps(list(steps())))
 def test_importing_changes_nothing() -> None:
     found = json.loads(run(sys.executable, "-c", IMPORTS, fresh=True).stdout)
     assert [step["changed"] for step in found] == [[], [], []]
-    package, augmentations, objectives = (set(step["imported"]) for step in found)
+    # what numpy's compiled parts register as modules, under names of their compiler's version
+    compiled = {name for step in found for name in step["imported"] if name.startswith(("_cython", "cython_runtime"))}
+    package, augmentations, objectives = (set(step["imported"]) - compiled for step in found)
     assert package == {"fairseq_clear"}
     assert augmentations <= {"fairseq_clear", "numpy"}  # without torch
     assert "fairseq_clear" in objectives and not objectives & {"fairseq", "fairseq_cli", "omegaconf", "hydra"}
