@@ -11,9 +11,9 @@ from fairseq import options
 
 from fairseq_clear.augmentations import AUGMENTATIONS
 from fairseq_clear.cli import COMMANDS
-from fairseq_clear.data.views import VIEWS
 from fairseq_clear.objectives import OBJECTIVES, SELF_GUIDED
 from fairseq_clear.spec import format_value
+from fairseq_clear.views.view_table import VIEWS
 from tests.conftest import ROOT, run
 from tests.training import FLAGS
 

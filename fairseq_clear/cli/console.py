@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fairseq_clear.data.tokenizer import (
+from fairseq_clear.errors import UserError
+from fairseq_clear.text.tokenizers import (
     CLEAR_JSON,
     Gpt2Tokenizer,
     SentencePieceTokenizer,
@@ -13,7 +14,6 @@ from fairseq_clear.data.tokenizer import (
     WhitespaceTokenizer,
     load_tokenizer,
 )
-from fairseq_clear.errors import UserError
 
 TOKENIZER_HELP = (
     "for a folder of plain fairseq-preprocess, which does not record its tokenizer: 'whitespace', a sentencepiece "

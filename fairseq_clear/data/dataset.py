@@ -12,9 +12,10 @@ from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.augmentations.chain import Augmented, Chain
 from fairseq_clear.data.anchor_masking import AnchorMasks
 from fairseq_clear.data.batch import Example, Instance, collate, with_the_rest
-from fairseq_clear.data.seeding import content_hash, rng_for
-from fairseq_clear.data.views import RawInstance, ViewSource
+from fairseq_clear.data.seeding import rng_for
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import content_hash
+from fairseq_clear.views.view_table import RawInstance, ViewSource
 
 patches.apply()
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_clear.data.tokenizer import CLEAR_JSON
-from fairseq_clear.data.views import find_view_source
 from fairseq_clear.errors import UserError
 from fairseq_clear.spec import check_knobs
+from fairseq_clear.text.tokenizers import CLEAR_JSON
+from fairseq_clear.views.view_table import find_view_source
 
 __all__ = ["Corpus", "Folder", "read_folder"]
 

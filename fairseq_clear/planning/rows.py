@@ -13,11 +13,11 @@ import numpy as np
 from fairseq_clear.augmentations.base import Symbols, Tokens
 from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.augmentations.synonym_table import SynonymTable
-from fairseq_clear.data.span_sampling import sample_lengths
-from fairseq_clear.data.span_views import SPAN_KNOBS
-from fairseq_clear.data.views import find_view_source
 from fairseq_clear.errors import UserError
 from fairseq_clear.spec import check_knobs
+from fairseq_clear.views.span_sampling import sample_lengths
+from fairseq_clear.views.span_views import SPAN_KNOBS
+from fairseq_clear.views.view_table import find_view_source
 
 __all__ = ["Rows", "read_rows", "view_lengths"]
 

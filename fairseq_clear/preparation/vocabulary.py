@@ -15,11 +15,11 @@ from typing import Any
 from fairseq.data import Dictionary
 
 from fairseq_clear import register
-from fairseq_clear.data.hf_tokenizer import HF_NAMES, HfTokenizer
-from fairseq_clear.data.tokenizer import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.settings import PrepareSettings
 from fairseq_clear.preparation.workers import run_in_process
+from fairseq_clear.text.hf_tokenizer import HF_NAMES, HfTokenizer
+from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer
 
 register()
 

@@ -15,15 +15,9 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.chain import Chain, build_augmentation
 from fairseq_clear.augmentations.synonym_table import SynonymTable
-from fairseq_clear.data.data_files import check_data_files, check_vocabulary
 from fairseq_clear.data.dataset import ClearDataset, ViewMaker
-from fairseq_clear.data.documents import Documents, documents_of
-from fairseq_clear.data.paraphrase_views import WithHardNegatives, aligned_sentences
-from fairseq_clear.data.sentences import SentenceDataset, split_long_blocks
-from fairseq_clear.data.synonyms import SYNONYMS_NPZ, hash_file, load_synonyms, load_word_starts
-from fairseq_clear.data.tokenizer import CLEAR_JSON
-from fairseq_clear.data.views import build_view_source, find_view_source
 from fairseq_clear.errors import UserError, exit_on_user_error
+from fairseq_clear.files import hash_file
 from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.best_metric import check_metric
 from fairseq_clear.tasks.config import ClearLMConfig
@@ -39,6 +33,13 @@ from fairseq_clear.tasks.setting_ranges import check_numbers
 from fairseq_clear.tasks.sts_validation import StsValidation
 from fairseq_clear.tasks.summary import log_summary
 from fairseq_clear.tasks.watch import Watch
+from fairseq_clear.text.documents import Documents, documents_of
+from fairseq_clear.text.mapped_files import check_data_files, check_vocabulary
+from fairseq_clear.text.sentence_dataset import SentenceDataset, split_long_blocks
+from fairseq_clear.text.synonym_files import SYNONYMS_NPZ, load_synonyms, load_word_starts
+from fairseq_clear.text.tokenizers import CLEAR_JSON
+from fairseq_clear.views.paraphrase_views import WithHardNegatives, aligned_sentences
+from fairseq_clear.views.view_table import build_view_source, find_view_source
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from fairseq.data import Dictionary, MaskTokensDataset
 
 from fairseq_clear.data.anchor_masking import AnchorMasks, Masker
 from fairseq_clear.data.dataset import ViewMaker
-from fairseq_clear.data.tokenizer import load_tokenizer
 from fairseq_clear.tasks.config import ClearLMConfig
+from fairseq_clear.text.tokenizers import load_tokenizer
 
 __all__ = ["Masks"]
 

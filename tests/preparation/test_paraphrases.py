@@ -11,13 +11,13 @@ from fairseq.data import Dictionary, data_utils
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_clear.data.paraphrase_views import aligned_sentences
-from fairseq_clear.data.sentences import SentenceDataset
-from fairseq_clear.data.tokenizer import load_tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare import prepare
 from fairseq_clear.preparation.reports import PrepareReport
 from fairseq_clear.preparation.settings import PrepareSettings
+from fairseq_clear.text.sentence_dataset import SentenceDataset
+from fairseq_clear.text.tokenizers import load_tokenizer
+from fairseq_clear.views.paraphrase_views import aligned_sentences
 from tests.preparation.corpora import WORDS, gpt2_files, sentencepiece_model, write_corpus
 from tests.preparation.test_failures import fails
 from tests.preparation.test_prepare import clear_json, contents, data_of, ids_of

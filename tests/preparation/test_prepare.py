@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from fairseq.data import Dictionary, TokenBlockDataset, data_utils
 
-from fairseq_clear.data.tokenizer import Tokenizer, load_tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare import prepare
 from fairseq_clear.preparation.reports import PrepareReport
 from fairseq_clear.preparation.settings import PrepareSettings
+from fairseq_clear.text.tokenizers import Tokenizer, load_tokenizer
 from tests.preparation.corpora import canonical, documents, gpt2_files, sentencepiece_model, write_corpus
 
 DATA_FILES = ["dict.txt", "sentencepiece.bpe.model", "train.bin", "train.idx", "valid.bin", "valid.idx"]
