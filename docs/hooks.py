@@ -115,7 +115,7 @@ def view_table() -> str:
 
 def view_sources() -> dict:
     """The table of view sources."""
-    from fairseq_clear.data.views import VIEWS
+    from fairseq_clear.views.view_table import VIEWS
 
     return VIEWS
 
