@@ -1,6 +1,7 @@
 """Pages of the site that are made from the code and from the READMEs of the other folders; none of them is kept in git."""
 
 import argparse
+import ast
 import importlib
 import inspect
 import logging
@@ -138,9 +139,23 @@ def command_table() -> str:
     )
 
 
+def layer_table() -> str:
+    """The packages by layer, from the table that the layer test reads, with the first line of their docstrings."""
+    source = (ROOT / "tests" / "test_layers.py").read_text(encoding="utf-8")
+    layers = ast.literal_eval(re.search(r"^LAYERS = (\{.*?^\})", source, flags=re.M | re.S)[1])
+    rows = []
+    for name, layer in sorted(layers.items(), key=lambda item: item[1]):
+        path = ROOT / "fairseq_clear" / name
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        rows.append([str(layer), f"`{name}`", tagged(docstring.split("\n\n")[0].replace("\n", " ").replace("``", "`"))])
+    return table(["layer", "package", "what it holds"], rows)
+
+
 TABLES = {
     "augmentations": augmentation_table,
     "commands": command_table,
+    "layers": layer_table,
     "patches": patch_table,
     "views": view_table,
 }
