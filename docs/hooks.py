@@ -10,9 +10,11 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from properdocs.config.defaults import ProperDocsConfig
-from properdocs.structure.files import File, Files
+if TYPE_CHECKING:
+    from properdocs.config.defaults import ProperDocsConfig
+    from properdocs.structure.files import Files
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -40,18 +42,21 @@ PAGES = {
     "tests/faults/README.md": "design/faults.md",
 }
 PICTURES = {f"examples/clear/scaling/{name}.png": f"recipes/{name}.png" for name in ("scaling", "simulation")}
+COMMENT = re.compile(r"^ *<!-- figures: .* -->\n", flags=re.M)
 TABLE = re.compile(r"^<!-- table: ([\w-]+) -->$", flags=re.M)
 
 
-def on_config(config: ProperDocsConfig) -> ProperDocsConfig:
+def on_config(config: "ProperDocsConfig") -> "ProperDocsConfig":
     """Add the packages to the navigation."""
     pages = ["reference/api/index.md", *({name: f"reference/api/{name}.md"} for name in packages())]
     next(part["Reference"] for part in config.nav if "Reference" in part).append({"Python API": pages})
     return config
 
 
-def on_files(files: Files, config: ProperDocsConfig) -> Files:
+def on_files(files: "Files", config: "ProperDocsConfig") -> "Files":
     """Add the generated pages."""
+    from properdocs.structure.files import File
+
     made = {page: copied_page(ROOT / source) for source, page in PAGES.items()}
     made["reference/commands.md"] = command_page()
     made["reference/training-flags.md"] = training_page()
@@ -83,7 +88,7 @@ def copied_page(source: Path) -> str:
             return f"`{file}`"
         return f"[{label}]({os.path.relpath(page, here)}{'#' + anchor if anchor else ''})"
 
-    return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", target, source.read_text(encoding="utf-8"))
+    return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", target, COMMENT.sub("", source.read_text(encoding="utf-8")))
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -192,7 +197,9 @@ def describe(parser: argparse.ArgumentParser) -> Iterator[str]:
     if parser.description:
         yield preformatted(parser.description)
     for group in parser._action_groups:
-        actions = [a for a in group._group_actions if not isinstance(a, argparse._HelpAction | argparse._SubParsersAction)]
+        actions = [
+            a for a in group._group_actions if not isinstance(a, argparse._HelpAction | argparse._SubParsersAction)
+        ]
         if actions:
             title = (group.title or "").capitalize()
             yield from [f"**{title}**", ""] if title not in {"Options", "Positional arguments"} else []
@@ -245,12 +252,18 @@ def training_page() -> str:
     lines = [
         "# Training flags",
         "",
-        "The flags that `--user-dir fairseq_clear` adds to `fairseq-train`. In a hydra file they are the settings of the section",
-        "`task`, `model`, `criterion` or `optimizer`, with `_` in place of `-`. All other flags are fairseq's own:",
+        "The flags that `--user-dir fairseq_clear` adds to `fairseq-train`. In a hydra file they are settings of the sections",
+        "`task`, `model`, `criterion` and `optimizer`, with `_` in place of `-`. All other flags are fairseq's own:",
         "`fairseq-train --help` lists them.",
         "",
         *("## Task clear_lm", "", *dataclass_flags(TASK_DATACLASS_REGISTRY["clear_lm"])),
-        *("## Model clear_roberta", "", f"Architectures: {archs}. RoBERTa's own flags hold as well.", "", *describe(model)),
+        *(
+            "## Model clear_roberta",
+            "",
+            f"Architectures: {archs}. RoBERTa's own flags hold as well.",
+            "",
+            *describe(model),
+        ),
     ]
     for kind, registry in (("Criterion", CRITERION_DATACLASS_REGISTRY), ("Optimizer", OPTIMIZER_DATACLASS_REGISTRY)):
         for name in sorted(registry):
