@@ -73,6 +73,11 @@ def on_page_markdown(markdown: str, **_: object) -> str:
     return TABLE.sub(lambda match: TABLES[match[1]](), markdown)
 
 
+def on_page_content(content: str, **_: object) -> str:
+    """Keep short code, such as the name of a flag, on one line."""
+    return re.sub(r"<code>([^<\n]{1,30})</code>", r'<code class="short">\1</code>', content)
+
+
 def copied_page(source: Path) -> str:
     """The text of a README with its links turned to pages of the site; the name of any other file stays as code."""
     here = Path(PAGES[str(source.relative_to(ROOT))]).parent
@@ -282,7 +287,7 @@ def dataclass_flags(config: type) -> Iterator[str]:
         if isinstance(action, argparse._HelpAction) or action.help == argparse.SUPPRESS:
             continue
         action.help = (action.help or "").replace("%", "%%")
-        shown = action.default not in (None, False, argparse.SUPPRESS, "")
+        shown = action.default not in (None, False, argparse.SUPPRESS, "", "???")
         term, text, blank = definition(parser, action)
         yield from [term, f"{text} (default: `{action.default}`)" if shown else text, blank]
 
