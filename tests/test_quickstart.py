@@ -106,11 +106,11 @@ def test_by_recipes(by_flags: str, folder: Path) -> None:
     text = shell(folder, *BY_RECIPE)
     trained = sorted(path.parent.name for path in folder.glob("checkpoints/clear_tiny*/checkpoint_last.pt"))
     assert len(trained) == 2 and all(
-        updates(folder / "checkpoints" / name / "checkpoint_last.pt") == 200 for name in trained
+        updates(folder / "checkpoints" / name / "checkpoint_last.pt") == 100 for name in trained
     )
     assert text.count("done training") == 2
     again = shell(folder, BY_RECIPE[0])
-    assert "from update 200 of" in again and "the run is complete" in again
+    assert "from update 100 of" in again and "the run is complete" in again
 
 
 def test_on_two_workers(by_flags: str, folder: Path) -> None:
