@@ -131,6 +131,18 @@ def view_sources() -> dict:
     return VIEWS
 
 
+def objective_table() -> str:
+    """OBJECTIVES: name, the criterion that offers it, summary, paper."""
+    from fairseq_clear.objectives import OBJECTIVES
+
+    criterions = {"batch": "clear_nt_xent", "queue": "clear_moco", "guide": "clear_self_guided"}
+    rows = (
+        [f"`{name}`", f"`{criterions[entry.candidates]}`", tagged(entry.summary.replace("``", "`")), entry.paper]
+        for name, entry in OBJECTIVES.items()
+    )
+    return table(["`--objective`", "criterion", "what it computes", "paper"], rows)
+
+
 def patch_table() -> str:
     """PATCHES: what is replaced, why, and the test that guards it."""
     from fairseq_clear.patches import PATCHES
@@ -166,6 +178,7 @@ TABLES = {
     "augmentations": augmentation_table,
     "commands": command_table,
     "layers": layer_table,
+    "objectives": objective_table,
     "patches": patch_table,
     "views": view_table,
 }

@@ -77,17 +77,64 @@ def upward(layer: int, source: str) -> list[str]:
     return [".".join(part) for part in ours if LAYERS.get(part[1], -1) > layer]
 
 
-def room(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_file_imports_downward(path: Path) -> None:
-    name = room(path)
+    name = package_of(path)
     if name in BESIDE:
         pytest.skip("beside the layers")
-    assert name in LAYERS, f"{name} is no room of the house: give it a layer"
+    assert name in LAYERS, f"{name} is in no layer: add it to LAYERS"
     assert upward(LAYERS[name], path.read_text()) == []
+
+
+# Packages of one layer that must not know each other.
+SEPARATE = {"interop": {"preparation", "planning"}, "preparation": {"evaluation", "interop", "planning"}}
+
+
+@pytest.mark.parametrize("name", sorted(SEPARATE))
+def test_packages_that_do_not_know_each_other(name: str) -> None:
+    for path in sorted((PACKAGE / name).rglob("*.py")):
+        known = {part.split(".")[1] for part in imported(path.read_text()) if part.startswith("fairseq_clear.")}
+        assert not known & SEPARATE[name], path
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Each module of the package -> the modules of the package that it imports, wherever in the file."""
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in files()}
+    return {
+        name: {other for other in imported(path.read_text()) if other in names} - {name} for name, path in names.items()
+    }
+
+
+def find_circle(graph: dict[str, set[str]]) -> list[str]:
+    """A circle of imports, empty where there is none."""
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        for other in sorted(graph[name]):
+            if circle := visit(other, [*path, name]):
+                return circle
+        done.add(name)
+        return []
+
+    return next((circle for name in sorted(graph) if (circle := visit(name, []))), [])
+
+
+def test_no_circle_of_files() -> None:
+    graph = import_graph()
+    del graph["fairseq_clear"]  # its lazy names and register() reach every layer
+    assert find_circle({name: others - {"fairseq_clear"} for name, others in graph.items()}) == []
+
+
+def test_a_circle_is_found() -> None:
+    assert find_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
 
 
 def test_upward_import_is_found() -> None:
@@ -134,7 +181,7 @@ PATCHED = {"models", "criterions", "optimizers", "tasks", "patches"}
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_file_uses_fairseq_without_the_patches(path: Path) -> None:
-    assert room(path) in PATCHED or not meets_fairseq_unpatched(path.read_text())
+    assert package_of(path) in PATCHED or not meets_fairseq_unpatched(path.read_text())
 
 
 def test_a_file_that_uses_fairseq_without_the_patches_is_found() -> None:

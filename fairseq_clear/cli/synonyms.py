@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
+from fairseq_clear.text.data_folders import load_tokenizer, read_clear_json
 from fairseq_clear.text.synonym_files import SYNONYMS_NPZ, read_dictionary, save_synonyms
-from fairseq_clear.text.tokenizers import load_tokenizer, read_clear_json
 
 if TYPE_CHECKING:
     from fairseq_clear.preparation.synonyms import BuildReport, Coverage

@@ -13,9 +13,9 @@ from fairseq_clear.spec import BOUNDARIES, SHORT_DOCUMENTS, parse_spec
 from fairseq_clear.text.tokenizers import Tokenizer, WhitespaceTokenizer
 
 if TYPE_CHECKING:
-    from fairseq_clear.data.dataset import ViewMaker
     from fairseq_clear.tasks.clear_lm import ClearLMTask
     from fairseq_clear.views.inspection import ViewPrinter, ViewTotals
+    from fairseq_clear.views.view_maker import ViewMaker
     from fairseq_clear.views.view_source import RawInstance
 
 DESCRIPTION = """\

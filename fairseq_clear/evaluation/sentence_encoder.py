@@ -15,8 +15,8 @@ from fairseq_clear.files import versions
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.encoding import EncodingCounts, Floats, encode_texts
 from fairseq_clear.modules.pooling import parse_pooling
-from fairseq_clear.text.data_folders import data_folders
-from fairseq_clear.text.tokenizers import Tokenizer, load_tokenizer
+from fairseq_clear.text.data_folders import data_folders, load_tokenizer
+from fairseq_clear.text.tokenizers import Tokenizer
 
 __all__ = ["SentenceEncoder"]
 

@@ -22,9 +22,8 @@ from fairseq_clear.interop.stock import compare_stock
 from fairseq_clear.models.loading import POSITIONS
 from fairseq_clear.output_folder import output_folder
 from fairseq_clear.patches.checkpoints import save
-from fairseq_clear.preparation.vocabulary import GPT2_NAMES, SPM_NAME
-from fairseq_clear.text.data_folders import DICTIONARY
-from fairseq_clear.text.tokenizers import TOKENIZERS
+from fairseq_clear.text.data_folders import DICTIONARY, TOKENIZERS
+from fairseq_clear.text.vocabulary import GPT2_NAMES, SPM_NAME
 
 __all__ = ["import_archive", "is_archive"]
 

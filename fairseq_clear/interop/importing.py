@@ -23,9 +23,8 @@ from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.loading import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import output_folder
-from fairseq_clear.text.data_folders import DICTIONARY
+from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY
 from fairseq_clear.text.hf_tokenizer import HF_NAMES
-from fairseq_clear.text.tokenizers import CLEAR_FORMAT, CLEAR_JSON
 
 __all__ = ["ARCH", "CHECKPOINT", "ImportReport", "import_hf", "repeat_positions", "training_flags", "write_manifest"]
 

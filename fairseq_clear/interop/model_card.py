@@ -12,7 +12,7 @@ from fairseq_clear.evaluation.checkpoints import LoadedModel
 from fairseq_clear.interop.longformer import window_of
 from fairseq_clear.interop.reading import read_json
 from fairseq_clear.patches.checkpoints import read_checkpoint
-from fairseq_clear.text.tokenizers import CLEAR_JSON, read_clear_json
+from fairseq_clear.text.data_folders import CLEAR_JSON, read_clear_json
 
 __all__ = ["model_card"]
 

@@ -25,8 +25,7 @@ from fairseq_clear.models.loading import BACKBONE, VOCABULARY_ROWS
 from fairseq_clear.models.segments import FAIRSEQ_EPS
 from fairseq_clear.modules.pooling import masked_mean
 from fairseq_clear.patches.checkpoints import read_checkpoint
-from fairseq_clear.text.data_folders import DICTIONARY
-from fairseq_clear.text.tokenizers import CLEAR_JSON, read_clear_json
+from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, read_clear_json
 
 register()
 

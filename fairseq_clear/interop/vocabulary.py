@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.interop.reading import quiet_transformers
-from fairseq_clear.preparation.vocabulary import build_dictionary, install_hf_tokenizer, load_dictionary
 from fairseq_clear.text.data_folders import DICTIONARY
 from fairseq_clear.text.hf_tokenizer import HF_NAMES, ROLES, HfTokenizer
+from fairseq_clear.text.vocabulary import build_dictionary, install_hf_tokenizer, load_dictionary
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.spec import check_knobs
-from fairseq_clear.text.tokenizers import CLEAR_JSON
+from fairseq_clear.text.data_folders import CLEAR_JSON
 from fairseq_clear.views.view_table import find_view_source
 
 __all__ = ["Corpus", "Folder", "read_folder"]

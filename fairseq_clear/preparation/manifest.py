@@ -11,7 +11,7 @@ from fairseq_clear.files import versions
 from fairseq_clear.preparation.reports import DocumentLengths, SplitCounts
 from fairseq_clear.preparation.settings import PrepareSettings
 from fairseq_clear.preparation.staging import TextParts
-from fairseq_clear.text.tokenizers import CLEAR_FORMAT, CLEAR_JSON
+from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON
 
 register()
 

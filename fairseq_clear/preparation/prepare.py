@@ -41,14 +41,9 @@ from fairseq_clear.preparation.staging import (
     sample_sentences,
     stage_lines,
 )
-from fairseq_clear.preparation.vocabulary import (
-    build_dictionary,
-    check_tokenizer_files,
-    install_tokenizer,
-    keeps_mapping,
-    load_dictionary,
-)
-from fairseq_clear.text.tokenizers import TOKENIZERS
+from fairseq_clear.preparation.tokenizer_training import check_tokenizer_files, install_tokenizer
+from fairseq_clear.text.data_folders import TOKENIZERS
+from fairseq_clear.text.vocabulary import build_dictionary, keeps_mapping, load_dictionary
 
 HOLD_OUT_STREAM, SAMPLE_STREAM, SUBSET_STREAM = 0, 1, 2  # independent random streams of one seed
 MIN_PART_BYTES, MAX_PART_BYTES = 1 << 18, 1 << 26

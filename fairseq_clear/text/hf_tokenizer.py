@@ -1,11 +1,11 @@
-"""Tokenizers of Hugging Face folders (WordPiece, byte-level BPE, unigram) behind the interface of data.tokenizer."""
+"""Tokenizers of Hugging Face folders (WordPiece, byte-level BPE, unigram) behind the interface ``Tokenizer``."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.text.tokenizers import SILENT_SYMBOLS, VISIBLE_SYMBOLS, _decode_runs
+from fairseq_clear.text.tokenizers import SILENT_SYMBOLS, VISIBLE_SYMBOLS, decode_runs
 
 __all__ = ["HF_NAMES", "ROLES", "HfTokenizer", "read_special_tokens"]
 
@@ -83,7 +83,7 @@ class HfTokenizer:
 
     def decode(self, symbols: list[str]) -> str:
         """Return the text of symbols, as the tokenizer's own decoder writes it (WordPiece: lower-cased if it is)."""
-        return _decode_runs(symbols, self._decode_run)
+        return decode_runs(symbols, self._decode_run)
 
     def _decode_run(self, run: list[str]) -> str:
         if any(symbol not in self._ids for symbol in run):

@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import hash_file
 from fairseq_clear.text.data_folders import DICTIONARY
-from fairseq_clear.text.tokenizers import CLEAR_JSON, read_clear_json
 
-__all__ = ["check_data_files", "check_vocabulary"]
+__all__ = ["check_data_files"]
 
 # MMapIndexedDataset: magic, version (8), type of the ids (1), number of lines (8); int32 sizes, int64 addresses.
 MAGIC = b"MMIDIDX\0\0"
@@ -54,22 +52,6 @@ def check_data_files(prefix: str, entries: int, *, combine: bool = False) -> Non
             _check(index, ids, entries)
         except OSError as error:
             raise UserError(f"{error.filename or index}: cannot read it ({error.strerror or error})") from None
-
-
-def check_vocabulary(folder: Path) -> None:
-    """Check that ``dict.txt`` is the one that ``clear.json``, where there is one, was written for.
-
-    Raises:
-        UserError: it is not.
-    """
-    if not all((folder / name).is_file() for name in (CLEAR_JSON, DICTIONARY)):
-        return
-    stated, found = read_clear_json(folder).get("vocabulary_hash"), hash_file(folder / DICTIONARY)
-    if stated not in (None, found):
-        raise UserError(
-            f"{folder / DICTIONARY}: is not the one that {CLEAR_JSON} was written for (hash {found[:12]}, not "
-            f"{stated[:12]}): cut off or changed; {REMEDY}"
-        )
 
 
 def _check(index: Path, ids: Path, entries: int) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import hash_file, write_whole
-from fairseq_clear.text.tokenizers import Tokenizer, load_tokenizer
+from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     import numpy as np

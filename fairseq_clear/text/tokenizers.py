@@ -3,8 +3,6 @@
 Symbols, not ids, cross this border: fairseq's ``Dictionary`` turns a symbol into its id, so one interface serves all.
 """
 
-import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,8 +10,16 @@ from typing import Any, Protocol
 from fairseq_clear import patches
 from fairseq_clear.errors import UserError
 
-CLEAR_JSON = "clear.json"
-CLEAR_FORMAT = 1
+__all__ = [
+    "SILENT_SYMBOLS",
+    "VISIBLE_SYMBOLS",
+    "Gpt2Tokenizer",
+    "SentencePieceTokenizer",
+    "Tokenizer",
+    "WhitespaceTokenizer",
+    "decode_runs",
+]
+
 SILENT_SYMBOLS = frozenset({"<s>", "</s>", "<pad>"})
 VISIBLE_SYMBOLS = frozenset({"<unk>", "<mask>", "<del>"})
 GPT2_CACHE_WORDS = 500_000
@@ -83,7 +89,7 @@ class SentencePieceTokenizer:
 
     def decode(self, symbols: list[str]) -> str:
         """Return the text of pieces, as sentencepiece normalises it (NFKC, single spaces, by its default)."""
-        return _decode_runs(symbols, lambda run: str(self._processor.DecodePieces(run)))
+        return decode_runs(symbols, lambda run: str(self._processor.DecodePieces(run)))
 
     def is_word_start(self, symbol: str) -> bool:
         """Whether the piece carries the word-initial mark U+2581; special symbols do count."""
@@ -134,7 +140,7 @@ class Gpt2Tokenizer:
 
     def decode(self, symbols: list[str]) -> str:
         """Return the exact text of symbols; names that are no GPT-2 ids (``madeupword0000``) stay as they are."""
-        return _decode_runs(symbols, self._decode_run)
+        return decode_runs(symbols, self._decode_run)
 
     def _decode_run(self, run: list[str]) -> str:
         return str(self._encoder.decode([int(symbol) if symbol.isdecimal() else symbol for symbol in run]))
@@ -155,64 +161,11 @@ class WhitespaceTokenizer:
 
     def decode(self, symbols: list[str]) -> str:
         """Return the words joined by single spaces."""
-        return _decode_runs(symbols, " ".join)
+        return decode_runs(symbols, " ".join)
 
     def is_word_start(self, symbol: str) -> bool:
         """Every symbol is a word."""
         return True
-
-
-def load_tokenizer(data_bin: str | Path) -> Tokenizer:
-    """Load the tokenizer that ``fairseq-clear prepare`` left in a data folder.
-
-    Args:
-        data_bin: the folder, or fairseq's ``FOLDER1:FOLDER2``, whose first one counts.
-
-    Raises:
-        UserError: no such folder, no or a broken ``clear.json`` (a plain fairseq-preprocess folder has none).
-    """
-    folder = _first_folder(data_bin)
-    clear = read_clear_json(folder)
-    if "shards" in clear:
-        folder = folder / str(clear["shards"][0])
-        clear = read_clear_json(folder)
-    described: Any = clear.get("tokenizer")
-    described = described if isinstance(described, dict) else {}
-    kind = described.get("kind")
-    if kind not in TOKENIZERS:
-        known = ", ".join(TOKENIZERS)
-        raise UserError(f"{folder / CLEAR_JSON}: tokenizer kind {kind!r} is unknown to this version; known: {known}")
-    return TOKENIZERS[kind]([str(folder / name) for name in described.get("files", [])])
-
-
-def read_clear_json(folder: Path) -> dict[str, Any]:
-    """Return a data folder's ``clear.json``.
-
-    Raises:
-        UserError: the folder or the file is missing, is no JSON object, or has a later format.
-    """
-    path = folder / CLEAR_JSON
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; make one with `fairseq-clear prepare`")
-    if not path.is_file():
-        raise UserError(
-            f"{path} is missing: a plain fairseq-preprocess folder does not record its tokenizer; pass "
-            "tokenizer=SentencePieceTokenizer(model), Gpt2Tokenizer(encoder_json, vocab_bpe) or WhitespaceTokenizer()"
-        )
-    try:
-        clear = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: not valid JSON ({error}); prepare the folder again") from None
-    if not isinstance(clear, dict) or clear.get("format") != CLEAR_FORMAT:
-        found = clear.get("format") if isinstance(clear, dict) else type(clear).__name__
-        raise UserError(f"{path}: format {found!r}, but this version reads {CLEAR_FORMAT}; prepare the folder again")
-    return clear
-
-
-def _first_folder(data_bin: str | Path) -> Path:
-    if Path(data_bin).exists():
-        return Path(data_bin)
-    return Path(str(data_bin).split(os.pathsep)[0])
 
 
 def _read_bytes(path: str, what: str) -> bytes:
@@ -222,7 +175,7 @@ def _read_bytes(path: str, what: str) -> bytes:
         raise UserError(f"{path}: cannot read this {what} ({error.strerror})") from None
 
 
-def _decode_runs(symbols: Sequence[str], decode: Callable[[list[str]], str]) -> str:
+def decode_runs(symbols: Sequence[str], decode: Callable[[list[str]], str]) -> str:
     """Decode what stands between special symbols run by run; a tokenizer alone would turn those into noise."""
     texts: list[str] = []
     run: list[str] = []
@@ -236,17 +189,3 @@ def _decode_runs(symbols: Sequence[str], decode: Callable[[list[str]], str]) -> 
         if symbol in VISIBLE_SYMBOLS:
             texts.append(symbol)
     return texts[0] if len(texts) == 1 else " ".join(text.strip() for text in texts)
-
-
-def _hf_tokenizer(files: list[str]) -> Tokenizer:
-    from fairseq_clear.text.hf_tokenizer import HfTokenizer  # which imports this file
-
-    return HfTokenizer(*files)
-
-
-TOKENIZERS: dict[str, Callable[[list[str]], Tokenizer]] = {
-    "sentencepiece": lambda files: SentencePieceTokenizer(*files),
-    "gpt2": lambda files: Gpt2Tokenizer(*files),
-    "hf": _hf_tokenizer,
-    "none": lambda files: WhitespaceTokenizer(),
-}

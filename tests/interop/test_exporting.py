@@ -19,7 +19,8 @@ from fairseq_clear.interop import exporting  # noqa: E402
 from fairseq_clear.interop.exporting import export  # noqa: E402
 from fairseq_clear.interop.importing import import_hf  # noqa: E402
 from fairseq_clear.interop.tokenizer_files import write_tokenizer  # noqa: E402
-from fairseq_clear.text.tokenizers import SentencePieceTokenizer, WhitespaceTokenizer, load_tokenizer  # noqa: E402
+from fairseq_clear.text.data_folders import load_tokenizer  # noqa: E402
+from fairseq_clear.text.tokenizers import SentencePieceTokenizer, WhitespaceTokenizer  # noqa: E402
 from tests.conftest import ROOT, run, sentences, tool  # noqa: E402
 from tests.interop.folders import make_folder, their_states  # noqa: E402
 

@@ -10,12 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.text.tokenizers import (
-    Gpt2Tokenizer,
-    SentencePieceTokenizer,
-    WhitespaceTokenizer,
-    load_tokenizer,
-)
+from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, WhitespaceTokenizer
 from tests.preparation.corpora import gpt2_files, sentencepiece_model
 
 TEXTS = ["the cat sat on the mat .", "Ｆｕｌｌ width, caf\u00e9  and \U0001f600", "a\u00a0b", "<s> <mask> </s>", "x"]
