@@ -14,5 +14,5 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
   .venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$libraries/project.pth"
   echo "$wanted" >"$stamp"
 fi
-OMP_NUM_THREADS=1 "$venv/bin/python" -W ignore -m properdocs build --strict --quiet --config-file properdocs.yml
+OMP_NUM_THREADS=1 "$venv/bin/python" -W ignore -m properdocs build --strict --config-file properdocs.yml
 echo "docs: build/site/index.html"
