@@ -185,9 +185,13 @@ TABLES = {
 
 
 def tagged(text: str) -> str:
-    """Plain text for Markdown: ``<mask>`` and the like are code, stars and bars are no markup."""
-    text = re.sub(r"<(/?\w+)>", r"`<\1>`", text.replace("|", "\\|"))
-    return re.sub(r"(?<!`)\*(?!`)", r"\*", text)
+    """Plain text for Markdown: ``<mask>`` and the like become code; stars and bars are no markup."""
+
+    def plain(part: str) -> str:
+        return re.sub(r"<(/?\w+)>", r"`<\1>`", part).replace("*", r"\*")
+
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(part if part.startswith("`") else plain(part) for part in parts).replace("|", "\\|")
 
 
 def command_page() -> str:
