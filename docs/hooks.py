@@ -266,7 +266,7 @@ def training_page() -> str:
     from fairseq.optim import OPTIMIZER_DATACLASS_REGISTRY
     from fairseq.tasks import TASK_DATACLASS_REGISTRY
 
-    from fairseq_clear.models.flags import add_model_flags
+    from fairseq_clear.models.architectures import add_model_flags
 
     model = argparse.ArgumentParser()
     add_model_flags(model)

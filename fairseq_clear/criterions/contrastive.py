@@ -20,7 +20,6 @@ from torch import Tensor
 from fairseq_clear.criterions.logging import log_numbers
 from fairseq_clear.distributed import Layout, agree_on_counts, all_reduce_sum
 from fairseq_clear.errors import UserError
-from fairseq_clear.models.freezing import freeze_lowest
 from fairseq_clear.modules.chunking import has_parts
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder
 from fairseq_clear.objectives import Candidates, find_objective
@@ -116,7 +115,7 @@ class ContrastiveCriterion(FairseqCriterion):
                 f"--key-encoder {chosen}: this criterion's is {self.key_encoder}; leave the flag out, or choose the criterion "
                 "(clear_nt_xent: shared, clear_moco: momentum, clear_self_guided: frozen)"
             )
-        freeze_lowest(model, self.cfg.frozen_layers)
+        model.freeze_lowest(self.cfg.frozen_layers)
         if self.cfg.regularizer_weight and model.guide is None:
             model.add_guide(FrozenEncoder(model.encoder.sentence_encoder))
 

@@ -1,4 +1,4 @@
-"""How a classifier on frozen vectors is trained and chosen, and the settings of published protocols; needs no torch."""
+"""Settings of the classifiers on frozen vectors, with presets of published protocols. Does not import torch."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -13,17 +13,17 @@ OPTIMIZERS = {"adam": "Adam", "rmsprop": "RMSprop", "sgd": "SGD"}  # flag -> cla
 
 @dataclass(frozen=True)
 class Classifiers:
-    """Which classifier, and how it is trained and chosen; SentEval's names in brackets.
+    """Settings of a classifier; SentEval's names in brackets.
 
     Attributes:
-        kind: ``mlp`` or ``logistic``; the following ones but ``folds`` are read by ``mlp`` alone.
-        folds: of cross-validation [kfold].
-        hidden: width of the hidden layer, 0 for none, which is logistic regression too [nhid].
+        kind: ``mlp`` or ``logistic``; ``logistic`` reads ``folds`` only.
+        folds: number of folds of cross-validation [kfold].
+        hidden: width of the hidden layer; 0 for none, which is logistic regression too [nhid].
         optimizer: adam, rmsprop or sgd with torch's default settings [optim].
-        batch_size: [batch_size].
-        tenacity: how many evaluations without a better held-out accuracy end training [tenacity].
+        batch_size: rows per step [batch_size].
+        tenacity: training ends after this many evaluations without a better held-out accuracy [tenacity].
         epoch_size: passes over the training rows between two evaluations [epoch_size].
-        max_epoch: most passes [max_epoch].
+        max_epoch: maximum number of passes [max_epoch].
         dropout: on the hidden layer [dropout].
     """
 
@@ -51,14 +51,14 @@ class Classifiers:
             raise UserError(f"--dropout {self.dropout}: must be 0 or more and below 1")
 
     def describe(self) -> dict[str, Any]:
-        """What a report states; settings that the kind does not read are left out."""
+        """The settings for a report, without those that the kind does not read."""
         if self.kind == "logistic":
             return {"classifier": "logistic (scikit-learn, lbfgs)", "folds": self.folds}
         described = asdict(self)
         return {"classifier": described.pop("kind"), **described}
 
     def without_hidden(self) -> "Classifiers":
-        """The same without a hidden layer, which SentEval prescribes for WordContent."""
+        """A copy without a hidden layer, which SentEval uses for WordContent."""
         return replace(self, hidden=0)
 
 
@@ -71,9 +71,9 @@ class Preset:
 
 
 PRESETS: dict[str, Preset] = {
-    # SentEval's README, what its published tables use
+    # SentEval's README: the settings of its published tables
     "senteval": Preset(Classifiers(), (1111,)),
-    # SimCSE evaluation.py --mode test: the same; named so that nobody has to find that out
+    # SimCSE evaluation.py --mode test: equal to SentEval's
     "simcse": Preset(Classifiers(), (1111,)),
     # Kim et al. 2021, appendix A.3, table 9
     "self-guided": Preset(Classifiers(hidden=50), (1, 2, 3, 4, 1234, 2345, 3456, 7890)),

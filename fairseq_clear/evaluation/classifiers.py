@@ -1,12 +1,13 @@
-"""The classifiers of SentEval on frozen vectors, on any device's CPU.
+"""SentEval's classifiers, its regressor of similarity scores, and how it validates them (Conneau and Kiela 2018).
 
-Conneau and Kiela 2018 (arXiv:1803.05449). Two kinds: scikit-learn's logistic regression, and the toolkit's own network of
-at most one hidden layer, which stops early on held-out accuracy. Vectors are not scaled, as in SentEval.
+There are two classifiers on frozen vectors: scikit-learn's logistic regression, and SentEval's own network with at most one
+hidden layer and early stopping. As in SentEval (arXiv:1803.05449), vectors are not scaled, and everything runs on the CPU.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -16,27 +17,49 @@ from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.classifier_settings import OPTIMIZERS, Classifiers
+from fairseq_clear.evaluation.sts import UndefinedCorrelation, pearson, spearman
 
-__all__ = ["Classifier", "make_classifier", "torch_seed"]
+__all__ = [
+    "Classifier",
+    "Fit",
+    "Relatedness",
+    "cross_validate",
+    "encode_scores",
+    "fit_relatedness",
+    "make_classifier",
+    "nested_cross_validate",
+    "split_validate",
+    "torch_seed",
+]
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
-HELD_OUT = 0.05  # share of the training rows that the final fit of the network stops on, where there is no dev split
-MOST_ITERATIONS = 1000  # of scikit-learn's solver; its default of 100 does not converge on unscaled vectors
+Rows = tuple[Floats, Labels]
+Fold = tuple[Labels, Labels]
+HELD_OUT = 0.05  # without a dev split, this share of the training rows stops the final fit of the network
+MOST_ITERATIONS = 1000  # of scikit-learn's solver, whose default of 100 does not converge on unscaled vectors
+# SentEval shuffles the folds of nested cross-validation with this seed, whatever the run's seed is.
+NESTED_SEED = 1111
+WEIGHT_DECAYS = tuple(10.0**power for power in range(-5, -1))
+INVERSE_STRENGTHS = tuple(2.0**power for power in range(-2, 4))
+INVERSE_STRENGTHS_OF_FOLDS = tuple(2.0**power for power in range(-1, 6))
+LEVELS = 5  # of a similarity score
+REGRESSOR = Classifiers(batch_size=64, epoch_size=50, max_epoch=1000, tenacity=3)
 
 
 class Classifier(Protocol):
-    """Fits on rows (N, D) with labels (N,) from 0, and predicts."""
+    """Interface of a classifier of rows (N, D) with labels (N,) from 0."""
 
     def fit(self, rows: Floats, labels: Labels, held_out: tuple[Floats, Labels] | None = None) -> None:
-        """Train; ``held_out`` decides when the network stops."""
+        """Train; the network stops early on the accuracy on ``held_out``."""
 
     def predict(self, rows: Floats) -> Labels:
-        """Labels (N,)."""
+        """Predict labels (N,)."""
 
 
 def make_classifier(settings: Classifiers, classes: int, regularization: float, seed: int) -> Classifier:
-    """A classifier to fit: ``regularization`` is Adam's L2 weight decay, or scikit-learn's inverse strength C."""
+    """An untrained classifier; ``regularization`` is the network's weight decay, or scikit-learn's inverse strength C."""
     if settings.kind == "logistic":
         return _Logistic(regularization, seed)
     return _Network(settings, classes, regularization, seed)
@@ -61,7 +84,7 @@ class _Logistic:
 
 
 class _Network:
-    """SentEval's classifier: linear, or linear - dropout - sigmoid - linear, with cross-entropy, the mean over a batch."""
+    """SentEval's network: linear, or linear - dropout - sigmoid - linear, trained with cross-entropy."""
 
     def __init__(self, settings: Classifiers, classes: int, regularization: float, seed: int) -> None:
         self.settings, self.classes, self.regularization, self.seed = settings, classes, regularization, seed
@@ -69,13 +92,13 @@ class _Network:
 
     def fit(self, rows: Floats, labels: Labels, held_out: tuple[Floats, Labels] | None = None) -> None:
         settings = self.settings
-        order = np.random.RandomState(self.seed)  # SentEval's generator: same seed, same order of rows
+        order = np.random.RandomState(self.seed)  # SentEval's generator, for its order of rows
         if held_out is None:
             mixed = order.permutation(len(rows))
             count = int(HELD_OUT * len(rows))
             held_out = rows[mixed[:count]], labels[mixed[:count]]
             rows, labels = rows[mixed[count:]], labels[mixed[count:]]
-        inputs, targets = torch.from_numpy(np.ascontiguousarray(rows)), torch.from_numpy(labels)
+        inputs, answers = held_out
         with torch_seed(self.seed):
             self.model = self._build(rows.shape[1])
             optimizer = getattr(torch.optim, OPTIMIZERS[settings.optimizer])(
@@ -83,19 +106,16 @@ class _Network:
                 weight_decay=self.regularization,
                 **({"lr": 0.1} if settings.optimizer == "sgd" else {}),
             )
-            best, best_accuracy, failures, epochs = self.model, -1.0, 0, 0
-            while epochs <= settings.max_epoch:
-                for _ in range(settings.epoch_size):
-                    self._pass_over(inputs, targets, order.permutation(len(rows)), optimizer)
-                epochs += settings.epoch_size
-                accuracy = float((self.predict(held_out[0]) == held_out[1]).mean()) if len(held_out[1]) else 0.0
-                if accuracy > best_accuracy:
-                    best, best_accuracy = copy.deepcopy(self.model), accuracy
-                else:
-                    # counted over the whole training, not since the last success: SentEval does the same
-                    if failures >= settings.tenacity:
-                        break
-                    failures += 1
+            best, _ = _train(
+                self.model,
+                optimizer,
+                nn.functional.cross_entropy,
+                (torch.from_numpy(np.ascontiguousarray(rows)), torch.from_numpy(labels)),
+                order,
+                lambda _: float((self.predict(inputs) == answers).mean()) if len(answers) else 0.0,
+                settings,
+            )
+        assert best is not None, "an accuracy is above -1"
         self.model = best
 
     def predict(self, rows: Floats) -> Labels:
@@ -115,20 +135,249 @@ class _Network:
             nn.Linear(hidden, self.classes),
         )
 
-    def _pass_over(
-        self, inputs: Tensor, targets: Tensor, order: npt.NDArray[np.int64], optimizer: torch.optim.Optimizer
-    ) -> None:
-        self.model.train()
-        for rows in torch.from_numpy(order).split(self.settings.batch_size):
-            loss = nn.functional.cross_entropy(self.model(inputs[rows]), targets[rows])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+
+@dataclass(frozen=True)
+class Fit:
+    """Accuracies x100, rounded to two decimals as in SentEval.
+
+    Attributes:
+        dev: on the rows that chose the regularisation.
+        test: on the test rows; for nested cross-validation the mean over the folds.
+        chosen: the regularisation; one for each fold of nested cross-validation.
+        predicted: (N,) labels of the test rows; empty for nested cross-validation.
+    """
+
+    dev: float
+    test: float
+    chosen: tuple[float, ...]
+    predicted: Labels
+
+
+def nested_cross_validate(rows: Rows, classes: int, settings: Classifiers, seed: int) -> Fit:
+    """Nested cross-validation, for data without a test split (MR, CR, SUBJ, MPQA): inner folds choose the regularisation."""
+    inputs, labels = rows
+    grid = WEIGHT_DECAYS if settings.kind == "mlp" else INVERSE_STRENGTHS
+    dev, test, chosen = [], [], []
+    for train, held in _folds(inputs, labels, settings.folds, NESTED_SEED):
+        inner, answers = inputs[train], labels[train]
+        best, score = _choose(inner, answers, classes, settings, seed, grid, NESTED_SEED)
+        model = make_classifier(settings, classes, best, seed)
+        model.fit(inner, answers)
+        dev.append(score)
+        test.append(_percent(model.predict(inputs[held]) == labels[held]))
+        chosen.append(best)
+    empty = np.zeros(0, np.int64)
+    return Fit(round(float(np.mean(dev)), 2), round(float(np.mean(test)), 2), tuple(chosen), empty)
+
+
+def cross_validate(train: Rows, test: Rows, classes: int, settings: Classifiers, seed: int) -> Fit:
+    """Cross-validation, for data without a dev split (TREC, MRPC): folds of the training rows choose the regularisation."""
+    grid = WEIGHT_DECAYS if settings.kind == "mlp" else INVERSE_STRENGTHS_OF_FOLDS
+    best, score = _choose(*train, classes, settings, seed, grid, seed)
+    model = make_classifier(settings, classes, best, seed)
+    model.fit(*train)
+    predicted = model.predict(test[0])
+    return Fit(score, _percent(predicted == test[1]), (best,), predicted)
+
+
+def split_validate(
+    train: Rows, dev: Rows, test: Rows, classes: int, settings: Classifiers, seed: int, *, regularize: bool = True
+) -> Fit:
+    """Validation on the dev split (SST, SICK-E, SNLI, probing): it chooses the regularisation and stops the network.
+
+    Args:
+        train, dev, test: (N, D) vectors and (N,) labels of each split.
+        classes: number of labels.
+        settings: see ``Classifiers``.
+        seed: of the classifier.
+        regularize: False for almost no regularisation, as SentEval does for SNLI.
+    """
+    if settings.kind == "mlp":
+        grid = WEIGHT_DECAYS if regularize else (1e-9,)
+    else:
+        grid = INVERSE_STRENGTHS if regularize else (1e9,)
+    scores, models = [], []
+    for strength in grid:
+        model = make_classifier(settings, classes, strength, seed)
+        model.fit(*train, held_out=dev)
+        scores.append(_percent(model.predict(dev[0]) == dev[1]))
+        models.append(model)
+    best = int(np.argmax(scores))
+    # SentEval fits again with the same seed and rows, which gives the same model
+    predicted = models[best].predict(test[0])
+    return Fit(scores[best], _percent(predicted == test[1]), (grid[best],), predicted)
+
+
+def _choose(
+    inputs: Floats,
+    labels: Labels,
+    classes: int,
+    settings: Classifiers,
+    seed: int,
+    grid: tuple[float, ...],
+    fold_seed: int,
+) -> tuple[float, float]:
+    """The regularisation with the best mean accuracy over folds (the first of equals), and that accuracy x100."""
+    scores = []
+    folds = list(_folds(inputs, labels, settings.folds, fold_seed))
+    for strength in grid:
+        accuracies = []
+        for train, held in folds:
+            model = make_classifier(settings, classes, strength, seed)
+            model.fit(inputs[train], labels[train], held_out=(inputs[held], labels[held]))
+            accuracies.append((model.predict(inputs[held]) == labels[held]).mean())
+        scores.append(round(100 * float(np.mean(accuracies)), 2))
+    best = int(np.argmax(scores))
+    return grid[best], scores[best]
+
+
+def _folds(inputs: Floats, labels: Labels, count: int, seed: int) -> Iterable[Fold]:
+    try:
+        from sklearn.model_selection import StratifiedKFold
+    except ImportError:
+        raise UserError("scikit-learn is not installed; pip install 'fairseq_clear[eval]'") from None
+    fewest = int(np.bincount(labels)[np.unique(labels)].min())
+    if fewest < count:
+        raise UserError(f"--folds {count}: a class has only {fewest} training rows; give fewer folds")
+    return StratifiedKFold(n_splits=count, shuffle=True, random_state=seed).split(inputs, labels)
+
+
+def _percent(is_right: npt.NDArray[np.bool_]) -> float:
+    return round(100 * float(np.mean(is_right)), 2)
+
+
+@dataclass(frozen=True)
+class Relatedness:
+    """Correlations x100 of predicted with gold scores, and the mean squared error, on the test split."""
+
+    dev_pearson: float
+    pearson: float
+    spearman: float
+    mse: float
+
+
+def encode_scores(scores: Doubles, levels: int = LEVELS) -> Floats:
+    """Scores (N,) as distributions over the two nearest whole numbers (Tai et al. 2015, eq. 16): (N, levels).
+
+    Levels start at 1. As in SentEval, the weight on level 0 of a score below 1 (STS-B has 0 to 1) is dropped.
+    """
+    whole = np.floor(scores)[:, None]  # (N, 1)
+    level = np.arange(1, levels + 1)[None]  # (1, L)
+    share = scores[:, None] - whole
+    encoded: Floats = np.where(level == whole + 1, share, np.where(level == whole, 1 - share, 0)).astype(np.float32)
+    return encoded
+
+
+def fit_relatedness(
+    train: tuple[Floats, Doubles],
+    dev: tuple[Floats, Doubles],
+    test: tuple[Floats, Doubles],
+    *,
+    seed: int,
+    where: str = "regressor",
+    settings: Classifiers = REGRESSOR,
+) -> Relatedness:
+    """SentEval's regressor for SICK-R and STS-B: a linear layer and a softmax over 5 levels, trained with squared error.
+
+    Training stops early on the dev split's Pearson correlation.
+
+    Args:
+        train, dev, test: features (N, D) and scores (N,) of each split.
+        seed: of weights and order.
+        where: first words of error messages.
+        settings: ``batch_size``, ``epoch_size``, ``max_epoch`` and ``tenacity`` are used.
+
+    Raises:
+        UserError: the regressor predicts the same number for all dev rows.
+    """
+
+    def dev_pearson(model: nn.Module) -> float:
+        try:
+            return pearson(_predict(model, dev[0]), dev[1], where=where)
+        except UndefinedCorrelation:
+            return -1.0
+
+    order = np.random.RandomState(seed)  # SentEval's generator
+    rows = torch.from_numpy(train[0]), torch.from_numpy(encode_scores(train[1]))
+    with torch_seed(seed):
+        model = nn.Sequential(nn.Linear(train[0].shape[1], LEVELS), nn.Softmax(dim=-1))
+        optimizer = torch.optim.Adam(model.parameters())
+        best, best_pearson = _train(model, optimizer, nn.functional.mse_loss, rows, order, dev_pearson, settings)
+    if best is None:
+        raise UserError(f"{where}: the regressor learned nothing; are all vectors of the encoder equal?")
+    predicted = _predict(best, test[0])
+    return Relatedness(
+        100 * best_pearson,
+        100 * pearson(predicted, test[1], where=where),
+        100 * spearman(predicted, test[1], where=where),
+        float(np.mean((predicted - test[1]) ** 2)),
+    )
+
+
+def _predict(model: nn.Module, rows: Floats) -> Doubles:
+    """Expected level (N,) under the predicted distribution."""
+    with torch.no_grad():
+        shares: Doubles = model(torch.from_numpy(rows)).double().numpy()  # (N, L)
+    predicted: Doubles = shares @ np.arange(1, LEVELS + 1)
+    return predicted
+
+
+def _train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    rows: tuple[Tensor, Tensor],
+    order: np.random.RandomState,
+    score: Callable[[nn.Module], float],
+    settings: Classifiers,
+) -> tuple[nn.Module | None, float]:
+    """SentEval's training loop with early stopping: the model with the best score, and that score.
+
+    Args:
+        model: trained in place.
+        optimizer: of the model.
+        loss: of outputs and targets, mean over a batch.
+        rows: inputs (N, D) and targets (N, ...).
+        order: draws the order of the rows.
+        score: of held-out rows, after every ``epoch_size`` passes; the best model must score above -1.
+        settings: ``batch_size``, ``epoch_size``, ``max_epoch`` and ``tenacity`` are used.
+    """
+    best, best_score, failures, epochs = None, -1.0, 0, 0
+    while epochs <= settings.max_epoch:
+        model.train()
+        for _ in range(settings.epoch_size):
+            _pass_over(model, optimizer, loss, rows, order.permutation(len(rows[0])), settings.batch_size)
+        epochs += settings.epoch_size
+        model.eval()
+        found = score(model)
+        if found > best_score:
+            best, best_score = copy.deepcopy(model), found
+        else:
+            # counted over the whole training, not since the last improvement, as in SentEval
+            if failures >= settings.tenacity:
+                break
+            failures += 1
+    return best, best_score
+
+
+def _pass_over(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    rows: tuple[Tensor, Tensor],
+    order: Labels,
+    batch_size: int,
+) -> None:
+    inputs, targets = rows
+    for batch in torch.from_numpy(order).split(batch_size):
+        optimizer.zero_grad()
+        loss(model(inputs[batch]), targets[batch]).backward()
+        optimizer.step()
 
 
 @contextmanager
 def torch_seed(seed: int) -> Iterator[None]:
-    """Initial weights and dropout from this seed; the caller's generator is left as it was."""
+    """Seed torch's generator, for initial weights and dropout; the caller's generator state is restored at the end."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

@@ -1,4 +1,4 @@
-"""SentEval: what a linear or small classifier reads from frozen vectors (Conneau and Kiela 2018, arXiv:1803.05449)."""
+"""SentEval: classifiers trained on frozen vectors, as a measure of the vectors (Conneau and Kiela 2018, arXiv:1803.05449)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,9 +10,15 @@ import numpy.typing as npt
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.classifier_settings import Classifiers
-from fairseq_clear.evaluation.classifiers import Floats
+from fairseq_clear.evaluation.classifiers import (
+    Fit,
+    Floats,
+    cross_validate,
+    fit_relatedness,
+    nested_cross_validate,
+    split_validate,
+)
 from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
-from fairseq_clear.evaluation.relatedness import fit_relatedness
 from fairseq_clear.evaluation.senteval_data import (
     DOWNSTREAM_TASKS,
     PROBING_TASKS,
@@ -25,7 +31,6 @@ from fairseq_clear.evaluation.senteval_data import (
 )
 from fairseq_clear.evaluation.sts import score_sts
 from fairseq_clear.evaluation.sts_data import StsData, is_present, read_sts
-from fairseq_clear.evaluation.validation import Fit, cross_validate, nested_cross_validate, split_validate
 
 __all__ = [
     "Score",
@@ -42,12 +47,12 @@ Data = TaskData | Mapping[str, StsData] | StsData
 
 @dataclass(frozen=True)
 class Score:
-    """One task under one seed, x100.
+    """Score of one task under one seed, x100.
 
     Attributes:
         test: accuracy; Spearman for SICK-R, STS-B and STS12-16.
-        dev: of what chose the classifier: accuracy, Pearson for the regressors; None for STS12-16.
-        others: further figures: F1 of MRPC, Pearson and squared error of the regressors.
+        dev: score that chose the classifier: accuracy, or Pearson for the regressors; None for STS12-16.
+        others: further scores: F1 of MRPC, Pearson and squared error of the regressors.
         chosen: regularisation.
     """
 
@@ -59,14 +64,14 @@ class Score:
 
 @dataclass(frozen=True)
 class SentEvalResult:
-    """Scores of each task, one a seed, in the order of ``seeds``; tasks in order."""
+    """Scores of each task, one for each seed, and the hash of each data file."""
 
     scores: Mapping[str, Sequence[Score]]
     seeds: Sequence[int]
     data: Mapping[str, Mapping[str, str]]
 
     def mean(self, task: str, split: str = "test") -> float | None:
-        """Mean over seeds; None for a dev split that the task lacks."""
+        """Mean over seeds; None if the task has no such split."""
         values = [getattr(score, split) for score in self.scores[task]]
         return None if None in values else float(np.mean(values))
 
@@ -76,7 +81,7 @@ class SentEvalResult:
         return None if len(values) < 2 or None in values else float(np.std(values, ddof=1))
 
     def summary(self, split: str = "test") -> dict[str, float]:
-        """Averages as DeCLUTR (arXiv:2006.03659) Table 1: of downstream tasks, of probing tasks, and of these two."""
+        """Averages over downstream tasks, over probing tasks, and of these two, as in DeCLUTR (arXiv:2006.03659), table 1."""
         found = {}
         for name, group in (("Downstream", DOWNSTREAM_TASKS), ("Probing", tuple(PROBING_TASKS))):
             means = [self.mean(task, split) for task in self.scores if task in group]
@@ -88,7 +93,7 @@ class SentEvalResult:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Fit for JSON."""
+        """The result as JSON values."""
         return {**asdict(self), "summary": {split: self.summary(split) for split in ("dev", "test")}}
 
 
@@ -120,10 +125,10 @@ def evaluate_senteval(
 
 
 def find_tasks(folder: str | Path, tasks: Sequence[str]) -> list[str]:
-    """Those of the tasks whose data the folder has, all splits of it.
+    """The tasks whose data are in the folder, with all splits.
 
     Raises:
-        UserError: none.
+        UserError: the folder has the data of none of the tasks.
     """
 
     def is_there(task: str) -> bool:
@@ -138,7 +143,7 @@ def find_tasks(folder: str | Path, tasks: Sequence[str]) -> list[str]:
 
 
 def read_tasks(folder: str | Path, tasks: Sequence[str]) -> dict[str, Data]:
-    """The data of each task; what is malformed is found before anything is embedded."""
+    """Read the data of each task, so that malformed data are found before anything is embedded."""
     twice = sorted({task for task in tasks if list(tasks).count(task) > 1})
     unknown = [task for task in tasks if task not in DOWNSTREAM_TASKS and task not in PROBING_TASKS]
     if twice or unknown:
@@ -156,7 +161,7 @@ def read_tasks(folder: str | Path, tasks: Sequence[str]) -> dict[str, Data]:
 def score_senteval(
     encoder: CachedEncoder, data: Mapping[str, Data], classifiers: Classifiers, seeds: Sequence[int]
 ) -> SentEvalResult:
-    """``evaluate_senteval`` on data in memory."""
+    """As ``evaluate_senteval``, on data in memory."""
     if not seeds:
         raise UserError("--seeds: give one or more")
     encoder.embed([text for part in data.values() for text in _texts(part)])
@@ -167,7 +172,7 @@ def score_senteval(
 
 
 def pair_features(first: Floats, second: Floats, *, both: bool = False) -> Floats:
-    """[|u - v|, u * v], (N, 2 D); with ``both`` [u, v, u * v, |u - v|], (N, 4 D), which SentEval takes for SNLI."""
+    """[|u - v|, u * v], (N, 2 D); with ``both`` [u, v, u * v, |u - v|], (N, 4 D), as SentEval does for SNLI."""
     difference, product = np.abs(first - second), first * second
     parts = (first, second, product, difference) if both else (difference, product)
     return np.concatenate(parts, axis=1)
@@ -220,5 +225,6 @@ def _hashes(data: Data) -> dict[str, str]:
 
 
 def _f1(predicted: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> float:
-    both = int(((predicted == 1) & (labels == 1)).sum())
-    return round(200 * both / max(int((predicted == 1).sum() + (labels == 1).sum()), 1), 2)
+    from sklearn.metrics import f1_score
+
+    return round(100 * float(f1_score(labels, predicted, zero_division=0)), 2)

@@ -1,8 +1,7 @@
-"""The data sets of SentEval as its download script lays them out: transfer tasks and probing tasks.
+"""Reading SentEval's transfer and probing tasks from the folders that its download script makes.
 
-Texts are what SentEval hands to an encoder: split at white space and joined by single spaces. MR, CR, SUBJ, MPQA, TREC and
-SNLI are read as Latin-1, as SentEval reads them: what is UTF-8 in them is not mended, nor are the ``M-i`` that ``cat -v``
-left in MR and CR.
+Texts are those that SentEval encodes: split at white space and joined by single spaces. As in SentEval, MR, CR, SUBJ, MPQA,
+TREC and SNLI are read as Latin-1; UTF-8 in them, and the ``M-i`` that ``cat -v`` left in MR and CR, are not repaired.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.sts_data import find_folder
 from fairseq_clear.files import hash_file, read_columns, read_text_lines
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ LATIN = "latin-1"
 ENTAILMENT = ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
 SNLI = ("entailment", "neutral", "contradiction")
 TREC = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
-# where a data set's folder may lie below the one that the user names
-_BELOW = ("", "downstream", "senteval", "data/downstream")
-# file of positive texts (label 1), of negative texts (label 0)
+# Task -> file of positive texts (label 1), file of negative texts (label 0).
 _BINARY = {
     "MR": ("rt-polarity.pos", "rt-polarity.neg"),
     "CR": ("custrev.pos", "custrev.neg"),
@@ -60,7 +58,7 @@ PROBING_TASKS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Split:
-    """Texts, and for pairs their second texts, with labels from 0."""
+    """Texts with labels (N,) from 0; ``second`` are the second texts of pairs."""
 
     first: tuple[str, ...]
     labels: "Labels"
@@ -70,13 +68,13 @@ class Split:
         return len(self.first)
 
     def texts(self) -> tuple[str, ...]:
-        """Both sides."""
+        """The texts of both sides."""
         return self.first + (self.second or ())
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """A task: splits ``all``; ``train``, ``test``; or ``train``, ``dev``, ``test``, which decides how it is validated."""
+    """Data of one task; whether its splits are ``all``, ``train`` + ``test`` or these + ``dev`` decides how it is validated."""
 
     name: str
     splits: Mapping[str, Split]
@@ -84,7 +82,7 @@ class TaskData:
     hashes: Mapping[str, str]
 
     def texts(self) -> list[str]:
-        """Every text of every split."""
+        """All texts of all splits."""
         return [text for split in self.splits.values() for text in split.texts()]
 
 
@@ -92,30 +90,30 @@ def read_task(folder: str | Path, name: str) -> TaskData:
     """Read a transfer or probing task.
 
     Args:
-        folder: SentEval's data folder, its ``downstream`` or ``probing``, or one with the tasks' folders in it.
-        name: of TRANSFER_TASKS or PROBING_TASKS.
+        folder: SentEval's data folder, its ``downstream`` or ``probing``, or a folder that contains the tasks' folders.
+        name: a name of TRANSFER_TASKS or PROBING_TASKS.
 
     Raises:
-        UserError: no such task, missing files, or a malformed line, with file and line.
+        UserError: an unknown task, a missing file, or a malformed line, with file and line.
     """
     if name in PROBING_TASKS:
         return _read_probing(Path(folder), name)
     if name not in TRANSFER_TASKS:
         raise UserError(f"{name}: no such task; valid are {', '.join([*TRANSFER_TASKS, *PROBING_TASKS])}")
     directory, files, classes, reader = TRANSFER_TASKS[name]
-    home = _home(Path(folder), directory)
+    home = find_folder(folder, directory)
     splits = {split: _sorted(reader(home, names, classes)) for split, names in files.items()}
     hashes = {file: hash_file(home / file) for names in files.values() for file in names}
     return _checked(TaskData(name, splits, classes, hashes))
 
 
 def is_task_present(folder: str | Path, name: str) -> bool:
-    """Whether the folder of the task is there, with all its files (so that SICK without its test split is not)."""
+    """Whether the task's folder has all its files (SICK without its test split is not present)."""
     try:
         if name in PROBING_TASKS:
             return (_probing_home(Path(folder)) / PROBING_TASKS[name]).is_file()
         directory, files, _, _ = TRANSFER_TASKS[name]
-        home = _home(Path(folder), directory)
+        home = find_folder(folder, directory)
     except UserError:
         return False
     return all((home / file).is_file() for names in files.values() for file in names)
@@ -128,7 +126,7 @@ def _read_binary(home: Path, files: Sequence[str], classes: int) -> Split:
 
 
 def _read_sst(home: Path, files: Sequence[str], classes: int) -> Split:
-    """Binary: text, tab, label. Fine: label, space, text."""
+    """Lines of SST2 are text, tab, label; those of SST5 label, space, text."""
     path = home / files[0]
     texts, labels = [], []
     for number, line in _lines(path):
@@ -172,14 +170,14 @@ def _read_snli(home: Path, files: Sequence[str], classes: int) -> Split:
 
 
 def _read_pairs(path: Path, columns: tuple[int, int, int], names: Sequence[str]) -> Split:
-    """Two texts and a label from these columns, under a header."""
+    """Two texts and a label from these columns; the first line is a header."""
     rows = [(number, read_columns(path, line, number, columns)) for number, line in _lines(path)[1:]]
     labels = _int64([_label(path, number, row[2], names) for number, row in rows])
     return Split(tuple(_words(row[0]) for _, row in rows), labels, tuple(_words(row[1]) for _, row in rows))
 
 
 def _read_probing(folder: Path, name: str) -> TaskData:
-    """Lines of split (tr, va, te), label, text; labels are numbered in the order of their names."""
+    """Lines are split (tr, va, te), label, text; labels are numbered in alphabetical order."""
     path = _probing_home(folder) / PROBING_TASKS[name]
     names = {"tr": "train", "va": "dev", "te": "test"}
     rows: dict[str, list[tuple[int, str, str]]] = {"train": [], "dev": [], "test": []}
@@ -203,7 +201,7 @@ def _int64(labels: Sequence[int]) -> "Labels":
 
 
 def _sorted(split: Split) -> Split:
-    """By words, then by label, as SentEval sorts: its folds are drawn from this order."""
+    """Sort by number of words, then by label, as SentEval does: its folds depend on this order."""
     keys: list[tuple[int, ...]]
     if split.second is None:
         keys = [(len(text.split()), int(label)) for text, label in zip(split.first, split.labels, strict=True)]
@@ -223,7 +221,7 @@ def _checked(data: TaskData) -> TaskData:
 
 
 def _lines(path: Path, encoding: str = "utf-8") -> list[tuple[int, str]]:
-    """Numbered lines that are not blank."""
+    """Numbered lines, without blank ones."""
     return [(number, line) for number, line in enumerate(read_text_lines(path, encoding), 1) if line.strip()]
 
 
@@ -237,14 +235,6 @@ def _words(text: str) -> str:
     return " ".join(text.split())
 
 
-def _home(folder: Path, name: str) -> Path:
-    places = [folder / below / name for below in _BELOW]
-    found = next((place for place in places if place.is_dir()), None)
-    if found is None:
-        raise UserError(f"--data {folder}: has no {name}, nor has any of {', '.join(_BELOW[1:])} in it")
-    return found
-
-
 def _probing_home(folder: Path) -> Path:
     return next((place for place in (folder / "probing", folder / "data" / "probing") if place.is_dir()), folder)
 
@@ -253,7 +243,7 @@ Reader = Callable[[Path, Sequence[str], int], Split]
 _SPLITS = ("train", "dev", "test")
 _SICK = {"train": ("SICK_train.txt",), "dev": ("SICK_trial.txt",), "test": ("SICK_test_annotated.txt",)}
 _SST = {split: (f"sentiment-{split}",) for split in _SPLITS}
-# name -> (folder, files of each split, classes, reader)
+# Name -> (folder, files of each split, classes, reader).
 TRANSFER_TASKS: dict[str, tuple[str, Mapping[str, tuple[str, ...]], int, Reader]] = {
     **{name: (name, {"all": files}, 2, _read_binary) for name, files in _BINARY.items()},
     "SST2": ("SST/binary", _SST, 2, _read_sst),
@@ -263,11 +253,11 @@ TRANSFER_TASKS: dict[str, tuple[str, Mapping[str, tuple[str, ...]], int, Reader]
     "SICK-E": ("SICK", _SICK, 3, _read_sick_entailment),
     "SNLI": ("SNLI", {split: (f"s1.{split}", f"s2.{split}", f"labels.{split}") for split in _SPLITS}, 3, _read_snli),
 }
-# with a trained regressor; the splits by their names in data.sts
+# Tasks with a trained regressor -> the names of their splits in sts_data.
 REGRESSIONS = {
     "SICK-R": {"train": "SICK-R-train", "dev": "SICK-R-trial", "test": "SICK-R"},
     "STS-B": {"train": "STS-B-train", "dev": "STS-B-dev", "test": "STS-B"},
 }
-# without training; the mean of the subsets' Spearman correlations, as DeCLUTR's summary has them
+# Tasks without training: mean of the subsets' Spearman correlations, as in DeCLUTR's summary.
 SIMILARITIES = ("STS12", "STS13", "STS14", "STS15", "STS16")
 DOWNSTREAM_TASKS = (*TRANSFER_TASKS, *REGRESSIONS, *SIMILARITIES)

@@ -1,6 +1,6 @@
-"""Semantic textual similarity: the cosine of two vectors against human scores."""
+"""Semantic textual similarity (STS): correlation of the vectors' cosines with human scores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.correlation import CORRELATIONS, UndefinedCorrelation
 from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
 from fairseq_clear.evaluation.sts_data import (
     AGGREGATIONS,
@@ -26,23 +25,80 @@ from fairseq_clear.evaluation.sts_data import (
 __all__ = [
     "StsResult",
     "StsScore",
+    "UndefinedCorrelation",
     "cosine",
     "evaluate_sts",
+    "pearson",
     "read_sts_tasks",
     "score_sts",
+    "spearman",
 ]
+
+Doubles = npt.NDArray[np.float64]
+
+
+class UndefinedCorrelation(UserError):
+    """A correlation of fewer than two pairs or of constant numbers; raised so that callers can ignore that one number."""
+
+
+def pearson(x: npt.ArrayLike, y: npt.ArrayLike, *, where: str = "correlation") -> float:
+    """Pearson's product-moment correlation, -1 to 1. numpy alone: training validates with it, without scipy.
+
+    Args:
+        x: (N,) numbers.
+        y: (N,) numbers.
+        where: first words of an error message, such as the task and the file.
+
+    Raises:
+        UndefinedCorrelation: fewer than two pairs, or one side is constant.
+        UserError: unequal lengths, NaN or infinity.
+    """
+    # scaled, so that the squares of very small or very large numbers neither underflow nor overflow
+    first, second = (side / np.abs(side).max() for side in _checked(x, y, where))
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def spearman(x: npt.ArrayLike, y: npt.ArrayLike, *, where: str = "correlation") -> float:
+    """Spearman's rank correlation, -1 to 1: Pearson's correlation of the ranks. Arguments and errors as ``pearson``."""
+    first, second = _checked(x, y, where)
+    return pearson(average_ranks(first), average_ranks(second), where=where)
+
+
+def average_ranks(values: npt.ArrayLike) -> Doubles:
+    """Ranks (N,) from 1; equal values share the mean of their ranks."""
+    _, inverse, counts = np.unique(np.asarray(values, np.float64), return_inverse=True, return_counts=True)
+    ranks: Doubles = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    return ranks
+
+
+CORRELATIONS: dict[str, Callable[..., float]] = {"spearman": spearman, "pearson": pearson}
+
+
+def _checked(x: npt.ArrayLike, y: npt.ArrayLike, where: str) -> tuple[Doubles, Doubles]:
+    first, second = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    if first.ndim != 1 or first.shape != second.shape:
+        raise UserError(f"{where}: {first.shape} numbers against {second.shape}; a correlation needs one each a pair")
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        raise UserError(f"{where}: a number is NaN or infinite; check the vectors it comes from")
+    if len(first) < 2:
+        raise UndefinedCorrelation(f"{where}: a correlation of {len(first)} pairs is not defined; give two or more")
+    for side, values in (("first", first), ("second", second)):
+        if (values == values[0]).all():
+            raise UndefinedCorrelation(
+                f"{where}: all {len(values)} {side} numbers are {values[0]:g}: a correlation is not defined"
+            )
+    return first, second
 
 
 @dataclass(frozen=True)
 class StsScore:
-    """One task, correlations x100.
+    """Result of one task, correlations x100.
 
     Attributes:
-        spearman: under the protocol's aggregation.
-        pearson: likewise.
-        pairs: scored ones.
-        unscored: pairs without a gold score, left out.
-        subsets: name -> ``{"spearman", "pearson", "pairs"}``; a correlation is None where it is not defined.
+        spearman, pearson: aggregated over subsets.
+        pairs: number of scored pairs.
+        unscored: number of pairs without a gold score, which are left out.
+        subsets: name -> ``{"spearman", "pearson", "pairs"}``; an undefined correlation is None.
     """
 
     spearman: float
@@ -54,18 +110,18 @@ class StsScore:
 
 @dataclass(frozen=True)
 class StsResult:
-    """Tasks in order, how subsets were aggregated, and the hashes of the files that were read."""
+    """Scores of each task, the aggregation of subsets, and the hash of each data file."""
 
     aggregation: str
     scores: Mapping[str, StsScore]
     data: Mapping[str, Mapping[str, str]]
 
     def average(self, metric: str = "spearman") -> float:
-        """Plain mean over the tasks."""
+        """Unweighted mean over the tasks."""
         return float(np.mean([getattr(score, metric) for score in self.scores.values()]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Fit for JSON."""
+        """The result as JSON values."""
         return asdict(self)
 
 
@@ -78,19 +134,19 @@ def evaluate_sts(
     files: Sequence[str | Path] = (),
     batch_size: int = 32,
 ) -> StsResult:
-    """Score an encoder without any training.
+    """Score an encoder on STS tasks; nothing is trained.
 
     Args:
-        encoder: see ``evaluation.encoders.Encoder``.
-        folder: with SentEval's data, see ``data.sts.read_sts``.
-        tasks: of ``data.sts.STS_TASKS``; default: those of DEFAULT_TASKS that the folder has.
-        aggregation: of a year's subsets. ``all`` puts them together and correlates once (SBERT, SimCSE), ``mean`` is the
-            mean of their correlations (DeCLUTR), ``wmean`` that weighted by their pairs.
-        files: more tasks, see ``data.sts.read_sts_file``.
+        encoder: see ``encoders.Encoder``.
+        folder: SentEval's data folder, see ``sts_data.read_sts``.
+        tasks: names from ``sts_data.STS_TASKS`` (default: the tasks of DEFAULT_TASKS whose data the folder has).
+        aggregation: of a year's subsets. ``all`` concatenates them and correlates once (SBERT, SimCSE), ``mean`` is the
+            mean of their correlations (DeCLUTR), ``wmean`` the mean weighted by their number of pairs.
+        files: further tasks, see ``sts_data.read_sts_file``.
         batch_size: passed to the encoder.
 
     Raises:
-        UserError: no data, malformed data, or scores for which no correlation is defined.
+        UserError: missing or malformed data, or an undefined correlation.
     """
     return score_sts(encoder, read_sts_tasks(folder, tasks, files), aggregation=aggregation, batch_size=batch_size)
 
@@ -98,7 +154,7 @@ def evaluate_sts(
 def read_sts_tasks(
     folder: str | Path | None, tasks: Sequence[str] | None = None, files: Sequence[str | Path] = ()
 ) -> list[StsData]:
-    """The data of ``evaluate_sts``: tasks of the folder, then files."""
+    """Read the data of ``evaluate_sts``: tasks of the folder, then files."""
     if folder is None and tasks:
         raise UserError(f"tasks {' '.join(tasks)}: need the folder with their data (--data)")
     if folder is not None and not Path(folder).is_dir():
@@ -122,7 +178,7 @@ def read_sts_tasks(
 def score_sts(
     encoder: Encoder, data: Sequence[StsData], *, aggregation: str = "all", batch_size: int = 32
 ) -> StsResult:
-    """``evaluate_sts`` on data in memory."""
+    """As ``evaluate_sts``, on data in memory."""
     if aggregation not in AGGREGATIONS:
         raise UserError(f"aggregation {aggregation}: valid are {', '.join(AGGREGATIONS)}")
     cached = encoder if isinstance(encoder, CachedEncoder) else CachedEncoder(encoder, batch_size=batch_size)
@@ -131,8 +187,8 @@ def score_sts(
     return StsResult(aggregation, scores, {task.name: dict(task.hashes) for task in data})
 
 
-def cosine(first: npt.ArrayLike, second: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Cosines (N,) of rows (N, D) in float64; 0 where a vector is zero, as SentEval has it."""
+def cosine(first: npt.ArrayLike, second: npt.ArrayLike) -> Doubles:
+    """Cosines (N,) of rows (N, D) in float64; 0 where a vector is zero, as in SentEval."""
     left, right = np.asarray(first, np.float64), np.asarray(second, np.float64)
     norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)  # (N,)
     products = np.einsum("nd,nd->n", left, right)
@@ -167,5 +223,5 @@ def _score_task(encoder: CachedEncoder, task: StsData, aggregation: str) -> StsS
     return StsScore(totals["spearman"], totals["pearson"], len(task), task.unscored, subsets)
 
 
-def _similarities(encoder: CachedEncoder, pairs: Pairs) -> npt.NDArray[np.float64]:
+def _similarities(encoder: CachedEncoder, pairs: Pairs) -> Doubles:
     return cosine(encoder.encode(pairs.first), encoder.encode(pairs.second))

@@ -1,14 +1,13 @@
-"""Data sets of semantic textual similarity, as SentEval lays them out, and any table of two texts and a score."""
+"""Reading STS data sets in SentEval's folder layout, and tables of two texts and a score."""
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import read_columns, read_text_lines
+from fairseq_clear.files import hash_file, read_columns, read_text_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +27,7 @@ __all__ = [
     "read_sts_file",
 ]
 
-# The subsets of each year, as SentEval has them: STS13 comes without SMT, whose licence forbids it.
+# The subsets of each year in SentEval; its licence forbids it to ship SMT of STS13.
 STS_YEARS: dict[str, tuple[str, ...]] = {
     "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
     "STS13": ("FNWN", "headlines", "OnWN"),
@@ -43,20 +42,23 @@ _SICK = {
     "SICK-R-train": ("SICK_train.txt",),
     "SICK-R-all": ("SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt"),
 }
-# Every task by name; STS-B and SICK-R alone mean the test split.
+# Columns of score, first and second text; lines of header. STS-B has 7 or 9 columns, no quoting and no header.
+_STS_B_FORM: dict[str, Any] = {"columns": (4, 5, 6)}
+_SICK_FORM: dict[str, Any] = {"columns": (3, 1, 2), "skip": 1}
+# Names of all tasks; STS-B and SICK-R are the test splits.
 STS_TASKS: tuple[str, ...] = (*STS_YEARS, *_STS_B, *_SICK)
-# The seven test sets of the field's tables.
+# The seven test sets of published tables.
 DEFAULT_TASKS = (*STS_YEARS, "STS-B", "SICK-R")
 METRICS = ("pearson", "spearman")
-# How the subsets of a year become one number.
+# How the subsets of a year are combined to one number.
 AGGREGATIONS = ("all", "mean", "wmean")
-# Where a folder of a data set may lie below the one that the user names: SentEval's tree, or parts of it.
-_BELOW = ("", "STS", "sts", "downstream", "downstream/STS", "senteval")
+# Where the folder of a data set may be in the folder that the user names: SentEval's tree, or parts of it.
+_BELOW = ("", "STS", "sts", "downstream", "downstream/STS", "data/downstream", "senteval")
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Texts ``first[i]`` and ``second[i]`` with the gold ``scores[i]``, (N,) float64."""
+    """Pairs of texts ``first[i]`` and ``second[i]`` with gold ``scores[i]``, (N,) float64."""
 
     first: tuple[str, ...]
     second: tuple[str, ...]
@@ -68,13 +70,13 @@ class Pairs:
 
 @dataclass(frozen=True)
 class StsData:
-    """A task.
+    """Data of one STS task.
 
     Attributes:
-        name: as in STS_TASKS, or that of the file.
-        subsets: those of a year; one, named as the task, otherwise.
+        name: a name of STS_TASKS, or the file's name without its suffix.
+        subsets: the subsets of a year; otherwise one subset with the task's name.
         hashes: file name -> SHA-256.
-        unscored: pairs that were dropped, their gold line being blank.
+        unscored: number of dropped pairs, whose gold line is blank.
     """
 
     name: str
@@ -86,19 +88,19 @@ class StsData:
         return sum(len(pairs) for pairs in self.subsets.values())
 
     def texts(self) -> list[str]:
-        """Every text, both sides, in order; repeated ones too."""
+        """All texts of both sides, in order, with duplicates."""
         return [text for pairs in self.subsets.values() for text in (*pairs.first, *pairs.second)]
 
 
 def read_sts(folder: str | Path, task: str) -> StsData:
-    """Read a task of STS_TASKS.
+    """Read one task.
 
     Args:
-        folder: SentEval's data folder, any below it down to the task's own, or one with the tasks' folders in it.
-        task: its name.
+        folder: SentEval's data folder, a folder in it down to the task's own, or a folder that contains the tasks' folders.
+        task: a name of STS_TASKS.
 
     Raises:
-        UserError: no such task, a missing folder, subset or file, or a malformed line, with file and line.
+        UserError: an unknown task, a missing folder or file, or a malformed line, with file and line.
     """
     if task not in STS_TASKS:
         raise UserError(f"{task}: no such STS task; valid are {', '.join(STS_TASKS)}")
@@ -109,12 +111,11 @@ def read_sts(folder: str | Path, task: str) -> StsData:
     else:
         home = find_folder(folder, "SICK")
         files = [home / name for name in _SICK[task]]
-    reader = read_sts_benchmark if task in _STS_B else read_sick
-    return StsData(task, {task: _joined([reader(file) for file in files])}, _hashes(files))
+    return StsData(task, {task: _read_table(*files, **(_STS_B_FORM if task in _STS_B else _SICK_FORM))}, _hashes(files))
 
 
 def is_present(folder: str | Path, task: str) -> bool:
-    """Whether ``read_sts`` finds the task's folder and, where it is one of several splits in it, the split's files."""
+    """Whether the task's folder exists and, for a split of STS-B or SICK, whether its files do."""
     try:
         if task in STS_YEARS:
             return find_folder(folder, f"{task}-en-test").is_dir()
@@ -126,12 +127,12 @@ def is_present(folder: str | Path, task: str) -> bool:
 
 
 def read_sts_file(path: str | Path) -> StsData:
-    """Read one file of any language: its form is told by its name and by its columns.
+    """Read one file of any language. Its name and its columns determine its format:
 
-    - ``STS.input.X.txt``, with ``STS.gs.X.txt`` beside it (SemEval);
-    - ``SICK*.txt``, with SICK's header;
-    - tab separated with 7 columns or more: STS-B's, score and texts in columns 5, 6, 7;
-    - tab separated with 3 columns: text, text, score.
+    - ``STS.input.X.txt`` with ``STS.gs.X.txt`` in the same folder: SemEval;
+    - SICK's header in the first line: SICK;
+    - 7 or more tab-separated columns: STS-B, with score and texts in columns 5, 6, 7;
+    - 3 tab-separated columns: text, text, score.
 
     Raises:
         UserError: a missing file, or a malformed line, with file and line.
@@ -140,32 +141,21 @@ def read_sts_file(path: str | Path) -> StsData:
     if file.name.startswith("STS.input."):
         subset = file.name.removeprefix("STS.input.").removesuffix(".txt")
         pairs, unscored = _read_subset(file.parent, subset)
-        files = (file, _gold_file(file.parent, subset))
+        files = (file, file.parent / f"STS.gs.{subset}.txt")
         return StsData(file.stem, {subset: pairs}, _hashes(files), unscored)
     lines = read_text_lines(file)
     if not lines:
         raise UserError(f"{file}: is empty; give tab-separated lines of text, text, score")
-    is_sick = lines[0].startswith("pair_ID\t")
-    wide = len(lines[0].split("\t")) >= 7
-    pairs = read_sick(file) if is_sick else read_sts_benchmark(file) if wide else _read_table(file, (2, 0, 1))
-    return StsData(file.stem, {file.stem: pairs}, _hashes((file,)))
-
-
-def read_sts_benchmark(path: Path) -> Pairs:
-    """``sts-{train,dev,test}.csv``: tabs, no quoting, 7 or 9 columns (two more name sources), no header."""
-    return _read_table(path, (4, 5, 6))
-
-
-def read_sick(path: Path) -> Pairs:
-    """``SICK_*.txt``: pair_ID, sentence_A, sentence_B, relatedness_score, entailment_judgment, under a header."""
-    return _read_table(path, (3, 1, 2), skip=1)
+    form = _STS_B_FORM if len(lines[0].split("\t")) >= 7 else {"columns": (2, 0, 1)}
+    form = _SICK_FORM if lines[0].startswith("pair_ID\t") else form
+    return StsData(file.stem, {file.stem: _read_table(file, **form)}, _hashes((file,)))
 
 
 def find_folder(folder: str | Path, name: str) -> Path:
-    """The folder of a data set in ``folder``, in one of the places SentEval's tree has for it, or ``folder`` itself.
+    """Find the folder of a data set: ``folder`` itself, or in ``folder`` at one of its places in SentEval's tree.
 
     Raises:
-        UserError: it is in none of them.
+        UserError: it is at none of them.
     """
     root = Path(folder)
     if root.name == name and root.is_dir():
@@ -174,7 +164,7 @@ def find_folder(folder: str | Path, name: str) -> Path:
     found = next((place for place in places if place.is_dir()), None)
     if found is None:
         what = f"has no {name}, nor has any of {', '.join(_BELOW[1:])} in it" if root.is_dir() else "no such folder"
-        raise UserError(f"{root}: {what}; give the folder of SentEval's data")
+        raise UserError(f"--data {root}: {what}; give the folder of SentEval's data")
     return found
 
 
@@ -183,16 +173,12 @@ def _read_year(folder: Path, task: str) -> StsData:
     for name in STS_YEARS[task]:
         subsets[name], dropped = _read_subset(folder, name)
         unscored += dropped
-    files = [path for name in subsets for path in (folder / f"STS.input.{name}.txt", _gold_file(folder, name))]
+    files = [path for name in subsets for path in (folder / f"STS.input.{name}.txt", folder / f"STS.gs.{name}.txt")]
     return StsData(task, subsets, _hashes(files), unscored)
 
 
-def _gold_file(folder: Path, subset: str) -> Path:
-    return folder / f"STS.gs.{subset}.txt"
-
-
 def _read_subset(folder: Path, subset: str) -> tuple[Pairs, int]:
-    source, gold = folder / f"STS.input.{subset}.txt", _gold_file(folder, subset)
+    source, gold = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
     for path in (source, gold):
         if not path.is_file():
             raise UserError(f"{path}: this file of subset {subset} is missing; get the whole data set again")
@@ -208,12 +194,18 @@ def _read_subset(folder: Path, subset: str) -> tuple[Pairs, int]:
     return _pairs(source, pairs, scores), len(texts) - len(pairs)
 
 
-def _read_table(path: Path, columns: tuple[int, int, int], skip: int = 0) -> Pairs:
-    """Score and two texts from these columns of every line after the first ``skip``; blank lines are passed over."""
-    numbered = [(number, line) for number, line in enumerate(read_text_lines(path), 1) if line.strip()][skip:]
-    rows = [read_columns(path, line, number, columns) for number, line in numbered]
-    scores = [_score(path, number, row[0]) for (number, _), row in zip(numbered, rows, strict=True)]
-    return _pairs(path, [row[1:] for row in rows], scores)
+def _read_table(*paths: Path, columns: tuple[int, int, int], skip: int = 0) -> Pairs:
+    """Score and two texts from these columns of each line after the first ``skip``, of all files; blank lines are skipped."""
+    texts, scores = [], []
+    for path in paths:
+        numbered = [(number, line) for number, line in enumerate(read_text_lines(path), 1) if line.strip()][skip:]
+        for number, line in numbered:
+            score, first, second = read_columns(path, line, number, columns)
+            texts.append((first, second))
+            scores.append(_score(path, number, score))
+        if not numbered:
+            raise UserError(f"{path}: holds no scored pair")
+    return _pairs(paths[-1], texts, scores)
 
 
 def _score(path: Path, number: int, text: str) -> float:
@@ -227,7 +219,7 @@ def _score(path: Path, number: int, text: str) -> float:
     return score
 
 
-def _pairs(path: Path, texts: list[tuple[str, ...]], scores: list[float]) -> Pairs:
+def _pairs(path: Path, texts: Sequence[tuple[str, ...]], scores: list[float]) -> Pairs:
     import numpy as np
 
     if not texts:
@@ -235,13 +227,5 @@ def _pairs(path: Path, texts: list[tuple[str, ...]], scores: list[float]) -> Pai
     return Pairs(tuple(text[0] for text in texts), tuple(text[1] for text in texts), np.array(scores, np.float64))
 
 
-def _joined(parts: list[Pairs]) -> Pairs:
-    import numpy as np
-
-    first = tuple(text for part in parts for text in part.first)
-    second = tuple(text for part in parts for text in part.second)
-    return Pairs(first, second, np.concatenate([part.scores for part in parts]))
-
-
 def _hashes(files: Sequence[Path]) -> dict[str, str]:
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    return {file.name: hash_file(file) for file in files}

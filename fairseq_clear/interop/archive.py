@@ -19,7 +19,7 @@ from fairseq_clear.interop.importing import (
     write_manifest,
 )
 from fairseq_clear.interop.stock import compare_stock
-from fairseq_clear.models.loading import POSITIONS
+from fairseq_clear.models.state_dicts import POSITIONS
 from fairseq_clear.output_folder import output_folder
 from fairseq_clear.patches.checkpoints import save
 from fairseq_clear.text.data_folders import DICTIONARY, TOKENIZERS

@@ -29,7 +29,7 @@ from fairseq_clear.interop.model_card import model_card
 from fairseq_clear.interop.parity import Parity, compare_hf, compare_sentence_transformers, hf_ids
 from fairseq_clear.interop.stock import export_fairseq
 from fairseq_clear.interop.tokenizer_files import write_tokenizer
-from fairseq_clear.models.loading import EMBEDDING, POSITIONS
+from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import output_folder
 from fairseq_clear.text.tokenizers import Tokenizer

@@ -31,11 +31,11 @@ from fairseq_clear.interop.hf_format import (
 from fairseq_clear.interop.parity import Parity, compare_hf
 from fairseq_clear.interop.stock import build_model, settings_of, write_checkpoint
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
-from fairseq_clear.models.loading import EMBEDDING, POSITIONS
+from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import output_folder
 from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY
-from fairseq_clear.text.hf_tokenizer import HF_NAMES, ROLES, HfTokenizer
+from fairseq_clear.text.tokenizers import HF_NAMES, ROLES, HfTokenizer
 from fairseq_clear.text.vocabulary import build_dictionary, install_hf_tokenizer, load_dictionary
 
 register()

@@ -25,9 +25,9 @@ from fairseq_clear.files import hash_file
 from fairseq_clear.interop.hf_format import window_of
 from fairseq_clear.interop.parity import Parity
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.models.encoder_stack import FAIRSEQ_EPS
 from fairseq_clear.models.encoding import evaluating
-from fairseq_clear.models.loading import BACKBONE, VOCABULARY_ROWS
-from fairseq_clear.models.segments import FAIRSEQ_EPS
+from fairseq_clear.models.state_dicts import BACKBONE, VOCABULARY_ROWS
 from fairseq_clear.modules.pooling import masked_mean
 from fairseq_clear.patches.checkpoints import read_checkpoint, save
 from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, read_clear_json

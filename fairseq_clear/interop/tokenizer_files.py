@@ -7,8 +7,15 @@ from typing import Any
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.interop.hf_folders import import_library
-from fairseq_clear.text.hf_tokenizer import HF_NAMES, ROLES, HfTokenizer
-from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer, WhitespaceTokenizer
+from fairseq_clear.text.tokenizers import (
+    HF_NAMES,
+    ROLES,
+    Gpt2Tokenizer,
+    HfTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+    WhitespaceTokenizer,
+)
 
 __all__ = ["write_tokenizer"]
 

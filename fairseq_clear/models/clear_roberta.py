@@ -1,4 +1,4 @@
-"""RoBERTa with a pooling and a projection head: the encoder of every point of the grid."""
+"""The model ``clear_roberta``: RoBERTa with pooling, a projection head and, where a criterion adds them, key encoders."""
 
 import argparse
 import logging
@@ -15,11 +15,9 @@ from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.models.flags import add_model_flags
-from fairseq_clear.models.loading import complete_copies, fit_state_dict
-from fairseq_clear.models.longformer import exclude_from_compiling, limit_attention
-from fairseq_clear.models.segments import adapt_encoder
-from fairseq_clear.models.stack import ask_once
+from fairseq_clear.models.architectures import add_model_flags, register_architectures
+from fairseq_clear.models.encoder_stack import adapt_encoder, exclude_from_compiling
+from fairseq_clear.models.state_dicts import complete_copies, fit_state_dict
 from fairseq_clear.modules.chunking import Parts, check_chunk_size, trim_padding
 from fairseq_clear.modules.compiling import compile_blocks
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder, squared_distance
@@ -36,15 +34,13 @@ logger = logging.getLogger(__name__)
 class ClearRobertaModel(RobertaModel):
     """RobertaModel that also maps texts to vectors z = g(pool(f(text))), CLEAR section 3.1.
 
-    Without ``views`` it is RobertaModel, so that masked_lm, sentence_prediction and hub code use it as they use RoBERTa.
+    Without ``views`` it behaves as RobertaModel, so masked_lm, sentence_prediction and hub code can use it.
     """
 
     def __init__(self, args: Any, encoder: nn.Module) -> None:
         super().__init__(args, encoder)
         self.padding_idx = encoder.dictionary.pad()
-        adapt_encoder(encoder, args.layer_norm_eps, args.segments)
-        limit_attention(encoder, args.attention_window)
-        ask_once(encoder)
+        adapt_encoder(encoder, eps=args.layer_norm_eps, segments=args.segments, window=args.attention_window)
         check_chunk_size(args.encode_chunk_size)
         parse_pooling(args.pooling, args.encoder_layers)
         if args.pooling == "wk":
@@ -58,14 +54,14 @@ class ClearRobertaModel(RobertaModel):
             args.projection_activate_last,
         )
         self.projection_head.apply(init_bert_params)
-        # Added by the criterion that needs one, before the weights are loaded.
+        # The criterion that needs one adds it before the weights are loaded.
         self.guide: FrozenEncoder | None = None
         self.key_encoder: MomentumEncoder | None = None
         self.key_queue: KeyQueue | None = None
 
     @staticmethod
     def add_args(parser: argparse.ArgumentParser) -> None:
-        """RoBERTa's flags and ours."""
+        """Declare RoBERTa's flags and those of this model."""
         RobertaModel.add_args(parser)
         add_model_flags(parser)
 
@@ -85,27 +81,27 @@ class ClearRobertaModel(RobertaModel):
         with_distance: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor | None, dict[str, Any]]:
-        """One call does everything a micro-batch needs, so that DistributedDataParallel sees one forward pass.
+        """Compute everything that a micro-batch needs in one call, so DistributedDataParallel sees one forward pass.
 
         Args:
-            src_tokens: (B, T) for the MLM head or as RobertaModel takes them; None for none.
-            views: (R, L) texts to embed, padded on the right by themselves; None for none.
-            target: (B, T) MLM targets, padding where nothing is predicted: the MLM loss is computed part by part, as it must
-                be with ``--encode-chunk-size`` and is better with texts of mixed length.
+            src_tokens: (B, T) input of the MLM head, or as RobertaModel takes it; None for none.
+            views: (R, L) texts to embed, padded on the right to their own longest; None for none.
+            target: (B, T) MLM targets, padding where nothing is predicted. With it the MLM loss is computed part by part,
+                which ``--encode-chunk-size`` needs and which is faster for texts of mixed length.
             view_target: (N, T) MLM targets of the first N views, which are masked: one pass predicts and embeds them.
             guided: (G, T) texts for the guide, padded as views.
-            guide_draw: (G,) in [0, 1), which of the guide's layers to take for each text; None takes all.
+            guide_draw: (G,) in [0, 1), selects one layer of the guide for each text; None takes all layers.
             key_texts: (K, T) texts for the momentum encoder, padded as views.
-            text_lengths, view_lengths, guided_lengths, key_lengths: numbers of tokens of each of them (of ``src_tokens``:
-                read with ``target``), which lets texts of like length be encoded together, and spares the host the wait for
-                the device to look for padding.
+            text_lengths, view_lengths, guided_lengths, key_lengths: number of tokens of each row (``text_lengths``, of
+                ``src_tokens``, is read with ``target`` only). With lengths, texts of similar length are encoded together,
+                and the CPU does not wait for the GPU to look for padding.
             with_distance: also measure how far the encoder is from the guide's weights.
             kwargs: as RobertaModel.forward.
 
         Returns:
-            What RobertaModel returns for ``src_tokens`` (None without), and a dictionary with ``projections`` (R, D) if there
-            are views, ``guides`` (G, L, D) and ``keys`` (K, D) if there are texts for them, ``distance`` (squared, a scalar)
-            if asked for, and ``mlm_loss`` (sum in nats) if there is a ``target`` or ``view_target``.
+            The output of RobertaModel for ``src_tokens`` (None without), and a dictionary: ``projections`` (R, D) with
+            ``views``, ``guides`` (G, L, D) with ``guided``, ``keys`` (K, D) with ``key_texts``, ``distance`` (squared, a
+            scalar) with ``with_distance``, ``mlm_loss`` (sum in nats) with ``target`` or ``view_target``.
         """
         x, extra = self._predict(src_tokens, target, text_lengths, kwargs)
         if views is not None:
@@ -123,7 +119,7 @@ class ClearRobertaModel(RobertaModel):
     def _predict(
         self, tokens: Tensor | None, target: Tensor | None, lengths: Sequence[int] | None, options: dict[str, Any]
     ) -> tuple[Tensor | None, dict[str, Any]]:
-        """The MLM head's output, or its loss where there is a target; nothing of no tokens."""
+        """The MLM head's output, or its loss if there is a target; (None, {}) without tokens."""
         if tokens is None:
             return None, {}
         if target is None:
@@ -136,11 +132,11 @@ class ClearRobertaModel(RobertaModel):
         return Parts(tokens, self.padding_idx, lengths, self.args.encode_chunk_size, recompute=trained)
 
     def _embed_views(self, views: Tensor, lengths: Sequence[int] | None, target: Tensor | None) -> dict[str, Any]:
-        """Projections of the views, and the MLM loss of those that are masked."""
+        """Projections of the views, and the MLM loss of the masked ones."""
         parts = self._parts(views, lengths)
         if target is None:
             return {"projections": self.projection_head(parts.in_order(parts.map(self._pooled)))}
-        # the other views have nothing to predict
+        # the remaining views have nothing to predict
         missing = (0, views.shape[1] - target.shape[1], 0, views.shape[0] - target.shape[0])
         both = parts.map(self._embed_and_predict, F.pad(target, missing, value=self.padding_idx))
         return {
@@ -149,7 +145,7 @@ class ClearRobertaModel(RobertaModel):
         }
 
     def _guide(self, tokens: Tensor, lengths: Sequence[int] | None, draw: Tensor | None) -> Tensor:
-        """f(h_{i,k}), with gradient for the projection head alone."""
+        """Projected states f(h_{i,k}) of the guide, with gradient for the projection head alone."""
         assert self.guide is not None
         parts = self._parts(tokens, lengths, trained=False)
         views = parts.in_order(parts.map(partial(self.guide, padding=self.padding_idx)))  # (G, L, D)
@@ -167,14 +163,14 @@ class ClearRobertaModel(RobertaModel):
         return parts.in_order(parts.map(partial(self.key_encoder, padding=self.padding_idx, dtype=dtype)))
 
     def add_key_encoder(self, key_encoder: MomentumEncoder, key_queue: KeyQueue) -> None:
-        """Hold MoCo's key encoder and the queue of its keys."""
+        """Add MoCo's key encoder and the queue of its keys."""
         self.key_encoder, self.key_queue = key_encoder, key_queue
 
     def after_update(self, *, overflowed: bool = False) -> None:
-        """Let the key encoder follow; call once per optimizer update.
+        """Update the key encoder towards the encoder; call once per optimizer update.
 
         Args:
-            overflowed: the optimizer made no step: the key encoder stays, and the queue gives back the keys of this update.
+            overflowed: the optimizer made no step; the key encoder stays, and the queue drops the keys of this update.
         """
         if self.key_encoder is None or self.key_queue is None:
             return
@@ -185,11 +181,11 @@ class ClearRobertaModel(RobertaModel):
         self.key_encoder.step(self.encoder.sentence_encoder, self.projection_head)
 
     def add_guide(self, guide: FrozenEncoder) -> None:
-        """Hold a copy of the encoder as it is when training begins."""
+        """Add a frozen copy of the encoder; ``begin_training`` fills it."""
         self.guide = guide
 
     def compile_encoders(self, **options: Any) -> None:
-        """``torch.compile`` the blocks of every encoder there is; options are its own."""
+        """``torch.compile`` the blocks of every encoder of the model; ``options`` go to ``torch.compile``."""
         if getattr(self.args, "checkpoint_activations", False):
             raise UserError("--compile: leave out --checkpoint-activations; --encode-chunk-size saves memory too")
         exclude_from_compiling()
@@ -200,7 +196,7 @@ class ClearRobertaModel(RobertaModel):
             self.key_encoder.compile_blocks(**options)
 
     def begin_training(self) -> None:
-        """What the encoder is now, after a checkpoint was read and before the first update, is where training starts from."""
+        """Copy the encoder's weights to the guide and the key encoder; call after loading and before the first update."""
         if self.guide is not None:
             self.guide.start_from(self.encoder.sentence_encoder)
         if self.key_encoder is not None and self.key_queue is not None:
@@ -208,11 +204,11 @@ class ClearRobertaModel(RobertaModel):
             self.key_queue.clear()
 
     def embed(self, tokens: Tensor, pooling: str | None = None) -> Tensor:
-        """Text vectors before the projection head, which is what inference uses.
+        """Text vectors before the projection head, as inference uses them.
 
         Args:
             tokens: (B, T), padded on the right.
-            pooling: another one than the model's.
+            pooling: name of a pooling (default: the model's).
 
         Returns:
             (B, encoder_embed_dim).
@@ -229,8 +225,8 @@ class ClearRobertaModel(RobertaModel):
 
         Args:
             tokens: (B, T), padded on the right.
-            every_layer: False for the last alone.
-            lengths: of the rows, if the host knows them.
+            every_layer: False for the last block alone.
+            lengths: number of tokens of each row; spares a GPU synchronisation.
         """
         return hidden_states(self.encoder.sentence_encoder, tokens, every_layer, lengths)
 
@@ -238,20 +234,20 @@ class ClearRobertaModel(RobertaModel):
         return self._prediction_loss(self.hidden_states(tokens, every_layer=False, lengths=lengths)[-1], target)
 
     def _embed_and_predict(self, tokens: Tensor, target: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Text vectors and summed MLM loss of one pass."""
+        """Text vectors and summed MLM loss from one pass."""
         states = self.hidden_states(tokens, needs_all_layers(self.args.pooling), lengths)
         loss = self._prediction_loss(states[-1], target)
         return pool(self.args.pooling, states, tokens.ne(self.padding_idx)), loss
 
     def _prediction_loss(self, states: Tensor, target: Tensor) -> Tensor:
-        """Of the MLM head on hidden states (B, T, D), in nats, summed over what is masked."""
+        """MLM loss of hidden states (B, T, D), in nats, summed over the masked tokens."""
         is_masked = target.ne(self.padding_idx)
         logits = self.encoder.output_layer(states, masked_tokens=is_masked)
         loss: Tensor = fairseq_modules.cross_entropy(logits, target[is_masked], reduction="sum")
         return loss
 
     def freeze_unused(self, *, mlm: bool, views: bool) -> None:
-        """Freeze what a recipe without this part leaves out of the loss: DistributedDataParallel waits for the rest."""
+        """Freeze parameters that the recipe's loss does not use, because DistributedDataParallel waits for their gradients."""
         unused: list[nn.Parameter] = []
         if not mlm:
             head = self.encoder.lm_head
@@ -263,9 +259,30 @@ class ClearRobertaModel(RobertaModel):
             unused += list(self.projection_head.parameters())
         nn.ParameterList(unused).requires_grad_(False)
 
+    def freeze_lowest(self, layers: int) -> None:
+        """Freeze the lowest layers of the encoder: 1 freezes the embeddings (layer 0), 2 also the first block, and so on.
+
+        Raises:
+            UserError: ``layers`` is negative or greater than the number of layers.
+        """
+        blocks = self.args.encoder_layers
+        if not 0 <= layers <= blocks + 1:
+            raise UserError(f"--frozen-layers {layers}: give 0 to {blocks + 1} (the embeddings and {blocks} blocks)")
+        if not layers:
+            return
+        encoder = self.encoder.sentence_encoder
+        above = [*encoder.layers[layers - 1 :]] + [encoder.layer_norm] * (encoder.layer_norm is not None)
+        trained = {id(parameter) for module in above for parameter in module.parameters()}
+        for parameter in encoder.parameters():
+            if id(parameter) not in trained:
+                parameter.requires_grad_(False)
+
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Accept checkpoints of stock RoBERTa and of every other point of the grid; see models.loading."""
+        """Accept checkpoints of stock RoBERTa and of every other recipe, see ``state_dicts.fit_state_dict``."""
         prefix = name + "." if name else ""
         complete_copies(state_dict, self.state_dict(), prefix)
         super().upgrade_state_dict_named(state_dict, name)
         fit_state_dict(state_dict, self.state_dict(), prefix)
+
+
+register_architectures("clear_roberta")

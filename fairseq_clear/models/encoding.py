@@ -1,8 +1,9 @@
-"""Texts to vectors with a model in memory: for inference, and for validation while the model trains. Reads no file."""
+"""Encoding texts as vectors with a model in memory, for inference and for validation during training."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,10 @@ class EncodingCounts:
     """What an encoding read; ``+`` adds two up.
 
     Attributes:
-        sentences: texts.
-        tokens: tokens that the encoder read, ``<s>`` and ``</s>`` included, padding not.
-        unknown: those of them that the vocabulary lacks.
-        cells: what it computed, padding included.
+        sentences: number of texts.
+        tokens: tokens that the encoder read, including ``<s>`` and ``</s>``, without padding.
+        unknown: tokens that the vocabulary lacks.
+        cells: tokens that the encoder computed, including padding.
         truncated: texts that were longer than the model's positions.
     """
 
@@ -42,29 +43,23 @@ class EncodingCounts:
     truncated: int = 0
 
     def __add__(self, other: "EncodingCounts") -> "EncodingCounts":
-        return EncodingCounts(
-            self.sentences + other.sentences,
-            self.tokens + other.tokens,
-            self.unknown + other.unknown,
-            self.cells + other.cells,
-            self.truncated + other.truncated,
-        )
+        return EncodingCounts(*map(add, astuple(self), astuple(other)))
 
     @property
     def padding_share(self) -> float:
-        """Share of the computed cells that was padding; 0 for no texts."""
+        """Share of padding in the computed cells; 0 without texts."""
         return 1 - self.tokens / self.cells if self.cells else 0.0
 
     @property
     def unknown_share(self) -> float:
-        """Share of the text's tokens (without ``<s>`` and ``</s>``) that the vocabulary lacks; 0 for none."""
+        """Share of unknown tokens among the text's tokens (without ``<s>`` and ``</s>``); 0 without tokens."""
         words = self.tokens - 2 * self.sentences
         return self.unknown / words if words else 0.0
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """No dropout and no gradients within; every module's own mode is restored, also after an error."""
+    """Switch off dropout and gradients; every module's training mode is restored at the end, also after an error."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -76,8 +71,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def read_tokens(dictionary: Any, tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of ``<s> text </s>``. What reads like ``<s>``, ``<pad>`` or ``</s>`` in the text is unknown, as any other
-    word that the vocabulary lacks: padding in mid-text would be left out of the mean.
+    """The ids of ``<s> text </s>``.
+
+    ``<s>``, ``<pad>`` and ``</s>`` written out in the text become ``<unk>``: padding within a text would be left out of the
+    mean.
     """
     framing = {dictionary.bos(), dictionary.pad(), dictionary.eos()}
     ids = [dictionary.index(symbol) for symbol in tokenizer.encode(text)]
@@ -98,24 +95,26 @@ def encode_texts(
 ) -> tuple[Floats, EncodingCounts]:
     """One vector per text, before the projection head, in the order of ``sentences``.
 
-    Texts are sorted by their number of tokens, the longest first (so that memory runs out at once or not at all), and
-    batched by tokens: a batch computes at most as many cells as ``batch_size`` rows of the longest text, so short texts go
-    more to a batch, and texts of other lengths fewer. Results depend on neither beyond rounding. Nothing random is drawn,
-    training mode is left as it was.
+    Texts are sorted by length, the longest first, so that memory runs out at once or not at all. A batch computes at most as
+    many cells as ``batch_size`` rows of the longest text, so batches of short texts have more rows. The vectors depend on
+    neither beyond rounding. No random numbers are drawn, and the training mode is restored.
 
     Args:
-        model: in memory, on any device; unwrapped or wrapped by fairseq for distributed training.
-        dictionary: fairseq's, as the model was trained with.
+        model: on any device; unwrapped or wrapped by fairseq for distributed training.
+        dictionary: fairseq's dictionary of the model.
         tokenizer: text to symbols of the dictionary.
         sentences: texts; an empty one is ``<s> </s>``.
-        pooling: another one than the model's.
+        pooling: name of a pooling (default: the model's).
         batch_size: rows of the longest text per batch.
         normalize: scale vectors to length 1.
         max_length: cut texts to this many tokens, the last being ``</s>`` (default: the model's positions).
-        on_batch: called with the number of texts of each batch when it is done.
+        on_batch: called after each batch with the number of its texts.
 
     Returns:
-        (N, D) float32, and what was counted. UserError on unknown pooling, bad sizes, a sentence that is no str.
+        (N, D) float32, and the counts.
+
+    Raises:
+        UserError: an unknown pooling, a batch size or length out of range, or a sentence that is not a str.
     """
     pooling = pooling or str(model.args.pooling)
     longest = _check_options(model, pooling, batch_size, max_length)
@@ -143,7 +142,9 @@ def _check_options(model: ClearRobertaModel, pooling: str, batch_size: int, max_
     if batch_size < 1:
         raise UserError(f"batch size {batch_size}: must be 1 or more")
     if max_length is not None and not 2 <= max_length <= positions:
-        raise UserError(f"maximum length {max_length}: must be 2 to {positions}, which is how many positions there are")
+        raise UserError(
+            f"maximum length {max_length}: must be 2 to {positions}, which is the number of the model's positions"
+        )
     return positions if max_length is None else max_length
 
 
@@ -159,14 +160,14 @@ def _cut(row: list[int], longest: int) -> Tokens:
 
 
 def _batches(lengths: Tokens, batch_size: int, enough: int = ENOUGH_CELLS["cpu"]) -> Iterator[Tokens]:
-    """Indices of each batch, the longest texts first; it ends when full, or with ``enough`` cells where texts get shorter."""
+    """Indices of each batch, longest texts first; it ends when full, or at ``enough`` cells where texts get shorter."""
     order = np.argsort(-lengths, kind="stable")
     for rows in alike(lengths[order], batch_size * int(lengths.max(initial=0)), enough):
         yield order[rows]
 
 
 def _to_numpy(vectors: Tensor, normalize: bool) -> Floats:
-    vectors = vectors.float()  # (B, D); a model in half precision would otherwise be normalised in it
+    vectors = vectors.float()  # (B, D); normalise in float32 also for a model in half precision
     if normalize:
         vectors = nn.functional.normalize(vectors, dim=-1)
     array: Floats = vectors.cpu().numpy()

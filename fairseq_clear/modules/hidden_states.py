@@ -18,7 +18,7 @@ def hidden_states(
         encoder: as fairseq's TransformerEncoder.
         tokens: (B, T), padded on the right.
         every_layer: False for the last alone.
-        lengths: of the rows, if the host knows them: models.stack then need not ask the device for padding.
+        lengths: number of tokens of each row; with them ``EncoderStack`` does not ask the GPU whether there is padding.
     """
     known = {"src_lengths": torch.tensor(lengths, device="cpu")} if len(lengths) else {}
     output: dict[str, Any] = encoder(tokens, return_all_hiddens=every_layer, **known)

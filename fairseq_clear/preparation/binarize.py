@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 
 from fairseq_clear import register
 from fairseq_clear.preparation.workers import worker_pool
+from fairseq_clear.text.mapped_files import HEADER_BYTES, MappedIndex, read_index
 from fairseq_clear.text.tokenizers import Tokenizer
 
 register()
 
-# magic (9), version (8), type of the ids (1); the number of lines follows (8), then sizes (int32), addresses (int64)
-INDEX_HEADER_BYTES = 18
 CHUNK_IDS = 1 << 22
 
 
@@ -126,18 +125,18 @@ def _binarize_part(binarizer: VocabularyDatasetBinarizer, part: Path) -> int:
 def join_datasets(prefixes: Sequence[Path], dest: Path) -> None:
     """Join mmap datasets of one id type into one, removing them; memory holds one dataset's line lengths at a time."""
     indices = [_with(prefix, ".idx") for prefix in prefixes]
-    header = indices[0].read_bytes()[:INDEX_HEADER_BYTES]
-    itemsize = _id_type(header).itemsize
-    counts = [_line_count(index) for index in indices]
+    parts = [_read_index(index) for index in indices]
+    with open(indices[0], "rb") as stream:
+        header = stream.read(HEADER_BYTES - 8)  # without the number of lines
     with open(_with(dest, ".idx"), "wb") as out:
-        out.write(header + struct.pack("<Q", sum(counts)))
-        for index in indices:
-            out.write(_line_sizes(index).tobytes())
+        out.write(header + struct.pack("<Q", sum(len(part.sizes) for part in parts)))
+        for part in parts:
+            out.write(part.sizes.tobytes())
         address = 0
-        for index in indices:
-            ends = address + np.cumsum(_line_sizes(index), dtype=np.int64) * itemsize
-            out.write(np.concatenate(([address], ends[:-1])).astype(np.int64).tobytes())
-            address = int(ends[-1])
+        for part in parts:
+            out.write((part.addresses + address).tobytes())
+            address += int(part.sizes.sum(dtype=np.int64)) * part.dtype.itemsize
+    del parts  # unmaps the files
     for index in indices:
         index.unlink()
     shutil.move(_with(prefixes[0], ".bin"), _with(dest, ".bin"))
@@ -162,17 +161,7 @@ def _with(prefix: Path, suffix: str) -> Path:
     return prefix.with_name(prefix.name + suffix)
 
 
-def _id_type(header: bytes) -> np.dtype[Any]:
-    from fairseq.data.indexed_dataset import _code_to_dtype
-
-    return np.dtype(_code_to_dtype[header[-1]])
-
-
-def _line_count(index: Path) -> int:
-    with open(index, "rb") as stream:
-        stream.seek(INDEX_HEADER_BYTES)
-        return int(struct.unpack("<Q", stream.read(8))[0])
-
-
-def _line_sizes(index: Path) -> NDArray[np.int32]:
-    return np.fromfile(index, dtype=np.int32, count=_line_count(index), offset=INDEX_HEADER_BYTES + 8)
+def _read_index(path: Path) -> MappedIndex:
+    index = read_index(path)
+    assert index is not None, "the binarizer writes this format"
+    return index

@@ -10,8 +10,7 @@ from typing import Any
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.settings import PrepareSettings
 from fairseq_clear.preparation.workers import run_in_process
-from fairseq_clear.text.hf_tokenizer import HfTokenizer
-from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer
+from fairseq_clear.text.tokenizers import Gpt2Tokenizer, HfTokenizer, SentencePieceTokenizer, Tokenizer
 from fairseq_clear.text.vocabulary import GPT2_NAMES, SPM_NAME, build_dictionary, install_hf_tokenizer, load_dictionary
 
 # Unigram models differ in the last digits with the number of threads: a constant, not this machine's number of cores

@@ -1,4 +1,4 @@
-"""Data folders: their ``clear.json``, dictionary and tokenizer, and the ways in which users name them."""
+"""Data folders: finding the folders that a path names, and reading their ``clear.json`` and tokenizer."""
 
 import json
 import os
@@ -8,8 +8,13 @@ from typing import Any
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
-from fairseq_clear.text.hf_tokenizer import HfTokenizer
-from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer, WhitespaceTokenizer
+from fairseq_clear.text.tokenizers import (
+    Gpt2Tokenizer,
+    HfTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+    WhitespaceTokenizer,
+)
 
 __all__ = [
     "CLEAR_FORMAT",
@@ -25,7 +30,7 @@ __all__ = [
 CLEAR_JSON = "clear.json"
 CLEAR_FORMAT = 1
 DICTIONARY = "dict.txt"
-# Kind in clear.json -> the tokenizer of these files.
+# Tokenizer kind in clear.json -> loads the tokenizer from its files.
 TOKENIZERS: dict[str, Callable[[list[str]], Tokenizer]] = {
     "sentencepiece": lambda files: SentencePieceTokenizer(*files),
     "gpt2": lambda files: Gpt2Tokenizer(*files),
@@ -38,11 +43,11 @@ def data_folders(data_bin: str | Path, *, flag: str = "--data-bin") -> list[Path
     """The folders with a ``dict.txt`` that ``data_bin`` names, in the order in which epochs read them.
 
     Args:
-        data_bin: a folder, ``FOLDER1:FOLDER2`` as fairseq-train takes it, or what ``prepare --shards`` made.
-        flag: named in the message.
+        data_bin: a folder, ``FOLDER1:FOLDER2`` as fairseq-train takes it, or the output folder of ``prepare --shards``.
+        flag: flag that the error message names.
 
     Raises:
-        UserError: a folder that is missing or has no ``dict.txt``.
+        UserError: a folder is missing or has no ``dict.txt``.
     """
     named = [Path(data_bin)] if Path(data_bin).is_dir() else [Path(part) for part in str(data_bin).split(os.pathsep)]
     folders = [shard for folder in named for shard in _shards(folder)]
@@ -59,13 +64,13 @@ def _shards(folder: Path) -> list[Path]:
 
 
 def load_tokenizer(data_bin: str | Path) -> Tokenizer:
-    """Load the tokenizer that ``fairseq-clear prepare`` left in a data folder.
+    """Load the tokenizer that ``fairseq-clear prepare`` stored in a data folder.
 
     Args:
-        data_bin: the folder, or fairseq's ``FOLDER1:FOLDER2``, whose first one counts.
+        data_bin: the folder, or ``FOLDER1:FOLDER2``, of which the first is used.
 
     Raises:
-        UserError: no such folder, no or a broken ``clear.json`` (a plain fairseq-preprocess folder has none).
+        UserError: the folder is missing, or its ``clear.json`` is missing or broken (fairseq-preprocess writes none).
     """
     folder = Path(data_bin) if Path(data_bin).exists() else Path(str(data_bin).split(os.pathsep)[0])
     clear = read_clear_json(folder)
@@ -85,7 +90,7 @@ def read_clear_json(folder: Path) -> dict[str, Any]:
     """Return a data folder's ``clear.json``.
 
     Raises:
-        UserError: the folder or the file is missing, is no JSON object, or has a later format.
+        UserError: the folder or the file is missing, is not a JSON object, or has another format number.
     """
     path = folder / CLEAR_JSON
     if not folder.is_dir():
@@ -106,16 +111,16 @@ def read_clear_json(folder: Path) -> dict[str, Any]:
 
 
 def check_vocabulary(folder: Path) -> None:
-    """Check that ``dict.txt`` is the one that ``clear.json``, where there is one, was written for.
+    """Check the hash of ``dict.txt`` against ``clear.json``, if there is one.
 
     Raises:
-        UserError: it is not.
+        UserError: the hashes differ.
     """
     if not all((folder / name).is_file() for name in (CLEAR_JSON, DICTIONARY)):
         return
     stated, found = read_clear_json(folder).get("vocabulary_hash"), hash_file(folder / DICTIONARY)
     if stated not in (None, found):
         raise UserError(
-            f"{folder / DICTIONARY}: is not the one that {CLEAR_JSON} was written for (hash {found[:12]}, not "
+            f"{folder / DICTIONARY}: differs from the file that {CLEAR_JSON} describes (hash {found[:12]}, not "
             f"{stated[:12]}): cut off or changed; make the data folder again"
         )

@@ -1,9 +1,15 @@
-"""Documents of binarized data: indexed once, cut from the memory-mapped tokens, never held in memory."""
+"""Documents of binarized data: found once, indexed in a file, and cut from the memory-mapped tokens on demand.
 
+A line that is ``</s>`` alone is blank. A document is a run of other lines, or a single one (``boundary="line"``). The index
+of documents is stored next to the data. Finding them takes linear time and memory that does not grow with the data.
+"""
+
+import hashlib
 import logging
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,26 +17,121 @@ import numpy.typing as npt
 
 from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import content_hash
-from fairseq_clear.text.document_index import Bounds, find_documents, load_document_index
+from fairseq_clear.files import content_hash, write_whole
+from fairseq_clear.spec import BOUNDARIES
+from fairseq_clear.text.mapped_files import read_index
 
-__all__ = ["Document", "Documents", "Lines", "MappedLines", "documents_of"]
+__all__ = [
+    "Document",
+    "Documents",
+    "Lines",
+    "MappedLines",
+    "documents_of",
+    "find_documents",
+    "index_path",
+    "load_document_index",
+]
 
 logger = logging.getLogger(__name__)
 
-# A document is known by its length and by this many tokens from its beginning.
+# A document is identified by its length and this many of its first tokens.
 IDENTITY_TOKENS = 256
 CHUNK_DOCUMENTS = 1 << 12
-# MMapIndexedDataset's magic (9 bytes), version (8), type of the ids (1), number of lines (8).
-_IDX_HEADER = 26
+CHUNK_LINES = 1 << 22
+INDEX_FORMAT = 1
+_EDGE_BYTES = 1 << 16
+
+Bounds = npt.NDArray[np.int64]
+"""(D, 2): the first line of each document, and the line after its last."""
+
+
+def find_documents(sizes: npt.NDArray[np.int32], boundary: str = "blank") -> Bounds:
+    """Find the documents in lines of these lengths (L,), which include ``</s>``.
+
+    Raises:
+        UserError: an unknown boundary.
+    """
+    if boundary not in BOUNDARIES:
+        raise UserError(f"--document-boundary {boundary}: choose from {', '.join(BOUNDARIES)}")
+    parts = []
+    was_text = False  # the line before the chunk
+    for first in range(0, len(sizes), CHUNK_LINES):
+        is_text = np.asarray(sizes[first : first + CHUNK_LINES]) > 1
+        if boundary == "line":
+            parts.append(np.flatnonzero(is_text) + first)
+            continue
+        changes = np.empty(len(is_text), np.bool_)
+        changes[0] = is_text[0] != was_text
+        np.not_equal(is_text[1:], is_text[:-1], out=changes[1:])
+        was_text = bool(is_text[-1])
+        parts.append(np.flatnonzero(changes) + first)
+    edges = np.concatenate([np.zeros(0, np.int64), *parts])
+    if boundary == "line":
+        return np.stack([edges, edges + 1], axis=1)
+    if was_text:
+        edges = np.append(edges, len(sizes))
+    return edges.reshape(-1, 2)
+
+
+def index_path(prefix: str | Path, boundary: str) -> Path:
+    """Path of the index of the data ``prefix.bin`` and ``prefix.idx``."""
+    return Path(f"{prefix}.documents-{boundary}.npy")
+
+
+def load_document_index(prefix: str | Path, sizes: npt.NDArray[np.int32], boundary: str = "blank") -> Bounds:
+    """The documents of the data at ``prefix``, memory-mapped from their index; the index is written if it is missing.
+
+    The index begins with a key made of the ``.idx`` file's length, time and both ends, so new data gets a new index. Where
+    the folder cannot be written to or is full, each start searches again and keeps the result in memory.
+    """
+    place = index_path(prefix, boundary)
+    key = _key(Path(f"{prefix}.idx"), boundary)
+    stored = _read_stored(place, key, len(sizes))
+    if stored is not None:
+        return stored
+    bounds = find_documents(sizes, boundary)
+    try:
+        with write_whole(place) as file:
+            np.save(file, np.concatenate([key, bounds]))
+    except OSError as error:
+        logger.info("%s: cannot keep the document index (%s); it stays in memory", place, error.strerror or error)
+        return bounds
+    stored = _read_stored(place, key, len(sizes))
+    return bounds if stored is None else stored
+
+
+def _key(idx: Path, boundary: str) -> Bounds:
+    """(1, 2) int64."""
+    status = idx.stat()
+    digest = hashlib.blake2b(
+        f"{INDEX_FORMAT} {boundary} {status.st_size} {status.st_mtime_ns}".encode(), digest_size=16
+    )
+    with open(idx, "rb") as file:
+        digest.update(file.read(_EDGE_BYTES))
+        file.seek(max(status.st_size - _EDGE_BYTES, 0))
+        digest.update(file.read(_EDGE_BYTES))
+    return np.frombuffer(digest.digest(), np.int64).reshape(1, 2)
+
+
+def _read_stored(place: Path, key: Bounds, lines: int) -> Bounds | None:
+    """The index at ``place``; None where it is missing, damaged, or was made for other data."""
+    try:
+        stored = np.load(place, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    is_index = stored.dtype == np.int64 and stored.ndim == 2 and stored.shape[1:] == (2,) and len(stored) > 0
+    if not is_index or (stored[0] != key[0]).any() or (len(stored) > 1 and stored[-1, 1] > lines):
+        return None
+    bounds: Bounds = stored[1:]
+    return bounds
 
 
 class Lines:
     """Lines of token ids in memory.
 
     Attributes:
-        tokens: (T,) of all lines, one after the other, each with its ``</s>``.
-        sizes: (L,) int32 lengths, ``</s>`` included.
+        tokens: (T,) token ids of all lines, one after the other, each ending in ``</s>``.
+        sizes: (L,) int32 lengths, including ``</s>``.
     """
 
     def __init__(self, lines: Sequence[npt.ArrayLike]) -> None:
@@ -40,7 +141,7 @@ class Lines:
         self._starts = np.cumsum(self.sizes, dtype=np.int64) - self.sizes
 
     def starts(self, lines: Any) -> Any:
-        """Positions in ``tokens`` of the first tokens of these lines (or of one)."""
+        """Position in ``tokens`` of the first token of a line, or of each of several lines."""
         return self._starts[lines]
 
     def documents(self, boundary: str) -> Bounds:
@@ -51,42 +152,40 @@ class Lines:
 class MappedLines(Lines):
     """The lines of ``prefix.bin`` and ``prefix.idx``, memory-mapped.
 
-    fairseq's own maps are closed when its data set goes, under arrays that still look at them; these are ours. A pickled copy
-    opens the files itself.
+    The maps are separate from those of fairseq's data set, which closes its own even where arrays still use them. A pickled
+    copy opens the files itself.
 
     Args:
-        prefix: path of the files, without their endings.
-        dtype: of the token ids.
-        lines: their number.
+        prefix: path of the files, without their suffixes.
     """
 
-    def __init__(self, prefix: str, dtype: npt.DTypeLike, lines: int) -> None:
-        self._prefix, self._dtype, self._lines = prefix, np.dtype(dtype), lines
-        # plain arrays over the maps: slices of np.memmap cost microseconds each
-        self.tokens = np.asarray(np.memmap(f"{prefix}.bin", self._dtype, mode="r"))
-        self.sizes = np.asarray(np.memmap(f"{prefix}.idx", np.int32, mode="r", offset=_IDX_HEADER, shape=(lines,)))
-        offset = _IDX_HEADER + self.sizes.nbytes
-        self._addresses = np.asarray(np.memmap(f"{prefix}.idx", np.int64, mode="r", offset=offset, shape=(lines,)))
+    def __init__(self, prefix: str) -> None:
+        index = read_index(f"{prefix}.idx")
+        assert index is not None, "documents_of checks the format"
+        self._prefix, self._dtype = prefix, index.dtype
+        self.sizes, self._addresses = index.sizes, index.addresses
+        self.tokens = np.asarray(np.memmap(f"{prefix}.bin", index.dtype, mode="r"))
 
     def starts(self, lines: Any) -> Any:
-        """The same."""
+        """As in Lines."""
         return self._addresses[lines] // self._dtype.itemsize
 
     def documents(self, boundary: str) -> Bounds:
-        """The same, kept beside the files."""
+        """As in Lines; the result is stored next to the files."""
         return load_document_index(self._prefix, self.sizes, boundary)
 
     def __reduce__(self) -> Any:
-        return MappedLines, (self._prefix, self._dtype.str, self._lines)
+        return MappedLines, (self._prefix,)
 
 
 @dataclass(frozen=True)
 class Document:
-    """A document, or some of its lines. Positions count its n tokens x_1 ... x_n without the ``</s>`` that end its lines,
-    so that text reads the same however it was broken into lines.
+    """A document, or some of its lines.
+
+    Positions count its n tokens x_1 ... x_n without the ``</s>`` of its lines, so they do not depend on line breaks.
 
     Attributes:
-        tokens: (n + lines,) of the memory map, with ``</s>``.
+        tokens: (n + lines,) slice of the memory map, with ``</s>``.
         line_ends: (lines,) position after each line's last token.
         bos, eos: ids of ``<s>`` and ``</s>``.
     """
@@ -100,7 +199,7 @@ class Document:
         return int(self.line_ends[-1])
 
     def span(self, begin: int, end: int) -> Tokens:
-        """``<s>``, the tokens from ``begin`` to before ``end``, ``</s>``: (end - begin + 2,) int64, a copy."""
+        """``<s>``, the tokens from ``begin`` up to but not including ``end``, ``</s>``: (end - begin + 2,) int64, a copy."""
         framed = np.empty(end - begin + 2, np.int64)
         framed[0], framed[-1] = self.bos, self.eos
         first, last = np.searchsorted(self.line_ends, (begin, end - 1), side="right")
@@ -117,17 +216,17 @@ class Documents:
     """All documents of a split.
 
     Args:
-        parts: the lines of its files; no document goes from one file to the next.
+        parts: the lines of each file; no document continues in the next file.
         bos, eos: ids of ``<s>`` and ``</s>``.
-        boundary: ``blank`` lines part documents, or each ``line`` is one.
-        name: of the split, for messages.
+        boundary: ``blank``: blank lines separate documents; ``line``: each line is a document.
+        name: name of the split, for messages.
 
     Attributes:
-        lengths: (D,) int64 tokens of each document, without ``</s>``.
-        line_counts: (D,) int64.
+        lengths: (D,) int64 number of tokens of each document, without ``</s>``.
+        line_counts: (D,) int64 number of lines of each document.
 
     Raises:
-        UserError: there is no document, or lines do not end in ``</s>``.
+        UserError: the data have no document, or lines do not end in ``</s>``.
     """
 
     def __init__(
@@ -151,8 +250,8 @@ class Documents:
         logger.info("%s: %d documents of %d tokens", name, len(self), int(self.lengths.sum()))
         if boundary == "blank" and len(self) == 1 and self.line_counts[0] > 1:
             logger.warning(
-                "%s: no blank line parts documents, so all its %d lines are one; if each is a document, give "
-                "--document-boundary line",
+                "%s: no blank line separates documents, so all its %d lines are one document; if each line is a document, "
+                "give --document-boundary line",
                 name,
                 self.line_counts[0],
             )
@@ -164,7 +263,7 @@ class Documents:
         return self.lines(index, 0, int(self.line_counts[index]))
 
     def lines(self, index: int, first: int, last: int) -> Document:
-        """Of a document, its lines from ``first`` to before ``last``."""
+        """The lines ``first`` up to but not including ``last`` of a document."""
         part, begin = self._locate(index)
         begin, end = begin + first, begin + last
         sizes = part.sizes[begin:end]
@@ -173,7 +272,7 @@ class Documents:
         return Document(part.tokens[start : start + int(line_ends[-1]) + len(sizes)], line_ends, self.bos, self.eos)
 
     def identity(self, index: int) -> int:
-        """What tells this document from others: a hash of its length and its first tokens."""
+        """A hash of the document's length and first tokens; equal documents have equal hashes."""
         part, first = self._locate(index)
         length = int(self.lengths[index])
         start = int(part.starts(first))
@@ -181,13 +280,14 @@ class Documents:
         return content_hash(np.append(head.astype(np.int64), length))
 
     def line_span_lengths(self, lines: int) -> npt.NDArray[np.int32]:
-        """Tokens of each span of so many lines, into which documents are cut from their beginning: all spans of the first
-        document, then those of the next; lines left over at the end of one are in none.
+        """Number of tokens of each span of ``lines`` lines: all spans of the first document, then those of the next.
+
+        Spans are cut from the beginning of a document; lines left over at its end are in no span.
         """
         found = np.empty(int((self.line_counts // lines).sum()), np.int32)
         done = 0
         for part, all_bounds in zip(self.parts, self.bounds, strict=True):
-            for chunk in range(0, len(all_bounds), CHUNK_DOCUMENTS):  # int64 temporaries are of one chunk
+            for chunk in range(0, len(all_bounds), CHUNK_DOCUMENTS):  # int64 temporaries cover one chunk
                 bounds = all_bounds[chunk : chunk + CHUNK_DOCUMENTS]
                 spans = (bounds[:, 1] - bounds[:, 0]) // lines
                 within = np.arange(int(spans.sum())) - np.repeat(np.cumsum(spans) - spans, spans)
@@ -197,12 +297,12 @@ class Documents:
         return found
 
     def position(self, index: int, line: int) -> int:
-        """How many tokens of a document stand before its line ``line``."""
+        """Number of tokens of a document before its line ``line``."""
         part, first = self._locate(index)
         return int(part.starts(first + line) - part.starts(first)) - line
 
     def first_line(self, index: int) -> int:
-        """The number, from 1, of the document's first line in its file."""
+        """Number, from 1, of the document's first line in its file."""
         return self._locate(index)[1] + 1
 
     def _locate(self, index: int) -> tuple[Lines, int]:
@@ -212,20 +312,19 @@ class Documents:
 
 
 def documents_of(dataset: Any, bos: int, eos: int, *, boundary: str = "blank", name: str = "the data") -> Documents:
-    """The documents of a data set as fairseq loads it: one memory-mapped file, or several joined.
+    """The documents of a data set that fairseq loaded: one memory-mapped file, or several joined.
 
     Raises:
-        UserError: data that are not memory-mapped, or hold no document.
+        UserError: the data are not memory-mapped, or have no document.
     """
     datasets = getattr(dataset, "datasets", [dataset])
     if not all(hasattr(part, "_bin_buffer") for part in datasets):  # MMapIndexedDataset's own
         raise UserError(f"{name}: documents are read from memory-mapped data; binarize with --dataset-impl mmap")
-    parts = [MappedLines(part._path, part._index.dtype, len(part)) for part in datasets]
-    return Documents(parts, bos, eos, boundary=boundary, name=name)
+    return Documents([MappedLines(part._path) for part in datasets], bos, eos, boundary=boundary, name=name)
 
 
 def _tokens_between(part: Lines, bounds: Bounds) -> Tokens:
-    """(D,) tokens of documents, their lines' ``</s>`` not counted."""
+    """(D,) number of tokens of documents, without ``</s>``."""
     first, last = bounds[:, 0], bounds[:, 1] - 1
     lengths: Tokens = part.starts(last) + part.sizes[last] - part.starts(first) - (last - first + 1)
     return lengths

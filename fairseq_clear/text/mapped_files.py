@@ -1,47 +1,79 @@
-"""Whether binarized text is whole, before anything reads it: fairseq maps the files and finds out in the midst of a run."""
+"""fairseq's memory-mapped format: reading an ``.idx`` file, and checking that ``.idx`` and ``.bin`` are whole.
+
+fairseq maps the files without checking them, so a file that is cut off stops a run in the middle of training.
+"""
 
 import itertools
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.text.data_folders import DICTIONARY
 
-__all__ = ["check_data_files"]
+__all__ = ["HEADER_BYTES", "MappedIndex", "check_data_files", "read_index"]
 
-# MMapIndexedDataset: magic, version (8), type of the ids (1), number of lines (8); int32 sizes, int64 addresses.
+# MMapIndexedDataset: magic (9 bytes), version (8), type of the ids (1), number of lines (8); int32 sizes, int64 addresses.
 MAGIC = b"MMIDIDX\0\0"
-HEADER = 26
-TYPES = {
-    1: np.uint8,
-    2: np.int8,
-    3: np.int16,
-    4: np.int32,
-    5: np.int64,
-    6: np.float64,
-    7: np.double,
-    8: np.uint16,
-    9: np.uint32,
-    10: np.uint64,
-}
+HEADER_BYTES = 26
+# Type of the ids -> numpy's type; fairseq has two names for float64.
+TYPES = dict(enumerate(("u1", "i1", "i2", "i4", "i8", "f8", "f8", "u2", "u4", "u8"), start=1))
 LINES = 1 << 20
 IDS = 1 << 22
 REMEDY = "make the data folder again"
 
 
-def check_data_files(prefix: str, entries: int, *, combine: bool = False) -> None:
-    """Check sizes and addresses of all lines, and that every id is in the vocabulary; in bounded memory.
+@dataclass(frozen=True)
+class MappedIndex:
+    """An ``.idx`` file.
 
-    Files of fairseq's other formats (``--dataset-impl`` raw, lazy, cached) are left to fairseq.
+    Attributes:
+        dtype: type of the token ids in the ``.bin`` file.
+        sizes: (L,) int32 number of tokens of each line, including ``</s>``; memory-mapped.
+        addresses: (L,) int64 first byte of each line in the ``.bin`` file; memory-mapped.
+    """
 
-    Args:
-        prefix: of ``.bin`` and ``.idx``.
-        entries: of the vocabulary, special symbols included; ids are smaller.
-        combine: also ``prefix1``, ``prefix2``, ..., as ``--combine-val`` reads them.
+    dtype: np.dtype[Any]
+    sizes: npt.NDArray[np.int32]
+    addresses: npt.NDArray[np.int64]
+
+
+def read_index(path: str | Path) -> MappedIndex | None:
+    """Open an ``.idx`` file; None where the file has another format (``--dataset-impl`` raw, lazy, cached).
 
     Raises:
-        UserError: a file that is cut off, the two not belonging together, an id that ``dict.txt`` does not have.
+        OSError: the file is unreadable.
+        UserError: the file is cut off or damaged.
+    """
+    size = Path(path).stat().st_size
+    with open(path, "rb") as stream:
+        header = stream.read(HEADER_BYTES)
+    if not header.startswith(MAGIC[: len(header)]):
+        return None
+    lines = int.from_bytes(header[18:], "little")
+    if len(header) < HEADER_BYTES or header[17] not in TYPES or size != HEADER_BYTES + 12 * lines:
+        raise UserError(f"{path}: {size} bytes, but {lines} lines take {HEADER_BYTES + 12 * lines}: cut off; {REMEDY}")
+    # plain arrays over the maps: a slice of np.memmap itself costs microseconds
+    sizes = np.asarray(np.memmap(path, np.int32, mode="r", offset=HEADER_BYTES, shape=(lines,)))
+    addresses = np.memmap(path, np.int64, mode="r", offset=HEADER_BYTES + 4 * lines, shape=(lines,))
+    return MappedIndex(np.dtype(TYPES[header[17]]), sizes, np.asarray(addresses))
+
+
+def check_data_files(prefix: str, entries: int, *, combine: bool = False) -> None:
+    """Check sizes and addresses of all lines, and that every token id is in the vocabulary; memory use is bounded.
+
+    Files of fairseq's other formats are not checked.
+
+    Args:
+        prefix: path of ``.bin`` and ``.idx``.
+        entries: size of the vocabulary, including special symbols; ids are smaller.
+        combine: also check ``prefix1``, ``prefix2``, ..., as ``--combine-val`` reads them.
+
+    Raises:
+        UserError: a file is cut off, the two files do not belong together, or ``dict.txt`` lacks an id.
     """
     for number in itertools.count():
         part = f"{prefix}{number or ''}"
@@ -54,42 +86,25 @@ def check_data_files(prefix: str, entries: int, *, combine: bool = False) -> Non
             raise UserError(f"{error.filename or index}: cannot read it ({error.strerror or error})") from None
 
 
-def _check(index: Path, ids: Path, entries: int) -> None:
-    size = index.stat().st_size
-    with index.open("rb") as stream:
-        header = stream.read(HEADER)
-    if not header.startswith(MAGIC[: len(header)]):
-        return  # another format
-    lines = int.from_bytes(header[18:HEADER], "little")
-    if len(header) < HEADER or header[17] not in TYPES or size != HEADER + 12 * lines:
-        raise UserError(f"{index}: {size} bytes, but {lines} lines take {HEADER + 12 * lines}: cut off; {REMEDY}")
-    dtype = np.dtype(TYPES[header[17]])
-    expected = _bytes_of_lines(index, lines, dtype.itemsize)
-    found = ids.stat().st_size
-    if found != expected:
-        raise UserError(f"{ids}: {found} bytes, but {index.name} describes {expected}: cut off, or of others; {REMEDY}")
-    if np.issubdtype(dtype, np.integer):
-        _check_ids(ids, dtype, entries)
-
-
-def _bytes_of_lines(index: Path, lines: int, width: int) -> int:
-    """What all lines take, after checking that each begins where the one before it ends."""
+def _check(path: Path, ids: Path, entries: int) -> None:
+    index = read_index(path)
+    if index is None:
+        return
     end = 0
-    with index.open("rb") as sizes_stream, index.open("rb") as addresses_stream:
-        sizes_stream.seek(HEADER)
-        addresses_stream.seek(HEADER + 4 * lines)
-        for first in range(0, lines, LINES):
-            count = min(LINES, lines - first)
-            sizes = np.fromfile(sizes_stream, np.int32, count)
-            ends = end + np.cumsum(sizes, dtype=np.int64) * width
-            addresses = np.fromfile(addresses_stream, np.int64, count)
-            if (sizes < 0).any() or addresses[0] != end or (addresses[1:] != ends[:-1]).any():
-                raise UserError(f"{index}: its lines do not follow each other: damaged; {REMEDY}")
-            end = int(ends[-1])
-    return end
+    for first in range(0, len(index.sizes), LINES):
+        sizes, addresses = index.sizes[first : first + LINES], index.addresses[first : first + LINES]
+        ends = end + np.cumsum(sizes, dtype=np.int64) * index.dtype.itemsize
+        if (sizes < 0).any() or addresses[0] != end or (addresses[1:] != ends[:-1]).any():
+            raise UserError(f"{path}: its lines do not follow each other: damaged; {REMEDY}")
+        end = int(ends[-1])
+    found = ids.stat().st_size
+    if found != end:
+        raise UserError(f"{ids}: {found} bytes, but {path.name} describes {end}: cut off, or of others; {REMEDY}")
+    if np.issubdtype(index.dtype, np.integer):
+        _check_ids(ids, index.dtype, entries)
 
 
-def _check_ids(path: Path, dtype: np.dtype[np.generic], entries: int) -> None:
+def _check_ids(path: Path, dtype: np.dtype[Any], entries: int) -> None:
     with path.open("rb") as stream:
         while len(ids := np.fromfile(stream, dtype, IDS)):
             low, high = int(ids.min()), int(ids.max())

@@ -1,4 +1,4 @@
-"""Texts within ``--tokens-per-sample``: sentences for ``--sample-break-mode eos``, and fairseq's blocks for the other modes."""
+"""Data sets whose samples fit ``--tokens-per-sample``: one sentence a sample, or fairseq's blocks with long ones split."""
 
 import logging
 from typing import Any
@@ -20,21 +20,21 @@ logger = logging.getLogger(__name__)
 
 
 class SentenceDataset(FairseqDataset):
-    """One sentence a sample, framed by ``<s>`` and ``</s>``; blank lines are dropped.
+    """One sentence a sample, between ``<s>`` and ``</s>``, for ``--sample-break-mode eos``; blank lines are dropped.
 
-    A sentence longer than ``max_tokens`` becomes several samples: the fewest that hold it, of nearly equal length. fairseq's
-    own eos mode makes every blank line an empty sample and ignores ``--tokens-per-sample``.
+    A sentence longer than ``max_tokens`` is split into as few samples as possible, of nearly equal length. (In fairseq's own
+    eos mode every blank line is an empty sample, and ``--tokens-per-sample`` is ignored.)
 
     Args:
-        dataset: of token ids, each item ending in ``</s>``, blank lines being ``</s>`` alone.
-        bos, eos: their indices.
-        max_tokens: greatest length of a sample, ``<s>`` and ``</s>`` included.
-        name: of the split, for the log.
-        prefix: path of the data files, without their endings, where other texts are aligned with this one line for line. A
-            line is then one sample: a long one loses what is over ``max_tokens``, except for its ``</s>``.
+        dataset: token ids of each line, ending in ``</s>``; a blank line is ``</s>`` alone.
+        bos, eos: ids of ``<s>`` and ``</s>``.
+        max_tokens: maximum length of a sample, including ``<s>`` and ``</s>``.
+        name: name of the split, for the log.
+        prefix: path of the data files, without their suffixes, if other texts are aligned with these lines. Then each line
+            is one sample, and a long line is cut off at ``max_tokens``, except for its ``</s>``.
 
     Attributes:
-        lines: (samples,) line of each sample, from 0; a line that makes several samples stands once for each.
+        lines: (samples,) line of each sample, from 0; repeated for each sample of a split line.
     """
 
     def __init__(self, dataset: Any, bos: int, eos: int, max_tokens: int, name: str, prefix: str | None = None) -> None:
@@ -43,7 +43,7 @@ class SentenceDataset(FairseqDataset):
         self.bos, self.eos, self.max_tokens = bos, eos, max_tokens
         self.part_tokens = max(max_tokens - 2, 1)
         sizes = np.asarray(dataset.sizes)
-        # kept for each sentence of a corpus: half the memory, where that is enough
+        # one number for each sentence of a corpus: int32 halves the memory
         self.lines = np.flatnonzero(sizes > 1).astype(np.int32 if len(sizes) <= 2**31 else np.int64)
         self.blank, sentences = len(sizes) - len(self.lines), len(self.lines)
         self.sizes = sizes[self.lines] + 1
@@ -73,7 +73,7 @@ class SentenceDataset(FairseqDataset):
         return self.frame(torch.cat([text[begin:end], text[-1:]]))
 
     def frame(self, line: torch.Tensor) -> torch.Tensor:
-        """A line with ``<s>`` in front, cut off at ``max_tokens``."""
+        """Put ``<s>`` before a line and cut it off at ``max_tokens``."""
         item = torch.cat([line.new_tensor([self.bos]), line])
         if len(item) > self.max_tokens:
             item = item[: self.max_tokens].clone()
@@ -87,26 +87,23 @@ class SentenceDataset(FairseqDataset):
         """Length of a sample."""
         return int(self.sizes[index])
 
-    def size(self, index: int) -> int:
-        """The same."""
-        return int(self.sizes[index])
+    size = num_tokens
 
 
 def split_long_blocks(texts: PrependTokenDataset, max_tokens: int, name: str) -> PrependTokenDataset:
-    """Split the blocks that fairseq leaves longer than ``--tokens-per-sample``: single sentences, in the modes ``complete``
-    and ``complete_doc``.
+    """Split blocks longer than ``--tokens-per-sample``, which fairseq makes of long sentences (``complete``, ``complete_doc``).
 
     Args:
         texts: ``<s>`` before each block of a TokenBlockDataset, as stock masked_lm makes them.
-        max_tokens: greatest length of a sample, ``<s>`` included.
-        name: of the split, for the log.
+        max_tokens: maximum length of a sample, including ``<s>``.
+        name: name of the split, for the log.
 
     Returns:
-        ``texts`` itself where no block is too long; otherwise a data set of the same tokens in the same order, with each long
-        block replaced by the fewest that hold it, of nearly equal length.
+        ``texts`` itself where no block is too long; otherwise a data set of the same tokens in the same order, in which each
+        long block is split into as few blocks as possible, of nearly equal length.
     """
     blocks = texts.dataset
-    slices = blocks.slice_indices  # (B, 2); not blocks.sizes, whose 16 bits overflow
+    slices = blocks.slice_indices  # (B, 2); the 16 bits of blocks.sizes overflow
     lengths = slices[:, 1] - slices[:, 0]
     if not (lengths > max_tokens - 1).any():
         return texts
@@ -125,11 +122,11 @@ def split_long_blocks(texts: PrependTokenDataset, max_tokens: int, name: str) ->
 
 
 def _split_long(lengths: npt.NDArray[Any], longest: int) -> tuple[Tokens, Tokens, Tokens, Tokens]:
-    """Where to split texts of these lengths (N,), so that none is longer than ``longest``.
+    """Where to split texts of these lengths (N,), so that no part is longer than ``longest``.
 
     Returns:
-        (N,) how many parts each text makes; then, for the P parts of long texts, (P,) the place of each among all parts, and
-        (P,) where in its text it begins and ends.
+        (N,) number of parts of each text; then, for the P parts of long texts, (P,) the place of each among all parts, and
+        (P,) its begin and (P,) its end in its text.
     """
     long = np.flatnonzero(lengths > longest)
     full = lengths[long].astype(np.int64)

@@ -1,5 +1,6 @@
-"""The words of a data folder's vocabulary: where they begin, and their synonyms on disk, ``synonyms.npz`` beside ``dict.txt``,
-tied to that vocabulary by its hash.
+"""Words of a vocabulary: which symbols begin a word, and reading and writing synonyms as ``synonyms.npz``.
+
+The file lies next to ``dict.txt`` and stores that file's hash, so it cannot be used with another vocabulary.
 """
 
 import zipfile
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_clear.errors import UserError, one_line
-from fairseq_clear.files import hash_file, write_whole
+from fairseq_clear.files import hash_file, read_text_lines, write_whole
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import Tokenizer
 
@@ -23,11 +24,11 @@ SYNONYMS_FORMAT = 1
 # fairseq's Dictionary puts these before the lines of dict.txt
 FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 UNKNOWN = FAIRSEQ_SPECIALS.index("<unk>")
-# what closes a word without belonging to it; apostrophes and hyphens stay within words (don't, self-made)
+# Ends the word before it; apostrophes and hyphens belong to words (don't, self-made).
 CLOSING = frozenset('.,;:!?)]}\u2026\u201d\u00bb"')
 
 _ROWS = ("word_pieces", "word_offsets", "row_offsets", "alternative_pieces", "alternative_offsets")
-# what numpy and zipfile raise on files that are cut short, altered, or something else altogether
+# Raised by numpy and zipfile for files that are cut off, altered, or of another format.
 _DAMAGE = (
     OSError,
     EOFError,
@@ -44,7 +45,7 @@ _DAMAGE = (
 def save_synonyms(
     path: str | Path, table: "SynonymTable", *, vocabulary_hash: str, source: str, source_hash: str
 ) -> None:
-    """Write a table and its origin to a file that appears whole or not at all."""
+    """Write a table and its origin to a file, which appears whole or not at all."""
     import numpy as np
 
     arrays = {name: getattr(table, name).astype(np.int32) for name in _ROWS}
@@ -62,7 +63,8 @@ def save_synonyms(
 def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
     """Read the table at ``path`` for the vocabulary of the ``dict.txt`` at ``dictionary``.
 
-    UserError where it is missing, damaged, of another format, or made for another vocabulary; each says how to make it.
+    Raises:
+        UserError: the file is missing, damaged, has another format or belongs to another vocabulary.
     """
     import numpy as np
 
@@ -73,7 +75,7 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
         raise UserError(f"{path}: no synonym table here; make it with `{command}`")
     remedy = f"remake it with `{command} --overwrite`"
     try:
-        # a pickle could run code, and the table holds nothing that needs one
+        # loading a pickle can run code, and the table needs none
         with np.load(path, allow_pickle=False) as npz:
             stored = {name: npz[name] for name in npz.files}
         found = int(stored["format"])
@@ -90,9 +92,10 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
 
 
 def load_word_starts(folder: str | Path) -> "SynonymTable":
-    """A table without rows, which says where the words of a data folder's vocabulary begin.
+    """A table without synonyms, whose ``is_word_start`` is that of a data folder's vocabulary.
 
-    UserError where the folder has no tokenizer or no readable ``dict.txt``.
+    Raises:
+        UserError: the folder has no tokenizer or no readable ``dict.txt``.
     """
     from fairseq_clear.augmentations.synonym_table import SynonymTable
 
@@ -100,30 +103,25 @@ def load_word_starts(folder: str | Path) -> "SynonymTable":
 
 
 def read_dictionary(path: Path) -> list[str]:
-    """The symbols of a ``dict.txt`` by id, fairseq's four specials first. UserError naming the line that is no
-    ``symbol count``.
+    """The symbols of a ``dict.txt`` by id, starting with fairseq's four special symbols.
+
+    Raises:
+        UserError: the file is unreadable, or a line is not ``symbol count``.
     """
     symbols = list(FAIRSEQ_SPECIALS)
-    try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                symbol, _, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")
-                if not symbol or not count.isdecimal():
-                    raise UserError(f"{path}, line {number}: not 'symbol count'; prepare the folder again")
-                symbols.append(symbol)
-    except OSError as error:
-        raise UserError(f"{path}: cannot read it ({error.strerror}); make it with `fairseq-clear prepare`") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 ({error}); prepare the folder again") from None
+    for number, line in enumerate(read_text_lines(path), 1):
+        symbol, _, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")
+        if not symbol or not count.isdecimal():
+            raise UserError(f"{path}, line {number}: not 'symbol count'; prepare the folder again")
+        symbols.append(symbol)
     return symbols
 
 
 def find_word_starts(symbols: list[str], tokenizer: Tokenizer) -> "npt.NDArray[np.bool_]":
     """Whether a word begins at each symbol: (vocabulary,) bool.
 
-    Where the tokenizer says so, and at closing punctuation: in ``a film, and`` the word is ``film``, though no space
-    follows it. ``<unk>`` is part of the word around it (its letters are unknown, not its borders), unless every
-    symbol is a word.
+    A word begins where the tokenizer says so and at closing punctuation: in ``a film, and`` the word is ``film``, although
+    no space follows it. ``<unk>`` belongs to the word around it, unless every symbol is a word.
     """
     import numpy as np
 

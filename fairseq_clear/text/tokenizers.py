@@ -1,8 +1,9 @@
-"""Tokenizers of a data folder: text to the symbols of its ``dict.txt`` and back, without importing fairseq.
+"""Tokenizers: text to the symbols of a ``dict.txt`` and back. Symbols become ids through fairseq's ``Dictionary``.
 
-Symbols, not ids, cross this border: fairseq's ``Dictionary`` turns a symbol into its id, so one interface serves all.
+Importing this module does not import fairseq.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,44 +12,53 @@ from fairseq_clear import patches
 from fairseq_clear.errors import UserError
 
 __all__ = [
+    "HF_NAMES",
+    "ROLES",
     "SILENT_SYMBOLS",
     "VISIBLE_SYMBOLS",
     "Gpt2Tokenizer",
+    "HfTokenizer",
     "SentencePieceTokenizer",
     "Tokenizer",
     "WhitespaceTokenizer",
     "decode_runs",
+    "read_special_tokens",
 ]
 
 SILENT_SYMBOLS = frozenset({"<s>", "</s>", "<pad>"})
 VISIBLE_SYMBOLS = frozenset({"<unk>", "<mask>", "<del>"})
 GPT2_CACHE_WORDS = 500_000
+HF_PART = "part of a Hugging Face tokenizer"
+HF_NAMES = ("tokenizer.json", "special_tokens_map.json")
+# Hugging Face's name of a special token -> fairseq's symbol.
+ROLES = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
+BYTE_LEVEL_SPACE, SENTENCEPIECE_SPACE = "\u0120", "\u2581"
 
 
 class Tokenizer(Protocol):
-    """What the task, ``views`` and the sentence encoder need of a tokenizer; picklable, for data workers."""
+    """Interface of all tokenizers. They are picklable, for data workers."""
 
     def encode(self, text: str) -> list[str]:
         """Return the dictionary symbols of one line of text, without ``<s>`` and ``</s>``."""
         ...
 
     def decode(self, symbols: list[str]) -> str:
-        """Return the text of symbols; ``<s>``, ``</s>``, ``<pad>`` vanish, ``<unk>``, ``<mask>``, ``<del>`` stay."""
+        """Return the text of symbols, without ``<s>``, ``</s>``, ``<pad>``, with ``<unk>``, ``<mask>``, ``<del>``."""
         ...
 
     def is_word_start(self, symbol: str) -> bool:
-        """Whether a symbol begins a word; special symbols are words of their own."""
+        """Whether a symbol begins a word; every special symbol does."""
         ...
 
 
 class SentencePieceTokenizer:
-    """Pieces of a sentencepiece model, such as ``prepare`` trains.
+    """A sentencepiece model, such as ``fairseq-clear prepare`` trains; symbols are its pieces.
 
     Args:
         model_path: a ``.model`` file of sentencepiece.
 
     Raises:
-        UserError: the file is missing or no sentencepiece model, or sentencepiece is not installed.
+        UserError: the file is missing or is not a sentencepiece model, or sentencepiece is not installed.
     """
 
     def __init__(self, model_path: str | Path) -> None:
@@ -75,16 +85,16 @@ class SentencePieceTokenizer:
         self._load(model)
 
     def all_pieces(self) -> list[str]:
-        """Return every piece in the order of sentencepiece's ids, special ones too."""
+        """Return every piece in the order of sentencepiece's ids, including special ones."""
         return [str(self._processor.IdToPiece(index)) for index in range(self._processor.GetPieceSize())]
 
     def pieces(self) -> list[str]:
-        """Return the pieces that text can become, without the unknown and the control ones (``<s>``, ``</s>``)."""
+        """Return the pieces that text can become, without the unknown and the control pieces (``<s>``, ``</s>``)."""
         special = (self._processor.IsUnknown, self._processor.IsControl)
         return [piece for index, piece in enumerate(self.all_pieces()) if not any(test(index) for test in special)]
 
     def encode(self, text: str) -> list[str]:
-        """Return the pieces of ``text``; a character outside the model is a piece that ``dict.txt`` lacks."""
+        """Return the pieces of ``text``; an unknown character is a piece that ``dict.txt`` lacks."""
         return [str(piece) for piece in self._processor.EncodeAsPieces(text)]
 
     def decode(self, symbols: list[str]) -> str:
@@ -92,8 +102,8 @@ class SentencePieceTokenizer:
         return decode_runs(symbols, lambda run: str(self._processor.DecodePieces(run)))
 
     def is_word_start(self, symbol: str) -> bool:
-        """Whether the piece carries the word-initial mark U+2581; special symbols do count."""
-        return symbol.startswith("\u2581") or symbol in SILENT_SYMBOLS or symbol in VISIBLE_SYMBOLS
+        """Whether the piece starts with the mark U+2581 or is a special symbol."""
+        return symbol.startswith(SENTENCEPIECE_SPACE) or symbol in SILENT_SYMBOLS or symbol in VISIBLE_SYMBOLS
 
 
 class Gpt2Tokenizer:
@@ -104,14 +114,14 @@ class Gpt2Tokenizer:
         vocab_bpe: GPT-2's ``vocab.bpe``.
 
     Raises:
-        UserError: a file is missing or not what it should be.
+        UserError: a file is missing or has another format.
     """
 
     def __init__(self, encoder_json: str | Path, vocab_bpe: str | Path) -> None:
         self.encoder_json, self.vocab_bpe = str(encoder_json), str(vocab_bpe)
         for path, what in ((self.encoder_json, "GPT-2 encoder.json"), (self.vocab_bpe, "GPT-2 vocab.bpe")):
             _read_bytes(path, what)
-        # fairseq's own implementation, so that ids are those of roberta.base; imported here to keep this file light
+        # fairseq's own implementation, so ids equal those of roberta.base; imported here because it is slow to import
         from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 
         patches.apply()
@@ -126,34 +136,34 @@ class Gpt2Tokenizer:
         return self.encoder_json, self.vocab_bpe
 
     def __setstate__(self, state: tuple[str, str]) -> None:
-        self.__init__(*state)  # type: ignore[misc]  # the encoder holds a module, which pickle refuses
+        self.__init__(*state)  # type: ignore[misc]  # the encoder holds a module, which cannot be pickled
 
     def ids(self) -> list[int]:
-        """Return all ids of ``encoder.json`` in ascending order."""
+        """Return all ids of ``encoder.json``, sorted."""
         return sorted(self._encoder.encoder.values())
 
     def encode(self, text: str) -> list[str]:
-        """Return the symbols of ``text``; every byte has one, so nothing is unknown to GPT-2 itself."""
-        if len(self._encoder.cache) > GPT2_CACHE_WORDS:  # it has no bound of its own and would grow with the corpus
+        """Return the symbols of ``text``; every byte has one, so no text is unknown."""
+        if len(self._encoder.cache) > GPT2_CACHE_WORDS:  # it is unbounded and would grow with the corpus
             self._encoder.cache.clear()
         return [str(index) for index in self._encoder.encode(text)]
 
     def decode(self, symbols: list[str]) -> str:
-        """Return the exact text of symbols; names that are no GPT-2 ids (``madeupword0000``) stay as they are."""
+        """Return the exact text of symbols; other names than GPT-2 ids (``madeupword0000``) stay as they are."""
         return decode_runs(symbols, self._decode_run)
 
     def _decode_run(self, run: list[str]) -> str:
         return str(self._encoder.decode([int(symbol) if symbol.isdecimal() else symbol for symbol in run]))
 
     def is_word_start(self, symbol: str) -> bool:
-        """Whether the symbol's text begins with a space; the first word of a line has none."""
+        """Whether the symbol's text begins with a space, which the first word of a line does not."""
         if not symbol.isdecimal():
             return True
-        return str(self._encoder.decoder.get(int(symbol), "\u0120")).startswith("\u0120")
+        return str(self._encoder.decoder.get(int(symbol), BYTE_LEVEL_SPACE)).startswith(BYTE_LEVEL_SPACE)
 
 
 class WhitespaceTokenizer:
-    """Text that is tokenized already: symbols are what stands between white space, as in fairseq-preprocess."""
+    """For text that is already tokenized: symbols are separated by white space, as in fairseq-preprocess."""
 
     def encode(self, text: str) -> list[str]:
         """Return the words of ``text``."""
@@ -168,6 +178,121 @@ class WhitespaceTokenizer:
         return True
 
 
+class HfTokenizer:
+    """A ``tokenizer.json`` of Hugging Face (WordPiece, byte-level BPE, unigram); special tokens have fairseq's names.
+
+    ``[CLS]``, ``[SEP]`` or ``[PAD]`` written out in a text becomes ``<unk>``.
+
+    Args:
+        tokenizer_json: file of the ``tokenizers`` library.
+        special_tokens: files that may name the tokens of ROLES; the first file that names all of them is used.
+
+    Raises:
+        UserError: a file is missing or has another format, or ``tokenizers`` is not installed.
+    """
+
+    def __init__(self, tokenizer_json: str | Path, *special_tokens: str | Path) -> None:
+        self.path = str(tokenizer_json)
+        content = _read_bytes(self.path, HF_PART).decode(errors="replace")
+        self._load(content, read_special_tokens([Path(path) for path in special_tokens]))
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "HfTokenizer":
+        """Load the tokenizer of a Hugging Face folder."""
+        return cls(folder / HF_NAMES[0], folder / HF_NAMES[1], folder / "tokenizer_config.json")
+
+    def _load(self, content: str, special: dict[str, str]) -> None:
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise UserError("tokenizers is not installed; pip install 'fairseq_clear[hf]' or tokenizers") from None
+        self.content, self.special = content, special
+        try:
+            self._tokenizer: Any = Tokenizer.from_str(content)
+        except Exception as error:  # tokenizers raises bare Exception
+            raise UserError(f"{self.path}: not a tokenizer.json ({error})") from None
+        # Those of sentence-transformers cut or pad every text to 128 tokens.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._ids: dict[str, int] = dict(self._tokenizer.get_vocab(with_added_tokens=True))
+        self._roles = {token: ROLES[role] for role, token in special.items()}
+        absent = [token for token in self._roles if token not in self._ids]
+        if absent:
+            role = next(role for role, name in special.items() if name == absent[0])
+            raise UserError(f"{self.path}: has no token {absent[0]!r}, which is said to be its {role}")
+        self._by_id = {index: self._roles.get(token, token) for token, index in self._ids.items()}
+        self._word_mark, self._marks_start = _word_mark(json.loads(content))
+
+    def __getstate__(self) -> tuple[str, str, dict[str, str]]:
+        return self.path, self.content, self.special
+
+    def __setstate__(self, state: tuple[str, str, dict[str, str]]) -> None:
+        self.path, content, special = state
+        self._load(content, special)
+
+    def symbols(self) -> list[str]:
+        """Return the tokens in the order of their ids, without the special tokens of ROLES."""
+        return [token for token in sorted(self._ids, key=self._ids.__getitem__) if token not in self._roles]
+
+    def ids(self) -> dict[str, int]:
+        """Return symbol -> Hugging Face's id; special tokens have fairseq's names."""
+        return {symbol: index for index, symbol in self._by_id.items()}
+
+    def encode(self, text: str) -> list[str]:
+        """Return the symbols of ``text``, without ``<s>`` and ``</s>``."""
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        symbols = [self._by_id[index] for index in ids]
+        return ["<unk>" if symbol in SILENT_SYMBOLS else symbol for symbol in symbols]
+
+    def decode(self, symbols: list[str]) -> str:
+        """Return the text of symbols by the tokenizer's own decoder."""
+        return decode_runs(symbols, self._decode_run)
+
+    def _decode_run(self, run: list[str]) -> str:
+        if any(symbol not in self._ids for symbol in run):
+            return " ".join(run)
+        return str(self._tokenizer.decode([self._ids[symbol] for symbol in run], skip_special_tokens=False))
+
+    def is_word_start(self, symbol: str) -> bool:
+        """Whether a word begins here: no ``##`` in WordPiece, otherwise a leading space mark; every special symbol does."""
+        if symbol in SILENT_SYMBOLS or symbol in VISIBLE_SYMBOLS:
+            return True
+        return symbol.startswith(self._word_mark) == self._marks_start
+
+
+def read_special_tokens(candidates: list[Path]) -> dict[str, str]:
+    """Read the tokens of ROLES from the first of the files that names all of them.
+
+    Raises:
+        UserError: none of the files names all of them.
+    """
+    missing = set(ROLES)
+    for path in candidates:
+        if not path.is_file():
+            continue
+        try:
+            content = json.loads(_read_bytes(str(path), HF_PART))
+            named = {role: content[role] for role in ROLES if content.get(role)}
+            found = {role: str(name["content"] if isinstance(name, dict) else name) for role, name in named.items()}
+        except (ValueError, TypeError, AttributeError, KeyError):
+            raise UserError(f"{path}: not a special_tokens_map.json or tokenizer_config.json") from None
+        if len(found) == len(ROLES):
+            return found
+        missing = set(ROLES) - set(found)
+    names = " or ".join(str(path) for path in candidates)
+    raise UserError(f"{names}: missing, or without {', '.join(sorted(missing))}, which fairseq's vocabulary needs")
+
+
+def _word_mark(description: dict[str, Any]) -> tuple[str, bool]:
+    """The mark of word boundaries, and whether it stands on a word's first piece (else on all other pieces)."""
+    model = description.get("model") or {}
+    if model.get("type") == "WordPiece":
+        return str(model.get("continuing_subword_prefix", "##")), False
+    if '"ByteLevel"' in json.dumps([description.get("pre_tokenizer"), description.get("decoder")]):
+        return BYTE_LEVEL_SPACE, True
+    return SENTENCEPIECE_SPACE, True
+
+
 def _read_bytes(path: str, what: str) -> bytes:
     try:
         return Path(path).read_bytes()
@@ -176,7 +301,7 @@ def _read_bytes(path: str, what: str) -> bytes:
 
 
 def decode_runs(symbols: Sequence[str], decode: Callable[[list[str]], str]) -> str:
-    """Decode what stands between special symbols run by run; a tokenizer alone would turn those into noise."""
+    """Decode the runs of symbols between special symbols, which a tokenizer itself would decode to noise."""
     texts: list[str] = []
     run: list[str] = []
     for symbol in [*symbols, "</s>"]:

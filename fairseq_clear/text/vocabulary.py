@@ -1,7 +1,7 @@
-"""The dictionary of a tokenizer, in the tokenizer's own order.
+"""Building fairseq's dictionary from a tokenizer, in the order of the tokenizer's ids.
 
-fairseq puts ``<s> <pad> </s> <unk>`` before ``dict.txt``, sentencepiece puts ``<unk> <s> </s>`` before its pieces.
-With the pieces in the same order, a fairseq id is the sentencepiece id + 1.
+fairseq puts ``<s> <pad> </s> <unk>`` before the lines of ``dict.txt``, sentencepiece puts ``<unk> <s> </s>`` before its
+pieces. With the pieces in the same order, a fairseq id is the sentencepiece id + 1.
 """
 
 import json
@@ -12,21 +12,20 @@ from fairseq.data import Dictionary
 
 from fairseq_clear import patches
 from fairseq_clear.errors import UserError
-from fairseq_clear.text.hf_tokenizer import HF_NAMES, HfTokenizer
-from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer
+from fairseq_clear.text.tokenizers import HF_NAMES, Gpt2Tokenizer, HfTokenizer, SentencePieceTokenizer, Tokenizer
 
 patches.apply()
 
 __all__ = ["GPT2_NAMES", "SPM_NAME", "build_dictionary", "install_hf_tokenizer", "keeps_mapping", "load_dictionary"]
 
-SPM_NAME = "sentencepiece.bpe.model"  # the name under which fairseq's hub interface finds it
+SPM_NAME = "sentencepiece.bpe.model"  # fairseq's hub interface looks for this name
 GPT2_NAMES = ("encoder.json", "vocab.bpe")
 SPM_SPECIALS = ["<unk>", "<s>", "</s>"]
 TASK_SYMBOLS = frozenset({"<pad>", "<mask>", "<del>"})  # fairseq and the task add these themselves
 
 
 def install_hf_tokenizer(source: Path, folder: Path) -> list[str]:
-    """Put a Hugging Face tokenizer's files into ``folder``; return their names."""
+    """Copy a Hugging Face tokenizer's files into ``folder`` and return their names."""
     tokenizer_json, special_tokens = HF_NAMES
     special = HfTokenizer.from_folder(source).special
     shutil.copyfile(source / tokenizer_json, folder / tokenizer_json)
@@ -35,17 +34,17 @@ def install_hf_tokenizer(source: Path, folder: Path) -> list[str]:
 
 
 def load_dictionary(path: Path) -> Dictionary:
-    """Return fairseq's reading of a ``dict.txt``; UserError if it is none."""
+    """Load a ``dict.txt``; UserError if fairseq cannot read it."""
     try:
         return Dictionary.load(str(path))
     except OSError as error:
         raise UserError(f"{path}: cannot read this dictionary ({error.strerror})") from None
     except Exception as error:  # fairseq raises ValueError, RuntimeError and bare Exception here
-        raise UserError(f"{path}: not a dict.txt of fairseq's: {error}") from None
+        raise UserError(f"{path}: not a dict.txt of fairseq: {error}") from None
 
 
 def build_dictionary(tokenizer: Tokenizer) -> Dictionary:
-    """Return a dictionary of all the tokenizer's symbols in its own order, each counted 0 (1 where nothing counts them)."""
+    """Return a dictionary of all symbols of a tokenizer, with the count 0 (Hugging Face: 1, as they are never counted)."""
     dictionary = Dictionary()
     for symbol in tokenizer_symbols(tokenizer):
         dictionary.add_symbol(symbol, n=int(isinstance(tokenizer, HfTokenizer)))
@@ -53,10 +52,10 @@ def build_dictionary(tokenizer: Tokenizer) -> Dictionary:
 
 
 def tokenizer_symbols(tokenizer: Tokenizer) -> list[str]:
-    """Return a tokenizer's symbols in the order of its ids, without the special ones.
+    """Return a tokenizer's symbols in the order of its ids, without special symbols.
 
     Raises:
-        UserError: a tokenizer has a piece that ``dict.txt`` cannot hold or that the task claims.
+        UserError: a piece cannot be written to ``dict.txt`` or is a symbol of the task.
     """
     if isinstance(tokenizer, Gpt2Tokenizer):
         return [str(index) for index in tokenizer.ids()]
@@ -66,7 +65,7 @@ def tokenizer_symbols(tokenizer: Tokenizer) -> list[str]:
     symbols = tokenizer.symbols() if is_hf else tokenizer.pieces()
     for symbol in symbols:
         if "\n" in symbol or "\r" in symbol:
-            raise UserError(f"{path}: piece {symbol!r} holds a line break; dict.txt cannot hold it")
+            raise UserError(f"{path}: piece {symbol!r} contains a line break, which dict.txt cannot store")
         if symbol in TASK_SYMBOLS or symbol in SPM_SPECIALS:
             raise UserError(
                 f"{path}: piece {symbol!r} is a symbol that the task adds itself; "

@@ -25,8 +25,7 @@ from results import finish, row
 from fairseq_clear.augmentations import Symbols
 from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.data.seeding import rng_for
-from fairseq_clear.text.document_index import find_documents, index_path, load_document_index
-from fairseq_clear.text.documents import Documents, MappedLines
+from fairseq_clear.text.documents import Documents, MappedLines, find_documents, index_path, load_document_index
 from fairseq_clear.views.view_maker import ViewMaker
 from fairseq_clear.views.view_table import build_view_source
 
@@ -53,14 +52,9 @@ def write_corpus(prefix: Path, documents: int, tokens: int, line: int) -> int:
     return len(sizes)
 
 
-def open_lines(prefix: str, lines: int) -> MappedLines:
-    """As documents_of opens them."""
-    return MappedLines(prefix, np.uint16, lines)
-
-
-def _index(prefix: str, lines: int, step: str, of_memory: bool) -> float:
+def _index(prefix: str, step: str, of_memory: bool) -> float:
     """Seconds of one step, or the most bytes it had allocated, in the process of its own that runs this."""
-    part = open_lines(prefix, lines)
+    part = MappedLines(prefix)
     if of_memory:
         tracemalloc.start()
     started = time.perf_counter()
@@ -83,15 +77,15 @@ def measure_index(prefix: Path, lines: int, repeats: int) -> dict[str, dict[str,
             if step != "open":
                 index_path(prefix, "blank").unlink(missing_ok=True)
             with multiprocessing.get_context("spawn").Pool(1) as pool:
-                runs[of_memory].append(pool.apply(_index, (str(prefix), lines, step, of_memory)))
+                runs[of_memory].append(pool.apply(_index, (str(prefix), step, of_memory)))
         seconds, memory = statistics.median(runs[False]), runs[True][0]
         figures[step] = {"seconds": seconds, "bytes_a_line": memory / lines, "ns_a_line": seconds / lines * 1e9}
     return figures
 
 
-def measure_sampler(prefix: Path, lines: int, repeats: int) -> dict[str, float]:
+def measure_sampler(prefix: Path, repeats: int) -> dict[str, float]:
     """Documents a second by one core: the sampler alone, and whole items as the trainer's data set makes them."""
-    documents = Documents([open_lines(str(prefix), lines)], BOS, EOS)
+    documents = Documents([MappedLines(str(prefix))], BOS, EOS)
     settings = {"short_documents": "clip", "same_document_negatives": "include", "tokens_per_sample": 512}
     source: Any = build_view_source("span:anchors=2,positives=2", documents, settings=settings)
     symbols = Symbols(bos=BOS, eos=EOS, pad=1, delete=VOCABULARY + 1, unk=3, mask=VOCABULARY)
@@ -135,7 +129,7 @@ def main() -> None:
                 f"{step:6} extrapolated to {TARGET_TOKENS:,} tokens: {found['seconds'] * scale:8.3f} s, "
                 f"{found['bytes_a_line'] * lines * scale / 2**20:,.0f} MiB"
             )
-        speeds = measure_sampler(prefix, lines, arguments.repeats)
+        speeds = measure_sampler(prefix, arguments.repeats)
     for name, speed in speeds.items():
         print(f"{name:10}{speed:10,.0f} documents of {arguments.tokens:,} tokens a second and core (A = P = 2)")
     table = [

@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 import torch
+from fairseq.models.transformer import TransformerEncoder
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
@@ -101,7 +102,7 @@ def test_without_lengths_each_encoder_asks(criterion: str, encoded: int, data: P
 
 
 def test_the_hosts_stack_asks_before_every_block(data: Path) -> None:
-    with mock.patch("fairseq_clear.models.clear_roberta.ask_once"):
+    with mock.patch("fairseq_clear.models.encoder_stack.EncoderStack", TransformerEncoder):
         found = waits(data, "--criterion", "clear_nt_xent", "--mlm-weight", "0")
     assert found == Counter(_local_scalar_dense=ENCODER + 2), "of two blocks"
 

@@ -8,8 +8,12 @@ from sklearn.model_selection import StratifiedKFold
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.classifier_settings import PRESETS, Classifiers
-from fairseq_clear.evaluation.classifiers import make_classifier
-from fairseq_clear.evaluation.validation import cross_validate, nested_cross_validate, split_validate
+from fairseq_clear.evaluation.classifiers import (
+    cross_validate,
+    make_classifier,
+    nested_cross_validate,
+    split_validate,
+)
 
 FAST = Classifiers(folds=3, epoch_size=1, max_epoch=3, tenacity=1)
 LOGISTIC = Classifiers(kind="logistic", folds=3)

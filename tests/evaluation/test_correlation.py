@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.correlation import UndefinedCorrelation, average_ranks, pearson, spearman
+from fairseq_clear.evaluation.sts import UndefinedCorrelation, average_ranks, pearson, spearman
 
 # few distinct values, so that ties are the rule
 TIED = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=30)

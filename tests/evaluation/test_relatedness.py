@@ -6,8 +6,11 @@ import torch
 from scipy import stats
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation import relatedness
-from fairseq_clear.evaluation.relatedness import encode_scores, fit_relatedness
+from fairseq_clear.evaluation import classifiers
+from fairseq_clear.evaluation.classifier_settings import Classifiers
+from fairseq_clear.evaluation.classifiers import encode_scores, fit_relatedness
+
+ONE_ROUND = Classifiers(epoch_size=50, max_epoch=1, tenacity=3)
 
 
 def rows(count, seed):
@@ -48,8 +51,8 @@ def test_the_course_is_sentevals(monkeypatch):
             stop = failures >= 3
             failures += 1
     passes = []
-    once = relatedness._pass_over
-    monkeypatch.setattr(relatedness, "_pass_over", lambda *arguments: passes.append(1) or once(*arguments))
+    once = classifiers._pass_over
+    monkeypatch.setattr(classifiers, "_pass_over", lambda *arguments: passes.append(1) or once(*arguments))
     ours = fit_relatedness(train, dev, test, seed=4)
     assert len(passes) == epochs < 1000
     assert ours.dev_pearson == pytest.approx(100 * best, abs=1e-3)
@@ -57,7 +60,7 @@ def test_the_course_is_sentevals(monkeypatch):
     assert ours.spearman == pytest.approx(100 * stats.spearmanr(predicted, test[1]).statistic, abs=1e-3)
     assert ours.mse == pytest.approx(np.mean((predicted - test[1]) ** 2), abs=1e-4)
     assert abs(fit_relatedness(train, dev, test, seed=5).mse - ours.mse) > 1e-6
-    assert fit_relatedness(train, dev, test, seed=4, most_epochs=1).dev_pearson != pytest.approx(
+    assert fit_relatedness(train, dev, test, seed=4, settings=ONE_ROUND).dev_pearson != pytest.approx(
         ours.dev_pearson, abs=1e-3
     )
 
@@ -65,4 +68,4 @@ def test_the_course_is_sentevals(monkeypatch):
 def test_equal_vectors_are_an_error():
     constant = np.ones((10, 3), np.float32), np.arange(10.0) / 2
     with pytest.raises(UserError, match="enc, STS-B: the regressor learned nothing"):
-        fit_relatedness(constant, constant, constant, seed=1, where="enc, STS-B", most_epochs=1)
+        fit_relatedness(constant, constant, constant, seed=1, where="enc, STS-B", settings=ONE_ROUND)

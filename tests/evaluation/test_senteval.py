@@ -7,6 +7,7 @@ import pytest
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.classifier_settings import Classifiers
+from fairseq_clear.evaluation.classifiers import cross_validate, split_validate
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.senteval import (
     DOWNSTREAM_TASKS,
@@ -19,7 +20,6 @@ from fairseq_clear.evaluation.senteval import (
 from fairseq_clear.evaluation.senteval_data import PROBING_TASKS, read_task
 from fairseq_clear.evaluation.sts import evaluate_sts
 from fairseq_clear.evaluation.sts_data import read_sts
-from fairseq_clear.evaluation.validation import cross_validate, split_validate
 from tests.conftest import SHARED
 from tests.evaluation.senteval_files import write_senteval
 from tests.evaluation.toys import Letters, Words

@@ -19,7 +19,7 @@ from fairseq_clear.interop import exporting  # noqa: E402
 from fairseq_clear.interop.exporting import export  # noqa: E402
 from fairseq_clear.interop.hf_format import OFFSET, merge_global, read_window  # noqa: E402
 from fairseq_clear.interop.importing import import_hf  # noqa: E402
-from fairseq_clear.models.loading import POSITIONS  # noqa: E402
+from fairseq_clear.models.state_dicts import POSITIONS  # noqa: E402
 from fairseq_clear.text.data_folders import load_tokenizer  # noqa: E402
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer  # noqa: E402
 from tests.conftest import WORDS  # noqa: E402

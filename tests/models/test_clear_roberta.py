@@ -10,7 +10,7 @@ import torch
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.architectures import SIZES
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
-from fairseq_clear.models.loading import EMBEDDING, VOCABULARY_ROWS
+from fairseq_clear.models.state_dicts import EMBEDDING, VOCABULARY_ROWS
 from fairseq_clear.modules import chunking
 from tests.training import build
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from fairseq.models.transformer import TransformerEncoder
 
-from fairseq_clear.models.stack import EncoderStack
+from fairseq_clear.models.encoder_stack import EncoderStack
 from tests.planning.measuring import make_data
 from tests.training import build
 

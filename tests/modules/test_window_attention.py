@@ -190,15 +190,15 @@ def peak_bytes(length: int, window: int, dropout: float, padded: bool) -> int:
     return counter.peak
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("padded", [False, True])
-def test_memory_is_linear_in_the_length(dropout: float, padded: bool) -> None:
-    sizes = [peak_bytes(length, 64, dropout, padded) for length in (512, 1024, 2048)]
-    assert all(after < 2.1 * before for before, after in zip(sizes, sizes[1:], strict=False)), sizes
+def test_memory_is_linear_in_the_length(padded: bool) -> None:
     # the control: a window over everything is full attention, whose scores with dropout are held whole
-    whole = [peak_bytes(length, 2 * length, 0.1, padded) for length in (512, 1024, 2048)]
-    assert whole[2] > 3.5 * whole[1]
-    assert whole[2] > 8 * sizes[2]
+    whole = [peak_bytes(length, 2 * length, 0.1, padded) for length in (512, 1024)]
+    assert whole[1] > 3.5 * whole[0]
+    for dropout in (0.0, 0.1):
+        sizes = [peak_bytes(length, 32, dropout, padded) for length in (256, 512, 1024)]
+        assert all(after < 2.1 * before for before, after in zip(sizes, sizes[1:], strict=False)), sizes
+        assert whole[1] > 8 * sizes[2]
 
 
 def test_layers_share_a_mask_and_batches_do_not() -> None:

@@ -11,9 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.text import document_index
-from fairseq_clear.text.document_index import find_documents, index_path, load_document_index
-from fairseq_clear.text.documents import Documents, Lines, documents_of
+from fairseq_clear.text import documents as documents_module
+from fairseq_clear.text.documents import (
+    Documents,
+    Lines,
+    documents_of,
+    find_documents,
+    index_path,
+    load_document_index,
+)
 from tests.views.documents_of_text import BOS, EOS, binarize, in_memory, numbered_lines
 
 SHAPES = st.lists(st.integers(0, 4), max_size=30)
@@ -44,7 +50,7 @@ def slow_documents(shape, boundary):
 def test_boundaries(shape, boundary, chunk):
     sizes = np.array([length + 1 for length in shape], np.int32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(document_index, "CHUNK_LINES", chunk)
+        patch.setattr(documents_module, "CHUNK_LINES", chunk)
         bounds = find_documents(sizes, boundary)
     assert bounds.dtype == np.int64 and bounds.shape[1:] == (2,)
     assert [tuple(pair) for pair in bounds.tolist()] == slow_documents(shape, boundary)
@@ -148,7 +154,7 @@ def test_the_index_is_kept_and_renewed(tmp_path, monkeypatch):
     first = load_document_index(prefix, sizes)
     assert isinstance(first, np.memmap) and first.tolist() == expected
     with monkeypatch.context() as patch:
-        patch.setattr(document_index, "find_documents", None)  # would raise if called
+        patch.setattr(documents_module, "find_documents", None)  # would raise if called
         assert load_document_index(prefix, sizes).tolist() == expected
     assert load_document_index(prefix, sizes, "line").tolist() == [[0, 1], [2, 3]]
     assert index_path(prefix, "line").exists()

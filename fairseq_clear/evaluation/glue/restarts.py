@@ -20,7 +20,7 @@ from fairseq_clear.evaluation.glue.metrics import measure
 from fairseq_clear.evaluation.glue.recipes import FineTuning
 from fairseq_clear.evaluation.glue.tasks import GlueTask
 from fairseq_clear.files import hash_file
-from fairseq_clear.models.segments import FAIRSEQ_EPS
+from fairseq_clear.models.encoder_stack import FAIRSEQ_EPS
 
 __all__ = ["MODEL", "RESULT", "Environment", "Restart", "Start", "read_result"]
 

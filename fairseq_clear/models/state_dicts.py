@@ -1,4 +1,4 @@
-"""Making a checkpoint's weights fit a model that has another head or one vocabulary row more or fewer."""
+"""Adapting a checkpoint's weights to a model with another head, other training parts or one vocabulary row more or fewer."""
 
 import logging
 
@@ -17,7 +17,7 @@ SEGMENTS = "encoder.sentence_encoder.embed_positions.segments.weight"
 VOCABULARY_ROWS = (EMBEDDING, "encoder.lm_head.weight", "encoder.lm_head.bias")
 SENTENCE_ENCODER = "sentence_encoder."
 HEAD = "projection_head."
-# Copies of a part of the model, and of which.
+# Prefix of a copy -> prefix of the part that it copies.
 COPIES = {
     "guide.encoder.": "encoder." + SENTENCE_ENCODER,
     "key_encoder.encoder.": "encoder." + SENTENCE_ENCODER,
@@ -26,68 +26,62 @@ COPIES = {
 COPIED_ROWS = tuple(copy + "embed_tokens.weight" for copy, part in COPIES.items() if part != HEAD)
 QUEUE = "key_queue."
 TRAINING_ONLY = ("guide.", "key_encoder.", QUEUE)
-# Of a part with more tensors the log gives the number, not every name.
+# The log names up to this many tensors of a part one by one; of a larger part it gives the number.
 FEW = 8
-# Never dropped and never made up: a difference here means another architecture, which loading must refuse.
+# Never dropped and never initialised: a difference here means another architecture, and loading must fail.
 BACKBONE = ("encoder.sentence_encoder.", "encoder.lm_head.", "classification_heads.")
 
 
 def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str = "") -> None:
-    """Change ``loaded`` in place so that a model with the weights ``own`` can load it strictly; say what was done.
+    """Change ``loaded`` in place so that a model with the weights ``own`` loads it strictly; log what was changed.
 
-    * One vocabulary row fewer than the model (stock RoBERTa has no ``<del>``): the model's own row is appended. One more:
-      the last row, ``<del>``, is dropped.
-    * Parts beside the encoder that the model lacks (a queue, a key encoder, another head): dropped and named.
-    * Parts beside the encoder that the checkpoint lacks: the model's initial values, named. Copies of the encoder and of the
-      head are not named, since ``begin_training`` fills them, nor is the queue, which starts empty.
+    * The checkpoint has one vocabulary row fewer (stock RoBERTa has no ``<del>``): the model's own row is appended. One row
+      more: the last row, ``<del>``, is dropped.
+    * The checkpoint has parts that the model lacks (a queue, a key encoder, another head): they are dropped and named.
+    * The checkpoint lacks parts of the model: they keep their initial values and are named. Copies of the encoder and of the
+      head are not named, because ``begin_training`` fills them; neither is the queue, which starts empty.
 
     Args:
         loaded: the checkpoint's weights, changed in place.
         own: the model's current weights.
-        prefix: of both in ``loaded``.
+        prefix: of the model's names in ``loaded``.
 
     Raises:
-        UserError: another vocabulary or fewer positions.
+        UserError: the checkpoint has another vocabulary, another number of positions or of segments.
     """
     _fit_vocabulary(loaded, own, prefix)
     _check_positions(loaded, own, prefix)
-    _check_segments(loaded, own, prefix)
-    foreign = [
-        key
-        for key in loaded
-        if key.startswith(prefix) and key[len(prefix) :] not in own and not _is_backbone(key, prefix)
-    ]
-    other_shape = [
-        prefix + key
-        for key, value in own.items()
-        if prefix + key in loaded
-        and not _is_backbone(prefix + key, prefix)
-        and loaded[prefix + key].shape != value.shape
-    ]
-    if any(key.startswith(prefix + QUEUE) for key in other_shape):  # one of another size: its fill would be wrong
+    fixed = tuple(prefix + part for part in BACKBONE)
+    foreign = [key for key in loaded if key.startswith(prefix) and key[len(prefix) :] not in own]
+    foreign = [key for key in foreign if not key.startswith(fixed)]
+    parts = {prefix + key: value for key, value in own.items() if not (prefix + key).startswith(fixed)}
+    other_shape = [key for key, value in parts.items() if key in loaded and loaded[key].shape != value.shape]
+    if any(
+        key.startswith(prefix + QUEUE) for key in other_shape
+    ):  # a queue of another size: its fill count would be wrong
         other_shape = sorted({*other_shape, *(key for key in loaded if key.startswith(prefix + QUEUE))})
     for key in foreign + other_shape:
         del loaded[key]
-    missing = [key for key in own if prefix + key not in loaded and not _is_backbone(prefix + key, prefix)]
+    missing = [key for key in parts if key not in loaded]
     for key in missing:
-        loaded[prefix + key] = own[key]
+        loaded[key] = parts[key]
     if foreign:
-        # what only training needs is no surprise where the model is used or trained otherwise
+        # parts that only training needs are expected to be dropped at inference or in another recipe
         expected = all(key[len(prefix) :].startswith(TRAINING_ONLY) for key in foreign)
         level = logging.INFO if expected else logging.WARNING
         logger.log(level, "left out of the checkpoint, as this model has no such part: %s", _names(foreign, prefix))
     differing = [key for key in other_shape if not key[len(prefix) :].startswith(tuple(COPIES))]
     if differing:
         logger.warning("left out of the checkpoint, as their shapes differ: %s", _names(differing, prefix))
-    fresh = [key for key in missing if not key.startswith(TRAINING_ONLY)]
+    fresh = [key for key in missing if not key[len(prefix) :].startswith(TRAINING_ONLY)]
     if fresh:
-        logger.warning("not in the checkpoint, freshly initialised: %s", _names(fresh, ""))
+        logger.warning("not in the checkpoint, freshly initialised: %s", _names(fresh, prefix))
 
 
 def complete_copies(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str = "") -> None:
-    """Let a copy of the encoder that the checkpoint lacks be a copy of the checkpoint's encoder.
+    """Fill a missing copy of the encoder or of the head (guide, key encoder) with the checkpoint's weights.
 
-    Before fairseq's own upgrade, which takes an encoder without its ``version`` for one of 2018.
+    Call this before fairseq's own upgrade, which treats an encoder without a ``version`` as one of 2018.
 
     Args:
         loaded, own, prefix: as in ``fit_state_dict``.
@@ -105,15 +99,11 @@ def complete_copies(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: s
 
 
 def _names(keys: list[str], prefix: str) -> str:
-    """The keys, or for a part of many its name and their number."""
+    """The keys as a list; a part with more than FEW tensors is its name and their number."""
     parts = [key[len(prefix) :].partition(".")[0] for key in keys]
     few = [key for key, part in zip(keys, parts, strict=True) if parts.count(part) <= FEW]
     many = [f"{part} ({parts.count(part)} tensors)" for part in set(parts) if parts.count(part) > FEW]
     return ", ".join(sorted(few) + sorted(many))
-
-
-def _is_backbone(key: str, prefix: str) -> bool:
-    return key[len(prefix) :].startswith(BACKBONE)
 
 
 def _fit_vocabulary(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str) -> None:
@@ -124,8 +114,8 @@ def _fit_vocabulary(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: s
         return
     if abs(wanted - found) > 1:
         raise UserError(
-            f"the checkpoint's vocabulary has {found} entries and the data's {wanted}: they are not of the same dict.txt; "
-            "binarize the text with the checkpoint's dictionary and tokenizer"
+            f"the checkpoint's vocabulary has {found} entries and the data's {wanted}: they come from different dict.txt "
+            "files; binarize the text with the checkpoint's dictionary and tokenizer"
         )
     copies = [key for key in COPIED_ROWS if key in own and prefix + key in loaded]
     for key in (*VOCABULARY_ROWS, *copies):
@@ -142,21 +132,16 @@ def _fit_vocabulary(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: s
 
 
 def _check_positions(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str) -> None:
+    """UserError where the numbers of positions or of segments differ."""
     if prefix + POSITIONS not in loaded or POSITIONS not in own:
         return
     wanted, found = own[POSITIONS].shape[0], loaded[prefix + POSITIONS].shape[0]
     if wanted != found:
-        # The rows of the padding index and of those before it are no positions.
-        offset = 2
+        offset = 2  # the rows of the padding index and of those before it are not positions
         raise UserError(
             f"the checkpoint has {found - offset} positions and the model {wanted - offset}: "
             f"give --max-positions {found - offset}"
         )
-
-
-def _check_segments(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str) -> None:
-    if prefix + POSITIONS not in loaded:
-        return
     found, wanted = (len(weights.get(key, (0,))) for weights, key in ((loaded, prefix + SEGMENTS), (own, SEGMENTS)))
     if wanted != found:
         raise UserError(f"the checkpoint has {found} segments and the model {wanted}: give --segments {found}")

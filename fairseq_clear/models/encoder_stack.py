@@ -1,0 +1,195 @@
+"""What ``clear_roberta`` changes in fairseq's RobertaEncoder: padding checks, window attention, segments, LayerNorm's epsilon.
+
+The weights keep fairseq's names and order, so checkpoints and optimizer states are interchangeable.
+"""
+
+from typing import Any
+
+import torch
+from fairseq.models.transformer import TransformerEncoder
+from fairseq.modules import MultiheadAttention
+from fairseq.modules.learned_positional_embedding import LearnedPositionalEmbedding
+from torch import Tensor, nn
+
+from fairseq_clear.modules.window_attention import MaskCache, check_window, window_attention
+
+__all__ = [
+    "FAIRSEQ_EPS",
+    "EncoderStack",
+    "SegmentedPositions",
+    "WindowSelfAttention",
+    "adapt_encoder",
+    "exclude_from_compiling",
+    "segment_ids",
+]
+
+FAIRSEQ_EPS = 1e-5
+
+
+def adapt_encoder(encoder: Any, *, eps: float, segments: int, window: int) -> None:
+    """Change a RobertaEncoder in place.
+
+    Args:
+        encoder: fairseq's RobertaEncoder, just built.
+        eps: epsilon of every LayerNorm, including the MLM head's.
+        segments: number of segment embeddings; 1 for none.
+        window: tokens that each token attends to; 0 for full attention.
+
+    Raises:
+        UserError: the window is odd or negative.
+    """
+    stack = encoder.sentence_encoder
+    for module in encoder.modules():
+        if isinstance(module, nn.LayerNorm) or type(module).__name__ == "FusedLayerNorm":
+            module.eps = eps
+    if segments > 1:
+        stack.embed_positions = SegmentedPositions(stack.embed_positions, segments, encoder.dictionary.eos())
+    if check_window(window):
+        masks = MaskCache()
+        for module in list(encoder.modules()):
+            if isinstance(getattr(module, "self_attn", None), MultiheadAttention):
+                module.self_attn = WindowSelfAttention(module.self_attn, window, masks)
+    if type(stack) is TransformerEncoder:  # a wrapped stack (FSDP) stays as it is
+        stack.__class__ = EncoderStack  # fairseq builds it by name; weights, hooks and names stay in place
+
+
+class EncoderStack(TransformerEncoder):
+    """fairseq's stack of Transformer blocks, with the same weights and results, that looks for padding once a batch.
+
+    fairseq's stack keeps the answer on the GPU and reads it before every block. Each read waits for all queued kernels, so
+    the kernels of the next block cannot be queued while a block computes.
+    """
+
+    def forward_scriptable(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor | None = None,
+        return_all_hiddens: bool = False,
+        token_embeddings: Tensor | None = None,
+    ) -> dict[str, Any]:
+        """Hidden states of tokens (B, T), each (T, B, D), in the dictionary that fairseq's callers read.
+
+        Args:
+            src_tokens: (B, T), padded on the right.
+            src_lengths: (B,) number of tokens in each row. On the CPU they say whether there is padding; on a GPU they are
+                not read, as in fairseq.
+            return_all_hiddens: also return the states of the embeddings and of every block, as ``encoder_states``.
+            token_embeddings: (B, T, D), used in place of the token embeddings.
+        """
+        is_padding = src_tokens.eq(self.padding_idx)
+        mask = is_padding if _is_padded(is_padding, src_lengths) else None
+        x, embedding = self.forward_embedding(src_tokens, token_embeddings)
+        if mask is not None:
+            x = x.masked_fill(mask.unsqueeze(-1), 0)
+        x = x.transpose(0, 1)
+        states, inner = [x], []
+        for block in self.layers:
+            result = block(x, encoder_padding_mask=mask)
+            x, of_block = result if isinstance(result, tuple) else (result, None)
+            states.append(x)
+            inner.append(of_block)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return {
+            "encoder_out": [x],
+            "encoder_padding_mask": [is_padding],
+            "encoder_embedding": [embedding],
+            "encoder_states": states if return_all_hiddens else [],
+            "fc_results": inner if return_all_hiddens else [],
+            "src_tokens": [],
+            "src_lengths": [],
+        }
+
+
+def _is_padded(is_padding: Tensor, lengths: Tensor | None) -> bool:
+    if lengths is not None and lengths.device.type == "cpu":
+        return min(lengths.tolist()) < is_padding.shape[1]
+    return bool(is_padding.any())
+
+
+class WindowSelfAttention(nn.Module):
+    """Longformer's sliding-window self-attention with the weights of fairseq's full attention.
+
+    Args:
+        attention: the module to replace; its projections and its dropout are used.
+        window: W, the number of tokens that each token attends to; even.
+        masks: shared by the layers of an encoder.
+    """
+
+    def __init__(self, attention: MultiheadAttention, window: int, masks: MaskCache) -> None:
+        super().__init__()
+        # in fairseq's order of parameters, by which an optimizer's state finds them
+        self.dropout_module = attention.dropout_module
+        self.k_proj, self.v_proj = attention.k_proj, attention.v_proj
+        self.q_proj, self.out_proj = attention.q_proj, attention.out_proj
+        self.num_heads, self.head_dim = attention.num_heads, attention.head_dim
+        self.window, self.masks = window, masks
+
+    def forward(
+        self, query: Tensor, key_padding_mask: Tensor | None = None, attn_mask: Tensor | None = None, **unused: Any
+    ) -> tuple[Tensor, None]:
+        """Self-attention with the signature of fairseq's own.
+
+        Args:
+            query: (T, B, D); also the key and the value.
+            key_padding_mask: (B, T), True on padding, which is on the right; None for a batch without padding.
+            attn_mask: must be None; the window is the mask.
+            unused: further arguments of fairseq's attention.
+
+        Returns:
+            (T, B, D), and None in place of the attention weights.
+        """
+        assert attn_mask is None, "the window is the mask"
+        states = query.transpose(0, 1)  # (B, T, D)
+        heads = [
+            project(states).unflatten(-1, (self.num_heads, self.head_dim))
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        ]  # each (B, T, H, d)
+        # fairseq's dropout can stay on in evaluation
+        drops = self.training or self.dropout_module.apply_during_inference
+        dropout = self.dropout_module.p if drops else 0.0
+        attended = window_attention(*heads, self.window, key_padding_mask, dropout=dropout, masks=self.masks)
+        return self.out_proj(attended.flatten(2)).transpose(0, 1), None
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Split the joint query, key and value matrix of old checkpoints such as roberta.base, as fairseq's attention does."""
+        MultiheadAttention.upgrade_state_dict_named(self, state_dict, name)
+
+
+def exclude_from_compiling() -> None:
+    """Keep window attention out of ``torch.compile``: its block sizes depend on the length, and layers share its masks.
+
+    A function rather than a decorator: ``torch.compiler.disable`` imports the compiler, which takes a second.
+    """
+    if not hasattr(WindowSelfAttention.forward, "_torchdynamo_disable"):
+        WindowSelfAttention.forward = torch.compiler.disable(WindowSelfAttention.forward)  # type: ignore[method-assign]
+
+
+def segment_ids(tokens: Tensor, eos: int, segments: int = 2) -> Tensor:
+    """BERT's token types, (B, T) int64: 0 up to and including the first ``</s>`` of a row, 1 after it."""
+    is_end = tokens.eq(eos).long()
+    return (is_end.cumsum(dim=1) - is_end).clamp(max=segments - 1)
+
+
+class SegmentedPositions(LearnedPositionalEmbedding):
+    """Position embeddings plus the embedding of each token's segment.
+
+    It replaces fairseq's ``embed_positions``; the weight keeps its name.
+
+    Args:
+        positions: fairseq's embeddings, whose weight is used.
+        segments: number of segments.
+        eos: id of ``</s>``, which ends a segment.
+    """
+
+    def __init__(self, positions: LearnedPositionalEmbedding, segments: int, eos: int) -> None:
+        super().__init__(*positions.weight.shape, padding_idx=positions.padding_idx)
+        self.weight = positions.weight
+        self.eos = eos
+        self.segments = nn.Embedding(segments, positions.weight.shape[1])
+        nn.init.zeros_(self.segments.weight)  # untrained segments change nothing
+
+    def forward(self, tokens: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """(B, T) tokens to (B, T, D)."""
+        embedded: Tensor = super().forward(tokens, *args, **kwargs)
+        return embedded + self.segments(segment_ids(tokens, self.eos, self.segments.num_embeddings))
