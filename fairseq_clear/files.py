@@ -184,19 +184,24 @@ def corpus_files(paths: Iterable[Path]) -> list[CorpusFile]:
     return files
 
 
-def read_lines(file: CorpusFile, progress: Callable[[int], object] | None = None) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, text without its end) in file order, holding one line at a time.
+def read_lines(
+    file: CorpusFile | Path, progress: Callable[[int], object] | None = None, *, errors: str = "strict"
+) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, text without its end) in file order, with one line in memory at a time.
 
-    A byte order mark at the start is dropped. Lines end with LF, CRLF or CR, as in Python's text mode; parts that only
-    a CR separates share one number.
+    A byte order mark at the start is dropped. Lines end with LF, CRLF or CR, as in Python's text mode; parts separated by CR
+    alone have the same number.
 
     Args:
-        file: the input.
+        file: the input; of a path, only the suffixes .gz and .xz are looked at.
         progress: called with the number of bytes read from disk since its last call.
+        errors: ``replace`` replaces bytes that are not UTF-8 by U+FFFD.
 
     Raises:
-        UserError: undecodable bytes, a NUL character, an overlong line, a damaged archive, an unreadable file.
+        UserError: bytes that are not UTF-8, a NUL character, a line of more than 64 MiB, a damaged archive, an unreadable file.
     """
+    if isinstance(file, Path):
+        file = CorpusFile(file, file.suffix.lower() if file.suffix.lower() in COMPRESSIONS else "", is_jsonl=False)
     number = 0
     try:
         with open(file.path, "rb") as raw, _unpacked(raw, file.compression) as stream:
@@ -206,7 +211,7 @@ def read_lines(file: CorpusFile, progress: Callable[[int], object] | None = None
                 if progress is not None and number % LINES_PER_PROGRESS == 0:
                     progress(raw.tell() - reported)
                     reported = raw.tell()
-                text = _decode_line(line, file.path, number)
+                text = _decode_line(line, file.path, number, errors)
                 for part in text.removesuffix("\n").removesuffix("\r").split("\r"):
                     yield number, part
             if progress is not None:
@@ -230,14 +235,14 @@ def _unpacked(raw: BinaryIO, compression: str) -> Iterator[BinaryIO]:
         yield raw
 
 
-def _decode_line(line: bytes, path: Path, number: int) -> str:
+def _decode_line(line: bytes, path: Path, number: int, errors: str) -> str:
     if len(line) > MAX_LINE_BYTES:
         raise UserError(f"{path}:{number}: more than {MAX_LINE_BYTES >> 20} MiB without a line end; is this text?")
     if number == 1:
         check_is_text(path, line)
         line = line.removeprefix(_BOM)
     try:
-        text = line.decode("utf-8")
+        text = line.decode("utf-8", errors)
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path}:{number}: byte 0x{line[error.start]:02x} at position {error.start + 1} of the line is not UTF-8; "

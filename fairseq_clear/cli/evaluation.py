@@ -56,9 +56,8 @@ def check_arguments(args: argparse.Namespace) -> None:
 
 def iterate_encoders(args: argparse.Namespace) -> "Iterator[CachedEncoder]":
     """Every encoder under every pooling, one at a time; what a checkpoint loads is freed before the next is loaded."""
-    from fairseq_clear.evaluation.encoders import CachedEncoder  # these take seconds to import
-    from fairseq_clear.evaluation.loading import load_encoders
-    from fairseq_clear.evaluation.postprocessing import Whitening
+    from fairseq_clear.evaluation.encoders import CachedEncoder, Whitening  # these take seconds to import
+    from fairseq_clear.evaluation.named_encoders import load_encoders
 
     for name in args.encoder:
         loaded = load_encoders(

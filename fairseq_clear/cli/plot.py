@@ -132,7 +132,7 @@ def _layers(args: argparse.Namespace) -> "Figure":
 
 def _embedding(args: argparse.Namespace) -> "Figure":
     from fairseq_clear.evaluation.encoders import CachedEncoder
-    from fairseq_clear.evaluation.loading import load_encoders
+    from fairseq_clear.evaluation.named_encoders import load_encoders
     from fairseq_clear.evaluation.plots.embedding import choose_pairs, draw_embedding, map_pairs
 
     labels = _labels(args, len(args.encoder)) or [None] * len(args.encoder)

@@ -1,4 +1,4 @@
-"""Image-caption retrieval from given image features: SentEval's ranking task (Conneau and Kiela 2018, arXiv:1803.05449)."""
+"""SentEval's image-caption retrieval, from given image features (Conneau and Kiela 2018, arXiv:1803.05449)."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -24,20 +24,20 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class CaptionData:
-    """A split: features (I, F) of images, and ``per_image`` captions of each in turn."""
+    """One split: features (I, F) of images, and the ``per_image`` captions of each image in turn."""
 
     features: Floats
     captions: list[str]
 
     @property
     def per_image(self) -> int:
-        """Captions of each image."""
+        """Number of captions of each image."""
         return len(self.captions) // len(self.features)
 
 
 @dataclass(frozen=True)
 class Ranker:
-    """Settings of the ranking model; SentEval's by default."""
+    """Settings of the ranking model; the defaults are SentEval's."""
 
     dimension: int = 1000
     margin: float = 0.2
@@ -51,24 +51,24 @@ class Ranker:
 
 @dataclass(frozen=True)
 class CaptionScores:
-    """Recall at 1, 5, 10 (x 100) and median rank, finding captions by image and images by caption."""
+    """Recall at 1, 5, 10 (x100) and median rank, of captions found by image and of images found by caption."""
 
     captions: Mapping[str, float]
     images: Mapping[str, float]
     epochs: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Fit for JSON."""
+        """The scores as JSON values."""
         return asdict(self)
 
 
 def read_captions(folder: str | Path) -> dict[str, CaptionData]:
-    """``train``, ``dev`` and ``test``: NAME.npy, (I, F) float features, and NAME.txt, the captions of image 0, of image 1, ...
+    """Read the splits ``train``, ``dev`` and ``test``: NAME.npy has features (I, F), NAME.txt the captions, image by image.
 
-    SentEval ships pickles, which are not read: loading one can run code.
+    SentEval's own files are pickles. They are not read, because loading a pickle can run code.
 
     Raises:
-        UserError: a missing or malformed file, or captions that do not share out evenly.
+        UserError: a missing or malformed file, or a number of captions that is not a multiple of the number of images.
     """
     found = {}
     for split in SPLITS:
@@ -88,7 +88,7 @@ def read_captions(folder: str | Path) -> dict[str, CaptionData]:
             )
         if not len(features) or not captions or len(captions) % len(features):
             raise UserError(
-                f"{split}.txt in {folder}: {len(captions)} captions do not share out over {len(features)} images"
+                f"{split}.txt in {folder}: {len(captions)} captions are not a multiple of {len(features)} images"
             )
         found[split] = CaptionData(features.astype(np.float32), captions)
     return found
@@ -97,17 +97,17 @@ def read_captions(folder: str | Path) -> dict[str, CaptionData]:
 def evaluate_captions(
     encoder: Encoder, folder: str | Path, *, settings: Ranker | None = None, seed: int = 1111, batch_size: int = 32
 ) -> CaptionScores:
-    """Learn to rank captions and images on ``train``, stop on ``dev``, score ``test`` in folds of a thousand images.
+    """Train a ranking model on ``train``, stop early on ``dev``, and score ``test`` in folds of a thousand images.
 
     Args:
-        encoder: see ``evaluation.encoders.Encoder``; its vectors are not changed, only projected.
+        encoder: see ``encoders.Encoder``; its vectors are projected, not changed.
         folder: see ``read_captions``.
         settings: of the ranking model.
-        seed: of its weights and of what it contrasts.
+        seed: of the model's weights and of the sampled contrasts.
         batch_size: passed to the encoder.
 
     Raises:
-        UserError: no data, or malformed data.
+        UserError: missing or malformed data.
     """
     cached = encoder if isinstance(encoder, CachedEncoder) else CachedEncoder(encoder, batch_size=batch_size)
     used = settings or Ranker()
@@ -124,7 +124,7 @@ def evaluate_captions(
 
 
 def retrieval(images: Tensor, captions: Tensor, *, fold: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Recall and median rank in both directions, means over folds of ``fold`` images.
+    """Recall and median rank in both directions, as means over folds of ``fold`` images.
 
     Args:
         images: (I, D) unit norm. captions: (I * P, D) unit norm, those of image 0 first.
@@ -147,13 +147,13 @@ def retrieval(images: Tensor, captions: Tensor, *, fold: int) -> tuple[dict[str,
 
 
 def _recalls(above: Tensor) -> dict[str, float]:
-    """From the number of wrong candidates above the right one."""
+    """Recalls and median rank from the number of wrong candidates ranked above the right one."""
     recalls = {f"R@{k}": 100 * float((above < k).float().mean()) for k in (1, 5, 10)}
     return {**recalls, "median rank": float(np.median(above.numpy())) + 1}
 
 
 class _Projections(nn.Module):
-    """Images and sentences into one space, unit norm."""
+    """Projects images and sentences into one space, at unit norm."""
 
     def __init__(self, image_dim: int, text_dim: int, dimension: int) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ def _train(
     data: Mapping[str, CaptionData],
     settings: Ranker,
 ) -> int:
-    """Until the dev recalls have not risen for ``patience`` epochs; the best weights are kept. Returns the epochs."""
+    """Train until the dev recalls do not rise for ``patience`` epochs, and load the best weights. Returns the epochs."""
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
     best, best_state, since, epoch = -1.0, model.state_dict(), 0, 0
     owner = torch.arange(len(features["train"])).repeat_interleave(data["train"].per_image)
@@ -195,7 +195,7 @@ def _train(
 def _ranking_loss(
     model: _Projections, features: Tensor, vectors: Tensor, owner: Tensor, rows: Tensor, settings: Ranker
 ) -> Tensor:
-    """Hinge of the margin by which the right pair must beat pairs with a wrong caption, and with a wrong image."""
+    """Hinge loss: a right pair must score ``margin`` above pairs with a wrong caption and with a wrong image."""
     contrast = torch.randint(len(vectors), (settings.contrasts,))
     images, texts = model(features[owner[rows]], vectors[rows])  # (B, D) each
     other_images, other_texts = model(features[owner[contrast]], vectors[contrast])  # (C, D) each

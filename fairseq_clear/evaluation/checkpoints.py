@@ -1,4 +1,4 @@
-"""A checkpoint of fairseq as a model for inference, whatever task, data folder and flags it was trained with."""
+"""Loading a fairseq checkpoint for inference, without the data folder or the task of its training."""
 
 import argparse
 import logging
@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 SENTENCE_ENCODER = "encoder.sentence_encoder."
 KEY_ENCODER = "key_encoder.encoder."
 
-# A stock RoBERTa checkpoint states no pooling. Its [CLS] vector was trained for nothing, the mean is a fair start.
+# Stock RoBERTa checkpoints have no pooling. Their [CLS] vector was not trained, so the mean is the better default.
 STOCK_POOLING = "mean"
-# What settings raise that are not those of a model.
+# Raised by the settings of a checkpoint that are not those of a model.
 _DAMAGE = (KeyError, AttributeError, TypeError, ValueError, IndexError, OmegaConfBaseException)
 
 
@@ -45,10 +45,10 @@ class LoadedModel:
 
     Attributes:
         model: with the checkpoint's weights.
-        dictionary: of its vocabulary, ``<mask>`` and, where it has one, ``<del>`` included.
-        vocabulary_hash: sha256 of the ``dict.txt``.
+        dictionary: the checkpoint's vocabulary, including ``<mask>`` and, if the checkpoint has it, ``<del>``.
+        vocabulary_hash: SHA-256 of the ``dict.txt``.
         architecture: the checkpoint's ``--arch``.
-        updates: that it was trained for; None where it does not say.
+        updates: number of updates of its training; None if the checkpoint does not say.
     """
 
     model: ClearRobertaModel
@@ -59,17 +59,17 @@ class LoadedModel:
 
 
 def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = False) -> LoadedModel:
-    """Load ``clear_roberta`` and stock ``roberta`` checkpoints alike, the latter without a projection head.
+    """Load a ``clear_roberta`` checkpoint, or a stock ``roberta`` checkpoint without a projection head.
 
-    Nothing that training needed is looked for: neither its data folder nor its synonyms; the task is not set up.
+    The task is not set up, and the files of the training run (data, synonyms) are not needed.
 
     Args:
         checkpoint: a ``.pt`` file of fairseq.
-        folder: with the ``dict.txt`` that the model was trained with.
-        key_encoder: take the momentum encoder of ``clear_moco`` in the place of the query encoder.
+        folder: folder with the ``dict.txt`` of the training run.
+        key_encoder: use the momentum encoder of ``clear_moco`` in place of the query encoder.
 
     Raises:
-        UserError: a missing file, one that is no checkpoint, another architecture, another vocabulary, no key encoder.
+        UserError: a missing or damaged file, another architecture or vocabulary, or no key encoder.
     """
     path = Path(checkpoint)
     state, args = _read(path)
@@ -84,7 +84,7 @@ def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = Fals
         raise UserError(_other_vocabulary(path, folder, f"hash {trained_with[:12]}", f"hash {vocabulary_hash[:12]}"))
     dictionary = _dictionary(folder, weights[EMBEDDING].shape[0], path)
     if POSITIONS in weights:
-        # under hydra the settings may leave open how many; the rows up to the padding's are no positions
+        # under hydra the number may be unset; the rows up to that of the padding are not positions
         args.max_positions = weights[POSITIONS].shape[0] - dictionary.pad() - 1
     kind = _model_class(architecture, path)
     kind = kind if issubclass(kind, ClearRobertaModel) else ClearRobertaModel
@@ -100,13 +100,13 @@ def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = Fals
 
 
 def _read(path: Path) -> tuple[dict[str, Any], argparse.Namespace]:
-    """The checkpoint's content, and the settings of its model."""
+    """Read the checkpoint, and the settings of its model."""
     if not path.is_file():
         what = "is a folder, name the .pt file in it" if path.is_dir() else "no such checkpoint"
         raise UserError(f"{path}: {what}; fairseq-train writes them to --save-dir")
     try:
         with warnings.catch_warnings():
-            # fairseq turns the settings of old checkpoints into new ones by calls that hydra has since renamed
+            # to convert the settings of old checkpoints, fairseq calls functions that hydra has since renamed
             warnings.filterwarnings("ignore", category=UserWarning)
             state: dict[str, Any] = read_checkpoint(str(path))
         model = state["cfg"].model
@@ -120,7 +120,7 @@ def _read(path: Path) -> tuple[dict[str, Any], argparse.Namespace]:
 
 
 def _weights(state: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The weights; fairseq before 0.10 called RoBERTa's encoder a decoder."""
+    """The weights; fairseq before 0.10 named RoBERTa's encoder ``decoder``."""
     weights = state["model"]
     for key in [key for key in weights if key.startswith("decoder.")]:
         weights["encoder." + key.removeprefix("decoder.")] = weights.pop(key)
@@ -137,7 +137,7 @@ def _take_key_encoder(weights: dict[str, Any], path: Path) -> None:
     is_tied = head in weights and torch.equal(weights[head], weights[EMBEDDING])
     for key in keys:
         weights[SENTENCE_ENCODER + key.removeprefix(KEY_ENCODER)] = weights[key]
-    if is_tied:  # or it would bring the query encoder's embeddings back
+    if is_tied:  # otherwise it would restore the query encoder's embeddings
         weights[head] = weights[EMBEDDING]
 
 
@@ -149,24 +149,24 @@ def _model_class(architecture: str, path: Path) -> type[RobertaModel]:
 
 
 def _fill_settings(args: argparse.Namespace, architecture: str, path: Path) -> None:
-    """Add the settings that the checkpoint leaves to its architecture, and those that stock RoBERTa does not have."""
+    """Add default settings that the checkpoint does not state, and settings that stock RoBERTa does not have."""
     if not issubclass(_model_class(architecture, path), ClearRobertaModel):
         args.pooling, args.projection_layers = STOCK_POOLING, 0
-        logger.info("%s: a stock RoBERTa checkpoint states no pooling: %s is taken", path, STOCK_POOLING)
+        logger.info("%s: a stock RoBERTa checkpoint states no pooling: %s is used", path, STOCK_POOLING)
     if architecture in ARCH_CONFIG_REGISTRY:
         ARCH_CONFIG_REGISTRY[architecture](args)
     set_defaults(args, args.encoder_layers, args.encoder_embed_dim)
 
 
 def _dictionary(folder: Path, rows: int, path: Path) -> Dictionary:
-    """The dictionary as the checkpoint's task had it: masked_lm adds ``<mask>`` to it, clear_lm then ``<del>``."""
+    """The dictionary of the checkpoint's task: masked_lm adds ``<mask>``, and clear_lm then ``<del>``."""
     dictionary = Dictionary.load(str(folder / DICTIONARY))
     known = len(dictionary)
     for symbol in ("<mask>", "<del>"):
         if len(dictionary) < rows and symbol not in dictionary:
             dictionary.add_symbol(symbol)
     if len(dictionary) != rows or "<mask>" not in dictionary:
-        found = f"{rows} entries, <mask> and perhaps <del> among them"
+        found = f"{rows} entries including <mask> and perhaps <del>"
         raise UserError(_other_vocabulary(path, folder, found, f"{known} before <mask>"))
     return dictionary
 

@@ -1,4 +1,4 @@
-"""A file of sentences to a file of vectors, block by block, so that memory stays flat however long the file is."""
+"""Encoding a file of sentences to a file of vectors, block by block, with constant memory."""
 
 import io
 import json
@@ -14,7 +14,7 @@ import numpy as np
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-from fairseq_clear.files import COMPRESSIONS, CorpusFile, read_lines, write_whole
+from fairseq_clear.files import read_lines, write_whole
 from fairseq_clear.models.encoding import EncodingCounts, Floats
 
 __all__ = [
@@ -28,12 +28,12 @@ __all__ = [
     "open_output",
 ]
 
-BLOCK = 10_000  # sentences that are read, sorted by length and encoded together
+BLOCK = 10_000  # sentences that are sorted by length and encoded together
 FORMATS = (".npy", ".jsonl")
 
 
 class Writer(Protocol):
-    """Takes the vectors (n, D) of consecutive texts."""
+    """Function that writes the vectors (n, D) of consecutive texts."""
 
     def __call__(self, texts: list[str], vectors: Floats) -> None:
         """Write one block."""
@@ -41,14 +41,14 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class EmbedReport:
-    """What was done: counts, the vectors' dimension, and wall time of reading, encoding and writing."""
+    """Counts, the dimension of the vectors, and the wall time of reading, encoding and writing."""
 
     counts: EncodingCounts
     dimension: int
     seconds: float
 
     def summary(self) -> str:
-        """The closing line."""
+        """The report in one line."""
         counts = self.counts
         return (
             f"{counts.sentences:,} sentences, dimension {self.dimension}; {counts.truncated:,} cut at the model's length; "
@@ -58,21 +58,19 @@ class EmbedReport:
 
 
 def read_sentences(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 text file (``.gz`` and ``.xz`` are unpacked), blank ones as empty texts.
+    """The lines of a UTF-8 text file (also ``.gz`` and ``.xz``); a blank line is an empty text.
 
-    Lines end with LF or CRLF, as ``wc -l`` counts them; a lone CR within one becomes a space.
+    Lines end with LF or CRLF, as ``wc -l`` counts them; a CR alone becomes a space.
     """
-    compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
-    lines = read_lines(CorpusFile(path, compression, is_jsonl=False))
-    for _, parts in groupby(lines, key=lambda line: line[0]):
+    for _, parts in groupby(read_lines(path), key=lambda line: line[0]):
         yield " ".join(text for _, text in parts)
 
 
 def count_lines(path: Path) -> int:
-    """The number of lines; reads all of them, so that a bad byte is found before any is encoded.
+    """Count the lines. Reading all of them finds a bad byte before the first line is encoded.
 
     Raises:
-        UserError: an unreadable file, or one without lines.
+        UserError: the file is unreadable or has no lines.
     """
     lines = sum(1 for _ in read_sentences(path))
     if not lines:
@@ -81,7 +79,7 @@ def count_lines(path: Path) -> int:
 
 
 def check_output(path: Path, overwrite: bool) -> None:
-    """UserError unless a file of a known format may be written there."""
+    """Raise UserError if the suffix is unknown, the folder is missing, or the file exists and ``overwrite`` is off."""
     if path.suffix not in FORMATS:
         raise UserError(f"--output {path}: unknown suffix; give {' or '.join(FORMATS)}")
     if not path.parent.is_dir():
@@ -100,7 +98,7 @@ def embed_lines(
     block: int = BLOCK,
     on_batch: Callable[[int], object] | None = None,
 ) -> EmbedReport:
-    """Encode the lines of a text file and hand the vectors to ``write``, a block at a time, in order."""
+    """Encode the lines of a text file and pass the vectors to ``write``, block by block, in order."""
     started = time.perf_counter()
     counts = EncodingCounts()
     lines = read_sentences(path)
@@ -112,11 +110,11 @@ def embed_lines(
 
 @contextmanager
 def open_output(path: Path, rows: int, dimension: int) -> Iterator[Writer]:
-    """A writer to ``path``, which appears whole when the block ends without an error, and otherwise not at all.
+    """Open a writer to ``path``. The file appears when the block ends without an error, and otherwise not at all.
 
     Args:
-        path: ``.npy`` for one (rows, dimension) float32 array, ``.jsonl`` for lines as ``jsonl_writer`` makes them.
-        rows: that will be written; matters for ``.npy``.
+        path: ``.npy`` for a (rows, dimension) float32 array, ``.jsonl`` for the lines of ``jsonl_writer``.
+        rows: number of rows that will be written; used for ``.npy``.
         dimension: of the vectors.
     """
     try:
@@ -126,13 +124,13 @@ def open_output(path: Path, rows: int, dimension: int) -> Iterator[Writer]:
             else:
                 stream = io.TextIOWrapper(binary, encoding="utf-8", write_through=True)
                 yield jsonl_writer(stream)
-                stream.detach()  # write_whole still needs the file open
+                stream.detach()  # write_whole still needs the open file
     except OSError as error:
         raise UserError(f"--output {path}: cannot write it ({error.strerror or error})") from None
 
 
 def jsonl_writer(stream: TextIO) -> Writer:
-    """Writes ``{"text": ..., "embedding": [...]}`` a line; numbers are the shortest that read back as the same float32."""
+    """A writer of lines ``{"text": ..., "embedding": [...]}``, with the shortest numbers that read back as the same float32."""
 
     def write(texts: list[str], vectors: Floats) -> None:
         for text, vector in zip(texts, vectors, strict=True):
@@ -143,7 +141,7 @@ def jsonl_writer(stream: TextIO) -> Writer:
 
 
 def _npy_writer(stream: BinaryIO, rows: int, dimension: int) -> Writer:
-    # header, then rows as they come: a memory map would end a full disk with SIGBUS instead of an error
+    # written row by row: with a memory map, a full disk would be a SIGBUS instead of an error
     shape = {"descr": "<f4", "fortran_order": False, "shape": (rows, dimension)}
     np.lib.format.write_array_header_1_0(stream, shape)
 

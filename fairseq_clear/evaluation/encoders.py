@@ -1,7 +1,8 @@
-"""What the harness asks of an encoder, and a wrapper that embeds every distinct sentence once."""
+"""The interface of encoders in evaluations, a cache of their vectors, and whitening of the vectors."""
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,37 +11,39 @@ from tqdm import tqdm
 
 from fairseq_clear.errors import UserError
 
-__all__ = ["CachedEncoder", "Encoder", "describe_encoder", "to_vectors"]
+__all__ = ["CachedEncoder", "Encoder", "Whitening", "describe_encoder", "to_vectors"]
 
 Floats = npt.NDArray[np.float32]
-BATCHES_PER_BLOCK = 64  # the bar moves once a block; large enough for an encoder that batches by itself
+BATCHES_PER_BLOCK = (
+    64  # encoded at once, for encoders that sort and batch by themselves; the progress bar moves once a block
+)
 
 
 class Encoder(Protocol):
-    """Anything that turns texts into vectors: a SentenceEncoder, a SentenceTransformer, a class of the user's."""
+    """Anything that encodes texts as vectors: a SentenceEncoder, a SentenceTransformer, or your own class."""
 
     def encode(self, sentences: list[str], batch_size: int = 32) -> Any:
-        """Vectors (N, D) of N texts in their order: an array, a tensor or nested lists."""
+        """Return vectors (N, D) of N texts in their order, as an array, a tensor or nested lists."""
 
 
 class CachedEncoder:
-    """Embeds every distinct sentence once, however many tasks have it; vectors stay in memory.
+    """Encodes each distinct sentence once, for all tasks, and keeps the vectors in memory.
 
-    What is not yet known goes to the encoder in blocks, longest sentences first, so that an encoder that does not sort
-    still pads little. Wrapping a CachedEncoder again is harmless.
+    New sentences go to the encoder in blocks, longest first, so an encoder that does not sort them still needs little
+    padding. A CachedEncoder can be wrapped again.
 
     Args:
         encoder: see Encoder.
-        batch_size: passed on.
-        name: in messages and beside the bar.
-        progress: a bar on stderr.
-        transform: applied to the vectors of every call, after the cache: (N, D) -> (N, D').
+        batch_size: passed to the encoder.
+        name: of the encoder, in messages and on the progress bar.
+        progress: show a progress bar on stderr.
+        transform: applied to the vectors that ``encode`` returns, not to the cached ones: (N, D) -> (N, D').
 
     Attributes:
-        seconds: spent in the encoder.
-        sentences: distinct ones that were embedded.
-        tokens, cells: what a SentenceEncoder counted, 0 for others; see ``padding_share``.
-        notes: what a report must say beside the encoder's own description, such as what ``transform`` was fitted on.
+        seconds: time spent in the encoder.
+        sentences: number of distinct sentences that were encoded.
+        tokens, cells: counts of a SentenceEncoder, 0 for other encoders; see ``padding_share``.
+        notes: added to the encoder's description in reports, such as the file that ``transform`` was fitted on.
     """
 
     def __init__(
@@ -65,10 +68,10 @@ class CachedEncoder:
         self._vectors: dict[str, Floats] = {}
 
     def encode(self, sentences: Sequence[str], batch_size: int | None = None) -> Floats:
-        """Vectors (N, D) float32; ``batch_size`` is taken for this call, if given.
+        """Vectors (N, D) float32; ``batch_size`` replaces the encoder's for this call.
 
         Raises:
-            UserError: the encoder returns another number of rows, no matrix, another dimension than before, or NaN.
+            UserError: the encoder returns something else than N finite vectors of the same dimension as before.
         """
         self.embed(sentences, batch_size)
         if not sentences:
@@ -77,7 +80,7 @@ class CachedEncoder:
         return vectors if self.transform is None else self.transform(vectors)
 
     def embed(self, sentences: Sequence[str], batch_size: int | None = None) -> None:
-        """Fill the cache, so that one bar runs over the sentences of all tasks."""
+        """Fill the cache, with one progress bar for the sentences of all tasks."""
         missing = sorted({text for text in sentences if text not in self._vectors}, key=lambda text: (-len(text), text))
         size = (batch_size or self.batch_size) * BATCHES_PER_BLOCK
         with tqdm(
@@ -93,11 +96,11 @@ class CachedEncoder:
 
     @property
     def padding_share(self) -> float | None:
-        """Share of what a SentenceEncoder computed that was padding; None where the encoder does not count."""
+        """Share of padding in what a SentenceEncoder computed; None for other encoders."""
         return 1 - self.tokens / self.cells if self.cells else None
 
     def describe(self) -> dict[str, Any]:
-        """What a report names."""
+        """Description of the encoder for a report."""
         return {**describe_encoder(self.encoder), **self.notes}
 
     def _store(self, texts: list[str], vectors: Floats) -> None:
@@ -112,13 +115,13 @@ class CachedEncoder:
 
 
 def to_vectors(returned: Any, rows: int, name: str) -> Floats:
-    """What an encoder returned as (rows, D) float32.
+    """Convert an encoder's output to (rows, D) float32.
 
     Raises:
-        UserError: another shape, or NaN or infinity in it.
+        UserError: the output has another shape, NaN or infinity.
     """
     if hasattr(returned, "detach"):
-        returned = returned.detach().cpu().float().numpy()  # a tensor, on whatever device
+        returned = returned.detach().cpu().float().numpy()  # a tensor on any device
     elif isinstance(returned, list) and returned and hasattr(returned[0], "detach"):
         returned = [row.detach().cpu().float().numpy() for row in returned]
     try:
@@ -134,10 +137,51 @@ def to_vectors(returned: Any, rows: int, name: str) -> Floats:
 
 
 def describe_encoder(encoder: object) -> dict[str, Any]:
-    """The encoder's own ``describe()`` where it has one, else its class."""
+    """The encoder's own ``describe()``, or its class if it has none."""
     own = getattr(encoder, "describe", None)
     if callable(own):
         described = own()
         if isinstance(described, dict):
             return described
     return {"class": f"{type(encoder).__module__}.{type(encoder).__qualname__}"}
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """Whitening x -> (x - mu) W (Su et al. 2021, arXiv:2103.15316): the fitted vectors get mean 0 and covariance 1.
+
+    Attributes:
+        mean: mu, (D,).
+        kernel: W = U Lambda^(-1/2), (D, k), where U Lambda U^T is the covariance, with its k largest eigenvalues.
+    """
+
+    mean: npt.NDArray[np.float64]
+    kernel: npt.NDArray[np.float64]
+
+    @classmethod
+    def fit(cls, vectors: npt.ArrayLike, dimensions: int | None = None) -> "Whitening":
+        """Fit a whitening of (N, D) vectors to ``dimensions`` (default: all that have variance).
+
+        Raises:
+            UserError: fewer than two vectors, or fewer than ``dimensions`` dimensions have variance.
+        """
+        rows = np.asarray(vectors, np.float64)
+        if len(rows) < 2:
+            raise UserError(f"whitening: {len(rows)} sentences have no covariance; give more")
+        mean = rows.mean(axis=0)
+        variances, directions = np.linalg.eigh(np.cov(rows, rowvar=False).reshape(rows.shape[1], -1))
+        # Smallest first. Directions whose variance is a rounding error are left out.
+        possible = int((variances > variances[-1] * 1e-9).sum()) if variances[-1] > 0 else 0
+        wanted = possible if dimensions is None else dimensions
+        if not 1 <= wanted <= possible:
+            raise UserError(
+                f"whitening to {wanted} dimensions: {len(rows)} sentences have variance in {possible}; give more sentences "
+                "or fewer dimensions"
+            )
+        kept = slice(-1, -wanted - 1, -1)
+        return cls(mean, directions[:, kept] / np.sqrt(variances[kept]))
+
+    def __call__(self, vectors: npt.ArrayLike) -> Floats:
+        """Whiten (N, D) vectors to (N, k)."""
+        whitened: Floats = ((np.asarray(vectors, np.float64) - self.mean) @ self.kernel).astype(np.float32)
+        return whitened

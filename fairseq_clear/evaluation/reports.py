@@ -1,4 +1,4 @@
-"""One form of report for every evaluation: a table for reading, JSON for keeping."""
+"""Reports of all evaluations, as a table and as JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,21 +11,20 @@ from fairseq_clear.files import versions, write_json
 __all__ = ["REPORT_FORMAT", "Report", "Row", "check_report_path"]
 
 REPORT_FORMAT = 1
-WIDE = 10  # with more columns than this, tasks go down the page and encoders across
-PACKAGES = ("numpy", "torch", "fairseq-fixed", "scikit-learn", "scipy")
+WIDE = 10  # with more columns than this, the table is transposed
 BOLD, PLAIN = "\033[1m", "\033[0m"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One encoder under one pooling.
+    """Scores of one encoder with one pooling.
 
     Attributes:
-        label: in the table.
-        scores: column -> number, x100 where it is a share; the mean where there are several seeds.
-        encoder: what it is: checkpoint, pooling, sizes.
-        deviations: column -> standard deviation over seeds (n - 1); empty without several.
-        details: whatever else belongs into the JSON: both correlations, subsets, counts, chosen regularisation.
+        label: the encoder's name in the table.
+        scores: column -> number (shares x100); the mean over several seeds.
+        encoder: description of the encoder: checkpoint, pooling, sizes.
+        deviations: column -> standard deviation over seeds (n - 1); empty for a single seed.
+        details: further values for the JSON: both correlations, subsets, counts, chosen regularisation.
     """
 
     label: str
@@ -37,16 +36,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What one call of a command measured.
+    """Scores of all encoders of one call of a command.
 
     Attributes:
-        command: such as ``sts``.
-        protocol: everything that decides about the numbers: metric, aggregation, classifier and its settings.
+        command: name of the command, such as ``sts``.
+        protocol: settings that change the numbers: metric, aggregation, classifier and its settings.
         data: task -> file -> SHA-256.
-        columns: in order.
-        rows: in order.
-        seeds: empty where nothing is random.
-        lower_is_better: columns whose best is the lowest.
+        columns: names of the columns, in order.
+        rows: one for each encoder and pooling, in order.
+        seeds: empty if nothing is random.
+        lower_is_better: columns in which the lowest score is the best.
     """
 
     command: str
@@ -58,7 +57,7 @@ class Report:
     lower_is_better: frozenset[str] = frozenset()
 
     def to_dict(self) -> dict[str, Any]:
-        """Fit for JSON."""
+        """The report as JSON values."""
         return {
             "format": REPORT_FORMAT,
             "command": self.command,
@@ -80,10 +79,10 @@ class Report:
         }
 
     def table(self, *, bold: bool = False) -> str:
-        """Aligned text: encoders down and columns across, or the other way where there are more than WIDE columns.
+        """The report as aligned text, a row for each encoder; with more than WIDE columns, a row for each column.
 
         Args:
-            bold: mark the best of several by the terminal's bold face; otherwise by ``*``.
+            bold: print the best score of a column in bold (ANSI codes) instead of marking it with ``*``.
         """
         body = [[self._cell(row, column) for column in self.columns] for row in self.rows]
         best = [[self._is_best(row, column) for column in self.columns] for row in self.rows]
@@ -113,14 +112,14 @@ class Report:
         return "\n".join(line.rstrip() for line in lines)
 
     def caption(self) -> str:
-        """The protocol and the seeds in one line, under the table."""
+        """The protocol and the seeds in one line, for printing under the table."""
         parts = [f"{key} {_short(value)}" for key, value in self.protocol.items()]
         if self.seeds:
             parts.append(f"seeds {' '.join(map(str, self.seeds))}")
         return "; ".join(parts)
 
     def write(self, path: Path) -> None:
-        """Write the JSON; UserError names the flag."""
+        """Write the JSON; UserError if that fails."""
         write_json(path, self.to_dict(), flag="--output")
 
     def _cell(self, row: Row, column: str) -> str:
@@ -130,7 +129,7 @@ class Report:
         return f"{row.scores[column]:.2f}" + (f"\u00b1{spread:.2f}" if spread is not None else "")
 
     def _is_best(self, row: Row, column: str) -> bool:
-        """Best of several as far as two decimals tell."""
+        """Whether a row has the best of several scores, rounded to two decimals."""
         scores = [round(other.scores[column], 2) for other in self.rows if column in other.scores]
         if len(scores) < 2 or column not in row.scores:
             return False
@@ -139,7 +138,7 @@ class Report:
 
 
 def check_report_path(path: Path | None, overwrite: bool) -> None:
-    """UserError unless a report may be written there; asked before the work starts."""
+    """Raise UserError if the folder is missing, or the file exists and ``overwrite`` is off; call before the work starts."""
     if path is None:
         return
     if not path.parent.is_dir():

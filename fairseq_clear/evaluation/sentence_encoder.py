@@ -1,4 +1,4 @@
-"""Sentences to vectors: a checkpoint, its vocabulary and its tokenizer behind one call."""
+"""SentenceEncoder: encodes sentences as vectors with a checkpoint, its vocabulary and its tokenizer."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from fairseq_clear import __version__
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.files import versions
@@ -22,27 +21,27 @@ __all__ = ["SentenceEncoder"]
 
 logger = logging.getLogger(__name__)
 
-# More than this share of unknown tokens means another tokenizer than that of the training text.
+# A larger share of unknown tokens means that the tokenizer is not that of the training text.
 MANY_UNKNOWN = 0.5
 
 
 class SentenceEncoder:
-    """Encodes texts as sentence-transformers does.
+    """Encodes texts as vectors, with the interface of sentence-transformers.
 
     >>> encoder = SentenceEncoder.from_pretrained("checkpoints/checkpoint_best.pt", "data-bin")
     >>> vectors = encoder.encode(["A film.", "A movie."], normalize=True)  # (2, D) float32
 
     Args:
-        model: in memory; nothing of it is changed.
-        dictionary: fairseq's, as the model was trained with.
+        model: in memory; it is not changed.
+        dictionary: fairseq's dictionary of the model.
         tokenizer: text to symbols of the dictionary.
-        pooling: another one than the model's.
-        origin: where it comes from, for ``describe``.
+        pooling: name of a pooling (default: the model's).
+        origin: where the model comes from, for ``describe``.
 
     Attributes:
         last: counts of the last call of ``encode``.
-        max_length: texts longer than this many tokens, ``<s>`` and ``</s>`` included, are cut; at first the number of the
-            model's positions, which is the ``--tokens-per-sample`` that it was trained with.
+        max_length: longer texts are cut to this many tokens, including ``<s>`` and ``</s>``. Defaults to the model's number
+            of positions, which is the ``--tokens-per-sample`` of its training.
     """
 
     def __init__(
@@ -74,19 +73,19 @@ class SentenceEncoder:
         """Load a checkpoint, in float32 whatever precision it was trained in.
 
         Args:
-            checkpoint: of ``clear_roberta``, whatever it was trained with, or of fairseq's own ``roberta``.
-            data_bin: folder with the ``dict.txt`` that it was trained with, usually its data folder. The training run's
-                own paths are not looked at.
-            tokenizer: needed where ``data_bin`` comes from plain fairseq-preprocess, which does not record one:
+            checkpoint: of ``clear_roberta``, trained by any criterion, or of fairseq's own ``roberta``.
+            data_bin: folder with the ``dict.txt`` of the training run, usually its data folder. Paths that the checkpoint
+                stores are not used.
+            tokenizer: required if ``data_bin`` comes from plain fairseq-preprocess, which does not record a tokenizer:
                 ``SentencePieceTokenizer(model)``, ``Gpt2Tokenizer(encoder_json, vocab_bpe)`` or ``WhitespaceTokenizer()``
                 of ``fairseq_clear.text.tokenizers``.
-            pooling: cls, mean, max, first-last, last2 or layer:N; default: the one that the checkpoint was trained with,
-                and mean for a stock roberta checkpoint, which states none.
-            device: such as ``cpu`` or ``cuda``; default: cuda where there is one.
+            pooling: cls, mean, max, first-last, last2 or layer:N (default: the checkpoint's pooling; mean for stock roberta
+                checkpoints, which have none).
+            device: such as ``cpu`` or ``cuda`` (default: cuda where available).
 
         Raises:
-            UserError: a missing or damaged checkpoint, another architecture or vocabulary, no tokenizer, no such pooling
-                or device.
+            UserError: a missing or damaged checkpoint, another architecture or vocabulary, a missing tokenizer, or an
+                unknown pooling or device.
         """
         where = _device(device)
         folder = data_folders(data_bin, flag="data_bin")[0]
@@ -109,15 +108,15 @@ class SentenceEncoder:
         normalize: bool = False,
         show_progress_bar: bool = False,
     ) -> Floats:
-        """Vectors of texts, in their order; how it batches, see ``models.encoding.encode_texts``.
+        """Vectors of texts, in their order; see ``models.encoding.encode_texts`` for the batching.
 
         Args:
-            sentences: one text or several; an empty one is embedded as ``<s> </s>``.
-            batch_size: rows of the longest text per batch; batches of short texts have more rows. Speed and memory depend
-                on it, results do not.
-            pooling: for this call.
+            sentences: one text or several; an empty text is encoded as ``<s> </s>``.
+            batch_size: rows of the longest text per batch; batches of short texts have more rows. It changes speed and
+                memory, not the vectors.
+            pooling: name of a pooling for this call.
             normalize: scale vectors to length 1.
-            show_progress_bar: on stderr.
+            show_progress_bar: show a progress bar on stderr.
 
         Returns:
             (N, D) float32; (D,) for a single str.
@@ -145,7 +144,7 @@ class SentenceEncoder:
         normalize: bool = False,
         on_batch: Callable[[int], object] | None = None,
     ) -> Floats:
-        """``encode`` for callers that read and report ``last`` themselves: (N, D) always, no bar, no warning."""
+        """As ``encode``, but always (N, D), without a progress bar, and without warnings: the caller reads ``last``."""
         vectors, self.last = encode_texts(
             self.model,
             self.dictionary,
@@ -161,21 +160,21 @@ class SentenceEncoder:
 
     @property
     def dimension(self) -> int:
-        """Length D of the vectors."""
+        """Dimension D of the vectors."""
         return int(self.model.args.encoder_embed_dim)
 
     @property
     def truncated(self) -> int:
-        """How many texts of the last call were cut."""
+        """Number of texts of the last call that were cut."""
         return self.last.truncated
 
     @property
     def padding_share(self) -> float:
-        """Which share of what the last call computed was padding."""
+        """Share of padding in what the last call computed."""
         return self.last.padding_share
 
     def describe(self) -> dict[str, Any]:
-        """What a report should name: checkpoint, vocabulary, pooling, sizes, device and versions; fit for JSON."""
+        """Description for a report, as JSON values: checkpoint, vocabulary, pooling, sizes, device and versions."""
         return {
             **self._origin,
             "pooling": self.pooling,
@@ -183,7 +182,7 @@ class SentenceEncoder:
             "layers": int(self.model.args.encoder_layers),
             "max_length": self.max_length,
             "device": str(next(self.model.parameters()).device),
-            "versions": {**versions(), "fairseq_clear": __version__},
+            "versions": versions(),
         }
 
 

@@ -109,15 +109,15 @@ def evaluate_senteval(
     """Train and test classifiers on an encoder's vectors.
 
     Args:
-        encoder: see ``evaluation.encoders.Encoder``.
-        folder: with SentEval's data.
-        tasks: of DOWNSTREAM_TASKS and PROBING_TASKS; default: the downstream ones that the folder has.
-        classifiers: default: SentEval's own; see ``classifier_settings.PRESETS``.
+        encoder: see ``encoders.Encoder``.
+        folder: SentEval's data folder.
+        tasks: names from DOWNSTREAM_TASKS and PROBING_TASKS (default: the downstream tasks whose data the folder has).
+        classifiers: settings of the classifiers (default: SentEval's), see ``classifier_settings.PRESETS``.
         seeds: of the classifiers.
         batch_size: passed to the encoder.
 
     Raises:
-        UserError: no data, or malformed data.
+        UserError: missing or malformed data.
     """
     names = find_tasks(folder, DOWNSTREAM_TASKS) if tasks is None else tasks
     cached = CachedEncoder(encoder, batch_size=batch_size)

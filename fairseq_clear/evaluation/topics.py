@@ -1,4 +1,4 @@
-"""Topics of 20 Newsgroups by logistic regression on frozen vectors: accuracy and macro-F1."""
+"""Classifying 20 Newsgroups by topic: logistic regression on frozen vectors, accuracy and macro-F1."""
 
 import json
 import re
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 __all__ = ["REMOVALS", "TopicData", "TopicResult", "evaluate_topics", "read_topics", "score_topics"]
 
-# lines that quote another post, as scikit-learn's fetch_20newsgroups recognises them
+# Lines that quote another post, by the rule of scikit-learn's fetch_20newsgroups.
 _QUOTE = re.compile(r"(writes in|writes:|wrote:|says:|said:|^In article|^Quoted from|^\||^>)")
 SPLITS = ("train", "test")
 
 
 def remove_header(text: str) -> str:
-    """What follows the first blank line."""
+    """Return the text after the first blank line."""
     return text.partition("\n\n")[2]
 
 
 def remove_footer(text: str) -> str:
-    """What precedes the last line that is blank or of dashes alone, where a signature is taken to begin."""
+    """Return the text before the last line that is blank or dashes only, where a signature usually begins."""
     lines = text.strip().split("\n")
     for number in range(len(lines) - 1, -1, -1):
         if not lines[number].strip().strip("-"):
@@ -35,11 +35,11 @@ def remove_footer(text: str) -> str:
 
 
 def remove_quotes(text: str) -> str:
-    """The text without lines that quote, or introduce a quotation."""
+    """Return the text without lines that quote or introduce a quotation."""
     return "\n".join(line for line in text.split("\n") if not _QUOTE.search(line))
 
 
-# in the order in which they are applied, that of scikit-learn
+# In the order in which scikit-learn applies them.
 REMOVALS: dict[str, Callable[[str], str]] = {
     "headers": remove_header,
     "footers": remove_footer,
@@ -59,7 +59,7 @@ class TopicData:
 
 @dataclass(frozen=True)
 class TopicResult:
-    """Accuracy and macro-F1 x100 on the test split; F1 of each group; sizes."""
+    """Accuracy, macro-F1 and F1 of each group (x100) on the test split, and the number of texts of both splits."""
 
     accuracy: float
     macro_f1: float
@@ -68,7 +68,7 @@ class TopicResult:
     test: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Fit for JSON."""
+        """The result as JSON values."""
         return asdict(self)
 
 
@@ -80,12 +80,12 @@ def evaluate_topics(
     strength: float = 1.0,
     batch_size: int = 32,
 ) -> TopicResult:
-    """Train on the train split, test on the test split.
+    """Train a classifier on the train split and score it on the test split.
 
     Args:
-        encoder: see ``evaluation.encoders.Encoder``.
-        folder: with ``20news.{train,test}.jsonl``, also ``.gz`` or ``.xz``.
-        remove: of REMOVALS. With headers in, their addresses and subjects give many groups away.
+        encoder: see ``encoders.Encoder``.
+        folder: folder with ``20news.{train,test}.jsonl``, also ``.gz`` or ``.xz``.
+        remove: names from REMOVALS. Headers contain addresses and subjects that give many groups away.
         strength: inverse regularisation C of scikit-learn's logistic regression.
         batch_size: passed to the encoder.
 
@@ -98,8 +98,9 @@ def evaluate_topics(
 
 
 def score_topics(encoder: "CachedEncoder", data: TopicData, *, strength: float = 1.0) -> TopicResult:
-    """``evaluate_topics`` on data in memory."""
+    """As ``evaluate_topics``, on data in memory."""
     import numpy as np
+    from sklearn.metrics import f1_score
 
     from fairseq_clear.evaluation.classifier_settings import Classifiers
     from fairseq_clear.evaluation.classifiers import make_classifier
@@ -118,7 +119,8 @@ def score_topics(encoder: "CachedEncoder", data: TopicData, *, strength: float =
     classifier = make_classifier(Classifiers(kind="logistic"), len(names), strength, seed=0)
     classifier.fit(encoder.encode(data.texts["train"]), labels["train"])
     predicted = classifier.predict(encoder.encode(data.texts["test"]))
-    scores = {name: _f1(predicted == number, labels["test"] == number) for name, number in index.items()}
+    each = f1_score(labels["test"], predicted, labels=range(len(names)), average=None, zero_division=0)
+    scores = dict(zip(names, (100 * each).tolist(), strict=True))
     accuracy = 100 * float(np.mean(predicted == labels["test"]))
     return TopicResult(accuracy, float(np.mean(list(scores.values()))), scores, *(len(labels[s]) for s in SPLITS))
 
@@ -172,10 +174,3 @@ def _removed(text: str, removals: Sequence[str]) -> str:
     for name in removals:
         text = REMOVALS[name](text)
     return text
-
-
-def _f1(predicted: Any, actual: Any) -> float:
-    """F1 x100 of one class; 0 where it is neither predicted nor there."""
-    both = int((predicted & actual).sum())
-    total = int(predicted.sum()) + int(actual.sum())
-    return 200 * both / total if total else 0.0

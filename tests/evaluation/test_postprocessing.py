@@ -10,8 +10,8 @@ import pytest
 
 from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.postprocessing import Whitening
-from fairseq_clear.evaluation.word_vectors import WordVectors
+from fairseq_clear.evaluation.encoders import Whitening
+from fairseq_clear.evaluation.named_encoders import WordVectors
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(200, 6)) @ RNG.normal(size=(6, 6)) + 5

@@ -1,0 +1,209 @@
+"""Loading the encoders that a command line names: checkpoints, files of word vectors, and Python functions."""
+
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.files import read_lines
+from fairseq_clear.text.tokenizers import Tokenizer
+
+__all__ = ["FACTORY", "WordVectors", "import_factory", "load_encoders"]
+
+Floats = npt.NDArray[np.float32]
+VECTOR_FILE = re.compile(r"\.(?:vec|txt)(?:\.gz|\.xz)?$")
+WORD = re.compile(r"\w+(?:['-]\w+)*|[^\w\s]")
+FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def load_encoders(
+    name: str,
+    poolings: Sequence[str | None],
+    *,
+    data_bin: str | None = None,
+    tokenizer: Callable[[], Tokenizer | None] = lambda: None,
+    device: str | None = None,
+) -> list[tuple[str, Any]]:
+    """Load (label, encoder) for each pooling of one encoder; the poolings of a checkpoint share one model.
+
+    Args:
+        name: path of a checkpoint or of a file of word vectors (.vec, GloVe's .txt, also .gz and .xz), or
+            ``package.module:factory``.
+        poolings: names of poolings; None for the encoder's own.
+        data_bin: data folder of a checkpoint.
+        tokenizer: called when a checkpoint is loaded; it returns None for the data folder's own tokenizer.
+        device: of a checkpoint.
+
+    Raises:
+        UserError: the encoder does not exist or cannot be loaded.
+    """
+    if FACTORY.fullmatch(name) and not Path(name).exists():
+        factory = import_factory(name)
+        return [(_label(name, pooling), _make(factory, name, pooling)) for pooling in poolings]
+    if VECTOR_FILE.search(name):
+        if list(poolings) != [None]:
+            raise UserError(f"--pooling {poolings[0]}: --encoder {name} is a file of word vectors, which are averaged")
+        return [(name, WordVectors(name))]
+    return _load_checkpoint(name, poolings, data_bin, tokenizer, device)
+
+
+def import_factory(name: str) -> Any:
+    """Import the object that ``package.module:factory`` names, also from the working directory.
+
+    Raises:
+        UserError: it cannot be imported.
+    """
+    module_name, _, attribute = name.partition(":")
+    try:
+        with _importable(os.getcwd()):
+            found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"--encoder {name}: cannot import it ({error}); is it installed, or in this folder?") from None
+    return found
+
+
+def _make(factory: Any, name: str, pooling: str | None) -> Any:
+    """Call the factory; an object with a method ``encode`` is returned as it is."""
+    if hasattr(factory, "encode") and not inspect.isclass(factory):
+        if pooling is not None:
+            raise UserError(
+                f"--pooling {pooling}: --encoder {name} is an encoder already; name a function that takes one"
+            )
+        return factory
+    if not callable(factory):
+        raise UserError(
+            f"--encoder {name}: is a {type(factory).__name__}, neither an encoder nor a function making one"
+        )
+    if pooling is None:
+        return factory()
+    if "pooling" not in inspect.signature(factory).parameters:
+        raise UserError(f"--pooling {pooling}: --encoder {name} takes no argument `pooling`; leave --pooling out")
+    return factory(pooling=pooling)
+
+
+def _load_checkpoint(
+    name: str,
+    poolings: Sequence[str | None],
+    data_bin: str | None,
+    tokenizer: Callable[[], Tokenizer | None],
+    device: str | None,
+) -> list[tuple[str, Any]]:
+    if not Path(name).is_file():
+        raise UserError(f"--encoder {name}: neither a checkpoint file nor package.module:factory")
+    if data_bin is None:
+        raise UserError(f"--encoder {name}: a checkpoint needs --data-bin, the folder with its dict.txt and tokenizer")
+    from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # fairseq takes seconds to import
+
+    first = SentenceEncoder.from_pretrained(name, data_bin, tokenizer=tokenizer(), pooling=poolings[0], device=device)
+    origin = first.describe()
+    encoders = [first] + [
+        SentenceEncoder(first.model, first.dictionary, first.tokenizer, pooling=pooling, origin=origin)
+        for pooling in poolings[1:]
+    ]
+    return [(_label(name, encoder.pooling), encoder) for encoder in encoders]
+
+
+def _label(name: str, pooling: str | None) -> str:
+    return f"{name} {pooling}" if pooling else name
+
+
+@contextmanager
+def _importable(folder: str) -> Iterator[None]:
+    """Put ``folder`` first on the import path, for the duration of the block."""
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+class WordVectors:
+    """Encodes a text as the mean of its words' vectors (word2vec, fastText, GloVe), a weak baseline of many papers.
+
+    A word that the file lacks is looked up in lower case; unknown words are ignored.
+
+    Args:
+        path: text file, also .gz or .xz. A line is a word and its numbers, separated by spaces; a first line of two numbers
+            (count, dimension) is skipped.
+        words: read only the vectors of these words and of their lower-case forms, to save memory.
+
+    Attributes:
+        unknown: number of words without a vector in the last call of ``encode``.
+
+    Raises:
+        UserError: a missing or empty file, or a malformed line, with its number.
+    """
+
+    def __init__(self, path: str | Path, words: set[str] | None = None) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise UserError(f"{path}: no such file of word vectors")
+        wanted = None if words is None else words | {word.lower() for word in words}
+        index: dict[str, int] = {}
+        rows: list[Floats] = []
+        for number, (word, numbers) in _lines(self.path):
+            if word in index or (wanted is not None and word not in wanted):
+                continue
+            vector = _parse(numbers, self.path, number)
+            if rows and len(vector) != len(rows[0]):
+                raise UserError(f"{path}:{number}: {len(vector)} numbers after lines of {len(rows[0])}")
+            index[word] = len(rows)
+            rows.append(vector)
+        if not rows:
+            raise UserError(f"{path}: holds no word vector" + ("" if words is None else " of the words asked for"))
+        self._index, self._matrix = index, np.stack(rows)  # (V, D)
+        self.unknown = 0
+
+    def encode(self, sentences: Sequence[str], batch_size: int = 32) -> Floats:
+        """Vectors (N, D), 0 for a text without a known word. ``batch_size`` is part of the interface and is ignored."""
+        vectors = np.zeros((len(sentences), self._matrix.shape[1]), np.float32)
+        self.unknown = 0
+        for row, text in enumerate(sentences):
+            found = [self._index.get(word, self._index.get(word.lower())) for word in WORD.findall(text)]
+            known = [place for place in found if place is not None]
+            self.unknown += len(found) - len(known)
+            if known:
+                vectors[row] = self._matrix[known].mean(axis=0)
+        return vectors
+
+    def describe(self) -> dict[str, Any]:
+        """Description of the encoder for a report."""
+        return {"word_vectors": str(self.path), "words": len(self._index), "dimension": int(self._matrix.shape[1])}
+
+
+def _lines(path: Path) -> Iterator[tuple[int, tuple[str, str]]]:
+    """(line number, (word, numbers)). Words of GloVe can contain spaces, so the numbers are counted from the right."""
+    dimension: int | None = None
+    # Published files have broken bytes in a few words, which occur in no text.
+    for number, raw in read_lines(path, errors="replace"):
+        line = raw.rstrip(" ")
+        if number == 1 and re.fullmatch(r"\d+ \d+", line):
+            dimension = int(line.split()[1])
+            continue
+        if not line:
+            continue
+        if dimension is None:
+            dimension = len(line.split(" ")) - 1
+        parts = line.rsplit(" ", dimension)
+        if len(parts) != dimension + 1 or not dimension:
+            raise UserError(f"{path}:{number}: not a word and {dimension} numbers")
+        yield number, (parts[0], " ".join(parts[1:]))
+
+
+def _parse(numbers: str, path: Path, line: int) -> Floats:
+    try:
+        vector: Floats = np.array(numbers.split(" "), dtype=np.float32)
+    except ValueError:
+        raise UserError(f"{path}:{line}: a number is malformed: {numbers[:40]!r}") from None
+    return vector
