@@ -40,7 +40,7 @@ def never(knobs: Mapping[str, KnobValue]) -> bool:
 
 
 def always(knobs: Mapping[str, KnobValue]) -> bool:
-    """The ``needs_synonyms`` of an augmentation that draws synonyms whatever its knobs."""
+    """The ``needs_synonyms`` of an augmentation that always draws synonyms."""
     return True
 
 

@@ -44,7 +44,7 @@ class Chain:
         spec: canonical text with every knob written out.
         needs_words: whether a step must know where words begin, which the synonym table says.
         needs_synonyms: whether a step draws synonyms from that table.
-        is_identity: whether views are the texts themselves, whatever the generator (``none``).
+        is_identity: whether views equal the texts (``none``).
     """
 
     def __init__(self, alternatives: tuple[tuple[_Call, ...], ...], symbols: Symbols, spec: str) -> None:

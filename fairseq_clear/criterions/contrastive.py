@@ -1,4 +1,4 @@
-"""The host's side of every contrastive criterion: the MLM term, its sum with the contrastive one, and the regulariser.
+"""Base class of the contrastive criterions: the MLM term, the contrastive term, their sum, and the regulariser.
 
 The trainer sums gradients over workers and micro-batches and divides by the summed ``sample_size``. With an MLM term that
 stays the number of masked tokens T_r of this worker, as in masked_lm, and the contrastive sum is multiplied by T / N, both
@@ -105,7 +105,7 @@ class ContrastiveCriterion(FairseqCriterion):
         self.needs_views = cfg.contrastive_weight > 0
 
     def prepare_model(self, model: Any) -> None:
-        """Give the model what this criterion needs beside the encoder; before its weights are loaded.
+        """Add to the model what this criterion needs; called before its weights are loaded.
 
         Raises:
             UserError: ``--key-encoder`` of another criterion, layers that the model does not have.
@@ -146,7 +146,7 @@ class ContrastiveCriterion(FairseqCriterion):
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Any, dict[str, Any]]:
         """Loss, sample_size and numbers to log of one micro-batch."""
-        # before the encoder has work: on a GPU the host waits for the counts, as the host's encoder does to look for padding
+        # before the encoder runs, because the counts synchronise with the GPU
         layouts = self._layouts(sample) if self.needs_views else {}
         call = _ModelCall(model, self._model_inputs(sample))
         if self.needs_mlm:

@@ -40,7 +40,7 @@ class ClearMocoConfig(ContrastiveConfig):
         default=False, metadata={"help": "let older keys of the query's own text be its negatives, as MoCo does"}
     )
     mlm_weight: float = field(
-        default=0.0, metadata={"help": "weight of a masked language model beside it (CERT: none)"}
+        default=0.0, metadata={"help": "weight of a masked language model in addition (CERT: none)"}
     )
     amp: bool = II("common.amp")
 

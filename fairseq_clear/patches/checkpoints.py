@@ -1,7 +1,7 @@
 """Checkpoint files: written whole or not at all, and read as data that runs nothing.
 
 fairseq copies one checkpoint over the others in place, so that a run killed meanwhile leaves a torn ``checkpoint_last.pt``;
-it leaves ``weights_only`` to torch's default, and it saves whatever the weights have become.
+it leaves ``weights_only`` to torch's default, and it saves weights that are not finite.
 """
 
 import errno
@@ -116,7 +116,7 @@ def write_whole(state: Any, filename: str, async_write: bool = False) -> None:
     """``torch_persistent_save``; what is at ``filename`` afterwards is whole, on disk, and holds no NaN.
 
     Raises:
-        UserError: weights that are not finite, a disk without room.
+        UserError: weights that are not finite, a full disk.
     """
     is_crash = os.path.basename(filename) == CRASH
     if not is_crash:
@@ -138,7 +138,7 @@ def write_whole(state: Any, filename: str, async_write: bool = False) -> None:
                 return
             raise UserError(
                 f"{filename}: cannot write it ({getattr(cause, 'strerror', None) or one_line(cause)}); the checkpoints "
-                "before it are whole: make room, and give the same command again"
+                "before it are whole: free some space, and rerun the same command"
             ) from None
 
 
@@ -156,7 +156,7 @@ def verify_folder(save_dir: str) -> None:
 
 
 def save(state: Any, path: str | Path) -> None:
-    """``torch.save``; what the disk refuses is an OSError, as of any other file, and not a RuntimeError."""
+    """``torch.save``, with an OSError instead of a RuntimeError where the disk is full."""
     try:
         with open(path, "wb") as stream:
             torch.save(state, stream)
@@ -172,7 +172,7 @@ def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
         _replace(target, lambda stream: _copy(source, stream))
     except OSError as error:
         raise UserError(
-            f"{target}: cannot write it ({error.strerror or error}); {source} is whole: make room, copy it there, and "
+            f"{target}: cannot write it ({error.strerror or error}); {source} is whole: free some space, copy it there, and "
             "give the same command again"
         ) from None
     return True
@@ -191,16 +191,16 @@ def _copy(source: str, stream: Any) -> None:
 
 
 def _replace(filename: str, write: Callable[[Any], object]) -> None:
-    """Write beside ``filename`` and put it in its place when all of it is on disk."""
-    beside = f"{filename}.tmp"
+    """Write to a temporary name, and rename it to ``filename`` when it is on disk."""
+    temporary = f"{filename}.tmp"
     try:
-        with open(beside, "wb") as stream:
+        with open(temporary, "wb") as stream:
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(beside, filename)
+        os.replace(temporary, filename)
     except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise
 
 

@@ -39,7 +39,7 @@ DETAILS: dict[str, tuple[str, ...]] = {
     "fairseq.distributed.utils": ("",),
     "fairseq.logging.progress_bar": ("",),
 }
-# Shown beside the bar on a terminal.
+# Shown next to the progress bar on a terminal.
 SHOWN = {"loss": "loss", "contrastive_accuracy": "accuracy", "wps": "tokens/s"}
 
 
@@ -133,7 +133,7 @@ class TerminalBar(fairseq_bars.BaseProgressBar):
         self.last_update = min(limits["max_update"] or math.inf, epochs)
 
     def log(self, stats: dict[str, Any], tag: str | None = None, step: int | None = None) -> None:
-        """Show the statistics of the last updates beside the bar."""
+        """Show the statistics of the last updates next to the bar."""
         values = self._format_stats(stats)
         shown = {label: values[name] for name, label in SHOWN.items() if name in values}
         speed = float(values.get("ups") or 0)

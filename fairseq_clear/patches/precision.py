@@ -105,7 +105,7 @@ def load_state_dict(self: Any, state_dict: dict[str, Any], optimizer_overrides: 
     masters = _masters(self)
     if saved is None or [m.shape for m in saved] != [m.shape for m in masters]:
         logger.warning(
-            "the checkpoint holds no float32 master weights of this shape: training goes on from the rounded "
+            "the checkpoint holds no float32 master weights of this shape: training continues from the rounded "
             "ones and will differ a little from a run that was not stopped"
         )
         return

@@ -1,4 +1,4 @@
-"""Masked language modelling with contrastive views: stock masked_lm data, read once, for every recipe."""
+"""The task ``clear_lm``: masked language modelling with contrastive views, on the data of stock ``masked_lm``."""
 
 import logging
 import os
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 @register_task("clear_lm", dataclass=ClearLMConfig)
 class ClearLMTask(MaskedLMTask):
-    """Masked language modelling beside, or without, contrastive learning; the criterion says which it needs."""
+    """Masked language modelling, contrastive learning, or both, as the criterion needs."""
 
     cfg: ClearLMConfig
 
@@ -253,7 +253,7 @@ class ClearLMTask(MaskedLMTask):
             trainer: fairseq's, of this run.
             path: of the checkpoint.
             state: its content.
-            resumes: whether the run goes on from it, rather than starting from its weights alone.
+            resumes: whether the run resumes from it, rather than starting from its weights alone.
 
         Raises:
             UserError: another vocabulary or architecture, or a checkpoint of another run.
@@ -268,7 +268,7 @@ class ClearLMTask(MaskedLMTask):
             return
         changed = check_same_run(saved, self._run_record(trainer), path, self.cfg.allow_change)
         for difference in changed:
-            logger.warning("goes on with a change: %s", difference)
+            logger.warning("resuming with a changed setting: %s", difference)
 
     def describe_run(self, trainer: Any) -> None:
         """Log the summary of the run; fairseq is about to make the first update."""

@@ -88,7 +88,7 @@ NUMBERS: dict[str, tuple[Range, str]] = {
     "nprocs_per_node": (COUNT, "workers of a machine"),
     "pipeline_chunks": (WHOLE, "micro-batches of a pipeline"),
     # dataset
-    "num_workers": (WHOLE, "processes that read data, 0 for none besides the training process"),
+    "num_workers": (WHOLE, "processes that read data, 0 to read in the training process"),
     "max_tokens": (COUNT, "the most tokens of a batch"),
     "batch_size": (COUNT, "the most items of a batch"),
     "max_tokens_valid": (COUNT, "the most tokens of a validation batch"),
@@ -119,7 +119,7 @@ NUMBERS: dict[str, tuple[Range, str]] = {
     "save_interval": (COUNT, "epochs between two checkpoints"),
     "save_interval_updates": (WHOLE, "updates between two checkpoints, 0 for none"),
     "keep_interval_updates": (OR_OFF, "checkpoints of --save-interval-updates to keep"),
-    "keep_interval_updates_pattern": (OR_OFF, "keep checkpoints of multiples of so many updates"),
+    "keep_interval_updates_pattern": (OR_OFF, "keep checkpoints of multiples of this many updates"),
     "keep_last_epochs": (OR_OFF, "checkpoints of epochs to keep"),
     "keep_best_checkpoints": (OR_OFF, "best checkpoints to keep"),
     "patience": (OR_OFF, "validations without improvement before training stops"),
@@ -318,7 +318,7 @@ def _wrong_pairs(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield f"--shard-id {shard}: the part of the data to read; give 0 to {shards - 1}, or a larger --num-shards"
     pattern = sections["checkpoint"].get("keep_interval_updates_pattern", -1)
     if pattern == 0:
-        yield "--keep-interval-updates-pattern 0: keep checkpoints of multiples of so many updates; give 1 or more, or -1"
+        yield "--keep-interval-updates-pattern 0: keep checkpoints of multiples of this many updates; give 1 or more, or -1"
     kept, random = task.get("leave_unmasked_prob", 0), task.get("random_token_prob", 0)
     if kept + random > 1:
         yield f"--leave-unmasked-prob {kept} and --random-token-prob {random}: are shares of one whole; give a sum of 1 at most"

@@ -27,7 +27,7 @@ class Words:
     is_special: Bools
 
     def begins(self, tokens: Tokens) -> Bools:
-        """(n,) bool: where words of ``tokens`` (n,) begin; the first token begins one whatever it is."""
+        """(n,) bool: where words of ``tokens`` (n,) begin; the first token always begins one."""
         begins: Bools = self.is_start[tokens] | self.is_special[tokens]
         begins[:1] = True
         begins[1:] |= self.is_special[tokens[:-1]]

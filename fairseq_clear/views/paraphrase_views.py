@@ -60,12 +60,12 @@ class AlignedSentences:
 
 
 def aligned_sentences(texts: Any, name: str, load: Callable[[str], Any], *, flag: str) -> AlignedSentences:
-    """The data set of this name beside that of ``texts``.
+    """Load the data set of this name, aligned with ``texts``.
 
     Args:
         texts: the sentences of a data folder.
         name: of a folder in ``paraphrase/``, or the path of a data folder.
-        load: the data set with a prefix such as ``DATA/train``; None where there is none.
+        load: returns the data set with a prefix such as ``DATA/train``, or None if there is none.
         flag: named in messages.
 
     Raises:

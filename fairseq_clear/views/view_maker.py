@@ -67,7 +67,7 @@ class ViewMaker:
         return tokens if len(tokens) <= self.max_tokens else np.append(tokens[: self.max_tokens - 1], tokens[-1])
 
     def longest(self) -> Tokens:
-        """(items, views) upper bounds of the views' lengths, whatever the epoch."""
+        """(items, views) upper bounds of the views' lengths, in every epoch."""
         lengths = self.source.text_lengths
         bounds = np.zeros(int(lengths.max(initial=0)) + 1, np.int32)  # by length, of those that there are
         for length in np.unique(np.concatenate([np.unique(column) for column in lengths.T])).tolist():
