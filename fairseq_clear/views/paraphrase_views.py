@@ -104,6 +104,8 @@ class Paraphrases(ViewSource):
         names: of the anchor and its positives; ``original`` is the text itself.
     """
 
+    texts: TokenSource
+
     def __init__(self, texts: TokenSource, aligned: Callable[[str], TokenSource], names: Sequence[str]) -> None:
         if len(names) < 2 or len(set(names)) < len(names):
             raise UserError(
@@ -136,6 +138,7 @@ class WithHardNegatives(ViewSource):
     """
 
     negatives = 1
+    texts: TokenSource
 
     def __init__(self, source: ViewSource, negatives: TokenSource, originals: TokenSource) -> None:
         self.source, self.aligned, self.texts = source, negatives, originals

@@ -29,6 +29,8 @@ __all__ = [
 class SameText(ViewSource):
     """The sequence, twice: CLEAR section 3.1, SimCSE."""
 
+    texts: TokenSource
+
     def __init__(self, texts: TokenSource) -> None:
         self.texts = texts
         sizes = np.asarray(texts.sizes)
