@@ -34,7 +34,7 @@ class _OneText:
 
 
 class Masker:
-    """Masks any text by the stock algorithm: the masks are those that MaskTokensDataset draws for item ``key`` of its data set.
+    """Masks single texts as fairseq's MaskTokensDataset masks item ``key`` of a data set.
 
     Args:
         make: the stock data set over another one.

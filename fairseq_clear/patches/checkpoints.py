@@ -1,4 +1,4 @@
-"""Checkpoint files: written whole or not at all, and read as data that runs nothing.
+"""Reading and writing of checkpoints: files are written whole or not at all, and reading one runs no code.
 
 fairseq copies one checkpoint over the others in place, so that a run killed meanwhile leaves a torn ``checkpoint_last.pt``;
 it leaves ``weights_only`` to torch's default, and it saves weights that are not finite.
@@ -53,7 +53,7 @@ _watchers: list[Callable[[dict[str, Any]], object]] = []
 
 @contextmanager
 def watch_reading(check: Callable[[dict[str, Any]], object]) -> Iterator[None]:
-    """Within the block, ``check`` sees the content of every checkpoint that is read, before it is used."""
+    """Call ``check`` with the content of every checkpoint that is read within the block, before it is used."""
     _watchers.append(check)
     try:
         yield
@@ -101,7 +101,7 @@ def refused_class(error: pickle.UnpicklingError) -> str | None:
 
 
 def _check_sums(path: str) -> None:
-    """What torch leaves out: it checks that all is there, but one changed bit would be another weight."""
+    """Check the CRC of every record of the zip file; torch itself does not notice a changed bit."""
     if not zipfile.is_zipfile(path):
         return  # of torch before 1.6, without sums
     with zipfile.ZipFile(path) as archive:
@@ -144,7 +144,7 @@ def write_whole(state: Any, filename: str, async_write: bool = False) -> None:
 
 @exit_on_user_error
 def verify_folder(save_dir: str) -> None:
-    """``verify_checkpoint_directory``; a folder that cannot be written is one line."""
+    """Replaces ``verify_checkpoint_directory``: a folder that cannot be written to is a one-line error."""
     try:
         Path(save_dir).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=save_dir):
@@ -165,7 +165,7 @@ def save(state: Any, path: str | Path) -> None:
 
 
 def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
-    """``PathManager.copy``; a copy that is there whole or not at all."""
+    """Replaces ``PathManager.copy``: the copy appears whole or not at all."""
     if os.path.exists(target) and not overwrite:
         return False
     try:
@@ -216,7 +216,7 @@ def _check_finite(state: Any, filename: str) -> None:
 
 
 def _system_error(error: BaseException) -> BaseException:
-    """The OSError behind what torch raises of a stream that cannot be written."""
+    """The OSError behind the exception that torch raises for a stream that cannot be written."""
     known: BaseException | None = error
     while known is not None and not isinstance(known, OSError):
         known = known.__cause__ or known.__context__

@@ -13,7 +13,7 @@ __all__ = ["ClearLMConfig"]
 
 @dataclass
 class ClearLMConfig(MaskedLMConfig):
-    """masked_lm's settings, then which texts form pairs and how they are augmented."""
+    """Settings of ``masked_lm``, of the views and of their augmentation."""
 
     tokens_per_sample: int = field(
         default=512,

@@ -27,7 +27,7 @@ PARAPHRASES = "paraphrase"
 
 
 class AlignedSentences:
-    """The lines of another data set that stand where the sentences of ``texts`` stand; blank ones are empty.
+    """The lines of another data set that are aligned with the sentences of ``texts``; blank lines are empty.
 
     Args:
         texts: the sentences.
@@ -127,7 +127,7 @@ class Paraphrases(ViewSource):
 
 
 class WithHardNegatives(ViewSource):
-    """Another source, with a text for each anchor that is known to differ in meaning from it (SimCSE section 4).
+    """Adds a hard negative to each instance of another source: a text that differs in meaning (SimCSE section 4).
 
     A blank one falls back to the original, which as a duplicate is no negative of its own views.
 

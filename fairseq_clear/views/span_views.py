@@ -122,7 +122,7 @@ def build_span_views(
     tokens_per_sample: int,
     **knobs: int | float | str,
 ) -> SpanViews:
-    """The source for these knobs and settings of the task.
+    """Build the source from the spec's knobs and the task's settings.
 
     Raises:
         UserError: knobs that contradict each other or the task.
