@@ -14,8 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.data.synonyms import hash_file, save_synonyms
-from fairseq_clear.planning.reading import read_recipe
-from fairseq_clear.planning.recipe import Recipe
+from fairseq_clear.planning.costs import Recipe
 from tests.conftest import run, tool
 from tests.training import build
 
@@ -65,9 +64,9 @@ def trainer_of(data: Path, config: dict[str, Any], *flags: str, world_size: int 
 
 def recipe_of(trainer: Trainer, config: dict[str, Any]) -> Recipe:
     common = {"cpu": True, **config.get("common", {})}
-    task = {"tokens_per_sample": LENGTH, **config["task"]}
+    task = {"tokens_per_sample": LENGTH, "sample_break_mode": "eos", **config["task"]}
     with_settings = {**config, "task": task, "common": common, "distributed_training": {"ddp_backend": "legacy_ddp"}}
-    return read_recipe(with_settings, len(trainer.task.dictionary), LENGTH)
+    return Recipe(with_settings, len(trainer.task.dictionary), LENGTH)
 
 
 def batch_of(dataset: Any, texts: int, first: int = 0) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 
 from fairseq_clear.evaluation.plots.scaling import draw_scaling
-from fairseq_clear.planning.scaling import Point
+from fairseq_clear.planning.machine import Point
 
 
 def test_the_lines_are_the_points():
