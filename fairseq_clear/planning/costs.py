@@ -1,6 +1,7 @@
 """What a recipe costs: its own micro-batches, run on tensors without values and counted."""
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -178,7 +179,9 @@ class Recipe:
         meter.ignore(self.tensors)
         self._meter = meter
         with patch.object(torch.cuda, "current_device", lambda: None), self._on_worker(), meter:
-            optimizer = self.trainer.optimizer
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the scaler of --amp misses its GPU
+                optimizer = self.trainer.optimizer
             if self.precision == "fp16":
                 optimizer.scaler = None  # it looks at values
             for _ in range(2):

@@ -24,9 +24,10 @@ __all__ = ["Collective", "Meter", "on_worker"]
 
 aten = torch.ops.aten
 INDEXING = (aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default)
-# FlopCounterMode leaves out the attention kernel of CPUs.
+# FlopCounterMode leaves out products that are added in place, and the attention kernel of CPUs.
 FLOPS: dict[Any, Callable[..., int]] = {
     **flop_registry,
+    aten.addmm_: flop_registry[aten.addmm],
     aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, out_val, **__: sdpa_flop_count(
         q.shape, k.shape, v.shape
     ),

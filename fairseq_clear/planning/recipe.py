@@ -39,7 +39,7 @@ __all__ = ["SYMBOLS", "build_trainer", "compose_recipe"]
 
 RECIPES = Path(__file__).resolve().parent.parent.parent / "examples"
 SYMBOLS = 6  # <s>, <pad>, </s>, <unk>, which dict.txt leaves out, then <mask> and <del>
-EXAMPLES = 64  # items whose views are drawn; a batch takes their lengths
+EXAMPLES = 128  # items whose views are drawn; a batch takes their lengths
 LINES = 16  # of a made-up document
 OPTIMIZERS = ("adam", "clear_adamw", "sgd")
 # settings of a task that name files, or change nothing that is counted
@@ -175,26 +175,30 @@ def _make_data(folder: Path, cfg: Any, positions: int, vocabulary: int, text_len
     (folder / "dict.txt").write_text("".join(f"w{word} 1\n" for word in range(words)))
     ids = np.random.default_rng(0).integers(4, 4 + words, (EXAMPLES, LINES, length), dtype=np.int32)
     ids[:, :, -1] = 2  # </s>
-    builder = indexed_dataset.make_builder(str(folder / "train.bin"), "mmap", vocab_size=vocabulary)
-    for document in ids if kind.needs_documents else ids[:, :1]:
-        for line in document:
-            builder.add_item(torch.from_numpy(line))
-        if kind.needs_documents:
-            builder.add_item(torch.tensor([2]))  # a blank line
-    builder.finalize(str(folder / "train.idx"))
+    _write_lines(folder, ids if kind.needs_documents else ids[:, :1], kind.needs_documents, vocabulary)
     names = [f"text{number}" for number in range(len(step.values))]
     if kind.values:
         cfg.views = f"{step.name}:{','.join(names)}"
-    if cfg.hard_negatives:
-        names.append(str(cfg.hard_negatives))
-        cfg.hard_negatives = names[-1] = "negatives"
     (folder / "paraphrase").mkdir()
     for name in names:
         (folder / "paraphrase" / name).symlink_to(folder)
+    if cfg.get("hard_negatives"):
+        cfg.hard_negatives = "negatives"
+        (folder / "paraphrase" / "negatives").mkdir()
+        _write_lines(folder / "paraphrase" / "negatives", ids[::-1, :1].copy(), False, vocabulary)
     if build_augmentation(cfg.augment, Symbols(0, 2, 1, 5, 3, 4), allow_missing_synonyms=True).needs_words:
         table = SynonymTable.build({(word,): [(word,)] for word in range(4, 4 + words)}, np.ones(5 + words, np.bool_))
         known = hash_file(folder / "dict.txt")
         save_synonyms(folder / "synonyms.npz", table, vocabulary_hash=known, source="", source_hash="")
+
+
+def _write_lines(folder: Path, documents: Any, parted: bool, vocabulary: int) -> None:
+    """Write documents of lines (D, L, tokens) as a training set, with a blank line after each if ``parted``."""
+    builder = indexed_dataset.make_builder(str(folder / "train.bin"), "mmap", vocab_size=vocabulary)
+    for document in documents:
+        for line in (*document, *([np.array([2])] if parted else [])):
+            builder.add_item(torch.from_numpy(line))
+    builder.finalize(str(folder / "train.idx"))
 
 
 @contextmanager
