@@ -227,7 +227,7 @@ class Recipe:
         """Texts that fill a chunk of masked rows, and one of views."""
         return math.ceil(chunk / min(sum(rows) / self.items for part, rows in self.texts.items() if part != "keys"))
 
-    def _contrasted(self, texts: int, workers: int, backend: str = "nccl") -> tuple[float, float, list[Collective]]:
+    def _contrasted(self, texts: int, workers: int, backend: str) -> tuple[float, float, list[Collective]]:
         """FLOPs, bytes at the peak, and exchanges of the contrastive term alone."""
         if not self.has_contrast:
             return 0.0, 0.0, []
@@ -265,11 +265,11 @@ class Recipe:
         few = min(texts, 4 * self._few(chunk)) if chunk else texts  # chunks of mixed lengths pad less, the more there are
         counted = self.measured(few, chunk).flops if chunk else self.encoded(texts, 0).flops
         flops = {name: counted[name] * texts / few for name in ("masked", "views", "keys", "recomputed")}
-        return Operations(**flops, contrast=self.contrasted(texts, workers)[0])
+        return Operations(**flops, contrast=self.contrasted(texts, workers, "nccl")[0])
 
     def memory(self, texts: int, workers: int = 1, chunk: int = 0) -> Memory:
         """Bytes at the peak of an update; arguments as for ``operations``."""
-        encoded, (_, contrast, _) = self.encoded(texts, chunk), self.contrasted(texts, workers)
+        encoded, (_, contrast, _) = self.encoded(texts, chunk), self.contrasted(texts, workers, "nccl")
         backward = encoded.at_peak["backward"]
         gradients = min(self.gradients, backward)
         peaks = (

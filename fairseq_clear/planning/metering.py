@@ -282,7 +282,7 @@ def on_worker(
 
     def all_gather(parts: list[Tensor], tensor: Tensor, *_: Any, **__: Any) -> None:
         record("all_gather", tensor)
-        for rank, part in enumerate(parts):  # hashes are large, counts are small; other workers' texts are others
+        for rank, part in enumerate([] if tensor.is_meta else parts):  # hashes are large, counts are small; other workers' texts are others
             part.copy_(tensor + rank * (tensor.abs() > 2**32) if tensor.dtype == torch.int64 else tensor)
 
     def all_reduce_dict(data: dict[str, Any], *_: Any, **__: Any) -> dict[str, Any]:
