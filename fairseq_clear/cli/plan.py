@@ -91,7 +91,9 @@ def run(args: argparse.Namespace) -> int:
     name, *overrides = args.config
     config = compose_recipe(name, overrides)
     folder = None if args.data_bin is None else read_folder(args.data_bin, config["task"])
-    recipe = Recipe(config, args.vocabulary) if folder is None else Recipe(config, folder.vocabulary, folder.text_length)
+    recipe = (
+        Recipe(config, args.vocabulary) if folder is None else Recipe(config, folder.vocabulary, folder.text_length)
+    )
     machine = Machine(
         workers=args.gpus,
         memory=args.memory * GIB,

@@ -20,7 +20,13 @@ from fairseq_clear.planning.recipe import build_trainer
 __all__ = ["Memory", "Operations", "Recipe"]
 
 # What of the model reads tokens, and the part of the report that it belongs to.
-PHASES = {"_predict": "masked", "_embed_views": "views", "_guide": "keys", "_keys": "keys", "_prediction_loss": "masked"}
+PHASES = {
+    "_predict": "masked",
+    "_embed_views": "views",
+    "_guide": "keys",
+    "_keys": "keys",
+    "_prediction_loss": "masked",
+}
 LARGEST = 128  # texts of a micro-batch that is run; larger ones are extrapolated from it and from half of it
 COPIES = ("guide", "key_encoder", "key_queue")
 LEGACY_BUFFER = 2**28
@@ -152,7 +158,9 @@ class Recipe:
         self.text_length = max(self.texts.get("masked") or self.texts["views"])
         self.has_contrast = bool(self._vectors)
 
-    def _in_phase(self, function: Callable[..., Any], phase: str, tokens: Tensor | None, *args: Any, **kwargs: Any) -> Any:
+    def _in_phase(
+        self, function: Callable[..., Any], phase: str, tokens: Tensor | None, *args: Any, **kwargs: Any
+    ) -> Any:
         if tokens is not None and not tokens.is_floating_point():
             self._seen[phase] = tokens.ne(self.model.padding_idx).sum(dim=1).tolist()
         with self._meter.during(phase):
@@ -188,7 +196,9 @@ class Recipe:
                 meter.peak = 0
                 loss, _, _ = self.criterion(model, self.batch(1))
                 optimizer.backward(loss)
-                self.gradients = sum(parameter.grad.nbytes for parameter in model.parameters() if parameter.grad is not None)
+                self.gradients = sum(
+                    parameter.grad.nbytes for parameter in model.parameters() if parameter.grad is not None
+                )
                 optimizer.multiply_grads(1.0)
                 self.trainer.clip_grad_norm(self.cfg.optimization.clip_norm)
                 self.trainer.task.optimizer_step(optimizer, model=model, update_num=0)
@@ -262,7 +272,9 @@ class Recipe:
             workers: over which negatives are gathered.
             chunk: tokens encoded at a time, recomputed in the backward pass; 0 for all at once.
         """
-        few = min(texts, 4 * self._few(chunk)) if chunk else texts  # chunks of mixed lengths pad less, the more there are
+        few = (
+            min(texts, 4 * self._few(chunk)) if chunk else texts
+        )  # chunks of mixed lengths pad less, the more there are
         counted = self.measured(few, chunk).flops if chunk else self.encoded(texts, 0).flops
         flops = {name: counted[name] * texts / few for name in ("masked", "views", "keys", "recomputed")}
         return Operations(**flops, contrast=self.contrasted(texts, workers, "nccl")[0])

@@ -198,7 +198,9 @@ def make_plan(recipe: Recipe, machine: Machine, global_batch: int | None = None,
         UserError: a batch that cannot be divided, memory that one text does not fit.
     """
     frequency = recipe.cfg.optimization.update_freq[0]
-    wanted = (recipe.cfg.dataset.batch_size or 0) * frequency * machine.workers if global_batch is None else global_batch
+    wanted = (
+        (recipe.cfg.dataset.batch_size or 0) * frequency * machine.workers if global_batch is None else global_batch
+    )
     if wanted < 1:
         raise UserError("dataset.batch_size: the recipe has none; give --global-batch, the texts of an update")
     if wanted % machine.workers:

@@ -157,7 +157,12 @@ def _on_meta(func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
     key = None if aliases or func is aten._unsafe_view.default else (func, form, *signature)
     if key in _KNOWN:
         made, flops = _KNOWN[key]
-        return tree_map_only(_Shape, lambda shape: torch.empty_strided(*shape[:2], dtype=shape[2], device="meta"), made, is_leaf=lambda leaf: isinstance(leaf, _Shape)), flops
+        return tree_map_only(
+            _Shape,
+            lambda shape: torch.empty_strided(*shape[:2], dtype=shape[2], device="meta"),
+            made,
+            is_leaf=lambda leaf: isinstance(leaf, _Shape),
+        ), flops
     args, kwargs = tree_map_only(Tensor, _without_values, (args, kwargs))
     if kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": torch.device("meta")}
@@ -165,7 +170,10 @@ def _on_meta(func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
     count = FLOPS.get(func._overloadpacket)
     flops = count(*args, **kwargs, out_val=result) if count is not None else 0
     if key is not None:
-        _KNOWN[key] = (tree_map_only(Tensor, lambda tensor: _Shape(tensor.shape, tensor.stride(), tensor.dtype), result), flops)
+        _KNOWN[key] = (
+            tree_map_only(Tensor, lambda tensor: _Shape(tensor.shape, tensor.stride(), tensor.dtype), result),
+            flops,
+        )
     return result, flops
 
 
@@ -282,7 +290,9 @@ def on_worker(
 
     def all_gather(parts: list[Tensor], tensor: Tensor, *_: Any, **__: Any) -> None:
         record("all_gather", tensor)
-        for rank, part in enumerate([] if tensor.is_meta else parts):  # hashes are large, counts are small; other workers' texts are others
+        for rank, part in enumerate(
+            [] if tensor.is_meta else parts
+        ):  # hashes are large, counts are small; other workers' texts are others
             part.copy_(tensor + rank * (tensor.abs() > 2**32) if tensor.dtype == torch.int64 else tensor)
 
     def all_reduce_dict(data: dict[str, Any], *_: Any, **__: Any) -> dict[str, Any]:
@@ -295,7 +305,10 @@ def on_worker(
     with ExitStack() as stack:
         for module, replaced in (
             (dist, {"all_reduce": all_reduce, "all_gather": all_gather, "reduce_scatter_tensor": reduce_scatter}),
-            (dist, {"is_initialized": lambda: workers > 1, "get_world_size": lambda *_: workers, "get_rank": lambda *_: 0}),
+            (
+                dist,
+                {"is_initialized": lambda: workers > 1, "get_world_size": lambda *_: workers, "get_rank": lambda *_: 0},
+            ),
             (dist, {"get_backend": lambda *_: backend}),
             (distributed_utils, {"get_data_parallel_group": lambda: None, "all_reduce_dict": all_reduce_dict}),
             (F, _kernels(is_cpu=is_cpu, amp=amp)),

@@ -24,8 +24,8 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 
 from fairseq_clear import register
-from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.augmentations.base import Symbols
+from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.criterions.contrastive import ContrastiveCriterion
 from fairseq_clear.data.synonyms import hash_file, save_synonyms
@@ -93,7 +93,9 @@ def _find(name: str) -> Path:
     return path
 
 
-def build_trainer(config: Mapping[str, Any], vocabulary: int, text_length: int | None = None) -> tuple[Trainer, list[Any]]:
+def build_trainer(
+    config: Mapping[str, Any], vocabulary: int, text_length: int | None = None
+) -> tuple[Trainer, list[Any]]:
     """Build fairseq's trainer for a recipe on the meta device, and items of its training set.
 
     Args:
@@ -152,7 +154,9 @@ def _check(cfg: Any) -> None:
     """UserError for what is not estimated."""
     criterion = REGISTRIES["criterion"]["registry"].get(cfg.criterion.get("_name"))
     if criterion is None or not issubclass(criterion, ContrastiveCriterion | MaskedLmLoss):
-        raise UserError(f"criterion {cfg.criterion.get('_name')}: is not estimated; give masked_lm or one of this package")
+        raise UserError(
+            f"criterion {cfg.criterion.get('_name')}: is not estimated; give masked_lm or one of this package"
+        )
     model = str(cfg.model.get("_name"))
     if ARCH_MODEL_NAME_REGISTRY.get(model) != "clear_roberta":
         raise UserError(f"model._name {model}: is not estimated; give one of this package, such as clear_roberta_base")
@@ -163,7 +167,9 @@ def _check(cfg: Any) -> None:
         backend = cfg.distributed_training.ddp_backend
         raise UserError(f"distributed_training.ddp_backend {backend}: is not estimated; give one of {', '.join(DDP)}")
     if cfg.optimizer and cfg.optimizer.get("_name") not in OPTIMIZERS:
-        raise UserError(f"optimizer {cfg.optimizer.get('_name')}: is not estimated; give one of {', '.join(OPTIMIZERS)}")
+        raise UserError(
+            f"optimizer {cfg.optimizer.get('_name')}: is not estimated; give one of {', '.join(OPTIMIZERS)}"
+        )
 
 
 def _make_data(folder: Path, cfg: Any, positions: int, vocabulary: int, text_length: int | None) -> None:

@@ -33,7 +33,8 @@ def _layout(plan: Plan) -> Rows:
         ("texts of an update", f"{plan.global_batch:,} of {recipe.text_length} tokens"),
         (
             "dataset.batch_size",
-            f"{plan.texts:,} texts a GPU: {_rows(plan, 'masked', 'masked row')} and {_rows(plan, 'views', 'view')}{_keys(plan)}",
+            f"{plan.texts:,} texts a GPU: {_rows(plan, 'masked', 'masked row')} and "
+            f"{_rows(plan, 'views', 'view')}{_keys(plan)}",
         ),
         ("optimization.update_freq", f"[{plan.update_freq}]"),
         ("model.encode_chunk_size", _chunk(plan)),

@@ -85,9 +85,9 @@ def test_every_recipe_is_planned(example, capsys):
     for _, config, change in (recipe for recipe in RECIPES if recipe[0] == example):
         # settings that replace each other's lines leave none out
         limit = [] if "max_update" in change else ["optimization.max_update=1000"]
-        assert main(["plan", "--config", f"{example}/{config}", *filter(None, [change]), *limit, THIN, "--gpus", "8"]) == 0, (
-            change
-        )
+        assert (
+            main(["plan", "--config", f"{example}/{config}", *filter(None, [change]), *limit, THIN, "--gpus", "8"]) == 0
+        ), change
         captured = capsys.readouterr()
         assert captured.err == "" and "memory of a GPU" in captured.out
 

@@ -62,7 +62,10 @@ CASES = {
     "self-guided, sg": case(SLIM, {**GUIDED, "objective": "sg", "guide_pooling": "mean"}),
     "self-guided, opt1": case(SLIM, {**GUIDED, "objective": "opt1", "regularizer_weight": 0, "guide_dropout": True}),
     "self-guided, opt2, mlm, chunks": case(
-        {**SLIM, "projection_layers": 0}, {**GUIDED, "objective": "opt2", "guide_layers": "1-3", "mlm_weight": 1}, 0, 512
+        {**SLIM, "projection_layers": 0},
+        {**GUIDED, "objective": "opt2", "guide_layers": "1-3", "mlm_weight": 1},
+        0,
+        512,
     ),
     "spans of mixed length": case(LONG, CLEAR, **SPANS),
     "spans, joint, chunks": case(LONG, JOINT, chunk=600, **SPANS),

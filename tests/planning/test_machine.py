@@ -87,9 +87,7 @@ def test_epochs_are_those_of_the_corpus(thin: Recipe, monkeypatch: pytest.Monkey
         (8, 32, 0, "dataset.batch_size: the recipe has none"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
-    workers: int, memory: float, batch: int, message: str, thin: Recipe
-) -> None:
+def test_what_cannot_be_done_is_one_line(workers: int, memory: float, batch: int, message: str, thin: Recipe) -> None:
     with pytest.raises(UserError, match=message) as error:
         make_plan(thin, Machine(workers, memory * GIB), batch)
     assert "\n" not in str(error.value)
@@ -97,7 +95,11 @@ def test_what_cannot_be_done_is_one_line(
 
 def test_spans_and_neighbors_are_as_long_as_their_settings_say() -> None:
     declutr = build("declutr/small")
-    assert (len(declutr.texts["views"]) / declutr.items, declutr.masked_views, "masked" in declutr.texts) == (6, 2, False)
+    assert (len(declutr.texts["views"]) / declutr.items, declutr.masked_views, "masked" in declutr.texts) == (
+        6,
+        2,
+        False,
+    )
     separate = build("declutr/small", "+ablation=separate_mlm")
     assert (len(separate.texts["masked"]) / separate.items, separate.masked_views) == (2, 0)
     # Beta(4, 2) of 32 ... 512 has its mean at two thirds, and 512 and the frame are cut to what the encoder takes
@@ -123,7 +125,9 @@ def test_the_guide_and_its_layers() -> None:
     guided = build("self_guided/sg_opt", vocabulary=30_522)
     plan = make_plan(guided, Machine(workers=1))
     assert plan.negatives == 15 * 3 and plan.operations.keys > 0
-    assert plan.memory.copies == pytest.approx(4 * sum(one.numel() for one in guided.model.guide.parameters()), rel=1e-3)
+    assert plan.memory.copies == pytest.approx(
+        4 * sum(one.numel() for one in guided.model.guide.parameters()), rel=1e-3
+    )
 
 
 def test_mixed_precision_keeps_float32_weights_and_halves_products() -> None:
