@@ -15,6 +15,11 @@ from dataclasses import dataclass, field
 
 from fairseq_clear.errors import UserError
 
+# Values of flags that the task and the commands share.
+BOUNDARIES = ("blank", "line")  # --document-boundary
+SHORT_DOCUMENTS = ("clip", "skip", "error")  # --short-documents
+SAME_DOCUMENT_NEGATIVES = ("include", "exclude")  # --same-document-negatives
+
 KnobValue = float | int | str
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")

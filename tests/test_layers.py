@@ -14,23 +14,26 @@ PACKAGE = ROOT / "fairseq_clear"
 LAYERS = {
     "errors": 0,
     "spec": 0,
+    "files": 0,
+    "output_folder": 0,
     "distributed": 0,
-    "lifeline": 0,
-    "patches": 1,
     "augmentations": 0,
     "objectives": 0,
-    "data": 1,
-    "modules": 1,
-    "models": 2,
-    "optimizers": 2,
-    "criterions": 3,
-    "tasks": 4,
-    "preemption": 5,
-    "preparation": 5,
+    "modules": 0,
+    "text": 1,
+    "patches": 1,
+    "views": 2,
+    "data": 2,
+    "models": 3,
+    "optimizers": 3,
+    "criterions": 4,
     "evaluation": 5,
-    "interop": 5,
-    "planning": 5,
-    "cli": 6,
+    "tasks": 6,
+    "preparation": 7,
+    "interop": 7,
+    "planning": 7,
+    "launch": 7,
+    "cli": 8,
 }
 # The package's own __init__ names modules of every layer.
 BESIDE = {"__init__"}
@@ -41,11 +44,14 @@ HOST_FREE = [
     "augmentations",
     "objectives",
     "modules",
+    "files",
+    "output_folder",
     "data.seeding",
     "data.batch",
-    "data.views",
-    "data.synonyms",
-    "data.tokenizer",
+    "views.view_source",
+    "views.view_table",
+    "text.synonym_files",
+    "text.tokenizers",
 ]
 
 
@@ -71,17 +77,64 @@ def upward(layer: int, source: str) -> list[str]:
     return [".".join(part) for part in ours if LAYERS.get(part[1], -1) > layer]
 
 
-def room(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_file_imports_downward(path: Path) -> None:
-    name = room(path)
+    name = package_of(path)
     if name in BESIDE:
         pytest.skip("beside the layers")
-    assert name in LAYERS, f"{name} is no room of the house: give it a layer"
+    assert name in LAYERS, f"{name} is in no layer: add it to LAYERS"
     assert upward(LAYERS[name], path.read_text()) == []
+
+
+# Packages of one layer that must not know each other.
+SEPARATE = {"interop": {"preparation", "planning"}, "preparation": {"evaluation", "interop", "planning"}}
+
+
+@pytest.mark.parametrize("name", sorted(SEPARATE))
+def test_packages_that_do_not_know_each_other(name: str) -> None:
+    for path in sorted((PACKAGE / name).rglob("*.py")):
+        known = {part.split(".")[1] for part in imported(path.read_text()) if part.startswith("fairseq_clear.")}
+        assert not known & SEPARATE[name], path
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Each module of the package -> the modules of the package that it imports, wherever in the file."""
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in files()}
+    return {
+        name: {other for other in imported(path.read_text()) if other in names} - {name} for name, path in names.items()
+    }
+
+
+def find_circle(graph: dict[str, set[str]]) -> list[str]:
+    """A circle of imports, empty where there is none."""
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        for other in sorted(graph[name]):
+            if circle := visit(other, [*path, name]):
+                return circle
+        done.add(name)
+        return []
+
+    return next((circle for name in sorted(graph) if (circle := visit(name, []))), [])
+
+
+def test_no_circle_of_files() -> None:
+    graph = import_graph()
+    del graph["fairseq_clear"]  # its lazy names and register() reach every layer
+    assert find_circle({name: others - {"fairseq_clear"} for name, others in graph.items()}) == []
+
+
+def test_a_circle_is_found() -> None:
+    assert find_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
 
 
 def test_upward_import_is_found() -> None:
@@ -128,7 +181,7 @@ PATCHED = {"models", "criterions", "optimizers", "tasks", "patches"}
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_file_uses_fairseq_without_the_patches(path: Path) -> None:
-    assert room(path) in PATCHED or not meets_fairseq_unpatched(path.read_text())
+    assert package_of(path) in PATCHED or not meets_fairseq_unpatched(path.read_text())
 
 
 def test_a_file_that_uses_fairseq_without_the_patches_is_found() -> None:
@@ -180,7 +233,7 @@ print(json.dumps(list(steps())))
 
 
 def test_importing_changes_nothing() -> None:
-    found = json.loads(run(sys.executable, "-c", IMPORTS).stdout)
+    found = json.loads(run(sys.executable, "-c", IMPORTS, fresh=True).stdout)
     assert [step["changed"] for step in found] == [[], [], []]
     package, augmentations, objectives = (set(step["imported"]) for step in found)
     assert package == {"fairseq_clear"}
@@ -208,7 +261,7 @@ print(SentenceEncoder.__module__)
 @pytest.mark.slow
 def test_user_dir_registers_everything_where_a_part_was_imported_before() -> None:
     """fairseq leaves a package alone that was imported before."""
-    *_, registered, module = run(sys.executable, "-c", REGISTERS).stdout.splitlines()
+    *_, registered, module = run(sys.executable, "-c", REGISTERS, fresh=True).stdout.splitlines()
     wanted = {"clear_lm", "clear_roberta", "clear_roberta_base", "clear_nt_xent", "clear_moco", "clear_self_guided"}
     assert wanted | {"clear_adamw"} <= set(registered.split())
     assert module == "fairseq_clear.evaluation.sentence_encoder"

@@ -17,7 +17,8 @@ from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
 from fairseq_clear.augmentations.synonym_table import SynonymTable
-from fairseq_clear.data.synonyms import hash_file, save_synonyms
+from fairseq_clear.files import hash_file
+from fairseq_clear.text.synonym_files import save_synonyms
 from tests.conftest import ROOT, run, tool
 
 CONFIGS = sorted(ROOT.glob("examples/*/config/*.yaml"))

@@ -5,15 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fairseq_clear.data.tokenizer import (
-    CLEAR_JSON,
-    Gpt2Tokenizer,
-    SentencePieceTokenizer,
-    Tokenizer,
-    WhitespaceTokenizer,
-    load_tokenizer,
-)
 from fairseq_clear.errors import UserError
+from fairseq_clear.text.data_folders import CLEAR_JSON, load_tokenizer
+from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer, WhitespaceTokenizer
 
 TOKENIZER_HELP = (
     "for a folder of plain fairseq-preprocess, which does not record its tokenizer: 'whitespace', a sentencepiece "

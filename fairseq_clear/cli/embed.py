@@ -74,9 +74,9 @@ def run(args: argparse.Namespace) -> int:
 def _embed(args: argparse.Namespace, path: Path) -> int:
     from tqdm import tqdm
 
-    from fairseq_clear.data.folders import data_folders
     from fairseq_clear.evaluation.embedding_files import count_lines, embed_lines, jsonl_writer, open_output
     from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+    from fairseq_clear.text.data_folders import data_folders
 
     rows = count_lines(path)
     tokenizer = choose_tokenizer(args.tokenizer, data_folders(args.data_bin)[0])

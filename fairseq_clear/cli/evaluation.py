@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_clear.cli.console import TOKENIZER_HELP, choose_tokenizer
-from fairseq_clear.data.lines import read_text_lines
-from fairseq_clear.data.synonyms import hash_file
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.reports import Report, check_report_path
+from fairseq_clear.files import hash_file, read_text_lines
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder

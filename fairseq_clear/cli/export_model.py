@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
     """Export, print the parity, return 0."""
     if args.normalize and args.format != "sentence-transformers":
         raise UserError(f"--normalize: belongs to --format sentence-transformers; {args.format} has no place for it")
-    from fairseq_clear.data.folders import data_folders
     from fairseq_clear.interop.exporting import export  # fairseq takes seconds to import
+    from fairseq_clear.text.data_folders import data_folders
 
     folder = data_folders(args.data_bin)[0]
     with quiet_logs():

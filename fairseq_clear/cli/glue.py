@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_clear.cli.console import TOKENIZER_HELP, choose_tokenizer, quiet_logs
-from fairseq_clear.data.folders import data_folders
 from fairseq_clear.errors import UserError
+from fairseq_clear.text.data_folders import data_folders
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.glue.restarts import Environment, Restart, Start

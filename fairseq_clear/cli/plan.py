@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.reports import write_json
+from fairseq_clear.files import write_json
 
 if TYPE_CHECKING:
     from fairseq_clear.planning.machine import Plan, Point
@@ -119,8 +119,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _draw(args: argparse.Namespace, plan: "Plan", points: "list[Point]") -> None:
-    from fairseq_clear.evaluation.plots.scaling import draw_scaling
     from fairseq_clear.evaluation.plots.style import save_figure
+    from fairseq_clear.planning.scaling_plot import draw_scaling
 
     batch = (
         f"{plan.texts * plan.update_freq:,} texts a GPU" if args.per_gpu else f"{plan.global_batch:,} texts an update"

@@ -12,7 +12,7 @@ from fairseq_clear.errors import UserError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fairseq_clear.data.sts import StsData
+    from fairseq_clear.evaluation.sts_data import StsData
 
 DESCRIPTION = """\
 Draw a picture at the width of a paper's column, legible to colour-blind readers and in grey: PNG and SVG.
@@ -149,7 +149,7 @@ def _embedding(args: argparse.Namespace) -> "Figure":
 
 
 def _sts_data(args: argparse.Namespace) -> "StsData":
-    from fairseq_clear.data.sts import read_sts, read_sts_file
+    from fairseq_clear.evaluation.sts_data import read_sts, read_sts_file
 
     if args.batch_size < 1:
         raise UserError(f"--batch-size {args.batch_size}: must be 1 or more")

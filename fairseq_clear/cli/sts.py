@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from fairseq_clear.cli.console import quiet_logs
 from fairseq_clear.cli.evaluation import add_encoder_arguments, check_arguments, finish, iterate_encoders, speed_line
-from fairseq_clear.data.sts import AGGREGATIONS, DEFAULT_TASKS, METRICS, STS_TASKS, StsData
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.reports import Report, Row
+from fairseq_clear.evaluation.sts_data import AGGREGATIONS, DEFAULT_TASKS, METRICS, STS_TASKS, StsData
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.sts import StsResult

@@ -4,9 +4,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_clear.data.synonyms import SYNONYMS_NPZ, hash_file, read_dictionary, save_synonyms
-from fairseq_clear.data.tokenizer import load_tokenizer, read_clear_json
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import hash_file
+from fairseq_clear.text.data_folders import load_tokenizer, read_clear_json
+from fairseq_clear.text.synonym_files import SYNONYMS_NPZ, read_dictionary, save_synonyms
 
 if TYPE_CHECKING:
     from fairseq_clear.preparation.synonyms import BuildReport, Coverage

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_clear import register
 from fairseq_clear.cli.console import TOKENIZER_HELP, choose_tokenizer, quiet_logs
-from fairseq_clear.data.choices import BOUNDARIES, SHORT_DOCUMENTS
-from fairseq_clear.data.tokenizer import Tokenizer, WhitespaceTokenizer
 from fairseq_clear.errors import UserError
-from fairseq_clear.spec import parse_spec
+from fairseq_clear.spec import BOUNDARIES, SHORT_DOCUMENTS, parse_spec
+from fairseq_clear.text.tokenizers import Tokenizer, WhitespaceTokenizer
 
 if TYPE_CHECKING:
-    from fairseq_clear.data.dataset import ViewMaker
-    from fairseq_clear.data.inspection import ViewPrinter, ViewTotals
-    from fairseq_clear.data.pairs import RawInstance
     from fairseq_clear.tasks.clear_lm import ClearLMTask
+    from fairseq_clear.views.inspection import ViewPrinter, ViewTotals
+    from fairseq_clear.views.view_maker import ViewMaker
+    from fairseq_clear.views.view_source import RawInstance
 
 DESCRIPTION = """\
 Print texts and the views that training would draw of them: the same --seed, --epoch, flags and index give the views of
@@ -92,8 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the views, return 0."""
-    from fairseq_clear.data.folders import data_folders  # fairseq takes seconds to import, --help should not
-    from fairseq_clear.data.inspection import ViewPrinter, ViewTotals
+    from fairseq_clear.text.data_folders import data_folders  # fairseq takes seconds to import, --help should not
+    from fairseq_clear.views.inspection import ViewPrinter, ViewTotals
 
     _check_numbers(args)
     folders = data_folders(args.data_bin)
@@ -156,10 +155,10 @@ def _typed_texts(args: argparse.Namespace, task: "ClearLMTask", tokenizer: Token
     import torch
     from fairseq.data import ListDataset
 
-    from fairseq_clear.data.documents import Documents, Lines
-    from fairseq_clear.data.sentences import SentenceDataset
-    from fairseq_clear.data.views import find_view_source
     from fairseq_clear.models.encoding import read_tokens
+    from fairseq_clear.text.documents import Documents, Lines
+    from fairseq_clear.text.sentence_dataset import SentenceDataset
+    from fairseq_clear.views.view_table import find_view_source
 
     known = task.dictionary
     # without <s>, which the data set puts in front, as in a data folder
@@ -182,7 +181,7 @@ def _chosen(args: argparse.Namespace, items: int) -> range:
 
 
 def _print_item(index: int, epoch: int, maker: "ViewMaker", printer: "ViewPrinter", totals: "ViewTotals") -> None:
-    from fairseq_clear.data.marking import mark_view
+    from fairseq_clear.views.marking import mark_view
 
     traced = maker.trace(index, epoch)
     if not traced:
@@ -210,8 +209,8 @@ def _print_item(index: int, epoch: int, maker: "ViewMaker", printer: "ViewPrinte
 
 
 def _print_spans(pair: "RawInstance", maker: "ViewMaker", totals: "ViewTotals") -> None:
-    from fairseq_clear.data.inspection import draw_span
-    from fairseq_clear.data.span_sampling import kind_of
+    from fairseq_clear.views.inspection import draw_span
+    from fairseq_clear.views.span_sampling import kind_of
 
     source: Any = maker.source
     documents, number = source.documents, pair.document

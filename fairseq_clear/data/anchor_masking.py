@@ -15,7 +15,7 @@ import torch
 
 from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.data.batch import Instance
-from fairseq_clear.data.pairs import RawInstance
+from fairseq_clear.views.view_source import RawInstance
 
 __all__ = ["AnchorMasks", "Masker"]
 

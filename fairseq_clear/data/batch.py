@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairseq_clear.augmentations.base import Tokens
 
-__all__ = ["Example", "Instance", "collate", "pad_rows", "with_the_rest"]
+__all__ = ["Example", "Instance", "collate", "pad_rows", "add_left_over"]
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Example:
     instances: Sequence[Instance] = field(default=())
 
 
-def with_the_rest(batches: Sequence[Tokens], indices: Tokens) -> list[Tokens]:
+def add_left_over(batches: Sequence[Tokens], indices: Tokens) -> list[Tokens]:
     """The batches, and one of what was left over.
 
     fairseq drops a last batch that is no multiple of ``--required-batch-size-multiple`` (8): by length sorted, the longest

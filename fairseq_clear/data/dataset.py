@@ -9,95 +9,14 @@ from fairseq.data import FairseqDataset, data_utils
 
 from fairseq_clear import patches
 from fairseq_clear.augmentations.base import Tokens
-from fairseq_clear.augmentations.chain import Augmented, Chain
 from fairseq_clear.data.anchor_masking import AnchorMasks
-from fairseq_clear.data.batch import Example, Instance, collate, with_the_rest
-from fairseq_clear.data.seeding import content_hash, rng_for
-from fairseq_clear.data.views import RawInstance, ViewSource
+from fairseq_clear.data.batch import Example, Instance, add_left_over, collate
 from fairseq_clear.errors import UserError
+from fairseq_clear.views.view_maker import ViewMaker
 
 patches.apply()
 
-__all__ = ["ClearDataset", "ViewMaker"]
-
-# For a chain that draws nothing.
-UNUSED = np.random.default_rng(0)
-
-
-class ViewMaker:
-    """Pairs of augmented views of one item, the same whoever makes them.
-
-    Args:
-        source: which texts form a pair.
-        augment: the chain applied to each view by itself.
-        seed: the run's.
-        max_tokens: views are cut to this length, keeping their last token.
-    """
-
-    def __init__(self, source: ViewSource, augment: Chain, seed: int, max_tokens: int) -> None:
-        self.source, self.augment, self.seed, self.max_tokens = source, augment, seed, max_tokens
-
-    def __call__(self, index: int, epoch: int) -> list[Instance]:
-        """The instances of item ``index`` in this epoch."""
-        return [instance for _, instance in self.pairs(index, epoch)]
-
-    def pairs(self, index: int, epoch: int) -> list[tuple[RawInstance, Instance]]:
-        """The same, each with the texts that it was made of."""
-        rng = rng_for(self.seed, epoch, index, 0)
-        traced = self._trace(self.source(index, rng), index, epoch)
-        # drawn after the source's own draws, so that they are what they were
-        return [(pair, self._instance(pair, views, rng.random())) for pair, views in traced]
-
-    def texts(self, index: int, epoch: int) -> list[RawInstance]:
-        """The texts alone."""
-        return self.source(index, rng_for(self.seed, epoch, index, 0))
-
-    def trace(self, index: int, epoch: int) -> list[tuple[RawInstance, list[Augmented]]]:
-        """The texts of each instance of item ``index`` and their views, the anchor's first, before ``cut``."""
-        return self._trace(self.texts(index, epoch), index, epoch)
-
-    def _trace(self, raw: list[RawInstance], index: int, epoch: int) -> list[tuple[RawInstance, list[Augmented]]]:
-        view = 0
-        traced = []
-        for pair in raw:
-            texts = (pair.anchor, *pair.positives, *pair.negatives)
-            if self.augment.is_identity:  # six generators cost as much as DeCLUTR's six spans
-                traced.append((pair, [self.augment(text, UNUSED) for text in texts]))
-                continue
-            rngs = [rng_for(self.seed, epoch, index, view + number) for number in range(1, len(texts) + 1)]
-            traced.append((pair, [self.augment(text, rng) for text, rng in zip(texts, rngs, strict=True)]))
-            view += len(texts)
-        return traced
-
-    def cut(self, tokens: Tokens) -> Tokens:
-        """At most ``max_tokens`` of a view's tokens, keeping the last one."""
-        return tokens if len(tokens) <= self.max_tokens else np.append(tokens[: self.max_tokens - 1], tokens[-1])
-
-    def longest(self) -> Tokens:
-        """(items, views) upper bounds of the views' lengths, whatever the epoch."""
-        lengths = self.source.text_lengths
-        bounds = np.zeros(int(lengths.max(initial=0)) + 1, np.int32)  # by length, of those that there are
-        for length in np.unique(np.concatenate([np.unique(column) for column in lengths.T])).tolist():
-            bounds[length] = min(self.augment.bound(length), self.max_tokens)
-        return bounds[lengths]
-
-    def _instance(self, raw: RawInstance, views: Sequence[Augmented], draw: float) -> Instance:
-        tokens = [self.cut(view.tokens) for view in views]
-        length = len(raw.anchor) + sum(len(text) for text in (*raw.positives, *raw.negatives))
-        words, substituted = (sum(view.words for view in views), sum(view.substituted for view in views))
-        last = 1 + len(raw.positives)
-        return Instance(
-            anchor=tokens[0],
-            positives=tokens[1:last],
-            identity=raw.identity,
-            text_length=length,
-            words=words,
-            substituted=substituted,
-            negatives=tokens[last:],
-            negative_identities=[content_hash(text) for text in raw.negatives],
-            draw=draw,
-            fell_back=raw.fell_back,
-        )
+__all__ = ["ClearDataset"]
 
 
 class ClearDataset(FairseqDataset):
@@ -180,7 +99,7 @@ class ClearDataset(FairseqDataset):
         nothing_masked = np.full_like(self.blank, self.padding)
         source = self.views.source if self.views is not None else None
         positives = [self.blank] * (source.positives if source is not None else 0)
-        negatives = [self.blank] * getattr(source, "negatives", 0)
+        negatives = [self.blank] * (source.negatives if source is not None else 0)
         stand_in = Instance(self.blank, positives, 0, 0, negatives=negatives, negative_identities=[0] * len(negatives))
         if self.anchors is not None and self.anchors.joint:
             stand_in.anchor_target = nothing_masked
@@ -252,4 +171,4 @@ class ClearDataset(FairseqDataset):
             max_sentences=max_sentences,
             required_batch_size_multiple=required_batch_size_multiple,
         )
-        return with_the_rest(batches, indices)
+        return add_left_over(batches, indices)

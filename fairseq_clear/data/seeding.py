@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random.bit_generator import ISeedSequence
 
-__all__ = ["content_hash", "rng_for"]
+__all__ = ["rng_for"]
 
 
 class _Seed(ISeedSequence):
@@ -38,13 +38,3 @@ def rng_for(seed: int, epoch: int, index: int, view: int) -> np.random.Generator
     """
     names = _Seed(int(seed), int(epoch), int(index), int(view))
     return np.random.Generator(np.random.PCG64(names))  # type: ignore[arg-type]  # numpy takes any ISeedSequence
-
-
-def content_hash(tokens: npt.NDArray[np.int64]) -> int:
-    """A 63-bit hash of the token ids, the same in every process: the identity of a text among the candidates.
-
-    Args:
-        tokens: (T,) integers.
-    """
-    digest = hashlib.blake2b(np.ascontiguousarray(tokens, dtype=np.int64).tobytes(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_clear.data.lines import read_text_lines
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.classifiers import torch_seed
 from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
+from fairseq_clear.files import read_text_lines
 
 __all__ = ["CaptionData", "CaptionScores", "Ranker", "evaluate_captions", "read_captions", "retrieval"]
 

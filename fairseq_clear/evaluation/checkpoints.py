@@ -16,13 +16,13 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_clear import register
-from fairseq_clear.data.folders import DICTIONARY
-from fairseq_clear.data.synonyms import hash_file
 from fairseq_clear.errors import UserError, one_line
+from fairseq_clear.files import hash_file
 from fairseq_clear.models.architectures import set_defaults
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.loading import EMBEDDING, POSITIONS
 from fairseq_clear.patches.checkpoints import read_checkpoint
+from fairseq_clear.text.data_folders import DICTIONARY
 
 register()
 

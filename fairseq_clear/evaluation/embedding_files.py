@@ -1,8 +1,7 @@
 """A file of sentences to a file of vectors, block by block, so that memory stays flat however long the file is."""
 
+import io
 import json
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,8 +14,8 @@ import numpy as np
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear.files import COMPRESSIONS, CorpusFile, read_lines, write_whole
 from fairseq_clear.models.encoding import EncodingCounts, Floats
-from fairseq_clear.preparation.reading import COMPRESSIONS, CorpusFile, read_lines
 
 __all__ = [
     "BLOCK",
@@ -120,25 +119,16 @@ def open_output(path: Path, rows: int, dimension: int) -> Iterator[Writer]:
         rows: that will be written; matters for ``.npy``.
         dimension: of the vectors.
     """
-    beside = None
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        beside = Path(name)
-        if path.suffix == ".npy":
-            with os.fdopen(handle, "wb") as binary:
+        with write_whole(path) as binary:
+            if path.suffix == ".npy":
                 yield _npy_writer(binary, rows, dimension)
-        else:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            else:
+                stream = io.TextIOWrapper(binary, encoding="utf-8", write_through=True)
                 yield jsonl_writer(stream)
-        # mkstemp makes files that their owner alone may read
-        beside.chmod(0o666 & ~_umask())
-        beside.replace(path)
-    except BaseException as error:
-        if beside is not None:
-            beside.unlink()
-        if isinstance(error, OSError):
-            raise UserError(f"--output {path}: cannot write it ({error.strerror or error})") from None
-        raise
+                stream.detach()  # write_whole still needs the file open
+    except OSError as error:
+        raise UserError(f"--output {path}: cannot write it ({error.strerror or error})") from None
 
 
 def jsonl_writer(stream: TextIO) -> Writer:
@@ -161,9 +151,3 @@ def _npy_writer(stream: BinaryIO, rows: int, dimension: int) -> Writer:
         stream.write(np.ascontiguousarray(vectors, "<f4").data)
 
     return write
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fairseq_clear.data.tokenizer import Tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.word_vectors import WordVectors
+from fairseq_clear.text.tokenizers import Tokenizer
 
 __all__ = ["FACTORY", "import_factory", "load_encoders"]
 

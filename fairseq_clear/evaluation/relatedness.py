@@ -8,9 +8,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fairseq_clear.data.correlation import UndefinedCorrelation, pearson, spearman
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.classifiers import torch_seed
+from fairseq_clear.evaluation.correlation import UndefinedCorrelation, pearson, spearman
 
 __all__ = ["Relatedness", "encode_scores", "fit_relatedness"]
 

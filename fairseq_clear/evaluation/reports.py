@@ -1,19 +1,14 @@
 """One form of report for every evaluation: a table for reading, JSON for keeping."""
 
-import json
-import os
-import platform
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fairseq_clear import __version__
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import versions, write_json
 
-__all__ = ["REPORT_FORMAT", "Report", "Row", "check_report_path", "versions", "write_json"]
+__all__ = ["REPORT_FORMAT", "Report", "Row", "check_report_path"]
 
 REPORT_FORMAT = 1
 WIDE = 10  # with more columns than this, tasks go down the page and encoders across
@@ -143,17 +138,6 @@ class Report:
         return round(row.scores[column], 2) == best
 
 
-def versions() -> dict[str, str]:
-    """Versions of this package, of Python, and of what computes."""
-    found = {"fairseq_clear": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def check_report_path(path: Path | None, overwrite: bool) -> None:
     """UserError unless a report may be written there; asked before the work starts."""
     if path is None:
@@ -170,20 +154,3 @@ def _short(value: object) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
     return str(value)
-
-
-def write_json(path: Path, content: Any, *, flag: str) -> None:
-    """Beside its place first, then renamed, so that no half of it is ever there; UserError names the flag."""
-    try:
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(content, file, indent=1, ensure_ascii=False, allow_nan=False)
-                file.write("\n")
-            os.chmod(beside, 0o644)  # mkstemp makes files that their owner alone may read
-            os.replace(beside, path)
-        except BaseException:
-            os.unlink(beside)
-            raise
-    except OSError as error:
-        raise UserError(f"{flag} {path}: cannot write it ({error.strerror or error})") from None

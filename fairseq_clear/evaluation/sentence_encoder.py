@@ -9,14 +9,14 @@ import torch
 from tqdm import tqdm
 
 from fairseq_clear import __version__
-from fairseq_clear.data.folders import data_folders
-from fairseq_clear.data.tokenizer import Tokenizer, load_tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import load_model
+from fairseq_clear.files import versions
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.encoding import EncodingCounts, Floats, encode_texts
 from fairseq_clear.modules.pooling import parse_pooling
-from fairseq_clear.preparation.manifest import versions
+from fairseq_clear.text.data_folders import data_folders, load_tokenizer
+from fairseq_clear.text.tokenizers import Tokenizer
 
 __all__ = ["SentenceEncoder"]
 
@@ -79,7 +79,7 @@ class SentenceEncoder:
                 own paths are not looked at.
             tokenizer: needed where ``data_bin`` comes from plain fairseq-preprocess, which does not record one:
                 ``SentencePieceTokenizer(model)``, ``Gpt2Tokenizer(encoder_json, vocab_bpe)`` or ``WhitespaceTokenizer()``
-                of ``fairseq_clear.data.tokenizer``.
+                of ``fairseq_clear.text.tokenizers``.
             pooling: cls, mean, max, first-last, last2 or layer:N; default: the one that the checkpoint was trained with,
                 and mean for a stock roberta checkpoint, which states none.
             device: such as ``cpu`` or ``cuda``; default: cuda where there is one.

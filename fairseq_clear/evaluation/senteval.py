@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fairseq_clear.data.sts import StsData, is_present, read_sts
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.classifier_settings import Classifiers
 from fairseq_clear.evaluation.classifiers import Floats
@@ -25,6 +24,7 @@ from fairseq_clear.evaluation.senteval_data import (
     read_task,
 )
 from fairseq_clear.evaluation.sts import score_sts
+from fairseq_clear.evaluation.sts_data import StsData, is_present, read_sts
 from fairseq_clear.evaluation.validation import Fit, cross_validate, nested_cross_validate, split_validate
 
 __all__ = [

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_clear.data.lines import read_columns, read_text_lines
-from fairseq_clear.data.synonyms import hash_file
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import hash_file, read_columns, read_text_lines
 
 if TYPE_CHECKING:
     import numpy as np

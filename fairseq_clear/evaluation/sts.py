@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fairseq_clear.data.correlation import CORRELATIONS, UndefinedCorrelation
-from fairseq_clear.data.sts import (
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.correlation import CORRELATIONS, UndefinedCorrelation
+from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
+from fairseq_clear.evaluation.sts_data import (
     AGGREGATIONS,
     DEFAULT_TASKS,
     METRICS,
@@ -20,8 +22,6 @@ from fairseq_clear.data.sts import (
     read_sts,
     read_sts_file,
 )
-from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
 
 __all__ = [
     "StsResult",

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_clear.data.synonyms import hash_file
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.reading import corpus_file, read_lines
+from fairseq_clear.files import corpus_file, hash_file, read_lines
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder

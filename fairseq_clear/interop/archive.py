@@ -9,8 +9,6 @@ from pathlib import Path
 
 import torch
 
-from fairseq_clear.data.folders import DICTIONARY
-from fairseq_clear.data.tokenizer import TOKENIZERS
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.interop.importing import (
@@ -22,9 +20,10 @@ from fairseq_clear.interop.importing import (
 )
 from fairseq_clear.interop.stock import compare_stock
 from fairseq_clear.models.loading import POSITIONS
+from fairseq_clear.output_folder import output_folder
 from fairseq_clear.patches.checkpoints import save
-from fairseq_clear.preparation.folder import output_folder
-from fairseq_clear.preparation.vocabulary import GPT2_NAMES, SPM_NAME
+from fairseq_clear.text.data_folders import DICTIONARY, TOKENIZERS
+from fairseq_clear.text.vocabulary import GPT2_NAMES, SPM_NAME
 
 __all__ = ["import_archive", "is_archive"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_clear.data.tokenizer import Tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model
+from fairseq_clear.files import versions
 from fairseq_clear.interop.longformer import LONGFORMER, copy_to_global, window_of
 from fairseq_clear.interop.model_card import model_card
 from fairseq_clear.interop.parity import Parity, compare_hf, compare_sentence_transformers, hf_ids
@@ -23,8 +23,8 @@ from fairseq_clear.interop.tokenizer_files import write_tokenizer
 from fairseq_clear.interop.weights import HEAD_WEIGHT, OFFSET, Kind, head_to_hf, kind_for, to_hf
 from fairseq_clear.models.loading import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
-from fairseq_clear.preparation.folder import output_folder
-from fairseq_clear.preparation.manifest import versions
+from fairseq_clear.output_folder import output_folder
+from fairseq_clear.text.tokenizers import Tokenizer
 
 __all__ = ["FORMATS", "ExportReport", "export"]
 

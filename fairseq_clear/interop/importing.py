@@ -8,12 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_clear.data.folders import DICTIONARY
-from fairseq_clear.data.hf_tokenizer import HF_NAMES
-from fairseq_clear.data.synonyms import hash_file
-from fairseq_clear.data.tokenizer import CLEAR_FORMAT, CLEAR_JSON
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import STOCK_POOLING, load_model
+from fairseq_clear.files import hash_file, versions
 from fairseq_clear.interop.checkpoint import build_model, settings_of, write_checkpoint
 from fairseq_clear.interop.longformer import LONGFORMER, merge_global
 from fairseq_clear.interop.parity import Parity, compare_hf
@@ -25,8 +22,9 @@ from fairseq_clear.interop.weights import HEAD_WEIGHT, OFFSET, find_embedding, f
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.loading import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
-from fairseq_clear.preparation.folder import output_folder
-from fairseq_clear.preparation.manifest import versions
+from fairseq_clear.output_folder import output_folder
+from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY
+from fairseq_clear.text.hf_tokenizer import HF_NAMES
 
 __all__ = ["ARCH", "CHECKPOINT", "ImportReport", "import_hf", "repeat_positions", "training_flags", "write_manifest"]
 

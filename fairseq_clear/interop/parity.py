@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from fairseq_clear.data.batch import pad_rows
-from fairseq_clear.data.tokenizer import Tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel
 from fairseq_clear.interop.longformer import global_attention
 from fairseq_clear.interop.reading import import_library, quiet_transformers
 from fairseq_clear.models.encoding import encode_texts, evaluating, read_tokens
+from fairseq_clear.text.tokenizers import Tokenizer
 
 __all__ = ["POOLINGS", "SAMPLES", "TOLERANCE", "Parity", "compare_hf", "compare_sentence_transformers", "hf_ids"]
 

@@ -14,11 +14,9 @@ from torch import Tensor
 
 from fairseq_clear import register
 from fairseq_clear.data.batch import pad_rows
-from fairseq_clear.data.folders import DICTIONARY
-from fairseq_clear.data.synonyms import hash_file
-from fairseq_clear.data.tokenizer import CLEAR_JSON, read_clear_json
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel
+from fairseq_clear.files import hash_file
 from fairseq_clear.interop.checkpoint import settings_of, write_checkpoint
 from fairseq_clear.interop.longformer import window_of
 from fairseq_clear.interop.parity import Parity
@@ -27,6 +25,7 @@ from fairseq_clear.models.loading import BACKBONE, VOCABULARY_ROWS
 from fairseq_clear.models.segments import FAIRSEQ_EPS
 from fairseq_clear.modules.pooling import masked_mean
 from fairseq_clear.patches.checkpoints import read_checkpoint
+from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, read_clear_json
 
 register()
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fairseq_clear.data.hf_tokenizer import HF_NAMES, ROLES, HfTokenizer
-from fairseq_clear.data.tokenizer import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer, WhitespaceTokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.interop.reading import import_library
 from fairseq_clear.interop.sentencepiece_model import BPE, SentencePieceModel, read_sentencepiece_model
+from fairseq_clear.text.hf_tokenizer import HF_NAMES, ROLES, HfTokenizer
+from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer, WhitespaceTokenizer
 
 __all__ = ["write_tokenizer"]
 

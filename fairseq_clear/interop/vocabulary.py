@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fairseq_clear.data.folders import DICTIONARY
-from fairseq_clear.data.hf_tokenizer import HF_NAMES, ROLES, HfTokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.interop.reading import quiet_transformers
-from fairseq_clear.preparation.vocabulary import build_dictionary, install_hf_tokenizer, load_dictionary
+from fairseq_clear.text.data_folders import DICTIONARY
+from fairseq_clear.text.hf_tokenizer import HF_NAMES, ROLES, HfTokenizer
+from fairseq_clear.text.vocabulary import build_dictionary, install_hf_tokenizer, load_dictionary
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary

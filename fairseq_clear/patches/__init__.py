@@ -194,7 +194,7 @@ PATCHES = (
         "fairseq_cli.train:validate_and_save",
         "stopping:validate_and_save",
         "a signal loses all updates since the last checkpoint",
-        "tests/test_preemption.py",
+        "tests/launch/test_preemption.py",
         "cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch",
     ),
     Patch(

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_clear.data.tokenizer import CLEAR_JSON
-from fairseq_clear.data.views import find_view_source
 from fairseq_clear.errors import UserError
 from fairseq_clear.planning.costs import Memory, Operations, Recipe
 from fairseq_clear.planning.metering import Collective
 from fairseq_clear.planning.recipe import SYMBOLS
 from fairseq_clear.spec import check_knobs
+from fairseq_clear.text.data_folders import CLEAR_JSON
+from fairseq_clear.views.view_table import find_view_source
 
 __all__ = ["GIB", "GPUS", "HEADROOM", "Folder", "Machine", "Plan", "Point", "make_curve", "make_plan", "read_folder"]
 

@@ -28,10 +28,11 @@ from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.criterions.contrastive import ContrastiveCriterion
-from fairseq_clear.data.synonyms import hash_file, save_synonyms
-from fairseq_clear.data.views import find_view_source
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import hash_file
 from fairseq_clear.planning.metering import Meter
+from fairseq_clear.text.synonym_files import save_synonyms
+from fairseq_clear.views.view_table import find_view_source
 
 register()
 

@@ -21,8 +21,8 @@ from fairseq.data.indexed_dataset import best_fitting_int_dtype
 from numpy.typing import NDArray
 
 from fairseq_clear import register
-from fairseq_clear.data.tokenizer import Tokenizer
 from fairseq_clear.preparation.workers import worker_pool
+from fairseq_clear.text.tokenizers import Tokenizer
 
 register()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.reading import CorpusFile, read_lines
+from fairseq_clear.files import CorpusFile, read_lines
 from fairseq_clear.preparation.sentences import split_units
 from fairseq_clear.preparation.settings import PrepareSettings
 

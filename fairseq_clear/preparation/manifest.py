@@ -2,19 +2,16 @@
 
 import hashlib
 import json
-import platform
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import fairseq
-
-from fairseq_clear import __version__, register
-from fairseq_clear.data.tokenizer import CLEAR_FORMAT, CLEAR_JSON
+from fairseq_clear import register
+from fairseq_clear.files import versions
 from fairseq_clear.preparation.reports import DocumentLengths, SplitCounts
 from fairseq_clear.preparation.settings import PrepareSettings
 from fairseq_clear.preparation.staging import TextParts
+from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON
 
 register()
 
@@ -71,17 +68,6 @@ def write_manifests(
         names = [shard.name for shard in shards]
         _write(folder, {**common, "shards": names, "content_hash": digest, "splits": splits, **end})
     return total
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python, fairseq and the packages that shape the result, where installed."""
-    found = {"python": platform.python_version(), "fairseq_clear": __version__, "fairseq": str(fairseq.__version__)}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _sum(counts: Sequence[SplitCounts]) -> SplitCounts:

@@ -13,15 +13,15 @@ from pathlib import Path
 from re import Pattern
 from typing import TYPE_CHECKING, Any
 
-from fairseq_clear.data.paraphrase_views import PARAPHRASES
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import CorpusFile, corpus_file, read_lines
 from fairseq_clear.preparation.binarize import count_ids
 from fairseq_clear.preparation.corpus import Unit, canonical_lines, document_pattern, is_visible
 from fairseq_clear.preparation.manifest import content_hash
-from fairseq_clear.preparation.reading import CorpusFile, corpus_file, read_lines
 from fairseq_clear.preparation.reports import ParaphraseCounts
 from fairseq_clear.preparation.settings import PrepareSettings
 from fairseq_clear.preparation.staging import SEPARATOR, TextParts
+from fairseq_clear.views.paraphrase_views import PARAPHRASES
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary

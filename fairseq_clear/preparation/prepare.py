@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from fairseq_clear.data.tokenizer import TOKENIZERS
 from fairseq_clear.errors import UserError
+from fairseq_clear.output_folder import check_destination, output_folder
 from fairseq_clear.preparation.binarize import binarize_parts, count_ids
-from fairseq_clear.preparation.folder import check_destination, output_folder
 from fairseq_clear.preparation.glue_inputs import GlueInputs
 from fairseq_clear.preparation.manifest import content_hash, write_manifests
 from fairseq_clear.preparation.paraphrases import (
@@ -42,13 +41,9 @@ from fairseq_clear.preparation.staging import (
     sample_sentences,
     stage_lines,
 )
-from fairseq_clear.preparation.vocabulary import (
-    build_dictionary,
-    check_tokenizer_files,
-    install_tokenizer,
-    keeps_mapping,
-    load_dictionary,
-)
+from fairseq_clear.preparation.tokenizer_training import check_tokenizer_files, install_tokenizer
+from fairseq_clear.text.data_folders import TOKENIZERS
+from fairseq_clear.text.vocabulary import build_dictionary, keeps_mapping, load_dictionary
 
 HOLD_OUT_STREAM, SAMPLE_STREAM, SUBSET_STREAM = 0, 1, 2  # independent random streams of one seed
 MIN_PART_BYTES, MAX_PART_BYTES = 1 << 18, 1 << 26

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Protocol
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import CorpusFile, corpus_files
 from fairseq_clear.preparation.corpus import corpus_lines, document_pattern
 from fairseq_clear.preparation.glue_inputs import find_glue_inputs
 from fairseq_clear.preparation.paraphrases import aligned_files, aligned_lines
-from fairseq_clear.preparation.reading import CorpusFile, corpus_files
 from fairseq_clear.preparation.sentences import sentence_splitter
 from fairseq_clear.preparation.settings import PrepareSettings
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_clear.data.lines import check_is_text
-from fairseq_clear.data.synonyms import hash_file
 from fairseq_clear.errors import UserError, one_line
+from fairseq_clear.files import check_is_text, hash_file
 
 WORDNET = "wordnet"
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from fairseq_clear import patches
 from fairseq_clear.augmentations.synonym_table import SynonymTable
-from fairseq_clear.data.synonyms import UNKNOWN, find_word_starts
-from fairseq_clear.data.tokenizer import Tokenizer
+from fairseq_clear.text.synonym_files import UNKNOWN, find_word_starts
+from fairseq_clear.text.tokenizers import Tokenizer
 
 Word = tuple[int, ...]
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.folder import signals_raise
+from fairseq_clear.output_folder import signals_raise
 from fairseq_clear.preparation.prepare import notes_of, stage_corpus
 from fairseq_clear.preparation.reports import TextReport
 from fairseq_clear.preparation.settings import PrepareSettings

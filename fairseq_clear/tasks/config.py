@@ -6,7 +6,7 @@ from typing import Optional
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks.masked_lm import MaskedLMConfig
 
-from fairseq_clear.data.choices import BOUNDARIES, SAME_DOCUMENT_NEGATIVES, SHORT_DOCUMENTS
+from fairseq_clear.spec import BOUNDARIES, SAME_DOCUMENT_NEGATIVES, SHORT_DOCUMENTS
 
 __all__ = ["ClearLMConfig"]
 

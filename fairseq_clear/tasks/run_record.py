@@ -13,11 +13,11 @@ from fairseq import utils
 from fairseq.registry import REGISTRIES
 from omegaconf import OmegaConf
 
-from fairseq_clear.data.folders import DICTIONARY
-from fairseq_clear.data.paraphrase_views import ORIGINAL, PARAPHRASES
-from fairseq_clear.data.synonyms import hash_file
-from fairseq_clear.data.views import find_view_source
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import hash_file
+from fairseq_clear.text.data_folders import DICTIONARY
+from fairseq_clear.views.paraphrase_views import ORIGINAL, PARAPHRASES
+from fairseq_clear.views.view_table import find_view_source
 
 __all__ = [
     "check_allowed",

@@ -9,11 +9,12 @@ import torch
 from fairseq.distributed import utils as distributed_utils
 
 from fairseq_clear.augmentations.base import Tokens
-from fairseq_clear.data.correlation import UndefinedCorrelation, spearman
-from fairseq_clear.data.sts import StsData, read_sts, read_sts_file
-from fairseq_clear.data.tokenizer import Tokenizer, load_tokenizer
 from fairseq_clear.distributed import all_gather_ragged, world_size
+from fairseq_clear.evaluation.correlation import UndefinedCorrelation, spearman
+from fairseq_clear.evaluation.sts_data import StsData, read_sts, read_sts_file
 from fairseq_clear.models.encoding import Floats, encode_texts
+from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.tokenizers import Tokenizer
 
 __all__ = ["StsValidation"]
 

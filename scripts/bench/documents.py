@@ -24,11 +24,11 @@ from results import finish, row
 
 from fairseq_clear.augmentations import Symbols
 from fairseq_clear.augmentations.chain import build_augmentation
-from fairseq_clear.data.dataset import ViewMaker
-from fairseq_clear.data.document_index import find_documents, index_path, load_document_index
-from fairseq_clear.data.documents import Documents, MappedLines
 from fairseq_clear.data.seeding import rng_for
-from fairseq_clear.data.views import build_view_source
+from fairseq_clear.text.document_index import find_documents, index_path, load_document_index
+from fairseq_clear.text.documents import Documents, MappedLines
+from fairseq_clear.views.view_maker import ViewMaker
+from fairseq_clear.views.view_table import build_view_source
 
 BOS, EOS, VOCABULARY = 0, 2, 30_000
 TARGET_TOKENS = 10**9

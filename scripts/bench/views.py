@@ -29,7 +29,7 @@ from steps import COMMON, in_turn, ratio
 from text_peers import Augment, declutr, eda, nlpaug
 from texts import documents, generate, make_words, neighbours
 
-from fairseq_clear.data.tokenizer import load_tokenizer
+from fairseq_clear.text.data_folders import load_tokenizer
 
 AIM = ">= 50"
 DOCUMENT_WORDS, LINE_WORDS = 2_100, 25

@@ -1,5 +1,7 @@
-"""``python -m fairseq_clear.preemption``, for which signals wait while Python loads fairseq: a worker that they ended would be
-taken for lost. Slurm sends SIGTERM to all of them where one has made a mistake.
+"""Runs ``python -m fairseq_clear.launch.preemption`` with signals blocked while Python loads fairseq.
+
+A signal that ended a worker at that time would look like a lost worker to the others. Slurm sends SIGTERM to every worker of a
+job that is preempted.
 """
 
 import os
@@ -9,4 +11,4 @@ import sys
 
 signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1, signal.SIGTERM))  # until Preemption.install takes them
 sys.path[0] = os.getcwd()  # as -m has it
-runpy.run_module("fairseq_clear.preemption", run_name="__main__", alter_sys=True)
+runpy.run_module("fairseq_clear.launch.preemption", run_name="__main__", alter_sys=True)

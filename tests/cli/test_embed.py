@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fairseq_clear.cli.main import main
-from fairseq_clear.data.tokenizer import WhitespaceTokenizer
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import WORDS, run, sentences
 
 TEXTS = ["", *sentences(25, seed=4), " ".join(WORDS[:40])]

@@ -12,8 +12,8 @@ import pytest
 from fairseq_clear.augmentations import Symbols
 from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.cli import synonyms
-from fairseq_clear.data.synonyms import load_synonyms, read_dictionary
 from fairseq_clear.errors import UserError
+from fairseq_clear.text.synonym_files import load_synonyms, read_dictionary
 from tests.conftest import SHARED, WORDS
 
 NEIGHBOURS = {WORDS[0]: WORDS[1:4], WORDS[1]: [WORDS[2], "absent"], WORDS[2]: [], "absent": [WORDS[0]]}

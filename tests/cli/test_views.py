@@ -10,10 +10,12 @@ import pytest
 from fairseq_clear.augmentations import AUGMENTATIONS
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.cli.main import main
-from fairseq_clear.data.synonyms import hash_file, save_synonyms
-from fairseq_clear.data.tokenizer import WhitespaceTokenizer, load_tokenizer
-from fairseq_clear.data.views import VIEWS
+from fairseq_clear.files import hash_file
 from fairseq_clear.tasks.clear_lm import ClearLMConfig, ClearLMTask
+from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.synonym_files import save_synonyms
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer
+from fairseq_clear.views.view_table import VIEWS
 from tests.conftest import WORDS, run, sentences
 from tests.training import Case, updates
 

@@ -14,8 +14,9 @@ from fairseq.data import FairseqDataset, data_utils
 from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq_cli import preprocess
 
-from fairseq_clear.data.seeding import content_hash, rng_for
+from fairseq_clear.data.seeding import rng_for
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import content_hash
 from tests.conftest import WORDS, run, sentences, tool
 from tests.training import build
 
@@ -291,8 +292,8 @@ def test_the_stand_in_has_the_shape_of_a_batch(data_bin: Path) -> None:
 
 
 def test_word_masks_cover_words(data_bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fairseq_clear.data.tokenizer import WhitespaceTokenizer
     from fairseq_clear.tasks import masking
+    from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 
     monkeypatch.setattr(masking, "load_tokenizer", lambda folder: WhitespaceTokenizer())
     _, dataset = build(data_bin, "--mask-whole-words")

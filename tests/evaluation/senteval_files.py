@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fairseq_clear.data.sts import STS_YEARS
 from fairseq_clear.evaluation.senteval_data import ENTAILMENT, PROBING_TASKS, SNLI, TREC
+from fairseq_clear.evaluation.sts_data import STS_YEARS
 
 SPLITS = ("train", "dev", "test")
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fairseq_clear.data.tokenizer import WhitespaceTokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.loading import load_encoders
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import sentences
 from tests.evaluation.toys import INSTANCE, Letters, Words
 

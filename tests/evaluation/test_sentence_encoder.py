@@ -10,10 +10,10 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
-from fairseq_clear.data.tokenizer import SentencePieceTokenizer, WhitespaceTokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.models.encoding import evaluating
+from fairseq_clear.text.tokenizers import SentencePieceTokenizer, WhitespaceTokenizer
 from tests.conftest import WORDS, run, sentences, tool
 
 TEXTS = ["", *sentences(30, seed=9)]

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from fairseq_clear.data.sts import read_sts
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.classifier_settings import Classifiers
 from fairseq_clear.evaluation.encoders import CachedEncoder
@@ -19,6 +18,7 @@ from fairseq_clear.evaluation.senteval import (
 )
 from fairseq_clear.evaluation.senteval_data import PROBING_TASKS, read_task
 from fairseq_clear.evaluation.sts import evaluate_sts
+from fairseq_clear.evaluation.sts_data import read_sts
 from fairseq_clear.evaluation.validation import cross_validate, split_validate
 from tests.conftest import SHARED
 from tests.evaluation.senteval_files import write_senteval

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fairseq_clear.data.sts import STS_YEARS
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.sts import cosine, evaluate_sts
+from fairseq_clear.evaluation.sts_data import STS_YEARS
 from tests.conftest import SHARED, WORDS
 from tests.evaluation.toys import Constant, Letters, Words
 

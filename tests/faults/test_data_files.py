@@ -13,9 +13,9 @@ from fairseq import tasks
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
 
-from fairseq_clear.data import data_files
-from fairseq_clear.data.data_files import check_data_files
 from fairseq_clear.errors import UserError
+from fairseq_clear.text import mapped_files as data_files
+from fairseq_clear.text.mapped_files import check_data_files
 from tests.training import configuration
 
 

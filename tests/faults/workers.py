@@ -15,7 +15,7 @@ from fairseq.trainer import Trainer
 
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from tests.faults.commands import NT_XENT, ended, fairseq_train, fork
-from tests.test_preemption import free_port
+from tests.launch.test_preemption import free_port
 
 UPDATE, WORKER = 5, 1  # the fault's
 FLAGS = ("--max-update", "6", "--disable-validation")

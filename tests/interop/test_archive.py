@@ -11,10 +11,11 @@ import torch
 pytest.importorskip("safetensors", reason="optional, extra hf")
 
 from fairseq_clear.cli.main import main  # noqa: E402
-from fairseq_clear.data.tokenizer import Gpt2Tokenizer, load_tokenizer  # noqa: E402
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # noqa: E402
 from fairseq_clear.interop.checkpoint import build_model, settings_of  # noqa: E402
-from fairseq_clear.preparation.vocabulary import build_dictionary  # noqa: E402
+from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.tokenizers import Gpt2Tokenizer
+from fairseq_clear.text.vocabulary import build_dictionary
 from tests.preparation.corpora import gpt2_files  # noqa: E402
 
 TEXTS = ["the cat", "", "Caf\u00e9 the the"]

@@ -13,13 +13,14 @@ for library in ("transformers", "tokenizers", "safetensors"):
     pytest.importorskip(library, reason="optional, extra hf")
 
 from fairseq_clear.cli.main import main  # noqa: E402
-from fairseq_clear.data.tokenizer import SentencePieceTokenizer, WhitespaceTokenizer, load_tokenizer  # noqa: E402
 from fairseq_clear.errors import UserError  # noqa: E402
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # noqa: E402
 from fairseq_clear.interop import exporting  # noqa: E402
 from fairseq_clear.interop.exporting import export  # noqa: E402
 from fairseq_clear.interop.importing import import_hf  # noqa: E402
 from fairseq_clear.interop.tokenizer_files import write_tokenizer  # noqa: E402
+from fairseq_clear.text.data_folders import load_tokenizer  # noqa: E402
+from fairseq_clear.text.tokenizers import SentencePieceTokenizer, WhitespaceTokenizer  # noqa: E402
 from tests.conftest import ROOT, run, sentences, tool  # noqa: E402
 from tests.interop.folders import make_folder, their_states  # noqa: E402
 

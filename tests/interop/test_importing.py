@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fairseq_clear.cli.main import main
-from fairseq_clear.data.tokenizer import load_tokenizer
 from fairseq_clear.errors import UserError
+from fairseq_clear.text.data_folders import load_tokenizer
 from tests.interop.folders import make_folder, their_states
 
 for library in ("transformers", "tokenizers", "safetensors"):

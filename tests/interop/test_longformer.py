@@ -12,7 +12,6 @@ from torch import Tensor
 for library in ("transformers", "tokenizers", "safetensors"):
     pytest.importorskip(library, reason="optional, extra hf")
 
-from fairseq_clear.data.tokenizer import WhitespaceTokenizer, load_tokenizer  # noqa: E402
 from fairseq_clear.errors import UserError  # noqa: E402
 from fairseq_clear.evaluation.checkpoints import load_model  # noqa: E402
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # noqa: E402
@@ -22,6 +21,8 @@ from fairseq_clear.interop.importing import import_hf  # noqa: E402
 from fairseq_clear.interop.longformer import merge_global, read_window  # noqa: E402
 from fairseq_clear.interop.weights import OFFSET  # noqa: E402
 from fairseq_clear.models.loading import POSITIONS  # noqa: E402
+from fairseq_clear.text.data_folders import load_tokenizer  # noqa: E402
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer  # noqa: E402
 from tests.conftest import WORDS  # noqa: E402
 from tests.interop.folders import make_folder  # noqa: E402
 

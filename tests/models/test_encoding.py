@@ -9,11 +9,11 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_clear.data.tokenizer import WhitespaceTokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.architectures import set_defaults
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.encoding import EncodingCounts, _batches, encode_texts, evaluating, read_tokens
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import WORDS, sentences
 
 LAYERS, WIDTH, POSITIONS = 3, 16, 20

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_clear.data.tokenizer import WhitespaceTokenizer
 from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.models.longformer import WindowSelfAttention
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import ROOT, WORDS, run, tool
 from tests.training import build
 

@@ -13,8 +13,9 @@ from fairseq.trainer import Trainer
 from torch.profiler import ProfilerActivity, profile
 
 from fairseq_clear.augmentations.synonym_table import SynonymTable
-from fairseq_clear.data.synonyms import hash_file, save_synonyms
+from fairseq_clear.files import hash_file
 from fairseq_clear.planning.costs import Recipe
+from fairseq_clear.text.synonym_files import save_synonyms
 from tests.conftest import run, tool
 from tests.training import build
 

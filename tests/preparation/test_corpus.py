@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import CorpusFile, corpus_file, corpus_files, read_lines
 from fairseq_clear.preparation.corpus import canonical_lines, corpus_lines, is_visible, text_units
-from fairseq_clear.preparation.reading import CorpusFile, corpus_file, corpus_files, read_lines
 from fairseq_clear.preparation.sentences import join_paragraphs, split_units
 from fairseq_clear.preparation.settings import PrepareSettings
 from tests.preparation.corpora import canonical, documents
@@ -144,7 +144,7 @@ def test_missing_file_folder_and_overlong_line(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "a.pdf").write_bytes(b"%PDF")
     with pytest.raises(UserError, match=f"{tmp_path}: there is no .txt or .jsonl file"):
         corpus_files([tmp_path])
-    monkeypatch.setattr("fairseq_clear.preparation.reading.MAX_LINE_BYTES", 10)
+    monkeypatch.setattr("fairseq_clear.files.MAX_LINE_BYTES", 10)
     assert lines_of(write(tmp_path / "a.txt", b"123456789\n123456789\n")) == ["123456789"] * 2
     with pytest.raises(UserError, match=r"b.txt:2: more than"):
         lines_of(write(tmp_path / "b.txt", b"1\n1234567890\n"))

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.output_folder import output_folder
 from fairseq_clear.preparation import binarize
-from fairseq_clear.preparation.folder import output_folder
 from fairseq_clear.preparation.prepare import prepare
 from fairseq_clear.preparation.settings import PrepareSettings
 from fairseq_clear.preparation.workers import worker_pool
@@ -160,7 +160,7 @@ def test_a_failed_overwrite_keeps_the_old_folder(tmp_path: Path, corpus: Path, m
             raise OSError(errno.EIO, "disk on fire")
         rename(source, target)
 
-    monkeypatch.setattr("fairseq_clear.preparation.folder.os.rename", refuse)
+    monkeypatch.setattr("fairseq_clear.output_folder.os.rename", refuse)
     with pytest.raises(UserError, match="disk on fire"):
         make(tmp_path / "d", corpus, overwrite=True)
     assert (tmp_path / "d" / "clear.json").read_bytes() == before

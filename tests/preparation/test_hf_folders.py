@@ -10,8 +10,8 @@ pytest.importorskip("tokenizers", reason="optional, extra hf")
 from fairseq.data.data_utils import load_indexed_dataset  # noqa: E402
 
 from fairseq_clear.cli.main import main  # noqa: E402
-from fairseq_clear.data.tokenizer import load_tokenizer  # noqa: E402
-from fairseq_clear.preparation.vocabulary import load_dictionary  # noqa: E402
+from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.vocabulary import load_dictionary
 from tests.conftest import sentences  # noqa: E402
 from tests.interop.folders import wordpiece, write_tokenizer  # noqa: E402
 

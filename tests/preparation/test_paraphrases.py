@@ -11,13 +11,13 @@ from fairseq.data import Dictionary, data_utils
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_clear.data.paraphrase_views import aligned_sentences
-from fairseq_clear.data.sentences import SentenceDataset
-from fairseq_clear.data.tokenizer import load_tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare import prepare
 from fairseq_clear.preparation.reports import PrepareReport
 from fairseq_clear.preparation.settings import PrepareSettings
+from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.sentence_dataset import SentenceDataset
+from fairseq_clear.views.paraphrase_views import aligned_sentences
 from tests.preparation.corpora import WORDS, gpt2_files, sentencepiece_model, write_corpus
 from tests.preparation.test_failures import fails
 from tests.preparation.test_prepare import clear_json, contents, data_of, ids_of
@@ -175,7 +175,7 @@ def test_the_tokenizer_is_trained_on_all_texts(tmp_path: Path, monkeypatch: pyte
         seen.extend(sample.read_text(encoding="utf-8").splitlines())
         sentencepiece_model(path)
 
-    monkeypatch.setattr("fairseq_clear.preparation.vocabulary.train_sentencepiece", train)
+    monkeypatch.setattr("fairseq_clear.preparation.tokenizer_training.train_sentencepiece", train)
     make(tmp_path / "d", original, paraphrase=(("de", german),))
     trained = {text for text in texts_of(tmp_path / "d", "train", tmp_path / "d") if text}
     assert set(seen) == trained | {pairs[text] for text in trained if pairs[text]}

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from fairseq.data import Dictionary, TokenBlockDataset, data_utils
 
-from fairseq_clear.data.tokenizer import Tokenizer, load_tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare import prepare
 from fairseq_clear.preparation.reports import PrepareReport
 from fairseq_clear.preparation.settings import PrepareSettings
+from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.tokenizers import Tokenizer
 from tests.preparation.corpora import canonical, documents, gpt2_files, sentencepiece_model, write_corpus
 
 DATA_FILES = ["dict.txt", "sentencepiece.bpe.model", "train.bin", "train.idx", "valid.bin", "valid.idx"]
@@ -265,7 +266,7 @@ def test_the_sample_bounds_what_the_tokenizer_sees(
         seen.append(sample.read_text(encoding="utf-8").splitlines())
         sentencepiece_model(model)
 
-    monkeypatch.setattr("fairseq_clear.preparation.vocabulary.train_sentencepiece", train)
+    monkeypatch.setattr("fairseq_clear.preparation.tokenizer_training.train_sentencepiece", train)
     size = corpus.stat().st_size
     for dest, megabytes in (("all", 1.0), ("some", size / 4e6), ("again", size / 4e6)):
         make(tmp_path / dest, corpus, spm_sample_mb=megabytes)

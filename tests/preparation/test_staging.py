@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.staging import TextParts, choose_exactly, deal_out, held_out_documents, stage_lines
-from fairseq_clear.preparation.vocabulary import TRAINER_LINE_CHARACTERS, cut_line, explain_trainer
+from fairseq_clear.preparation.tokenizer_training import TRAINER_LINE_CHARACTERS, cut_line, explain_trainer
 from tests.preparation.corpora import canonical, documents
 
 

@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from fairseq_clear.data.synonyms import find_word_starts, read_dictionary
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.synonyms import build_table, measure_coverage, sample_texts
+from fairseq_clear.text.synonym_files import find_word_starts, read_dictionary
 
 
 class ChunkTokenizer:

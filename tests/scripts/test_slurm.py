@@ -154,12 +154,12 @@ def test_signals_wait_while_fairseq_is_loaded(tmp_path: Path) -> None:
         return done.returncode, done.stdout
 
     assert start(SLURM / "start.py") == (0, f"['fairseq-train', 'bin'] {tmp_path}\n")
-    assert start("-m", "fairseq_clear.preemption")[0] == -signal.SIGTERM
+    assert start("-m", "fairseq_clear.launch.preemption")[0] == -signal.SIGTERM
     taken = (
         "import os, signal\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))\n"
         "os.kill(os.getpid(), signal.SIGTERM)\n"
-        "from fairseq_clear.preemption import Preemption\n"
+        "from fairseq_clear.launch.preemption import Preemption\n"
         "preemption = Preemption()\n"
         "preemption.install()\n"
         "from fairseq_clear.patches import stopping\n"

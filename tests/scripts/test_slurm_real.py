@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.test_preemption import FLAGS, same, saved
+from tests.launch.test_preemption import FLAGS, same, saved
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,7 +29,7 @@ PYTHON = f"""#!{sys.executable}
 import os, pathlib, sys, time
 from fairseq.trainer import Trainer
 from fairseq_clear.patches import stopping
-from fairseq_clear.preemption import main
+from fairseq_clear.launch.preemption import main
 folder, stock, note, calls, told = pathlib.Path(os.environ["PAUSE_IN"]), Trainer.train_step, stopping._note, [], []
 def noted(*args):
     told.append(1)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from fairseq_clear.data.tokenizer import WhitespaceTokenizer
 from fairseq_clear.tasks import sts_validation
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import Ranks, run, sentences, tool
 from tests.training import build
 

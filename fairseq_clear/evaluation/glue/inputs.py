@@ -14,10 +14,10 @@ from fairseq.data import Dictionary, data_utils
 from fairseq.data.indexed_dataset import make_builder
 
 from fairseq_clear import register
-from fairseq_clear.data.folders import DICTIONARY
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.glue.preparing import GLUE_FORMAT, GLUE_JSON
 from fairseq_clear.evaluation.glue.tasks import MAXIMUM_SCORE, GlueTask
+from fairseq_clear.text.data_folders import DICTIONARY
 
 register()
 

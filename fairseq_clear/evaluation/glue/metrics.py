@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from fairseq_clear.data.correlation import UndefinedCorrelation, pearson, spearman
+from fairseq_clear.evaluation.correlation import UndefinedCorrelation, pearson, spearman
 from fairseq_clear.evaluation.glue.tasks import GlueTask
 
 __all__ = ["HEADLINE", "measure"]

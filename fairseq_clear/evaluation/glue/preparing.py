@@ -13,13 +13,13 @@ from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import make_builder
 
 from fairseq_clear import register
-from fairseq_clear.data.folders import DICTIONARY
-from fairseq_clear.data.synonyms import hash_file
-from fairseq_clear.data.tokenizer import Tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.glue.reading import Examples, find_task_folder, read_examples
 from fairseq_clear.evaluation.glue.tasks import MAXIMUM_SCORE, GlueTask
+from fairseq_clear.files import hash_file
 from fairseq_clear.models.encoding import read_tokens
+from fairseq_clear.text.data_folders import DICTIONARY
+from fairseq_clear.text.tokenizers import Tokenizer
 
 register()
 

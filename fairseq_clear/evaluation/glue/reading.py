@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_clear.data.lines import read_text_lines
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.glue.tasks import MAXIMUM_SCORE, GlueTask
+from fairseq_clear.files import read_text_lines
 
 __all__ = ["Examples", "find_task_folder", "read_examples"]
 

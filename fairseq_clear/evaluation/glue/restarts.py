@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_clear.data.synonyms import hash_file
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model
 from fairseq_clear.evaluation.glue.classifier import Classifier, strip_checkpoint
@@ -20,6 +19,7 @@ from fairseq_clear.evaluation.glue.inputs import TaskData, shorten
 from fairseq_clear.evaluation.glue.metrics import measure
 from fairseq_clear.evaluation.glue.recipes import FineTuning
 from fairseq_clear.evaluation.glue.tasks import GlueTask
+from fairseq_clear.files import hash_file
 from fairseq_clear.models.segments import FAIRSEQ_EPS
 
 __all__ = ["MODEL", "RESULT", "Environment", "Restart", "Start", "read_result"]

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fairseq_clear.data.sts import StsData
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.plots.style import COLOURS, MARKERS, WIDTH, style
+from fairseq_clear.evaluation.sts_data import StsData
 
 __all__ = ["PairMap", "choose_pairs", "draw_embedding", "map_pairs"]
 

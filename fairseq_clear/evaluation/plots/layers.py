@@ -11,11 +11,11 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
 from fairseq_clear.data.batch import pad_rows
-from fairseq_clear.data.correlation import spearman
-from fairseq_clear.data.sts import StsData
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.correlation import spearman
 from fairseq_clear.evaluation.plots.style import COLOURS, DASHES, MARKERS, WIDTH, style
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear.evaluation.sts_data import StsData
 from fairseq_clear.models.encoding import evaluating, read_tokens
 from fairseq_clear.modules.pooling import pool
 

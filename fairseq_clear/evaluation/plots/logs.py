@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fairseq_clear.data.lines import read_text_lines
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import read_text_lines
 
 __all__ = ["TRAINING", "Curve", "TrainingLog", "read_log"]
 

@@ -5,8 +5,8 @@ fastBPE's own package needs a compiler; applying codes is a few lines, and both 
 
 from pathlib import Path
 
-from fairseq_clear.data.lines import read_text_lines
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import read_text_lines
 
 __all__ = ["BytePairs", "read_codes"]
 

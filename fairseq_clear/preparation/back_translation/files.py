@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from fairseq_clear.data.synonyms import hash_file
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import hash_file
 from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, ModelSource
 
 __all__ = ["checkpoint_files", "find_codes", "identity"]

@@ -11,9 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fairseq_clear.data.lines import check_is_text
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.reading import MAX_LINE_BYTES
+from fairseq_clear.files import MAX_LINE_BYTES, check_is_text
 
 __all__ = ["InputText", "read_chunks", "scan"]
 

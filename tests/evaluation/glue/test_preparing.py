@@ -8,12 +8,12 @@ import pytest
 from fairseq.data import Dictionary
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 
-from fairseq_clear.data.tokenizer import WhitespaceTokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.glue.inputs import TaskData, cut_pair, input_length, shorten
 from fairseq_clear.evaluation.glue.preparing import parse_split_dev, prepare_task
 from fairseq_clear.evaluation.glue.reading import read_examples
 from fairseq_clear.evaluation.glue.tasks import GLUE_TASKS
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.evaluation.glue.made import ROWS, write_glue
 
 TOKENIZER = WhitespaceTokenizer()

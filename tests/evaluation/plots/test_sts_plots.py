@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_clear.data.correlation import spearman
-from fairseq_clear.data.sts import Pairs, StsData
-from fairseq_clear.data.tokenizer import WhitespaceTokenizer
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.correlation import spearman
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.plots import layers
 from fairseq_clear.evaluation.plots.embedding import choose_pairs, draw_embedding, map_pairs
 from fairseq_clear.evaluation.plots.layers import draw_layers, score_layers
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.evaluation.sts import cosine
+from fairseq_clear.evaluation.sts_data import Pairs, StsData
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import sentences
 from tests.evaluation.toys import Words
 

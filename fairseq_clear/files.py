@@ -1,0 +1,324 @@
+"""Reading and writing files: text with errors that name file and line, files that appear whole or not at all, hashes."""
+
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import platform
+import re
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from fairseq_clear import __version__
+from fairseq_clear.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = [
+    "COMPRESSIONS",
+    "CorpusFile",
+    "check_is_text",
+    "content_hash",
+    "corpus_file",
+    "corpus_files",
+    "hash_file",
+    "read_columns",
+    "read_lines",
+    "read_text_lines",
+    "sync_folder",
+    "versions",
+    "write_json",
+    "write_whole",
+]
+
+COMPRESSIONS = (".gz", ".xz")
+NOT_TEXT = frozenset({".tar", ".tgz", ".zip", ".json", ".csv", ".tsv", ".parquet", ".html", ".xml", ".gz", ".xz"})
+INPUT = re.compile(r"^[^.].*\.(txt|jsonl)(\.gz|\.xz)?$", flags=re.IGNORECASE)
+MAX_LINE_BYTES = 64 * 2**20  # a line is held in memory; a longer one is a binary file or another format
+LINES_PER_PROGRESS = 1000
+# Name in reports -> the distributions that provide it.
+PACKAGES = {
+    "fairseq": ("fairseq-fixed", "fairseq"),
+    **{name: (name,) for name in ("torch", "numpy", "sentencepiece", "sentencex", "scikit-learn", "scipy")},
+}
+
+_BOM = b"\xef\xbb\xbf"
+# first bytes -> what such a file is, and what to do with it
+_BINARIES = {
+    b"\xff\xfe": ("UTF-16", "convert it first: iconv -f utf-16 -t {encoding}"),
+    b"\xfe\xff": ("UTF-16", "convert it first: iconv -f utf-16 -t {encoding}"),
+    b"%PDF-": ("a PDF", "extract its text first: pdftotext FILE.pdf FILE.txt"),
+    b"PK\x03\x04": ("a zip archive, as .docx and .odt files are", "unpack it, or save the document as plain text"),
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("an Office document (.doc, .xls, .ppt)", "save it as plain text"),
+    b"\x1f\x8b": ("gzip-compressed", "unpack it with gunzip, or give it a name that ends in .gz"),
+    b"\xfd7zXZ\0": ("xz-compressed", "unpack it with unxz, or give it a name that ends in .xz"),
+    b"\x28\xb5\x2f\xfd": ("zstd-compressed", "unpack it first: zstd -d"),
+    b"PAR1\x15": ("a Parquet table", "write its text column to a .txt or .jsonl file first"),
+    b"\x89PNG": ("a PNG image", "give a text file"),
+    b"\xff\xd8\xff": ("a JPEG image", "give a text file"),
+}
+
+
+def check_is_text(path: str | Path, start: bytes, encoding: str = "utf-8") -> None:
+    """Check the first bytes of a file against those of well-known formats that are not text.
+
+    Args:
+        path: of the file, for the message.
+        start: its first 8 bytes or more.
+        encoding: that the text should have.
+
+    Raises:
+        UserError: naming the format and what to do.
+    """
+    for signature, (what, remedy) in _BINARIES.items():
+        if start.startswith(signature):
+            raise UserError(f"{path}:1: this is {what}; {remedy.format(encoding=encoding)}")
+
+
+def read_text_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
+    """Every line without its end, LF or CRLF; a byte order mark is dropped. Line i + 1 of the file is item i.
+
+    Only LF ends a line: what else Python's ``splitlines`` takes for one (a form feed, U+2028) occurs within texts.
+
+    Args:
+        path: of the file.
+        encoding: ``utf-8``, or ``latin-1`` where the data set is distributed so.
+
+    Raises:
+        UserError: a file that is missing or unreadable, of a format that is not text, or not of this encoding.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
+    check_is_text(path, content, encoding)
+    content = content.removeprefix(_BOM)
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{path}:{line}: byte 0x{content[error.start]:02x} is not {encoding.upper()}; convert the file first, "
+            f"e.g. iconv -f latin1 -t {encoding}"
+        ) from None
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def read_columns(path: str | Path, line: str, number: int, columns: tuple[int, ...]) -> tuple[str, ...]:
+    """The tab-separated columns (from 0) of a line, stripped; quotes are characters like others.
+
+    Args:
+        path: of the file, for the message.
+        line: without its end.
+        number: of the line, from 1.
+        columns: to return, in this order.
+
+    Raises:
+        UserError: the line has fewer columns.
+    """
+    fields = line.split("\t")
+    if len(fields) <= max(columns):
+        raise UserError(
+            f"{path}:{number}: {len(fields)} tab-separated columns, but column {max(columns) + 1} is needed; "
+            "is this file cut off, or of another format?"
+        )
+    return tuple(fields[column].strip() for column in columns)
+
+
+@dataclass(frozen=True)
+class CorpusFile:
+    """An input file: its path, its compression (``.gz``, ``.xz`` or an empty string), and whether its lines are JSON."""
+
+    path: Path
+    compression: str
+    is_jsonl: bool
+
+
+def corpus_file(path: Path) -> CorpusFile:
+    """Find out from its name how to read an input.
+
+    Raises:
+        UserError: no such file, a folder, or a suffix of neither text nor JSON lines.
+    """
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder; name its files, e.g. {path}/*.txt")
+    if not path.exists():
+        raise UserError(f"{path}: no such file")
+    compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
+    kind = Path(path.stem).suffix.lower() if compression else path.suffix.lower()
+    is_text = kind not in NOT_TEXT if compression else kind == ".txt"
+    if kind != ".jsonl" and not is_text:
+        with suppress(OSError), path.open("rb") as file:
+            check_is_text(path, file.read(16))
+        raise UserError(f"{path}: unknown suffix; inputs are .txt or .jsonl, also .gz or .xz; convert or rename it")
+    return CorpusFile(path, compression, kind == ".jsonl")
+
+
+def corpus_files(paths: Iterable[Path]) -> list[CorpusFile]:
+    """The inputs that the paths name. A folder stands for every .txt and .jsonl file below it (also .gz, .xz), by name.
+
+    Raises:
+        UserError: as ``corpus_file``; a folder without such a file.
+    """
+    files: list[CorpusFile] = []
+    for path in paths:
+        if not path.is_dir():
+            files.append(corpus_file(path))
+            continue
+        below = [found for found in sorted(path.rglob("*")) if found.is_file() and INPUT.search(found.name)]
+        if not below:
+            raise UserError(f"{path}: there is no .txt or .jsonl file (also .gz, .xz) in this folder")
+        files += [corpus_file(found) for found in below]
+    return files
+
+
+def read_lines(file: CorpusFile, progress: Callable[[int], object] | None = None) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, text without its end) in file order, holding one line at a time.
+
+    A byte order mark at the start is dropped. Lines end with LF, CRLF or CR, as in Python's text mode; parts that only
+    a CR separates share one number.
+
+    Args:
+        file: the input.
+        progress: called with the number of bytes read from disk since its last call.
+
+    Raises:
+        UserError: undecodable bytes, a NUL character, an overlong line, a damaged archive, an unreadable file.
+    """
+    number = 0
+    try:
+        with open(file.path, "rb") as raw, _unpacked(raw, file.compression) as stream:
+            reported = 0
+            while line := stream.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if progress is not None and number % LINES_PER_PROGRESS == 0:
+                    progress(raw.tell() - reported)
+                    reported = raw.tell()
+                text = _decode_line(line, file.path, number)
+                for part in text.removesuffix("\n").removesuffix("\r").split("\r"):
+                    yield number, part
+            if progress is not None:
+                progress(raw.tell() - reported)
+    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
+        where = f"{file.path}:{number + 1}"
+        raise UserError(f"{where}: the {file.compression} archive is damaged or cut off ({error})") from None
+    except OSError as error:
+        raise UserError(f"{file.path}: cannot read it ({error.strerror or error})") from None
+
+
+@contextmanager
+def _unpacked(raw: BinaryIO, compression: str) -> Iterator[BinaryIO]:
+    if compression == ".gz":
+        with gzip.GzipFile(fileobj=raw) as stream:
+            yield stream  # type: ignore[misc]
+    elif compression == ".xz":
+        with lzma.LZMAFile(raw) as stream:
+            yield stream  # type: ignore[misc]
+    else:
+        yield raw
+
+
+def _decode_line(line: bytes, path: Path, number: int) -> str:
+    if len(line) > MAX_LINE_BYTES:
+        raise UserError(f"{path}:{number}: more than {MAX_LINE_BYTES >> 20} MiB without a line end; is this text?")
+    if number == 1:
+        check_is_text(path, line)
+        line = line.removeprefix(_BOM)
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}:{number}: byte 0x{line[error.start]:02x} at position {error.start + 1} of the line is not UTF-8; "
+            "convert the file first, e.g. iconv -f latin1 -t utf-8"
+        ) from None
+    if "\0" in text:
+        raise UserError(f"{path}:{number}: a NUL character; is this a text file, and UTF-8 rather than UTF-16?")
+    return text
+
+
+@contextmanager
+def write_whole(path: str | Path) -> Iterator[BinaryIO]:
+    """Write a file that appears whole when the block ends, with the permissions of any other file, or not at all.
+
+    The content is on disk before the file gets its name, so a crash leaves the old file or the new one.
+
+    Raises:
+        OSError: the folder cannot be written to, or the disk is full.
+    """
+    path = Path(path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.writing.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(name, 0o666 & ~mask)  # mkstemp makes files that only their owner can read
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the folder's list of names to disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, content: Any, *, flag: str) -> None:
+    """Write JSON to a file that appears whole or not at all.
+
+    Raises:
+        UserError: the file cannot be written; the message names the flag.
+    """
+    try:
+        with write_whole(path) as stream:
+            stream.write((json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    except OSError as error:
+        raise UserError(f"{flag} {path}: cannot write it ({error.strerror or error})") from None
+
+
+def hash_file(path: str | Path) -> str:
+    """The SHA-256 of a file, in hexadecimal. For a ``dict.txt`` this is the vocabulary's hash."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def content_hash(tokens: "npt.NDArray[np.int64]") -> int:
+    """A 63-bit hash of token ids, equal in every process: the identity of a text among the candidates.
+
+    Args:
+        tokens: (T,) integers.
+    """
+    import numpy as np
+
+    digest = hashlib.blake2b(np.ascontiguousarray(tokens, dtype=np.int64).tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of this package, and of the installed packages that shape results."""
+    found = {"fairseq_clear": __version__, "python": platform.python_version()}
+    for name, packages in PACKAGES.items():
+        for package in packages:
+            with suppress(PackageNotFoundError):
+                found.setdefault(name, version(package))
+    return found

@@ -1,0 +1,1 @@
+"""Runs under Slurm: stopping at a signal, losing a worker."""

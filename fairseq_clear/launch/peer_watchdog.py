@@ -1,0 +1,113 @@
+"""TCP connections by which the workers of a run notice within a minute that one of them is gone.
+
+torchrun's elastic agent cannot take this module's place: after the loss of a node that does not hold its rendezvous store, the
+agents of the other nodes went on for 90 seconds and more while their workers were outside any collective (measured with torch
+2.13, two agents, ``SIGKILL`` to one with its worker), and after a signal they kill their workers within 30 seconds.
+"""
+
+import logging
+import os
+import selectors
+import socket
+import threading
+from contextlib import suppress
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["EXIT_LOST", "PeerWatchdog"]
+
+logger = logging.getLogger(__name__)
+
+EXIT_LOST = 76  # a worker was killed, or its node is lost
+SECONDS_TO_CONNECT = 60.0
+SECONDS_TO_SETTLE = 3.0
+# The kernel asks after 10 silent seconds and gives up after 4 questions, 5 seconds apart: 30 seconds for a lost node.
+KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
+
+
+class PeerWatchdog:
+    """One TCP connection between the first worker and each other worker, on which a worker announces its exit code.
+
+    A NCCL collective waits for a lost worker until its timeout. The timeout must be long, because workers also wait while the
+    first one validates and saves. The kernel keeps a connection alive for a busy process, drops it for a lost node, and closes
+    it for a killed process. If a connection ends without an exit code, this process exits with code 76; if it ends with a code
+    other than 0, this process exits with that code: an error of one worker ends all of them.
+    """
+
+    def __init__(self, host: str, device: torch.device) -> None:
+        """Connect; every worker must call, after ``torch.distributed`` was initialised.
+
+        Args:
+            host: of the first worker, as the others reach it.
+            device: for the one broadcast, as the backend wants it.
+        """
+        self.rank, self.peers = dist.get_rank(), dict[socket.socket, str]()
+        server = socket.create_server(("", 0), backlog=dist.get_world_size()) if self.rank == 0 else None
+        port = torch.tensor([server.getsockname()[1] if server else 0], device=device)
+        dist.broadcast(port, 0)
+        if server:
+            server.settimeout(SECONDS_TO_CONNECT)
+            for _ in range(dist.get_world_size() - 1):
+                peer, _ = server.accept()
+                peer.settimeout(SECONDS_TO_CONNECT)
+                self.peers[peer] = f"worker {int.from_bytes(_receive(peer, 4), 'big')}"
+            server.close()
+        else:
+            peer = socket.create_connection((host, int(port)), SECONDS_TO_CONNECT)
+            peer.sendall(self.rank.to_bytes(4, "big"))
+            self.peers[peer] = "worker 0"
+        for peer in self.peers:
+            _keep_alive(peer)
+        self._thread = threading.Thread(target=self._watch, name="peer watchdog", daemon=True)
+        self._thread.start()
+
+    def settle(self) -> None:
+        """After an error of this process: give way to the loss of another worker, if that is what caused it."""
+        self._thread.join(SECONDS_TO_SETTLE)
+
+    def leave(self, code: int) -> None:
+        """Tell the others that this worker leaves, and with what exit code."""
+        for peer in list(self.peers):
+            with suppress(OSError):
+                peer.sendall(bytes([code & 0xFF]))
+
+    def _watch(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for connection in self.peers:
+                selector.register(connection, selectors.EVENT_READ, connection)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    peer: socket.socket = key.data
+                    word = _receive(peer, 1)
+                    selector.unregister(peer)
+                    if word == b"\0":
+                        continue
+                    name = self.peers.pop(peer)
+                    if word:
+                        self._end(word[0], f"{name} ended with exit code {word[0]}: so does this one")
+                    else:
+                        self._end(EXIT_LOST, f"{name} is gone: killed, or its node lost")
+
+    def _end(self, code: int, why: str) -> None:
+        logger.error("worker %d: %s", self.rank, why)
+        self.leave(code)
+        logging.shutdown()
+        os._exit(code)  # the main thread may wait in a collective for ever
+
+
+def _receive(peer: socket.socket, size: int) -> bytes:
+    """``size`` bytes; fewer where the connection has ended."""
+    received = b""
+    with suppress(OSError):
+        while len(received) < size and (more := peer.recv(size - len(received))):
+            received += more
+    return received
+
+
+def _keep_alive(peer: socket.socket) -> None:
+    peer.settimeout(None)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        if hasattr(socket, name):  # Linux has them all
+            peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

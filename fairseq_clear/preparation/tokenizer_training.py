@@ -1,0 +1,114 @@
+"""The tokenizer of a new data folder: trained on its text, or copied from the files that the user names."""
+
+import io
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.preparation.settings import PrepareSettings
+from fairseq_clear.preparation.workers import run_in_process
+from fairseq_clear.text.hf_tokenizer import HfTokenizer
+from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer
+from fairseq_clear.text.vocabulary import GPT2_NAMES, SPM_NAME, build_dictionary, install_hf_tokenizer, load_dictionary
+
+# Unigram models differ in the last digits with the number of threads: a constant, not this machine's number of cores
+TRAINER_THREADS = 8
+TRAINER_LINE_CHARACTERS = 1000  # of at most 4 bytes: sentencepiece skips lines above 4,192 bytes without a word
+
+
+def train_sentencepiece(sample: Path, model: Path, settings: PrepareSettings) -> None:
+    """Train a model on the lines of ``sample`` and write it; the same sample gives the same bytes.
+
+    Raises:
+        UserError: the vocabulary is larger than the text supports or too small for its characters; says the bound.
+    """
+    # the sample was drawn by our seed; sentencepiece sees all of it and draws nothing
+    options: dict[str, Any] = {
+        "vocab_size": settings.vocab_size,
+        "model_type": settings.spm_model_type,
+        "byte_fallback": settings.byte_fallback,
+        "character_coverage": 0.9995 if settings.byte_fallback else 1.0,
+        "num_threads": TRAINER_THREADS,
+        "unk_id": 0,
+        "bos_id": 1,
+        "eos_id": 2,
+        "pad_id": -1,
+        "minloglevel": 2,
+    }
+    model.write_bytes(run_in_process(_train, str(sample), options))
+
+
+def _train(sample: str, options: dict[str, Any]) -> bytes:
+    from sentencepiece import SentencePieceTrainer
+
+    written = io.BytesIO()
+    with open(sample, encoding="utf-8", newline="\n") as stream:
+        lines = (portion for line in stream for portion in cut_line(line.rstrip("\n")))
+        try:
+            SentencePieceTrainer.train(sentence_iterator=lines, model_writer=written, **options)
+        except RuntimeError as error:
+            raise UserError(explain_trainer(str(error), int(options["vocab_size"]))) from None
+    return written.getvalue()
+
+
+def cut_line(line: str) -> Iterator[str]:
+    """Yield a line in portions of at most 1,000 characters, cut at a space where there is one."""
+    while len(line) > TRAINER_LINE_CHARACTERS:
+        cut = line.rfind(" ", 1, TRAINER_LINE_CHARACTERS + 1)
+        cut = TRAINER_LINE_CHARACTERS if cut < 0 else cut
+        yield line[:cut]
+        line = line[cut:].lstrip(" ")
+    if line:
+        yield line
+
+
+def explain_trainer(message: str, vocab_size: int) -> str:
+    """Translate what sentencepiece's trainer complains of into flag, value and remedy."""
+    if match := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
+        return (
+            f"--vocab-size {vocab_size}: larger than the corpus supports; it yields at most {match[1]} pieces: "
+            f"use --vocab-size {match[1]} or less, or more text"
+        )
+    if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return (
+            f"--vocab-size {vocab_size}: too small for the characters (and 256 bytes of the byte fallback) of the "
+            f"corpus; use {match[1]} or more"
+        )
+    return f"--vocab-size {vocab_size}: sentencepiece cannot train on this corpus: {message}"
+
+
+def install_tokenizer(settings: PrepareSettings, folder: Path, sample: Path | None) -> tuple[str, list[str]]:
+    """Put the tokenizer's files into ``folder``; return its kind and their names, as ``clear.json`` has them."""
+    if settings.tokenizer_dir is not None:
+        return "hf", install_hf_tokenizer(settings.tokenizer_dir, folder)
+    if settings.gpt2_encoder_json is not None and settings.gpt2_vocab_bpe is not None:
+        for source, name in zip((settings.gpt2_encoder_json, settings.gpt2_vocab_bpe), GPT2_NAMES, strict=True):
+            shutil.copyfile(source, folder / name)
+        return "gpt2", list(GPT2_NAMES)
+    if settings.spm_model is not None:
+        shutil.copyfile(settings.spm_model, folder / SPM_NAME)
+    else:
+        assert sample is not None
+        train_sentencepiece(sample, folder / SPM_NAME, settings)
+    return "sentencepiece", [SPM_NAME]
+
+
+def check_tokenizer_files(settings: PrepareSettings) -> None:
+    """Read the files that the user named before any work is done; UserError if one is missing or wrong."""
+    tokenizer: Tokenizer | None = None
+    if settings.spm_model is not None:
+        tokenizer = SentencePieceTokenizer(settings.spm_model)
+    elif settings.gpt2_encoder_json is not None and settings.gpt2_vocab_bpe is not None:
+        tokenizer = Gpt2Tokenizer(settings.gpt2_encoder_json, settings.gpt2_vocab_bpe)
+    elif settings.tokenizer_dir is not None:
+        tokenizer = HfTokenizer.from_folder(settings.tokenizer_dir)
+    given = settings.given_dictionary
+    if given is not None:
+        dictionary = load_dictionary(given)
+        if isinstance(tokenizer, HfTokenizer) and not tokenizer.ids().keys() >= set(dictionary.symbols):
+            raise UserError(f"{given}: has symbols that {tokenizer.path} lacks; give the --dict that belongs to it")
+    elif tokenizer is not None:
+        build_dictionary(tokenizer)

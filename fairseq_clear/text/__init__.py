@@ -1,0 +1,1 @@
+"""Tokenizers, dictionaries and binarized text: what views and data sets read."""

@@ -1,0 +1,121 @@
+"""Data folders: their ``clear.json``, dictionary and tokenizer, and the ways in which users name them."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.files import hash_file
+from fairseq_clear.text.hf_tokenizer import HfTokenizer
+from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer, WhitespaceTokenizer
+
+__all__ = [
+    "CLEAR_FORMAT",
+    "CLEAR_JSON",
+    "DICTIONARY",
+    "TOKENIZERS",
+    "check_vocabulary",
+    "data_folders",
+    "load_tokenizer",
+    "read_clear_json",
+]
+
+CLEAR_JSON = "clear.json"
+CLEAR_FORMAT = 1
+DICTIONARY = "dict.txt"
+# Kind in clear.json -> the tokenizer of these files.
+TOKENIZERS: dict[str, Callable[[list[str]], Tokenizer]] = {
+    "sentencepiece": lambda files: SentencePieceTokenizer(*files),
+    "gpt2": lambda files: Gpt2Tokenizer(*files),
+    "hf": lambda files: HfTokenizer(*files),
+    "none": lambda files: WhitespaceTokenizer(),
+}
+
+
+def data_folders(data_bin: str | Path, *, flag: str = "--data-bin") -> list[Path]:
+    """The folders with a ``dict.txt`` that ``data_bin`` names, in the order in which epochs read them.
+
+    Args:
+        data_bin: a folder, ``FOLDER1:FOLDER2`` as fairseq-train takes it, or what ``prepare --shards`` made.
+        flag: named in the message.
+
+    Raises:
+        UserError: a folder that is missing or has no ``dict.txt``.
+    """
+    named = [Path(data_bin)] if Path(data_bin).is_dir() else [Path(part) for part in str(data_bin).split(os.pathsep)]
+    folders = [shard for folder in named for shard in _shards(folder)]
+    for folder in folders:
+        if not (folder / DICTIONARY).is_file():
+            what = f"{folder} has no {DICTIONARY}" if folder.is_dir() else f"there is no folder {folder}"
+            raise UserError(f"{flag} {data_bin}: {what}; make a data folder with fairseq-clear prepare")
+    return folders
+
+
+def _shards(folder: Path) -> list[Path]:
+    shards = read_clear_json(folder).get("shards") if (folder / CLEAR_JSON).is_file() else None
+    return [folder / str(name) for name in shards] if shards else [folder]
+
+
+def load_tokenizer(data_bin: str | Path) -> Tokenizer:
+    """Load the tokenizer that ``fairseq-clear prepare`` left in a data folder.
+
+    Args:
+        data_bin: the folder, or fairseq's ``FOLDER1:FOLDER2``, whose first one counts.
+
+    Raises:
+        UserError: no such folder, no or a broken ``clear.json`` (a plain fairseq-preprocess folder has none).
+    """
+    folder = Path(data_bin) if Path(data_bin).exists() else Path(str(data_bin).split(os.pathsep)[0])
+    clear = read_clear_json(folder)
+    if "shards" in clear:
+        folder = folder / str(clear["shards"][0])
+        clear = read_clear_json(folder)
+    described: Any = clear.get("tokenizer")
+    described = described if isinstance(described, dict) else {}
+    kind = described.get("kind")
+    if kind not in TOKENIZERS:
+        known = ", ".join(TOKENIZERS)
+        raise UserError(f"{folder / CLEAR_JSON}: tokenizer kind {kind!r} is unknown to this version; known: {known}")
+    return TOKENIZERS[kind]([str(folder / name) for name in described.get("files", [])])
+
+
+def read_clear_json(folder: Path) -> dict[str, Any]:
+    """Return a data folder's ``clear.json``.
+
+    Raises:
+        UserError: the folder or the file is missing, is no JSON object, or has a later format.
+    """
+    path = folder / CLEAR_JSON
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; make one with `fairseq-clear prepare`")
+    if not path.is_file():
+        raise UserError(
+            f"{path} is missing: a plain fairseq-preprocess folder does not record its tokenizer; pass "
+            "tokenizer=SentencePieceTokenizer(model), Gpt2Tokenizer(encoder_json, vocab_bpe) or WhitespaceTokenizer()"
+        )
+    try:
+        clear = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON ({error}); prepare the folder again") from None
+    if not isinstance(clear, dict) or clear.get("format") != CLEAR_FORMAT:
+        found = clear.get("format") if isinstance(clear, dict) else type(clear).__name__
+        raise UserError(f"{path}: format {found!r}, but this version reads {CLEAR_FORMAT}; prepare the folder again")
+    return clear
+
+
+def check_vocabulary(folder: Path) -> None:
+    """Check that ``dict.txt`` is the one that ``clear.json``, where there is one, was written for.
+
+    Raises:
+        UserError: it is not.
+    """
+    if not all((folder / name).is_file() for name in (CLEAR_JSON, DICTIONARY)):
+        return
+    stated, found = read_clear_json(folder).get("vocabulary_hash"), hash_file(folder / DICTIONARY)
+    if stated not in (None, found):
+        raise UserError(
+            f"{folder / DICTIONARY}: is not the one that {CLEAR_JSON} was written for (hash {found[:12]}, not "
+            f"{stated[:12]}): cut off or changed; make the data folder again"
+        )

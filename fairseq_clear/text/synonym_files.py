@@ -1,0 +1,148 @@
+"""The words of a data folder's vocabulary: where they begin, and their synonyms on disk, ``synonyms.npz`` beside ``dict.txt``,
+tied to that vocabulary by its hash.
+"""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairseq_clear.errors import UserError, one_line
+from fairseq_clear.files import hash_file, write_whole
+from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from fairseq_clear.augmentations.synonym_table import SynonymTable
+
+SYNONYMS_NPZ = "synonyms.npz"
+SYNONYMS_FORMAT = 1
+# fairseq's Dictionary puts these before the lines of dict.txt
+FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
+UNKNOWN = FAIRSEQ_SPECIALS.index("<unk>")
+# what closes a word without belonging to it; apostrophes and hyphens stay within words (don't, self-made)
+CLOSING = frozenset('.,;:!?)]}\u2026\u201d\u00bb"')
+
+_ROWS = ("word_pieces", "word_offsets", "row_offsets", "alternative_pieces", "alternative_offsets")
+# what numpy and zipfile raise on files that are cut short, altered, or something else altogether
+_DAMAGE = (
+    OSError,
+    EOFError,
+    KeyError,
+    ValueError,
+    TypeError,
+    RuntimeError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+def save_synonyms(
+    path: str | Path, table: "SynonymTable", *, vocabulary_hash: str, source: str, source_hash: str
+) -> None:
+    """Write a table and its origin to a file that appears whole or not at all."""
+    import numpy as np
+
+    arrays = {name: getattr(table, name).astype(np.int32) for name in _ROWS}
+    described = {"vocabulary_hash": vocabulary_hash, "source": source, "source_hash": source_hash}
+    with write_whole(path) as file:
+        np.savez_compressed(
+            file,
+            format=np.array(SYNONYMS_FORMAT),
+            is_word_start=table.is_word_start,
+            **arrays,
+            **{name: np.array(text) for name, text in described.items()},
+        )
+
+
+def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
+    """Read the table at ``path`` for the vocabulary of the ``dict.txt`` at ``dictionary``.
+
+    UserError where it is missing, damaged, of another format, or made for another vocabulary; each says how to make it.
+    """
+    import numpy as np
+
+    from fairseq_clear.augmentations.synonym_table import SynonymTable
+
+    command = f"fairseq-clear synonyms --data-bin {Path(dictionary).parent} --source FILE.json --output {path}"
+    if not Path(path).is_file():
+        raise UserError(f"{path}: no synonym table here; make it with `{command}`")
+    remedy = f"remake it with `{command} --overwrite`"
+    try:
+        # a pickle could run code, and the table holds nothing that needs one
+        with np.load(path, allow_pickle=False) as npz:
+            stored = {name: npz[name] for name in npz.files}
+        found = int(stored["format"])
+        if found != SYNONYMS_FORMAT:
+            raise UserError(f"{path}: format {found}, but this version reads {SYNONYMS_FORMAT}; {remedy}")
+        _check_vocabulary(str(stored["vocabulary_hash"]), Path(path), Path(dictionary), remedy)
+        rows = {name: stored[name].astype(np.int64) for name in _ROWS}
+        return SynonymTable(is_word_start=stored["is_word_start"].astype(np.bool_), **rows)
+    except UserError:
+        raise
+    except _DAMAGE as error:
+        what = one_line(error)
+        raise UserError(f"{path}: not a whole synonym table ({what}); {remedy}") from None
+
+
+def load_word_starts(folder: str | Path) -> "SynonymTable":
+    """A table without rows, which says where the words of a data folder's vocabulary begin.
+
+    UserError where the folder has no tokenizer or no readable ``dict.txt``.
+    """
+    from fairseq_clear.augmentations.synonym_table import SynonymTable
+
+    return SynonymTable.build({}, find_word_starts(read_dictionary(Path(folder) / "dict.txt"), load_tokenizer(folder)))
+
+
+def read_dictionary(path: Path) -> list[str]:
+    """The symbols of a ``dict.txt`` by id, fairseq's four specials first. UserError naming the line that is no
+    ``symbol count``.
+    """
+    symbols = list(FAIRSEQ_SPECIALS)
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                symbol, _, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")
+                if not symbol or not count.isdecimal():
+                    raise UserError(f"{path}, line {number}: not 'symbol count'; prepare the folder again")
+                symbols.append(symbol)
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror}); make it with `fairseq-clear prepare`") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 ({error}); prepare the folder again") from None
+    return symbols
+
+
+def find_word_starts(symbols: list[str], tokenizer: Tokenizer) -> "npt.NDArray[np.bool_]":
+    """Whether a word begins at each symbol: (vocabulary,) bool.
+
+    Where the tokenizer says so, and at closing punctuation: in ``a film, and`` the word is ``film``, though no space
+    follows it. ``<unk>`` is part of the word around it (its letters are unknown, not its borders), unless every
+    symbol is a word.
+    """
+    import numpy as np
+
+    own = symbols[len(FAIRSEQ_SPECIALS) :]
+    starts = [tokenizer.is_word_start(symbol) or _closes_word(symbol, tokenizer) for symbol in own]
+    specials = [True, True, True, all(starts)]
+    return np.array(specials + starts, np.bool_)
+
+
+def _check_vocabulary(stored: str, path: Path, dictionary: Path, remedy: str) -> None:
+    try:
+        expected = hash_file(dictionary)
+    except OSError as error:
+        raise UserError(f"{dictionary}: cannot read the vocabulary ({error.strerror})") from None
+    if stored != expected:
+        hashes = f"({stored[:12]}) than that of {dictionary} ({expected[:12]})"
+        raise UserError(f"{path}: made for another vocabulary {hashes}; {remedy}")
+
+
+def _closes_word(symbol: str, tokenizer: Tokenizer) -> bool:
+    text = tokenizer.decode([symbol]).strip()
+    return bool(text) and set(text) <= CLOSING

@@ -1,0 +1,218 @@
+"""Marked views as lines of text: the decoder of the tokenizer, brackets for what changed, and colour where there is one."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+import numpy as np
+
+from fairseq_clear.augmentations.base import Tokens
+from fairseq_clear.text.tokenizers import SILENT_SYMBOLS, VISIBLE_SYMBOLS, Tokenizer
+from fairseq_clear.views.marking import Bools, MarkedView, Words
+
+__all__ = ["ViewPrinter", "ViewTotals", "draw_span"]
+
+# ANSI: struck red, red, green, cyan, yellow
+_COLOURS = {
+    "deleted": "\033[9;31m",
+    "gap": "\033[31m",
+    "inserted": "\033[32m",
+    "moved": "\033[36m",
+    "substituted": "\033[33m",
+}
+_RESET = "\033[0m"
+
+
+def draw_span(span: tuple[int, int], length: int, width: int = 60) -> str:
+    """Where a span lies in a document of ``length`` tokens: ``[....====....]``, at least one ``=``, and its positions."""
+    width = min(width, length)
+    first = span[0] * width // length
+    last = max(-(-span[1] * width // length), first + 1)
+    bar = "." * first + "=" * (last - first) + "." * (width - last)
+    return f"[{bar}] {span[0]}-{span[1]}"
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Neighbouring tokens of one fate: ready text, its fate, and where white space goes."""
+
+    text: str
+    fate: str
+    moved: bool
+    begins_word: bool
+    space_follows: bool
+
+
+@dataclass
+class ViewTotals:
+    """Sums over marked views, from which the shares of the closing line come.
+
+    Attributes:
+        deletes_spans: whether each run of deleted tokens is a span of del-span, or several that touch.
+        views: number of them.
+        tokens: of their texts, ``<s>`` and ``</s>`` left out.
+        deleted, moved: of those tokens.
+        words, substituted: words that the substituting steps saw, and replaced.
+        spans, single_spans: spans of documents, and those of one token.
+        runs, single_runs: runs of deleted tokens, and those of one token.
+        view_length, text_length: all tokens, ``<s>`` and ``</s>`` included, as training logs their quotient.
+    """
+
+    deletes_spans: bool = False
+    views: int = 0
+    tokens: int = 0
+    deleted: int = 0
+    moved: int = 0
+    words: int = 0
+    substituted: int = 0
+    spans: int = 0
+    single_spans: int = 0
+    runs: int = 0
+    single_runs: int = 0
+    view_length: int = 0
+    text_length: int = 0
+
+    def add(self, marked: MarkedView, shown_length: int, words: int, substituted: int) -> None:
+        """Count one view; ``shown_length`` is its length after cutting."""
+        self.views += 1
+        self.tokens += max(len(marked.text) - 2, 0)
+        self.deleted += int(marked.deleted.sum())
+        self.moved += int(marked.moved.sum())
+        self.words += words
+        self.substituted += substituted
+        self.view_length += shown_length
+        self.text_length += len(marked.text)
+        runs = [len(list(run)) for is_deleted, run in groupby(marked.deleted.tolist()) if is_deleted]
+        self.runs += len(runs)
+        self.single_runs += runs.count(1)
+
+    def add_span(self, span: tuple[int, int]) -> bool:
+        """Count a span of a document; return whether it is one token."""
+        self.spans += 1
+        self.single_spans += (is_single := span[1] - span[0] == 1)
+        return is_single
+
+    def warnings(self) -> list[str]:
+        """A line for each kind of span of which some are one token."""
+        lines = []
+        if self.single_spans:
+            lines.append(
+                f"{self.single_spans:,} of {self.spans:,} spans have ONE TOKEN: with --views span, longer documents, "
+                "fewer anchors, a smaller max or a greater min make them longer"
+            )
+        if self.deletes_spans and self.single_runs:
+            lines.append(
+                f"{self.single_runs:,} of {self.runs:,} deleted spans have ONE TOKEN: a span has ratio x tokens of the text, "
+                "so short texts need a greater ratio, or longer texts (--sample-break-mode complete)"
+            )
+        return lines
+
+    def summary(self) -> str:
+        """The closing line."""
+        tokens = max(self.tokens, 1)
+        parts = [f"{self.deleted / tokens:.1%} of {self.tokens:,} tokens deleted", f"{self.moved / tokens:.1%} moved"]
+        if self.words:
+            parts.append(f"{self.substituted / self.words:.1%} of {self.words:,} words substituted")
+        else:
+            parts.append("no word substituted")
+        ratio = self.view_length / max(self.text_length, 1)
+        closing = f"{self.views:,} views: {', '.join(parts)}; length of view over length of text {ratio:.3f}"
+        changed = self.deleted or self.moved or self.substituted
+        return closing if changed else f"{closing}; the augmentation changed nothing"
+
+
+class ViewPrinter:
+    """Marked views as text.
+
+    Args:
+        symbols: the dictionary's, by id.
+        tokenizer: of the data folder.
+        colour: write ANSI colours; the brackets stay, so that a copy keeps its meaning.
+    """
+
+    def __init__(self, symbols: Sequence[str], tokenizer: Tokenizer, *, colour: bool) -> None:
+        self.symbols, self.tokenizer, self.colour = symbols, tokenizer, colour
+        special = [symbol in SILENT_SYMBOLS or symbol in VISIBLE_SYMBOLS - {"<unk>"} for symbol in symbols]
+        starts = [tokenizer.is_word_start(symbol) for symbol in symbols]
+        self.words = Words(np.array(starts, np.bool_), np.array(special, np.bool_))
+
+    def legend(self) -> str:
+        """What the marks mean."""
+        return "  ".join(
+            [
+                self._paint("[-deleted-]", "deleted"),
+                self._paint("<del>", "gap") + " where something was deleted",
+                self._paint("[+inserted+]", "inserted"),
+                self._paint("{+moved+}", "moved"),
+                self._paint("old\u2192new", "substituted") + " substituted",
+            ]
+        )
+
+    def text_line(self, marked: MarkedView) -> str:
+        """The text, deleted tokens bracketed."""
+        fates = ["deleted" if is_deleted else "kept" for is_deleted in marked.deleted]
+        return self._line(self._runs(marked.text, fates, np.zeros(len(fates), np.bool_)))
+
+    def view_line(self, marked: MarkedView, shown_length: int) -> str:
+        """The view, moved tokens and substituted words marked; of ``shown_length`` tokens, if training cuts it."""
+        cut = shown_length < len(marked.view)
+        keep = shown_length - 1 if cut else len(marked.view)  # the last one that training keeps is </s>
+        is_gap = self.words.is_special[marked.view]  # of what is new, the rest are words
+        fates = [
+            "kept" if source >= 0 else "gap" if gap else "inserted"
+            for source, gap in zip(marked.source, is_gap, strict=True)
+        ]
+        for place in np.flatnonzero(marked.view_substituted):
+            fates[place] = f"substituted:{marked.source[place]}"
+        line = self._line(self._runs(marked.view[:keep], fates[:keep], marked.view_moved[:keep], marked))
+        return f"{line} ... (cut at {shown_length} tokens)" if cut else line
+
+    def _runs(
+        self, tokens: Tokens, fates: Sequence[str], moved: Bools, marked: MarkedView | None = None
+    ) -> Iterator[_Run]:
+        begins = self.words.begins(tokens)
+        inner = range(len(tokens))
+        if len(tokens) and self.symbols[tokens[0]] == "<s>":
+            inner = inner[1:]
+        if len(inner) and self.symbols[tokens[inner[-1]]] == "</s>":
+            inner = inner[:-1]
+        for (fate, is_moved), group in groupby(inner, key=lambda place: (fates[place], bool(moved[place]))):
+            places = list(group)
+            text, space_follows = self._decode(tokens[places])
+            kind, _, position = fate.partition(":")
+            if kind == "substituted" and marked is not None:
+                old = marked.text[marked.word == marked.word[int(position)]]
+                text = f"{self._decode(old)[0]}\u2192{text}"
+            yield _Run(text, kind, is_moved, bool(begins[places[0]]), space_follows)
+
+    def _line(self, runs: Iterable[_Run]) -> str:
+        line, space_due = "", False
+        for is_moved, group in groupby(runs, key=lambda run: run.moved):
+            members = list(group)
+            line += " " if line and (space_due or members[0].begins_word) else ""
+            span = self._mark(members[0])
+            for before, run in pairwise(members):
+                span += (" " if before.space_follows or run.begins_word else "") + self._mark(run)
+            line += self._paint("{+", "moved") + span + self._paint("+}", "moved") if is_moved else span
+            space_due = members[-1].space_follows
+        return line or "(empty)"
+
+    def _mark(self, run: _Run) -> str:
+        text = {"deleted": f"[-{run.text}-]", "inserted": f"[+{run.text}+]"}.get(run.fate, run.text)
+        kind = "moved" if run.moved and run.fate == "kept" else run.fate
+        return self._paint(text, kind)
+
+    def _decode(self, tokens: Tokens) -> tuple[str, bool]:
+        """The text of tokens, and whether it ends in white space, as after a piece that is nothing else.
+
+        Such a piece alone is shown by its symbol, and so is ``</s>`` in mid-text, where a block joins sentences.
+        """
+        parts = []
+        for is_silent, group in groupby((self.symbols[token] for token in tokens), key=SILENT_SYMBOLS.__contains__):
+            symbols = list(group)
+            parts.append(" ".join(symbols) if is_silent else self.tokenizer.decode(symbols))
+        text = " ".join(part if part.isspace() else part.strip() for part in parts)
+        return text.strip() or "".join(self.symbols[token] for token in tokens), parts[-1][-1:].isspace()
+
+    def _paint(self, text: str, kind: str) -> str:
+        return f"{_COLOURS[kind]}{text}{_RESET}" if self.colour and kind in _COLOURS else text

@@ -1,0 +1,111 @@
+"""``neighbor``: adjacent sentences of a document (Nguyen, *Investigating Views for Contrastive Learning*).
+
+The poster shows the view by one example: "I went to the bakery to buy a loaf of bread." and "It was very crispy and tasty.",
+of a document whose third sentence is in neither. Read here as: a pair is a sentence and the one that follows it; an epoch has
+every such pair of every document once, so an inner sentence is met twice, as the first and as the second. With
+``sentences=n`` the same holds of spans of n sentences, into which a document is cut from its beginning (what is left at its
+end is in no pair). "Negative views are different document spans within the same batch": the identity of a pair is its
+document's, so that other pairs of that document are no negatives.
+"""
+
+import logging
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairseq_clear.augmentations.base import Tokens
+from fairseq_clear.errors import UserError
+from fairseq_clear.text.documents import Documents
+from fairseq_clear.views.view_source import RawInstance, ViewSource
+
+__all__ = ["NeighborViews"]
+
+logger = logging.getLogger(__name__)
+
+FRAME = 2  # <s> and </s>
+UNUSED = np.random.default_rng(0)  # neighbours are not drawn
+
+
+class NeighborViews(ViewSource):
+    """An item is a pair of neighbours. Nothing is drawn. Documents of one span have no pair and are left out.
+
+    Args:
+        documents: of the split, a sentence a line.
+        sentences: n, in a span.
+        tokens_per_sample: the masked language model reads this many tokens of a span.
+
+    Attributes:
+        texts: the first span of each pair, which the masked language model reads.
+
+    Raises:
+        UserError: no document has two spans.
+    """
+
+    def __init__(self, documents: Documents, *, sentences: int, tokens_per_sample: int) -> None:
+        self.documents, self.sentences = documents, sentences
+        spans = documents.line_counts // sentences  # (D,)
+        pairs = np.maximum(spans - 1, 0)  # (D,)
+        self._ends = np.cumsum(pairs)
+        lone = int((pairs == 0).sum())
+        logger.info(
+            "%s: %d pairs of neighbours; %d of %d documents have fewer than %d sentences and none",
+            documents.name, self._ends[-1], lone, len(documents), 2 * sentences,
+        )  # fmt: skip
+        if not self._ends[-1]:
+            raise UserError(
+                f"{documents.name}: no document has {2 * sentences} sentences, which --views neighbor:sentences={sentences} "
+                "pairs; put one sentence on a line and a blank line between documents, or pair the text with itself: "
+                "--views same"
+            )
+        lengths = documents.line_span_lengths(sentences) + FRAME  # (all spans,)
+        ends = np.cumsum(spans)[spans > 0]
+        self.text_lengths = np.empty((int(self._ends[-1]), 2), np.int32)
+        for column, left_out in enumerate(
+            (ends - 1, ends - spans[spans > 0])
+        ):  # the last span of a document, the first
+            in_pair = np.ones(len(lengths), np.bool_)
+            in_pair[left_out] = False
+            self.text_lengths[:, column] = lengths[in_pair]
+        self.texts = FirstSpans(self, tokens_per_sample)
+        long = int((self.text_lengths > tokens_per_sample).sum())
+        if long:
+            logger.info(
+                "%s: %d of their %d spans are longer than --tokens-per-sample %d and cut off",
+                documents.name, long, self.text_lengths.size, tokens_per_sample,
+            )  # fmt: skip
+
+    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
+        """The pair of an item."""
+        number = int(np.searchsorted(self._ends, index, side="right"))
+        span = index - (int(self._ends[number - 1]) if number else 0)
+        n = self.sentences
+        lines = self.documents.lines(number, span * n, (span + 2) * n)
+        middle, end = int(lines.line_ends[n - 1]), len(lines)
+        begin = self.documents.position(number, span * n)
+        return [
+            RawInstance(
+                lines.span(0, middle),
+                (lines.span(middle, end),),
+                self.documents.identity(number),
+                document=number,
+                spans=((begin, begin + middle), (begin + middle, begin + end)),
+            )
+        ]
+
+
+class FirstSpans:
+    """The first span of each pair, cut to ``max_tokens`` keeping ``</s>``, as a data set of texts."""
+
+    def __init__(self, views: NeighborViews, max_tokens: int) -> None:
+        self.views, self.max_tokens = views, max_tokens
+        self.sizes: Tokens = np.minimum(views.text_lengths[:, 0], max_tokens)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> Any:
+        tokens = self.views(index, UNUSED)[0].anchor
+        if len(tokens) > self.max_tokens:
+            tokens = np.append(tokens[: self.max_tokens - 1], tokens[-1])
+        return torch.from_numpy(tokens)

@@ -1,0 +1,152 @@
+"""Views that are other texts of the same meaning: back-translations, or given pairs; and texts known to differ in meaning.
+
+Line n of the folder ``DATA/paraphrase/NAME`` says what line n of ``DATA`` says. ``fairseq-clear prepare --paraphrase`` makes
+such folders; any fairseq-preprocess output over the same ``dict.txt`` with as many lines is one.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairseq_clear.augmentations.base import Tokens
+from fairseq_clear.errors import UserError
+from fairseq_clear.files import content_hash
+from fairseq_clear.text.sentence_dataset import SentenceDataset
+from fairseq_clear.views.view_source import RawInstance, TokenSource, ViewSource
+
+__all__ = ["ORIGINAL", "PARAPHRASES", "AlignedSentences", "Paraphrases", "WithHardNegatives", "aligned_sentences"]
+
+logger = logging.getLogger(__name__)
+
+ORIGINAL = "original"
+PARAPHRASES = "paraphrase"
+
+
+class AlignedSentences:
+    """The lines of another data set that stand where the sentences of ``texts`` stand; blank ones are empty.
+
+    Args:
+        texts: the sentences.
+        dataset: of as many lines as the data set of ``texts``, blank ones included.
+        name: of the folder, for messages.
+
+    Raises:
+        UserError: another number of lines.
+    """
+
+    def __init__(self, texts: SentenceDataset, dataset: Any, name: str) -> None:
+        found, wanted = len(dataset), len(texts.dataset)
+        if found != wanted:
+            raise UserError(
+                f"{name}: has {found} lines, the text itself {wanted}: line n of one must be that of the other; make both "
+                "with one call of fairseq-clear prepare --paraphrase"
+            )
+        self.texts, self.dataset = texts, dataset
+        full = np.asarray(dataset.sizes)[texts.lines]
+        self.sizes = np.where(full > 1, np.minimum(full + 1, texts.max_tokens), 0)
+        blank = int((self.sizes == 0).sum())
+        logger.info("%s: %d sentences, %d of them blank (the original stands in)", name, len(texts), blank)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, index: int) -> Any:
+        line = self.dataset[self.texts.lines[index]]
+        return self.texts.frame(line) if len(line) > 1 else line[:0]
+
+
+def aligned_sentences(texts: Any, name: str, load: Callable[[str], Any], *, flag: str) -> AlignedSentences:
+    """The data set of this name beside that of ``texts``.
+
+    Args:
+        texts: the sentences of a data folder.
+        name: of a folder in ``paraphrase/``, or the path of a data folder.
+        load: the data set with a prefix such as ``DATA/train``; None where there is none.
+        flag: named in messages.
+
+    Raises:
+        UserError: texts that are no lines, no such data set, another number of lines.
+    """
+    prefix = getattr(texts, "prefix", None)
+    if prefix is None:
+        raise UserError(f"{flag}: texts must be whole lines of a data folder: give --sample-break-mode eos")
+    data, split = os.path.split(prefix)
+    folder = os.path.join(data, PARAPHRASES, name)
+    if os.sep in name or (not os.path.isdir(folder) and os.path.isdir(name)):
+        folder = name
+    path = os.path.join(folder, split)
+    dataset = load(path)
+    if dataset is None:
+        known = os.path.join(data, PARAPHRASES)
+        names = sorted(os.listdir(known)) if os.path.isdir(known) else []
+        there = f"; there are {', '.join([ORIGINAL, *names])}" if names else ""
+        raise UserError(f"{flag} {name}: {path} does not exist{there}; make it with fairseq-clear prepare --paraphrase")
+    return AlignedSentences(texts, dataset, path)
+
+
+def _numbers(tokens: Any) -> Tokens:
+    # not np.asarray: numpy 2 warns of tensors, at every text
+    numbers: Tokens = torch.as_tensor(tokens).numpy().astype(np.int64, copy=False)
+    return numbers
+
+
+class Paraphrases(ViewSource):
+    """Texts of one meaning: the first named is the anchor, the others are its positives. CERT section 4.1 pairs two
+    back-translations, Self-Guided section 6 the original with one. A blank paraphrase falls back to the original.
+
+    Args:
+        texts: the originals.
+        aligned: name -> the data set of that name.
+        names: of the anchor and its positives; ``original`` is the text itself.
+    """
+
+    def __init__(self, texts: TokenSource, aligned: Callable[[str], TokenSource], names: Sequence[str]) -> None:
+        if len(names) < 2 or len(set(names)) < len(names):
+            raise UserError(
+                "--views paraphrase: name two or more different texts, as in paraphrase:original,de or paraphrase:de,zh"
+            )
+        self.texts = texts
+        self.sources = [texts if name == ORIGINAL else aligned(name) for name in names]
+        self.positives = len(names) - 1
+        lengths = [np.where(np.asarray(source.sizes) > 0, source.sizes, texts.sizes) for source in self.sources]
+        self.text_lengths = np.stack(lengths, axis=1).astype(np.int64)
+
+    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
+        """The one pair of a sentence; nothing is drawn."""
+        original = _numbers(self.texts[index])
+        found = [original if source is self.texts else _numbers(source[index]) for source in self.sources]
+        texts = [text if len(text) else original for text in found]
+        missing = sum(len(text) == 0 for text in found)
+        return [RawInstance(texts[0], texts[1:], content_hash(original), fell_back=missing)]
+
+
+class WithHardNegatives(ViewSource):
+    """Another source, with a text for each anchor that is known to differ in meaning from it (SimCSE section 4).
+
+    A blank one falls back to the original, which as a duplicate is no negative of its own views.
+
+    Args:
+        source: makes the pairs, one for a sentence.
+        negatives: aligned with it.
+        originals: the sentences.
+    """
+
+    negatives = 1
+
+    def __init__(self, source: ViewSource, negatives: TokenSource, originals: TokenSource) -> None:
+        self.source, self.aligned, self.texts = source, negatives, originals
+        self.positives = source.positives
+        lengths = np.where(np.asarray(negatives.sizes) > 0, negatives.sizes, originals.sizes)
+        self.text_lengths = np.concatenate([source.text_lengths, lengths[:, None]], axis=1)
+
+    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
+        """The pair of a sentence and its negative."""
+        (pair,) = self.source(index, rng)
+        negative = _numbers(self.aligned[index])
+        missing = len(negative) == 0
+        text = _numbers(self.texts[index]) if missing else negative
+        return [RawInstance(pair.anchor, pair.positives, pair.identity, (text,), pair.fell_back + missing)]

@@ -1,0 +1,121 @@
+"""View sources: which texts form a positive pair, before augmentation."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.files import content_hash
+from fairseq_clear.spec import Knob, Step, check_knobs, check_name, parse_spec
+from fairseq_clear.views.neighbor_views import NeighborViews
+from fairseq_clear.views.paraphrase_views import Paraphrases
+from fairseq_clear.views.span_views import SPAN_KNOBS, build_span_views
+from fairseq_clear.views.view_source import RawInstance, TokenSource, ViewSource
+
+__all__ = [
+    "VIEWS",
+    "RawInstance",
+    "TokenSource",
+    "ViewSource",
+    "ViewSourceKind",
+    "build_view_source",
+    "find_view_source",
+]
+
+
+class SameText(ViewSource):
+    """The sequence, twice: CLEAR section 3.1, SimCSE."""
+
+    def __init__(self, texts: TokenSource) -> None:
+        self.texts = texts
+        sizes = np.asarray(texts.sizes)
+        self.text_lengths = np.broadcast_to(sizes[:, None], (len(sizes), 2))  # a copy would be of each text of a corpus
+
+    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
+        # not np.asarray: numpy 2 warns of tensors, at every text
+        tokens = torch.as_tensor(self.texts[index]).numpy().astype(np.int64, copy=False)
+        return [RawInstance(tokens, (tokens,), content_hash(tokens))]
+
+
+@dataclass(frozen=True)
+class ViewSourceKind:
+    """An entry of VIEWS: how to build the source, its knobs, and its description.
+
+    ``values`` shows what stands without a knob's name, for a source that reads aligned texts. Items are documents, not texts,
+    where ``needs_documents``; ``settings`` are those of the task that ``build`` takes by name.
+    """
+
+    build: Callable[..., ViewSource]
+    knobs: Mapping[str, Knob]
+    summary: str
+    values: str = ""
+    needs_documents: bool = False
+    settings: tuple[str, ...] = ()
+
+
+VIEWS: dict[str, ViewSourceKind] = {
+    "same": ViewSourceKind(SameText, {}, "the text itself, twice (CLEAR, SimCSE)"),
+    "paraphrase": ViewSourceKind(
+        Paraphrases, {}, "texts of one meaning, such as back-translations (CERT; Self-Guided Table 7)", "original,de"
+    ),
+    "neighbor": ViewSourceKind(
+        NeighborViews,
+        {"sentences": Knob(1, int, 1, help="sentences of a span")},
+        "adjacent sentences of a document, or spans of n (Investigating Views)",
+        needs_documents=True,
+        settings=("tokens_per_sample",),
+    ),
+    "span": ViewSourceKind(
+        build_span_views,
+        SPAN_KNOBS,
+        "anchor spans of a document, each with spans around it (DeCLUTR section 3.1)",
+        needs_documents=True,
+        settings=("short_documents", "same_document_negatives", "tokens_per_sample"),
+    ),
+}
+
+
+def find_view_source(spec: str, *, flag: str = "--views") -> tuple[ViewSourceKind, Step]:
+    """The entry that a spec names, and the spec as read.
+
+    Raises:
+        UserError: no such source, or a chain where one name is due.
+    """
+    chains = parse_spec(spec, flag=flag)
+    if len(chains) != 1 or len(chains[0]) != 1:
+        raise UserError(f"{flag} {spec}: give one view source; valid are {', '.join(VIEWS)}")
+    step = chains[0][0]
+    check_name(step, VIEWS, flag=flag)
+    return VIEWS[step.name], step
+
+
+def build_view_source(
+    spec: str,
+    texts: Any,
+    *,
+    aligned: Callable[[str], TokenSource] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    flag: str = "--views",
+) -> ViewSource:
+    """The view source that a spec names.
+
+    Args:
+        spec: as the user typed it.
+        texts: the items, a TokenSource; Documents for a source that needs them.
+        aligned: name -> other texts, line for line, for a source that takes such names.
+        settings: of the task, for sources that take some.
+        flag: named in messages.
+
+    Raises:
+        UserError: no such source or knob, or a chain where one name is due.
+    """
+    kind, step = find_view_source(spec, flag=flag)
+    knobs = check_knobs(step, kind.knobs, flag=flag, allow_values=bool(kind.values))
+    if kind.values:
+        if aligned is None:
+            raise UserError(f"{flag} {spec}: needs texts aligned with those of a data folder; give --data-bin")
+        return kind.build(texts, aligned=aligned, names=step.values, **knobs)
+    return kind.build(texts, **{name: (settings or {})[name] for name in kind.settings}, **knobs)

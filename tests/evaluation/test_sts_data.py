@@ -1,0 +1,137 @@
+"""Readers of STS data: each layout, and each way in which files are broken."""
+
+import hashlib
+
+import pytest
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.sts_data import STS_TASKS, STS_YEARS, find_folder, is_present, read_sts, read_sts_file
+from tests.conftest import SHARED
+
+SICK_HEADER = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
+
+
+def write_year(folder, task, lines=("a b\tc d", "e\tf"), golds=("4.5", "0")):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in STS_YEARS[task]:
+        (folder / f"STS.input.{name}.txt").write_text("\n".join(lines) + "\n")
+        (folder / f"STS.gs.{name}.txt").write_text("\n".join(golds) + "\n")
+    return folder
+
+
+def write_sick(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, score in (("train", 1), ("trial", 2), ("test_annotated", 3)):
+        rows = [f"{i}\tA {name} {i}\tB {i}\t{score + i / 10}\tNEUTRAL" for i in range(2)]
+        (folder / f"SICK_{name}.txt").write_bytes(("\r\n".join([SICK_HEADER, *rows]) + "\r\n").encode())
+    return folder
+
+
+def test_blank_gold_lines_are_dropped(tmp_path):
+    write_year(tmp_path / "STS13-en-test", "STS13", ["a\tb", "c\td", "e\tf"], ["1.5", "", "3"])
+    data = read_sts(tmp_path, "STS13")
+    assert list(data.subsets) == ["FNWN", "headlines", "OnWN"]
+    pairs = data.subsets["OnWN"]
+    assert (pairs.first, pairs.second, pairs.scores.tolist()) == (("a", "e"), ("b", "f"), [1.5, 3.0])
+    assert (len(data), data.unscored) == (6, 3)
+    assert data.texts()[:4] == ["a", "e", "b", "f"]
+    raw = (tmp_path / "STS13-en-test" / "STS.gs.OnWN.txt").read_bytes()
+    assert data.hashes["STS.gs.OnWN.txt"] == hashlib.sha256(raw).hexdigest() and len(data.hashes) == 6
+
+
+@pytest.mark.parametrize("below", ["", "STS", "downstream/STS"])
+def test_folders_are_found_where_senteval_has_them(tmp_path, below):
+    home = write_year(tmp_path / below / "STS12-en-test", "STS12")
+    write_sick(tmp_path / "downstream" / "SICK")
+    assert len(read_sts(tmp_path, "STS12")) == 10 == len(read_sts(home, "STS12"))
+    assert [task for task in STS_TASKS if is_present(tmp_path, task)] == [
+        "STS12", "SICK-R", "SICK-R-trial", "SICK-R-train", "SICK-R-all",
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="has no STS16-en-test"):
+        read_sts(tmp_path, "STS16")
+    with pytest.raises(UserError, match="nowhere: no such folder"):
+        find_folder(tmp_path / "nowhere", "SICK")
+
+
+def test_benchmark_has_seven_or_nine_columns_and_literal_quotes(tmp_path):
+    (tmp_path / "STSBenchmark").mkdir()
+    path = tmp_path / "STSBenchmark" / "sts-test.csv"
+    path.write_bytes(b'\xef\xbb\xbfg\tf\ty\t1\t2.500\t"quoted\tsaid "x"\r\ng\tf\ty\t1\t3\ta\tb\tsource\tlicence\r\n')
+    pairs = read_sts(tmp_path, "STS-B").subsets["STS-B"]
+    assert pairs.first == ('"quoted', "a") and pairs.second == ('said "x"', "b")
+    assert pairs.scores.tolist() == [2.5, 3.0]
+    assert read_sts_file(path).subsets["sts-test"].first == pairs.first
+    assert not is_present(tmp_path, "STS-B-dev")
+
+
+def test_sick_has_a_header_and_three_splits(tmp_path):
+    write_sick(tmp_path / "SICK")
+    assert read_sts(tmp_path, "SICK-R").subsets["SICK-R"].scores.tolist() == [3.0, 3.1]
+    every = read_sts(tmp_path, "SICK-R-all")
+    assert len(every) == 6 and len(every.hashes) == 3
+    assert every.subsets["SICK-R-all"].first[0] == "A train 0"
+    assert read_sts_file(tmp_path / "SICK" / "SICK_trial.txt").subsets["SICK_trial"].scores.tolist() == [2.0, 2.1]
+
+
+def test_any_table_of_two_texts_and_a_score(tmp_path):
+    path = tmp_path / "sts17.es-en.tsv"
+    path.write_text("Un perro.\tA dog.\t5\n\nUn\u2028gato\tA car.\t0.2\n", encoding="utf-8")
+    data = read_sts_file(path)
+    assert data.name == "sts17.es-en" and len(data) == 2
+    pairs = data.subsets["sts17.es-en"]
+    assert pairs.first == ("Un perro.", "Un\u2028gato") and pairs.scores.tolist() == [5.0, 0.2]
+    (tmp_path / "STS.input.track1.ar.txt").write_text("x\ty\nz\tw\n")
+    (tmp_path / "STS.gs.track1.ar.txt").write_text("1\n2\n")
+    assert read_sts_file(tmp_path / "STS.input.track1.ar.txt").subsets["track1.ar"].scores.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a\tb\t1\na\tb\tx\n", r"table.tsv:2: the score 'x' is no number$"),
+        (b"text\ttext\tscore\n", r"table.tsv:1: the score 'score' is no number; if this is a header, remove it"),
+        (b"a\tb\tnan\n", r"table.tsv:1: the score 'nan' is no number"),
+        (b"a\tb\t1\n\na\tb\n", r"table.tsv:3: 2 tab-separated columns, but column 3 is needed"),
+        (b"a\tb\t1\ncaf\xe9\tb\t1\n", r"table.tsv:2: byte 0xe9 is not UTF-8"),
+        ("a\tb\t1\n".encode("utf-16"), r"table.tsv:1: this is UTF-16"),
+        (b"", r"table.tsv: is empty"),
+        (b"\n", r"table.tsv: holds no scored pair"),
+    ],
+)
+def test_broken_tables_are_named_by_file_and_line(tmp_path, content, message):
+    (tmp_path / "table.tsv").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read_sts_file(tmp_path / "table.tsv")
+
+
+def test_broken_years_are_named_by_file_and_line(tmp_path):
+    folder = write_year(tmp_path / "STS16-en-test", "STS16")
+    gold = folder / "STS.gs.plagiarism.txt"
+    for content, message in [
+        ("1\n", "STS.input.plagiarism.txt: 2 pairs, but .*STS.gs.plagiarism.txt has 1 lines"),
+        ("1\nhigh\n", "STS.gs.plagiarism.txt:2: the score 'high' is no number"),
+        ("\n\n", "STS.input.plagiarism.txt: holds no scored pair"),
+    ]:
+        gold.write_text(content)
+        with pytest.raises(UserError, match=message):
+            read_sts(tmp_path, "STS16")
+    gold.unlink()
+    with pytest.raises(UserError, match="STS.gs.plagiarism.txt: this file of subset plagiarism is missing"):
+        read_sts(tmp_path, "STS16")
+    gold.write_text("1\n2\n")
+    (folder / "STS.input.headlines.txt").write_text("a\tb\nno tab\n")
+    with pytest.raises(UserError, match="STS.input.headlines.txt:2: 1 tab-separated columns"):
+        read_sts(tmp_path, "STS16")
+    with pytest.raises(UserError, match="STS99: no such STS task; valid are STS12, "):
+        read_sts(tmp_path, "STS99")
+    with pytest.raises(UserError, match="gone.tsv: cannot read it .No such file"):
+        read_sts_file(tmp_path / "gone.tsv")
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real data")
+def test_real_sets_have_their_published_sizes():
+    sizes = {"STS12": 3108, "STS14": 3750, "STS-B-train": 5749, "STS-B-dev": 1500, "STS-B": 1379}
+    sizes |= {"SICK-R-train": 4500, "SICK-R-trial": 500}
+    assert {task: len(read_sts(SHARED, task)) for task in sizes} == sizes
+    assert all(read_sts(SHARED, task).unscored == 0 for task in sizes)

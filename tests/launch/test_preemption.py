@@ -1,0 +1,321 @@
+"""Stopped by a signal and resumed, or with a worker killed: the run is the run that was not, and nothing waits for ever."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.launch import preemption
+from fairseq_clear.launch.peer_watchdog import EXIT_LOST
+from fairseq_clear.patches.stopping import EXIT_INTERRUPTED, EXIT_PREEMPTED
+from tests import zygote
+from tests.conftest import ROOT
+from tests.training import configuration
+
+pytestmark = pytest.mark.slow
+
+# 120 sentences in batches of 4 for two workers at update frequency 2: 8 updates an epoch.
+FLAGS = (
+    *("--user-dir", str(ROOT / "fairseq_clear"), "--task", "clear_lm", "--criterion", "clear_nt_xent", "--cpu"),
+    *("--sample-break-mode", "eos", "--tokens-per-sample", "32", "--augment", "del-word", "--pooling", "mean"),
+    *("--arch", "clear_roberta_tiny", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
+    *("--encoder-attention-heads", "2", "--optimizer", "adam", "--lr", "0.003", "--batch-size", "4"),
+    *("--update-freq", "2", "--max-update", "21", "--log-format", "json", "--log-interval", "1"),
+    *("--no-epoch-checkpoints", "--num-workers", "1"),
+)
+MINUTE = 60
+# Tells the first update that ends from the test: the run goes on only when the test has sent its signal.
+PAUSE = """
+import pathlib, sys, time
+import fairseq_cli.train as host
+from fairseq.trainer import Trainer
+folder, name, when = pathlib.Path(sys.argv.pop(1)), sys.argv.pop(1), int(sys.argv.pop(1))
+stock, calls = getattr(Trainer, name), []
+def paused(self, *args, **kwargs):
+    calls.append(1)
+    if len(calls) == when:
+        (folder / f"at{self.data_parallel_rank}").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.01)
+    return stock(self, *args, **kwargs)
+setattr(Trainer, name, paused)
+from fairseq_clear.launch.preemption import main
+main(sys.argv[1:])
+"""
+
+
+PLAIN_PAUSE = PAUSE.replace(
+    "from fairseq_clear.launch.preemption import main\nmain(sys.argv[1:])", "sys.argv.pop(1); host.cli_main()"
+)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(command: Sequence[str], data: Path, folder: Path, *flags: str, workers: int = 2) -> list[zygote.Forked]:
+    """Workers that meet over TCP, each with its output in a file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    meet = f"tcp://localhost:{free_port()}"
+    started = []
+    for rank in range(workers):
+        line = [*command, "fairseq-train", str(data), *FLAGS, "--save-dir", str(folder), *flags]
+        if workers > 1:
+            line += ["--distributed-init-method", meet, "--distributed-world-size", str(workers), "--device-id", "0"]
+            line += ["--distributed-rank", str(rank), "--distributed-no-spawn"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+        with (folder / f"log{rank}").open("a") as log:  # a session of its own, as of a terminal
+            options: Any = {"stdout": log.fileno(), "stderr": log.fileno(), "start_new_session": True}
+            started.append(zygote.start(line, cwd=ROOT, env=environment, **options))
+    return started
+
+
+WRAPPED = (sys.executable, "-m", "fairseq_clear.launch.preemption")
+STOCK = (sys.executable, "-c", "import sys; sys.argv.pop(1); from fairseq_cli.train import cli_main; cli_main()")
+GLOO = ("--distributed-backend", "gloo")
+
+
+@contextmanager
+def paused(
+    data: Path,
+    folder: Path,
+    *flags: str,
+    workers: int = 2,
+    at: tuple[str, int] = ("train_step", 11),
+    script: str = PAUSE,
+) -> Iterator[Any]:
+    """Workers that stand still before the ``at``-th call of a step; they go on when the block ends."""
+    command = (sys.executable, "-c", script, str(folder), at[0], str(at[1]))
+    processes = start(command, data, folder, *flags, workers=workers)
+    try:
+        while not all((folder / f"at{rank}").exists() for rank in range(workers)):
+            assert all(process.poll() is None for process in processes), (folder / "log0").read_text()[-3000:]
+            os.sched_yield()
+        yield processes
+        (folder / "go").touch()
+        for process in processes:
+            process.wait(MINUTE)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def finish(processes: list[zygote.Forked]) -> list[int]:
+    try:
+        return [process.wait(5 * MINUTE) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def log(folder: Path, rank: int = 0) -> str:
+    return (folder / f"log{rank}").read_text()
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    return torch.load(folder / "checkpoint_last.pt", weights_only=False)
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Equal weights to the bit."""
+    return one["model"].keys() == other["model"].keys() and all(
+        torch.equal(one["model"][name], other["model"][name]) for name in one["model"]
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two workers, 21 updates, by fairseq itself."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert finish(start(STOCK, data_bin, folder, *GLOO)) == [0, 0], log(folder)[-3000:]
+    return folder
+
+
+def test_without_a_signal_it_is_the_same_run(undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
+    assert finish(start(WRAPPED, data_bin, tmp_path)) == [0, 0], log(tmp_path)[-3000:]
+    assert same(saved(undisturbed), saved(tmp_path))
+    assert finish(start(WRAPPED, data_bin, tmp_path)) == [0, 0]  # over already: fairseq alone would make a 22nd update
+    assert same(saved(undisturbed), saved(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def stopped(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose second worker alone is told to stop, before update 11 of 21."""
+    folder = tmp_path_factory.mktemp("stopped")
+    with paused(data_bin, folder) as processes:
+        processes[1].send_signal(signal.SIGUSR1)
+    assert [process.returncode for process in processes] == [EXIT_PREEMPTED] * 2, log(folder)[-3000:]
+    return folder
+
+
+def test_stopped_in_the_midst_of_an_epoch(undisturbed: Path, stopped: Path, data_bin: Path, tmp_path: Path) -> None:
+    halfway = saved(stopped)
+    assert halfway["optimizer_history"][-1]["num_updates"] == 11
+    assert halfway["extra_state"]["train_iterator"]["iterations_in_epoch"] == 6  # of 16, two an update
+    assert log(stopped).count("| valid | {") == 1  # that of the first epoch's end
+    shutil.copytree(stopped, tmp_path / "run")
+    assert finish(start(WRAPPED, data_bin, tmp_path / "run")) == [0, 0], log(tmp_path / "run")[-3000:]
+    assert same(saved(undisturbed), saved(tmp_path / "run"))
+    assert not same(saved(undisturbed), halfway)
+
+
+def test_resumed_with_another_seed_is_another_run(
+    undisturbed: Path, stopped: Path, data_bin: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped, tmp_path / "run")
+    assert finish(start(WRAPPED, data_bin, tmp_path / "run", "--seed", "2")) == [2, 2]
+    assert "is of another run: --seed 1, now 2" in log(tmp_path / "run")
+    assert finish(start(WRAPPED, data_bin, tmp_path / "run", "--seed", "2", "--allow-change", "seed")) == [0, 0]
+    assert "goes on with a change: --seed 1, now 2" in log(tmp_path / "run")
+    assert not same(saved(undisturbed), saved(tmp_path / "run"))
+
+
+def test_stopped_in_a_validation(undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
+    with paused(data_bin, tmp_path, at=("valid_step", 2)) as processes:
+        processes[1].send_signal(signal.SIGUSR1)
+    assert [process.returncode for process in processes] == [EXIT_PREEMPTED] * 2, log(tmp_path)[-3000:]
+    assert saved(tmp_path)["extra_state"]["train_iterator"]["epoch"] == 2
+    assert finish(start(WRAPPED, data_bin, tmp_path)) == [0, 0]
+    assert same(saved(undisturbed), saved(tmp_path))
+
+
+def test_stopped_after_the_last_update(undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
+    with paused(data_bin, tmp_path, at=("train_step", 21)) as processes:
+        processes[0].send_signal(signal.SIGUSR1)
+    assert [process.returncode for process in processes] == [EXIT_PREEMPTED] * 2
+    assert not (tmp_path / "checkpoint_best.pt").exists() or saved(tmp_path)["extra_state"]["val_loss"] is None
+    assert finish(start(WRAPPED, data_bin, tmp_path)) == [0, 0]
+    assert same(saved(undisturbed), saved(tmp_path))
+    losses = [path["extra_state"]["val_loss"] for path in (saved(undisturbed), saved(tmp_path))]
+    assert losses[0] == pytest.approx(losses[1])  # the validation was made up for
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_on_plain_fairseq_train(workers: int, undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
+    """A terminal signals every process of a command, the data loader's too; with two workers, one is signalled here."""
+    flags = GLOO if workers > 1 else ()
+    with paused(data_bin, tmp_path / "run", *flags, workers=workers, script=PLAIN_PAUSE) as processes:
+        os.killpg(processes[-1].pid, signal.SIGINT)
+    assert [process.returncode for process in processes] == [EXIT_INTERRUPTED] * workers, log(tmp_path / "run")[-3000:]
+    text = log(tmp_path / "run")
+    assert "stopped by a signal after update 11" in text and "the same command goes on from there" in text
+    assert "Traceback" not in text
+    assert finish(start(STOCK, data_bin, tmp_path / "run", *flags, workers=workers)) == [0] * workers
+    assert "from update 11 of" in log(tmp_path / "run")
+    if workers == 1:
+        undisturbed = tmp_path / "straight"
+        assert finish(start(STOCK, data_bin, undisturbed, workers=1)) == [0]
+    assert same(saved(undisturbed), saved(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_leaves_at_once(at: int, data_bin: Path, tmp_path: Path) -> None:
+    """At the first Ctrl-C where no update was made, else at the second."""
+    with paused(data_bin, tmp_path, workers=1, at=("train_step", at), script=PLAIN_PAUSE) as (process,):
+        process.send_signal(signal.SIGINT)
+        if at > 1:
+            while "stopping after this update" not in log(tmp_path):
+                assert process.poll() is None
+                os.sched_yield()
+            process.send_signal(signal.SIGINT)
+        assert process.wait(MINUTE) == EXIT_INTERRUPTED
+    said = "interrupted before the first update" if at == 1 else "interrupted again"
+    assert said in log(tmp_path) and not (tmp_path / "checkpoint_last.pt").exists()
+
+
+LEFT_BEHIND = """
+import multiprocessing, time
+from fairseq_clear.patches import stopping
+stopping.listen()
+context = multiprocessing.get_context("fork")
+begun = context.Event()
+context.Process(target=lambda: (begun.set(), time.sleep(600)), daemon=True).start()
+begun.wait()
+"""
+
+
+def test_a_process_ends_though_the_data_loader_s_processes_block_signals() -> None:
+    """multiprocessing sends them SIGTERM at exit, then waits for them."""
+    subprocess.run([sys.executable, "-c", LEFT_BEHIND], cwd=ROOT, timeout=MINUTE, check=True)
+
+
+def test_one_worker(data_bin: Path, tmp_path: Path) -> None:
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    assert finish(start(WRAPPED, data_bin, straight, workers=1)) == [0]
+    with paused(data_bin, stopped, workers=1) as processes:
+        processes[0].send_signal(signal.SIGTERM)
+    assert processes[0].returncode == EXIT_PREEMPTED
+    assert finish(start(WRAPPED, data_bin, stopped, workers=1)) == [0]
+    assert same(saved(straight), saved(stopped))
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_worker_ends_the_others(killed: int, undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
+    flags = ("--save-interval-updates", "4", "--disable-validation")
+    with paused(data_bin, tmp_path, *flags) as processes:
+        processes[killed].kill()
+        # The other stands still, outside of any collective: only the peer watchdog can notice it.
+        assert processes[1 - killed].wait(MINUTE) == EXIT_LOST
+    assert f"worker {killed} is gone" in log(tmp_path, 1 - killed)
+    if killed == 0:
+        return
+    assert saved(tmp_path)["optimizer_history"][-1]["num_updates"] == 8
+    assert finish(start(WRAPPED, data_bin, tmp_path, *flags)) == [0, 0]
+    assert same(saved(undisturbed), saved(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("flags", "workers", "said"),
+    [
+        (["--no-save"], 1, "--no-save: a run that is preempted"),
+        (["--no-last-checkpoints"], 1, "--no-last-checkpoints: a run"),
+        (["--reset-optimizer"], 1, "--reset-optimizer: it would be done again"),
+        (["--restore-file", "other.pt"], 1, "--restore-file other.pt: the run would begin there again"),
+        ([], 2, "--distributed-world-size 2: signals reach no worker"),
+    ],
+)
+def test_what_cannot_be_resumed_is_refused(flags: list[str], workers: int, said: str, data_bin: Path) -> None:
+    preemption._check(configuration(data_bin))
+    preemption._check(configuration(data_bin, "--distributed-no-spawn", world_size=2))
+    with pytest.raises(UserError, match=re.escape(said)):
+        preemption._check(configuration(data_bin, *flags, world_size=workers))
+
+
+def test_a_refusal_is_one_line(data_bin: Path, tmp_path: Path) -> None:
+    assert finish(start(WRAPPED, data_bin, tmp_path, "--no-save", workers=1)) == [2]
+    assert log(tmp_path).count("--no-save: a run that is preempted") == 1 and "Traceback" not in log(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log0"]
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "inf"])
+def test_a_timeout_is_seconds(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert preemption._timeout() == 600
+    monkeypatch.setenv("FAIRSEQ_CLEAR_TIMEOUT", text)
+    with pytest.raises(UserError, match=f"FAIRSEQ_CLEAR_TIMEOUT={text}: expected seconds"):
+        preemption._timeout()
+
+
+def test_an_error_of_one_worker_is_the_error_of_all(data_bin: Path, tmp_path: Path) -> None:
+    broken = PAUSE.replace("while not", "if self.data_parallel_rank: raise SystemExit(3)\n        while not")
+    processes = start((sys.executable, "-c", broken, str(tmp_path), "train_step", "2"), data_bin, tmp_path)
+    assert finish(processes) == [3, 3], log(tmp_path)[-3000:]
+    assert "worker 1 ended with exit code 3" in log(tmp_path)
+
+
+def test_usage() -> None:
+    done = subprocess.run([*WRAPPED, "fairseq-generate"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("usage: ")

@@ -1,0 +1,182 @@
+"""Documents are those of the text, wherever its files are; spans are cut from the map; the index is kept, renewed, shared."""
+
+import logging
+import os
+import pickle
+
+import numpy as np
+import pytest
+from fairseq.data import ConcatDataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.text import document_index
+from fairseq_clear.text.document_index import find_documents, index_path, load_document_index
+from fairseq_clear.text.documents import Documents, Lines, documents_of
+from tests.views.documents_of_text import BOS, EOS, binarize, in_memory, numbered_lines
+
+SHAPES = st.lists(st.integers(0, 4), max_size=30)
+
+
+def sizes_of(prefix, shape):
+    """The lengths of lines newly binarized; a copy, as the data set closes its files when it goes."""
+    dataset = binarize(prefix, numbered_lines(shape))
+    return dataset.sizes.copy()
+
+
+def slow_documents(shape, boundary):
+    """[(first line, last line + 1)], line by line."""
+    found, current = [], []
+    for number, length in enumerate([*shape, 0]):
+        if length and boundary == "blank":
+            current.append(number)
+        elif length:
+            found.append((number, number + 1))
+        elif current:
+            found.append((current[0], current[-1] + 1))
+            current = []
+    return found
+
+
+@given(SHAPES, st.sampled_from(["blank", "line"]), st.integers(1, 7))
+@settings(max_examples=300, deadline=None)
+def test_boundaries(shape, boundary, chunk):
+    sizes = np.array([length + 1 for length in shape], np.int32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(document_index, "CHUNK_LINES", chunk)
+        bounds = find_documents(sizes, boundary)
+    assert bounds.dtype == np.int64 and bounds.shape[1:] == (2,)
+    assert [tuple(pair) for pair in bounds.tolist()] == slow_documents(shape, boundary)
+
+
+@given(st.lists(SHAPES, min_size=1, max_size=3), st.sampled_from(["blank", "line"]), st.data())
+@settings(max_examples=200, deadline=None)
+def test_documents_are_the_text(shapes, boundary, data):
+    expected, first = [], 10
+    for shape in shapes:
+        lines = numbered_lines(shape, first)
+        first += sum(shape)
+        expected += [lines[begin:end] for begin, end in slow_documents(shape, boundary)]
+    if not expected:
+        with pytest.raises(UserError, match="no document in it"):
+            in_memory(*shapes, boundary=boundary)
+        return
+    documents = in_memory(*shapes, boundary=boundary)
+    assert len(documents) == len(expected)
+    for index, lines in enumerate(expected):
+        content = [token for line in lines for token in line[:-1]]
+        document = documents[index]
+        assert len(document) == documents.lengths[index] == len(content)
+        assert documents.line_counts[index] == len(lines)
+        assert document.line_ends.tolist() == np.cumsum([len(line) - 1 for line in lines]).tolist()
+        begin = data.draw(st.integers(0, len(content) - 1))
+        end = data.draw(st.integers(begin + 1, len(content)))
+        assert document.span(begin, end).tolist() == [BOS, *content[begin:end], EOS]
+        first_line = data.draw(st.integers(0, len(lines) - 1))
+        last_line = data.draw(st.integers(first_line + 1, len(lines)))
+        some = documents.lines(index, first_line, last_line)
+        inner = [token for line in lines[first_line:last_line] for token in line[:-1]]
+        assert some.span(0, len(some)).tolist() == [BOS, *inner, EOS]
+
+
+def test_one_token_edges():
+    documents = in_memory([1, 0, 1, 1, 0, 2])
+    assert documents.lengths.tolist() == [1, 2, 2]
+    assert documents[0].span(0, 1).tolist() == [BOS, 10, EOS]
+    assert [documents[1].span(*ends).tolist() for ends in ((0, 1), (1, 2), (0, 2))] == [
+        [BOS, 11, EOS],
+        [BOS, 12, EOS],
+        [BOS, 11, 12, EOS],
+    ]
+    assert [documents.first_line(index) for index in range(3)] == [1, 3, 6]
+
+
+def test_identity_is_the_documents_content():
+    lines = [[5, 6, EOS], [7, EOS], [EOS], [5, 6, EOS], [7, EOS], [EOS], [5, 6, EOS], [8, EOS], [EOS], [5, 6, EOS]]
+    documents = Documents([Lines(lines)], BOS, EOS)
+    identities = [documents.identity(index) for index in range(4)]
+    assert identities[0] == identities[1] and len(set(identities)) == 3
+    long = [[*range(5, 905), EOS], [EOS], [*range(5, 906), EOS], [EOS], [*range(5, 905), EOS]]
+    documents = Documents([Lines(long)], BOS, EOS)
+    identities = [documents.identity(index) for index in range(3)]
+    assert identities[0] == identities[2] != identities[1]
+
+
+def test_no_blank_line_is_said(caplog):
+    in_memory([3, 2, 4])
+    assert "--document-boundary line" in caplog.text
+    caplog.clear()
+    in_memory([3, 2, 4], boundary="line")
+    in_memory([3])
+    assert not caplog.records
+
+
+def test_mistakes():
+    with pytest.raises(UserError, match="--document-boundary page: choose from blank, line"):
+        in_memory([3], boundary="page")
+    with pytest.raises(UserError, match="do not end in </s>"):
+        Documents([Lines([[5, 6], [7]])], BOS, EOS)
+    with pytest.raises(UserError, match="--dataset-impl mmap"):
+        documents_of([[1]], BOS, EOS)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
+def test_binarized_data(tmp_path, dtype):
+    shape = [3, 2, 0, 0, 4, 0, 1]
+    dataset = binarize(tmp_path / "train", numbered_lines(shape), dtype)
+    other = binarize(tmp_path / "train1", numbered_lines([2, 0, 5], 30), dtype)
+    contents = [[10, 11, 12, 13, 14], [15, 16, 17, 18], [19], [30, 31], [32, 33, 34, 35, 36]]
+    for data, expected in ((dataset, contents[:3]), (ConcatDataset([dataset, other]), contents)):
+        documents = documents_of(data, BOS, EOS)
+        again = pickle.loads(pickle.dumps(documents))
+        for copy in (documents, again):
+            spans = [copy[index].span(0, int(copy.lengths[index])) for index in range(len(copy))]
+            assert [span.tolist() for span in spans] == [[BOS, *content, EOS] for content in expected]
+            assert all(span.dtype == np.int64 and span.flags.owndata for span in spans)
+    assert len(pickle.dumps(documents)) < 5000, "the tokens stay in their files"
+    assert sorted(path.name for path in tmp_path.glob("*.npy")) == [
+        "train.documents-blank.npy",
+        "train1.documents-blank.npy",
+    ]
+
+
+def test_the_index_is_kept_and_renewed(tmp_path, monkeypatch):
+    prefix = tmp_path / "train"
+    sizes = sizes_of(prefix, [3, 0, 2])
+    expected = [[0, 1], [2, 3]]
+    first = load_document_index(prefix, sizes)
+    assert isinstance(first, np.memmap) and first.tolist() == expected
+    with monkeypatch.context() as patch:
+        patch.setattr(document_index, "find_documents", None)  # would raise if called
+        assert load_document_index(prefix, sizes).tolist() == expected
+    assert load_document_index(prefix, sizes, "line").tolist() == [[0, 1], [2, 3]]
+    assert index_path(prefix, "line").exists()
+    # new data of the same length in bytes, at another time
+    sizes = sizes_of(prefix, [3, 1, 1])
+    os.utime(f"{prefix}.idx", ns=(1, 1))
+    assert load_document_index(prefix, sizes).tolist() == [[0, 3]]
+    # cut short, altered, or something else
+    place = index_path(prefix, "blank")
+    whole = place.read_bytes()
+    for damage in (whole[:-8], b"", b"text", whole[:-24]):
+        place.write_bytes(damage)
+        assert load_document_index(prefix, sizes).tolist() == [[0, 3]]
+        assert place.read_bytes() == whole
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch, caplog):
+    prefix = tmp_path / "train"
+    sizes = sizes_of(prefix, [3, 0, 2])
+
+    def full(file, array):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    caplog.set_level(logging.INFO)
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "save", full)
+        assert load_document_index(prefix, sizes).tolist() == [[0, 1], [2, 3]]
+    assert "No space left on device" in caplog.text and "stays in memory" in caplog.text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.bin", "train.idx"]

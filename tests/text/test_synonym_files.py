@@ -1,0 +1,191 @@
+"""synonyms.npz: what is written comes back, and every other file is refused with a remedy."""
+
+import os
+import re
+import stat
+import zipfile
+
+import numpy as np
+import pytest
+
+from fairseq_clear.augmentations import SynonymTable
+from fairseq_clear.errors import UserError
+from fairseq_clear.files import hash_file
+from fairseq_clear.text.synonym_files import load_synonyms, save_synonyms
+
+IS_WORD_START = np.arange(12) % 2 == 0
+TABLE = SynonymTable.build({(4,): [(6,), (8, 9)], (4, 5): [(6, 7, 7)]}, IS_WORD_START)
+ARRAYS = ("is_word_start", "word_pieces", "word_offsets", "row_offsets", "alternative_pieces", "alternative_offsets")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "dict.txt").write_text("a 1\nb 1\n")
+    save(tmp_path)
+    return tmp_path
+
+
+def save(folder, table=TABLE):
+    save_synonyms(
+        folder / "synonyms.npz",
+        table,
+        vocabulary_hash=hash_file(folder / "dict.txt"),
+        source="list.json",
+        source_hash="ab" * 32,
+    )
+
+
+def load(folder):
+    return load_synonyms(folder / "synonyms.npz", folder / "dict.txt")
+
+
+def refused(folder, said):
+    with pytest.raises(UserError, match=said) as error:
+        load(folder)
+    assert "\n" not in str(error.value)
+    assert str(error.value).startswith(str(folder))
+    return str(error.value)
+
+
+def test_a_table_comes_back(folder):
+    table = load(folder)
+    for name in ARRAYS:
+        loaded, written = getattr(table, name), getattr(TABLE, name)
+        assert loaded.dtype == written.dtype and (loaded == written).all()
+    assert table.find(np.array([4, 5, 4]), np.array([0, 2])).tolist() == [1, 0]
+
+
+def test_the_file_says_where_it_comes_from(folder):
+    with np.load(folder / "synonyms.npz", allow_pickle=False) as npz:
+        assert str(npz["vocabulary_hash"]) == hash_file(folder / "dict.txt")
+        assert (str(npz["source"]), str(npz["source_hash"])) == ("list.json", "ab" * 32)
+
+
+def test_the_same_table_makes_the_same_bytes(folder):
+    first = (folder / "synonyms.npz").read_bytes()
+    save(folder)
+    assert (folder / "synonyms.npz").read_bytes() == first
+
+
+def test_a_table_takes_the_place_of_another(folder):
+    save(folder, SynonymTable.build({(6,): [(4,)]}, IS_WORD_START))
+    assert load(folder).word_pieces.tolist() == [6]
+
+
+def test_the_file_has_the_permissions_of_any_other(folder):
+    (folder / "other").write_text("")
+    modes = [stat.S_IMODE(os.stat(folder / name).st_mode) for name in ("other", "synonyms.npz")]
+    assert modes[0] == modes[1]
+
+
+def test_another_vocabulary_is_refused_with_both_hashes_and_the_command(folder):
+    made_for = hash_file(folder / "dict.txt")
+    (folder / "dict.txt").write_text("a 1\nb 1\nc 1\n")
+    now = hash_file(folder / "dict.txt")
+    said = refused(folder, f"another vocabulary .{made_for[:12]}. than that of .*{now[:12]}")
+    assert f"fairseq-clear synonyms --data-bin {folder} --source FILE.json --output {folder}/synonyms.npz" in said
+    assert said.endswith("--overwrite`")
+
+
+def test_a_missing_file_is_refused_with_the_command(folder):
+    (folder / "synonyms.npz").unlink()
+    assert "--overwrite" not in refused(folder, "no synonym table here; make it with `fairseq-clear synonyms")
+
+
+def test_a_missing_vocabulary_is_refused(folder):
+    (folder / "dict.txt").unlink()
+    refused(folder, re.escape(f"{folder / 'dict.txt'}: cannot read the vocabulary"))
+
+
+def test_truncated_files_are_refused_wherever_they_end(folder):
+    whole = (folder / "synonyms.npz").read_bytes()
+    for length in range(0, len(whole) - 1, 97):
+        (folder / "synonyms.npz").write_bytes(whole[:length])
+        refused(folder, "not a whole synonym table .*remake it with `fairseq-clear synonyms")
+
+
+def test_altered_files_load_the_same_or_are_refused(folder):
+    whole = (folder / "synonyms.npz").read_bytes()
+    outcomes = set()
+    for place in range(0, len(whole), 23):
+        (folder / "synonyms.npz").write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+        try:
+            table = load(folder)
+        except UserError:
+            outcomes.add("refused")
+        else:
+            assert all((getattr(table, name) == getattr(TABLE, name)).all() for name in ARRAYS)
+            outcomes.add("same")
+    assert "refused" in outcomes
+
+
+@pytest.mark.parametrize(("offset", "flags"), [(8, 1), (10, 99)])
+def test_encrypted_and_unknown_compression_are_refused(folder, offset, flags):
+    whole = bytearray((folder / "synonyms.npz").read_bytes())
+    central = whole.index(b"PK\x01\x02")  # the first entry of the archive's directory
+    whole[central + offset] = flags
+    (folder / "synonyms.npz").write_bytes(whole)
+    refused(folder, "not a whole synonym table .*(password|compression)")
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"\x80\x04K\x05."])
+def test_other_files_are_refused(folder, content):
+    (folder / "synonyms.npz").write_bytes(content)
+    refused(folder, "not a whole synonym table")
+
+
+def rewrite(folder, **changed):
+    with np.load(folder / "synonyms.npz", allow_pickle=False) as npz:
+        arrays = {name: npz[name] for name in npz.files}
+    arrays.update(changed)
+    np.savez(folder / "synonyms.npz", **{name: array for name, array in arrays.items() if array is not None})
+
+
+def test_pickles_are_never_loaded(folder):
+    class Bomb:
+        def __reduce__(self):
+            return os.mkdir, (str(folder / "exploded"),)
+
+    rewrite(folder, word_pieces=np.array([Bomb()], object))
+    refused(folder, "not a whole synonym table .*allow_pickle")
+    assert not (folder / "exploded").exists()
+
+
+def test_a_single_array_is_refused(folder):
+    np.save(folder / "synonyms.npy", np.arange(3))
+    (folder / "synonyms.npy").rename(folder / "synonyms.npz")
+    refused(folder, "not a whole synonym table")
+
+
+@pytest.mark.parametrize("name", ["word_offsets", "vocabulary_hash", "format", "is_word_start"])
+def test_missing_arrays_are_refused(folder, name):
+    rewrite(folder, **{name: None})
+    refused(folder, "not a whole synonym table")
+
+
+def test_arrays_that_do_not_fit_are_refused(folder):
+    rewrite(folder, row_offsets=np.array([0, 1, 2]))
+    refused(folder, "not a whole synonym table .*offsets")
+
+
+def test_another_format_is_refused(folder):
+    rewrite(folder, format=np.array(2))
+    refused(folder, "format 2, but this version reads 1; remake it")
+
+
+def test_a_failed_write_leaves_the_old_table_and_nothing_else(folder, monkeypatch):
+    before = (folder / "synonyms.npz").read_bytes()
+
+    def fail(file, **arrays):
+        file.write(b"half")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", fail)
+    with pytest.raises(OSError, match="No space left"):
+        save(folder)
+    assert (folder / "synonyms.npz").read_bytes() == before
+    assert sorted(path.name for path in folder.iterdir()) == ["dict.txt", "synonyms.npz"]
+
+
+def test_the_archive_is_whole(folder):
+    assert zipfile.ZipFile(folder / "synonyms.npz").testzip() is None

@@ -1,0 +1,72 @@
+"""Pairs of neighbours: every pair once, in order, none across documents; their first spans as texts."""
+
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.text import documents
+from fairseq_clear.views.view_table import build_view_source
+from tests.text.test_documents import slow_documents
+from tests.views.documents_of_text import BOS, EOS, in_memory, numbered_lines
+
+
+def source(documents, sentences=1, tokens=512):
+    return build_view_source(f"neighbor:sentences={sentences}", documents, settings={"tokens_per_sample": tokens})
+
+
+def slow_pairs(shape, n):
+    """[(document, first span, second span)] of the text itself."""
+    lines, pairs = numbered_lines(shape), []
+    for number, (begin, end) in enumerate(slow_documents(shape, "blank")):
+        spans = [lines[i : i + n] for i in range(begin, end - n + 1, n)]
+        spans = [[token for line in span for token in line[:-1]] for span in spans]
+        pairs += [(number, one, other) for one, other in zip(spans, spans[1:], strict=False)]
+    return pairs
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40).filter(any), st.integers(1, 4))
+@settings(max_examples=300, deadline=None)
+def test_every_pair_once(shape, n):
+    expected, corpus = slow_pairs(shape, n), in_memory(shape)
+    if not expected:
+        with pytest.raises(UserError, match=f"no document has {2 * n} sentences"):
+            source(corpus, n)
+        return
+    views = source(corpus, n)
+    assert len(views.text_lengths) == len(expected)
+    for index, (number, one, other) in enumerate(expected):
+        (pair,) = views(index, np.random.default_rng(index))
+        (positive,) = pair.positives
+        assert pair.anchor.tolist() == [BOS, *one, EOS] and positive.tolist() == [BOS, *other, EOS]
+        assert views.text_lengths[index].tolist() == [len(one) + 2, len(other) + 2]
+        assert (pair.document, pair.identity) == (number, corpus.identity(number))
+        content = corpus[number].span(0, int(corpus.lengths[number]))[1:-1].tolist()
+        assert [content[begin:end] for begin, end in pair.spans] == [one, other]
+
+
+def test_in_chunks(monkeypatch):
+    shape = [3, 2, 0, 1, 0, 4, 5, 1, 0, 2, 2]
+    expected = source(in_memory(shape, [1, 1, 0, 2])).text_lengths
+    monkeypatch.setattr(documents, "CHUNK_DOCUMENTS", 2)
+    views = source(in_memory(shape, [1, 1, 0, 2]))
+    assert views.text_lengths.tolist() == expected.tolist() == [[5, 4], [6, 7], [7, 3], [4, 4], [3, 3]]
+
+
+def test_texts_are_the_first_spans_cut():
+    views = source(in_memory([6, 2, 1, 0, 3, 3]), tokens=5)
+    assert views.texts.sizes.tolist() == [5, 4, 5] and len(views.texts) == 3
+    assert [views.texts[index].tolist() for index in range(3)] == [
+        [BOS, 10, 11, 12, EOS],
+        [BOS, 16, 17, EOS],
+        [BOS, 19, 20, 21, EOS],
+    ]
+
+
+def test_lone_sentences_are_counted(caplog):
+    caplog.set_level(logging.INFO)
+    source(in_memory([6, 0, 2, 1, 0, 3]))
+    assert "1 pairs of neighbours; 2 of 3 documents have fewer than 2 sentences and none" in caplog.text
