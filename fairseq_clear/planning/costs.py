@@ -186,7 +186,8 @@ class Recipe:
         self.tensors = [*model.parameters(), *model.buffers()]
         meter.ignore(self.tensors)
         self._meter = meter
-        with patch.object(torch.cuda, "current_device", lambda: None), self._on_worker(), meter:
+        devices = patch("torch.optim.optimizer._get_fused_kernels_supported_devices", lambda: ["meta"])
+        with patch.object(torch.cuda, "current_device", lambda: None), devices, self._on_worker(), meter:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the scaler of --amp misses its GPU
                 optimizer = self.trainer.optimizer

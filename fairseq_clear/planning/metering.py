@@ -18,12 +18,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from fairseq_clear import patches
 from fairseq_clear.modules import chunking
+
+patches.apply()
 
 __all__ = ["Collective", "Meter", "on_worker"]
 
 aten = torch.ops.aten
 INDEXING = (aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default)
+IN_PLACE = (aten._fused_adam_, aten._fused_adamw_)  # know no meta tensors
 # FlopCounterMode leaves out products that are added in place, and the attention kernel of CPUs.
 FLOPS: dict[Any, Callable[..., int]] = {
     **flop_registry,
@@ -89,6 +93,8 @@ class Meter(TorchDispatchMode):
         is_meta = any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in tree_leaves((args, kwargs)))
         if is_meta and func in (aten._local_scalar_dense.default, aten.equal.default):
             return 1.0 if args[0].is_floating_point() else 1
+        if is_meta and func._overloadpacket in IN_PLACE:
+            return None
         if is_meta and func in INDEXING:
             args = (args[0], [index for one in args[1] for index in _as_numbers(one)], *args[2:])
         result, flops = _on_meta(func, args, kwargs) if is_meta else (func(*args, **kwargs), 0)
