@@ -18,7 +18,6 @@ from tqdm import tqdm
 from fairseq_clear.errors import UserError
 from fairseq_clear.output_folder import check_destination, output_folder
 from fairseq_clear.preparation.binarize import binarize_parts, count_ids
-from fairseq_clear.preparation.glue_inputs import GlueInputs
 from fairseq_clear.preparation.manifest import content_hash, write_manifests
 from fairseq_clear.preparation.paraphrases import (
     aligned_splits,
@@ -30,7 +29,7 @@ from fairseq_clear.preparation.paraphrases import (
 )
 from fairseq_clear.preparation.reports import PrepareReport, SplitCounts
 from fairseq_clear.preparation.settings import PrepareSettings
-from fairseq_clear.preparation.sources import Source, TextSource, check_outside, find_sources
+from fairseq_clear.preparation.sources import TextSource, check_outside, find_sources
 from fairseq_clear.preparation.staging import (
     Sample,
     Staged,
@@ -80,7 +79,7 @@ def prepare(settings: PrepareSettings) -> PrepareReport:
             work = folder / "work"
             work.mkdir()
             texts = _stage(settings, source, valid, work)
-            report = _build(settings, texts, folder, work, began, notes_of(source))
+            report = _build(settings, texts, folder, work, began)
             shutil.rmtree(work)
     except OSError as error:
         where = error.filename or settings.dest
@@ -88,7 +87,7 @@ def prepare(settings: PrepareSettings) -> PrepareReport:
     return report
 
 
-def check(settings: PrepareSettings) -> tuple[Source, TextSource | None]:
+def check(settings: PrepareSettings) -> tuple[TextSource, TextSource | None]:
     """Find every mistake that can be found without reading the corpus."""
     settings.check()
     source, valid = find_sources(settings)
@@ -98,13 +97,7 @@ def check(settings: PrepareSettings) -> tuple[Source, TextSource | None]:
     return source, valid
 
 
-def notes_of(source: Source) -> tuple[str, ...]:
-    """Return what the closing line must say of a corpus that was read."""
-    dropped = source.dropped if isinstance(source, GlueInputs) else 0
-    return (f"{dropped:,} malformed lines left out",) if dropped else ()
-
-
-def stage_corpus(settings: PrepareSettings, source: Source, work: Path) -> Staged:
+def stage_corpus(settings: PrepareSettings, source: TextSource, work: Path) -> Staged:
     """Read a corpus into canonical text on disk, or the sample of it that is asked for."""
     staged = _read(source, work / "input.txt")
     if settings.sample is None:
@@ -114,7 +107,7 @@ def stage_corpus(settings: PrepareSettings, source: Source, work: Path) -> Stage
     return sampled
 
 
-def _stage(settings: PrepareSettings, source: Source, valid: TextSource | None, work: Path) -> Texts:
+def _stage(settings: PrepareSettings, source: TextSource, valid: TextSource | None, work: Path) -> Texts:
     """Read the inputs into canonical text on disk and deal its documents out."""
     staged = stage_corpus(settings, source, work)
     staged_valid = _read(valid, work / "valid.txt") if valid else None
@@ -143,15 +136,13 @@ def _stage(settings: PrepareSettings, source: Source, valid: TextSource | None, 
     return Texts(train, target, sample.path if sample else None)
 
 
-def _read(source: Source, path: Path) -> Staged:
+def _read(source: TextSource, path: Path) -> Staged:
     names = ", ".join(map(str, source.paths))
     with _progress_bar("reading", sum(one.stat().st_size for one in source.paths if one.is_file())) as progress:
         return stage_lines(source.lines(progress), path, names)
 
 
-def _build(
-    settings: PrepareSettings, texts: Texts, folder: Path, work: Path, began: float, notes: tuple[str, ...]
-) -> PrepareReport:
+def _build(settings: PrepareSettings, texts: Texts, folder: Path, work: Path, began: float) -> PrepareReport:
     """Make tokenizer, datasets, dictionary and manifest in ``folder`` from dealt-out text."""
     folders = [folder] if settings.shards == 1 else [folder / f"shard{shard}" for shard in range(settings.shards)]
     for shard in folders:
@@ -192,7 +183,7 @@ def _build(
     seconds = time.monotonic() - began
     total = write_manifests(folder, folders, settings, tokenizer_entry, hashes, counts, valid_counts, seconds, aligned)
     paraphrases = total_counts(texts.train, texts.valid)
-    return PrepareReport(settings.dest, total, len(dictionary), seconds, paraphrases, notes)
+    return PrepareReport(settings.dest, total, len(dictionary), seconds, paraphrases)
 
 
 def _counts(text: TextParts, ids: NDArray[np.int64], unknown: int) -> SplitCounts:

@@ -63,17 +63,15 @@ class ParaphraseCounts:
 
 @dataclass(frozen=True)
 class TextReport:
-    """What ``text_only`` wrote, and anything else worth a word."""
+    """What ``--text-only`` wrote."""
 
     dest: Path
     lengths: DocumentLengths
     seconds: float
-    notes: tuple[str, ...] = ()
 
     def summary(self) -> str:
         """Return the closing line."""
-        parts = [str(self.dest), self.lengths.summary(), *self.notes]
-        return " | ".join([*parts, f"{self.seconds:.1f} s"])
+        return f"{self.dest} | {self.lengths.summary()} | {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,6 @@ class PrepareReport:
     vocabulary: int
     seconds: float
     paraphrases: dict[str, tuple[int, int]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     def summary(self) -> str:
         """Return the closing line."""
@@ -98,7 +95,6 @@ class PrepareReport:
             parts.append(f"{name}: {counts.lengths.summary()}, {counts.tokens:,} tokens, {rate:.3f} % unknown")
         for name, (sentences, blank) in self.paraphrases.items():
             parts.append(f"{name}: {blank:,} of {sentences + blank:,} paraphrases blank")
-        parts += self.notes
         return f"{self.dest} | {' | '.join(parts)} | dict.txt: {self.vocabulary:,} symbols | {self.seconds:.1f} s"
 
     @property

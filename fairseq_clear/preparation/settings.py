@@ -11,8 +11,6 @@ from fairseq_clear.errors import UserError
 SPM_MODEL_TYPES = ("unigram", "bpe")
 SPLIT_MODES = ("lines", "paragraphs")
 TOKENIZER_KINDS = ("sentencepiece", "gpt2", "hf")
-PAIR_MODES = ("separate", "joined")
-GLUE_SPLITS = ("train", "dev")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # what --views can name
 ORIGINAL = "original"  # what --views calls the text itself
 
@@ -43,10 +41,6 @@ class PrepareSettings:
         paraphrase: (name, file) pairs; line n of a file says what line n of the inputs says. With several inputs a name
             stands once for each, in their order.
         valid_paraphrase: the same for ``valid``.
-        glue_task: ``inputs`` is the folder of GLUE, and the texts of this task are the corpus.
-        pairs: of a task with two texts, ``separate`` documents (where None) or ``joined`` in a line.
-        glue_splits: some of GLUE_SPLITS.
-        drop_malformed: leave malformed lines of GLUE's files out and count them.
         sample: keep this many sentences of the inputs, drawn at random.
         text_only: ``dest`` is a file, and gets the text.
     """
@@ -72,10 +66,6 @@ class PrepareSettings:
     language: str = "en"
     paraphrase: tuple[tuple[str, Path], ...] = ()
     valid_paraphrase: tuple[tuple[str, Path], ...] = ()
-    glue_task: str | None = None
-    pairs: str | None = None
-    glue_splits: tuple[str, ...] = ("train",)
-    drop_malformed: bool = False
     sample: int | None = None
     text_only: bool = False
     workers: int = field(default_factory=available_cores)
@@ -123,7 +113,6 @@ class PrepareSettings:
             raise UserError("--dict belongs to a tokenizer that exists: give --spm-model or the GPT-2 files with it")
         self._check_kind()
         self._check_paraphrases()
-        self._check_glue()
         if self.sample is not None and self.sample < 1:
             raise UserError(f"--sample {self.sample}: must be 1 or more")
 
@@ -143,11 +132,6 @@ class PrepareSettings:
             raise UserError(
                 "--text-only and --paraphrase: write the text first, translate it, then give both to prepare"
             )
-        if names and self.glue_task is not None:
-            raise UserError(
-                "--glue-task and --paraphrase: paraphrases are aligned to lines of a .txt; write it with --glue-task "
-                f"{self.glue_task} --text-only, translate it, then give both to prepare"
-            )
         if valid_names and not self.valid:
             raise UserError("--valid-paraphrase: there is no --valid that it is aligned to")
         if self.valid and names != valid_names:
@@ -157,22 +141,6 @@ class PrepareSettings:
             raise UserError(
                 f"--valid: there is no {flag} {min(missing)}=FILE; give it, or leave --valid out and hold out documents"
             )
-
-    def _check_glue(self) -> None:
-        if self.glue_task is None:
-            given = {"--pairs": self.pairs is not None, "--glue-splits": self.glue_splits != ("train",)}
-            given["--drop-malformed"] = self.drop_malformed
-            for flag in [name for name, is_given in given.items() if is_given]:
-                raise UserError(f"{flag}: belongs to --glue-task; name the task")
-            return
-        if self.pairs not in (None, *PAIR_MODES):
-            raise UserError(f"--pairs {self.pairs}: choose from {', '.join(PAIR_MODES)}")
-        if not self.glue_splits or not set(self.glue_splits) <= set(GLUE_SPLITS):
-            raise UserError(f"--glue-splits {' '.join(self.glue_splits)}: some of {', '.join(GLUE_SPLITS)}")
-        if self.document_start is not None or self.split_sentences is not None:
-            raise UserError("--glue-task: every text is a document; leave --document-start and --split-sentences out")
-        if len(self.inputs) != 1:
-            raise UserError(f"--glue-task: the one input is the folder of GLUE's tasks, not {len(self.inputs)} inputs")
 
     def _check_kind(self) -> None:
         if self.tokenizer not in (None, *TOKENIZER_KINDS):

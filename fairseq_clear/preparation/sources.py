@@ -1,31 +1,16 @@
-"""Where ``prepare``'s lines come from: files, files with others aligned to them, or a task of GLUE; all checked beforehand."""
+"""The text that ``prepare`` reads: files, and other files aligned to them. All are checked before any is read."""
 
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import CorpusFile, corpus_files
 from fairseq_clear.preparation.corpus import corpus_lines, document_pattern
-from fairseq_clear.preparation.glue_inputs import find_glue_inputs
 from fairseq_clear.preparation.paraphrases import aligned_files, aligned_lines
 from fairseq_clear.preparation.sentences import sentence_splitter
 from fairseq_clear.preparation.settings import PrepareSettings
-
-
-class Source(Protocol):
-    """A corpus to be read once."""
-
-    @property
-    def paths(self) -> list[Path]:
-        """Every file that it reads."""
-        ...
-
-    def lines(self, progress: Callable[[int], object]) -> Iterator[str]:
-        """Yield its canonical lines; ``progress`` is called with numbers of bytes read."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -48,7 +33,7 @@ class TextSource:
         return corpus_lines(self.files, self.settings, progress)
 
 
-def find_sources(settings: PrepareSettings) -> tuple[Source, TextSource | None]:
+def find_sources(settings: PrepareSettings) -> tuple[TextSource, TextSource | None]:
     """Return the corpus and the validation text, if there is any.
 
     Raises:
@@ -56,7 +41,7 @@ def find_sources(settings: PrepareSettings) -> tuple[Source, TextSource | None]:
     """
     if not settings.inputs:
         raise UserError("no input; name .txt or .jsonl files, or folders of them")
-    files = corpus_files(settings.inputs) if settings.glue_task is None else []
+    files = corpus_files(settings.inputs)
     valid_files = corpus_files(settings.valid)
     for file in valid_files:
         if any(os.path.samefile(file.path, other.path) for other in files):
@@ -64,14 +49,7 @@ def find_sources(settings: PrepareSettings) -> tuple[Source, TextSource | None]:
     document_pattern(settings.document_start)
     if settings.split_sentences is not None:
         sentence_splitter(settings.language)
-    source: Source
-    if settings.glue_task is not None:
-        source = find_glue_inputs(
-            settings.inputs[0], settings.glue_task, settings.glue_splits,
-            is_joined=settings.pairs == "joined", drop_malformed=settings.drop_malformed,
-        )  # fmt: skip
-    else:
-        source = TextSource(files, settings, aligned_files(settings.paraphrase, files, flag="--paraphrase"))
+    source = TextSource(files, settings, aligned_files(settings.paraphrase, files, flag="--paraphrase"))
     if not valid_files:
         return source, None
     aligned = aligned_files(settings.valid_paraphrase, valid_files, flag="--valid-paraphrase")

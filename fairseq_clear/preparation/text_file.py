@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.output_folder import signals_raise
-from fairseq_clear.preparation.prepare import notes_of, stage_corpus
+from fairseq_clear.preparation.prepare import stage_corpus
 from fairseq_clear.preparation.reports import TextReport
 from fairseq_clear.preparation.settings import PrepareSettings
 from fairseq_clear.preparation.sources import check_outside, find_sources
@@ -42,4 +42,4 @@ def write_text(settings: PrepareSettings) -> TextReport:
             os.replace(staged.path, dest)
     except OSError as error:
         raise UserError(f"{settings.dest}: {error.strerror or error}; nothing was written") from error
-    return TextReport(settings.dest, staged.lengths, time.monotonic() - began, notes_of(source))
+    return TextReport(settings.dest, staged.lengths, time.monotonic() - began)

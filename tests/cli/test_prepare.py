@@ -57,11 +57,9 @@ def test_flags_reach_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (seen[0].seed, seen[0].workers, seen[0].language) == (7, 3, "en")
     command.run(parse("a.txt", "--dest", "d", "--split-sentences", "paragraphs"))
     assert seen[1].split_sentences == "paragraphs" and seen[1].workers >= 1
-    command.run(
-        parse("a.txt", "--dest", "d", "--paraphrase", "de=x=y.txt", "zh=z.txt", "--glue-splits", "train", "dev")
-    )
+    command.run(parse("a.txt", "--dest", "d", "--paraphrase", "de=x=y.txt", "zh=z.txt"))
     assert seen[2].paraphrase == (("de", Path("x=y.txt")), ("zh", Path("z.txt")))
-    assert seen[2].glue_splits == ("train", "dev") and seen[2].valid_paraphrase == seen[1].paraphrase == ()
+    assert seen[2].valid_paraphrase == seen[1].paraphrase == ()
 
 
 @pytest.mark.parametrize("text", ["de", "=x.txt", "de=", ""])

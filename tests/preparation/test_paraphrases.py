@@ -250,7 +250,6 @@ def test_unequal_line_counts_tell_both(model: Path, tmp_path: Path, lines: int, 
             {"valid": (Path("IN2"),), "valid_paraphrase": (("de", Path("IN2")), ("zh", Path("IN2")))},
             "--valid: there is no --paraphrase zh=FILE",
         ),
-        ({"glue_task": "RTE"}, "--glue-task and --paraphrase"),
         ({"text_only": True}, "--text-only and --paraphrase"),
     ],
 )

@@ -1,14 +1,16 @@
 """GLUE's tsv files: columns found by the header's names, and a malformed line named instead of shifted."""
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.glue.tasks import MAXIMUM_SCORE, GlueTask
-from fairseq_clear.files import read_text_lines
+from fairseq_clear.files import read_text_lines, write_whole
 
-__all__ = ["Examples", "find_task_folder", "read_examples"]
+__all__ = ["Examples", "find_task_folder", "read_examples", "write_texts"]
 
 
 @dataclass(frozen=True)
@@ -112,3 +114,44 @@ def _check_score(path: Path, number: int, text: str) -> None:
         score = math.nan
     if not 0 <= score <= MAXIMUM_SCORE:
         raise UserError(f"{path}:{number}: the score {text!r} is no number from 0 to {MAXIMUM_SCORE:g}")
+
+
+def write_texts(
+    task: GlueTask, glue_dir: Path, path: Path, splits: Sequence[str], *, is_joined: bool, drop_malformed: bool
+) -> tuple[int, int]:
+    """Write the texts of a task, without labels, as a text file that ``fairseq-clear prepare`` reads.
+
+    Each text is a document of one line, with a blank line between two documents. Texts that occur twice are written
+    twice; only empty texts are left out.
+
+    Args:
+        task: which.
+        glue_dir: the GLUE folder, with one folder per task.
+        path: the file to write; it appears whole or not at all.
+        splits: ``train``, ``dev`` (both dev sets of MNLI).
+        is_joined: write the two texts of a pair as one line, joined by a space.
+        drop_malformed: leave out malformed lines and count them.
+
+    Returns:
+        Number of texts written, number of malformed lines left out.
+
+    Raises:
+        UserError: a missing file or column, a malformed line, or ``path`` cannot be written.
+    """
+    folder = find_task_folder(glue_dir, task)
+    prefixes = tuple("valid" if split == "dev" else split for split in splits)
+    texts: list[str] = []
+    dropped = 0
+    for split, name in task.splits.items():
+        if split.startswith(prefixes):
+            examples = read_examples(folder / name, task, split, drop_malformed=drop_malformed)
+            dropped += examples.dropped
+            for row in zip(*examples.texts, strict=True):
+                texts += [" ".join(row)] if is_joined else row
+    lines = [line for text in texts if (line := re.sub(r"[\0\r]", " ", text).strip())]
+    try:
+        with write_whole(path) as stream:
+            stream.write("\n\n".join(lines).encode() + b"\n")
+    except OSError as error:
+        raise UserError(f"--dest {path}: cannot write it ({error.strerror or error})") from None
+    return len(lines), dropped
