@@ -7,7 +7,7 @@ import pytest
 
 from fairseq_clear.cli import back_translate
 from fairseq_clear.cli.main import main
-from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, ModelSource, Search
+from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
 from tests.conftest import run
 from tests.preparation.back_translation.toys import train_toys
 
@@ -52,7 +52,7 @@ def test_beam_is_five_and_one_where_words_are_drawn() -> None:
 
 
 def test_threads_are_as_said_or_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairseq_clear.preparation.back_translation.settings.available_cores", lambda: 12)
+    monkeypatch.setattr("fairseq_clear.preparation.back_translation.translation_settings.available_cores", lambda: 12)
     for wanted, flags, threads in ((None, (), 4), ("2", (), 2), ("2", ("--threads", "5"), 5), ("2,1", (), 4)):
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         if wanted:

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.back_translation.command import back_translate
-from fairseq_clear.preparation.back_translation.models import load_translation_model
-from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, Search
+from fairseq_clear.preparation.back_translation.round_trip import back_translate
 from fairseq_clear.preparation.back_translation.translating import Pass
+from fairseq_clear.preparation.back_translation.translation_models import load_translation_model
+from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, Search
 from tests.conftest import ROOT, run, tool
 from tests.preparation.back_translation.toys import languages, toy_settings
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from fairseq_clear.preparation.back_translation.models import Translation
-from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, ModelSource
+from fairseq_clear.preparation.back_translation.translation_models import Translation
+from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource
 from tests.conftest import ROOT, run
 
 EXAMPLE = ROOT / "examples" / "cert" / "translation"
