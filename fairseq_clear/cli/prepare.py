@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fairseq_clear.preparation.settings import (
+from fairseq_clear.preparation.prepare_settings import (
     SPLIT_MODES,
     SPM_MODEL_TYPES,
     TOKENIZER_KINDS,
@@ -179,8 +179,7 @@ def _add_tokenizer_arguments(group: "argparse._ArgumentGroup") -> None:
 def run(args: argparse.Namespace) -> int:
     """Prepare, print the closing line, return 0."""
     # fairseq takes seconds to import, --help should not
-    from fairseq_clear.preparation.prepare import prepare
-    from fairseq_clear.preparation.text_file import write_text
+    from fairseq_clear.preparation.preparing import prepare, write_text
 
     names = PrepareSettings.__dataclass_fields__
     values = {name: value for name, value in vars(args).items() if name in names and value is not None}

@@ -11,8 +11,8 @@ import pytest
 
 from fairseq_clear.cli import prepare as command
 from fairseq_clear.cli.main import main
-from fairseq_clear.preparation.reports import DocumentLengths
-from fairseq_clear.preparation.settings import PrepareSettings
+from fairseq_clear.preparation.prepare_report import DocumentLengths
+from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from tests.preparation.corpora import sentencepiece_model, write_corpus
 
 NOT_FLAGS = {"inputs", "dest"}
@@ -49,7 +49,7 @@ def test_flags_reach_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(settings)
         return Report()
 
-    monkeypatch.setattr("fairseq_clear.preparation.prepare.prepare", fake)
+    monkeypatch.setattr("fairseq_clear.preparation.preparing.prepare", fake)
     line = "a.txt b.txt --dest d --valid v.txt w.txt --no-byte-fallback --dict x --split-sentences --seed 7 --workers 3"
     assert command.run(parse(*line.split())) == 0
     assert seen[0].inputs == (Path("a.txt"), Path("b.txt")) and seen[0].valid == (Path("v.txt"), Path("w.txt"))
@@ -112,14 +112,14 @@ def test_documents_of_one_sentence_are_warned_of(
 
 STALLED = """
 import os, signal, sys
-from fairseq_clear.preparation import binarize, prepare
+from fairseq_clear.preparation import binarize, preparing
 def stall(binarizer, part):
     os.write(1, b"started\\n")
     while True:
         signal.pause()
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
 binarize._binarize_part = stall
-prepare.MIN_PART_BYTES = 500
+preparing.MIN_PART_BYTES = 500
 from fairseq_clear.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """

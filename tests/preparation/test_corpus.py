@@ -15,9 +15,15 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import CorpusFile, corpus_file, corpus_files, read_lines
-from fairseq_clear.preparation.corpus import canonical_lines, corpus_lines, is_visible, text_units
-from fairseq_clear.preparation.sentences import join_paragraphs, split_units
-from fairseq_clear.preparation.settings import PrepareSettings
+from fairseq_clear.preparation.corpus_reading import (
+    canonical_lines,
+    corpus_lines,
+    is_visible,
+    join_paragraphs,
+    split_units,
+    text_units,
+)
+from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from tests.preparation.corpora import canonical, documents
 
 
@@ -218,7 +224,7 @@ def test_split_modes(tmp_path: Path) -> None:
 
 
 def test_a_paragraph_without_end_is_split_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairseq_clear.preparation.sentences.MAX_PARAGRAPH_CHARACTERS", 10)
+    monkeypatch.setattr("fairseq_clear.preparation.corpus_reading.MAX_PARAGRAPH_CHARACTERS", 10)
     assert list(join_paragraphs(["12345"] * 7)) == ["12345 12345 12345", "12345 12345 12345", "12345"]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.settings import PrepareSettings
-from fairseq_clear.preparation.text_file import write_text
+from fairseq_clear.preparation.prepare_settings import PrepareSettings
+from fairseq_clear.preparation.preparing import write_text
 from tests.preparation.corpora import canonical, documents, write_corpus
 
 
@@ -46,7 +46,7 @@ def test_failures_half_way_leave_no_text(
         reached.append(sorted(path.name for path in tmp_path.iterdir()))
         raise failure
 
-    monkeypatch.setattr("fairseq_clear.preparation.text_file.os.replace", broken)
+    monkeypatch.setattr("fairseq_clear.preparation.preparing.os.replace", broken)
     with pytest.raises(UserError if isinstance(failure, OSError) else type(failure), match="No space left|bug|^$"):
         text_of(tmp_path / "out.txt", corpus)
     assert any(name.startswith(".out.txt.partial.") for name in reached[0])  # the negative control: something was there

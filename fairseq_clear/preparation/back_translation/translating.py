@@ -17,7 +17,7 @@ from fairseq_clear.preparation.back_translation.translation_models import (
 )
 from fairseq_clear.preparation.back_translation.translation_report import compare
 from fairseq_clear.preparation.back_translation.translation_settings import PASSES, BackTranslateSettings
-from fairseq_clear.preparation.sentences import sentence_splitter
+from fairseq_clear.preparation.corpus_reading import sentence_splitter
 
 __all__ = ["ChunkResult", "Pass", "RoundTrip", "batches", "check_splitter", "choose_device"]
 

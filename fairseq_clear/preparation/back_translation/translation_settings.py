@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.settings import available_cores
+from fairseq_clear.preparation.prepare_settings import available_cores
 
 BPE_KINDS = ("auto", "none", "bpe", "sentencepiece")
 TOKENIZER_KINDS = ("auto", "none", "moses")
