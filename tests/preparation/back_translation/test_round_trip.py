@@ -172,13 +172,9 @@ def start(settings: BackTranslateSettings, workers: int) -> tuple[int, TextIO]:
     files = ("--input", settings.input, "--output", settings.output, "--workers", workers)
     models = ("--forward", settings.forward.path, "--backward", settings.backward.path)
     flags = ("--chunk-lines", 8, "--threads", 1, "--device", "cpu", "--sampling", "--sampling-topk", 5)
-    read, write = os.pipe()
-    child = commands.fork(
-        lambda: commands.fairseq_clear_command("back-translate", *files, *models, *flags, "--log-interval", 0),
-        Path(f"/dev/fd/{write}"),
+    return commands.fork_piped(
+        lambda: commands.fairseq_clear_command("back-translate", *files, *models, *flags, "--log-interval", 0)
     )
-    os.close(write)
-    return child, os.fdopen(read)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
