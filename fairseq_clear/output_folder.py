@@ -14,7 +14,7 @@ from fairseq_clear.errors import UserError
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 # What shows that a folder is data of ours, or of fairseq-preprocess, or an export.
-KNOWN_CONTENTS = ("clear.json", "dict.txt", "fairseq_clear.json")
+KNOWN_CONTENTS = ("clear.json", "dict.txt", "fairseq_clear.json", "glue.json")
 
 
 @contextmanager

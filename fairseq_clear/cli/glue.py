@@ -11,7 +11,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.text.data_folders import data_folders
 
 if TYPE_CHECKING:
-    from fairseq_clear.evaluation.glue.restarts import Environment, Restart, Start
+    from fairseq_clear.evaluation.glue.glue_running import Environment, Restart, Start
 
 DESCRIPTION = """Fine-tune a checkpoint on GLUE's tasks with fairseq's own sentence_prediction task, and predict the test sets.
 
@@ -36,7 +36,7 @@ REPORT = "report.json"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of the four steps."""
-    from fairseq_clear.evaluation.glue.tasks import GLUE_TASKS
+    from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS
 
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     steps = parser.add_subparsers(dest="step", metavar="STEP", required=True)
@@ -92,7 +92,7 @@ def _add_run(parser: argparse.ArgumentParser, names: str) -> None:
     parser.add_argument(
         "--recipe", required=True, choices=("clear", "cert"),
         help="clear: RoBERTa's hyper-parameters, as CLEAR 4.2; cert: those of CERT 5.2; both are listed in "
-        "fairseq_clear/evaluation/glue/recipes.py",
+        "fairseq_clear/evaluation/glue/glue_recipes.py",
     )  # fmt: skip
     parser.add_argument("--tasks", required=True, nargs="+", metavar="TASK", help=f"of {names}")
     parser.add_argument(
@@ -145,8 +145,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _text(args: argparse.Namespace) -> int:
-    from fairseq_clear.evaluation.glue.reading import write_texts
-    from fairseq_clear.evaluation.glue.tasks import choose_tasks
+    from fairseq_clear.evaluation.glue.glue_tasks import choose_tasks, write_texts
 
     paths = [(task, args.dest / f"{task.name}.txt") for task in choose_tasks(args.tasks)]
     for task, path in paths:
@@ -166,8 +165,8 @@ def _text(args: argparse.Namespace) -> int:
 
 
 def _prepare(args: argparse.Namespace) -> int:
-    from fairseq_clear.evaluation.glue.preparing import parse_split_dev, prepare_task
-    from fairseq_clear.evaluation.glue.tasks import choose_tasks
+    from fairseq_clear.evaluation.glue.glue_data import parse_split_dev, prepare_task
+    from fairseq_clear.evaluation.glue.glue_tasks import choose_tasks
 
     tasks = choose_tasks(args.tasks)
     split = None if args.split_dev is None else parse_split_dev(args.split_dev)
@@ -189,9 +188,8 @@ def _prepare(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from fairseq_clear.evaluation.glue.restarts import Environment, Start
-    from fairseq_clear.evaluation.glue.suite import plan_restarts, seed_list, slurm_script
-    from fairseq_clear.evaluation.glue.tasks import choose_tasks
+    from fairseq_clear.evaluation.glue.glue_running import Environment, Start, plan_restarts, seed_list, slurm_script
+    from fairseq_clear.evaluation.glue.glue_tasks import choose_tasks
 
     if args.local_jobs < 1:
         raise UserError(f"--local-jobs {args.local_jobs}: must be 1 or more")
@@ -229,8 +227,8 @@ def _run_and_report(
 ) -> int:
     import torch
 
-    from fairseq_clear.evaluation.glue.suite import run_restarts
-    from fairseq_clear.evaluation.glue.summary import build_report, headline
+    from fairseq_clear.evaluation.glue.glue_running import run_restarts
+    from fairseq_clear.evaluation.glue.glue_summary import build_report, headline
 
     def done(restart: "Restart", result: dict[str, object]) -> None:
         metric = headline(args.recipe, restart.data.task.name)
@@ -264,8 +262,7 @@ def _arguments_without_slurm(args: argparse.Namespace) -> list[str]:
 
 
 def _predict(args: argparse.Namespace) -> int:
-    from fairseq_clear.evaluation.glue.predicting import predict_tests
-    from fairseq_clear.evaluation.glue.submission import write_submission
+    from fairseq_clear.evaluation.glue.glue_predicting import predict_tests, write_submission
 
     if args.output.exists() and not args.overwrite:
         raise UserError(f"--output {args.output}: exists already; add --overwrite to replace it, or give another name")

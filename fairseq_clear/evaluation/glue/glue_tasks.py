@@ -1,16 +1,111 @@
-"""GLUE's tsv files: columns found by the header's names, and a malformed line named instead of shifted."""
+"""The tasks of GLUE (Wang et al. 2018, arXiv:1804.07461) in one table, and readers of their tsv files."""
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.glue.tasks import MAXIMUM_SCORE, GlueTask
 from fairseq_clear.files import read_text_lines, write_whole
 
-__all__ = ["Examples", "find_task_folder", "read_examples", "write_texts"]
+# Scores of STS-B are 0 to 5; models are trained on a fifth of them, as fairseq's preprocess_GLUE_tasks.sh does.
+MAXIMUM_SCORE = 5.0
+
+_SPLITS = {"train": "train.tsv", "valid": "dev.tsv", "test": "test.tsv"}
+_MNLI_SPLITS = {
+    "train": "train.tsv",
+    "valid": "dev_matched.tsv",
+    "valid1": "dev_mismatched.tsv",
+    "test": "test_matched.tsv",
+    "test1": "test_mismatched.tsv",
+}
+_ENTAILMENT = ("entailment", "not_entailment")
+_BINARY = ("0", "1")
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """One task.
+
+    Attributes:
+        name: as on GLUE's leaderboard.
+        texts: names of the columns of the one or two texts.
+        label: name of the column of the label.
+        labels: in the order of their class ids; empty if a score is predicted.
+        splits: fairseq's name of a split -> file; ``valid1`` and ``test1`` are the mismatched sets of MNLI.
+        headless: splits whose file has no header, with the names of its columns.
+        folders: names of the folder of the files; the task's name if empty.
+        submission: file of the submission -> split; ``TASK.tsv`` -> ``test`` if empty.
+        evaluated_as: the task whose model predicts this one, which has no training data.
+    """
+
+    name: str
+    texts: tuple[str, ...]
+    label: str
+    labels: tuple[str, ...]
+    splits: Mapping[str, str] = field(default_factory=lambda: _SPLITS)
+    headless: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
+    submission: Mapping[str, str] = field(default_factory=dict)
+    evaluated_as: str = ""
+
+    def __post_init__(self) -> None:
+        defaults = {"folders": (self.name,), "submission": {f"{self.name}.tsv": "test"}, "evaluated_as": self.name}
+        for name, default in defaults.items():
+            object.__setattr__(self, name, getattr(self, name) or default)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the task predicts a score (STS-B)."""
+        return not self.labels
+
+    @property
+    def outputs(self) -> int:
+        """Width of the classification head."""
+        return len(self.labels) or 1
+
+
+_PAIR = ("sentence1", "sentence2")
+_COLA = ("source", "label", "mark", "sentence")
+_NLI = ("contradiction", "entailment", "neutral")
+
+GLUE_TASKS: dict[str, GlueTask] = {
+    task.name: task
+    for task in (
+        GlueTask("CoLA", ("sentence",), "label", _BINARY, headless={"train": _COLA, "valid": _COLA}),
+        GlueTask("SST-2", ("sentence",), "label", _BINARY),
+        GlueTask("MRPC", ("#1 String", "#2 String"), "Quality", _BINARY),
+        GlueTask("STS-B", _PAIR, "score", ()),
+        GlueTask("QQP", ("question1", "question2"), "is_duplicate", _BINARY),
+        GlueTask(
+            "MNLI", _PAIR, "gold_label", _NLI,
+            splits=_MNLI_SPLITS, submission={"MNLI-m.tsv": "test", "MNLI-mm.tsv": "test1"},
+        ),
+        GlueTask("QNLI", ("question", "sentence"), "label", _ENTAILMENT),
+        GlueTask("RTE", _PAIR, "label", _ENTAILMENT),
+        GlueTask("WNLI", _PAIR, "label", _BINARY),
+        # the diagnostic set has neither training data nor labels; the model of MNLI predicts it
+        GlueTask(
+            "AX", _PAIR, "", _NLI,
+            splits={"test": "diagnostic.tsv"}, folders=("AX", "diagnostic"), evaluated_as="MNLI",
+        ),
+    )
+}  # fmt: skip
+
+
+def choose_tasks(names: Sequence[str]) -> list[GlueTask]:
+    """The tasks of these names, in the order of the table; case does not matter.
+
+    Raises:
+        UserError: no such task.
+    """
+    known = {name.lower(): name for name in GLUE_TASKS}
+    for name in names:
+        if name.lower() not in known:
+            raise UserError(f"--tasks {name}: no such task of GLUE; valid are {', '.join(GLUE_TASKS)}")
+    wanted = {known[name.lower()] for name in names}
+    return [task for name, task in GLUE_TASKS.items() if name in wanted]
 
 
 @dataclass(frozen=True)
@@ -20,7 +115,7 @@ class Examples:
     Attributes:
         texts: one list of N texts for each input.
         labels: N of the task's labels, or scores as they are written; None where the split has none.
-        dropped: lines that were malformed and left out.
+        dropped: number of malformed lines that were left out.
     """
 
     texts: tuple[list[str], ...]
@@ -31,13 +126,13 @@ class Examples:
         return len(self.texts[0])
 
     def part(self, begin: int, end: int) -> "Examples":
-        """Rows ``begin`` to ``end``, the latter excluded."""
+        """Rows from ``begin`` to before ``end``."""
         labels = None if self.labels is None else self.labels[begin:end]
         return Examples(tuple(column[begin:end] for column in self.texts), labels)
 
 
 def find_task_folder(glue_dir: Path, task: GlueTask) -> Path:
-    """The task's folder below ``glue_dir``, whatever case its name has there.
+    """The folder of a task in ``glue_dir``; the case of its name does not matter.
 
     Raises:
         UserError: it is missing.
@@ -53,14 +148,14 @@ def find_task_folder(glue_dir: Path, task: GlueTask) -> Path:
 def read_examples(path: Path, task: GlueTask, split: str, *, drop_malformed: bool = False) -> Examples:
     """Read one file.
 
-    Quotes are characters like others. A text may be empty; a line may not have more or fewer columns than the header.
+    Quotes have no special meaning. A text may be empty, but each line must have as many columns as the header.
 
     Args:
         path: of the file.
-        task: what its columns are called.
+        task: names the columns.
         split: fairseq's name of it; test splits have no labels.
-        drop_malformed: leave malformed lines of labelled files out and count them, as fairseq's own script does for
-            QQP. Test files are never thinned: the server wants a prediction for every line.
+        drop_malformed: leave out malformed lines of files with labels and count them, as fairseq's script does for QQP.
+            Test files are always read whole, as the server expects a prediction for each line.
 
     Raises:
         UserError: a missing file or column, or a malformed line, with file and line.
@@ -93,7 +188,7 @@ def read_examples(path: Path, task: GlueTask, split: str, *, drop_malformed: boo
 
 
 def _row(path: Path, number: int, line: str, width: int, columns: list[int], task: GlueTask | None) -> list[str]:
-    """The texts and, if ``task`` is given, its label, checked."""
+    """The texts of a line and, if ``task`` is given, its label, checked."""
     fields = line.split("\t")
     if len(fields) != width:
         raise UserError(f"{path}:{number}: {len(fields)} tab-separated columns, not {width} as the first line has")
