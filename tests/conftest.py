@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +16,10 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # a shell starts background commands so, and their children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples at every run, so that a commit passes or fails; HYPOTHESIS_PROFILE=search looks for new ones.
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)

@@ -23,6 +23,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.models.freezing import freeze_lowest
 from fairseq_clear.modules.chunking import has_parts
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder
+from fairseq_clear.objectives import Candidates, find_objective
 
 __all__ = ["ContrastiveConfig", "ContrastiveCriterion", "data_parallel_group"]
 
@@ -61,6 +62,9 @@ class ContrastiveConfig(MaskedLmConfig):
             "separate masks copies of them. The paper says only that the losses are summed (section 3.2)"
         },
     )
+    objective: str = field(
+        default="nt-xent", metadata={"help": "contrastive loss, one of fairseq_clear.objectives.OBJECTIVES"}
+    )
     max_update: int = II("optimization.max_update")
 
 
@@ -76,17 +80,16 @@ class ContrastiveCriterion(FairseqCriterion):
 
     Attributes:
         key_encoder: what encodes the positives: ``shared``, ``momentum`` or ``frozen``.
+        candidates: which of ``OBJECTIVES`` it offers.
         takes_hard_negatives: whether ``--hard-negatives`` has a meaning.
     """
 
     key_encoder = "shared"
+    candidates: Candidates = "batch"
     takes_hard_negatives = False
 
     def __init__(self, cfg: ContrastiveConfig, task: Any) -> None:
         super().__init__(task)
-        for flag in ("contrastive_weight", "mlm_weight", "regularizer_weight"):
-            if getattr(cfg, flag) < 0:
-                raise UserError(f"--{flag.replace('_', '-')} {getattr(cfg, flag)}: a weight is 0 or more")
         if not cfg.contrastive_weight and not cfg.mlm_weight:
             raise UserError("--contrastive-weight 0 and --mlm-weight 0 leave nothing to learn: give one of them")
         if cfg.contrastive_weight and not hasattr(task, "needs_views"):
@@ -96,6 +99,7 @@ class ContrastiveCriterion(FairseqCriterion):
             raise UserError("--hard-negatives: only --criterion clear_nt_xent has a place for them; leave the flag out")
         self.cfg, self.anchor_mlm = cfg, str(cfg.anchor_mlm)
         self.max_update = cfg.max_update
+        self.objective = find_objective(str(cfg.objective), self.candidates)
         self.masked_lm = MaskedLmLoss(cfg, task)
         self.needs_mlm = cfg.mlm_weight > 0
         self.needs_views = cfg.contrastive_weight > 0

@@ -1,7 +1,6 @@
 """What criterions share whose negatives are the other texts of the batch, this worker's or all workers'."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from fairseq.dataclass import ChoiceEnum
@@ -9,7 +8,6 @@ from torch import Tensor
 
 from fairseq_clear.criterions.contrastive import ContrastiveConfig, ContrastiveCriterion
 from fairseq_clear.distributed import Layout
-from fairseq_clear.errors import UserError
 from fairseq_clear.objectives.exclusion import Exclusion
 
 __all__ = ["InBatchConfig", "InBatchCriterion"]
@@ -40,11 +38,6 @@ class InBatchCriterion(ContrastiveCriterion):
     """A contrastive criterion without a queue."""
 
     cfg: InBatchConfig
-
-    def __init__(self, cfg: InBatchConfig, task: Any) -> None:
-        super().__init__(cfg, task)
-        if not cfg.temperature > 0:
-            raise UserError(f"--temperature {cfg.temperature}: it divides the cosine and must be above 0")
 
     def layout(self, rows: int, device: torch.device) -> Layout:
         """How many such rows there are on each of the workers that contrast with each other."""

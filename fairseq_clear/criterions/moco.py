@@ -14,7 +14,6 @@ from fairseq_clear.distributed import Layout, all_gather_rows, world_size
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.key_queue import KeyQueue
 from fairseq_clear.modules.momentum_encoder import MomentumEncoder
-from fairseq_clear.objectives import info_nce
 from fairseq_clear.objectives.exclusion import Exclusion
 
 __all__ = ["ClearMocoConfig", "ClearMocoCriterion"]
@@ -27,6 +26,9 @@ CHECK_EVERY = 1_000
 class ClearMocoConfig(ContrastiveConfig):
     """CERT's settings as defaults."""
 
+    objective: str = field(
+        default="info-nce", metadata={"help": "contrastive loss over the queue: info-nce (CERT eq. 2)"}
+    )
     temperature: float = field(default=0.07, metadata={"help": "tau > 0 divides the cosine (CERT: 0.07)"})
     queue_size: int = field(
         default=96_606, metadata={"help": "K, keys in the queue; any number, also below a batch (CERT: 96,606)"}
@@ -55,13 +57,10 @@ class ClearMocoCriterion(ContrastiveCriterion):
 
     cfg: ClearMocoConfig
     key_encoder = "momentum"
+    candidates = "queue"
 
     def __init__(self, cfg: ClearMocoConfig, task: Any) -> None:
         super().__init__(cfg, task)
-        if not cfg.temperature > 0:
-            raise UserError(f"--temperature {cfg.temperature}: it divides the cosine and must be above 0")
-        if cfg.queue_size < 1:
-            raise UserError(f"--queue-size {cfg.queue_size}: must be 1 or more")
         self.queue: KeyQueue
         self.batches = 0
 
@@ -69,8 +68,6 @@ class ClearMocoCriterion(ContrastiveCriterion):
         """Add key encoder and queue."""
         super().prepare_model(model)
         momentum = model.args.key_momentum
-        if not 0 <= momentum <= 1:
-            raise UserError(f"--key-momentum {momentum}: must be from 0 to 1")
         encoder = MomentumEncoder(model.encoder.sentence_encoder, model.projection_head, momentum, model.args.pooling)
         # with --amp fairseq repeats a batch that overflows
         queue = KeyQueue(self.cfg.queue_size, model.projection_head.output_dim, undoable=self.cfg.amp)
@@ -106,7 +103,7 @@ class ClearMocoCriterion(ContrastiveCriterion):
             keys = keys.view(len(queries), -1, keys.shape[-1]).mean(dim=1)  # (Q, D)
         same_text = None if self.cfg.keep_duplicates else (identity, queue.identities)
         excluded = Exclusion(identities=same_text, absent=~queue.is_written)
-        loss, counted, statistics = info_nce(
+        loss, counted, statistics = self.objective.function(
             queries, keys, queue.keys, temperature=self.cfg.temperature, excluded=excluded
         )
         statistics["queue_fill"], statistics["queue_readings"] = queue.fill.float(), torch.ones_like(counted)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fairseq_clear.criterions.in_batch import InBatchConfig, InBatchCriterion
 from fairseq_clear.distributed import Layout, all_gather_rows
-from fairseq_clear.objectives import nt_xent
 
 __all__ = ["ClearNTXentConfig", "ClearNTXentCriterion"]
 
@@ -56,4 +55,6 @@ class ClearNTXentCriterion(InBatchCriterion):
             keys = torch.cat([keys, all_gather_rows(negatives, layout)])
             key_identity = torch.cat([key_identity, all_gather_rows(views["negative_identity"], layout)])
         excluded = self.excluded(own, identity, key_identity)
-        return nt_xent(queries, keys, own.roll(texts), temperature=self.cfg.temperature, excluded=excluded)
+        return self.objective.function(
+            queries, keys, own.roll(texts), temperature=self.cfg.temperature, excluded=excluded
+        )

@@ -12,18 +12,15 @@ from fairseq_clear.criterions.in_batch import InBatchConfig, InBatchCriterion
 from fairseq_clear.distributed import Layout, all_gather_rows
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.frozen_encoder import GUIDE_POOLINGS, FrozenEncoder
-from fairseq_clear.objectives import SELF_GUIDED
 
 __all__ = ["ClearSelfGuidedConfig", "ClearSelfGuidedCriterion"]
-
-OBJECTIVE = ChoiceEnum([*SELF_GUIDED, "sg-opt"])
 
 
 @dataclass
 class ClearSelfGuidedConfig(InBatchConfig):
     """Settings of the paper's appendix A.1 as defaults."""
 
-    objective: OBJECTIVE = field(
+    objective: str = field(
         default="sg-opt",
         metadata={"help": "sg: NT-Xent; opt1, opt2, opt3: its three simplifications (section 3.2); sg-opt is opt3"},
     )
@@ -63,12 +60,11 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
 
     cfg: ClearSelfGuidedConfig
     key_encoder = "frozen"
+    candidates = "guide"
 
     def __init__(self, cfg: ClearSelfGuidedConfig, task: Any) -> None:
         super().__init__(cfg, task)
-        name = str(cfg.objective)
-        self.takes_every_layer = name in {"opt3", "sg-opt"}
-        self.objective = SELF_GUIDED["opt3" if name == "sg-opt" else name]
+        self.takes_every_layer = self.objective.every_layer
 
     def prepare_model(self, model: Any) -> None:
         """Add the guide, whatever lambda is."""
@@ -108,7 +104,7 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
         key_identity = all_gather_rows(views["identity"], layout)
         own = torch.arange(texts, device=sentences.device) + layout.offset
         excluded = self.excluded(own, views["identity"], key_identity)
-        return self.objective(
+        return self.objective.function(
             sentences, guides, all_sentences, all_guides, own, temperature=self.cfg.temperature, excluded=excluded
         )
 

@@ -99,7 +99,7 @@ class ClearDataset(FairseqDataset):
         nothing_masked = np.full_like(self.blank, self.padding)
         source = self.views.source if self.views is not None else None
         positives = [self.blank] * (source.positives if source is not None else 0)
-        negatives = [self.blank] * getattr(source, "negatives", 0)
+        negatives = [self.blank] * (source.negatives if source is not None else 0)
         stand_in = Instance(self.blank, positives, 0, 0, negatives=negatives, negative_identities=[0] * len(negatives))
         if self.anchors is not None and self.anchors.joint:
             stand_in.anchor_target = nothing_masked

@@ -1,8 +1,8 @@
-"""fairseq-train and fairseq-hydra-train that stop at a signal with all saved, and end when a worker is lost.
+"""Runs fairseq-train or fairseq-hydra-train under Slurm: saves and exits after a signal, exits when a worker is lost.
 
-``python -m fairseq_clear.launch.preemption fairseq-train DATA ...``, one process a worker; scripts/slurm starts it. SIGUSR1 or
-SIGTERM to any worker: after the update at hand all of them save checkpoint_last.pt, without validating, and exit with 75.
-The same command then goes on as if it had not been stopped.
+``python -m fairseq_clear.launch.preemption fairseq-train DATA ...`` is one worker; scripts/slurm starts one per GPU. After SIGUSR1
+or SIGTERM to any worker, all workers finish the current update, save checkpoint_last.pt without validating, and exit with 75.
+The same command then resumes as if the run had not been stopped.
 """
 
 import logging
@@ -23,7 +23,7 @@ from fairseq_cli import train as host_train
 
 from fairseq_clear import register
 from fairseq_clear.errors import UserError
-from fairseq_clear.launch.peer_watchdog import Lifeline
+from fairseq_clear.launch.peer_watchdog import PeerWatchdog
 from fairseq_clear.patches import stopping
 
 __all__ = ["COMMANDS", "Preemption", "main"]
@@ -39,10 +39,10 @@ COMMANDS: dict[str, Callable[[], None]] = {
 
 
 class Preemption:
-    """What a worker under Slurm does beyond a plain run: checks, a timeout, and connections that notice a lost worker."""
+    """What a worker under Slurm adds to a plain run: checks, a timeout for collectives, and a watchdog for lost workers."""
 
     def __init__(self) -> None:
-        self.lifeline: Lifeline | None = None
+        self.watchdog: PeerWatchdog | None = None
 
     def install(self) -> None:
         """Take the signals and the hooks, once in a process."""
@@ -70,15 +70,15 @@ class Preemption:
         method = cfg.distributed_training.distributed_init_method
         if dist.get_world_size() > 1:
             reached = method.removeprefix("tcp://").rsplit(":", 1)[0] if method.startswith("tcp://") else "localhost"
-            self.lifeline = Lifeline(
+            self.watchdog = PeerWatchdog(
                 os.environ.get("MASTER_ADDR", reached) if "env:" in method else reached, stopping.main_device()
             )
         return rank
 
     def exit(self, code: int, word: int) -> NoReturn:
-        """Leave at once, threads and connections as they are: workers that leave apart would be taken for lost."""
-        if self.lifeline is not None:
-            self.lifeline.leave(word)
+        """Exit at once without cleaning up: the others would take a worker that closes its connections first for lost."""
+        if self.watchdog is not None:
+            self.watchdog.leave(word)
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -97,7 +97,7 @@ def _timeout() -> float:
 
 
 def _check(cfg: Any) -> None:
-    """Refuse what would make the resumed run another one."""
+    """Reject settings with which a resumed run would differ from one that was not stopped."""
     saving, workers = cfg.checkpoint, cfg.distributed_training
     for flag in ("no_save", "no_last_checkpoints"):
         if saving[flag]:
@@ -150,11 +150,11 @@ def main(arguments: Sequence[str]) -> NoReturn:
         code = 1
     code = code if isinstance(code, int) else int(code is not None)
     if code == 0:
-        if preemption.lifeline is not None:
-            preemption.lifeline.leave(0)
+        if preemption.watchdog is not None:
+            preemption.watchdog.leave(0)
         raise SystemExit(0)
-    if preemption.lifeline is not None:
-        preemption.lifeline.settle()
+    if preemption.watchdog is not None:
+        preemption.watchdog.settle()
     preemption.exit(code, code)
 
 

@@ -1,19 +1,75 @@
-"""Objectives as pure functions of tensors: each returns (loss sum, rows counted, statistics)."""
+"""Contrastive objectives: pure functions of tensors that return (loss sum, rows counted, statistics).
 
+To add one, write the function in a file of this folder and add a line to ``OBJECTIVES``. ``candidates`` says what its queries
+are compared with, and so which criterion offers it and which arguments it takes:
+
+- ``batch`` (``clear_nt_xent``): ``f(queries, keys, positive, *, temperature, excluded)``, see ``nt_xent``;
+- ``queue`` (``clear_moco``): ``f(queries, positives, queue, *, temperature, excluded)``, see ``info_nce``;
+- ``guide`` (``clear_self_guided``): ``f(sentences, guides, all_sentences, all_guides, own, *, temperature, excluded)``,
+  see ``sg``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from fairseq_clear.errors import UserError
 from fairseq_clear.objectives.moco import info_nce
 from fairseq_clear.objectives.nt_xent import nt_xent
 from fairseq_clear.objectives.self_guided import opt1, opt2, opt3, sg
 
-OBJECTIVES = {
-    "nt-xent": nt_xent,
-    "info-nce": info_nce,
-}
-# One signature: criterions/self_guided.py chooses by name.
-SELF_GUIDED = {
-    "sg": sg,
-    "opt1": opt1,
-    "opt2": opt2,
-    "opt3": opt3,
+__all__ = ["OBJECTIVES", "Objective", "find_objective", "info_nce", "nt_xent", "opt1", "opt2", "opt3", "sg"]
+
+Candidates = Literal["batch", "queue", "guide"]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """An entry of ``OBJECTIVES``.
+
+    Attributes:
+        function: the loss; its signature depends on ``candidates``.
+        candidates: ``batch``, ``queue`` or ``guide``.
+        summary: what it computes, one sentence.
+        paper: its source.
+        every_layer: for ``guide``: whether it takes all layers of the guide at once, rather than one drawn per text.
+    """
+
+    function: Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]
+    candidates: Candidates
+    summary: str
+    paper: str
+    every_layer: bool = False
+
+
+_SELF_GUIDED = "Self-Guided (arXiv:2106.07345), section"
+
+OBJECTIVES: dict[str, Objective] = {
+    "nt-xent": Objective(
+        nt_xent, "batch", "Cross-entropy of the positive among all texts of the batch.", "arXiv:2002.05709"
+    ),
+    "info-nce": Objective(
+        info_nce, "queue", "Cross-entropy of the positive among the keys of a queue.", "arXiv:1911.05722"
+    ),
+    "sg": Objective(sg, "guide", "NT-Xent between sentences and one layer of the guide.", f"{_SELF_GUIDED} 3.1"),
+    "opt1": Objective(opt1, "guide", "``sg`` with sentences alone as queries.", f"{_SELF_GUIDED} 3.2"),
+    "opt2": Objective(opt2, "guide", "``opt1`` with the guide's layers alone as candidates.", f"{_SELF_GUIDED} 3.2"),
+    "opt3": Objective(
+        opt3, "guide", "``opt2`` with every layer as a positive of its own.", f"{_SELF_GUIDED} 3.2", True
+    ),
+    "sg-opt": Objective(opt3, "guide", "The paper's name for ``opt3``.", f"{_SELF_GUIDED} 3.2", True),
 }
 
-__all__ = ["OBJECTIVES", "SELF_GUIDED", "info_nce", "nt_xent", "opt1", "opt2", "opt3", "sg"]
+
+def find_objective(name: str, candidates: Candidates) -> Objective:
+    """The entry of this name among those with these candidates.
+
+    Raises:
+        UserError: there is none; the message lists the valid names.
+    """
+    valid = [known for known, entry in OBJECTIVES.items() if entry.candidates == candidates]
+    if name not in valid:
+        raise UserError(f"--objective {name}: this criterion has no such objective; valid are {', '.join(valid)}")
+    return OBJECTIVES[name]

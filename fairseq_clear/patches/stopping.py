@@ -4,7 +4,9 @@ After the update at hand, all workers save checkpoint_last.pt without validating
 the other signals. The same command then resumes as if the run had not been stopped. A second Ctrl-C exits at once.
 """
 
+import atexit
 import logging
+import multiprocessing
 import os
 import signal
 import sys
@@ -54,12 +56,13 @@ class _State:
         since: when the signal came.
         is_training: whether updates are being made, so that there is something to save.
         is_validating: whether a validation is running.
+        is_leaving: whether the process exits.
         leave: how a worker exits once everything is saved.
     """
 
     def __init__(self) -> None:
         self.code, self.since = 0, 0.0
-        self.is_training = self.is_validating = False
+        self.is_training = self.is_validating = self.is_leaving = False
         self.leave: Callable[[int], Any] = sys.exit
 
 
@@ -82,7 +85,24 @@ def listen(signals: tuple[signal.Signals, ...] = SIGNALS, *, leave: Callable[[in
         signal.signal(number, _note)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
     # A terminal and Slurm signal the data loader's processes too, which would die before the update is over.
-    os.register_at_fork(after_in_child=partial(signal.pthread_sigmask, signal.SIG_BLOCK, taken))
+    os.register_at_fork(after_in_child=partial(_block_in_child, taken))
+    atexit.register(_end_children)
+
+
+def _block_in_child(signals: list[signal.Signals]) -> None:
+    if not _state.is_leaving:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+
+
+def _end_children() -> None:
+    """Kill the data loader's processes that are left at exit: multiprocessing sends them SIGTERM, which they block, and would
+    wait for them forever.
+    """
+    _state.is_leaving = True
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes their end for an error
+    for process in multiprocessing.active_children():
+        if process.daemon:
+            process.kill()
 
 
 def _note(number: int, frame: FrameType | None) -> None:

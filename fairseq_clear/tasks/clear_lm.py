@@ -15,9 +15,11 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.chain import Chain, build_augmentation
 from fairseq_clear.augmentations.synonym_table import SynonymTable
+from fairseq_clear.criterions.contrastive import ContrastiveCriterion
 from fairseq_clear.data.dataset import ClearDataset
 from fairseq_clear.errors import UserError, exit_on_user_error
 from fairseq_clear.files import hash_file
+from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.best_metric import check_metric
 from fairseq_clear.tasks.config import ClearLMConfig
@@ -57,13 +59,11 @@ class ClearLMTask(MaskedLMTask):
         self.text_entries = len(self.dictionary) - (self.mask_idx == len(self.dictionary) - 1)
         self.del_idx = self.dictionary.add_symbol("<del>")
         # masked_lm's needs, until a criterion says otherwise.
-        self.needs_mlm, self.needs_views, self.anchor_mlm = True, False, "separate"
+        self.needs_mlm, self.needs_views, self.anchor_mlm, self.max_update = True, False, "separate", 0
         self.model: Any = None
         self.has_begun = False
         self.record: dict[str, Any] = {}
         self.watch = Watch(dropout_only=cfg.views == "same" and cfg.augment == "none")
-        if cfg.mlm_copies < 1:
-            raise UserError(f"--mlm-copies {cfg.mlm_copies}: give 1, or 2 for the Double MLM baseline")
         self.masks = Masks(cfg, self.dictionary, mask=self.mask_idx, delete=self.del_idx)
         self.chain = self._build_chain()
         self.sts = StsValidation(cfg.eval_sts, utils.split_paths(cfg.data)[0]) if cfg.eval_sts else None
@@ -123,12 +123,12 @@ class ClearLMTask(MaskedLMTask):
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """The criterion; what it needs decides what the data sets hold. fairseq builds it before it loads data."""
         criterion = super().build_criterion(cfg, from_checkpoint)
-        self.needs_mlm = getattr(criterion, "needs_mlm", True)
-        self.needs_views = getattr(criterion, "needs_views", False)
-        self.anchor_mlm = getattr(criterion, "anchor_mlm", "separate")
-        if self.model is not None and hasattr(self.model, "freeze_unused"):
+        if isinstance(criterion, ContrastiveCriterion):
+            self.needs_mlm, self.needs_views = criterion.needs_mlm, criterion.needs_views
+            self.anchor_mlm, self.max_update = criterion.anchor_mlm, criterion.max_update
+        if isinstance(self.model, ClearRobertaModel):
             self.model.freeze_unused(mlm=self.needs_mlm, views=self.needs_views)
-            if hasattr(criterion, "prepare_model"):
+            if isinstance(criterion, ContrastiveCriterion):
                 criterion.prepare_model(self.model)
             if self.model.args.compile:
                 self.model.compile_encoders()
@@ -140,19 +140,18 @@ class ClearLMTask(MaskedLMTask):
         texts = self.load_texts(split, epoch, combine)
         of_documents = isinstance(texts, Documents)
         views = self.build_view_maker(texts) if self.needs_views or of_documents else None
-        source: Any = views.source if views is not None else None
+        source = views.source if views is not None else None
         items = len(texts) if source is None else len(source.text_lengths)
         sources: list[Any] = []
         targets: list[Any] = []
         anchors = None
-        if self.needs_mlm and views is not None and hasattr(source, "anchors"):
+        if self.needs_mlm and views is not None and views.source.texts is None:
             joint = self.needs_views and self.anchor_mlm == "joint"
             anchors = self.masks.anchors(views, joint=joint)
         elif self.needs_mlm:
             if self.needs_views and self.anchor_mlm == "joint":
                 raise UserError("--anchor-mlm joint: goes with --views span, whose anchors it masks; leave it out")
-            # neighbours have texts of their own
-            sources, targets = self.masks.texts(source.texts if of_documents else texts)
+            sources, targets = self.masks.texts(texts if source is None else source.texts)
         with data_utils.numpy_seed(self.cfg.seed):
             order = np.random.permutation(items)  # noqa: NPY002  (masked_lm's own order)
             order = order.astype(np.int32 if items <= 2**31 else np.int64)  # held while training lasts
@@ -293,7 +292,7 @@ class ClearLMTask(MaskedLMTask):
     ) -> Any:
         """fairseq's, noting for the warnings how far the run is, and for the model that it has not been trained yet."""
         self.watch.begin_training(update_num)
-        if update_num == 0 and not self.has_begun and hasattr(self.model, "begin_training"):
+        if update_num == 0 and not self.has_begun and isinstance(self.model, ClearRobertaModel):
             # Not when the model is built: --finetune-from-model is read after that. Once: there may be more micro-batches.
             self.model.begin_training()
         self.has_begun = True
@@ -302,7 +301,7 @@ class ClearLMTask(MaskedLMTask):
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
         """fairseq's; then the key encoder follows, unless the optimizer made no step because a gradient overflowed."""
         super().optimizer_step(optimizer, model=model, update_num=update_num)
-        if hasattr(self.model, "after_update"):
+        if isinstance(self.model, ClearRobertaModel):
             self.model.after_update(overflowed=has_overflowed(optimizer))
 
     def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
@@ -323,4 +322,4 @@ class ClearLMTask(MaskedLMTask):
         super().reduce_metrics(logging_outputs, criterion)
         if self.sts is not None and self.sts.score is not None and not self.watch.is_training:
             metrics.log_scalar("sts_spearman", self.sts.score, round=2)
-        self.watch(logging_outputs, getattr(criterion, "max_update", 0))
+        self.watch(logging_outputs, self.max_update)

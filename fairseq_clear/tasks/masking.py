@@ -42,12 +42,11 @@ class Masks:
 
     def anchors(self, views: ViewMaker, *, joint: bool) -> AnchorMasks:
         """What masks the anchors of documents; ``joint`` masks those that are embedded."""
-        source: Any = views.source
         maskers = [
             Masker(partial(self._masked, seed=self._seed(copy)), (self.mask, self.delete), self.dictionary.pad())
             for copy in range(1 if joint else self.cfg.mlm_copies)
         ]
-        return AnchorMasks(maskers, source.anchors, views.cut, joint=joint)
+        return AnchorMasks(maskers, views.source.anchors, views.cut, joint=joint)
 
     def _seed(self, copy: int) -> int:
         return int(self.cfg.seed) + copy * COPY_SEED

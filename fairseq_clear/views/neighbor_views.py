@@ -17,16 +17,17 @@ import torch
 from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.errors import UserError
 from fairseq_clear.text.documents import Documents
-from fairseq_clear.views.view_source import RawInstance
+from fairseq_clear.views.view_source import RawInstance, ViewSource
 
 __all__ = ["NeighborViews"]
 
 logger = logging.getLogger(__name__)
 
 FRAME = 2  # <s> and </s>
+UNUSED = np.random.default_rng(0)  # neighbours are not drawn
 
 
-class NeighborViews:
+class NeighborViews(ViewSource):
     """An item is a pair of neighbours. Nothing is drawn. Documents of one span have no pair and are left out.
 
     Args:
@@ -40,8 +41,6 @@ class NeighborViews:
     Raises:
         UserError: no document has two spans.
     """
-
-    positives = 1
 
     def __init__(self, documents: Documents, *, sentences: int, tokens_per_sample: int) -> None:
         self.documents, self.sentences = documents, sentences
@@ -76,7 +75,7 @@ class NeighborViews:
                 documents.name, long, self.text_lengths.size, tokens_per_sample,
             )  # fmt: skip
 
-    def __call__(self, index: int, rng: np.random.Generator | None = None) -> list[RawInstance]:
+    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
         """The pair of an item."""
         number = int(np.searchsorted(self._ends, index, side="right"))
         span = index - (int(self._ends[number - 1]) if number else 0)
@@ -106,7 +105,7 @@ class FirstSpans:
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> Any:
-        tokens = self.views(index)[0].anchor
+        tokens = self.views(index, UNUSED)[0].anchor
         if len(tokens) > self.max_tokens:
             tokens = np.append(tokens[: self.max_tokens - 1], tokens[-1])
         return torch.from_numpy(tokens)

@@ -94,7 +94,7 @@ def _numbers(tokens: Any) -> Tokens:
     return numbers
 
 
-class Paraphrases:
+class Paraphrases(ViewSource):
     """Texts of one meaning: the first named is the anchor, the others are its positives. CERT section 4.1 pairs two
     back-translations, Self-Guided section 6 the original with one. A blank paraphrase falls back to the original.
 
@@ -109,7 +109,7 @@ class Paraphrases:
             raise UserError(
                 "--views paraphrase: name two or more different texts, as in paraphrase:original,de or paraphrase:de,zh"
             )
-        self.originals = texts
+        self.texts = texts
         self.sources = [texts if name == ORIGINAL else aligned(name) for name in names]
         self.positives = len(names) - 1
         lengths = [np.where(np.asarray(source.sizes) > 0, source.sizes, texts.sizes) for source in self.sources]
@@ -117,14 +117,14 @@ class Paraphrases:
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
         """The one pair of a sentence; nothing is drawn."""
-        original = _numbers(self.originals[index])
-        found = [original if source is self.originals else _numbers(source[index]) for source in self.sources]
+        original = _numbers(self.texts[index])
+        found = [original if source is self.texts else _numbers(source[index]) for source in self.sources]
         texts = [text if len(text) else original for text in found]
         missing = sum(len(text) == 0 for text in found)
         return [RawInstance(texts[0], texts[1:], content_hash(original), fell_back=missing)]
 
 
-class WithHardNegatives:
+class WithHardNegatives(ViewSource):
     """Another source, with a text for each anchor that is known to differ in meaning from it (SimCSE section 4).
 
     A blank one falls back to the original, which as a duplicate is no negative of its own views.
@@ -138,7 +138,7 @@ class WithHardNegatives:
     negatives = 1
 
     def __init__(self, source: ViewSource, negatives: TokenSource, originals: TokenSource) -> None:
-        self.source, self.texts, self.originals = source, negatives, originals
+        self.source, self.aligned, self.texts = source, negatives, originals
         self.positives = source.positives
         lengths = np.where(np.asarray(negatives.sizes) > 0, negatives.sizes, originals.sizes)
         self.text_lengths = np.concatenate([source.text_lengths, lengths[:, None]], axis=1)
@@ -146,7 +146,7 @@ class WithHardNegatives:
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
         """The pair of a sentence and its negative."""
         (pair,) = self.source(index, rng)
-        negative = _numbers(self.texts[index])
+        negative = _numbers(self.aligned[index])
         missing = len(negative) == 0
-        text = _numbers(self.originals[index]) if missing else negative
+        text = _numbers(self.texts[index]) if missing else negative
         return [RawInstance(pair.anchor, pair.positives, pair.identity, (text,), pair.fell_back + missing)]

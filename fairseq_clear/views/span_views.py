@@ -4,13 +4,12 @@ import logging
 
 import numpy as np
 
-from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import content_hash
 from fairseq_clear.spec import Knob
 from fairseq_clear.text.documents import Documents
 from fairseq_clear.views.span_sampling import STRATEGIES, SpanSettings, sample_spans
-from fairseq_clear.views.view_source import RawInstance
+from fairseq_clear.views.view_source import RawInstance, ViewSource
 
 __all__ = ["SPAN_KNOBS", "SpanViews", "build_span_views"]
 
@@ -31,7 +30,7 @@ SPAN_KNOBS = {
 }
 
 
-class SpanViews:
+class SpanViews(ViewSource):
     """An item is a document; it yields A pairs of one anchor and P positives. Each span is framed by ``<s>`` and ``</s>``.
 
     A document in which not every draw of lengths has a place is short. ``short="clip"`` scales its longest span to what it
@@ -67,12 +66,9 @@ class SpanViews:
         if not len(self.items):
             self._refuse_all(short)
         self._highs = highs[self.items].astype(np.int32)
-
-    @property
-    def text_lengths(self) -> Tokens:
-        """(items, A * (1 + P)); a view of one column, as the memory is."""
-        texts = self.anchors * (1 + self.positives)
-        return np.broadcast_to(self._highs[:, None].astype(np.int64) + FRAME, (len(self.items), texts))
+        self.text_lengths = np.broadcast_to(
+            self._highs[:, None] + FRAME, (len(self.items), self.anchors * (1 + self.positives))
+        )
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
         """The A pairs of an item."""

@@ -1,5 +1,6 @@
-"""What view sources read and what they make: texts that form a positive pair."""
+"""The interface of view sources: what they read, and the positive pairs that they make."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,13 +25,16 @@ class TokenSource(Protocol):
 
 @dataclass(frozen=True)
 class RawInstance:
-    """Texts that form a positive pair: an anchor, its positives, and the identity of the source text.
+    """Texts that form a positive pair, before augmentation: an anchor and its positives.
 
     Attributes:
-        negatives: texts known to differ in meaning from the anchor (SimCSE's hard negatives); as many for all.
-        fell_back: how many of them were missing, the original standing in.
+        anchor: (n,) int64 token ids, with ``<s>`` and ``</s>``.
+        positives: one or more texts like ``anchor``; the same number in every instance of a source.
+        identity: of the source text; instances of equal identity are not negatives of each other.
+        negatives: texts that differ in meaning from the anchor (SimCSE's hard negatives); the same number in every instance.
+        fell_back: how many texts were missing and replaced by the original.
         document: the document that the texts are spans of, -1 for none.
-        spans: where in it, (first token, last token + 1) of the anchor, then of each positive; ``</s>`` is not counted.
+        spans: (first token, last token + 1) in that document, of the anchor, then of each positive; ``</s>`` is not counted.
     """
 
     anchor: Tokens
@@ -42,15 +46,24 @@ class RawInstance:
     spans: Sequence[tuple[int, int]] = ()
 
 
-class ViewSource(Protocol):
-    """Makes the pairs of one item; pure but for reading the data set."""
+class ViewSource(ABC):
+    """Makes the positive pairs of an item. Reads the data set and changes nothing; every random draw comes from ``rng``.
 
-    positives: int
-    """Number of positives for each anchor."""
+    Attributes:
+        text_lengths: (items, texts) upper bounds of the lengths of an item's texts in every epoch, in the order in which its
+            instances name them: anchor, positives, negatives.
+        positives: number of positives of each anchor.
+        negatives: number of hard negatives of each anchor.
+        texts: what a masked language model reads, one text per item. None where it reads the anchors instead.
+        anchors: number of instances of an item.
+    """
 
-    @property
-    def text_lengths(self) -> npt.NDArray[np.integer[Any]]:
-        """(items, texts) greatest lengths of the texts of an item, whatever the epoch."""
+    text_lengths: npt.NDArray[np.integer[Any]]
+    positives: int = 1
+    negatives: int = 0
+    texts: TokenSource | None = None
+    anchors: int = 1
 
+    @abstractmethod
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        """The pairs of item ``index``; every random draw comes from ``rng``."""
+        """The instances of item ``index``, ``anchors`` in number."""

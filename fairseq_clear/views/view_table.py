@@ -26,10 +26,8 @@ __all__ = [
 ]
 
 
-class SameText:
+class SameText(ViewSource):
     """The sequence, twice: CLEAR section 3.1, SimCSE."""
-
-    positives = 1
 
     def __init__(self, texts: TokenSource) -> None:
         self.texts = texts

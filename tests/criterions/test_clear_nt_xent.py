@@ -264,12 +264,10 @@ def test_views_that_dropout_makes_are_not_reported(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--temperature", "0"), "--temperature 0.0"),
-        (("--contrastive-weight", "-1"), "--contrastive-weight -1.0"),
+        (("--objective", "opt3"), "valid are nt-xent"),
         (("--contrastive-weight", "0", "--mlm-weight", "0"), "leave nothing to learn"),
         (("--augment", "del-wrod"), "del-word"),
         (("--views", "some"), "same"),
-        (("--mlm-copies", "0"), "--mlm-copies 0"),
         (("--augment", "subs"), "fairseq-clear synonyms"),
         (("--pooling", "layer:9"), "layers 0 (embeddings) to 2"),
     ],

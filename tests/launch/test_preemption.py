@@ -238,6 +238,22 @@ def test_leaves_at_once(at: int, data_bin: Path, tmp_path: Path) -> None:
     assert said in log(tmp_path) and not (tmp_path / "checkpoint_last.pt").exists()
 
 
+LEFT_BEHIND = """
+import multiprocessing, time
+from fairseq_clear.patches import stopping
+stopping.listen()
+context = multiprocessing.get_context("fork")
+begun = context.Event()
+context.Process(target=lambda: (begun.set(), time.sleep(600)), daemon=True).start()
+begun.wait()
+"""
+
+
+def test_a_process_ends_though_the_data_loader_s_processes_block_signals() -> None:
+    """multiprocessing sends them SIGTERM at exit, then waits for them."""
+    subprocess.run([sys.executable, "-c", LEFT_BEHIND], cwd=ROOT, timeout=MINUTE, check=True)
+
+
 def test_one_worker(data_bin: Path, tmp_path: Path) -> None:
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     assert finish(start(WRAPPED, data_bin, straight, workers=1)) == [0]
@@ -253,7 +269,7 @@ def test_a_killed_worker_ends_the_others(killed: int, undisturbed: Path, data_bi
     flags = ("--save-interval-updates", "4", "--disable-validation")
     with paused(data_bin, tmp_path, *flags) as processes:
         processes[killed].kill()
-        # The other stands still, outside of any collective: nothing but the lifeline can tell it.
+        # The other stands still, outside of any collective: only the peer watchdog can notice it.
         assert processes[1 - killed].wait(MINUTE) == EXIT_LOST
     assert f"worker {killed} is gone" in log(tmp_path, 1 - killed)
     if killed == 0:

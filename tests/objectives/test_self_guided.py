@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_clear.objectives import SELF_GUIDED, nt_xent
+from fairseq_clear.objectives import OBJECTIVES, nt_xent
 from tests.objectives import oracles
 
 ORACLES = {
@@ -17,6 +17,8 @@ ORACLES = {
     "opt1": oracles.self_guided_opt1,
     "opt2": oracles.self_guided_opt2,
 }
+
+SELF_GUIDED = {name: entry for name, entry in OBJECTIVES.items() if entry.candidates == "guide" and name != "sg-opt"}
 
 
 def vectors(sentences: int, layers: int, seed: int, width: int = 6) -> tuple[Tensor, Tensor]:
@@ -26,7 +28,7 @@ def vectors(sentences: int, layers: int, seed: int, width: int = 6) -> tuple[Ten
 
 
 def call(name: str, c: Tensor, h: Tensor, tau: float, **options: Any) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    return SELF_GUIDED[name](c, h, c, h, torch.arange(len(c)), temperature=tau, **options)
+    return SELF_GUIDED[name].function(c, h, c, h, torch.arange(len(c)), temperature=tau, **options)
 
 
 @pytest.mark.parametrize("name", SELF_GUIDED)
@@ -115,8 +117,10 @@ def test_excluded_sentences_are_left_out(name: str) -> None:
     whole, _, counted = call(name, c, h, 0.2)
     assert loss < whole
     assert statistics["negatives"] < counted["negatives"]
-    first = SELF_GUIDED[name](c[:1], h[:1], c[:3], h[:3], torch.tensor([0]), temperature=0.2)[0]
-    masked = SELF_GUIDED[name](c[:1], h[:1], c, h, torch.tensor([0]), temperature=0.2, excluded=excluded[:1])[0]
+    first = SELF_GUIDED[name].function(c[:1], h[:1], c[:3], h[:3], torch.tensor([0]), temperature=0.2)[0]
+    masked = SELF_GUIDED[name].function(c[:1], h[:1], c, h, torch.tensor([0]), temperature=0.2, excluded=excluded[:1])[
+        0
+    ]
     assert masked.item() == pytest.approx(first.item(), rel=1e-5)
 
 
@@ -127,7 +131,10 @@ def test_the_sum_over_workers_is_the_whole(name: str, seed: int) -> None:
     """Two workers of 3 and 2 sentences that see all keys: sums and statistics add up to those of one worker."""
     c, h = vectors(5, 3 if name == "opt3" else 1, seed)
     whole, rows, statistics = call(name, c, h, 0.1)
-    parts = [SELF_GUIDED[name](c[p], h[p], c, h, torch.arange(5)[p], temperature=0.1) for p in (slice(3), slice(3, 5))]
+    parts = [
+        SELF_GUIDED[name].function(c[p], h[p], c, h, torch.arange(5)[p], temperature=0.1)
+        for p in (slice(3), slice(3, 5))
+    ]
     assert sum(part[0].item() for part in parts) == pytest.approx(whole.item(), rel=1e-5)
     assert sum(part[1].item() for part in parts) == rows.item()
     for key, value in statistics.items():
@@ -168,5 +175,5 @@ def test_several_layers_where_one_is_due() -> None:
 
 
 def test_the_paper_is_named() -> None:
-    assert all("section 3" in (function.__doc__ or "") for function in SELF_GUIDED.values())
+    assert all("section 3" in (entry.function.__doc__ or "") for entry in SELF_GUIDED.values())
     assert np.all([name in ("sg", "opt1", "opt2", "opt3") for name in SELF_GUIDED])

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_clear.objectives import SELF_GUIDED, info_nce, nt_xent
+from fairseq_clear.objectives import OBJECTIVES, info_nce, nt_xent
 from fairseq_clear.objectives.unit_vectors import unit_vectors
 
 Loss = Callable[[Tensor], Tensor]
@@ -24,7 +24,7 @@ def guided(name: str) -> Loss:
 
     def loss(z: Tensor) -> Tensor:
         guides = z.roll(1, 0).unsqueeze(1).expand(-1, layers, -1)
-        return SELF_GUIDED[name](z, guides, z, guides, torch.arange(len(z)), temperature=0.05)[0]
+        return OBJECTIVES[name].function(z, guides, z, guides, torch.arange(len(z)), temperature=0.05)[0]
 
     return loss
 
@@ -32,7 +32,7 @@ def guided(name: str) -> Loss:
 LOSSES: dict[str, Loss] = {
     "nt_xent": symmetric,
     "info_nce": lambda z: info_nce(z, z.roll(1, 0), OTHERS, temperature=0.05)[0],
-    **{name: guided(name) for name in SELF_GUIDED},
+    **{name: guided(name) for name in ("sg", "opt1", "opt2", "opt3")},
 }
 
 
