@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
 from fairseq.data import Dictionary
-from fairseq.data.indexed_dataset import best_fitting_int_dtype
+from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype
 from numpy.typing import NDArray
 
 from fairseq_clear import register
@@ -124,27 +124,25 @@ def _binarize_part(binarizer: VocabularyDatasetBinarizer, part: Path) -> int:
 
 def join_datasets(prefixes: Sequence[Path], dest: Path) -> None:
     """Join mmap datasets of one id type and delete them; memory holds the line lengths of one dataset at a time."""
-    indices = [_with(prefix, ".idx") for prefix in prefixes]
-    header = indices[0].read_bytes()[:INDEX_HEADER_BYTES]
-    itemsize = _id_type(header).itemsize
-    counts = [_line_count(index) for index in indices]
+    header = _with(prefixes[0], ".idx").read_bytes()[:INDEX_HEADER_BYTES]
+    parts = [MMapIndexedDataset(str(prefix)) for prefix in prefixes]
     with open(_with(dest, ".idx"), "wb") as out:
-        out.write(header + struct.pack("<Q", sum(counts)))
-        for index in indices:
-            out.write(_line_sizes(index).tobytes())
+        out.write(header + struct.pack("<Q", sum(map(len, parts))))
+        for part in parts:
+            out.write(part.sizes.tobytes())
         address = 0
-        for index in indices:
-            ends = address + np.cumsum(_line_sizes(index), dtype=np.int64) * itemsize
+        for part in parts:
+            ends = address + np.cumsum(part.sizes, dtype=np.int64) * part._index.dtype().itemsize
             out.write(np.concatenate(([address], ends[:-1])).astype(np.int64).tobytes())
             address = int(ends[-1])
-    for index in indices:
-        index.unlink()
     shutil.move(_with(prefixes[0], ".bin"), _with(dest, ".bin"))
     with open(_with(dest, ".bin"), "ab") as out:
         for prefix in prefixes[1:]:
-            with open(_with(prefix, ".bin"), "rb") as part:
-                shutil.copyfileobj(part, out, 1 << 20)
+            with open(_with(prefix, ".bin"), "rb") as ids:
+                shutil.copyfileobj(ids, out, 1 << 20)
             _with(prefix, ".bin").unlink()
+    for prefix in prefixes:
+        _with(prefix, ".idx").unlink()
 
 
 def count_ids(prefix: Path, vocabulary: int) -> NDArray[np.int64]:
@@ -159,19 +157,3 @@ def count_ids(prefix: Path, vocabulary: int) -> NDArray[np.int64]:
 
 def _with(prefix: Path, suffix: str) -> Path:
     return prefix.with_name(prefix.name + suffix)
-
-
-def _id_type(header: bytes) -> np.dtype[Any]:
-    from fairseq.data.indexed_dataset import _code_to_dtype
-
-    return np.dtype(_code_to_dtype[header[-1]])
-
-
-def _line_count(index: Path) -> int:
-    with open(index, "rb") as stream:
-        stream.seek(INDEX_HEADER_BYTES)
-        return int(struct.unpack("<Q", stream.read(8))[0])
-
-
-def _line_sizes(index: Path) -> NDArray[np.int32]:
-    return np.fromfile(index, dtype=np.int32, count=_line_count(index), offset=INDEX_HEADER_BYTES + 8)

@@ -56,16 +56,27 @@ class TextSource:
         Raises:
             UserError: anything wrong with a file, or aligned files of different numbers of lines.
         """
-        if not self.paraphrases:
-            return ((line,) if line else () for line in corpus_lines(self.files, self.settings, progress))
         pattern = document_pattern(self.settings.document_start)
 
-        def units() -> Iterator[Row | None]:
+        def aligned() -> Iterator[Row | None]:
             for files in zip(self.files, *self.paraphrases.values(), strict=True):
                 yield from aligned_rows(files, pattern, progress)
                 yield None
 
-        return canonical_rows(units())
+        def units() -> Iterator[Unit]:
+            for file in self.files:
+                if file.is_jsonl:
+                    yield from json_units(file, self.settings.text_field, progress)
+                else:
+                    yield from text_units(file, pattern, progress)
+                yield None
+
+        if self.paraphrases:
+            return canonical_rows(aligned())
+        lines: Iterator[Unit] = units()
+        if self.settings.split_sentences is not None:
+            lines = split_units(lines, self.settings.split_sentences, self.settings.language)
+        return canonical_rows(None if unit is None else (unit,) for unit in lines)
 
 
 def find_sources(settings: PrepareSettings) -> tuple[TextSource, TextSource | None]:
@@ -119,29 +130,6 @@ def document_pattern(text: str | None) -> re.Pattern[str] | None:
         return None if text is None else re.compile(NO_LINE if text == WHOLE_FILES else text)
     except re.error as error:
         raise UserError(f"--document-start {text}: not a regular expression ({error})") from None
-
-
-def corpus_lines(
-    files: Iterable[CorpusFile], settings: TextSettings, progress: Progress | None = None
-) -> Iterator[str]:
-    """Yield the canonical lines of several files; the end of a file ends a document.
-
-    Raises:
-        UserError: anything wrong with a file, with file and line.
-    """
-    pattern = document_pattern(settings.document_start)
-
-    def units() -> Iterator[Unit]:
-        for file in files:
-            if file.is_jsonl:
-                yield from json_units(file, settings.text_field, progress)
-            else:
-                yield from text_units(file, pattern, progress)
-            yield None
-
-    if settings.split_sentences is None:
-        return canonical_lines(units())
-    return canonical_lines(split_units(units(), settings.split_sentences, settings.language))
 
 
 def text_units(
@@ -215,13 +203,6 @@ def aligned_rows(
             yield tuple(text.strip() if is_visible(text) else "" for text in row)
         elif not line.strip() and document_start is None:
             yield None
-
-
-def canonical_lines(units: Iterable[Unit]) -> Iterator[str]:
-    """Yield the visible lines, stripped, and an empty string between two documents that have any."""
-    rows = canonical_rows(None if unit is None else (unit.strip(),) for unit in units)
-    for row in rows:
-        yield row[0] if row else ""
 
 
 def canonical_rows(units: Iterable[Row | None]) -> Iterator[Row]:

@@ -51,15 +51,13 @@ class SplitCounts:
     tokens: int
     unknown: int
 
-    def as_json(self) -> dict[str, Any]:
-        """The counts of a split in ``clear.json``."""
-        lengths = self.lengths
-        counts = {"documents": lengths.documents, "sentences": lengths.sentences, "median_sentences": lengths.median}
-        return {**counts, "tokens": self.tokens, "unknown": self.unknown}
-
-    def as_paraphrase_json(self) -> dict[str, int]:
-        """The counts of a paraphrase of a split in ``clear.json``."""
-        return {"sentences": self.sentences, "blank": self.blank, "tokens": self.tokens, "unknown": self.unknown}
+    def as_json(self, is_paraphrase: bool = False) -> dict[str, Any]:
+        """The counts of a split, or of a paraphrase of it, for ``clear.json``."""
+        both = {"tokens": self.tokens, "unknown": self.unknown}
+        if is_paraphrase:
+            return {"sentences": self.sentences, "blank": self.blank, **both}
+        median = self.lengths.median
+        return {"documents": self.lengths.documents, "sentences": self.sentences, "median_sentences": median, **both}
 
 
 def sum_counts(counts: Sequence[SplitCounts]) -> SplitCounts:

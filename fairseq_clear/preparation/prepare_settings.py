@@ -22,14 +22,7 @@ def available_cores() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings:
-    """How input files become sentences and documents.
-
-    Args:
-        text_field: field of a ``.jsonl`` record that holds its text.
-        document_start: regular expression; each line that it matches starts a document. ``file``: each file is one.
-        split_sentences: None, ``lines`` or ``paragraphs``: which running text to split into sentences.
-        language: code of the rules of the sentence splitter.
-    """
+    """How input files become sentences and documents."""
 
     text_field: str = "text"
     document_start: str | None = None
@@ -43,16 +36,7 @@ class TextSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSettings:
-    """Which tokenizer to train or to reuse, and its dictionary.
-
-    Args:
-        vocab_size, spm_model_type, byte_fallback, spm_sample_mb: of the sentencepiece model to train.
-        spm_model: a sentencepiece model to reuse instead.
-        gpt2_encoder_json, gpt2_vocab_bpe: files of GPT-2, both or neither.
-        tokenizer: one of TOKENIZER_KINDS; by default, the kind that the other settings imply.
-        tokenizer_dir: for ``hf``, a folder with a ``tokenizer.json``, such as ``fairseq-clear import`` writes.
-        dictionary: a ``dict.txt`` to copy unchanged, for a tokenizer that is reused.
-    """
+    """Which tokenizer to train or to reuse, and its dictionary."""
 
     vocab_size: int = 32000
     spm_model_type: str = "unigram"
@@ -112,21 +96,9 @@ class TokenizerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareSettings(TextSettings, TokenizerSettings):
-    """Everything that determines what ``prepare`` writes; the flags of the command have the same names.
+    """Everything that determines what ``prepare`` writes.
 
-    Args:
-        inputs: training text: ``.txt`` or ``.jsonl``, also with ``.gz`` or ``.xz``.
-        dest: the folder to write, or the file with ``text_only``.
-        valid: validation text; if empty, ``valid_share`` of the documents of ``inputs`` is held out.
-        shards: number of folders ``dest/shard0`` ... that share the training documents; 1 writes ``dest`` itself.
-        paraphrase: (name, file) pairs; line n of a file says what line n of the inputs says. With several inputs, each
-            name has one file per input, in their order.
-        valid_paraphrase: the same for ``valid``.
-        sample: keep only this many sentences of the inputs, drawn at random.
-        text_only: write only the text.
-        workers: processes that binarize.
-        seed: of all draws.
-        overwrite: replace an existing data folder.
+    The fields are the flags of the same names in ``fairseq-clear prepare --help``.
     """
 
     inputs: tuple[Path, ...]

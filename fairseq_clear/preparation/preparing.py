@@ -42,8 +42,6 @@ from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, TOKENIZERS
 from fairseq_clear.text.vocabulary import build_dictionary, keeps_mapping, load_dictionary
 from fairseq_clear.views.paraphrase_views import PARAPHRASES
 
-__all__ = ["prepare", "write_text"]
-
 HOLD_OUT_STREAM, SAMPLE_STREAM, SUBSET_STREAM = 0, 1, 2  # independent random streams of one seed
 MIN_PART_BYTES, MAX_PART_BYTES = 1 << 18, 1 << 26
 PARTS_PER_WORKER = 4
@@ -220,10 +218,22 @@ def _build(settings: PrepareSettings, texts: Texts, folder: Path, began: float) 
     seconds = time.monotonic() - began
     end = {"settings": settings.as_json(), "versions": versions(), "seconds": round(seconds, 3)}
     total = {name: sum_counts([shard[name] for shard in counts]) for name in names}
-    _write_manifests(folder, folders, texts, common, (counts, valid, total[ORIGINAL]), end)
+    hashes = []
+    for shard, train, found in zip(folders, texts.train, counts, strict=True):
+        content = _describe(train, texts.valid, found, valid)
+        hashes.append(content["content_hash"])
+        _write_manifest(shard, {**common, **content, **end})
+    splits_of_all = {"train": total[ORIGINAL], "valid": valid[ORIGINAL]}
+    if len(folders) > 1:
+        both = {
+            "shards": [shard.name for shard in folders],
+            "content_hash": hashlib.sha256("\n".join(hashes).encode()).hexdigest(),
+            "splits": {split: one.as_json() for split, one in splits_of_all.items()},
+        }
+        _write_manifest(folder, {**common, **both, **end})
     paraphrases = {name: sum_counts([total[name], valid[name]]) for name in names[1:]}
     return PrepareReport(
-        settings.dest, {"train": total[ORIGINAL], "valid": valid[ORIGINAL]}, len(dictionary), seconds,
+        settings.dest, splits_of_all, len(dictionary), seconds,
         {name: (both.sentences, both.blank) for name, both in paraphrases.items()},
     )  # fmt: skip
 
@@ -253,55 +263,24 @@ def _link(source: Path, copy: Path) -> None:
         shutil.copyfile(source, copy)
 
 
-def content_hash(train: TextParts, valid: TextParts) -> str:
-    """Return the SHA-256 of four lines: ``train``, SHA-256 of its text, ``valid``, SHA-256 of its text.
+def _describe(
+    train: SplitParts, valid: SplitParts, counts: dict[str, SplitCounts], valid_counts: dict[str, SplitCounts]
+) -> dict[str, Any]:
+    """The content hash, the splits and the paraphrases of a data folder for ``clear.json``.
 
-    The hash is over canonical text, so it does not depend on the format of the inputs or on the tokenizer.
+    A content hash is the SHA-256 of four lines: ``train``, SHA-256 of its text, ``valid``, SHA-256 of its text. The text is
+    canonical, so the hash does not depend on the format of the inputs or on the tokenizer.
     """
-    both = f"train\n{train.digest.hexdigest()}\nvalid\n{valid.digest.hexdigest()}\n"
-    return hashlib.sha256(both.encode("ascii")).hexdigest()
-
-
-def _write_manifests(
-    folder: Path,
-    shards: Sequence[Path],
-    texts: Texts,
-    common: dict[str, Any],
-    counts: tuple[list[dict[str, SplitCounts]], dict[str, SplitCounts], SplitCounts],
-    end: dict[str, Any],
-) -> None:
-    """Write ``clear.json`` for each shard and, if there are several, for the folder of all shards.
-
-    Args:
-        folder: the folder of all shards.
-        shards: the data folders.
-        texts: the text of the splits, for its hashes.
-        common: first entries of each file.
-        counts: by name for each shard's train, by name for valid, and for train of all shards.
-        end: last entries of each file.
-    """
-    train, valid, total = counts
-    valid_texts = texts.valid.texts
-    hashes = []
-    for shard, parts, found in zip(shards, texts.train, train, strict=True):
-        digests = {name: content_hash(text, valid_texts[name]) for name, text in parts.texts.items()}
-        hashes.append(digests.pop(ORIGINAL))
-        splits = {"train": found[ORIGINAL].as_json(), "valid": valid[ORIGINAL].as_json()}
-        content = {**common, "content_hash": hashes[-1], "splits": splits}
-        if digests:
-            content["paraphrases"] = {
-                name: {
-                    "content_hash": digest,
-                    "splits": {"train": found[name].as_paraphrase_json(), "valid": valid[name].as_paraphrase_json()},
-                }
-                for name, digest in digests.items()
-            }
-        _write_manifest(shard, {**content, **end})
-    if len(shards) > 1:
-        digest = hashlib.sha256("\n".join(hashes).encode("ascii")).hexdigest()
-        splits = {"train": total.as_json(), "valid": valid[ORIGINAL].as_json()}
-        names = [shard.name for shard in shards]
-        _write_manifest(folder, {**common, "shards": names, "content_hash": digest, "splits": splits, **end})
+    described = {}
+    for name, parts in train.texts.items():
+        digests = f"train\n{parts.digest.hexdigest()}\nvalid\n{valid.texts[name].digest.hexdigest()}\n"
+        splits = {"train": counts[name], "valid": valid_counts[name]}
+        described[name] = {
+            "content_hash": hashlib.sha256(digests.encode()).hexdigest(),
+            "splits": {split: one.as_json(is_paraphrase=name != ORIGINAL) for split, one in splits.items()},
+        }
+    original = described.pop(ORIGINAL)
+    return {**original, "paraphrases": described} if described else original
 
 
 def _write_manifest(folder: Path, content: dict[str, Any]) -> None:

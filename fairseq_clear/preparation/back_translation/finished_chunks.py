@@ -19,8 +19,6 @@ from typing import IO, Any
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import write_json, write_whole
 
-__all__ = ["FinishedChunks", "open_chunks", "partial_folder", "remove_partial"]
-
 SETTINGS, LOCK = "settings.json", "lock"
 
 

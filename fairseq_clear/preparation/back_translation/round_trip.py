@@ -35,8 +35,6 @@ from fairseq_clear.preparation.back_translation.translation_report import build_
 from fairseq_clear.preparation.back_translation.translation_settings import PASSES, BackTranslateSettings, shard_path
 from fairseq_clear.preparation.workers import worker_pool
 
-__all__ = ["REPORT_SUFFIX", "Outcome", "back_translate", "merge_shards", "read_chunks", "read_report", "scan"]
-
 REPORT_SUFFIX, TEXT_SUFFIX = ".report.json", ".report.txt"
 POLL_SECONDS = 0.5
 WAITING_EACH = 2  # chunks queued per worker process

@@ -14,7 +14,6 @@ from fairseq_clear.files import read_text_lines
 
 register()
 
-__all__ = ["BytePairs", "Segmentation", "clean_line", "make_segmentation", "read_codes"]
 
 WORD_END = "</w>"
 JOINER = "@@"

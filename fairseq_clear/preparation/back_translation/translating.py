@@ -19,8 +19,6 @@ from fairseq_clear.preparation.back_translation.translation_report import compar
 from fairseq_clear.preparation.back_translation.translation_settings import PASSES, BackTranslateSettings
 from fairseq_clear.preparation.corpus_reading import sentence_splitter
 
-__all__ = ["ChunkResult", "Pass", "RoundTrip", "batches", "check_splitter", "choose_device"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -23,7 +23,6 @@ from fairseq_clear.preparation.back_translation.translation_settings import Back
 
 register()
 
-__all__ = ["Translation", "TranslationModel", "checkpoint_files", "identity", "load_translation_model"]
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,6 @@ from sacrebleu.metrics.bleu import BLEU
 
 from fairseq_clear.preparation.back_translation.translation_settings import PASSES
 
-__all__ = ["build_report", "compare", "report_text"]
-
 BLEU_ORDER = 4
 RATIO_EDGES = (0.5, 0.8, 1.25, 2.0)  # bins of words out / words in, symmetric around 1
 RATIO_BINS = ("below 0.5", "0.5 to 0.8", "0.8 to 1.25", "1.25 to 2", "above 2")
