@@ -184,7 +184,7 @@ def test_another_recipe_or_data_in_the_same_folder_is_refused(runs, checkpoint, 
 
 def test_failed_training_is_one_line_and_leaves_the_log(checkpoint, prepared, tmp_path, capsys, monkeypatch):
     failing = [sys.executable, "-c", "import sys; sys.exit('out of everything')"]
-    monkeypatch.setattr(glue_running, "training_command", lambda *_, **__: failing)
+    monkeypatch.setattr(Restart, "command", lambda *_: failing)
     assert run_glue(checkpoint, prepared, tmp_path, "--tasks", "RTE", "--seeds", "1") == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert "RTE seed 1: fairseq-train ended with status 1 (out of everything); see" in error

@@ -131,9 +131,9 @@ def strip_checkpoint(source: Path, target: Path) -> dict[str, Any]:
     # by torch, as fairseq's reader turns the settings into a class that it cannot read again
     state = torch.load(source, map_location="cpu", weights_only=True)
     state["last_optimizer_state"] = None
-    beside = target.with_name(f".{target.name}.partial")
-    save(state, beside)
-    beside.replace(target)
+    partial = target.with_name(f".{target.name}.partial")
+    save(state, partial)
+    partial.replace(target)
     iterator = state["extra_state"]["train_iterator"]
     return {
         "updates": int(state["optimizer_history"][-1]["num_updates"]),
@@ -159,7 +159,7 @@ def read_record(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{path}: is no JSON ({error}); remove the folder, and the restart is made again") from None
+        raise UserError(f"{path}: is no JSON ({error}); remove the folder and rerun the restart") from None
     return content
 
 

@@ -144,17 +144,47 @@ class Restart:
         longest = min(self.settings.max_length or positions, positions)
         # next to the folders of the restarts, which share it
         folder, cut = shorten(self.data, longest, self.folder.parent / f"inputs-{self.data.content_hash[:8]}-{longest}")
-        command = training_command(
-            self.data.task, folder, self.data.rows["train"], start, self.settings, self.seed, self.folder,
-            device=environment.device, precision=environment.precision,
-        )  # fmt: skip
-        self._train(command, environment)
+        self._train(self.command(folder, start, environment), environment)
         result = self._measure(longest, environment.device)
         result |= {"inputs_cut": cut, "max_length": longest, "seconds": round(time.monotonic() - began, 1)}
         write_json(self.folder / RESULT, result, flag="--output")
         for name in ("checkpoint_best.pt", "checkpoint_last.pt"):
             (self.folder / name).unlink(missing_ok=True)
         return result
+
+    def command(self, data: Path, start: Start, environment: Environment) -> list[str]:
+        """The command line of fairseq-train, which validates and saves after each epoch.
+
+        The command resumes from ``checkpoint_last.pt`` in the folder of the restart. The best epoch has the highest dev
+        accuracy, as in fairseq's recipes, or the lowest loss for STS-B. ``data`` may be a copy with shorter inputs.
+        """
+        task, settings, examples = self.data.task, self.settings, self.data.rows["train"]
+        loaded = start.loaded
+        best = (
+            () if task.is_regression else ("--best-checkpoint-metric", "accuracy", "--maximize-best-checkpoint-metric")
+        )
+        flags: list[Any] = [
+            data, "--user-dir", Path(fairseq_clear.__file__).parent,
+            "--task", "sentence_prediction", "--criterion", "sentence_prediction", "--num-classes", task.outputs,
+            *(["--regression-target"] if task.is_regression else []),
+            "--init-token", loaded.dictionary.bos(),
+            # RoBERTa separates two texts by a second </s>; BERT, whose first segment ends with </s>, does not
+            *(() if loaded.model.args.segments > 1 else ("--separator-token", loaded.dictionary.eos())),
+            "--max-positions", int(loaded.model.max_positions()),
+            "--arch", "clear_roberta", *encoder_flags(loaded.model.args),
+            "--dropout", settings.dropout, "--attention-dropout", settings.dropout, "--pooler-dropout", settings.dropout,
+            "--finetune-from-model", start.checkpoint, "--save-dir", self.folder, "--no-epoch-checkpoints", *best,
+            "--optimizer", "adam", "--adam-betas", settings.adam_betas, "--adam-eps", settings.adam_eps,
+            "--weight-decay", settings.weight_decay, "--clip-norm", settings.clip_norm,
+            "--lr", settings.learning_rate, "--lr-scheduler", "polynomial_decay",
+            "--warmup-updates", settings.warmup_updates(examples), "--total-num-update", settings.updates(examples),
+            "--max-update", settings.updates(examples), "--max-epoch", settings.epochs,
+            "--batch-size", settings.batch_size, "--required-batch-size-multiple", 1,
+            "--seed", self.seed, "--num-workers", 0, "--distributed-world-size", 1,
+            "--log-format", "json", "--log-interval", 100,
+            *PRECISIONS[environment.precision], *(["--cpu"] if environment.device == "cpu" else []),
+        ]  # fmt: skip
+        return [sys.executable, "-m", "fairseq_cli.train", *map(str, flags)]
 
     def _train(self, command: list[str], environment: Environment) -> None:
         log = self.folder / LOG
@@ -182,49 +212,6 @@ class Restart:
             "epoch": saved["epoch"], "fairseq_accuracy": theirs,
             "agrees_with_fairseq": theirs is None or abs(theirs - metrics["valid"]["accuracy"]) <= ROUNDING,
         }  # fmt: skip
-
-
-def training_command(
-    task: GlueTask,
-    data: Path,
-    examples: int,
-    start: Start,
-    settings: FineTuning,
-    seed: int,
-    folder: Path,
-    *,
-    device: str,
-    precision: str = "float32",
-) -> list[str]:
-    """The command line of fairseq-train for a restart, which validates and saves after each epoch.
-
-    The command resumes from ``checkpoint_last.pt`` in ``folder``. The best epoch has the highest dev accuracy, as in
-    fairseq's recipes, or the lowest loss for STS-B. ``examples`` is the size of the training split.
-    """
-    loaded = start.loaded
-    best = () if task.is_regression else ("--best-checkpoint-metric", "accuracy", "--maximize-best-checkpoint-metric")
-    flags: list[Any] = [
-        data, "--user-dir", Path(fairseq_clear.__file__).parent,
-        "--task", "sentence_prediction", "--criterion", "sentence_prediction", "--num-classes", task.outputs,
-        *(["--regression-target"] if task.is_regression else []),
-        "--init-token", loaded.dictionary.bos(),
-        # RoBERTa separates two texts by a second </s>; BERT, whose first segment ends with </s>, does not
-        *(() if loaded.model.args.segments > 1 else ("--separator-token", loaded.dictionary.eos())),
-        "--max-positions", int(loaded.model.max_positions()),
-        "--arch", "clear_roberta", *encoder_flags(loaded.model.args),
-        "--dropout", settings.dropout, "--attention-dropout", settings.dropout, "--pooler-dropout", settings.dropout,
-        "--finetune-from-model", start.checkpoint, "--save-dir", folder, "--no-epoch-checkpoints", *best,
-        "--optimizer", "adam", "--adam-betas", settings.adam_betas, "--adam-eps", settings.adam_eps,
-        "--weight-decay", settings.weight_decay, "--clip-norm", settings.clip_norm,
-        "--lr", settings.learning_rate, "--lr-scheduler", "polynomial_decay",
-        "--warmup-updates", settings.warmup_updates(examples), "--total-num-update", settings.updates(examples),
-        "--max-update", settings.updates(examples), "--max-epoch", settings.epochs,
-        "--batch-size", settings.batch_size, "--required-batch-size-multiple", 1,
-        "--seed", seed, "--num-workers", 0, "--distributed-world-size", 1,
-        "--log-format", "json", "--log-interval", 100,
-        *PRECISIONS[precision], *(["--cpu"] if device == "cpu" else []),
-    ]  # fmt: skip
-    return [sys.executable, "-m", "fairseq_cli.train", *map(str, flags)]
 
 
 def encoder_flags(args: Any) -> list[str]:

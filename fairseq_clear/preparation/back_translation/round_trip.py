@@ -27,12 +27,12 @@ from fairseq_clear.preparation.back_translation.finished_chunks import FinishedC
 from fairseq_clear.preparation.back_translation.translating import (
     ChunkResult,
     RoundTrip,
-    check_splitter,
     choose_device,
 )
 from fairseq_clear.preparation.back_translation.translation_models import identity
 from fairseq_clear.preparation.back_translation.translation_report import build_report, report_text
 from fairseq_clear.preparation.back_translation.translation_settings import PASSES, BackTranslateSettings, shard_path
+from fairseq_clear.preparation.corpus_reading import sentence_splitter
 from fairseq_clear.preparation.workers import worker_pool
 
 REPORT_SUFFIX, TEXT_SUFFIX = ".report.json", ".report.txt"
@@ -178,7 +178,8 @@ def _check(settings: BackTranslateSettings) -> tuple[int, dict[str, Any]]:
         raise UserError(f"--output {output}: is a folder; give the name of a file")
     if settings.input.exists() and output.exists() and output.samefile(settings.input):
         raise UserError(f"--output {output}: is the input; give another name")
-    check_splitter(settings)
+    if settings.too_long == "split":
+        sentence_splitter("en", "--too-long split", ", or give --too-long copy")
     choose_device(settings.device, settings.fp16)
     models = {which: identity(settings, which) for which in PASSES}
     lines, digest = scan(settings.input)

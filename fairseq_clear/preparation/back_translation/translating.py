@@ -85,17 +85,6 @@ class Unit:
     ids: list[int]
 
 
-def check_splitter(settings: BackTranslateSettings) -> None:
-    """Raise UserError if long texts are to be split and the splitter is not installed."""
-    if settings.too_long == "split":
-        try:
-            sentence_splitter("en")
-        except UserError:
-            raise UserError(
-                "--too-long split needs sentencex; pip install 'fairseq_clear[split]', or give --too-long copy"
-            ) from None
-
-
 class Pass:
     """One direction, applied to the texts of a chunk.
 
