@@ -12,7 +12,7 @@ PEERS := build/bench-peers
 TYPED := fairseq_clear/errors.py fairseq_clear/spec.py fairseq_clear/distributed.py fairseq_clear/augmentations \
          fairseq_clear/objectives fairseq_clear/data fairseq_clear/modules
 
-.PHONY: help install check format test test-fast demo bench bench-peers wheelhouse clean test-slurm
+.PHONY: help install check docs format test test-fast demo bench bench-peers wheelhouse clean test-slurm
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -33,12 +33,16 @@ test-slurm: install ## scripts/slurm on a real Slurm, started here for the while
 	@if [ "$$(id -u)" -ne 0 ]; then echo "test-slurm: skipped: not root"; else OMP_NUM_THREADS=1 scripts/slurm/local_cluster.sh --install \
 	  $(BIN)/python -m pytest -rs tests/scripts/test_slurm_real.py; fi
 
-check: install ## style, types of the pure layers, import directions, shell scripts
+check: install ## style, types of the pure layers, import directions, published tables, shell scripts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy $(TYPED)
 	@$(BIN)/python -m pytest tests/test_layers.py
+	@$(BIN)/python scripts/check_tables.py
 	@if command -v shellcheck >/dev/null; then git ls-files '*.sh' '*.sbatch' scripts/slurm/bin .ci/run | xargs shellcheck; else echo "check: shellcheck is not installed, shell scripts left unread"; fi
+
+docs: install ## the documentation as a site, build/site/index.html; a broken link is an error
+	@scripts/docs.sh
 
 format: install ## rewrite the code in the project's style
 	@$(BIN)/ruff format .

@@ -8,12 +8,17 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
+
+from tests import zygote
 
 torch.set_num_threads(1)
 if (
@@ -47,16 +52,31 @@ def sentences(count: int, seed: int, longest: int = 14) -> list[str]:
     return lines
 
 
-def run(*command: str | Path, check: bool = True, **kwargs: object) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own, from the project's root; its output is shown when it fails."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    result = subprocess.run(
-        [str(part) for part in command], cwd=ROOT, capture_output=True, text=True, env=environment, **kwargs
-    )
+def run(
+    *command: str | Path, check: bool = True, fresh: bool = False, env: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, from the project's root; its output is shown when it fails.
+
+    Args:
+        command: and its arguments. Python's ``-c`` and ``-m`` run in a process forked after the slow imports.
+        check: fail the test if the command fails.
+        fresh: start Python anew all the same, for tests of what is imported when.
+        env: the environment (default: this process's).
+        options: of ``subprocess.run``; with one, the command is not forked.
+    """
+    line = [str(part) for part in command]
+    environment = {**(os.environ if env is None else env), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    cwd = options.pop("cwd", ROOT)
+    if fresh or options or not zygote.can_fork(line):
+        result = subprocess.run(line, cwd=cwd, capture_output=True, text=True, env=environment, **options)
+    else:
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            process = zygote.start(line, cwd=cwd, env=environment, stdout=out.fileno(), stderr=err.fileno())
+            code = process.wait()
+            out.seek(0), err.seek(0)
+            result = subprocess.CompletedProcess(line, code, out.read(), err.read())
     if check and result.returncode:
-        pytest.fail(
-            f"{' '.join(map(str, command))}\nexit {result.returncode}\n{result.stdout[-4000:]}\n{result.stderr[-6000:]}"
-        )
+        pytest.fail(f"{' '.join(line)}\nexit {result.returncode}\n{result.stdout[-4000:]}\n{result.stderr[-6000:]}")
     return result
 
 
@@ -137,7 +157,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
     def spawn(size: int, function: Callable[..., object], *args: object) -> list[object]:
         store = folder / f"store{next(counter)}"
         results = [folder / f"{store.name}.{rank}.pt" for rank in range(size)]
-        torch.multiprocessing.spawn(_worker, (size, str(store), list(map(str, results)), function, args), nprocs=size)
+        arguments = (size, str(store), list(map(str, results)), function, args)
+        torch.multiprocessing.start_processes(_worker, arguments, nprocs=size, start_method="fork")
         return [torch.load(result, weights_only=False) for result in results]
 
     return spawn
@@ -146,6 +167,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
 def _worker(
     rank: int, size: int, store: str, results: list[str], function: Callable[..., object], args: tuple[object, ...]
 ) -> None:
+    warnings.simplefilter("ignore")  # pytest's filters are inherited
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     torch.save(function(rank, *args), results[rank])

@@ -233,9 +233,11 @@ print(json.dumps(list(steps())))
 
 
 def test_importing_changes_nothing() -> None:
-    found = json.loads(run(sys.executable, "-c", IMPORTS).stdout)
+    found = json.loads(run(sys.executable, "-c", IMPORTS, fresh=True).stdout)
     assert [step["changed"] for step in found] == [[], [], []]
-    package, augmentations, objectives = (set(step["imported"]) for step in found)
+    # what numpy's compiled parts register as modules, under names of their compiler's version
+    compiled = {name for step in found for name in step["imported"] if name.startswith(("_cython", "cython_runtime"))}
+    package, augmentations, objectives = (set(step["imported"]) - compiled for step in found)
     assert package == {"fairseq_clear"}
     assert augmentations <= {"fairseq_clear", "numpy"}  # without torch
     assert "fairseq_clear" in objectives and not objectives & {"fairseq", "fairseq_cli", "omegaconf", "hydra"}
@@ -261,7 +263,7 @@ print(SentenceEncoder.__module__)
 @pytest.mark.slow
 def test_user_dir_registers_everything_where_a_part_was_imported_before() -> None:
     """fairseq leaves a package alone that was imported before."""
-    *_, registered, module = run(sys.executable, "-c", REGISTERS).stdout.splitlines()
+    *_, registered, module = run(sys.executable, "-c", REGISTERS, fresh=True).stdout.splitlines()
     wanted = {"clear_lm", "clear_roberta", "clear_roberta_base", "clear_nt_xent", "clear_moco", "clear_self_guided"}
     assert wanted | {"clear_adamw"} <= set(registered.split())
     assert module == "fairseq_clear.evaluation.sentence_encoder"

@@ -1,4 +1,4 @@
-"""README's way from a text to an exported encoder, by flags, by a recipe and on two workers, run word for word."""
+"""README's first training run, and what docs/getting-started.md adds to it (recipes, two workers), run verbatim."""
 
 import ast
 import os
@@ -16,14 +16,20 @@ from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
 
-SECTION = re.search(r"^## Use it\n(.*?)^## ", (ROOT / "README.md").read_text(), flags=re.M | re.S)
-assert SECTION is not None
-BLOCKS = [
-    [line for line in re.sub(r"\\\n\s*", "", block).splitlines() if line.strip()]
-    for block in re.findall(r"((?:^    .*\n)+)", SECTION[1], flags=re.M)
-]
-BY_FLAGS, BY_RECIPE, BY_TORCHRUN = BLOCKS[:3]
-PYTHON = re.search(r"```python\n(.*?)```", SECTION[1], flags=re.S)
+
+def bash_blocks(page: str, heading: str) -> list[list[str]]:
+    """The commands of each bash block below a heading."""
+    section = re.search(rf"^## {heading}\n(.*?)(?:^## |\Z)", (ROOT / page).read_text(), flags=re.M | re.S)
+    assert section is not None, heading
+    blocks = re.findall(r"```bash\n(.*?)```", section[1], flags=re.S)
+    return [[line for line in re.sub(r"\\\n\s*", "", block).splitlines() if line.strip()] for block in blocks]
+
+
+GUIDE = "docs/getting-started.md"
+(BY_FLAGS,) = bash_blocks("README.md", "A first training run")
+(BY_RECIPE,) = bash_blocks(GUIDE, "The same with a recipe file")
+(BY_TORCHRUN,) = bash_blocks(GUIDE, "On several workers")
+PYTHON = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
 
 
 def documentation() -> list[list[str]]:
@@ -74,6 +80,10 @@ def updates(checkpoint: Path) -> int:
     return int(torch.load(checkpoint, weights_only=False)["optimizer_history"][-1]["num_updates"])
 
 
+def test_the_guide_has_the_same_run() -> None:
+    assert bash_blocks(GUIDE, "A first training run") == [BY_FLAGS]
+
+
 def test_by_flags(by_flags: str, folder: Path) -> None:
     assert len(BY_FLAGS) == 5
     assert updates(folder / "checkpoints/first/checkpoint_last.pt") == 200
@@ -96,11 +106,11 @@ def test_by_recipes(by_flags: str, folder: Path) -> None:
     text = shell(folder, *BY_RECIPE)
     trained = sorted(path.parent.name for path in folder.glob("checkpoints/clear_tiny*/checkpoint_last.pt"))
     assert len(trained) == 2 and all(
-        updates(folder / "checkpoints" / name / "checkpoint_last.pt") == 200 for name in trained
+        updates(folder / "checkpoints" / name / "checkpoint_last.pt") == 100 for name in trained
     )
     assert text.count("done training") == 2
     again = shell(folder, BY_RECIPE[0])
-    assert "from update 200 of" in again and "the run is complete" in again
+    assert "from update 100 of" in again and "the run is complete" in again
 
 
 def test_on_two_workers(by_flags: str, folder: Path) -> None:

@@ -92,18 +92,19 @@ def collate(examples: Sequence[Example], padding: int, *, is_empty: bool = False
         is_empty: mark the batch as the stand-in of a worker that has run out of data.
 
     Returns:
-        fairseq's ``id``, ``nsentences``, ``ntokens`` (all tokens that the encoder reads), ``net_input`` and ``target`` (copies
-        one after the other; both without an MLM absent), ``lengths`` of the masked texts, as numbers that stay on the host, and
-        ``views``, if there are any, with
+        A dictionary with fairseq's ``id``, ``nsentences``, ``ntokens`` (all tokens that the encoder reads), ``net_input`` and
+            ``target`` (the masked copies, one after the other; absent without an MLM), ``lengths`` of the masked texts
+            (numbers that stay on the CPU) and, if there are any, ``views``:
 
-        * ``tokens``: (N + N * P + N * H, L), the N anchors, then the P positives of each anchor in turn, then likewise the H
-          hard negatives, of which most recipes have none;
-        * ``lengths``: of the rows, as numbers that stay on the host;
-        * ``identity``: (N,) int64, ``negative_identity``: (N * H,) int64, ``draw``: (N,) float64 (never halved);
-        * ``target``: (N, L), what masked anchors hide, padding elsewhere; absent where anchors are not masked;
-        * ``fell_back``: texts that the original stood in for;
-        * ``view_length``, ``text_length``: token totals of views and of the texts they were made of;
-        * ``words``, ``substituted``: totals.
+            * ``tokens``: (N + N * P + N * H, L): the N anchors, the P positives of each anchor in turn, then likewise the H
+              hard negatives, which most recipes do not have;
+            * ``lengths``: of the rows, as numbers that stay on the CPU;
+            * ``identity``: (N,) int64, ``negative_identity``: (N * H,) int64, ``draw``: (N,) float64 (never halved);
+            * ``target``: (N, L), the tokens under the masks of the anchors, padding elsewhere; absent if anchors are not
+              masked;
+            * ``fell_back``: number of texts that were replaced by the original;
+            * ``view_length``, ``text_length``: total tokens of the views, and of the texts they were made of;
+            * ``words``, ``substituted``: totals.
     """
     batch: dict[str, Any] = {
         "id": torch.tensor([example.index for example in examples]),

@@ -12,15 +12,23 @@ from torch import Tensor
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model
 from fairseq_clear.files import versions
-from fairseq_clear.interop.longformer import LONGFORMER, copy_to_global, window_of
+from fairseq_clear.interop.hf_folders import EXPORTED, import_library, write_modules
+from fairseq_clear.interop.hf_format import (
+    HEAD_WEIGHT,
+    LONGFORMER,
+    OFFSET,
+    Kind,
+    copy_to_global,
+    head_to_hf,
+    hf_activation,
+    kind_for,
+    to_hf,
+    window_of,
+)
 from fairseq_clear.interop.model_card import model_card
 from fairseq_clear.interop.parity import Parity, compare_hf, compare_sentence_transformers, hf_ids
-from fairseq_clear.interop.pooling import EXPORTED, write_modules
-from fairseq_clear.interop.reading import import_library
-from fairseq_clear.interop.settings import hf_activation
 from fairseq_clear.interop.stock import export_fairseq
 from fairseq_clear.interop.tokenizer_files import write_tokenizer
-from fairseq_clear.interop.weights import HEAD_WEIGHT, OFFSET, Kind, head_to_hf, kind_for, to_hf
 from fairseq_clear.models.loading import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import output_folder

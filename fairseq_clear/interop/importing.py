@@ -1,30 +1,44 @@
 """``import``: a Hugging Face folder to a checkpoint with its vocabulary and tokenizer."""
 
 import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_clear import register
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import STOCK_POOLING, load_model
 from fairseq_clear.files import hash_file, versions
-from fairseq_clear.interop.checkpoint import build_model, settings_of, write_checkpoint
-from fairseq_clear.interop.longformer import LONGFORMER, merge_global
+from fairseq_clear.interop.hf_folders import HfFolder, quiet_transformers, read_hf_folder, read_pooling
+from fairseq_clear.interop.hf_format import (
+    HEAD_WEIGHT,
+    LONGFORMER,
+    OFFSET,
+    find_embedding,
+    from_hf,
+    kind_for,
+    kind_of,
+    merge_global,
+    model_flags,
+)
 from fairseq_clear.interop.parity import Parity, compare_hf
-from fairseq_clear.interop.pooling import read_pooling
-from fairseq_clear.interop.reading import HfFolder, read_hf_folder
-from fairseq_clear.interop.settings import kind_of, model_flags
-from fairseq_clear.interop.vocabulary import vocabulary_rows, write_vocabulary
-from fairseq_clear.interop.weights import HEAD_WEIGHT, OFFSET, find_embedding, from_hf, kind_for
+from fairseq_clear.interop.stock import build_model, settings_of, write_checkpoint
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.loading import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import output_folder
 from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY
-from fairseq_clear.text.hf_tokenizer import HF_NAMES
+from fairseq_clear.text.hf_tokenizer import HF_NAMES, ROLES, HfTokenizer
+from fairseq_clear.text.vocabulary import build_dictionary, install_hf_tokenizer, load_dictionary
+
+register()
 
 __all__ = ["ARCH", "CHECKPOINT", "ImportReport", "import_hf", "repeat_positions", "training_flags", "write_manifest"]
 
@@ -190,3 +204,63 @@ def _describe_segments(folder: HfFolder, segments: int) -> list[str]:
     if segments > types:
         raise UserError(f"--segments {segments}: the folder's model has {types}; leave the flag out")
     return []
+
+
+def write_vocabulary(source: Path, folder: Path) -> tuple[HfTokenizer, Dictionary]:
+    """Put the tokenizer's files and ``dict.txt`` into ``folder``.
+
+    Returns:
+        The tokenizer, and the dictionary with ``<mask>``, which fairseq's tasks add to what the file holds.
+
+    Raises:
+        UserError: no tokenizer, or one with tokens that a dict.txt cannot hold.
+    """
+    with _complete(source) as complete:
+        install_hf_tokenizer(complete, folder)
+    tokenizer = HfTokenizer.from_folder(folder)
+    dictionary = build_dictionary(tokenizer)
+    dictionary.save(str(folder / DICTIONARY))
+    if load_dictionary(folder / DICTIONARY).symbols != dictionary.symbols:
+        raise UserError(f"{source}: its vocabulary has tokens that a dict.txt cannot hold")
+    dictionary.add_symbol("<mask>")
+    return tokenizer, dictionary
+
+
+def vocabulary_rows(dictionary: Dictionary, tokenizer: HfTokenizer, embedding: Tensor, source: Path) -> Tensor:
+    """(V,) int64: for each of fairseq's ids the row of Hugging Face's embedding.
+
+    Raises:
+        UserError: the tokenizer has tokens for which there is no row.
+    """
+    ids = tokenizer.ids()
+    rows = torch.tensor([ids[symbol] for symbol in dictionary.symbols], dtype=torch.int64)
+    if int(rows.max()) >= len(embedding):
+        token = dictionary.symbols[int(rows.argmax())]
+        raise UserError(
+            f"{source}: its tokenizer numbers {token!r} {int(rows.max())}, but its embedding has {len(embedding)} rows; "
+            "tokenizer and weights are not of the same model"
+        )
+    return rows
+
+
+@contextmanager
+def _complete(source: Path) -> Iterator[Path]:
+    """A folder with tokenizer.json and the names of the special tokens: ``source``, or transformers' translation of the
+    files that older folders have.
+    """
+    if (source / HF_NAMES[0]).is_file():
+        yield source
+        return
+    with quiet_transformers() as transformers, tempfile.TemporaryDirectory(prefix="fairseq-clear-") as made:
+        try:
+            # told no, it does not ask on the terminal whether to run a folder's own code
+            options = {"local_files_only": True, "use_fast": True, "trust_remote_code": False}
+            tokenizer = transformers.AutoTokenizer.from_pretrained(str(source), **options)
+            content = tokenizer.backend_tokenizer.to_str()
+        except Exception as error:  # of several libraries
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(f"{source}: transformers cannot load a tokenizer from it ({reason})") from None
+        (Path(made) / HF_NAMES[0]).write_text(content, encoding="utf-8")
+        roles = {role: str(getattr(tokenizer, role)) for role in ROLES}
+        (Path(made) / HF_NAMES[1]).write_text(json.dumps(roles), encoding="utf-8")
+        yield Path(made)

@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 from fairseq_clear import __version__
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel
-from fairseq_clear.interop.longformer import window_of
-from fairseq_clear.interop.reading import read_json
+from fairseq_clear.interop.hf_folders import read_json
+from fairseq_clear.interop.hf_format import window_of
 from fairseq_clear.patches.checkpoints import read_checkpoint
 from fairseq_clear.text.data_folders import CLEAR_JSON, read_clear_json
 

@@ -1,13 +1,18 @@
-"""A checkpoint that fairseq loads without this plugin: its own ``roberta``, trained by its own ``masked_lm``."""
+"""Checkpoints in fairseq's format: of imported weights, and of stock ``roberta`` for fairseq without this plugin."""
 
 import argparse
+import logging
 import shutil
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from fairseq import options
 from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.roberta import RobertaModel
 from omegaconf import OmegaConf
 from torch import Tensor
@@ -17,19 +22,19 @@ from fairseq_clear.data.batch import pad_rows
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel
 from fairseq_clear.files import hash_file
-from fairseq_clear.interop.checkpoint import settings_of, write_checkpoint
-from fairseq_clear.interop.longformer import window_of
+from fairseq_clear.interop.hf_format import window_of
 from fairseq_clear.interop.parity import Parity
+from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.encoding import evaluating
 from fairseq_clear.models.loading import BACKBONE, VOCABULARY_ROWS
 from fairseq_clear.models.segments import FAIRSEQ_EPS
 from fairseq_clear.modules.pooling import masked_mean
-from fairseq_clear.patches.checkpoints import read_checkpoint
+from fairseq_clear.patches.checkpoints import read_checkpoint, save
 from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, read_clear_json
 
 register()
 
-__all__ = ["compare_stock", "export_fairseq"]
+__all__ = ["build_model", "compare_stock", "export_fairseq", "settings_of", "write_checkpoint"]
 
 CHECKPOINT = "model.pt"
 ROWS, LENGTH = 4, 64
@@ -141,3 +146,53 @@ def _hint(loaded: LoadedModel) -> str:
 
 def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float | bool)
+
+
+def settings_of(data: Path, task: str, arch: str, flags: dict[str, Any]) -> Any:
+    """The configuration of a training run with these model flags, everything else at its default."""
+    positions = str(flags["max-positions"])
+    command = [str(data), "--task", task, "--arch", arch, "--criterion", "masked_lm", "--optimizer", "adam"]
+    command += ["--tokens-per-sample", positions, "--sample-break-mode", "eos"]
+    for name, value in flags.items():
+        command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    args = options.parse_args_and_arch(options.get_training_parser(), command)
+    logging.getLogger("hydra").setLevel(logging.WARNING)  # it would write of its own set-up on the screen
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # fairseq speaks to hydra 1.0, hydra 1.3 answers
+        return convert_namespace_to_omegaconf(args)
+
+
+def build_model(cfg: Any, dictionary: Dictionary, seed: int = 1) -> ClearRobertaModel:
+    """The model of a configuration, with initial weights that depend on nothing but the seed; no global state changes."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: ClearRobertaModel = ClearRobertaModel.build_model(
+            cfg.model, SimpleNamespace(source_dictionary=dictionary)
+        )
+    return model.eval()
+
+
+def write_checkpoint(path: Path, cfg: Any, weights: dict[str, Tensor], vocabulary_hash: str) -> None:
+    """Save what fairseq-train saves before its first update, less the optimizer's state."""
+    state = {
+        "args": None,
+        "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
+        "model": weights,
+        "criterion": None,
+        "optimizer_history": [
+            {
+                "criterion_name": "MaskedLmLoss",
+                "optimizer_name": "FairseqAdam",
+                "lr_scheduler_state": {"best": None},
+                "num_updates": 0,
+            }
+        ],
+        "last_optimizer_state": None,
+        "task_state": {"vocabulary_hash": vocabulary_hash},
+        "extra_state": {
+            "train_iterator": {"epoch": 1, "iterations_in_epoch": 0},
+            "metrics": {},
+            "previous_training_time": 0.0,
+        },
+    }
+    save(state, path)

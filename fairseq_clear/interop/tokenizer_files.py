@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.interop.reading import import_library
-from fairseq_clear.interop.sentencepiece_model import BPE, SentencePieceModel, read_sentencepiece_model
+from fairseq_clear.interop.hf_folders import import_library
 from fairseq_clear.text.hf_tokenizer import HF_NAMES, ROLES, HfTokenizer
 from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer, WhitespaceTokenizer
 
 __all__ = ["write_tokenizer"]
 
 SPACE = "\u2581"
+UNIGRAM, BPE, WORD, CHAR = 1, 2, 3, 4  # TrainerSpec.ModelType
+USER_DEFINED, BYTE = 4, 6  # SentencePiece.Type
 NEVER = -1e6  # log probability of dictionary entries that no text becomes
 Json = dict[str, Any]
 
@@ -76,7 +77,7 @@ def _build(tokenizer: Tokenizer, symbols: list[str]) -> Json:
 def _from_sentencepiece(tokenizer: Tokenizer, symbols: list[str]) -> Any:
     assert isinstance(tokenizer, SentencePieceTokenizer)
     library = import_library("tokenizers")
-    model = read_sentencepiece_model(Path(tokenizer.model_path))
+    model = read_model(Path(tokenizer.model_path))
     missing = set(tokenizer.pieces()) - set(symbols)
     if missing:
         raise UserError(
@@ -84,9 +85,9 @@ def _from_sentencepiece(tokenizer: Tokenizer, symbols: list[str]) -> Any:
             "dictionary with all pieces, as `prepare` makes it, can be exported"
         )
     made = library.Tokenizer(_sentencepiece_model(library, model, symbols))
-    made.normalizer = library.normalizers.Sequence(_normalizers(library, model))
+    made.normalizer = library.normalizers.Sequence(_normalizers(library, model.normalizer_spec))
     made.pre_tokenizer = library.pre_tokenizers.Metaspace(
-        replacement=SPACE, prepend_scheme="always" if model.dummy_prefix else "never"
+        replacement=SPACE, prepend_scheme="always" if model.normalizer_spec.add_dummy_prefix else "never"
     )
     decoders = library.decoders
     made.decoder = decoders.Sequence(
@@ -95,31 +96,46 @@ def _from_sentencepiece(tokenizer: Tokenizer, symbols: list[str]) -> Any:
     return made
 
 
-def _sentencepiece_model(library: Any, model: SentencePieceModel, symbols: list[str]) -> Any:
-    scores = dict(model.pieces)
-    if model.kind != BPE:
+def read_model(path: Path) -> Any:
+    """The ``ModelProto`` of a sentencepiece ``.model`` file.
+
+    Raises:
+        UserError: a model with no exact counterpart among Hugging Face's tokenizers, or protobuf is not installed.
+    """
+    proto = import_library("sentencepiece.sentencepiece_model_pb2").ModelProto()
+    proto.ParseFromString(path.read_bytes())
+    trainer = proto.trainer_spec
+    if trainer.model_type not in (UNIGRAM, BPE):
+        kind = {WORD: "word", CHAR: "char"}.get(trainer.model_type, trainer.model_type)
+        raise UserError(f"{path}: is a {kind} model; unigram and bpe can be exported")
+    if trainer.treat_whitespace_as_suffix or any(piece.type == USER_DEFINED for piece in proto.pieces):
+        raise UserError(f"{path}: has user-defined symbols or word-final space marks, which cannot be exported exactly")
+    return proto
+
+
+def _sentencepiece_model(library: Any, model: Any, symbols: list[str]) -> Any:
+    scores = {entry.piece: entry.score for entry in model.pieces}
+    bytes_too = model.trainer_spec.byte_fallback and any(entry.type == BYTE for entry in model.pieces)
+    if model.trainer_spec.model_type == UNIGRAM:
         entries = [(symbol, 0.0 if symbol in ROLES.values() else scores.get(symbol, NEVER)) for symbol in symbols]
-        return library.models.Unigram(entries, unk_id=symbols.index("<unk>"), byte_fallback=model.byte_fallback)
+        return library.models.Unigram(entries, unk_id=symbols.index("<unk>"), byte_fallback=bytes_too)
     vocabulary = {symbol: index for index, symbol in enumerate(symbols)}
-    return library.models.BPE(
-        vocabulary, _merges(model), unk_token="<unk>", fuse_unk=True, byte_fallback=model.byte_fallback
-    )
+    return library.models.BPE(vocabulary, _merges(scores), unk_token="<unk>", fuse_unk=True, byte_fallback=bytes_too)
 
 
-def _merges(model: SentencePieceModel) -> list[tuple[str, str]]:
-    """Pairs of pieces that together are a piece, the best score first: the order in which sentencepiece joins them."""
-    scores = dict(model.pieces)
+def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
+    """Pairs of pieces that together are a piece, by descending score: the order in which sentencepiece merges them."""
     found = []
-    for piece, score in model.pieces:
+    for piece, score in scores.items():
         pairs = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
         found += [(-score, pair) for pair in pairs if pair[0] in scores and pair[1] in scores]
     return [pair for _, pair in sorted(found, key=lambda entry: entry[0])]
 
 
-def _normalizers(library: Any, model: SentencePieceModel) -> list[Any]:
+def _normalizers(library: Any, spec: Any) -> list[Any]:
     normalizers = library.normalizers
-    steps = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
-    if model.squeeze_spaces:
+    steps = [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
+    if spec.remove_extra_whitespaces:
         steps += [normalizers.Strip(), normalizers.Replace(library.Regex(" {2,}"), " ")]
     return steps
 

@@ -1,8 +1,8 @@
 """Runs fairseq-train or fairseq-hydra-train under Slurm: saves and exits after a signal, exits when a worker is lost.
 
-``python -m fairseq_clear.launch.preemption fairseq-train DATA ...`` is one worker; scripts/slurm starts one per GPU. After SIGUSR1
-or SIGTERM to any worker, all workers finish the current update, save checkpoint_last.pt without validating, and exit with 75.
-The same command then resumes as if the run had not been stopped.
+``python -m fairseq_clear.launch.preemption fairseq-train DATA ...`` is one worker; scripts/slurm starts one per GPU. After
+SIGUSR1 or SIGTERM to any worker, all workers finish the current update, save checkpoint_last.pt without validating, and exit
+with 75. The same command then resumes as if the run had not been stopped.
 """
 
 import logging

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.flags import add_model_flags
 from fairseq_clear.models.loading import complete_copies, fit_state_dict
-from fairseq_clear.models.longformer import limit_attention
+from fairseq_clear.models.longformer import exclude_from_compiling, limit_attention
 from fairseq_clear.models.segments import adapt_encoder
 from fairseq_clear.models.stack import ask_once
 from fairseq_clear.modules.chunking import Parts, check_chunk_size, trim_padding
@@ -192,6 +192,7 @@ class ClearRobertaModel(RobertaModel):
         """``torch.compile`` the blocks of every encoder there is; options are its own."""
         if getattr(self.args, "checkpoint_activations", False):
             raise UserError("--compile: leave out --checkpoint-activations; --encode-chunk-size saves memory too")
+        exclude_from_compiling()
         compile_blocks(self.encoder.sentence_encoder, **options)
         if self.guide is not None:
             compile_blocks(self.guide.encoder, **options)

@@ -1,4 +1,4 @@
-"""Longformer's attention in fairseq's encoder, layer by layer, with the weights that full attention has."""
+"""Longformer's sliding-window attention in fairseq's encoder, with the weights of full attention."""
 
 from typing import Any
 
@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 from fairseq_clear.modules.window_attention import MaskCache, check_window, window_attention
 
-__all__ = ["WindowSelfAttention", "limit_attention"]
+__all__ = ["WindowSelfAttention", "exclude_from_compiling", "limit_attention"]
 
 
 class WindowSelfAttention(nn.Module):
-    """Stands in for fairseq's self-attention and keeps its weights, by their names: a checkpoint of one is one of the other.
+    """Replaces fairseq's self-attention and keeps its weights and their names, so that checkpoints of both are the same.
 
     Args:
-        attention: fairseq's; its projections and its dropout are taken over.
-        window: W tokens in all, even.
+        attention: the module to replace; its projections and its dropout are used.
+        window: W, the tokens that each token attends to; even.
         masks: shared by the layers of an encoder.
     """
 
@@ -29,17 +29,19 @@ class WindowSelfAttention(nn.Module):
         self.num_heads, self.head_dim = attention.num_heads, attention.head_dim
         self.window, self.masks = window, masks
 
-    @torch.compiler.disable  # --compile: blocks of a length's own number, and masks kept from layer to layer
     def forward(
         self, query: Tensor, key_padding_mask: Tensor | None = None, attn_mask: Tensor | None = None, **unused: Any
     ) -> tuple[Tensor, None]:
-        """Attention of (T, B, D) to itself, as the host calls it, without its weights.
+        """Self-attention, called as fairseq calls its own.
 
         Args:
-            query: (T, B, D); the host gives it as key and value too.
-            key_padding_mask: (B, T), True on padding, on the right; None for a batch without.
-            attn_mask: none; the window is the mask.
-            unused: what else the host gives.
+            query: (T, B, D); also the key and the value.
+            key_padding_mask: (B, T), True on padding, which is on the right; None for a batch without padding.
+            attn_mask: must be None; the window is the mask.
+            unused: further arguments of fairseq's attention.
+
+        Returns:
+            (T, B, D), and None in place of the attention weights.
         """
         assert attn_mask is None, "the window is the mask"
         states = query.transpose(0, 1)  # (B, T, D)
@@ -54,12 +56,12 @@ class WindowSelfAttention(nn.Module):
         return self.out_proj(attended.flatten(2)).transpose(0, 1), None
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """As fairseq's: old checkpoints, roberta.base's among them, have one matrix for query, key and value."""
+        """Split the joint query, key and value matrix of old checkpoints such as roberta.base, as fairseq's attention does."""
         MultiheadAttention.upgrade_state_dict_named(self, state_dict, name)
 
 
 def limit_attention(encoder: nn.Module, window: int) -> None:
-    """Let every self-attention in the encoder reach over a window; 0 leaves them as they are.
+    """Limit every self-attention of the encoder to a window; 0 leaves full attention.
 
     Raises:
         UserError: an odd or negative window.
@@ -70,3 +72,12 @@ def limit_attention(encoder: nn.Module, window: int) -> None:
     for module in list(encoder.modules()):
         if isinstance(getattr(module, "self_attn", None), MultiheadAttention):
             module.self_attn = WindowSelfAttention(module.self_attn, window, masks)
+
+
+def exclude_from_compiling() -> None:
+    """Keep window attention out of ``torch.compile``: its blocks depend on the length, its masks are shared by layers.
+
+    A function rather than a decorator: ``torch.compiler.disable`` imports the compiler, which takes a second.
+    """
+    if not hasattr(WindowSelfAttention.forward, "_torchdynamo_disable"):
+        WindowSelfAttention.forward = torch.compiler.disable(WindowSelfAttention.forward)  # type: ignore[method-assign]

@@ -53,7 +53,7 @@ print(json.dumps(heavy))
 
 def test_help_imports_nothing_but_the_standard_library() -> None:
     """So it takes tenths of a second: torch and fairseq take several seconds to import."""
-    assert json.loads(run(sys.executable, "-c", HELP).stdout) == {}
+    assert json.loads(run(sys.executable, "-c", HELP, fresh=True).stdout) == {}
 
 
 @pytest.mark.parametrize(

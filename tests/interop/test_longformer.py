@@ -17,9 +17,8 @@ from fairseq_clear.evaluation.checkpoints import load_model  # noqa: E402
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # noqa: E402
 from fairseq_clear.interop import exporting  # noqa: E402
 from fairseq_clear.interop.exporting import export  # noqa: E402
+from fairseq_clear.interop.hf_format import OFFSET, merge_global, read_window  # noqa: E402
 from fairseq_clear.interop.importing import import_hf  # noqa: E402
-from fairseq_clear.interop.longformer import merge_global, read_window  # noqa: E402
-from fairseq_clear.interop.weights import OFFSET  # noqa: E402
 from fairseq_clear.models.loading import POSITIONS  # noqa: E402
 from fairseq_clear.text.data_folders import load_tokenizer  # noqa: E402
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer  # noqa: E402
@@ -48,7 +47,7 @@ def long(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def their_states(folder: Path, texts: list[str], *, marked: bool = True, window: int | None = None) -> list[Tensor]:
     """Last hidden states (T, D) as a user of transformers has them, who marks <s> for global attention or forgets to."""
-    from fairseq_clear.interop.reading import quiet_transformers
+    from fairseq_clear.interop.hf_folders import quiet_transformers
 
     with quiet_transformers() as transformers:
         changes = {} if window is None else {"attention_window": window}

@@ -19,6 +19,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.launch import preemption
 from fairseq_clear.launch.peer_watchdog import EXIT_LOST
 from fairseq_clear.patches.stopping import EXIT_INTERRUPTED, EXIT_PREEMPTED
+from tests import zygote
 from tests.conftest import ROOT
 from tests.training import configuration
 
@@ -65,9 +66,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(
-    command: Sequence[str], data: Path, folder: Path, *flags: str, workers: int = 2
-) -> list[subprocess.Popen[str]]:
+def start(command: Sequence[str], data: Path, folder: Path, *flags: str, workers: int = 2) -> list[zygote.Forked]:
     """Workers that meet over TCP, each with its output in a file."""
     folder.mkdir(parents=True, exist_ok=True)
     meet = f"tcp://localhost:{free_port()}"
@@ -79,8 +78,8 @@ def start(
             line += ["--distributed-rank", str(rank), "--distributed-no-spawn"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
         with (folder / f"log{rank}").open("a") as log:  # a session of its own, as of a terminal
-            options: Any = {"stdout": log, "stderr": log, "env": environment, "start_new_session": True}
-            started.append(subprocess.Popen(line, cwd=ROOT, text=True, **options))
+            options: Any = {"stdout": log.fileno(), "stderr": log.fileno(), "start_new_session": True}
+            started.append(zygote.start(line, cwd=ROOT, env=environment, **options))
     return started
 
 
@@ -115,7 +114,7 @@ def paused(
             process.wait()
 
 
-def finish(processes: list[subprocess.Popen[str]]) -> list[int]:
+def finish(processes: list[zygote.Forked]) -> list[int]:
     try:
         return [process.wait(5 * MINUTE) for process in processes]
     finally:

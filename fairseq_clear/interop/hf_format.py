@@ -1,28 +1,39 @@
-"""The same encoder under two sets of names: BERT and RoBERTa as Hugging Face has them, clear_roberta as fairseq does.
+"""Hugging Face's names, sizes and configuration of BERT, RoBERTa and Longformer encoders, and those of clear_roberta.
 
-Both are post-norm Transformers. What differs beside the names: RoBERTa's and Longformer's positions begin at the
-padding's id + 1 and BERT's at 0; BERT adds an embedding of the segment; the vocabulary's rows stand in another order.
+All are post-norm Transformers. Besides names they differ in three things: positions start at 0 in BERT and after the padding id
+in RoBERTa and Longformer; BERT adds an embedding of the segment; the rows of the vocabulary are in another order. Longformer
+has a window and second projections for tokens with global attention. clear_roberta has one set of projections and always gives
+``<s>`` global attention.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.modules.window_attention import is_covered
 
 __all__ = [
     "HEAD_WEIGHT",
-    "KINDS",
+    "LONGFORMER",
     "OFFSET",
     "Kind",
-    "encoder_names",
+    "copy_to_global",
     "find_embedding",
     "from_hf",
+    "global_attention",
+    "head_to_hf",
+    "hf_activation",
     "kind_for",
-    "head_names",
+    "kind_of",
+    "merge_global",
+    "model_flags",
     "to_hf",
+    "window_of",
 ]
 
 STACK = "encoder.sentence_encoder."
@@ -201,3 +212,146 @@ def _modern(name: str) -> str:
     if name.endswith(".gamma"):
         return name.removesuffix("gamma") + "weight"
     return name.removesuffix("beta") + "bias" if name.endswith(".beta") else name
+
+
+LONGFORMER = "longformer"
+PROJECTIONS = ("query", "key", "value")
+
+
+def window_of(model: Any) -> int:
+    """W of a clear_roberta; 0 for full attention, which a window is that every text it reads lies within."""
+    window = int(getattr(model.args, "attention_window", 0) or 0)
+    return 0 if is_covered(int(model.max_positions()), window) else window
+
+
+def copy_to_global(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Their weights and, of each query, key and value, the same again for tokens with global attention."""
+    return weights | {_global(name): value.clone() for name, value in weights.items() if _is_projection(name)}
+
+
+def merge_global(weights: dict[str, Tensor], source: Path) -> dict[str, Tensor]:
+    """Their weights without the second projections.
+
+    Raises:
+        UserError: those are others than the first.
+    """
+    second = {_global(name): name for name in weights if _is_projection(name)}
+    for name, first in second.items():
+        if name in weights and not torch.equal(weights[name], weights[first]):
+            raise UserError(
+                f"{source}: {name} differs from {first.rpartition('.')[0]}; clear_roberta has one projection for window and "
+                "global attention, so only a Longformer with equal ones, as exported from it, can be imported exactly"
+            )
+    return {name: value for name, value in weights.items() if name not in second}
+
+
+def read_window(config: dict[str, Any], path: Path) -> int:
+    """W of a configuration of theirs, the same in each layer.
+
+    Raises:
+        UserError: another window in another layer, or none that is a number.
+    """
+    stated = config.get("attention_window", 512)
+    windows = set(stated) if isinstance(stated, list) else {stated}
+    if len(windows) != 1 or not all(isinstance(window, int) and window > 0 for window in windows):
+        raise UserError(f"{path}: attention_window {stated}: clear_roberta has one for all layers")
+    return int(windows.pop())
+
+
+def global_attention(model: Any, ids: Tensor) -> dict[str, Tensor]:
+    """What a model of theirs must be told beside (B, T) ids so that it computes what clear_roberta does: ``<s>`` is global."""
+    if model.config.model_type != LONGFORMER:
+        return {}
+    return {"global_attention_mask": (torch.arange(ids.shape[1]) == 0).long().expand(ids.shape[0], -1)}
+
+
+def _is_projection(name: str) -> bool:
+    return any(f".attention.self.{part}." in name for part in PROJECTIONS)
+
+
+def _global(name: str) -> str:
+    layer, _, part = name.rpartition(".")
+    return f"{layer}_global.{part}"
+
+
+# Hugging Face's name of an activation -> fairseq's; all but gelu and relu are GELU's tanh approximation.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_accurate",
+    "gelu_pytorch_tanh": "gelu_accurate",
+    "gelu_fast": "gelu_accurate",
+    "relu": "relu",
+}
+_BERT_EPS = 1e-12  # the default of Hugging Face's configurations
+
+
+def kind_of(config: dict[str, Any], path: Path) -> str:
+    """The ``model_type``, if it is one that can be imported exactly.
+
+    Raises:
+        UserError: another type, or one of this type with parts that fairseq's encoder does not have.
+    """
+    kind = config.get("model_type")
+    if kind not in KINDS:
+        raise UserError(
+            f"{path}: is of type {kind!r}; {', '.join(KINDS)} can be imported (DistilRoBERTa and MiniLM are of these types)"
+        )
+    if config.get("position_embedding_type", "absolute") != "absolute":
+        raise UserError(
+            f"{path}: position_embedding_type {config['position_embedding_type']!r} has no counterpart in fairseq"
+        )
+    if config.get("is_decoder") or config.get("add_cross_attention"):
+        raise UserError(f"{path}: is a decoder; an encoder is needed")
+    if config.get("hidden_act", "gelu") not in ACTIVATIONS:
+        raise UserError(
+            f"{path}: hidden_act {config['hidden_act']!r} has no counterpart in fairseq; known: {', '.join(ACTIVATIONS)}"
+        )
+    if kind not in ("bert", LONGFORMER) and config.get("pad_token_id", 1) != 1:
+        raise UserError(
+            f"{path}: pad_token_id {config['pad_token_id']}: positions of a {kind} begin at 2, after padding's id 1"
+        )
+    return str(kind)
+
+
+def model_flags(config: dict[str, Any], segments: int, positions: int, pooling: str, path: Path) -> dict[str, Any]:
+    """The flags of clear_roberta, by name without the dashes, that make the model of this configuration.
+
+    Args:
+        config: Hugging Face's.
+        segments: to keep.
+        positions: how many there are, after any extension.
+        pooling: of the text vector.
+        path: of the configuration, for errors.
+    """
+    window = {"attention-window": read_window(config, path)} if config.get("model_type") == LONGFORMER else {}
+    try:
+        return {
+            "encoder-layers": int(config["num_hidden_layers"]),
+            "encoder-embed-dim": int(config["hidden_size"]),
+            "encoder-ffn-embed-dim": int(config["intermediate_size"]),
+            "encoder-attention-heads": int(config["num_attention_heads"]),
+            "activation-fn": ACTIVATIONS[config.get("hidden_act", "gelu")],
+            "layer-norm-eps": float(config.get("layer_norm_eps", _BERT_EPS)),
+            "dropout": float(config.get("hidden_dropout_prob", 0.1)),
+            "attention-dropout": float(config.get("attention_probs_dropout_prob", 0.1)),
+            "max-positions": positions,
+            "segments": segments,
+            "pooling": pooling,
+            **window,
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: lacks a usable {error}") from None
+
+
+def hf_activation(name: str) -> str:
+    """Hugging Face's name of fairseq's activation.
+
+    Raises:
+        UserError: they have none that computes the same.
+    """
+    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    if name == "gelu_fast":  # fairseq's old name
+        name = "gelu_accurate"
+    if name not in names:
+        raise UserError(f"--activation-fn {name} of the checkpoint has no counterpart in Hugging Face's encoders")
+    return names[name]

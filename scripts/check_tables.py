@@ -1,0 +1,138 @@
+"""Compares the tables of README and of the examples with the JSON that they came from: ``python scripts/check_tables.py``.
+
+A comment above a table names its source:
+
+- ``<!-- figures: demo examples/demo/demo.json -->``: what the demonstration wrote;
+- ``<!-- figures: runs examples/views/runs -->``: the folder that an example's measure.py wrote;
+- ``<!-- figures: report sts.json -->``: a report of fairseq-clear;
+- ``<!-- figures: not kept -->``: the JSON is not kept. Such tables are listed, not checked.
+
+A table of measured numbers without a comment is an error. Exit status 1 if anything differs.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean, stdev
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "examples/**/*.md", "scripts/bench/README.md")
+SOURCE = re.compile(r"<!-- figures: (\S+) (\S+) -->")
+# A published number has a point, unlike a count, and no name before it, unlike a setting such as tau 0.01.
+FIGURE = re.compile(r"^\**-?\d[\d,]*\.\d+\**( \+- [\d.]+)?$")
+FEW = 3  # figures that a table of settings may have
+Cells = dict[str, list[float]]  # column -> mean and, with several runs, standard deviation
+
+DEMO_ROWS = {
+    "TF-IDF": "TF-IDF",
+    "untrained encoder": "untrained",
+    "masked LM alone": "MLM",
+    "CLEAR (MLM + del-word)": "CLEAR",
+}
+DEMO_COLUMNS = {
+    "topics (accuracy)": "topics",
+    "retrieval MRR": "mrr",
+    "acc@1": "first",
+    "MRR, centred": "centred_mrr",
+    "acc@1, centred": "centred_first",
+}
+
+
+def over_runs(values: list[float]) -> list[float]:
+    """Mean, and standard deviation where there are several runs."""
+    return [mean(values), *([stdev(values)] if len(values) > 1 else [])]
+
+
+def read_demo(path: Path) -> dict[str, Cells]:
+    """The rows of ``demo.json``, as examples/demo/run.py writes it."""
+    report = json.loads(path.read_text(encoding="utf-8"))
+    rows = {}
+    for label, name in DEMO_ROWS.items():
+        runs, speeds = report["rows"][name], [r["tokens_per_second"] for r in report["runs"] if r["arm"] == name]
+        rows[label] = {column: over_runs([run[key] for run in runs]) for column, key in DEMO_COLUMNS.items()}
+        if any(speeds):
+            rows[label]["tokens/s"] = [mean(speeds)]
+    return rows
+
+
+def read_runs(folder: Path) -> dict[str, Cells]:
+    """The rows of a folder that an example's measure.py wrote: a JSON file for each recipe and seed."""
+    scores: dict[str, list[dict[str, float]]] = {}
+    for path in sorted(folder.glob("*.json")):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        scores.setdefault(run["name"], []).append(run["scores"])
+    return {name: {c: over_runs([run[c] for run in runs]) for c in runs[0]} for name, runs in scores.items()}
+
+
+def read_report(path: Path) -> dict[str, Cells]:
+    """The rows of a report that sts, senteval, topics or glue wrote with ``--output``."""
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return {row["label"]: {c: [v, row["deviations"].get(c, 0.0)] for c, v in row["scores"].items()} for row in rows}
+
+
+READERS: dict[str, Callable[[Path], dict[str, Cells]]] = {"demo": read_demo, "runs": read_runs, "report": read_report}
+
+
+def tables(text: str) -> list[tuple[int, str, list[list[str]]]]:
+    """Every table of a page: the number of its first line, the line above it, its rows of cells without the dashes."""
+    found, lines = [], [line.strip() for line in text.splitlines()]
+    for number, line in enumerate(lines):
+        if line.startswith("|") and (number == 0 or not lines[number - 1].startswith("|")):
+            rows = []
+            for row in lines[number:]:
+                if not row.startswith("|"):
+                    break
+                rows.append([cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]])
+            above = next((other for other in reversed(lines[:number]) if other.strip()), "")
+            found.append((number + 1, above, [rows[0], *rows[2:]]))
+    return found
+
+
+def compare(rows: list[list[str]], wanted: dict[str, Cells]) -> list[str]:
+    """The cells of a table that differ from the JSON, at the digits that the table shows."""
+    head, wrong = rows[0], []
+    for row in rows[1:]:
+        if row[0] not in wanted:
+            wrong.append(f"row {row[0]!r}: not in the JSON, which has {', '.join(wanted)}")
+            continue
+        for column, cell in zip(head[1:], row[1:], strict=True):
+            shown = re.findall(r"-?\d[\d,]*(?:\.\d+)?", cell)
+            expected = wanted[row[0]].get(column, [])
+            right = [f"{value:,.{len(text.partition('.')[2])}f}" for text, value in zip(shown, expected, strict=False)]
+            if shown != right:
+                wrong.append(f"row {row[0]!r}, column {column!r}: shows {cell!r}, the JSON gives {expected}")
+    absent = [name for name in wanted if name not in {row[0] for row in rows[1:]}]
+    return wrong + [f"row {name!r} of the JSON: not in the table" for name in absent]
+
+
+def check(root: Path) -> tuple[list[str], list[str]]:
+    """The mistakes in the pages below a folder, and the tables whose JSON is not kept."""
+    mistakes, unkept = [], []
+    for path in sorted({path for pattern in PAGES for path in root.glob(pattern)}):
+        for line, above, rows in tables(path.read_text(encoding="utf-8")):
+            where = f"{path.relative_to(root)}:{line}"
+            source = SOURCE.fullmatch(above)
+            figures = sum(bool(FIGURE.match(cell)) for row in rows[1:] for cell in row[1:])
+            if above == "<!-- figures: not kept -->":
+                unkept.append(f"{where}: {rows[0][0] or rows[0][1]}, {len(rows) - 1} rows")
+            elif source and source[1] in READERS and (root / source[2]).exists():
+                mistakes += [f"{where}: {wrong}" for wrong in compare(rows, READERS[source[1]](root / source[2]))]
+            elif source:
+                mistakes.append(f"{where}: {above}: no such kind or file; kinds are {', '.join(READERS)}")
+            elif figures > FEW:
+                mistakes.append(f"{where}: {figures} figures, and no <!-- figures: ... --> above the table")
+    return mistakes, unkept
+
+
+def main() -> int:
+    """Print what is wrong and what is not kept."""
+    mistakes, unkept = check(ROOT)
+    print(*mistakes, sep="\n", end="\n" * bool(mistakes))
+    print(f"check_tables: {len(unkept)} tables whose JSON is not kept" + "".join(f"\n  {table}" for table in unkept))
+    return int(bool(mistakes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Builds the site from docs/ into build/site, in strict mode: a broken link or a missing anchor is an error. Needs .venv (make install).
+# The tools live in an environment of their own, which sees the packages of .venv; after the first call no network is needed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venv=build/docs-venv
+stamp=$venv/.installed
+wanted=$(cat docs/requirements.txt requirements.txt | sha256sum | cut -d' ' -f1)
+if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
+  .venv/bin/python -m venv --clear "$venv"
+  "$venv/bin/python" -m pip install -q --no-deps -r docs/requirements.txt
+  libraries=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  .venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$libraries/project.pth"
+  echo "$wanted" >"$stamp"
+fi
+OMP_NUM_THREADS=1 "$venv/bin/python" -W ignore -m properdocs build --strict --config-file properdocs.yml
+echo "docs: build/site/index.html"

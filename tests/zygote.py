@@ -1,0 +1,210 @@
+"""Runs Python commands in processes that are forked after the slow imports: 0.1 seconds a start instead of 4.
+
+One server process per test worker imports torch and fairseq, but neither the plugin nor fairseq's commands, and forks itself
+for each request.
+"""
+
+import atexit
+import gc
+import json
+import logging
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import types
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Forked:
+    """A running command; the part of ``subprocess.Popen`` that tests use."""
+
+    def __init__(self, connection: socket.socket, arguments: Sequence[str]) -> None:
+        self.connection, self.args = connection, arguments
+        self.returncode: int | None = None
+        self.pid = int(self._receive(None))
+
+    def _receive(self, timeout: float | None) -> str:
+        self.connection.settimeout(timeout)
+        received = b""
+        while not received.endswith(b"\n"):
+            more = self.connection.recv(64)
+            assert more, "the process that forks commands is gone"
+            received += more
+        return received.decode()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code; the negative signal where one ended the process. Raises ``subprocess.TimeoutExpired``."""
+        if self.returncode is None:
+            try:
+                self.returncode = int(self._receive(timeout))
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(list(self.args), timeout or 0) from None
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """The exit code, None while the process runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+@cache
+def _server() -> str:
+    path = tempfile.mktemp(prefix="zygote.")
+    process = subprocess.Popen(
+        [sys.executable, __file__, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    atexit.register(process.kill)
+    return path
+
+
+def can_fork(command: Sequence[str]) -> bool:
+    """Whether this is a command of this interpreter: ``-c CODE ...`` or ``-m MODULE ...``."""
+    return len(command) > 2 and command[0] == sys.executable and command[1] in ("-c", "-m")
+
+
+def start(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    stdout: int,
+    stderr: int,
+    start_new_session: bool = False,
+) -> Forked:
+    """Start a command for which ``can_fork`` holds; its standard input is empty."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(_server())
+    asked = {"command": list(command), "cwd": str(cwd), "env": dict(env), "session": start_new_session}
+    content = json.dumps(asked).encode()
+    socket.send_fds(connection, [len(content).to_bytes(4, "big")], [stdout, stderr])
+    connection.sendall(content)
+    return Forked(connection, command)
+
+
+def _serve(path: str) -> None:
+    """Accept requests until killed; returns in the process that is to run a command."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(64)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the supervisors
+    print("ready", flush=True)
+    while True:
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            listener.close()
+            return _supervise(connection)
+        connection.close()
+
+
+def _supervise(connection: socket.socket) -> None:
+    length, fds, _, _ = socket.recv_fds(connection, 4, 2)
+    content = b""
+    while len(content) < int.from_bytes(length, "big"):
+        content += connection.recv(1 << 16)
+    child = os.fork()
+    if child:
+        connection.sendall(f"{child}\n".encode())
+        for descriptor in (*fds, 0, 1, 2):
+            os.close(descriptor)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        try:
+            connection.sendall(f"{code}\n".encode())
+        finally:
+            os._exit(0)
+    connection.close()
+    asked = json.loads(content)
+    if asked["session"]:
+        os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in zip((null, *fds), (0, 1, 2), strict=True):
+        os.dup2(source, target)
+    for descriptor in (null, *fds):
+        os.close(descriptor)
+    os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    _prepare(asked["command"])
+
+
+def _prepare(command: list[str]) -> None:
+    if os.environ.get("PYTHONWARNINGS") == "ignore":
+        warnings.simplefilter("ignore")
+    added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [os.getcwd(), *(path for path in added if path)]
+    kind, text = command[1:3]
+    sys.argv = [kind, *command[3:]]
+    global work
+    work = (kind, text)
+
+
+work = ("", "")
+
+
+def _exit(kind: str, text: str) -> None:
+    """Run a command and exit as Python does, without taking apart what was imported: that takes a second of copying."""
+    code: Any = 0
+    try:
+        _run(kind, text)
+    except SystemExit as left:
+        code = left.code
+        if code is not None and not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code or 0)
+
+
+def _run(kind: str, text: str) -> None:
+    if kind == "-m":
+        runpy.run_module(text, run_name="__main__", alter_sys=True)
+        return
+    main: Any = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    exec(compile(text, "<string>", "exec"), main.__dict__)
+
+
+if __name__ == "__main__":
+    sys.path.remove(str(Path(__file__).resolve().parent))
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import fairseq.checkpoint_utils
+        import fairseq.options
+        import fairseq.trainer  # noqa: F401
+        import torch
+    torch.set_num_threads(1)
+    logging.root.handlers.clear()  # fairseq's commands set up logging first, and libraries only if no one did
+    logging.root.setLevel(logging.WARNING)
+    gc.freeze()  # a collection would copy every page that is shared with the children
+    _serve(sys.argv[1])
+    _exit(*work)
