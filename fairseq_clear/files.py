@@ -34,6 +34,7 @@ __all__ = [
     "read_columns",
     "read_lines",
     "read_text_lines",
+    "read_whole_lines",
     "sync_folder",
     "versions",
     "write_json",
@@ -200,6 +201,26 @@ def read_lines(
     Raises:
         UserError: bytes that are not UTF-8, a NUL character, a line of more than 64 MiB, a damaged archive, an unreadable file.
     """
+    for number, line in read_whole_lines(file, progress, errors=errors):
+        for part in line.split("\r"):
+            yield number, part
+
+
+def read_whole_lines(
+    file: CorpusFile | Path,
+    progress: Callable[[int], object] | None = None,
+    *,
+    allow_nul: bool = False,
+    errors: str = "strict",
+) -> Iterator[tuple[int, str]]:
+    """Like ``read_lines``, but only LF and CRLF end a line, as for ``wc -l``; a CR within a line is kept.
+
+    Args:
+        file: the input; of a path, only the suffixes .gz and .xz are looked at.
+        progress: called with the number of bytes read from disk since its last call.
+        allow_nul: accept NUL characters.
+        errors: ``replace`` replaces bytes that are not UTF-8 by U+FFFD.
+    """
     if isinstance(file, Path):
         file = CorpusFile(file, file.suffix.lower() if file.suffix.lower() in COMPRESSIONS else "", is_jsonl=False)
     number = 0
@@ -212,8 +233,11 @@ def read_lines(
                     progress(raw.tell() - reported)
                     reported = raw.tell()
                 text = _decode_line(line, file.path, number, errors)
-                for part in text.removesuffix("\n").removesuffix("\r").split("\r"):
-                    yield number, part
+                if "\0" in text and not allow_nul:
+                    raise UserError(
+                        f"{file.path}:{number}: a NUL character; is this a text file, and UTF-8 rather than UTF-16?"
+                    )
+                yield number, text.removesuffix("\n").removesuffix("\r")
             if progress is not None:
                 progress(raw.tell() - reported)
     except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
@@ -242,15 +266,12 @@ def _decode_line(line: bytes, path: Path, number: int, errors: str) -> str:
         check_is_text(path, line)
         line = line.removeprefix(_BOM)
     try:
-        text = line.decode("utf-8", errors)
+        return line.decode("utf-8", errors)
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path}:{number}: byte 0x{line[error.start]:02x} at position {error.start + 1} of the line is not UTF-8; "
             "convert the file first, e.g. iconv -f latin1 -t utf-8"
         ) from None
-    if "\0" in text:
-        raise UserError(f"{path}:{number}: a NUL character; is this a text file, and UTF-8 rather than UTF-16?")
-    return text
 
 
 @contextmanager

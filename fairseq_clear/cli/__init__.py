@@ -21,7 +21,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "probing": ("fairseq_clear.cli.probing", "find linguistic properties in frozen vectors: SentEval's probing tasks"),
     "captions": ("fairseq_clear.cli.captions", "rank captions and images by each other: SentEval's retrieval task"),
     "topics": ("fairseq_clear.cli.topics", "predict the group of 20 Newsgroups posts from their vectors"),
-    "glue": ("fairseq_clear.cli.glue", "fine-tune a checkpoint on GLUE's tasks, with restarts; write the submission"),
+    "glue": (
+        "fairseq_clear.cli.glue",
+        "fine-tune a checkpoint on GLUE's tasks, with restarts; write the submission, or GLUE's texts for prepare",
+    ),
     "import": (
         "fairseq_clear.cli.import_model",
         "turn a local Hugging Face folder, or fairseq's roberta archive, into a checkpoint with dict.txt and tokenizer",

@@ -19,9 +19,8 @@ from fairseq_clear.models.architectures import add_model_flags, register_archite
 from fairseq_clear.models.encoder_stack import adapt_encoder, exclude_from_compiling
 from fairseq_clear.models.state_dicts import complete_copies, fit_state_dict
 from fairseq_clear.modules.chunking import Parts, check_chunk_size, trim_padding
-from fairseq_clear.modules.compiling import compile_blocks
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder, squared_distance
-from fairseq_clear.modules.hidden_states import hidden_states
+from fairseq_clear.modules.hidden_states import compile_blocks, hidden_states
 from fairseq_clear.modules.key_queue import KeyQueue
 from fairseq_clear.modules.momentum_encoder import MomentumEncoder
 from fairseq_clear.modules.pooling import needs_all_layers, parse_pooling, pool

@@ -1,8 +1,7 @@
-"""Text parts to fairseq's mmap datasets: every part by fairseq's own binarizer, in parallel, then joined in order.
+"""Text parts to fairseq's mmap datasets: fairseq's binarizer converts the parts in parallel, then they are joined in order.
 
-The parts are joined here and not by fairseq's ``merge_file_``, which keeps a Python object for each sentence of the
-corpus and, under numpy 2, adds up addresses in int32, wrong beyond 2 GiB. The result is byte for byte what fairseq
-writes for the whole text with one worker.
+fairseq's own ``merge_file_`` keeps a Python object for each sentence and, under numpy 2, adds addresses in int32, which
+overflows at 2 GiB. The result equals byte for byte what fairseq writes for the whole text with one worker.
 """
 
 import shutil
@@ -17,12 +16,12 @@ import numpy as np
 import torch
 from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
 from fairseq.data import Dictionary
-from fairseq.data.indexed_dataset import best_fitting_int_dtype
+from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype
 from numpy.typing import NDArray
 
 from fairseq_clear import register
 from fairseq_clear.preparation.workers import worker_pool
-from fairseq_clear.text.mapped_files import HEADER_BYTES, MappedIndex, read_index
+from fairseq_clear.text.mapped_files import HEADER_BYTES
 from fairseq_clear.text.tokenizers import Tokenizer
 
 register()
@@ -31,7 +30,7 @@ CHUNK_IDS = 1 << 22
 
 
 class LineEncoder:
-    """What fairseq's binarizer calls for each line, blank ones included.
+    """Splits a line into symbols, for fairseq's binarizer.
 
     Args:
         tokenizer: makes the symbols.
@@ -45,15 +44,15 @@ class LineEncoder:
         text = line.strip()
         if not text:
             return []
-        # a text that the tokenizer normalises to nothing must not become a blank line, which is a document's end
+        # text that the tokenizer normalises to nothing must not become a blank line, which ends a document
         return self.tokenizer.encode(text) or ["<unk>"]
 
 
 class LineBinarizer(VocabularyDatasetBinarizer):
-    """fairseq's, which puts ids into a tensor one by one: a list of them takes a quarter of the time."""
+    """fairseq's binarizer, which fills a tensor id by id; converting a list takes a quarter of the time."""
 
     def binarize_line(self, line: str, summary: Any) -> torch.Tensor:
-        """The ids of a line and ``</s>``, int32; symbols that the vocabulary lacks are counted in the summary."""
+        """Return the ids of a line and ``</s>``, int32; unknown symbols are counted in the summary."""
         symbols = self.tokenize(line)
         unknown = self.dict.unk_index
         ids = [self.dict.indices.get(symbol, unknown) for symbol in symbols]
@@ -75,14 +74,14 @@ def binarize_parts(
     workers: int,
     progress: Callable[[int], object],
 ) -> None:
-    """Write ``PREFIX.bin`` and ``PREFIX.idx`` for each split; the text parts are used up.
+    """Write ``PREFIX.bin`` and ``PREFIX.idx`` for each split; the text parts are deleted.
 
     Args:
         splits: prefix of the dataset -> its text parts, in order.
         tokenizer: text to symbols.
         dictionary: symbols to ids.
         workers: processes; the result does not depend on it.
-        progress: called with the bytes of text that are done.
+        progress: called with the number of bytes of text binarized since its last call.
     """
     binarizer = LineBinarizer(dictionary, tokenize=LineEncoder(tokenizer))
     parts = [part for split in splits.values() for part in split]
@@ -97,7 +96,7 @@ def binarize_parts(
         join_datasets([part.with_suffix("") for part in split], prefix)
 
 
-_BINARIZERS: list[VocabularyDatasetBinarizer] = []  # of a worker process, so that it is loaded once, not for each part
+_BINARIZERS: list[VocabularyDatasetBinarizer] = []  # of a worker process, which unpickles it once, not for each part
 
 
 def _set_binarizer(binarizer: VocabularyDatasetBinarizer) -> None:
@@ -123,28 +122,26 @@ def _binarize_part(binarizer: VocabularyDatasetBinarizer, part: Path) -> int:
 
 
 def join_datasets(prefixes: Sequence[Path], dest: Path) -> None:
-    """Join mmap datasets of one id type into one, removing them; memory holds one dataset's line lengths at a time."""
-    indices = [_with(prefix, ".idx") for prefix in prefixes]
-    parts = [_read_index(index) for index in indices]
-    with open(indices[0], "rb") as stream:
-        header = stream.read(HEADER_BYTES - 8)  # without the number of lines
+    """Join mmap datasets of one id type and delete them; memory holds the line lengths of one dataset at a time."""
+    header = _with(prefixes[0], ".idx").read_bytes()[: HEADER_BYTES - 8]  # without the number of lines
+    parts = [MMapIndexedDataset(str(prefix)) for prefix in prefixes]
     with open(_with(dest, ".idx"), "wb") as out:
-        out.write(header + struct.pack("<Q", sum(len(part.sizes) for part in parts)))
+        out.write(header + struct.pack("<Q", sum(map(len, parts))))
         for part in parts:
             out.write(part.sizes.tobytes())
         address = 0
         for part in parts:
-            out.write((part.addresses + address).tobytes())
-            address += int(part.sizes.sum(dtype=np.int64)) * part.dtype.itemsize
-    del parts  # unmaps the files
-    for index in indices:
-        index.unlink()
+            ends = address + np.cumsum(part.sizes, dtype=np.int64) * part._index.dtype().itemsize
+            out.write(np.concatenate(([address], ends[:-1])).astype(np.int64).tobytes())
+            address = int(ends[-1])
     shutil.move(_with(prefixes[0], ".bin"), _with(dest, ".bin"))
     with open(_with(dest, ".bin"), "ab") as out:
         for prefix in prefixes[1:]:
-            with open(_with(prefix, ".bin"), "rb") as part:
-                shutil.copyfileobj(part, out, 1 << 20)
+            with open(_with(prefix, ".bin"), "rb") as ids:
+                shutil.copyfileobj(ids, out, 1 << 20)
             _with(prefix, ".bin").unlink()
+    for prefix in prefixes:
+        _with(prefix, ".idx").unlink()
 
 
 def count_ids(prefix: Path, vocabulary: int) -> NDArray[np.int64]:
@@ -159,9 +156,3 @@ def count_ids(prefix: Path, vocabulary: int) -> NDArray[np.int64]:
 
 def _with(prefix: Path, suffix: str) -> Path:
     return prefix.with_name(prefix.name + suffix)
-
-
-def _read_index(path: Path) -> MappedIndex:
-    index = read_index(path)
-    assert index is not None, "the binarizer writes this format"
-    return index

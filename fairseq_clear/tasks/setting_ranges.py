@@ -1,5 +1,6 @@
-"""The range of every number that training reads, of ours and of fairseq's, checked before anything is written."""
+"""The valid range of every numeric setting of a run, checked before anything is written."""
 
+import difflib
 import math
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from fairseq_clear.errors import UserError
 from fairseq_clear.patches.literals import evaluate_literal
 
-__all__ = ["ANY", "NUMBERS", "SECTIONS", "Range", "check_numbers"]
+__all__ = ["ANY", "NUMBERS", "SECTIONS", "Range", "check_metric", "check_numbers"]
 
 INFINITY = math.inf
 
@@ -88,7 +89,7 @@ NUMBERS: dict[str, tuple[Range, str]] = {
     "nprocs_per_node": (COUNT, "workers of a machine"),
     "pipeline_chunks": (WHOLE, "micro-batches of a pipeline"),
     # dataset
-    "num_workers": (WHOLE, "processes that read data, 0 for none besides the training process"),
+    "num_workers": (WHOLE, "processes that read data, 0 to read in the training process"),
     "max_tokens": (COUNT, "the most tokens of a batch"),
     "batch_size": (COUNT, "the most items of a batch"),
     "max_tokens_valid": (COUNT, "the most tokens of a validation batch"),
@@ -119,7 +120,7 @@ NUMBERS: dict[str, tuple[Range, str]] = {
     "save_interval": (COUNT, "epochs between two checkpoints"),
     "save_interval_updates": (WHOLE, "updates between two checkpoints, 0 for none"),
     "keep_interval_updates": (OR_OFF, "checkpoints of --save-interval-updates to keep"),
-    "keep_interval_updates_pattern": (OR_OFF, "keep checkpoints of multiples of so many updates"),
+    "keep_interval_updates_pattern": (OR_OFF, "keep checkpoints of multiples of this many updates"),
     "keep_last_epochs": (OR_OFF, "checkpoints of epochs to keep"),
     "keep_best_checkpoints": (OR_OFF, "best checkpoints to keep"),
     "patience": (OR_OFF, "validations without improvement before training stops"),
@@ -236,7 +237,7 @@ def check_numbers(cfg: DictConfig) -> None:
 
 
 def _settings(section: Any) -> Mapping[str, Any]:
-    """The settings of a section that are given.
+    """The settings of a section that have a value.
 
     For a model or optimizer without a dataclass that is a Namespace of all flags of the run. Those of dataclasses are not
     converted there where their default is that of another setting: they are text, and checked in their own section.
@@ -251,7 +252,7 @@ def _settings(section: Any) -> Mapping[str, Any]:
 
 
 def _is_unset(value: Any) -> bool:
-    """Whether a value is missing or stands for that of another section."""
+    """Whether a value is missing or interpolated from another section."""
     return isinstance(value, str) and (value == "???" or value.startswith("${"))
 
 
@@ -276,13 +277,13 @@ def _check(name: str, value: Any) -> None:
 
 
 def _typed(name: str, value: Any) -> str:
-    """A setting as on the command line."""
+    """Format a setting as a flag with its value."""
     values = value if isinstance(value, list | tuple) else [value]
     return f"--{name.replace('_', '-')} {','.join(str(one).removesuffix('.0') for one in values)}"
 
 
 def _wrong_schedules(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Messages about learning rates and their schedule."""
+    """Yield messages about learning rates and their schedule."""
     optimization, schedule = sections["optimization"], sections["lr_scheduler"]
     kind = schedule.get("_name", schedule.get("lr_scheduler"))
     rates = optimization.get("lr", [1])
@@ -309,7 +310,7 @@ def _wrong_schedules(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]
 
 
 def _wrong_pairs(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Messages about settings that do not fit each other."""
+    """Yield messages about settings that contradict each other."""
     dataset, task, model, criterion = (sections[name] for name in ("dataset", "task", "model", "criterion"))
     if "batch_size" not in dataset and "max_tokens" not in dataset:
         yield "--batch-size and --max-tokens: neither is given; give one of them, or both"
@@ -318,7 +319,7 @@ def _wrong_pairs(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield f"--shard-id {shard}: the part of the data to read; give 0 to {shards - 1}, or a larger --num-shards"
     pattern = sections["checkpoint"].get("keep_interval_updates_pattern", -1)
     if pattern == 0:
-        yield "--keep-interval-updates-pattern 0: keep checkpoints of multiples of so many updates; give 1 or more, or -1"
+        yield "--keep-interval-updates-pattern 0: keep checkpoints of multiples of this many updates; give 1 or more, or -1"
     kept, random = task.get("leave_unmasked_prob", 0), task.get("random_token_prob", 0)
     if kept + random > 1:
         yield f"--leave-unmasked-prob {kept} and --random-token-prob {random}: are shares of one whole; give a sum of 1 at most"
@@ -334,3 +335,44 @@ def _wrong_pairs(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             f"--max-positions {positions}: the model would not read the longest texts, of --tokens-per-sample {longest}; give "
             f"{longest} or more, or a smaller --tokens-per-sample"
         )
+
+
+STS = "sts_spearman"
+HIGHER_IS_BETTER = {STS, "contrastive_accuracy"}
+OF_MLM = {"mlm_loss", "ppl"}
+OF_CONTRAST = {
+    *("contrastive_loss", "contrastive_accuracy", "positive_cosine", "negative_cosine", "alignment", "uniformity"),
+    *("negatives_per_query", "view_length_ratio"),
+}
+
+
+def check_metric(cfg: Any) -> None:
+    """Check the metric that chooses the best checkpoint before training, rather than after the first validation.
+
+    Args:
+        cfg: fairseq's configuration.
+
+    Raises:
+        UserError: a metric that this run never logs, or the wrong direction.
+    """
+    metric, criterion = cfg.checkpoint.best_checkpoint_metric, cfg.criterion
+    flag = f"--best-checkpoint-metric {metric}"
+    if metric == STS and not cfg.task.eval_sts:
+        raise UserError(
+            f"{flag}: nothing measures it; give --eval-sts with a folder of STSBenchmark or a file of scored pairs"
+        )
+    if metric == STS and cfg.dataset.disable_validation:
+        raise UserError(f"{flag}: it is measured in validation; leave --disable-validation out")
+    if str(criterion._name).startswith("clear_"):
+        known = (
+            {"loss", STS}
+            | (OF_MLM if criterion.mlm_weight else set())
+            | (OF_CONTRAST if criterion.contrastive_weight else set())
+        )
+        if metric not in known:
+            near = difflib.get_close_matches(metric, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise UserError(f"{flag}: this run does not log it{hint} It logs {', '.join(sorted(known))}")
+    if (metric in HIGHER_IS_BETTER) != cfg.checkpoint.maximize_best_checkpoint_metric:
+        what = "higher is better; add" if metric in HIGHER_IS_BETTER else "lower is better; leave out"
+        raise UserError(f"{flag}: {what} --maximize-best-checkpoint-metric")

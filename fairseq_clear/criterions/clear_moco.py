@@ -1,0 +1,125 @@
+"""``clear_moco``: CERT's contrast of a query with a queue of keys from a momentum encoder."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from fairseq.criterions import register_criterion
+from omegaconf import II
+from torch import Tensor
+
+from fairseq_clear.criterions.contrastive import ContrastiveConfig, ContrastiveCriterion, data_parallel_group
+from fairseq_clear.distributed import Layout, all_gather_rows, world_size
+from fairseq_clear.errors import UserError
+from fairseq_clear.modules.key_queue import KeyQueue
+from fairseq_clear.modules.momentum_encoder import MomentumEncoder
+from fairseq_clear.objectives.exclusion import Exclusion
+
+__all__ = ["ClearMocoConfig", "ClearMocoCriterion"]
+
+# Micro-batches between two looks at whether all workers hold the same queue.
+CHECK_EVERY = 1_000
+
+
+@dataclass
+class ClearMocoConfig(ContrastiveConfig):
+    """CERT's settings as defaults."""
+
+    objective: str = field(
+        default="info-nce", metadata={"help": "contrastive loss over the queue: info-nce (CERT eq. 2)"}
+    )
+    temperature: float = field(default=0.07, metadata={"help": "tau > 0 divides the cosine (CERT: 0.07)"})
+    queue_size: int = field(
+        default=96_606, metadata={"help": "K, keys in the queue; any number, also below a batch (CERT: 96,606)"}
+    )
+    symmetric: bool = field(
+        default=False, metadata={"help": "let each view be the query once; CERT and MoCo have one direction"}
+    )
+    keep_duplicates: bool = field(
+        default=False, metadata={"help": "let older keys of the query's own text be its negatives, as MoCo does"}
+    )
+    mlm_weight: float = field(
+        default=0.0, metadata={"help": "weight of a masked language model in addition (CERT: none)"}
+    )
+    amp: bool = II("common.amp")
+
+
+@register_criterion("clear_moco", dataclass=ClearMocoConfig)
+class ClearMocoCriterion(ContrastiveCriterion):
+    """CERT section 4.1 (Fang and Xie 2020, arXiv:2005.12766): the anchor is the query, its positive is encoded as the key.
+
+    The queue begins empty: places never written are no candidates, so that the first micro-batch, which meets an empty
+    queue, counts no query. Keys of all workers enter every worker's queue after the logits, in training only. An update that
+    overflows leaves the key encoder as it is; its keys stay in the queue with --fp16, which goes on to the next batch, and are
+    taken out with --amp, which repeats the batch.
+    """
+
+    cfg: ClearMocoConfig
+    key_encoder = "momentum"
+    candidates = "queue"
+
+    def __init__(self, cfg: ClearMocoConfig, task: Any) -> None:
+        super().__init__(cfg, task)
+        self.queue: KeyQueue
+        self.batches = 0
+
+    def prepare_model(self, model: Any) -> None:
+        """Add the key encoder and the queue to the model."""
+        super().prepare_model(model)
+        momentum = model.args.key_momentum
+        encoder = MomentumEncoder(model.encoder.sentence_encoder, model.projection_head, momentum, model.args.pooling)
+        # with --amp fairseq repeats a batch that overflows
+        queue = KeyQueue(self.cfg.queue_size, model.projection_head.output_dim, undoable=self.cfg.amp)
+        model.add_key_encoder(encoder, queue)
+        # in a list of its own, so that the criterion does not take the model's buffers for its own
+        self._held = [queue]
+
+    def view_inputs(self, views: dict[str, Any]) -> dict[str, Any]:
+        """Anchors for the query encoder, positives for the key encoder; in the symmetric form both for both."""
+        tokens, lengths, texts = views["tokens"], views["lengths"], views["identity"].shape[0]
+        keys, key_lengths = tokens[texts:], lengths[texts:]
+        if not self.cfg.symmetric:
+            queries, query_lengths = tokens[:texts], lengths[:texts]
+        elif keys.shape[0] == texts:
+            queries, query_lengths = tokens, lengths
+            keys, key_lengths = torch.cat([keys, tokens[:texts]]), key_lengths + lengths[:texts]
+        else:
+            raise UserError("--symmetric: needs view sources with one positive; leave it out")
+        return {"views": queries, "view_lengths": query_lengths, "key_texts": keys, "key_lengths": key_lengths}
+
+    def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
+        """The keys, in training: validation leaves the queue alone."""
+        return {"keys": views["identity"].shape[0] * (1 + self.cfg.symmetric)} if self.training else {}
+
+    def contrast(
+        self, vectors: dict[str, Tensor], views: dict[str, Any], layouts: dict[str, Layout]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Compute InfoNCE against the queue, then enqueue the keys of all workers."""
+        queue, group = self._held[0], data_parallel_group()
+        queries, keys = vectors["projections"], vectors["keys"]  # (Q, D), (Q * P, D)
+        identity = views["identity"].repeat(2) if self.cfg.symmetric else views["identity"]  # (Q,)
+        if len(queries):
+            keys = keys.view(len(queries), -1, keys.shape[-1]).mean(dim=1)  # (Q, D)
+        same_text = None if self.cfg.keep_duplicates else (identity, queue.identities)
+        excluded = Exclusion(identities=same_text, absent=~queue.is_written)
+        loss, counted, statistics = self.objective.function(
+            queries, keys, queue.keys, temperature=self.cfg.temperature, excluded=excluded
+        )
+        statistics["queue_fill"], statistics["queue_readings"] = queue.fill.float(), torch.ones_like(counted)
+        if self.training:
+            layout = layouts["keys"]
+            queue.enqueue(all_gather_rows(keys.detach(), layout), all_gather_rows(identity, layout))
+            self._check_now_and_then(queue, group)
+        return loss, counted, statistics
+
+    def _check_now_and_then(self, queue: KeyQueue, group: Any) -> None:
+        self.batches += 1
+        if self.batches % CHECK_EVERY == 1 and world_size(group) > 1:
+            mine = queue.checksum()
+            all_of_them = [torch.empty_like(mine) for _ in range(world_size(group))]
+            dist.all_gather(all_of_them, mine, group=group)
+            if any(not torch.equal(mine, other) for other in all_of_them):
+                raise RuntimeError(
+                    "the workers' queues differ: they did not begin from one checkpoint, or data reached them unequally"
+                )

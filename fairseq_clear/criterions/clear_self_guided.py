@@ -1,0 +1,133 @@
+"""``clear_self_guided``: sentence vectors guided by the hidden layers of a frozen copy of the encoder."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fairseq.criterions import register_criterion
+from fairseq.dataclass import ChoiceEnum
+from torch import Tensor
+
+from fairseq_clear.criterions.contrastive import InBatchConfig, InBatchCriterion
+from fairseq_clear.distributed import Layout, all_gather_rows
+from fairseq_clear.errors import UserError
+from fairseq_clear.modules.frozen_encoder import GUIDE_POOLINGS, FrozenEncoder
+
+__all__ = ["ClearSelfGuidedConfig", "ClearSelfGuidedCriterion"]
+
+
+@dataclass
+class ClearSelfGuidedConfig(InBatchConfig):
+    """Settings of the paper's appendix A.1 as defaults."""
+
+    objective: str = field(
+        default="sg-opt",
+        metadata={"help": "sg: NT-Xent; opt1, opt2, opt3: its three simplifications (section 3.2); sg-opt is opt3"},
+    )
+    guide_pooling: ChoiceEnum(GUIDE_POOLINGS) = field(  # type: ignore[valid-type]
+        default="max", metadata={"help": "p: how the guide's hidden states become one vector a layer (SentEval: mean)"}
+    )
+    guide_layers: str = field(
+        default="all",
+        metadata={
+            "help": "the guide's layers, 0 being the embeddings: all, or such as 4-6 or 0,3-5 (SentEval: the upper ones)"
+        },
+    )
+    guide_dropout: bool = field(
+        default=False,
+        metadata={"help": "let the guide drop out, as the paper's public code does"},
+    )
+    temperature: float = field(default=0.01, metadata={"help": "tau > 0 divides the cosine (paper: 0.01)"})
+    mlm_weight: float = field(
+        default=0.0, metadata={"help": "weight of a masked language model in addition (paper: none)"}
+    )
+    regularizer_weight: float = field(
+        default=0.1, metadata={"help": "lambda, of the squared distance of the weights from the guide's (paper: 0.1)"}
+    )
+    frozen_layers: int = field(
+        default=1,
+        metadata={"help": "the lowest layers that stay as they are: 1 is layer 0, the embeddings (paper), 0 none"},
+    )
+
+
+@register_criterion("clear_self_guided", dataclass=ClearSelfGuidedConfig)
+class ClearSelfGuidedCriterion(InBatchCriterion):
+    """Kim, Yoo and Lee 2021 (arXiv:2106.07345): BERT_T, tuned, learns from the layers of BERT_F, frozen.
+
+    The anchor of a pair of views goes through BERT_T and its positives through BERT_F: with ``--views same`` the text itself,
+    with ``--views paraphrase:original,bt`` the translation (section 6 and Table 7; the other way round: bt,original).
+    """
+
+    cfg: ClearSelfGuidedConfig
+    key_encoder = "frozen"
+    candidates = "guide"
+
+    def __init__(self, cfg: ClearSelfGuidedConfig, task: Any) -> None:
+        super().__init__(cfg, task)
+        self.takes_every_layer = self.objective.every_layer
+
+    def prepare_model(self, model: Any) -> None:
+        """Add the guide, also where lambda is 0."""
+        layers = parse_layers(self.cfg.guide_layers, model.args.encoder_layers)
+        pooling = str(self.cfg.guide_pooling)
+        encoder = model.encoder.sentence_encoder
+        if self.needs_views:
+            model.add_guide(FrozenEncoder(encoder, pooling, layers, self.cfg.guide_dropout))
+        super().prepare_model(model)
+
+    def view_inputs(self, views: dict[str, Any]) -> dict[str, Any]:
+        """Anchors for the tuned encoder, positives for the guide."""
+        tokens, lengths, texts = views["tokens"], views["lengths"], views["identity"].shape[0]
+        inputs = {"views": tokens[:texts], "view_lengths": lengths[:texts]}
+        inputs |= {"guided": tokens[texts:], "guided_lengths": lengths[texts:]}
+        if not self.takes_every_layer:
+            inputs["guide_draw"] = views["draw"].repeat_interleave(inputs["guided"].shape[0] // texts)
+        return inputs
+
+    def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
+        """One sentence, one guide and one identity of each text."""
+        return {"sentences": views["identity"].shape[0]}
+
+    def contrast(
+        self, vectors: dict[str, Tensor], views: dict[str, Any], layouts: dict[str, Layout]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """One of the objectives of section 3, over the sentences of this worker or of all workers."""
+        sentences, guides = vectors["projections"], vectors["guides"]  # (N, D), (N * P, L, D)
+        texts = sentences.shape[0]
+        if texts:
+            guides = guides.view(texts, -1, *guides.shape[1:]).mean(dim=1)  # (N, L, D)
+        layout = layouts["sentences"]
+        all_sentences, all_guides = (
+            all_gather_rows(sentences, layout),
+            all_gather_rows(guides, layout),
+        )  # (K, D), (K, L, D)
+        key_identity = all_gather_rows(views["identity"], layout)
+        own = torch.arange(texts, device=sentences.device) + layout.offset
+        excluded = self.excluded(own, views["identity"], key_identity)
+        return self.objective.function(
+            sentences, guides, all_sentences, all_guides, own, temperature=self.cfg.temperature, excluded=excluded
+        )
+
+
+def parse_layers(text: str, blocks: int) -> list[int]:
+    """The layers that ``--guide-layers`` names: ``all``, or numbers and ranges joined by commas.
+
+    Args:
+        text: as the user typed it.
+        blocks: of the encoder; layer 0 is the embeddings.
+
+    Raises:
+        UserError: not so written, or no such layer.
+    """
+    if text == "all":
+        return list(range(blocks + 1))
+    layers: set[int] = set()
+    for part in str(text).split(","):
+        first, dash, last = (number.strip() for number in part.partition("-"))
+        last = last if dash else first
+        if not (first.isdigit() and last.isdigit() and int(first) <= int(last) <= blocks):
+            raise UserError(
+                f"--guide-layers {text}: give all, or layers from 0 (embeddings) to {blocks} such as 0,2-{blocks}"
+            )
+        layers |= set(range(int(first), int(last) + 1))
+    return sorted(layers)

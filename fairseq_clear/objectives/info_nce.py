@@ -1,0 +1,42 @@
+"""MoCo's InfoNCE, as CERT uses it: one positive key among those of a queue."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_clear.objectives.exclusion import Exclusion
+from fairseq_clear.objectives.negatives import contrast_statistics, contrast_with_negatives
+from fairseq_clear.objectives.unit_vectors import unit_vectors
+
+__all__ = ["info_nce"]
+
+
+def info_nce(
+    queries: Tensor,
+    positives: Tensor,
+    queue: Tensor,
+    *,
+    temperature: float,
+    excluded: Exclusion | Tensor | None = None,
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Sum over queries of -log exp(q k+ / tau) / (exp(q k+ / tau) + sum_i exp(q k_i / tau)).
+
+    CERT (Fang and Xie 2020, arXiv:2005.12766), eq. 2; He et al. 2019 (arXiv:1911.05722), eq. 1: the positive is among the
+    candidates. A query for which the queue holds nothing yet has loss 0 and is not counted.
+
+    Args:
+        queries: (Q, D), of any length and floating dtype; normalised here, in float32, as the paper's vectors are.
+        positives: (Q, D) the key of each query; the same.
+        queue: (K, D) float32 of unit length, without gradient.
+        temperature: tau > 0.
+        excluded: which keys of the queue are no candidates: never written, or of the query's own text; rules, or a (Q, K)
+            bool matrix.
+
+    Returns:
+        The summed loss in nats, the number of queries counted, and sums for logging, as nt_xent's.
+    """
+    queries = unit_vectors(queries)
+    positive = (queries * unit_vectors(positives)).sum(dim=1)  # (Q,)
+    negatives = contrast_with_negatives(queries, queue, temperature, Exclusion.of(excluded))
+    losses = F.softplus(negatives.log_sum - positive / temperature)  # (Q,); softplus(-inf) is 0
+    counted = (negatives.number > 0).sum().float()
+    return losses.sum(), counted, contrast_statistics(positive.unsqueeze(1), negatives)

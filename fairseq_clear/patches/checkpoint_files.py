@@ -1,0 +1,223 @@
+"""Reading and writing of checkpoints: files are written whole or not at all, and reading one runs no code.
+
+fairseq copies one checkpoint over the others in place, so that a run killed meanwhile leaves a torn ``checkpoint_last.pt``;
+it leaves ``weights_only`` to torch's default, and it saves weights that are not finite.
+"""
+
+import errno
+import logging
+import os
+import pickle
+import re
+import shutil
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.file_io import PathManager
+from omegaconf.errors import OmegaConfBaseException
+
+from fairseq_clear.errors import UserError, exit_on_user_error, one_line
+from fairseq_clear.patches.replacing import original
+
+__all__ = [
+    "copy_whole",
+    "newest_whole",
+    "read_checkpoint",
+    "refused_class",
+    "save",
+    "verify_folder",
+    "watch_reading",
+    "write_whole",
+]
+
+logger = logging.getLogger(__name__)
+
+READ, WRITE = "fairseq.checkpoint_utils:load_checkpoint_to_cpu", "fairseq.checkpoint_utils:torch_persistent_save"
+CRASH = "crash.pt"  # what fairseq saves of a run that ends with an error
+ATTEMPTS, SECONDS_BETWEEN = 3, 2.5  # fairseq's own, for file systems that recover
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# What torch.load and fairseq raise on a file that is cut short, or no checkpoint of fairseq at all.
+DAMAGE = (
+    *(RuntimeError, EOFError, LookupError, AttributeError, TypeError, ValueError, MemoryError),
+    *(OmegaConfBaseException, zipfile.BadZipFile),
+)
+_watchers: list[Callable[[dict[str, Any]], object]] = []
+
+
+@contextmanager
+def watch_reading(check: Callable[[dict[str, Any]], object]) -> Iterator[None]:
+    """Call ``check`` with the content of every checkpoint that is read within the block, before it is used."""
+    _watchers.append(check)
+    try:
+        yield
+    finally:
+        _watchers.remove(check)
+
+
+def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> dict[str, Any]:
+    """``load_checkpoint_to_cpu`` with ``weights_only`` on whatever torch's default is, of files that are whole.
+
+    Raises:
+        UserError: a file that is damaged, no checkpoint of fairseq, or that holds what could run code.
+    """
+    stock = torch.load
+    torch.load = partial(stock, weights_only=True)
+    try:
+        _check_sums(path)
+        state: dict[str, Any] = original(READ)(path, arg_overrides, load_on_all_ranks)
+        state["model"].keys, state["cfg"]  # noqa: B018  (what follows cannot do without)
+    except pickle.UnpicklingError as error:
+        refused = refused_class(error)
+        if refused is None:
+            raise UserError(f"{path}: not a whole checkpoint of fairseq-train") from None
+        raise UserError(
+            f"{path}: holds a {refused}, which is neither weights nor settings and could run code; "
+            "give a checkpoint of fairseq-train"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
+    except DAMAGE as error:
+        raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({one_line(error)})") from None
+    finally:
+        torch.load = stock
+    for check in _watchers:
+        check(state)
+    return state
+
+
+def refused_class(error: pickle.UnpicklingError) -> str | None:
+    """What a pickle holds that ``weights_only`` refuses; None where it is damaged. torch's own message advises to turn the
+    check off.
+    """
+    found = re.search(r"(?:GLOBAL|unrecognized function) (\S+)", str(error))
+    return found[1] if found else None
+
+
+def _check_sums(path: str) -> None:
+    """Check the CRC of every record of the zip file; torch itself does not notice a changed bit."""
+    if not zipfile.is_zipfile(path):
+        return  # of torch before 1.6, without sums
+    with zipfile.ZipFile(path) as archive:
+        for record in archive.infolist():
+            if record.CRC:  # torch can be told to leave them out
+                with archive.open(record) as stream:
+                    while stream.read(1 << 22):
+                        pass
+
+
+def write_whole(state: Any, filename: str, async_write: bool = False) -> None:
+    """``torch_persistent_save``; what is at ``filename`` afterwards is whole, on disk, and holds no NaN.
+
+    Raises:
+        UserError: weights that are not finite, a full disk.
+    """
+    is_crash = os.path.basename(filename) == CRASH
+    if not is_crash:
+        _check_finite(state, filename)
+    if async_write or not PathManager.supports_rename(filename):
+        original(WRITE)(state, filename, async_write)
+        return
+    for attempt in range(ATTEMPTS):
+        try:
+            _replace(filename, partial(torch.save, state))
+            return
+        except (OSError, RuntimeError) as error:
+            cause = _system_error(error)
+            if attempt + 1 < ATTEMPTS and getattr(cause, "errno", None) not in NO_ROOM:
+                time.sleep(SECONDS_BETWEEN)
+                continue
+            if is_crash:  # the error that it is about matters more
+                logger.warning("%s: cannot write it (%s)", filename, one_line(cause))
+                return
+            raise UserError(
+                f"{filename}: cannot write it ({getattr(cause, 'strerror', None) or one_line(cause)}); the checkpoints "
+                "before it are whole: free some space, and rerun the same command"
+            ) from None
+
+
+@exit_on_user_error
+def verify_folder(save_dir: str) -> None:
+    """Replaces ``verify_checkpoint_directory``: a folder that cannot be written to is a one-line error."""
+    try:
+        Path(save_dir).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=save_dir):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"--save-dir {save_dir}: cannot write there ({error.strerror or error}); give a folder that you can write"
+        ) from None
+
+
+def save(state: Any, path: str | Path) -> None:
+    """``torch.save``, with an OSError instead of a RuntimeError where the disk is full."""
+    try:
+        with open(path, "wb") as stream:
+            torch.save(state, stream)
+    except RuntimeError as error:
+        raise _system_error(error) from None
+
+
+def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
+    """Replaces ``PathManager.copy``: the copy appears whole or not at all."""
+    if os.path.exists(target) and not overwrite:
+        return False
+    try:
+        _replace(target, lambda stream: _copy(source, stream))
+    except OSError as error:
+        raise UserError(
+            f"{target}: cannot write it ({error.strerror or error}); {source} is whole: free some space, copy it there, and "
+            "give the same command again"
+        ) from None
+    return True
+
+
+def newest_whole(path: str) -> Path | None:
+    """The newest checkpoint in the folder of ``path``, other than itself, that is not cut off."""
+    others = [other for other in Path(path).parent.glob("*.pt") if other.name not in (CRASH, Path(path).name)]
+    whole = [other for other in others if other.is_file() and zipfile.is_zipfile(other)]
+    return max(whole, key=lambda other: other.stat().st_mtime, default=None)
+
+
+def _copy(source: str, stream: Any) -> None:
+    with open(source, "rb") as content:
+        shutil.copyfileobj(content, stream, 1 << 22)
+
+
+def _replace(filename: str, write: Callable[[Any], object]) -> None:
+    """Write to a temporary name, and rename it to ``filename`` when it is on disk."""
+    temporary = f"{filename}.tmp"
+    try:
+        with open(temporary, "wb") as stream:
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, filename)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _check_finite(state: Any, filename: str) -> None:
+    weights = state.get("model") if isinstance(state, dict) else None
+    for name, value in (weights or {}).items():
+        if torch.is_tensor(value) and value.is_floating_point() and not torch.isfinite(value).all():
+            updates = (state.get("optimizer_history") or [{}])[-1].get("num_updates")
+            raise UserError(
+                f"update {updates}: {name} is not finite any more, so {filename} is not written; the checkpoints before it "
+                "stay as they are: go on from one with a lower --lr, a longer --warmup-updates or --clip-norm"
+            )
+
+
+def _system_error(error: BaseException) -> BaseException:
+    """The OSError behind the exception that torch raises for a stream that cannot be written."""
+    known: BaseException | None = error
+    while known is not None and not isinstance(known, OSError):
+        known = known.__cause__ or known.__context__
+    return known or error

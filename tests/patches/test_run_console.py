@@ -1,0 +1,137 @@
+"""What a run prints: a screen before the first metric, everything in --log-file, a bar on a terminal."""
+
+import fcntl
+import json
+import logging
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_clear.patches.run_console import Detail
+from tests.conftest import ROOT
+from tests.faults.commands import NT_XENT, fairseq_train, run
+
+FLAGS = ("--max-update", "6", "--log-interval", "2", "--log-format", "simple", "--disable-validation")
+
+
+@pytest.fixture(scope="module")
+def printed(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
+    """What a run of six updates in three epochs prints, line by line, and its log file."""
+    folder = tmp_path_factory.mktemp("console")
+    flags = (
+        *FLAGS,
+        "--log-file",
+        str(folder / "log.txt"),
+        "--update-freq",
+        "6",
+        "--tensorboard-logdir",
+        str(folder / "board"),
+    )
+    assert run(lambda: fairseq_train(data_bin, folder / "run", *flags, recipe=NT_XENT), folder / "log") == 0
+    assert {path.parent.name for path in folder.glob("board/*/events.*")} >= {"train", "train_inner"}
+    return (folder / "log").read_text().splitlines(), (folder / "log.txt").read_text()
+
+
+def test_at_most_a_screen_before_the_first_metric(printed: tuple[list[str], str]) -> None:
+    lines, _ = printed
+    first = next(number for number, line in enumerate(lines) if "train_inner" in line)
+    assert first <= 24 and all(len(line) < 400 for line in lines[:first]), lines[:first]
+    assert not any(re.search(r"UserWarning|hydra|tensorboardX|'_name'|ModuleList", line) for line in lines)
+
+
+SUBJECTS = ("data", "tokens", "views", "objective", "model", "parameters", "workers", "batch", "updates", "saves")
+
+
+def test_the_summary_has_ten_lines(printed: tuple[list[str], str]) -> None:
+    lines, _ = printed
+    said = [line.rpartition("fairseq_clear | ")[2].split(maxsplit=1) for line in lines if "fairseq_clear | " in line]
+    summary = {subject: text for subject, text in said if subject in SUBJECTS}
+    assert tuple(summary) == SUBJECTS
+    assert "120 texts" in summary["data"] and "del-word" in summary["views"]
+    assert summary["objective"] == "masked LM + nt-xent (temperature 0.1)"
+    assert re.fullmatch(r"[\d,]+ trained, 0 frozen", summary["parameters"])
+    assert summary["workers"] == "1 on CPU, float32"
+    assert summary["updates"] == "6, adam at 0.003, fixed"
+    assert any(line.endswith("all metrics every 2 updates") and "loss" in line for line in lines)
+
+
+def test_frozen_parameters_are_counted(data_bin: Path, tmp_path: Path) -> None:
+    recipe = ("--criterion", "clear_self_guided", "--augment", "none")
+    assert run(lambda: fairseq_train(data_bin, tmp_path / "run", *FLAGS, recipe=recipe), tmp_path / "log") == 0
+    found = re.search(r"parameters ([\d,]+) trained, ([\d,]+) frozen", (tmp_path / "log").read_text())
+    assert found is not None
+    state = torch.load(tmp_path / "run" / "checkpoint_last.pt", weights_only=True)["model"]
+    trained, frozen = (int(number.replace(",", "")) for number in found.groups())
+    assert frozen > sum(value.numel() for name, value in state.items() if name.startswith("guide.")) > 0
+    assert trained > 0
+
+
+def test_the_log_file_has_everything(printed: tuple[list[str], str]) -> None:
+    lines, kept = printed
+    assert "'tokens_per_sample': 32" in kept and "(projection_head): ProjectionHead(" in kept
+    assert "begin training epoch 2" in kept
+    for line in lines[1:]:
+        if "| INFO | train" in line or "fairseq_clear | " in line:
+            assert line.split(" | ", 2)[-1] in kept
+    assert kept.count("train_inner") == sum("train_inner" in line for line in lines), "once, however many epochs"
+
+
+def test_warnings_and_unknown_messages_are_shown() -> None:
+    def shown(name: str, level: int, message: object) -> bool:
+        return Detail().filter(logging.LogRecord(name, level, "", 0, message, None, None))
+
+    assert shown("fairseq.trainer", logging.WARNING, "Preparing to load checkpoint x")
+    assert shown("fairseq.trainer", logging.INFO, "NOTE: gradient overflow detected, ignoring gradient")
+    assert shown("another", logging.INFO, "task: x")
+    assert not shown("fairseq.trainer", logging.INFO, "Preparing to load checkpoint x")
+    assert not shown("fairseq_cli.train", logging.INFO, torch.nn.Linear(1, 1))
+
+
+def on_a_terminal(command: list[str]) -> str:
+    """What the command writes to a terminal of 40 lines of 200 columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    process = subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    written = bytearray()
+
+    def read() -> None:
+        try:
+            while part := os.read(ours, 4096):
+                written.extend(part)
+        except OSError:  # the other side is closed
+            pass
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert process.wait() == 0, written.decode()[-3000:]
+    reader.join()
+    os.close(ours)
+    return written.decode()
+
+
+@pytest.mark.slow
+def test_a_terminal_gets_a_bar(data_bin: Path, tmp_path: Path) -> None:
+    arguments = json.dumps([str(data_bin), str(tmp_path / "run")])
+    script = (
+        "import sys, json; from pathlib import Path; from tests.faults import commands\n"
+        f"data, folder = json.loads({arguments!r})\n"
+        "flags = ('--max-update', '6', '--log-interval', '1', '--log-format', 'tqdm')\n"
+        "sys.exit(commands.fairseq_train(Path(data), Path(folder), *flags, recipe=commands.NT_XENT))"
+    )
+    text = on_a_terminal([sys.executable, "-c", script])
+    bars = re.findall(r"epoch 001: +\d+% \|.*?\| \d+/15 [0-9:]+, (loss=[^\r\n]*)", text)
+    assert bars and all(
+        re.search(r"loss=[\d.]+, accuracy=[\d.]+, tokens/s=[\d.]+, left=00:0\d", bar) for bar in bars[-3:]
+    )
+    assert "valid on 'valid' subset | loss" in text
