@@ -14,7 +14,7 @@ import numpy as np
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-from fairseq_clear.files import COMPRESSIONS, CorpusFile, read_lines, write_whole
+from fairseq_clear.files import COMPRESSIONS, CorpusFile, read_lines, record_text, write_whole
 from fairseq_clear.models.encoding import EncodingCounts, Floats
 
 __all__ = [
@@ -57,24 +57,30 @@ class EmbedReport:
         )
 
 
-def read_sentences(path: Path) -> Iterator[str]:
+def read_sentences(path: Path, text_field: str = "text") -> Iterator[str]:
     """The lines of a UTF-8 text file (``.gz`` and ``.xz`` are unpacked), blank ones as empty texts.
 
-    Lines end with LF or CRLF, as ``wc -l`` counts them; a lone CR within one becomes a space.
+    Lines end with LF or CRLF, as ``wc -l`` counts them; a lone CR within one becomes a space. In ``.jsonl`` a line is a record:
+    its text is under ``text_field``, with line breaks as spaces, and blank lines are ignored.
     """
     compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
-    lines = read_lines(CorpusFile(path, compression, is_jsonl=False))
-    for _, parts in groupby(lines, key=lambda line: line[0]):
-        yield " ".join(text for _, text in parts)
+    is_jsonl = Path(path.stem if compression else path.name).suffix.lower() == ".jsonl"
+    lines = read_lines(CorpusFile(path, compression, is_jsonl))
+    for number, parts in groupby(lines, key=lambda line: line[0]):
+        line = " ".join(text for _, text in parts)
+        if not is_jsonl:
+            yield line
+        elif line.strip():
+            yield " ".join(record_text(line, text_field, path, number).splitlines())
 
 
-def count_lines(path: Path) -> int:
-    """The number of lines; reads all of them, so that a bad byte is found before any is encoded.
+def count_lines(path: Path, text_field: str = "text") -> int:
+    """The number of texts; reads all of them, so that a malformed line is found before any is encoded.
 
     Raises:
         UserError: an unreadable file, or one without lines.
     """
-    lines = sum(1 for _ in read_sentences(path))
+    lines = sum(1 for _ in read_sentences(path, text_field))
     if not lines:
         raise UserError(f"{path}: holds no line; give a text file with one sentence a line")
     return lines
@@ -97,13 +103,14 @@ def embed_lines(
     *,
     batch_size: int = 32,
     normalize: bool = False,
+    text_field: str = "text",
     block: int = BLOCK,
     on_batch: Callable[[int], object] | None = None,
 ) -> EmbedReport:
     """Encode the lines of a text file and hand the vectors to ``write``, a block at a time, in order."""
     started = time.perf_counter()
     counts = EncodingCounts()
-    lines = read_sentences(path)
+    lines = read_sentences(path, text_field)
     while texts := list(islice(lines, block)):
         write(texts, encoder.encode_block(texts, batch_size, normalize=normalize, on_batch=on_batch))
         counts += encoder.last
