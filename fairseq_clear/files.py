@@ -279,6 +279,18 @@ def _decode_line(line: bytes, path: Path, number: int) -> str:
     return text
 
 
+def check_output_file(path: Path, overwrite: bool, *, flag: str = "--output") -> None:
+    """Check that a file can be written, before the work starts.
+
+    Raises:
+        UserError: the folder is missing, the path is a folder, or the file exists and ``overwrite`` is False.
+    """
+    if not path.parent.is_dir():
+        raise UserError(f"{flag} {path}: there is no folder {path.parent}; make it first")
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise UserError(f"{flag} {path}: exists already; add --overwrite to replace it, or give another name")
+
+
 @contextmanager
 def write_whole(path: str | Path) -> Iterator[BinaryIO]:
     """Write a file that appears whole when the block ends, with the permissions of any other file, or not at all.

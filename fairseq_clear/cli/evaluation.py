@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from fairseq_clear.cli.flags import Command, ModelFlags, add_flags, flag_dest, quiet_logs, read_flags
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.classifier_settings import PRESETS, Classifiers
-from fairseq_clear.evaluation.reports import Report, Row, check_report_path
+from fairseq_clear.evaluation.reports import Report, Row
 from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PROBING_TASKS
 from fairseq_clear.evaluation.sts_data import AGGREGATIONS, DEFAULT_TASKS, METRICS, STS_TASKS
 from fairseq_clear.evaluation.topics import REMOVALS, read_topics, score_topics
-from fairseq_clear.files import hash_file, read_text_lines
+from fairseq_clear.files import check_output_file, hash_file, read_text_lines
 from fairseq_clear.settings import setting
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ class Evaluation(Command, EncoderFlags):
 
     def run(self) -> int:
         """Read the data, score every encoder, print the table, write the report."""
-        check_report_path(self.output, self.overwrite)
+        if self.output is not None:
+            check_output_file(self.output, self.overwrite)
         data = self.read()
         rows, lines = [], []
         with quiet_logs():

@@ -5,7 +5,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fairseq_clear.cli import COMMANDS
 from fairseq_clear.errors import UserError
@@ -16,6 +16,13 @@ INTERRUPTED_STATUS = 130
 
 class OneLineParser(argparse.ArgumentParser):
     """An argument parser whose error message is one line; the usage is in ``--help``."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Reject unknown arguments here, so that the error names the help of the command instead of the program's."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
 
     def error(self, message: str) -> NoReturn:
         """Print ``PROG: error: MESSAGE`` on stderr and exit with status 2."""

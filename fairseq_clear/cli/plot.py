@@ -161,13 +161,7 @@ class Embedding(StsPicture):
 
 @dataclass(kw_only=True)
 class Plot(Command):
-    """Draw a picture at the width of a paper's column, legible to colour-blind readers and in grey: PNG and SVG.
-
-      curves      training logs: losses, accuracy, alignment against uniformity; train and validation, on both columns
-      compare     bars over JSON reports of sts, senteval, topics and glue
-      layers      STS by layer and pooling
-      embedding   t-SNE of the highest and lowest scored pairs
-    """
+    """Draw a picture at the width of a paper's column, legible to colour-blind readers and in grey: PNG and SVG."""
 
     EXAMPLES: ClassVar[str] = """
 fairseq-clear plot curves clear/train.log roberta/train.log --output curves
@@ -176,8 +170,8 @@ fairseq-clear plot layers --encoder checkpoint_best.pt --data-bin data-bin --dat
 fairseq-clear plot embedding --encoder a.pt b.pt --data-bin data-bin --data SentEval/data --output pairs"""
     STEP: ClassVar[str] = "PICTURE"
     STEPS = {
-        "curves": (Curves, "training logs"),
-        "compare": (Compare, "bars over JSON reports"),
+        "curves": (Curves, "losses, accuracy, alignment against uniformity of training logs"),
+        "compare": (Compare, "bars over JSON reports of sts, senteval, topics and glue"),
         "layers": (Layers, "STS by layer and pooling"),
         "embedding": (Embedding, "t-SNE of the highest and lowest scored pairs"),
     }

@@ -14,7 +14,7 @@ import numpy as np
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-from fairseq_clear.files import COMPRESSIONS, CorpusFile, read_lines, record_text, write_whole
+from fairseq_clear.files import COMPRESSIONS, CorpusFile, check_output_file, read_lines, record_text, write_whole
 from fairseq_clear.models.encoding import EncodingCounts, Floats
 
 __all__ = [
@@ -90,10 +90,7 @@ def check_output(path: Path, overwrite: bool) -> None:
     """UserError unless a file of a known format may be written there."""
     if path.suffix not in FORMATS:
         raise UserError(f"--output {path}: unknown suffix; give {' or '.join(FORMATS)}")
-    if not path.parent.is_dir():
-        raise UserError(f"--output {path}: there is no folder {path.parent}; make it first")
-    if path.is_dir() or (path.exists() and not overwrite):
-        raise UserError(f"--output {path}: exists already; add --overwrite to replace it, or give another name")
+    check_output_file(path, overwrite)
 
 
 def embed_lines(

@@ -48,6 +48,9 @@ STS_TASKS: tuple[str, ...] = (*STS_YEARS, *_STS_B, *_SICK)
 # The seven test sets of the field's tables.
 DEFAULT_TASKS = (*STS_YEARS, "STS-B", "SICK-R")
 METRICS = ("pearson", "spearman")
+FILE_FORMATS = (
+    "tab-separated text, text, score; STS-B's columns; a file with SICK's header; or STS.input.X.txt with STS.gs.X.txt"
+)
 # How the subsets of a year become one number.
 AGGREGATIONS = ("all", "mean", "wmean")
 # Where a folder of a data set may lie below the one that the user names: SentEval's tree, or parts of it.
@@ -147,7 +150,10 @@ def read_sts_file(path: str | Path) -> StsData:
         raise UserError(f"{file}: is empty; give tab-separated lines of text, text, score")
     is_sick = lines[0].startswith("pair_ID\t")
     wide = len(lines[0].split("\t")) >= 7
-    pairs = read_sick(file) if is_sick else read_sts_benchmark(file) if wide else _read_table(file, (2, 0, 1))
+    try:
+        pairs = read_sick(file) if is_sick else read_sts_benchmark(file) if wide else _read_table(file, (2, 0, 1))
+    except UserError as error:
+        raise UserError(f"{error}; expected are {FILE_FORMATS}") from None
     return StsData(file.stem, {file.stem: pairs}, _hashes((file,)))
 
 

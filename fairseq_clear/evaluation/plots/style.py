@@ -8,6 +8,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import check_output_file
 
 __all__ = [
     "COLOURS",
@@ -69,12 +70,9 @@ def check_picture_path(path: Path, overwrite: bool) -> list[Path]:
     """
     if path.suffix and path.suffix.lower() not in SUFFIXES:
         raise UserError(f"--output {path}: give a name ending in .png or .svg, or in neither; both are written")
-    if not path.parent.is_dir():
-        raise UserError(f"--output {path}: there is no folder {path.parent}; make it first")
     files = [path.with_suffix(suffix) for suffix in SUFFIXES]
     for file in files:
-        if file.exists() and not overwrite:
-            raise UserError(f"--output {file}: exists already; add --overwrite to replace it, or give another name")
+        check_output_file(file, overwrite)
     return files
 
 
