@@ -1,23 +1,24 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 SEEDS ?= 1
-# One test process a core, those of one file together: fixtures of a file are made once.
+# One test process per core; the tests of a file run in one process, so that its fixtures are made once.
 WORKERS ?= -n 2 --dist loadfile
 BIN := .venv/bin
-# Some of scripts/bench by name; none is all of them.
+# Names of files in scripts/bench; empty for all.
 BENCHES ?=
-# What the benchmarks are held against, apart from .venv.
+# The packages that benchmarks compare with, apart from .venv.
 PEERS := build/bench-peers
-# The layers that must stay typed: they are usable without the host.
-TYPED := fairseq_clear/errors.py fairseq_clear/spec.py fairseq_clear/distributed.py fairseq_clear/augmentations \
-         fairseq_clear/objectives fairseq_clear/data fairseq_clear/modules
+# The packages that are type-checked: most of them work without fairseq.
+TYPED := fairseq_clear/errors.py fairseq_clear/spec.py fairseq_clear/files.py fairseq_clear/output_folder.py \
+         fairseq_clear/distributed.py fairseq_clear/augmentations fairseq_clear/objectives fairseq_clear/modules \
+         fairseq_clear/text fairseq_clear/views fairseq_clear/data
 
 .PHONY: help install check docs format test test-fast demo bench bench-peers wheelhouse clean test-slurm
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-install: ## make .venv with the exact versions of requirements.txt (Python 3.11 or 3.12); again: nothing to do
+install: ## make .venv with the exact versions of requirements.txt (Python 3.11 or 3.12) (safe to rerun)
 	@PYTHON=$(PYTHON) scripts/install.sh
 
 demo: install ## five minutes on two cores: text, pretraining, embeddings, one table (SEEDS="1 2 3" repeats it)
@@ -48,7 +49,7 @@ format: install ## rewrite the code in the project's style
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: install ## speed beside what else there is, as ratios within one run: one table, build/bench.json (BENCHES="views encode")
+bench: install ## speed compared with other libraries, as ratios within one run: build/bench.json (BENCHES="views encode")
 	@$(BIN)/python -W ignore scripts/bench $(BENCHES) --output build/bench --peers $(PEERS)
 
 bench-peers: install ## the packages that bench compares with and .venv lacks

@@ -16,7 +16,7 @@ def world_size(group: Any = None) -> int:
 
 
 def all_reduce_sum(values: Tensor, group: Any = None) -> Tensor:
-    """Sum of ``values`` over all workers, without gradient; ``values`` itself is left alone."""
+    """Sum of ``values`` over all workers, without gradient; ``values`` is not modified."""
     total = values.detach().clone()
     if world_size(group) > 1:
         dist.all_reduce(total, group=group)
@@ -33,12 +33,12 @@ class Layout:
 
     @property
     def offset(self) -> int:
-        """Where this worker's rows begin among those of all."""
+        """Index of this worker's first row among the rows of all workers."""
         return sum(self.counts[: self.rank])
 
 
 def agree_on_counts(count: int, device: torch.device, group: Any = None) -> Layout:
-    """What every worker has; every worker must call. On a GPU the host waits for the answer: once for all that is gathered."""
+    """Gather the row counts of all workers; every worker must call. Synchronises with the GPU."""
     if world_size(group) == 1:
         return Layout((count,))
     mine = torch.tensor([count], device=device)
@@ -52,14 +52,14 @@ def all_gather_rows(rows: Tensor, layout: Layout) -> Tensor:
 
     The backward pass sums, over workers, the gradients that each of them computed for the rows of this one: with a
     detached gather the update would have the wrong direction, and with the own slice alone re-inserted the wrong scale.
-    Workers may hold different numbers of rows, none included; every worker must call.
+    Workers may hold different numbers of rows, also 0; every worker must call.
 
     Args:
         rows: (n, ...) on this worker, as the layout says; trailing dimensions and dtype equal on all workers.
         layout: of all workers.
 
     Returns:
-        The (n_0 + n_1 + ..., ...) rows of all workers. Alone, ``rows`` itself.
+        The (n_0 + n_1 + ..., ...) rows of all workers. With one worker, ``rows`` itself.
     """
     if len(layout.counts) == 1:
         return rows
@@ -68,7 +68,7 @@ def all_gather_rows(rows: Tensor, layout: Layout) -> Tensor:
 
 
 def all_gather_ragged(rows: Tensor, group: Any = None) -> tuple[Tensor, int]:
-    """``all_gather_rows`` for rows by themselves, and the index at which this worker's begin."""
+    """``all_gather_rows`` without a known layout; also returns the index of this worker's first row."""
     layout = agree_on_counts(rows.shape[0], rows.device, group)
     return all_gather_rows(rows, layout), layout.offset
 

@@ -1,4 +1,4 @@
-"""The one exception for mistakes that a user can mend, and how it ends a command that is not ours."""
+"""The exception for errors that the user can fix, and how it ends one of fairseq's commands."""
 
 import logging
 from collections.abc import Callable
@@ -14,14 +14,14 @@ R = TypeVar("R")
 
 
 class UserError(ValueError):
-    """A mistake of the user's: one line saying what is wrong, where (file, line, flag, value) and what to do.
+    """An error the user can fix. The message is one line: what is wrong, where (file, line, flag, value), and what to do.
 
     The command line prints the message alone and exits with status 2; from Python it is an ordinary ``ValueError``.
     """
 
 
 def exit_on_user_error(method: Callable[P, R]) -> Callable[P, R]:
-    """Turn a UserError into one line on the log and exit status 2, as our own commands do."""
+    """Decorate a method so that a UserError becomes one log line and exit status 2."""
 
     @wraps(method)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -35,6 +35,6 @@ def exit_on_user_error(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def one_line(error: BaseException) -> str:
-    """Another's error for a line of ours: its type, and the first line of what it says."""
+    """The type and the first line of an exception's message, for use in another message."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__

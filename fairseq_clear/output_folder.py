@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all: written beside its place, renamed at the end, removed on failure."""
+"""A folder that appears whole or not at all: written under a temporary name, renamed at the end, removed on failure."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from types import FrameType
 from fairseq_clear.errors import UserError
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-# What shows that a folder is data of ours, or of fairseq-preprocess, or an export.
+# Files that identify a data folder (of prepare or fairseq-preprocess) or an export.
 KNOWN_CONTENTS = ("clear.json", "dict.txt", "fairseq_clear.json")
 
 
@@ -21,11 +21,11 @@ KNOWN_CONTENTS = ("clear.json", "dict.txt", "fairseq_clear.json")
 def output_folder(dest: Path, overwrite: bool) -> Iterator[Path]:
     """Yield a temporary sibling of ``dest``; it becomes ``dest`` on success and vanishes on any failure.
 
-    SIGTERM and SIGHUP end the block as an exception would (SystemExit, 128 + signal), so they leave nothing behind
-    either; what a ``kill -9`` leaves, ``.NAME.partial.HOST.PID``, is removed by the next call for the same ``dest``.
+    SIGTERM and SIGHUP raise SystemExit (128 + signal) in the block, so they leave nothing behind either. What ``kill -9``
+    leaves, ``.NAME.partial.HOST.PID``, is removed by the next call for the same ``dest``.
 
     Raises:
-        UserError: ``dest`` exists and ``overwrite`` is off, or is on and ``dest`` is no data folder; a disk that is full.
+        UserError: ``dest`` exists without ``overwrite``, or is not a data folder with it; the disk is full.
     """
     dest = Path(os.path.realpath(dest))
     check_destination(dest, overwrite)
@@ -50,7 +50,7 @@ def output_folder(dest: Path, overwrite: bool) -> Iterator[Path]:
                 parent.rmdir()
         if isinstance(error, OSError):
             what = f"{error.filename or dest}: {error.strerror or error}"
-            raise UserError(f"{what}; nothing was kept, mend it and run again") from error
+            raise UserError(f"{what}; nothing was written; fix this and rerun") from error
         raise
 
 
@@ -126,7 +126,7 @@ def signals_raise() -> Iterator[None]:
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Let nothing interrupt the last rename or the cleaning up."""
+    """Block signals during the last rename and the clean-up."""
     with _handlers(signal.SIG_IGN, (*STOP_SIGNALS, signal.SIGINT)):
         yield
 

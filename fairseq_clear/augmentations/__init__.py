@@ -1,4 +1,4 @@
-"""Augmentations, pure: ``f(tokens, rng, *, symbols, **knobs) -> (tokens, source)``. One more: one file, one line."""
+"""The table of augmentations: pure functions ``f(tokens, rng, *, symbols, **knobs) -> (tokens, source)``."""
 
 from fairseq_clear.augmentations.base import Augmentation, Symbols, always
 from fairseq_clear.augmentations.deletion import delete_spans, delete_words

@@ -1,4 +1,4 @@
-"""What augmentations are made of: the symbols they may write, their entry in the table, the rounding they share."""
+"""Types shared by augmentations: symbols, entries of the table, rounding."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ Tokens = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Symbols:
-    """Ids that augmentations tell from words. ``delete`` is ``<del>``, ``mask`` is ``<mask>``; ``synonyms`` says where words
+    """Ids of special symbols. ``delete`` is ``<del>``, ``mask`` is ``<mask>``; ``synonyms`` says where words
     begin and holds their synonyms; those augmentations need it that say so, and some of them no rows in it.
     """
 
@@ -40,13 +40,13 @@ def never(knobs: Mapping[str, KnobValue]) -> bool:
 
 
 def always(knobs: Mapping[str, KnobValue]) -> bool:
-    """The ``needs_synonyms`` of an augmentation that draws synonyms whatever its knobs."""
+    """The ``needs_synonyms`` of an augmentation that always draws synonyms."""
     return True
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """A line of the table.
+    """An entry of the table of augmentations.
 
     Attributes:
         function: ``f(tokens, rng, *, symbols, **knobs) -> (tokens, source)``. Tokens are (n,) int64, n >= 1, without

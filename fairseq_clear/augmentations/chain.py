@@ -1,4 +1,4 @@
-"""A spec of augmentations, checked and ready to make views of whole texts."""
+"""Chains of augmentations, built from a spec, that make views of texts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,13 +38,13 @@ class _Call:
 
 
 class Chain:
-    """Alternatives, of which each call draws one, of chains of steps. Made by ``build_augmentation``; can be pickled.
+    """Alternative chains of steps; each call draws one. Made by ``build_augmentation``; can be pickled.
 
     Attributes:
         spec: canonical text with every knob written out.
         needs_words: whether a step must know where words begin, which the synonym table says.
         needs_synonyms: whether a step draws synonyms from that table.
-        is_identity: whether views are the texts themselves, whatever the generator (``none``).
+        is_identity: whether views equal the texts (``none``).
     """
 
     def __init__(self, alternatives: tuple[tuple[_Call, ...], ...], symbols: Symbols, spec: str) -> None:

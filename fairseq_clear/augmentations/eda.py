@@ -1,4 +1,4 @@
-"""Easy data augmentation (Wei and Zou 2019, arXiv:1901.11196), which CERT's Table 4 sets beside back-translation.
+"""Easy data augmentation (Wei and Zou 2019, arXiv:1901.11196), which CERT's Table 4 compares with back-translation.
 
 The synonym table says where words begin: punctuation is a word, specials such as ``</s>`` are none and stay where they
 are in the order of words. What has no row in the table has no synonym, which takes the place of the paper's stop-word list;

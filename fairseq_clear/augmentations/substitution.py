@@ -93,7 +93,7 @@ def _fitting(growth: Tokens, excess: int) -> npt.NDArray[np.bool_]:
 def _splice(
     tokens: Tokens, words: Words, chosen: Tokens, pieces: Tokens, piece_counts: Tokens
 ) -> tuple[Tokens, Tokens]:
-    """Put ``pieces``, so many for each, in the place of the words ``chosen``."""
+    """Replace the words ``chosen`` by ``pieces``."""
     new_lengths = words.lengths.copy()  # (W,)
     new_lengths[chosen] = piece_counts
     ends = new_lengths.cumsum()

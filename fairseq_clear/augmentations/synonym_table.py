@@ -1,4 +1,4 @@
-"""Words and their alternatives as arrays, so that all words of a text are looked up at once."""
+"""Words and their alternatives as arrays, so that the words of a text are looked up together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The words of a text of pieces: where they begin, and what the synonym table has for them."""
+"""Finds the words of a text of pieces, and their rows of the synonym table."""
 
 from functools import cached_property
 

@@ -11,8 +11,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.files import write_json
 
 if TYPE_CHECKING:
-    from fairseq_clear.planning.machine import Plan
-    from fairseq_clear.planning.scaling import Point
+    from fairseq_clear.planning.machine import Plan, Point
 
 DESCRIPTION = """\
 Lay a recipe out over N GPUs: texts a GPU, micro-batches, tokens encoded at a time, negatives of a query; updates, tokens,
@@ -84,34 +83,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the table, write the JSON, return 0."""
     _check(args)
-    from fairseq_clear.planning.composing import compose_recipe
-    from fairseq_clear.planning.corpus import read_folder
-    from fairseq_clear.planning.machine import GIB, Machine, assumed_peak, make_plan
-    from fairseq_clear.planning.reading import read_recipe
+    from fairseq_clear.planning.costs import Recipe
+    from fairseq_clear.planning.machine import GIB, Machine, make_curve, make_plan, read_folder
+    from fairseq_clear.planning.recipe import compose_recipe
     from fairseq_clear.planning.report import as_json, as_table, curve_table
 
     name, *overrides = args.config
     config = compose_recipe(name, overrides)
     folder = None if args.data_bin is None else read_folder(args.data_bin, config["task"])
-    if folder is None:
-        recipe = read_recipe(config, args.vocabulary)
-    else:
-        recipe = read_recipe(config, folder.vocabulary, folder.text_length)
-    peak, peak_of = assumed_peak(recipe)
-    peak_of = f"assumed: {peak_of} (--peak-tflops sets another)"
-    if args.peak_tflops is not None:
-        peak, peak_of = args.peak_tflops * 1e12, "of --peak-tflops"
+    recipe = (
+        Recipe(config, args.vocabulary) if folder is None else Recipe(config, folder.vocabulary, folder.text_length)
+    )
     machine = Machine(
         workers=args.gpus,
         memory=args.memory * GIB,
-        peak=peak,
-        peak_of=peak_of,
+        peak=(args.peak_tflops or 0) * 1e12,
         utilisation=args.mfu,
         bandwidth=args.bandwidth * 1e9,
         backend=args.backend,
     )
-    plan = make_plan(recipe, machine, args.global_batch, folder.corpus if folder else None)
-    points = _curve(args, plan) if args.curve is not None else []
+    plan = make_plan(recipe, machine, args.global_batch, folder.texts if folder else None)
+    points = []
+    if args.curve is not None:
+        share = plan.global_batch // args.gpus if args.per_gpu else plan.global_batch
+        corpus = folder.texts if folder else None
+        points = make_curve(recipe, plan.machine, share, per_gpu=args.per_gpu, corpus=corpus)
     if args.json is not None:
         curve = {"curve": [asdict(point) | {"efficiency": point.efficiency} for point in points]} if points else {}
         write_json(args.json, {"config": name, "overrides": overrides, **as_json(plan), **curve}, flag="--json")
@@ -120,13 +116,6 @@ def run(args: argparse.Namespace) -> int:
         print(curve_table(points))
         _draw(args, plan, points)
     return 0
-
-
-def _curve(args: argparse.Namespace, plan: "Plan") -> "list[Point]":
-    from fairseq_clear.planning.scaling import make_curve
-
-    share = plan.global_batch // args.gpus if args.per_gpu else plan.global_batch
-    return make_curve(plan.recipe, plan.machine, share, per_gpu=args.per_gpu)
 
 
 def _draw(args: argparse.Namespace, plan: "Plan", points: "list[Point]") -> None:

@@ -1,4 +1,4 @@
-"""The host's side of every contrastive criterion: the MLM term, its sum with the contrastive one, and the regulariser.
+"""Base class of the contrastive criterions: the MLM term, the contrastive term, their sum, and the regulariser.
 
 The trainer sums gradients over workers and micro-batches and divides by the summed ``sample_size``. With an MLM term that
 stays the number of masked tokens T_r of this worker, as in masked_lm, and the contrastive sum is multiplied by T / N, both
@@ -105,7 +105,7 @@ class ContrastiveCriterion(FairseqCriterion):
         self.needs_views = cfg.contrastive_weight > 0
 
     def prepare_model(self, model: Any) -> None:
-        """Give the model what this criterion needs beside the encoder; before its weights are loaded.
+        """Add to the model what this criterion needs; called before its weights are loaded.
 
         Raises:
             UserError: ``--key-encoder`` of another criterion, layers that the model does not have.
@@ -121,21 +121,21 @@ class ContrastiveCriterion(FairseqCriterion):
             model.add_guide(FrozenEncoder(model.encoder.sentence_encoder))
 
     def view_inputs(self, views: dict[str, Any]) -> dict[str, Any]:
-        """What the model is to encode for ``contrast``, as arguments of its forward."""
+        """The arguments of the model's forward: what it encodes for ``contrast``."""
         return {"views": views["tokens"], "view_lengths": views["lengths"]}
 
     def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
-        """What ``contrast`` gathers from all workers: name -> rows of this one."""
+        """The rows that ``contrast`` gathers from all workers: name -> number on this worker."""
         raise NotImplementedError
 
     def layout(self, rows: int, device: torch.device) -> Layout:
-        """How many such rows there are on each of the workers that gather them."""
+        """The number of such rows on each worker that takes part in the gather."""
         return agree_on_counts(rows, device, data_parallel_group())
 
     def contrast(
         self, vectors: dict[str, Tensor], views: dict[str, Any], layouts: dict[str, Layout]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Contrastive sum, queries counted and statistics of this worker; all workers call it together.
+        """Return the contrastive sum, the number of queries, and statistics of this worker; all workers call it together.
 
         Args:
             vectors: what the model returned for ``view_inputs``, (R, ...) each; no rows where data has run out.
@@ -145,8 +145,8 @@ class ContrastiveCriterion(FairseqCriterion):
         raise NotImplementedError
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Any, dict[str, Any]]:
-        """Loss, sample_size and numbers to log of one micro-batch."""
-        # before the encoder has work: on a GPU the host waits for the counts, as the host's encoder does to look for padding
+        """Return loss, sample_size and logging output of one micro-batch."""
+        # before the encoder runs, because the counts synchronise with the GPU
         layouts = self._layouts(sample) if self.needs_views else {}
         call = _ModelCall(model, self._model_inputs(sample))
         if self.needs_mlm:
@@ -188,7 +188,7 @@ class ContrastiveCriterion(FairseqCriterion):
         return extra["mlm_loss"], sample_size, log
 
     def _reads_in_parts(self, model: Any, sample: dict[str, Any]) -> bool:
-        """Whether the model computes the MLM loss part by part: in chunks, or as texts of mixed length cost less padding.
+        """Whether the model computes the MLM loss in parts: in chunks, or by length to save padding.
 
         Not without views, where this is masked_lm to the bit: parts draw other dropout masks.
         """
@@ -231,7 +231,7 @@ class ContrastiveCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
-        """Log averages over all workers and micro-batches: every sum by its own count."""
+        """Log averages over all workers and micro-batches; every sum is divided by its own count."""
         log_numbers(logging_outputs)
 
     @staticmethod

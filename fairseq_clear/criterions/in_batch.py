@@ -1,4 +1,4 @@
-"""What criterions share whose negatives are the other texts of the batch, this worker's or all workers'."""
+"""Base class of criterions with in-batch negatives: the other texts of this worker's or of all workers' batch."""
 
 from dataclasses import dataclass, field
 
@@ -40,9 +40,9 @@ class InBatchCriterion(ContrastiveCriterion):
     cfg: InBatchConfig
 
     def layout(self, rows: int, device: torch.device) -> Layout:
-        """How many such rows there are on each of the workers that contrast with each other."""
+        """The number of such rows on each worker that takes part in the contrast."""
         return Layout((rows,)) if str(self.cfg.negatives) == "batch" else super().layout(rows, device)
 
     def excluded(self, own: Tensor, identity: Tensor, key_identity: Tensor) -> Exclusion:
-        """A query's own row, given by index, and duplicates of its text."""
+        """Exclude a query's own row, given by index, and duplicates of its text."""
         return Exclusion(own.unsqueeze(1), None if self.cfg.keep_duplicates else (identity, key_identity))

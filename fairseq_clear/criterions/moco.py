@@ -40,7 +40,7 @@ class ClearMocoConfig(ContrastiveConfig):
         default=False, metadata={"help": "let older keys of the query's own text be its negatives, as MoCo does"}
     )
     mlm_weight: float = field(
-        default=0.0, metadata={"help": "weight of a masked language model beside it (CERT: none)"}
+        default=0.0, metadata={"help": "weight of a masked language model in addition (CERT: none)"}
     )
     amp: bool = II("common.amp")
 
@@ -65,7 +65,7 @@ class ClearMocoCriterion(ContrastiveCriterion):
         self.batches = 0
 
     def prepare_model(self, model: Any) -> None:
-        """Add key encoder and queue."""
+        """Add the key encoder and the queue to the model."""
         super().prepare_model(model)
         momentum = model.args.key_momentum
         encoder = MomentumEncoder(model.encoder.sentence_encoder, model.projection_head, momentum, model.args.pooling)
@@ -95,7 +95,7 @@ class ClearMocoCriterion(ContrastiveCriterion):
     def contrast(
         self, vectors: dict[str, Tensor], views: dict[str, Any], layouts: dict[str, Layout]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """InfoNCE against the queue, into which the keys of all workers then go."""
+        """Compute InfoNCE against the queue, then enqueue the keys of all workers."""
         queue, group = self._held[0], data_parallel_group()
         queries, keys = vectors["projections"], vectors["keys"]  # (Q, D), (Q * P, D)
         identity = views["identity"].repeat(2) if self.cfg.symmetric else views["identity"]  # (Q,)

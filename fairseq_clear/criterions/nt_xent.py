@@ -1,4 +1,4 @@
-"""``clear_nt_xent``: CLEAR's loss, NT-Xent over the views of the global batch beside the masked language model."""
+"""``clear_nt_xent``: CLEAR's loss, masked language modelling plus NT-Xent over the views of the global batch."""
 
 from dataclasses import dataclass
 from typing import Any

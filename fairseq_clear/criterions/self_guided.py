@@ -39,7 +39,7 @@ class ClearSelfGuidedConfig(InBatchConfig):
     )
     temperature: float = field(default=0.01, metadata={"help": "tau > 0 divides the cosine (paper: 0.01)"})
     mlm_weight: float = field(
-        default=0.0, metadata={"help": "weight of a masked language model beside it (paper: none)"}
+        default=0.0, metadata={"help": "weight of a masked language model in addition (paper: none)"}
     )
     regularizer_weight: float = field(
         default=0.1, metadata={"help": "lambda, of the squared distance of the weights from the guide's (paper: 0.1)"}
@@ -67,7 +67,7 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
         self.takes_every_layer = self.objective.every_layer
 
     def prepare_model(self, model: Any) -> None:
-        """Add the guide, whatever lambda is."""
+        """Add the guide, also where lambda is 0."""
         layers = parse_layers(self.cfg.guide_layers, model.args.encoder_layers)
         pooling = str(self.cfg.guide_pooling)
         encoder = model.encoder.sentence_encoder

@@ -1,1 +1,1 @@
-"""From binarized tokens to collated batches: tokenizers, documents, view sources, synonyms, seeding."""
+"""The data set, its batches, masking of anchors, and seeding."""

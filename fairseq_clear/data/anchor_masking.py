@@ -34,7 +34,7 @@ class _OneText:
 
 
 class Masker:
-    """Masks any text by the stock algorithm: the masks are those that MaskTokensDataset draws for item ``key`` of its data set.
+    """Masks single texts as fairseq's MaskTokensDataset masks item ``key`` of a data set.
 
     Args:
         make: the stock data set over another one.
@@ -79,7 +79,7 @@ class AnchorMasks:
 
     @property
     def rows(self) -> int:
-        """Masked texts of an item beside its views."""
+        """Number of masked texts of an item, in addition to its views."""
         return 0 if self.joint else self.anchors * len(self.maskers)
 
     def texts(self, raw: Sequence[RawInstance], index: int, epoch: int) -> tuple[list[Tokens], list[Tokens]]:

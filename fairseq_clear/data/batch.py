@@ -1,4 +1,4 @@
-"""What a training example is, and how examples become a batch."""
+"""Training examples, and the collater that makes a batch of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ __all__ = ["Example", "Instance", "collate", "pad_rows", "add_left_over"]
 
 @dataclass
 class Instance:
-    """An anchor with its positives, and the identity by which duplicates are known.
+    """An anchor with its positives, and the identity that marks duplicates.
 
     Attributes:
         anchor: (L,) token ids.
@@ -61,7 +61,7 @@ class Example:
 
 
 def add_left_over(batches: Sequence[Tokens], indices: Tokens) -> list[Tokens]:
-    """The batches, and one of what was left over.
+    """Append a batch of the left-over items to the batches.
 
     fairseq drops a last batch that is no multiple of ``--required-batch-size-multiple`` (8): by length sorted, the longest
     texts would never be read, and of a split of fewer than 8 nothing.
@@ -84,7 +84,7 @@ def pad_rows(rows: Sequence[Tokens], padding: int) -> Tensor:
 
 
 def collate(examples: Sequence[Example], padding: int, *, is_empty: bool = False) -> dict[str, Any]:
-    """A batch: masked texts and views, each padded by itself, so that a view costs what it is long.
+    """Collate examples; masked texts and views are padded separately, so that short views stay cheap.
 
     Args:
         examples: at least one; with sources or without, all alike.

@@ -20,7 +20,7 @@ __all__ = ["ClearDataset"]
 
 
 class ClearDataset(FairseqDataset):
-    """What the trainer iterates over.
+    """The data set that the trainer iterates over.
 
     Args:
         items: number of items.
@@ -88,7 +88,7 @@ class ClearDataset(FairseqDataset):
         return self.items
 
     def collater(self, samples: Sequence[Example]) -> dict[str, Any]:
-        """A batch; of no samples a marked one-row batch, for the worker that has run out of data.
+        """Collate a batch; without samples, a marked one-row batch for a worker that has run out of data.
 
         fairseq would replay an old batch there and undo it afterwards, which goes wrong with ``--update-freq`` above 1 and
         after a validation (trainer.py: train_step zeroes the sample_size of all micro-batches).
@@ -112,7 +112,7 @@ class ClearDataset(FairseqDataset):
         return int(self.totals[index])
 
     def num_tokens_vec(self, indices: Tokens) -> Tokens:
-        """The same for several items."""
+        """``num_tokens`` of several items."""
         return self.totals[indices].astype(np.int64)
 
     def size(self, index: int) -> int:
@@ -120,7 +120,7 @@ class ClearDataset(FairseqDataset):
         return int(self.sizes[index])
 
     def ordered_indices(self) -> Tokens:
-        """By length, and at random among equals."""
+        """Indices by length, in random order among equal lengths."""
         shuffled = np.empty_like(self.order)
         shuffled[self.order] = np.arange(len(self.order))
         sizes = self.sizes[shuffled]
@@ -129,7 +129,7 @@ class ClearDataset(FairseqDataset):
         return shuffled[np.argsort(sizes, kind="stable")].astype(np.int64)
 
     def filter_indices_by_size(self, indices: Tokens, max_sizes: Any) -> tuple[Tokens, list[int]]:
-        """Drop what is longer than ``max_sizes``; returns what stays and what was dropped."""
+        """Drop items longer than ``max_sizes``; returns the remaining and the dropped indices."""
         keep = self.sizes[indices] <= max_sizes
         return indices[keep], indices[~keep].tolist()
 
@@ -139,7 +139,7 @@ class ClearDataset(FairseqDataset):
         return True
 
     def set_epoch(self, epoch: int) -> None:
-        """Views and masks of this epoch from now on."""
+        """Set the epoch of views and masks."""
         super().set_epoch(epoch)
         self.epoch = epoch
         for part in (*self.sources, *self.targets):
@@ -152,7 +152,7 @@ class ClearDataset(FairseqDataset):
         max_sentences: int | None = None,
         required_batch_size_multiple: int = 1,
     ) -> Any:
-        """Batches under fairseq's limits; an item larger than ``--max-tokens`` is named with the flag to change."""
+        """Make batches within fairseq's limits; the error for an item above ``--max-tokens`` names the value to give."""
         if not len(indices):  # fairseq: IndexError
             raise UserError(
                 "no text is left to train on: each is longer than --max-positions or --max-tokens, or --num-shards leaves none"

@@ -93,7 +93,7 @@ class PeerWatchdog:
         logger.error("worker %d: %s", self.rank, why)
         self.leave(code)
         logging.shutdown()
-        os._exit(code)  # the main thread may wait in a collective for ever
+        os._exit(code)  # the main thread may be blocked in a collective
 
 
 def _receive(peer: socket.socket, size: int) -> bytes:

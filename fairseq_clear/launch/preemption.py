@@ -102,7 +102,7 @@ def _check(cfg: Any) -> None:
     for flag in ("no_save", "no_last_checkpoints"):
         if saving[flag]:
             raise UserError(
-                f"--{flag.replace('_', '-')}: a run that is preempted goes on from checkpoint_last.pt; drop it"
+                f"--{flag.replace('_', '-')}: a preempted run resumes from checkpoint_last.pt; leave this flag out"
             )
     for flag in ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader"):
         if saving[flag]:

@@ -1,4 +1,4 @@
-"""Rows of a batch encoded part by part: those of like length together, and no more at a time than memory holds."""
+"""Splits a batch into parts that are encoded one by one: rows of similar length together, to save padding and memory."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -14,18 +14,18 @@ from fairseq_clear.errors import UserError
 
 __all__ = ["ENOUGH_CELLS", "Part", "Parts", "alike", "check_chunk_size", "enough_cells", "has_parts", "trim_padding"]
 
-# A part pads rows down to this share of its longest, and shorter ones only until it has cells enough to keep the device busy.
+# A part takes rows of at least this share of its longest row; shorter ones only until it has ENOUGH_CELLS.
 ALIKE = 0.85
 ENOUGH_CELLS = {"cpu": 1_024, "cuda": 16_384}
 
 
 def enough_cells(device: torch.device) -> int:
-    """How many cells (rows times width) keep a device busy."""
+    """Number of cells (rows times width) that keep a device busy."""
     return ENOUGH_CELLS.get(device.type, ENOUGH_CELLS["cuda"])
 
 
 def trim_padding(tokens: Tensor, padding: int) -> Tensor:
-    """Drop the columns on the right that hold nothing but padding; one column is always left. On a GPU the host waits.
+    """Drop the columns on the right that hold only padding; at least one column stays. Synchronises with the GPU.
 
     Args:
         tokens: (B, T), padded on the right.
@@ -35,12 +35,12 @@ def trim_padding(tokens: Tensor, padding: int) -> Tensor:
 
 
 def alike(lengths: npt.NDArray[np.int64], budget: int | None, enough: int) -> Iterator[slice]:
-    """Consecutive rows to compute together: until ``budget`` cells are full, or ``enough`` are and rows get much shorter.
+    """Yield slices of rows to compute together: up to ``budget`` cells, or up to ``enough`` cells once rows get much shorter.
 
     Args:
-        lengths: (N,) of the rows, falling.
-        budget: most cells; None for any number. A row that has more is computed by itself.
-        enough: cells that keep the device busy.
+        lengths: (N,) of the rows, in descending order.
+        budget: greatest number of cells; None for no limit. A row with more cells is computed by itself.
+        enough: number of cells that keeps the device busy.
     """
     begin = 0
     while begin < len(lengths):
@@ -54,42 +54,42 @@ def alike(lengths: npt.NDArray[np.int64], budget: int | None, enough: int) -> It
 
 
 def check_chunk_size(value: object) -> int:
-    """``--encode-chunk-size`` as it is given, on a command line or in YAML; UserError unless it is 0 or more tokens."""
+    """Return the value of ``--encode-chunk-size``; UserError unless it is a whole number of tokens, 0 or more."""
     if not isinstance(value, int) or value < 0:
         raise UserError(f"--encode-chunk-size {value}: give a whole number of tokens, or 0 for all at once")
     return value
 
 
 def has_parts(lengths: Sequence[int], device: torch.device) -> bool:
-    """Whether rows of such lengths are better encoded in several parts, each of like ones."""
+    """Whether rows of these lengths are encoded in several parts."""
     falling = np.sort(np.asarray(lengths, np.int64))[::-1]
     return len(list(alike(falling, None, enough_cells(device)))) > 1
 
 
 class Part(NamedTuple):
-    """Rows that are computed together, and their lengths, the longest of which is the width."""
+    """Rows that are computed together, and their lengths; the longest is the width."""
 
     rows: slice
     lengths: tuple[int, ...]
 
 
 class Parts:
-    """The rows of a batch in parts of like length, which costs a batch of mixed lengths less padding.
+    """Splits the rows of a batch into parts of similar length.
 
-    Where a batch is one part its rows stay in their order. With ``size`` a part has at most so many cells, or is one row, and
-    only its results are kept: it runs under activation checkpointing that replays the random state, so that dropout draws the
-    same masks when it is computed again. Checkpointing is non-reentrant: the reentrant kind breaks DistributedDataParallel.
+    A batch of one part keeps the order of its rows. With ``size``, a part has at most ``size`` cells, or is one row, and runs
+    under activation checkpointing: only its results are kept, and the random state is replayed, so that dropout draws the same
+    masks in the recomputation. Checkpointing is non-reentrant: the reentrant kind breaks DistributedDataParallel.
 
     Args:
         tokens: (R, T), padded on the right.
-        lengths: of the rows, as the host knows them; without, no row counts as padded unless ``size`` asks for more parts,
-            for which the host asks the device once.
+        lengths: of the rows, on the CPU. Without them rows count as unpadded, unless ``size`` asks for several parts: then
+            the lengths are read from the device once.
         padding: id of the padding.
-        size: cells (rows times the longest of them) at a time; 0 for all.
-        recompute: False keeps the activations all the same, for what has no gradient.
+        size: greatest number of cells (rows times the longest row) of a part; 0 for no limit.
+        recompute: False keeps activations nevertheless, for encoders without gradient.
 
     Raises:
-        ValueError: not as many lengths as rows, some of which would be left out.
+        ValueError: the number of lengths differs from the number of rows.
     """
 
     def __init__(
@@ -121,10 +121,10 @@ class Parts:
         self.order = torch.from_numpy(order).to(tokens.device, non_blocking=True)
 
     def map(self, function: Callable[..., Any], *arguments: Tensor) -> list[Any]:
-        """What ``function`` gives for each part.
+        """Apply ``function`` to each part.
 
         Args:
-            function: of a part's tokens and arguments, trimmed alike, and ``lengths``, empty where they are not known.
+            function: called with the part's tokens and arguments, cut to its width, and its ``lengths`` (empty if unknown).
             arguments: (R, T) or (R,) each.
         """
         results = []
@@ -140,6 +140,6 @@ class Parts:
         return results
 
     def in_order(self, results: Sequence[Tensor]) -> Tensor:
-        """(R, ...) results of the parts in the order of the rows."""
+        """Concatenate the results of the parts, (R, ...), in the order of the batch's rows."""
         rows = torch.cat(list(results))
         return rows if self.order is None else rows[self.order.argsort()]

@@ -1,4 +1,4 @@
-"""``torch.compile`` of the blocks of an encoder: one at a time, so that what is compiled for the first serves them all."""
+"""``torch.compile`` for the blocks of an encoder, one at a time, so that all blocks share one compilation."""
 
 from typing import Any
 
@@ -10,9 +10,8 @@ __all__ = ["compile_blocks"]
 def compile_blocks(encoder: nn.Module, **options: Any) -> None:
     """Compile every block on its first call, for batches of any shape; weights and their names stay as they are.
 
-    Blocks rather than the whole: the host's loop around them looks at values (whether there is padding, which layers are
-    dropped), where a graph of the whole would break, and it would be compiled again for each depth. Copies and pickles of a
-    block are not compiled.
+    Blocks rather than the encoder: fairseq's loop around them reads values (whether there is padding, which layers are
+    dropped), which would break the graph. Copies and pickles of a block are not compiled.
 
     Args:
         encoder: fairseq's TransformerEncoder.

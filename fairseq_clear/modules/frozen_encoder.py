@@ -1,4 +1,4 @@
-"""BERT_F of Self-Guided contrastive learning: a copy of the encoder as it was when training began."""
+"""The frozen encoder of Self-Guided contrastive learning, BERT_F: a copy of the encoder from the start of training."""
 
 import copy
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ GUIDE_POOLINGS = ("max", "mean", "cls")
 
 
 class FrozenEncoder(nn.Module):
-    """A copy of an encoder that no optimizer steps: it guides, or is what the weights are held close to.
+    """A copy of an encoder that is not trained. It guides the encoder, or regularises its weights.
 
     It follows the model's device and precision, so that under ``--fp16`` it equals the rounded weights from which the
     optimizer's float32 masters start. Its weights are part of the model's checkpoint, once.
@@ -25,7 +25,7 @@ class FrozenEncoder(nn.Module):
         encoder: fairseq's TransformerEncoder; copied.
         pooling: one of GUIDE_POOLINGS, p of section 3.1.
         layers: the k of h_{i,k}; 0 is the embeddings.
-        dropout: whether it drops out as the tuned encoder does; the paper's public code leaves that on by oversight.
+        dropout: whether dropout is active in training, as in the paper's public code (an oversight there).
     """
 
     def __init__(
@@ -37,25 +37,31 @@ class FrozenEncoder(nn.Module):
         self.train(False)
 
     def train(self, mode: bool = True) -> "FrozenEncoder":
-        """Stays in evaluation mode whatever the model's, unless dropout was asked for."""
+        """Set the mode; without ``dropout`` the copy stays in evaluation mode."""
         return super().train(mode and self.dropout)
 
     @torch.no_grad()
     def start_from(self, encoder: nn.Module) -> None:
-        """Take over the weights of ``encoder``: what training starts from is known once a checkpoint has been read."""
+        """Copy the weights of ``encoder``; called when training starts, after any checkpoint was loaded."""
         for mine, theirs in zip(self.encoder.parameters(), encoder.parameters(), strict=True):
             mine.copy_(theirs)
 
     @torch.no_grad()
     def forward(self, tokens: Tensor, padding: int, lengths: Sequence[int] = ()) -> Tensor:
-        """h_{i,k} = p(H_{i,k}) of section 3.1: (B, T) tokens, of so many each if the host knows, to (B, L, D)."""
+        """Pooled hidden states h_{i,k} = p(H_{i,k}) of section 3.1, (B, L, D).
+
+        Args:
+            tokens: (B, T), padded on the right.
+            padding: id of the padding.
+            lengths: of the rows, if they are known on the CPU.
+        """
         states = hidden_states(self.encoder, tokens, lengths=lengths)
         is_token = tokens.ne(padding)
         return torch.stack([POOLINGS[self.pooling]([states[layer]], is_token) for layer in self.layers], dim=1)
 
 
 class _SquaredDistance(torch.autograd.Function):
-    """sum ||p - q||^2 without a stored difference: the encoder's size again would be kept for the backward pass."""
+    """sum ||p - q||^2. Autograd would store the differences, a copy of the encoder; this recomputes them."""
 
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> Tensor:
@@ -68,23 +74,23 @@ class _SquaredDistance(torch.autograd.Function):
         tensors = ctx.saved_tensors
         half = len(tensors) // 2
         pairs = zip(tensors[:half], tensors[half:], strict=True)
-        # in place: a pass less over all weights of the encoder, at every update
+        # in place: saves one pass over all weights at every update
         factor = 2 * gradients[0]
         return *(torch.sub(p.float(), q.float()).mul_(factor).to(p.dtype) for p, q in pairs), *[None] * half
 
 
 def _squared(p: Tensor, q: Tensor) -> Tensor:
-    """||p - q||^2 row by row: cdist never writes the difference down, which as passes over all weights go saves most."""
+    """||p - q||^2 by rows; cdist does not materialise the difference, which is the fastest way measured."""
     mine, theirs = (x.float().reshape(-1, 1, x.shape[-1]) for x in (p, q))
     return torch.cdist(mine, theirs, compute_mode="donot_use_mm_for_euclid_dist").square().sum()
 
 
 def squared_distance(parameters: Iterable[Tensor], references: Iterable[Tensor]) -> Tensor:
-    """L^reg = ||BERT_F - BERT_T||_2^2 (section 3.1), a sum and not a mean over all weights; float32 whatever their precision.
+    """L^reg = ||BERT_F - BERT_T||_2^2 (section 3.1), summed over all weights, in float32.
 
     Args:
-        parameters: at least one; those without gradient count for nothing and are left out.
-        references: as many, of the same shapes; without gradient.
+        parameters: at least one; those without gradient are left out.
+        references: one for each parameter, of the same shape; without gradient.
     """
     pairs = [(p, q) for p, q in zip(parameters, references, strict=True) if p.requires_grad]
     if not pairs:

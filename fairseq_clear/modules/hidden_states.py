@@ -1,4 +1,4 @@
-"""The hidden states of a Transformer encoder, batch first, whichever copy of it is asked."""
+"""Hidden states of fairseq's Transformer encoder, batch first."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,12 +18,12 @@ def hidden_states(
         encoder: as fairseq's TransformerEncoder.
         tokens: (B, T), padded on the right.
         every_layer: False for the last alone.
-        lengths: of the rows, if the host knows them: models.stack then need not ask the device for padding.
+        lengths: of the rows, if they are known on the CPU; the encoder then need not synchronise to look for padding.
     """
     known = {"src_lengths": torch.tensor(lengths, device="cpu")} if len(lengths) else {}
     output: dict[str, Any] = encoder(tokens, return_all_hiddens=every_layer, **known)
     last: Tensor = output["encoder_out"][0].transpose(0, 1)
     if not every_layer:
         return [last]
-    # The last one again: with --encoder-normalize-before it is normalised after the stack.
+    # encoder_out replaces the last state: with --encoder-normalize-before it is normalised after the stack.
     return [state.transpose(0, 1) for state in output["encoder_states"][:-1]] + [last]

@@ -1,4 +1,4 @@
-"""The queue of keys that MoCo contrasts with (He et al. 2019, arXiv:1911.05722, section 3.2)."""
+"""MoCo's queue of keys (He et al. 2019, arXiv:1911.05722, section 3.2)."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ __all__ = ["KeyQueue"]
 
 
 class KeyQueue(nn.Module):
-    """The last ``size`` keys of all workers, the oldest overwritten first; any size, whatever the batch.
+    """The last ``size`` keys of all workers; new keys overwrite the oldest. The size need not be a multiple of the batch.
 
     Part of the model's checkpoint, in float32. Position and fill are tensors, so nothing here synchronises with the GPU.
 
@@ -51,7 +51,7 @@ class KeyQueue(nn.Module):
         """
         count = keys.shape[0]
         position = (self.pointer + torch.arange(count, device=keys.device)) % self.size
-        # Of positions written twice the last counts: which one index_copy_ keeps is not defined.
+        # index_copy_ does not define which of two writes to one position wins, so only the last are written.
         last = slice(max(count - self.size, 0), None)
         position = position[last]
         if self.undoable:
@@ -63,12 +63,12 @@ class KeyQueue(nn.Module):
         self.fill.add_(count).clamp_(max=self.size)
 
     def confirm(self) -> None:
-        """Keep what was enqueued: the update is made."""
+        """Keep what was enqueued; called when the update succeeded."""
         self._overwritten.clear()
 
     @torch.no_grad()
     def undo(self) -> None:
-        """Restore the queue to what it was at the last ``confirm``: the update overflowed."""
+        """Restore the queue of the last ``confirm``; called when the update overflowed."""
         while self._overwritten:
             position, keys, identities, pointer, fill = self._overwritten.pop()
             self.keys.index_copy_(0, position, keys)
@@ -78,12 +78,12 @@ class KeyQueue(nn.Module):
 
     @torch.no_grad()
     def clear(self) -> None:
-        """Forget every key: training begins."""
+        """Remove all keys; called when training starts."""
         for buffer in (self.keys, self.identities, self.pointer, self.fill):
             buffer.zero_()
 
     def checksum(self) -> Tensor:
-        """(4,) float64 that differ, all but surely, where two queues differ."""
+        """A (4,) float64 checksum, with which workers check that their queues are equal."""
         weights = torch.arange(1, self.size + 1, device=self.keys.device, dtype=torch.float64)
         return torch.stack(
             [

@@ -1,4 +1,4 @@
-"""MoCo's key encoder: an average of the query encoder over updates, in float32 whatever the training precision."""
+"""MoCo's key encoder: a moving average of the query encoder, kept in float32 in every training precision."""
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ __all__ = ["MomentumEncoder", "keeping_float32"]
 
 
 def keeping_float32(move: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """``move`` as ``nn.Module._apply`` takes it, that changes devices but no precision: ``model.half()`` halves buffers too."""
+    """Wrap a function for ``nn.Module._apply`` so that it changes the device but not the precision."""
 
     def apply(tensor: Tensor) -> Tensor:
         moved = move(tensor)
@@ -25,10 +25,10 @@ def keeping_float32(move: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tens
 
 
 class MomentumEncoder(nn.Module):
-    """f_k and its projection head, theta_k <- m theta_k + (1 - m) theta_q (CERT section 4.1; He et al. 2019, eq. 2).
+    """The key encoder f_k and its projection head: theta_k <- m theta_k + (1 - m) theta_q (CERT section 4.1; MoCo eq. 2).
 
-    At m = 0.999 a step is smaller than float16 resolves, so the weights stay in float32 masters, which are what a
-    checkpoint holds; in half precision a rounded copy of them encodes. No optimizer sees them.
+    At m = 0.999 a step is smaller than float16 can represent. The weights are therefore float32 masters, which are saved in the
+    checkpoint; in half precision a rounded copy encodes. The optimizer does not see them.
 
     Args:
         encoder: the query encoder, fairseq's TransformerEncoder; copied.
@@ -48,29 +48,34 @@ class MomentumEncoder(nn.Module):
         self._compiled: dict[str, Any] | None = None
 
     def compile_blocks(self, **options: Any) -> None:
-        """``torch.compile`` the blocks, the rounded copy's too; options are its own."""
+        """Apply ``torch.compile`` to the blocks, also of the rounded copy; ``options`` are passed on."""
         self._compiled = options
         self._rounded.clear()
         compile_blocks(self.encoder, **options)
 
     @torch.no_grad()
     def start_from(self, encoder: nn.Module, head: nn.Module) -> None:
-        """Take over the query encoder's weights."""
+        """Copy the query encoder's weights."""
         for master, weight in self._pairs(encoder, head):
             master.copy_(weight)
         self._is_stale = True
 
     @torch.no_grad()
     def step(self, encoder: nn.Module, head: nn.Module) -> None:
-        """One step of the average, towards the query encoder; due once an optimizer update."""
+        """Move one step towards the query encoder; called once per optimizer update."""
         for master, weight in self._pairs(encoder, head):
             master.lerp_(weight.float(), 1 - self.momentum)
         self._is_stale = True
 
     @torch.no_grad()
     def forward(self, tokens: Tensor, padding: int, dtype: torch.dtype, lengths: Sequence[int] = ()) -> Tensor:
-        """Keys (B, D) of texts (B, T), of so many tokens each if the host knows, computed in ``dtype``; dropout as in the
-        query encoder.
+        """Keys (B, D) of texts, computed in ``dtype``, with dropout in training as in the query encoder.
+
+        Args:
+            tokens: (B, T), padded on the right.
+            padding: id of the padding.
+            dtype: of the computation.
+            lengths: of the rows, if they are known on the CPU.
         """
         encoder, head = self._in(dtype)
         states = hidden_states(encoder, tokens, needs_all_layers(self.pooling), lengths)

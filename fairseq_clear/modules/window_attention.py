@@ -1,11 +1,11 @@
-"""Longformer's attention (Beltagy et al. 2020, arXiv:2004.05150, section 3): a sliding window, and ``<s>``, which sees all.
+"""Longformer's attention (Beltagy et al. 2020, arXiv:2004.05150, section 3): a sliding window, global attention for ``<s>``.
 
-Exact: the result is that of full attention under the mask of ``window_mask``. Queries are taken in blocks of ``C`` tokens, each
-beside the ``C + W`` keys that its tokens may see and ``<s>``, so that time and memory are linear in the length; each block is
-PyTorch's own ``scaled_dot_product_attention``, fused where that is. ``<s>`` itself, which sees all, is one more row.
+The result equals full attention under the mask of ``window_mask``. Queries are processed in blocks of ``C`` tokens. Each block
+attends to the ``C + W`` keys in reach and to ``<s>``, so that time and memory are linear in the length. Each block calls
+PyTorch's ``scaled_dot_product_attention``, which uses a fused kernel where there is one. ``<s>`` attends to the whole text.
 
-The paper gives tokens with global attention projections of their own, which begin as copies of the others (section 3.1); here
-there is one set for both. It keeps the weights those of full attention, and an export writes it twice.
+The paper gives tokens with global attention separate projections, initialised as copies (section 3.1). Here one set serves
+both, so that the weights are those of full attention; an export writes it twice.
 """
 
 import weakref
@@ -19,31 +19,31 @@ from fairseq_clear.errors import UserError
 
 __all__ = ["MaskCache", "block_size", "check_window", "is_covered", "window_attention", "window_mask"]
 
-# Blocks of fewer queries than this gain nothing: their products are too small to be fast.
+# Smaller blocks are slower: their matrix products are too small.
 SMALLEST_BLOCK = 32
 
 
 def check_window(window: int) -> int:
-    """The window, if it is 0 (none: full attention) or even and above; UserError otherwise."""
+    """Return the window; UserError unless it is 0 (full attention) or a positive even number."""
     if window < 0 or window % 2:
         raise UserError(f"--attention-window {window}: give an even number of tokens, half on each side, or 0 for all")
     return window
 
 
 def is_covered(length: int, window: int) -> bool:
-    """Whether in texts of so many tokens each sees all: those after ``<s>``, which is seen anyway, by the window."""
+    """Whether the window covers all pairs of tokens after ``<s>``, which is always seen, of a text of ``length`` tokens."""
     return window >= 2 * (length - 2)
 
 
 def block_size(window: int) -> int:
-    """C, queries in a block: W / 2, for which 3 C keys are read where 2 C + 1 are needed."""
+    """C, the number of queries of a block: W / 2, at least ``SMALLEST_BLOCK``. A block of C queries reads 3 C keys."""
     return max(window // 2, SMALLEST_BLOCK)
 
 
 def window_mask(length: int, window: int, device: torch.device | str | None = None) -> Tensor:
     """(T, T) bool, True where query i sees key j: ``|i - j| <= W / 2``, or one of the two is ``<s>``, at 0.
 
-    W tokens in all, W / 2 on each side of a token, which sees itself too: as Hugging Face counts.
+    W counts the tokens on both sides, W / 2 each, as in Hugging Face; a token also sees itself.
 
     Args:
         length: T.
@@ -69,11 +69,10 @@ def window_attention(
     Args:
         query, key, value: (B, T, H, d) of one precision; rows begin with ``<s>``.
         window: W, even.
-        is_padding: (B, T) bool, True on padding, which nobody sees and which is on the right; what padding itself gets is
-            finite and means nothing. ``<s>`` is never taken for padding. None for a batch without.
-        dropout: of the attention weights. The masks are drawn block by block, so they are others than those of full
-            attention with the same seed.
-        masks: keeps the mask from one layer to the next; None for none.
+        is_padding: (B, T) bool, True on padding, which is on the right and is not attended to; its own outputs are finite and
+            meaningless. ``<s>`` never counts as padding. None for a batch without padding.
+        dropout: of the attention weights; drawn block by block, so the draws differ from those of full attention.
+        masks: shares masks between layers; None to build them anew.
 
     Returns:
         (B, T, H, d).
@@ -159,9 +158,9 @@ def _block_mask(query: Tensor, window: int, is_padding: Tensor | None) -> Tensor
 
 
 class MaskCache:
-    """Masks of the last batch: the layers of an encoder share one, which is then built and held once.
+    """The masks of the last batch, shared by the layers of an encoder.
 
-    They are of the batch whose padding they were built from, told by the object itself, and go when it goes.
+    They belong to one padding mask, identified by the object, and are freed with it.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Which keys are no candidates for which queries, as rules rather than as a matrix of all pairs."""
+"""Which keys are not candidates for which queries, as rules rather than as a matrix of all pairs."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""What every objective here needs of a query's negatives, without a matrix of all queries by all keys."""
+"""Log-sum-exp and statistics of a query's negatives, without storing the matrix of all queries by all keys."""
 
 import math
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ BLOCK_ROWS, BLOCK = 512, 2**20  # queries, and pairs, of a block: what a core's 
 
 
 class Negatives(NamedTuple):
-    """Of each query over the keys that are not excluded; only ``log_sum`` has a gradient.
+    """Results of each query over its negatives, the keys that are not excluded; only ``log_sum`` has a gradient.
 
     Attributes:
         log_sum: (Q,) log sum_k exp(q k / tau); -inf without any.
         hardest: (Q,) the greatest cosine; -inf without any.
-        number: (Q,) how many.
+        number: (Q,) of negatives.
         cosine: sum of the cosines of all pairs.
         potential: sum of exp(-2 ||q - k||^2) of all pairs (Wang and Isola 2020, arXiv:2005.10242, section 4.1, t = 2).
     """
@@ -33,23 +33,23 @@ class Negatives(NamedTuple):
 
 
 def contrast_with_negatives(queries: Tensor, keys: Tensor, temperature: float, excluded: Exclusion) -> Negatives:
-    """Block by block: memory is that of queries, keys and one block, whatever the number of pairs.
+    """Compute ``Negatives`` in blocks, so that memory is that of the queries, the keys and one block.
 
-    The gradient of the queries is made in the forward pass: keys without gradient may be overwritten before the backward
-    pass, as a queue is. That of the keys is made from the cosines, computed anew if they were more than a block. Everything
-    is computed in float32, under autocast too. A query without negatives has gradient 0.
+    The gradient of the queries is computed in the forward pass, because keys without gradient, such as a queue, may be
+    overwritten before the backward pass. The gradient of the keys is computed from the cosines, which are recomputed if they
+    do not fit in one block. Everything is float32, also under autocast. A query without negatives has gradient 0.
 
     Args:
         queries: (Q, D) float32 of unit length.
         keys: (K, D) float32 of unit length, with or without gradient.
         temperature: tau, from 1e-8 to 1e3.
-        excluded: of the pairs.
+        excluded: pairs that are no negatives.
     """
     return Negatives(*_Negatives.apply(queries, keys, temperature, excluded))
 
 
 class _Negatives(torch.autograd.Function):
-    """Both passes run without autocast: their matrix products would be computed in half precision."""
+    """Both passes run without autocast, which would compute the matrix products in half precision."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, keys: Tensor, temperature: float, excluded: Exclusion) -> tuple[Tensor, ...]:
@@ -65,8 +65,8 @@ class _Negatives(torch.autograd.Function):
 def _forward(ctx: Any, queries: Tensor, keys: Tensor, temperature: float, excluded: Exclusion) -> tuple[Tensor, ...]:
     needs_queries, needs_keys = ctx.needs_input_grad[:2]
     number, hardest = queries.new_zeros(len(queries)), queries.new_full((len(queries),), -math.inf)
-    total = queries.new_zeros(len(queries))  # of exp((q k - hardest) / tau), hardest so far
-    mean = torch.zeros_like(queries) if needs_queries else None  # (Q, D) of the keys, so weighted
+    total = queries.new_zeros(len(queries))  # sum of exp((q k - hardest) / tau), with the hardest so far
+    mean = torch.zeros_like(queries) if needs_queries else None  # (Q, D) weighted sum of the keys
     cosine_sum, potential = queries.new_zeros(()), queries.new_zeros(())
     weights = None
     for rows, columns in _blocks(len(queries), len(keys)):
@@ -86,7 +86,7 @@ def _forward(ctx: Any, queries: Tensor, keys: Tensor, temperature: float, exclud
             mean[rows] = mean[rows] * shrink.unsqueeze(1) + weights @ keys[columns]
     ctx.temperature, ctx.excluded = temperature, excluded
     is_one_block = len(queries) * len(keys) <= BLOCK and len(queries) <= BLOCK_ROWS
-    divisor = total.clamp(min=1.0)  # the hardest negative adds 1, so this changes queries without negatives alone
+    divisor = total.clamp(min=1.0)  # the hardest negative adds 1, so this only changes queries without negatives
     log_sum = hardest / temperature + torch.log(total)
     log_sum = log_sum.masked_fill(number == 0, -math.inf)
     ctx.save_for_backward(
@@ -122,7 +122,7 @@ def _cosine(queries: Tensor, keys: Tensor, excluded: Exclusion, rows: slice, col
 
 
 def _finite(hardest: Tensor) -> Tensor:
-    """A number for queries without negatives: -inf - -inf is NaN."""
+    """Replace -inf of queries without negatives: -inf - -inf is NaN."""
     return hardest.clamp(min=-1e4)
 
 

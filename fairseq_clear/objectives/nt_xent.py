@@ -31,7 +31,7 @@ def nt_xent(
         positive: (Q,) index into keys.
         temperature: tau > 0.
         excluded: which keys are no candidates for which queries: the query itself, duplicates of its text; rules, or a
-            (Q, K) bool matrix. The positive stays a candidate whatever it says.
+            (Q, K) bool matrix. The positive is always a candidate.
 
     Returns:
         The summed loss in nats (float32 scalar), the number of queries counted (float32 scalar), and sums for logging,
@@ -40,7 +40,7 @@ def nt_xent(
     queries, keys = unit_vectors(queries), unit_vectors(keys)
     positives = (queries * keys[positive]).sum(dim=1)  # (Q,)
     negatives = contrast_with_negatives(queries, keys, temperature, Exclusion.of(excluded).with_own(positive))
-    # log(phi+ + sum) - log phi+; softplus(-inf), where there is nothing to be told apart from, is 0 with gradient 0
+    # log(phi+ + sum) - log phi+; softplus(-inf), without negatives, is 0 with gradient 0
     losses = F.softplus(negatives.log_sum - positives / temperature)  # (Q,)
     counted = (negatives.number > 0).sum().float()
     return losses.sum(), counted, contrast_statistics(positives.unsqueeze(1), negatives)

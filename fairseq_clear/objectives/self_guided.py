@@ -39,10 +39,10 @@ def sg(
         own: (B,) where this worker's sentences are among the K.
         temperature: tau > 0.
         excluded: which sentences are no negatives of which others, duplicates of their text; rules, or a (B, K) bool
-            matrix. A sentence is none of its own.
+            matrix. A sentence is not its own negative.
 
     Returns:
-        The summed loss in nats, the number of its terms (here two a sentence), and sums for logging, as nt_xent's.
+        The summed loss in nats, the number of its terms (here two a sentence), and sums for logging, as ``nt_xent`` returns.
     """
     queries = torch.cat([sentences, _one_layer(guides)])  # (2B, D)
     keys = torch.cat([all_sentences, _one_layer(all_guides)])  # (2K, D)
@@ -109,5 +109,5 @@ def opt3(
 
 def _one_layer(guides: Tensor) -> Tensor:
     if guides.shape[1] != 1:
-        raise ValueError(f"one layer a sentence is due, got {guides.shape[1]}: sample one of them first")
+        raise ValueError(f"expected one layer per sentence, got {guides.shape[1]}: sample one of them first")
     return guides[:, 0]

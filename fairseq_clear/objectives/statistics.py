@@ -1,4 +1,4 @@
-"""What objectives log beside their loss: sums, which add up over batches and workers."""
+"""The statistics that objectives log with their loss: sums, which can be added over batches and workers."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ def contrast_statistics(positive: Tensor, negatives: Negatives) -> dict[str, Ten
     """Sums over queries that have a negative, and over their negatives.
 
     Args:
-        positive: (Q, P) cosine of each query with its positives; what concerns them is the mean over P.
+        positive: (Q, P) cosine of each query with its positives; statistics of them are means over P.
         negatives: of the same queries.
 
     Returns:

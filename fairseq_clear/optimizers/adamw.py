@@ -49,7 +49,7 @@ class ClearAdamW(FairseqOptimizer):
 
     @property
     def supports_flat_params(self) -> bool:
-        """Of one flat vector of all weights nobody can tell which is a bias; fairseq then refuses, and names its flag."""
+        """False: a flat vector of all weights does not show which are biases. fairseq then names the flag to give."""
         return bool(self.cfg.decay_vectors)
 
     def load_state_dict(self, state_dict: dict[str, Any], optimizer_overrides: dict[str, Any] | None = None) -> None:

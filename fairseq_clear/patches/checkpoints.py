@@ -1,7 +1,7 @@
-"""Checkpoint files: written whole or not at all, and read as data that runs nothing.
+"""Reading and writing of checkpoints: files are written whole or not at all, and reading one runs no code.
 
 fairseq copies one checkpoint over the others in place, so that a run killed meanwhile leaves a torn ``checkpoint_last.pt``;
-it leaves ``weights_only`` to torch's default, and it saves whatever the weights have become.
+it leaves ``weights_only`` to torch's default, and it saves weights that are not finite.
 """
 
 import errno
@@ -53,7 +53,7 @@ _watchers: list[Callable[[dict[str, Any]], object]] = []
 
 @contextmanager
 def watch_reading(check: Callable[[dict[str, Any]], object]) -> Iterator[None]:
-    """Within the block, ``check`` sees the content of every checkpoint that is read, before it is used."""
+    """Call ``check`` with the content of every checkpoint that is read within the block, before it is used."""
     _watchers.append(check)
     try:
         yield
@@ -101,7 +101,7 @@ def refused_class(error: pickle.UnpicklingError) -> str | None:
 
 
 def _check_sums(path: str) -> None:
-    """What torch leaves out: it checks that all is there, but one changed bit would be another weight."""
+    """Check the CRC of every record of the zip file; torch itself does not notice a changed bit."""
     if not zipfile.is_zipfile(path):
         return  # of torch before 1.6, without sums
     with zipfile.ZipFile(path) as archive:
@@ -116,7 +116,7 @@ def write_whole(state: Any, filename: str, async_write: bool = False) -> None:
     """``torch_persistent_save``; what is at ``filename`` afterwards is whole, on disk, and holds no NaN.
 
     Raises:
-        UserError: weights that are not finite, a disk without room.
+        UserError: weights that are not finite, a full disk.
     """
     is_crash = os.path.basename(filename) == CRASH
     if not is_crash:
@@ -138,13 +138,13 @@ def write_whole(state: Any, filename: str, async_write: bool = False) -> None:
                 return
             raise UserError(
                 f"{filename}: cannot write it ({getattr(cause, 'strerror', None) or one_line(cause)}); the checkpoints "
-                "before it are whole: make room, and give the same command again"
+                "before it are whole: free some space, and rerun the same command"
             ) from None
 
 
 @exit_on_user_error
 def verify_folder(save_dir: str) -> None:
-    """``verify_checkpoint_directory``; a folder that cannot be written is one line."""
+    """Replaces ``verify_checkpoint_directory``: a folder that cannot be written to is a one-line error."""
     try:
         Path(save_dir).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=save_dir):
@@ -156,7 +156,7 @@ def verify_folder(save_dir: str) -> None:
 
 
 def save(state: Any, path: str | Path) -> None:
-    """``torch.save``; what the disk refuses is an OSError, as of any other file, and not a RuntimeError."""
+    """``torch.save``, with an OSError instead of a RuntimeError where the disk is full."""
     try:
         with open(path, "wb") as stream:
             torch.save(state, stream)
@@ -165,14 +165,14 @@ def save(state: Any, path: str | Path) -> None:
 
 
 def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
-    """``PathManager.copy``; a copy that is there whole or not at all."""
+    """Replaces ``PathManager.copy``: the copy appears whole or not at all."""
     if os.path.exists(target) and not overwrite:
         return False
     try:
         _replace(target, lambda stream: _copy(source, stream))
     except OSError as error:
         raise UserError(
-            f"{target}: cannot write it ({error.strerror or error}); {source} is whole: make room, copy it there, and "
+            f"{target}: cannot write it ({error.strerror or error}); {source} is whole: free some space, copy it there, and "
             "give the same command again"
         ) from None
     return True
@@ -191,16 +191,16 @@ def _copy(source: str, stream: Any) -> None:
 
 
 def _replace(filename: str, write: Callable[[Any], object]) -> None:
-    """Write beside ``filename`` and put it in its place when all of it is on disk."""
-    beside = f"{filename}.tmp"
+    """Write to a temporary name, and rename it to ``filename`` when it is on disk."""
+    temporary = f"{filename}.tmp"
     try:
-        with open(beside, "wb") as stream:
+        with open(temporary, "wb") as stream:
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(beside, filename)
+        os.replace(temporary, filename)
     except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise
 
 
@@ -216,7 +216,7 @@ def _check_finite(state: Any, filename: str) -> None:
 
 
 def _system_error(error: BaseException) -> BaseException:
-    """The OSError behind what torch raises of a stream that cannot be written."""
+    """The OSError behind the exception that torch raises for a stream that cannot be written."""
     known: BaseException | None = error
     while known is not None and not isinstance(known, OSError):
         known = known.__cause__ or known.__context__

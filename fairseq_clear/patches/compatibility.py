@@ -1,4 +1,4 @@
-"""Lets fairseq 0.12 run on today's torch and numpy, without running code that a checkpoint holds."""
+"""Lets fairseq 0.12 run on current torch and numpy, with safe loading of checkpoints."""
 
 import argparse
 import atexit
@@ -117,7 +117,7 @@ def _stop_loading() -> None:
 
 
 def silence_known_warnings() -> None:
-    """Keep warnings about fairseq's own code, on which no user can act, out of every log."""
+    """Hide warnings about fairseq's own code, which a user cannot fix."""
     warnings.filterwarnings("ignore", message=r".*torch\.cuda\.amp\.autocast.*", category=FutureWarning)
     warnings.filterwarnings("ignore", message=r".*'pin_memory' argument is set as true.*", category=UserWarning)
     warnings.filterwarnings("ignore", message=r".*broadcast_buffers.*", category=FutureWarning)

@@ -39,12 +39,12 @@ DETAILS: dict[str, tuple[str, ...]] = {
     "fairseq.distributed.utils": ("",),
     "fairseq.logging.progress_bar": ("",),
 }
-# Shown beside the bar on a terminal.
+# Shown next to the progress bar on a terminal.
 SHOWN = {"loss": "loss", "contrastive_accuracy": "accuracy", "wps": "tokens/s"}
 
 
 class Detail(logging.Filter):
-    """Lets a record pass to the console unless it is a detail: settings, the model's modules, what DETAILS lists."""
+    """Hides details from the console: settings, the model's modules, and what DETAILS lists."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the console shows the record; warnings always."""
@@ -54,7 +54,7 @@ class Detail(logging.Filter):
 
 
 def set_up(cfg: Any) -> None:
-    """Give the console its filter, and ``--log-file`` everything; fairseq adds a handler for that at every epoch."""
+    """Install the console's filter and the handler of ``--log-file`` (fairseq adds one more at every epoch)."""
     root = logging.getLogger()
     is_first = distributed_utils.is_master(cfg.distributed_training)
     if "job_logging_cfg" in cfg:  # of hydra: fairseq would apply it after this
@@ -77,7 +77,7 @@ def set_up(cfg: Any) -> None:
 
 
 def log_first_update(cfg: Any, trainer: Any) -> None:
-    """Log the loss of the first update, long before ``--log-interval`` updates are made."""
+    """Log the loss of the first update, without waiting for ``--log-interval``."""
     meters = {label: metrics.get_meter("train", name) for name, label in SHOWN.items() if name != "wps"}
     known = [f"{label} {meter.avg:.3g}" for label, meter in meters.items() if getattr(meter, "avg", None) is not None]
     if known:  # a run that is complete makes no update
@@ -86,7 +86,7 @@ def log_first_update(cfg: Any, trainer: Any) -> None:
 
 
 def progress_bar(iterator: Any, log_format: str | None = None, *args: Any, **options: Any) -> Any:
-    """Fairseq's bars; on a terminal, the one below takes the place of ``tqdm``."""
+    """Return fairseq's progress bar; on a terminal, TerminalBar replaces ``tqdm``."""
     chosen = log_format or options.get("default_log_format", "tqdm")
     if chosen != "tqdm" or not sys.stderr.isatty():
         return original("fairseq.logging.progress_bar:progress_bar")(iterator, log_format, *args, **options)
@@ -127,13 +127,13 @@ class TerminalBar(fairseq_bars.BaseProgressBar):
         return iter(self.bar)
 
     def update_config(self, config: dict[str, Any]) -> None:
-        """Learn how long the run is."""
+        """Set the length of the run."""
         limits = config["optimization"]
         epochs = (limits["max_epoch"] or math.inf) * len(self)
         self.last_update = min(limits["max_update"] or math.inf, epochs)
 
     def log(self, stats: dict[str, Any], tag: str | None = None, step: int | None = None) -> None:
-        """Show the statistics of the last updates beside the bar."""
+        """Show the statistics of the last updates next to the bar."""
         values = self._format_stats(stats)
         shown = {label: values[name] for name, label in SHOWN.items() if name in values}
         speed = float(values.get("ups") or 0)
@@ -148,7 +148,7 @@ class TerminalBar(fairseq_bars.BaseProgressBar):
 
 
 class _AboveBar:
-    """A terminal's stream that clears the bar before it writes, and draws it again after."""
+    """A stream that clears the progress bar before it writes, and redraws it."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream

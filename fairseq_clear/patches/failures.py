@@ -1,4 +1,4 @@
-"""Failures during training end every worker with one line, and leave the checkpoints as they were.
+"""Failures during training: every worker exits with one line, and checkpoints stay unchanged.
 
 In fairseq, a worker that runs out of memory skips its batch while the others wait in a collective of that batch; a NaN ends in
 an error of the NaN detector itself; after a NaN score, any later score counts as the best; a missing ``--restore-file``
@@ -64,13 +64,13 @@ def valid_step(self: Trainer, sample: Any, raise_oom: bool = False) -> Any:
 
 
 def log_oom(self: Trainer, error: Exception) -> None:
-    """``Trainer._log_oom``, which also counts."""
+    """Replaces ``Trainer._log_oom``: also counts batches that ran out of memory."""
     self._clear_skipped = getattr(self, "_clear_skipped", 0) + 1
     original("fairseq.trainer:Trainer._log_oom")(self, error)
 
 
 def _end_without_memory(when: str, error: Exception) -> NoReturn:
-    """Raises a UserError for a lack of memory, and any other error unchanged."""
+    """Raise UserError if the error is a lack of memory, otherwise the error itself."""
     if not isinstance(error, MemoryError) and not any(text in str(error) for text in OUT_OF_MEMORY):
         raise error
     raise UserError(

@@ -1,4 +1,4 @@
-"""Python literals in settings, computed without running anything."""
+"""Evaluates Python literals in settings without running code."""
 
 import ast
 import operator
@@ -21,7 +21,7 @@ SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos, 
 
 
 def evaluate_literal(text: str) -> Any:
-    """The value of numbers, strings, booleans, None, their collections, and arithmetic of them: ``[(512, 3)] * 4``.
+    """Evaluate numbers, strings, booleans, None, collections and arithmetic, such as ``[(512, 3)] * 4``.
 
     Raises:
         TypeError: not a string, as ``eval`` has it.
@@ -55,7 +55,7 @@ def _value(node: ast.expr) -> Any:
 
 
 def _check_size(sign: type[ast.operator], one: Any, other: Any) -> None:
-    """A few characters can ask for more than any memory."""
+    """Check the size of a result: a short expression can exceed any memory."""
     if sign is ast.Pow and not (abs(one) <= 10**6 and abs(other) <= GREATEST_EXPONENT):
         raise ValueError
     if sign is ast.Mult:

@@ -66,7 +66,7 @@ class _StaysOnCpu(torch.Tensor):
 
 
 class _TorchOfTrainer:
-    """torch, except that ``torch.tensor(...).cuda()`` is the tensor itself."""
+    """A stand-in for ``torch`` in which ``torch.tensor(...).cuda()`` returns the tensor."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -88,7 +88,7 @@ def skip_overflows_on_cpu() -> None:
 
 
 def state_dict(self: Any) -> dict[str, Any]:
-    """State of an optimizer of ``--fp16`` or ``--bf16``, with its float32 master weights.
+    """Return the optimizer's state with the float32 master weights of ``--fp16`` and ``--bf16``.
 
     Removes: a resumed half-precision run that drifts from the uninterrupted one, because fairseq saves the rounded model
     and rebuilds the masters from it. In the optimizer's state they also reach the other workers.
@@ -99,13 +99,13 @@ def state_dict(self: Any) -> dict[str, Any]:
 
 
 def load_state_dict(self: Any, state_dict: dict[str, Any], optimizer_overrides: Any = None) -> None:
-    """Restores the master weights too, if the checkpoint has them."""
+    """Load the state, with the master weights if the checkpoint has them."""
     original(f"{FP16}.load_state_dict")(self, state_dict, optimizer_overrides)
     saved = state_dict.get(MASTERS)
     masters = _masters(self)
     if saved is None or [m.shape for m in saved] != [m.shape for m in masters]:
         logger.warning(
-            "the checkpoint holds no float32 master weights of this shape: training goes on from the rounded "
+            "the checkpoint holds no float32 master weights of this shape: training continues from the rounded "
             "ones and will differ a little from a run that was not stopped"
         )
         return

@@ -36,7 +36,7 @@ class Patch:
 
 
 def original(target: str) -> Any:
-    """The function or class that fairseq has under this name, before any patch."""
+    """Return fairseq's own function or class of this name, unpatched."""
     if target in _originals:
         return _originals[target]
     owner, name = _resolve(target, import_module(target.partition(":")[0]))
@@ -98,7 +98,7 @@ def signature_mismatch(patch: Patch) -> str:
 
 
 def _modules(name: str) -> list[ModuleType]:
-    """The module of this name; ``python -m fairseq_cli.train`` runs it as ``__main__``."""
+    """Return the module of this name, and ``__main__`` if ``python -m`` runs it."""
     if not name.startswith("fairseq_cli."):
         return [import_module(name)]
     main = sys.modules.get("__main__")
@@ -121,5 +121,5 @@ def _load(name: str) -> Any:
 
 
 def _parameters(function: Any) -> str:
-    """Names of the parameters, without types and defaults."""
+    """The names of a function's parameters."""
     return ", ".join(inspect.signature(function).parameters)

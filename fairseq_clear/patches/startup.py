@@ -63,7 +63,7 @@ def parse_args_and_arch(
     suppress_defaults: bool = False,
     modify_parser: Any = None,
 ) -> Any:
-    """fairseq's; a mistake on the command line is one line that names the nearest flag or value, with exit status 2."""
+    """Parse fairseq's arguments; a mistake is one line that names the nearest flag or value, with exit status 2."""
 
     def fail(message: str) -> NoReturn:
         sys.stderr.write(f"{os.path.basename(sys.argv[0])}: {_explain(message, parser)}\n")
@@ -75,7 +75,7 @@ def parse_args_and_arch(
 
 
 def _explain(message: str, parser: argparse.ArgumentParser) -> str:
-    """Argparse's message, shortened, with what the user may have meant."""
+    """Shorten argparse's message and add what the user may have meant."""
     unknown = re.fullmatch(r"unrecognized arguments: (.*)", message, flags=re.S)
     if unknown:
         words = unknown[1].split()
@@ -97,7 +97,7 @@ def _nearest(name: str, known: Any) -> str:
 
 
 def convert_namespace_to_omegaconf(args: argparse.Namespace) -> Any:
-    """fairseq's, where ``--total-num-update`` defaults to ``--max-update``, and a value of the wrong type is one line."""
+    """Convert the arguments; ``--total-num-update`` defaults to ``--max-update``, a wrong type is a one-line error."""
     if getattr(args, "total_num_update", 0) is None:  # polynomial_decay says so in its config and then takes no None
         args.total_num_update = args.max_update
     try:
@@ -113,7 +113,7 @@ def convert_namespace_to_omegaconf(args: argparse.Namespace) -> Any:
 
 
 def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
-    """fairseq's, with torchrun's workers, and with signals passed on to workers that fairseq starts itself."""
+    """Call fairseq's main with torchrun's workers; pass signals on to workers that fairseq starts."""
     try:
         join_torchrun(cfg)
     except UserError as error:
@@ -197,7 +197,7 @@ def add_defaults(cfg: Any) -> None:
 
 
 def merge_defaults(cfg: Any) -> None:
-    """Fairseq's ``add_defaults``; a setting that the task, criterion or optimizer does not have is one line."""
+    """Complete hydra's settings; one that the task, criterion or optimizer does not have is a one-line error."""
     try:
         original("fairseq.dataclass.initialize:add_defaults")(cfg)
     except ConfigKeyError as error:
@@ -205,7 +205,7 @@ def merge_defaults(cfg: Any) -> None:
 
 
 def _fail(error: UserError, *, is_first: bool = True) -> NoReturn:
-    """All workers find the same mistake; the first one says so."""
+    """Log an error on the first worker only: all workers find the same mistake."""
     if is_first and os.environ.get("RANK", "0") == "0":
         logger.error("%s", error)
     raise SystemExit(2)
@@ -219,7 +219,7 @@ def _unknown_setting(cfg: Any, error: ConfigKeyError) -> str:
 
 
 def _check(cfg: Any) -> None:
-    """Raises a UserError for settings that cannot work; those of the task come from the task."""
+    """Check fairseq's own settings; the task checks the others."""
     common, checkpoint = cfg.common, cfg.checkpoint
     if not (common.cpu or common.tpu or torch.cuda.is_available()):
         for flag in ("fp16", "bf16", "amp"):
@@ -249,7 +249,7 @@ def _check(cfg: Any) -> None:
 
 
 def _check_model(settings: Any) -> None:
-    """Under hydra, fairseq takes any name for a setting of a model that declares its flags by ``add_args``, and ignores it."""
+    """Check names of model settings: under hydra, fairseq accepts and ignores any name for models with ``add_args``."""
     model = ARCH_MODEL_REGISTRY.get(getattr(settings, "_name", None))
     if model is None or not OmegaConf.is_config(settings):
         return
@@ -262,7 +262,7 @@ def _check_model(settings: Any) -> None:
 
 
 def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> tuple[list[float | None], bool]:
-    """fairseq's, one epoch; the first begins with a summary, and a run that is over only validates and saves."""
+    """Train one epoch, after a summary at the first; a run that is complete only validates and saves."""
     if not getattr(trainer, "_clear_described", False):
         trainer._clear_described = True
         if hasattr(task, "describe_run"):

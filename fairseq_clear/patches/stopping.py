@@ -49,7 +49,7 @@ class _Interrupted(Exception):
 
 
 class _State:
-    """What has been signalled, and where the run is.
+    """The signal received, if any, and the state of the run.
 
     Attributes:
         code: exit code that a signal asks for; 0 without a signal.
@@ -126,7 +126,7 @@ def _exit_now(message: str) -> NoReturn:
 def validate_and_save(
     cfg: Any, trainer: Any, task: Any, epoch_itr: Any, valid_subsets: list[str], end_of_epoch: bool
 ) -> tuple[list[float | None], bool]:
-    """fairseq's, which follows every update; after a signal to any worker it saves and does not return."""
+    """Called after every update; after a signal to any worker it saves and exits."""
     if not _state.is_training:
         _state.is_training = True
         console.log_first_update(cfg, trainer)
@@ -144,13 +144,13 @@ def validate_and_save(
 
 
 def check_validation() -> None:
-    """Break off a validation after a signal: it may take longer than Slurm waits before it kills."""
+    """Stop a validation after a signal: it may take longer than Slurm's grace period."""
     if _state.is_validating and _agreed():
         raise _Interrupted
 
 
 def _agreed() -> int:
-    """The exit code that any worker was signalled to leave with, or 0; every worker must call, after the same update."""
+    """The exit code that a signal to any worker asks for, or 0; every worker must call, after the same update."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return _state.code
     code = torch.tensor([_state.code], dtype=torch.int32, device=main_device())
@@ -173,7 +173,7 @@ def _save_and_leave(code: int, cfg: Any, trainer: Any, epoch_itr: Any) -> NoRetu
 
 
 def main_device() -> torch.device:
-    """Where a tensor must be for this run's collectives."""
+    """The device of tensors for this run's collectives."""
     if dist.get_backend() == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

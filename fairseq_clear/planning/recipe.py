@@ -1,197 +1,221 @@
-"""What of a recipe's settings decides its cost."""
+"""A recipe's own task, model, criterion and optimizer, built on made-up text and without memory for weights."""
 
-from dataclasses import dataclass
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from fairseq import tasks
+from fairseq.criterions.masked_lm import MaskedLmLoss
+from fairseq.data import indexed_dataset
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.dataclass.initialize import add_defaults
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY
+from fairseq.registry import REGISTRIES
+from fairseq.trainer import Trainer
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from torch import nn
 
-from fairseq_clear.modules.chunking import ENOUGH_CELLS, alike
-from fairseq_clear.planning.encoder import Encoder
+from fairseq_clear import register
+from fairseq_clear.augmentations.base import Symbols
+from fairseq_clear.augmentations.chain import build_augmentation
+from fairseq_clear.augmentations.synonym_table import SynonymTable
+from fairseq_clear.criterions.contrastive import ContrastiveCriterion
+from fairseq_clear.errors import UserError
+from fairseq_clear.files import hash_file
+from fairseq_clear.planning.metering import Meter
+from fairseq_clear.text.synonym_files import save_synonyms
+from fairseq_clear.views.view_table import find_view_source
 
-__all__ = ["Recipe"]
+register()
+
+__all__ = ["SYMBOLS", "build_trainer", "compose_recipe"]
+
+RECIPES = Path(__file__).resolve().parent.parent.parent / "examples"
+SYMBOLS = 6  # <s>, <pad>, </s>, <unk>, which dict.txt leaves out, then <mask> and <del>
+EXAMPLES = 128  # items whose views are drawn; a batch takes their lengths
+LINES = 16  # of a made-up document
+OPTIMIZERS = ("adam", "clear_adamw", "sgd")
+# settings of a task that name files, or change nothing that is counted
+UNREAD = {"data": "", "eval_sts": None, "synonyms": None, "mask_whole_words": False}
+DDP = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d")
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What one worker computes of each text, and how long training goes on.
+def compose_recipe(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the sections of a recipe, as hydra composes them.
 
-    Attributes:
-        encoder: the model.
-        criterion, key_encoder: its name, and what encodes the positives: shared, momentum or frozen.
-        batch_size, update_freq: as configured.
-        chunk_size: tokens encoded at a time, as configured; 0 for all.
-        text_lengths: tokens of some masked texts, as a batch holds them.
-        copies: masked rows of a text beside its views; 0 without an MLM.
-        masked_share: of their tokens.
-        is_joint: the anchors among the views are masked and predicted.
-        anchors, positives, negatives: views of a text: anchors, positives of each anchor, hard negatives of each.
-        view_lengths: tokens of some views, as a batch holds them; none without views.
-        is_global: negatives are those of all workers.
-        is_symmetric: each view is a query and a key (clear_moco).
-        queue: keys in it; 0 for none.
-        objective: sg, opt1, opt2 or opt3 (clear_self_guided).
-        guide_layers: of the guide, each of which is a key.
-        guide_drops_out: as the tuned encoder does.
-        has_regularizer: the weights' distance from those that training began with is in the loss.
-        frozen_layers: the lowest that are not trained, the embeddings being the first.
-        moments: numbers that the optimizer keeps of each weight.
-        precision: fp32, fp16, bf16, amp.
-        max_update, max_epoch: of the run; 0 for none.
-        is_cpu: no GPU.
-        is_memory_efficient: half precision without float32 copies.
-        uses_ddp: torch's DistributedDataParallel, which keeps its buckets beside the gradients.
+    Args:
+        name: a .yaml file, or EXAMPLE/CONFIG for examples/EXAMPLE/config/CONFIG.yaml.
+        overrides: ``+ablation=del_word``, ``dataset.batch_size=16``; a setting that the file does not name takes ``++``.
+
+    Raises:
+        UserError: there is no such file, or hydra rejects the file or an override.
     """
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from yaml import YAMLError
 
-    encoder: Encoder
-    criterion: str
-    key_encoder: str
-    batch_size: int
-    update_freq: int
-    chunk_size: int
-    text_lengths: tuple[int, ...]
-    copies: int
-    masked_share: float
-    is_joint: bool
-    anchors: int
-    positives: int
-    negatives: int
-    view_lengths: tuple[int, ...]
-    is_global: bool
-    is_symmetric: bool
-    queue: int
-    objective: str
-    guide_layers: int
-    guide_drops_out: bool
-    has_regularizer: bool
-    frozen_layers: int
-    moments: int
-    precision: str
-    max_update: int
-    max_epoch: int
-    is_cpu: bool
-    is_memory_efficient: bool
-    uses_ddp: bool
+    path = _find(name)
+    logging.getLogger("hydra").setLevel(logging.WARNING)  # it logs its own set-up on the screen
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # fairseq is written for hydra 1.0
+            with initialize_config_dir(config_dir=str(path.parent), version_base="1.1"):
+                found = compose(path.stem, overrides=list(overrides))
+        config = OmegaConf.to_container(found, resolve=True)
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        cause = error.__cause__ or error
+        raise UserError(f"--config {name} {' '.join(overrides)}: {' '.join(str(cause).split())}") from error
+    sections = config if isinstance(config, dict) else {}
+    missing = [section for section in ("task", "criterion", "model") if not isinstance(sections.get(section), dict)]
+    if missing:
+        raise UserError(f"--config {name}: has no section {missing[0]}; give a recipe such as clear/base_256gpu")
+    return {str(section): settings for section, settings in sections.items()}
 
-    @property
-    def has_views(self) -> bool:
-        """Whether there is a contrastive term."""
-        return self.anchors > 0
 
-    @property
-    def has_mlm(self) -> bool:
-        """Whether tokens are predicted."""
-        return self.copies > 0 or self.is_joint
+def _find(name: str) -> Path:
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise UserError(f"--config {name}: no such file")
+        return path.resolve()
+    example, _, config = name.partition("/")
+    path = RECIPES / example / "config" / f"{config}.yaml"
+    if not config or not path.is_file():
+        known = sorted(f"{file.parent.parent.name}/{file.stem}" for file in RECIPES.glob("*/config/*.yaml"))
+        raise UserError(f"--config {name}: no such recipe; give a .yaml file or one of {', '.join(known) or 'none'}")
+    return path
 
-    @property
-    def has_guide(self) -> bool:
-        """Whether a copy of the encoder stays as it was when training began."""
-        return self.has_regularizer or (self.has_views and self.key_encoder == "frozen")
 
-    @property
-    def has_queue(self) -> bool:
-        """Whether there is a momentum encoder with its queue; the criterion makes them even where nothing is contrasted."""
-        return self.key_encoder == "momentum"
+def build_trainer(
+    config: Mapping[str, Any], vocabulary: int, text_length: int | None = None
+) -> tuple[Trainer, list[Any]]:
+    """Build fairseq's trainer for a recipe on the meta device, and items of its training set.
 
-    @property
-    def view_rows(self) -> int:
-        """Views of a text that are encoded with gradient."""
-        rows = {"momentum": 1 + self.is_symmetric, "frozen": 1}
-        return self.anchors * rows.get(self.key_encoder, 1 + self.positives + self.negatives)
+    Args:
+        config: the sections, as ``compose_recipe`` returns them.
+        vocabulary: rows of the embedding, special symbols included.
+        text_length: tokens of a text, or of a sentence where a text has several (default: ``task.tokens_per_sample``).
 
-    @property
-    def key_rows(self) -> int:
-        """Views of a text that another encoder reads, without gradient."""
-        rows = {"momentum": self.positives + self.is_symmetric, "frozen": self.positives}
-        return self.anchors * rows.get(self.key_encoder, 0)
+    Returns:
+        The trainer, which has built no optimizer yet, and the items, by their number of tokens.
 
-    @property
-    def length(self) -> int:
-        """Tokens of the longest text."""
-        return max(self.text_lengths)
+    Raises:
+        UserError: a setting that training rejects too, or whose cost is not estimated.
+    """
+    cfg = _fairseq_config(config)
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        _make_data(Path(folder), cfg.task, int(cfg.model.get("max_positions") or 512), vocabulary, text_length)
+        task = tasks.setup_task(cfg.task)
+        with torch.device("meta"), Meter():
+            model = task.build_model(cfg.model)
+            criterion = task.build_criterion(cfg.criterion)
+        for module in (model, criterion):  # the trainer would move them to its device
+            module.to = partial(_in_place, module)
+        task.load_dataset("train")
+        trainer = Trainer(cfg, task, model, criterion)
+        dataset = task.dataset("train")
+        items = [dataset[index] for index in range(min(len(dataset), EXAMPLES))]
+    return trainer, sorted(items, key=lambda item: dataset.collater([item])["ntokens"])
 
-    @property
-    def mean_length(self) -> float:
-        """Tokens of a text on average."""
-        return float(np.mean(self.text_lengths))
 
-    @property
-    def view_length(self) -> int:
-        """Tokens of the longest view."""
-        return max(self.view_lengths, default=0)
+def _in_place(module: nn.Module, device: Any = None, dtype: torch.dtype | None = None) -> nn.Module:
+    return module if dtype is None else type(module).to(module, dtype=dtype)
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest text or view."""
-        return max(self.length, self.view_length)
 
-    @property
-    def mean_view_length(self) -> float:
-        """Tokens of a view on average."""
-        return float(np.mean(self.view_lengths)) if self.view_lengths else 0.0
+def _fairseq_config(config: Mapping[str, Any]) -> Any:
+    """The sections with fairseq's defaults for what they leave out, as fairseq-hydra-train completes them."""
+    cfg = OmegaConf.structured(FairseqConfig)
+    OmegaConf.set_struct(cfg, False)
+    try:
+        for name, section in config.items():
+            if name in FairseqConfig.__dataclass_fields__:
+                cfg[name] = section if cfg.get(name) is None else OmegaConf.merge(cfg[name], section)
+        _check(cfg)
+        # sgd reads its rate from its own section; no schedule costs anything
+        cfg.optimizer = {"lr": cfg.optimization.lr, **(cfg.optimizer or {"_name": OPTIMIZERS[0]})}
+        cfg.lr_scheduler = {"_name": "fixed"}
+        cfg.distributed_training.distributed_world_size = 1
+        cfg.model.compile = False
+        cfg.task = OmegaConf.merge({"_name": "clear_lm"}, cfg.task, UNREAD)
+        add_defaults(cfg)
+    except (OmegaConfBaseException, ValueError) as error:
+        raise UserError(" ".join(str(error).split())) from None
+    return cfg
 
-    def text_parts(self, rows: int, chunk: int = 0) -> list[tuple[int, int]]:
-        """Parts in which so many masked texts are encoded, as ``view_parts``; one where nothing is contrasted."""
-        if rows and not self.has_views and not chunk:
-            return [(rows, self.length)]
-        return self._parts(self.text_lengths, rows, chunk)
 
-    def view_parts(self, rows: int, chunk: int = 0) -> list[tuple[int, int]]:
-        """Parts in which so many views are encoded, as the model forms them: (rows, tokens to which they are padded) each.
+def _check(cfg: Any) -> None:
+    """UserError for what is not estimated."""
+    criterion = REGISTRIES["criterion"]["registry"].get(cfg.criterion.get("_name"))
+    if criterion is None or not issubclass(criterion, ContrastiveCriterion | MaskedLmLoss):
+        raise UserError(
+            f"criterion {cfg.criterion.get('_name')}: is not estimated; give masked_lm or one of this package"
+        )
+    model = str(cfg.model.get("_name"))
+    if ARCH_MODEL_NAME_REGISTRY.get(model) != "clear_roberta":
+        raise UserError(f"model._name {model}: is not estimated; give one of this package, such as clear_roberta_base")
+    for setting in ("checkpoint_activations", "encoder_layerdrop", "quant_noise_pq"):
+        if cfg.model.get(setting):
+            raise UserError(f"model.{setting} {cfg.model[setting]}: is not estimated; leave it out")
+    if cfg.distributed_training.ddp_backend not in DDP:
+        backend = cfg.distributed_training.ddp_backend
+        raise UserError(f"distributed_training.ddp_backend {backend}: is not estimated; give one of {', '.join(DDP)}")
+    if cfg.optimizer and cfg.optimizer.get("_name") not in OPTIMIZERS:
+        raise UserError(
+            f"optimizer {cfg.optimizer.get('_name')}: is not estimated; give one of {', '.join(OPTIMIZERS)}"
+        )
 
-        Args:
-            rows: of a batch, whose lengths are taken to be the quantiles of ``view_lengths``.
-            chunk: tokens encoded at a time; 0 for all.
-        """
-        return self._parts(self.view_lengths, rows, chunk)
 
-    def _parts(self, some: tuple[int, ...], rows: int, chunk: int) -> list[tuple[int, int]]:
-        if not rows or not some:
-            return []
-        quantiles = (np.arange(rows)[::-1] + 0.5) / rows
-        lengths = np.quantile(some, quantiles, method="nearest").astype(np.int64)  # falling
-        parts = alike(lengths, chunk or None, ENOUGH_CELLS["cpu" if self.is_cpu else "cuda"])
-        return [(part.stop - part.start, int(lengths[part.start])) for part in parts]
+def _make_data(folder: Path, cfg: Any, positions: int, vocabulary: int, text_length: int | None) -> None:
+    """Write a data folder of random words: documents of lines of one length, their own paraphrases, their own synonyms."""
+    kind, step = find_view_source(cfg.views)
+    cfg.data, cfg.tokens_per_sample = str(folder), min(cfg.tokens_per_sample, positions)
+    length = max(min(text_length or cfg.tokens_per_sample, cfg.tokens_per_sample) - 1, 1)  # <s> is added later
+    words = max(vocabulary - SYMBOLS, 1)
+    (folder / "dict.txt").write_text("".join(f"w{word} 1\n" for word in range(words)))
+    ids = np.random.default_rng(0).integers(4, 4 + words, (EXAMPLES, LINES, length), dtype=np.int32)
+    ids[:, :, -1] = 2  # </s>
+    _write_lines(folder, ids if kind.needs_documents else ids[:, :1], kind.needs_documents, vocabulary)
+    names = [f"text{number}" for number in range(len(step.values))]
+    if kind.values:
+        cfg.views = f"{step.name}:{','.join(names)}"
+    (folder / "paraphrase").mkdir()
+    for name in names:
+        (folder / "paraphrase" / name).symlink_to(folder)
+    if cfg.get("hard_negatives"):
+        cfg.hard_negatives = "negatives"
+        (folder / "paraphrase" / "negatives").mkdir()
+        _write_lines(folder / "paraphrase" / "negatives", ids[::-1, :1].copy(), False, vocabulary)
+    if build_augmentation(cfg.augment, Symbols(0, 2, 1, 5, 3, 4), allow_missing_synonyms=True).needs_words:
+        table = SynonymTable.build({(word,): [(word,)] for word in range(4, 4 + words)}, np.ones(5 + words, np.bool_))
+        known = hash_file(folder / "dict.txt")
+        save_synonyms(folder / "synonyms.npz", table, vocabulary_hash=known, source="", source_hash="")
 
-    @property
-    def is_mixed(self) -> bool:
-        """Whether products are in half precision and all else in float32; on a CPU nothing is."""
-        return self.precision == "amp" and not self.is_cpu
 
-    @property
-    def element(self) -> int:
-        """Bytes of a weight and of its gradient."""
-        return 2 if self.precision in ("fp16", "bf16") else 4
+def _write_lines(folder: Path, documents: Any, parted: bool, vocabulary: int) -> None:
+    """Write documents of lines (D, L, tokens) as a training set, with a blank line after each if ``parted``."""
+    builder = indexed_dataset.make_builder(str(folder / "train.bin"), "mmap", vocab_size=vocabulary)
+    for document in documents:
+        for line in (*document, *([np.array([2])] if parted else [])):
+            builder.add_item(torch.from_numpy(line))
+    builder.finalize(str(folder / "train.idx"))
 
-    @property
-    def product(self) -> int:
-        """Bytes of a number that goes into a product of matrices or comes out of one."""
-        return 2 if self.is_mixed else self.element
 
-    @property
-    def vector(self) -> int:
-        """Bytes of a number of z."""
-        return self.product if self.encoder.has_projection else self.element
-
-    @property
-    def weights(self) -> int:
-        """All of them, copies of the encoder included."""
-        encoder = self.encoder
-        copies = self.has_guide * encoder.parameters(mlm=False, views=False)
-        return encoder.parameters() + copies + self.has_queue * encoder.parameters(mlm=False)
-
-    @property
-    def frozen_blocks(self) -> int:
-        """The lowest blocks, which are not trained."""
-        return max(self.frozen_layers - 1, 0)
-
-    @property
-    def trained(self) -> int:
-        """Weights that have a gradient."""
-        encoder = self.encoder
-        unused = 0 if self.has_mlm else encoder.layers - max(encoder.top, self.frozen_blocks)
-        frozen = (self.frozen_layers > 0) * encoder.embeddings + (self.frozen_blocks + unused) * encoder.block
-        return encoder.parameters(mlm=self.has_mlm, views=self.has_views) - frozen
-
-    @property
-    def holds_attention(self) -> bool:
-        """Whether attention weights are kept: PyTorch has no fused kernel with dropout for a CPU."""
-        return self.is_cpu and self.encoder.attention_dropout > 0
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep fairseq's log off the screen, and raise the UserError that a task reports before it exits."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    except SystemExit as error:
+        raise error.__cause__ or error from None
+    finally:
+        logging.disable(before)

@@ -1,14 +1,14 @@
 """A plan as a table, and as JSON."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
-from fairseq_clear.planning.machine import GIB, HEADROOM, Plan
-from fairseq_clear.planning.operations import FORMULA
-from fairseq_clear.planning.scaling import ASSUMPTIONS, EFFICIENCY, Point
+from fairseq_clear.planning.machine import ASSUMPTIONS, EFFICIENCY, GIB, HEADROOM, Plan, Point
 
 __all__ = ["as_json", "as_table", "curve_table"]
+
+COUNTED = "matrix products and attention of the recipe's own model and criterion, run on tensors without values"
 
 
 def as_table(plan: Plan) -> str:
@@ -22,25 +22,26 @@ Rows = list[tuple[str, str]]
 
 
 def _layout(plan: Plan) -> Rows:
-    recipe, encoder = plan.recipe, plan.recipe.encoder
+    recipe, args = plan.recipe, plan.recipe.model.args
+    queue = recipe.model.key_queue is not None
     rows = [
         (
             "model",
-            f"{encoder.layers} x {encoder.width}, {recipe.weights:,} weights (vocabulary {encoder.vocabulary:,}), "
-            f"{recipe.trained:,} trained, {recipe.precision}",
+            f"{args.encoder_layers} x {args.encoder_embed_dim}, {recipe.weights:,} weights "
+            f"(vocabulary {recipe.vocabulary:,}), {recipe.trained:,} trained, {recipe.precision}",
         ),
-        ("texts of an update", f"{plan.global_batch:,} of {recipe.length} tokens"),
+        ("texts of an update", f"{plan.global_batch:,} of {recipe.text_length} tokens"),
         (
             "dataset.batch_size",
-            f"{plan.texts:,} texts a GPU: {_rows(recipe.copies * plan.texts, 'masked row', recipe.text_lengths)}"
-            f" and {_rows(recipe.view_rows * plan.texts, 'view', recipe.view_lengths)}{_keys(plan)}",
+            f"{plan.texts:,} texts a GPU: {_rows(plan, 'masked', 'masked row')} and "
+            f"{_rows(plan, 'views', 'view')}{_keys(plan)}",
         ),
         ("optimization.update_freq", f"[{plan.update_freq}]"),
         ("model.encode_chunk_size", _chunk(plan)),
     ]
-    if recipe.has_views:
+    if recipe.has_contrast:
         note = "" if plan.update_freq == 1 else "; with update_freq 1 they would be those of the whole update"
-        note = ", the queue once it is full" if recipe.has_queue else note
+        note = ", the queue once it is full" if queue else note
         rows.append(("negatives of a query", f"{plan.negatives:,}{note}"))
     return rows
 
@@ -49,40 +50,34 @@ def _chunk(plan: Plan) -> str:
     if not plan.chunk:
         return "0 (all at once)"
     longest = plan.recipe.longest
-    return f"{plan.chunk} tokens ({_rows(max(plan.chunk // longest, 1), 'text', [longest])} at a time)"
+    return f"{plan.chunk} tokens ({max(plan.chunk // longest, 1):,} x {longest} tokens at a time)"
 
 
-def _rows(count: int, name: str, lengths: Sequence[int]) -> str:
-    if not count:
+def _rows(plan: Plan, part: str, name: str) -> str:
+    lengths = plan.recipe.texts.get(part, [])
+    if not lengths:
         return f"no {name}s"
-    least, most = min(lengths), max(lengths)
+    count, least, most = len(lengths) * plan.texts // plan.recipe.items, min(lengths), max(lengths)
     return f"{count:,} {name}{'s' * (count > 1)} of {f'{least} to ' * (least < most)}{most} tokens"
 
 
 def _keys(plan: Plan) -> str:
     recipe = plan.recipe
-    masked = f" ({recipe.anchors * plan.texts:,} of them masked)" if recipe.is_joint else ""
-    if not recipe.key_rows:
+    masked = f" ({recipe.masked_views * plan.texts:,} of them masked)" if recipe.masked_views else ""
+    if "keys" not in recipe.texts:
         return masked
-    return f"{masked}; {_rows(recipe.key_rows * plan.texts, 'text', recipe.view_lengths)} by the {recipe.key_encoder} encoder"
+    return f"{masked}; {_rows(plan, 'keys', 'text')} by the {recipe.criterion.key_encoder} encoder"
 
 
 def _work(plan: Plan) -> Rows:
     epochs = "" if plan.epochs is None else f", {plan.epochs:,.1f} epochs"
     operations, times = plan.operations, plan.update_freq
-    parts = {
-        "masked": operations.masked,
-        "views": operations.views,
-        "keys": operations.keys,
-        "contrast": operations.contrast,
-        "recomputed": operations.recomputed,
-    }
-    shown = ", ".join(f"{name} {times * value:.3g}" for name, value in parts.items() if value)
+    shown = ", ".join(f"{name} {times * value:.3g}" for name, value in asdict(operations).items() if value)
     return [
         ("updates", f"{plan.updates:,}{epochs}"),
         ("tokens encoded", f"{plan.tokens:,} an update, {plan.tokens * plan.updates:.3g} in all"),
         ("FLOPs of a GPU and update", f"{times * operations.total:.4g} ({shown})"),
-        *(("  formula" if line == FORMULA[0] else "", line) for line in FORMULA),
+        ("  counted", COUNTED),
         ("FLOPs of the run", f"{times * operations.total * plan.machine.workers * plan.updates:.3g}"),
     ]
 
@@ -115,7 +110,7 @@ def _time(plan: Plan) -> Rows:
     return [
         (
             "peak of a worker" if plan.recipe.is_cpu else "peak of a GPU",
-            f"{machine.peak / 1e12:g} TFLOP/s, {machine.peak_of}",
+            f"{machine.peak / 1e12:g} TFLOP/s, {plan.peak_of}",
         ),
         (
             "seconds of an update",
@@ -146,9 +141,13 @@ def curve_table(points: Sequence[Point]) -> str:
 
 def as_json(plan: Plan) -> dict[str, Any]:
     """Every number of the table."""
-    content = asdict(plan)
+    recipe = plan.recipe
+    names = ("weights", "trained", "vocabulary", "precision", "is_cpu", "text_length", "texts", "items")
+    content = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    content["recipe"] = {name: getattr(recipe, name) for name in names} | {"criterion": recipe.cfg.criterion._name}
+    content["machine"] = asdict(plan.machine) | {"peak_of": plan.peak_of}
+    content["exchanges"] = [asdict(exchange) for exchange in plan.exchanges]
+    for name in ("operations", "memory"):
+        content[name] = asdict(content[name]) | {"total": content[name].total}
     derived = ("global_batch", "compute_seconds", "sent", "communication_seconds", "hours")
-    content |= {name: getattr(plan, name) for name in derived}
-    content["memory"]["total"], content["operations"]["total"] = plan.memory.total, plan.operations.total
-    content["formula"] = " ".join(FORMULA)
-    return content
+    return content | {name: getattr(plan, name) for name in derived} | {"formula": COUNTED}

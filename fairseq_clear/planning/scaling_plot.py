@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
 from fairseq_clear.evaluation.plots.style import COLOURS, DASHES, MARKERS, WIDTH, style
-from fairseq_clear.planning.scaling import EFFICIENCY, Point
+from fairseq_clear.planning.machine import EFFICIENCY, Point
 
 __all__ = ["draw_scaling", "gpu_axis"]
 

@@ -1,4 +1,4 @@
-"""``--best-checkpoint-metric``: whether the run logs that metric, and in which direction it is better."""
+"""Checks ``--best-checkpoint-metric``: that the run logs the metric, and the direction in which it improves."""
 
 import difflib
 from typing import Any

@@ -1,4 +1,4 @@
-"""Masked language modelling with contrastive views: stock masked_lm data, read once, for every recipe."""
+"""The task ``clear_lm``: masked language modelling with contrastive views, on the data of stock ``masked_lm``."""
 
 import logging
 import os
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 @register_task("clear_lm", dataclass=ClearLMConfig)
 class ClearLMTask(MaskedLMTask):
-    """Masked language modelling beside, or without, contrastive learning; the criterion says which it needs."""
+    """Masked language modelling, contrastive learning, or both, as the criterion needs."""
 
     cfg: ClearLMConfig
 
@@ -109,7 +109,7 @@ class ClearLMTask(MaskedLMTask):
 
     @exit_on_user_error
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """The model; remembered, so that the criterion can freeze what it leaves out."""
+        """Build the model and keep it, so that the criterion can freeze parameters that it does not use."""
         self.model = super().build_model(cfg, from_checkpoint)
         chunk, longest = getattr(cfg, "encode_chunk_size", 0), self.cfg.tokens_per_sample
         if 0 < chunk < longest:
@@ -121,7 +121,7 @@ class ClearLMTask(MaskedLMTask):
 
     @exit_on_user_error
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """The criterion; what it needs decides what the data sets hold. fairseq builds it before it loads data."""
+        """Build the criterion, which decides what data sets contain. fairseq does this before it loads data."""
         criterion = super().build_criterion(cfg, from_checkpoint)
         if isinstance(criterion, ContrastiveCriterion):
             self.needs_mlm, self.needs_views = criterion.needs_mlm, criterion.needs_views
@@ -169,7 +169,7 @@ class ClearLMTask(MaskedLMTask):
         )
 
     def build_view_maker(self, texts: Any) -> ViewMaker:
-        """What makes the views of these texts."""
+        """Build the ViewMaker of these texts."""
 
         def load(path: str) -> Any:
             check_data_files(path, self.text_entries)
@@ -191,11 +191,11 @@ class ClearLMTask(MaskedLMTask):
 
     @exit_on_user_error
     def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's, with its limits checked."""
+        """Return fairseq's batch iterator; errors of its limits are one line."""
         return super().get_batch_iterator(*args, **kwargs)
 
     def load_texts(self, split: str, epoch: int = 1, combine: bool = False) -> Any:
-        """The texts of a split, before masks and views; its documents, where ``--views`` are of documents.
+        """Load the texts of a split, or its documents if ``--views`` reads documents, before masks and views.
 
         No text is longer than ``--tokens-per-sample``: a longer one becomes several, or is cut off where lines are aligned with
         those of other files.
@@ -243,7 +243,7 @@ class ClearLMTask(MaskedLMTask):
 
     @property
     def reads_documents(self) -> bool:
-        """Whether an item is a document, not a text."""
+        """Whether an item of the data set is a document rather than a text."""
         return find_view_source(self.cfg.views)[0].needs_documents
 
     def check_checkpoint(self, trainer: Any, path: str, state: dict[str, Any], *, resumes: bool) -> None:
@@ -253,7 +253,7 @@ class ClearLMTask(MaskedLMTask):
             trainer: fairseq's, of this run.
             path: of the checkpoint.
             state: its content.
-            resumes: whether the run goes on from it, rather than starting from its weights alone.
+            resumes: whether the run resumes from it, rather than starting from its weights alone.
 
         Raises:
             UserError: another vocabulary or architecture, or a checkpoint of another run.
@@ -268,10 +268,10 @@ class ClearLMTask(MaskedLMTask):
             return
         changed = check_same_run(saved, self._run_record(trainer), path, self.cfg.allow_change)
         for difference in changed:
-            logger.warning("goes on with a change: %s", difference)
+            logger.warning("resuming with a changed setting: %s", difference)
 
     def describe_run(self, trainer: Any) -> None:
-        """Log the summary of the run; fairseq is about to make the first update."""
+        """Log the summary of the run; called before the first update."""
         if trainer.is_data_parallel_master:
             self._run_record(trainer)
             log_summary(self, trainer)
@@ -282,7 +282,7 @@ class ClearLMTask(MaskedLMTask):
         return self.record
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint records of the task: what decides the run, and the hash of its vocabulary."""
+        """The task's part of a checkpoint: the record of the run, and the hash of its vocabulary."""
         dictionary = os.path.join(utils.split_paths(self.cfg.data)[0], "dict.txt")
         known = {"vocabulary_hash": hash_file(dictionary)} if os.path.exists(dictionary) else {}
         return {**super().state_dict(), **known, **({"run": self.record} if self.record else {})}
@@ -290,7 +290,7 @@ class ClearLMTask(MaskedLMTask):
     def train_step(
         self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False
     ) -> Any:
-        """fairseq's, noting for the warnings how far the run is, and for the model that it has not been trained yet."""
+        """Make a training step; before the first, tell the model that training starts."""
         self.watch.begin_training(update_num)
         if update_num == 0 and not self.has_begun and isinstance(self.model, ClearRobertaModel):
             # Not when the model is built: --finetune-from-model is read after that. Once: there may be more micro-batches.
@@ -299,13 +299,13 @@ class ClearLMTask(MaskedLMTask):
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
-        """fairseq's; then the key encoder follows, unless the optimizer made no step because a gradient overflowed."""
+        """Make an optimizer step, then a step of the key encoder, unless a gradient overflowed."""
         super().optimizer_step(optimizer, model=model, update_num=update_num)
         if isinstance(self.model, ClearRobertaModel):
             self.model.after_update(overflowed=has_overflowed(optimizer))
 
     def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
-        """fairseq's, without warnings."""
+        """Make a validation step, without the warnings of training."""
         self.watch.end_training()
         return super().valid_step(sample, model, criterion)
 
@@ -316,8 +316,8 @@ class ClearLMTask(MaskedLMTask):
             self.sts(model, self.dictionary)
 
     def reduce_metrics(self, logging_outputs: Any, criterion: Any) -> None:
-        """fairseq's; in validation the score of ``--eval-sts``, in the stats of every subset, since fairseq looks for the best
-        checkpoint's metric in each; in training warnings of views that are too easy and of batches without negatives.
+        """Log averages; in validation also the score of ``--eval-sts``, in the statistics of every subset, because fairseq
+        reads the best checkpoint's metric from each; in training also warn of easy views and of missing negatives.
         """
         super().reduce_metrics(logging_outputs, criterion)
         if self.sts is not None and self.sts.score is not None and not self.watch.is_training:

@@ -13,7 +13,7 @@ __all__ = ["ClearLMConfig"]
 
 @dataclass
 class ClearLMConfig(MaskedLMConfig):
-    """masked_lm's settings, then which texts form pairs and how they are augmented."""
+    """Settings of ``masked_lm``, of the views and of their augmentation."""
 
     tokens_per_sample: int = field(
         default=512,
@@ -27,7 +27,7 @@ class ClearLMConfig(MaskedLMConfig):
             "help": "which texts form a positive pair, as name:knob=value,...; same: the text, twice; "
             "paraphrase:original,de: the text and its line in DATA/paraphrase/de; neighbor: adjacent sentences of a document; "
             "span:anchors=2,positives=2,min=32,max=512,strategy=any|adjacent|subsumed|overlapping: spans of a document "
-            "(DeCLUTR). The last two read whole documents whatever --sample-break-mode"
+            "(DeCLUTR). The last two read whole documents and ignore --sample-break-mode"
         },
     )
     document_boundary: ChoiceEnum(BOUNDARIES) = field(  # type: ignore[valid-type]

@@ -1,4 +1,4 @@
-"""Masked copies of texts for the clear_lm task, all by fairseq's own data set."""
+"""Masked copies of texts for the task, made by fairseq's MaskTokensDataset."""
 
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ COPY_SEED = 7_919
 
 
 class Masks:
-    """Makes what the masked language model reads.
+    """Makes the masked texts and targets of the masked language model.
 
     Args:
         cfg: the task's settings.
@@ -41,7 +41,7 @@ class Masks:
         return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
     def anchors(self, views: ViewMaker, *, joint: bool) -> AnchorMasks:
-        """What masks the anchors of documents; ``joint`` masks those that are embedded."""
+        """Return the masks of documents' anchors; with ``joint`` the anchors that are embedded are masked."""
         maskers = [
             Masker(partial(self._masked, seed=self._seed(copy)), (self.mask, self.delete), self.dictionary.pad())
             for copy in range(1 if joint else self.cfg.mlm_copies)

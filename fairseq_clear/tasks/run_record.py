@@ -1,4 +1,4 @@
-"""What decides a run: its settings, data, vocabulary and start. Checkpoints record it, and resuming compares it."""
+"""The record of a run: settings, data, vocabulary and start. Checkpoints store it; resuming compares it."""
 
 import argparse
 import ast
@@ -60,7 +60,7 @@ SHOWN = 6
 
 
 def run_record(cfg: Any, model: Any) -> dict[str, Any]:
-    """What decides the run, as plain values by name; equal for ``fairseq-train`` and ``fairseq-hydra-train``.
+    """Return the settings that decide a run, by name; equal for ``fairseq-train`` and ``fairseq-hydra-train``.
 
     Args:
         cfg: fairseq's configuration.
@@ -120,7 +120,7 @@ def check_allowed(cfg: Any) -> None:
 
 
 def check_same_architecture(state: Mapping[str, Any], model: Any, path: str, allowed: str) -> None:
-    """Compare the settings of a checkpoint's model that no shape of a weight tells: heads, activation, epsilon.
+    """Compare the model settings that weights do not show: heads, activation, epsilon.
 
     Args:
         state: the checkpoint's content.
@@ -192,7 +192,7 @@ def _sections(cfg: Any) -> list[Any]:
 
 
 def _section(name: str, settings: Any) -> dict[str, Any]:
-    """The settings of a section that are its own, not copies of another section's; a schedule's length is its own."""
+    """The settings of a section, without those interpolated from another section."""
     kind = getattr(settings, "_name", None)
     registry = REGISTRIES.get(name, {}).get("dataclass_registry", {})
     fields = getattr(registry.get(kind), "__dataclass_fields__", {})
@@ -250,7 +250,7 @@ def _symbols(path: Path) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Strings, numbers and lists, which a checkpoint holds as data; one form for what flags and YAML write differently."""
+    """Convert a value to strings, numbers and lists, in the same form for flags and YAML."""
     if OmegaConf.is_config(value):
         value = OmegaConf.to_container(value, resolve=True)
     if isinstance(value, str):

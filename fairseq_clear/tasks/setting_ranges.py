@@ -1,4 +1,4 @@
-"""The range of every number that training reads, of ours and of fairseq's, checked before anything is written."""
+"""The valid range of every numeric setting of a run, checked before anything is written."""
 
 import math
 from argparse import Namespace
@@ -88,7 +88,7 @@ NUMBERS: dict[str, tuple[Range, str]] = {
     "nprocs_per_node": (COUNT, "workers of a machine"),
     "pipeline_chunks": (WHOLE, "micro-batches of a pipeline"),
     # dataset
-    "num_workers": (WHOLE, "processes that read data, 0 for none besides the training process"),
+    "num_workers": (WHOLE, "processes that read data, 0 to read in the training process"),
     "max_tokens": (COUNT, "the most tokens of a batch"),
     "batch_size": (COUNT, "the most items of a batch"),
     "max_tokens_valid": (COUNT, "the most tokens of a validation batch"),
@@ -119,7 +119,7 @@ NUMBERS: dict[str, tuple[Range, str]] = {
     "save_interval": (COUNT, "epochs between two checkpoints"),
     "save_interval_updates": (WHOLE, "updates between two checkpoints, 0 for none"),
     "keep_interval_updates": (OR_OFF, "checkpoints of --save-interval-updates to keep"),
-    "keep_interval_updates_pattern": (OR_OFF, "keep checkpoints of multiples of so many updates"),
+    "keep_interval_updates_pattern": (OR_OFF, "keep checkpoints of multiples of this many updates"),
     "keep_last_epochs": (OR_OFF, "checkpoints of epochs to keep"),
     "keep_best_checkpoints": (OR_OFF, "best checkpoints to keep"),
     "patience": (OR_OFF, "validations without improvement before training stops"),
@@ -236,7 +236,7 @@ def check_numbers(cfg: DictConfig) -> None:
 
 
 def _settings(section: Any) -> Mapping[str, Any]:
-    """The settings of a section that are given.
+    """The settings of a section that have a value.
 
     For a model or optimizer without a dataclass that is a Namespace of all flags of the run. Those of dataclasses are not
     converted there where their default is that of another setting: they are text, and checked in their own section.
@@ -251,7 +251,7 @@ def _settings(section: Any) -> Mapping[str, Any]:
 
 
 def _is_unset(value: Any) -> bool:
-    """Whether a value is missing or stands for that of another section."""
+    """Whether a value is missing or interpolated from another section."""
     return isinstance(value, str) and (value == "???" or value.startswith("${"))
 
 
@@ -276,13 +276,13 @@ def _check(name: str, value: Any) -> None:
 
 
 def _typed(name: str, value: Any) -> str:
-    """A setting as on the command line."""
+    """Format a setting as a flag with its value."""
     values = value if isinstance(value, list | tuple) else [value]
     return f"--{name.replace('_', '-')} {','.join(str(one).removesuffix('.0') for one in values)}"
 
 
 def _wrong_schedules(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Messages about learning rates and their schedule."""
+    """Yield messages about learning rates and their schedule."""
     optimization, schedule = sections["optimization"], sections["lr_scheduler"]
     kind = schedule.get("_name", schedule.get("lr_scheduler"))
     rates = optimization.get("lr", [1])
@@ -309,7 +309,7 @@ def _wrong_schedules(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]
 
 
 def _wrong_pairs(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Messages about settings that do not fit each other."""
+    """Yield messages about settings that contradict each other."""
     dataset, task, model, criterion = (sections[name] for name in ("dataset", "task", "model", "criterion"))
     if "batch_size" not in dataset and "max_tokens" not in dataset:
         yield "--batch-size and --max-tokens: neither is given; give one of them, or both"
@@ -318,7 +318,7 @@ def _wrong_pairs(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield f"--shard-id {shard}: the part of the data to read; give 0 to {shards - 1}, or a larger --num-shards"
     pattern = sections["checkpoint"].get("keep_interval_updates_pattern", -1)
     if pattern == 0:
-        yield "--keep-interval-updates-pattern 0: keep checkpoints of multiples of so many updates; give 1 or more, or -1"
+        yield "--keep-interval-updates-pattern 0: keep checkpoints of multiples of this many updates; give 1 or more, or -1"
     kept, random = task.get("leave_unmasked_prob", 0), task.get("random_token_prob", 0)
     if kept + random > 1:
         yield f"--leave-unmasked-prob {kept} and --random-token-prob {random}: are shares of one whole; give a sum of 1 at most"

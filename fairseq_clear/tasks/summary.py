@@ -13,7 +13,7 @@ logger = logging.getLogger("fairseq_clear")
 
 
 def log_summary(task: Any, trainer: Any) -> None:
-    """Log what is trained on what, how, and where it is saved; then from which update a resumed run goes on.
+    """Log what is trained on what, how, and where it is saved; and from which update a resumed run continues.
 
     Args:
         task: a ClearLMTask whose training set is loaded.

@@ -17,7 +17,7 @@ EARLY_UPDATES = 100
 
 
 class Watch:
-    """Reads the summed statistics of each update and warns, each warning once.
+    """Watches the statistics of updates; gives each warning once.
 
     CLEAR section 4.2 saw substitution or reordering alone converge at once or blow up: the model tells such views apart too
     easily. The warning is given when the accuracy over the last 20 updates is above 0.99 with at least 32 candidates per query
@@ -35,19 +35,19 @@ class Watch:
 
     @property
     def is_training(self) -> bool:
-        """Whether what is logged is an update, not a validation."""
+        """Whether the next statistics are those of an update rather than a validation."""
         return self.update is not None
 
     def begin_training(self, update: int) -> None:
-        """Take the next statistics for those of this update."""
+        """Treat the next statistics as those of this update."""
         self.update = update
 
     def end_training(self) -> None:
-        """Take the next statistics for those of a validation."""
+        """Treat the next statistics as those of a validation."""
         self.update = None
 
     def __call__(self, logs: Sequence[Mapping[str, Any]], max_update: int) -> None:
-        """Look at the logging outputs of one update (of all workers)."""
+        """Check the logging outputs of one update, of all workers."""
         if self.update is None or not any("queries" in log for log in logs):
             return
         # a queue is empty at first and fills by itself

@@ -55,7 +55,7 @@ def save_synonyms(
             format=np.array(SYNONYMS_FORMAT),
             is_word_start=table.is_word_start,
             **arrays,
-            **{name: np.array(text) for name, text in described.items()},
+            **{name: np.array(text) for name, text in described.items()},  # type: ignore[arg-type]
         )
 
 

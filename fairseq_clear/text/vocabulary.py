@@ -61,9 +61,10 @@ def tokenizer_symbols(tokenizer: Tokenizer) -> list[str]:
     if isinstance(tokenizer, Gpt2Tokenizer):
         return [str(index) for index in tokenizer.ids()]
     assert isinstance(tokenizer, SentencePieceTokenizer | HfTokenizer)
-    is_hf = isinstance(tokenizer, HfTokenizer)
-    path = tokenizer.path if is_hf else tokenizer.model_path
-    symbols = tokenizer.symbols() if is_hf else tokenizer.pieces()
+    if isinstance(tokenizer, HfTokenizer):
+        path, symbols = tokenizer.path, tokenizer.symbols()
+    else:
+        path, symbols = tokenizer.model_path, tokenizer.pieces()
     for symbol in symbols:
         if "\n" in symbol or "\r" in symbol:
             raise UserError(f"{path}: piece {symbol!r} holds a line break; dict.txt cannot hold it")

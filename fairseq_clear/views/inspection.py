@@ -1,4 +1,4 @@
-"""Marked views as lines of text: the decoder of the tokenizer, brackets for what changed, and colour where there is one."""
+"""Prints marked views as text, with brackets and colours for what changed."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _RESET = "\033[0m"
 
 
 def draw_span(span: tuple[int, int], length: int, width: int = 60) -> str:
-    """Where a span lies in a document of ``length`` tokens: ``[....====....]``, at least one ``=``, and its positions."""
+    """Draw the place of a span in a document of ``length`` tokens: ``[....====....]``, and its positions."""
     width = min(width, length)
     first = span[0] * width // length
     last = max(-(-span[1] * width // length), first + 1)
@@ -38,7 +38,7 @@ def draw_span(span: tuple[int, int], length: int, width: int = 60) -> str:
 
 @dataclass(frozen=True)
 class _Run:
-    """Neighbouring tokens of one fate: ready text, its fate, and where white space goes."""
+    """Adjacent tokens with the same mark: their text, the mark, and where white space belongs."""
 
     text: str
     fate: str
@@ -49,7 +49,7 @@ class _Run:
 
 @dataclass
 class ViewTotals:
-    """Sums over marked views, from which the shares of the closing line come.
+    """Sums over marked views, for the shares in the last line.
 
     Attributes:
         deletes_spans: whether each run of deleted tokens is a span of del-span, or several that touch.
@@ -112,7 +112,7 @@ class ViewTotals:
         return lines
 
     def summary(self) -> str:
-        """The closing line."""
+        """The last line, with shares of what changed."""
         tokens = max(self.tokens, 1)
         parts = [f"{self.deleted / tokens:.1%} of {self.tokens:,} tokens deleted", f"{self.moved / tokens:.1%} moved"]
         if self.words:
@@ -141,7 +141,7 @@ class ViewPrinter:
         self.words = Words(np.array(starts, np.bool_), np.array(special, np.bool_))
 
     def legend(self) -> str:
-        """What the marks mean."""
+        """The legend of the marks."""
         return "  ".join(
             [
                 self._paint("[-deleted-]", "deleted"),

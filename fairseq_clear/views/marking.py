@@ -1,4 +1,4 @@
-"""What happened to a text on its way to a view: which tokens were deleted, which moved, which words substituted."""
+"""Finds what an augmentation changed: deleted tokens, moved tokens, substituted words."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Words:
-    """How to find words among token ids.
+    """Finds words among token ids.
 
     Attributes:
         is_start: (vocabulary,) bool, whether a word begins at this token.
@@ -27,7 +27,7 @@ class Words:
     is_special: Bools
 
     def begins(self, tokens: Tokens) -> Bools:
-        """(n,) bool: where words of ``tokens`` (n,) begin; the first token begins one whatever it is."""
+        """(n,) bool: where words of ``tokens`` (n,) begin; the first token always begins one."""
         begins: Bools = self.is_start[tokens] | self.is_special[tokens]
         begins[:1] = True
         begins[1:] |= self.is_special[tokens[:-1]]
@@ -36,7 +36,7 @@ class Words:
 
 @dataclass(frozen=True)
 class MarkedView:
-    """A text, a view of it, and what became of each token.
+    """A text, a view of it, and a mark for each token.
 
     Attributes:
         text: (n,) token ids, with ``<s>`` and ``</s>``.
@@ -61,7 +61,7 @@ class MarkedView:
 def mark_view(
     text: Tokens, view: Tokens, source: Tokens, words: Words, *, delete: int, may_substitute: bool = True
 ) -> MarkedView:
-    """Read from ``source`` what an augmentation did.
+    """Derive the marks of a view from ``source``.
 
     * Substituted: words of which a token comes out changed or more than once. A substitute may also be the first piece of
       the word it replaces: so is taken a first piece that is left alone without a ``<del>`` after it.

@@ -28,7 +28,7 @@ UNUSED = np.random.default_rng(0)  # neighbours are not drawn
 
 
 class NeighborViews(ViewSource):
-    """An item is a pair of neighbours. Nothing is drawn. Documents of one span have no pair and are left out.
+    """Pairs of neighbouring spans; an item is a pair, and nothing is drawn. Documents of one span are left out.
 
     Args:
         documents: of the split, a sentence a line.

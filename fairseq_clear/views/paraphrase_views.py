@@ -27,7 +27,7 @@ PARAPHRASES = "paraphrase"
 
 
 class AlignedSentences:
-    """The lines of another data set that stand where the sentences of ``texts`` stand; blank ones are empty.
+    """The lines of another data set that are aligned with the sentences of ``texts``; blank lines are empty.
 
     Args:
         texts: the sentences.
@@ -60,12 +60,12 @@ class AlignedSentences:
 
 
 def aligned_sentences(texts: Any, name: str, load: Callable[[str], Any], *, flag: str) -> AlignedSentences:
-    """The data set of this name beside that of ``texts``.
+    """Load the data set of this name, aligned with ``texts``.
 
     Args:
         texts: the sentences of a data folder.
         name: of a folder in ``paraphrase/``, or the path of a data folder.
-        load: the data set with a prefix such as ``DATA/train``; None where there is none.
+        load: returns the data set with a prefix such as ``DATA/train``, or None if there is none.
         flag: named in messages.
 
     Raises:
@@ -104,6 +104,8 @@ class Paraphrases(ViewSource):
         names: of the anchor and its positives; ``original`` is the text itself.
     """
 
+    texts: TokenSource
+
     def __init__(self, texts: TokenSource, aligned: Callable[[str], TokenSource], names: Sequence[str]) -> None:
         if len(names) < 2 or len(set(names)) < len(names):
             raise UserError(
@@ -125,7 +127,7 @@ class Paraphrases(ViewSource):
 
 
 class WithHardNegatives(ViewSource):
-    """Another source, with a text for each anchor that is known to differ in meaning from it (SimCSE section 4).
+    """Adds a hard negative to each instance of another source: a text that differs in meaning (SimCSE section 4).
 
     A blank one falls back to the original, which as a duplicate is no negative of its own views.
 
@@ -136,6 +138,7 @@ class WithHardNegatives(ViewSource):
     """
 
     negatives = 1
+    texts: TokenSource
 
     def __init__(self, source: ViewSource, negatives: TokenSource, originals: TokenSource) -> None:
         self.source, self.aligned, self.texts = source, negatives, originals

@@ -34,7 +34,7 @@ class SpanViews(ViewSource):
     """An item is a document; it yields A pairs of one anchor and P positives. Each span is framed by ``<s>`` and ``</s>``.
 
     A document in which not every draw of lengths has a place is short. ``short="clip"`` scales its longest span to what it
-    allows, and the shortest in proportion, ``skip`` leaves it out, ``error`` refuses it.
+    allows, and the shortest in proportion, ``skip`` leaves it out, ``error`` raises UserError.
 
     Args:
         documents: of the split.
@@ -59,12 +59,12 @@ class SpanViews(ViewSource):
         highs = np.minimum(settings.greatest_high(documents.lengths), settings.high)  # (D,)
         is_short = highs < settings.high
         if short == "error" and is_short.any():
-            self._refuse(int(np.flatnonzero(is_short)[0]))
+            self._raise_short(int(np.flatnonzero(is_short)[0]))
         usable = highs >= settings.least_span if short == "clip" else ~is_short
         self.items = np.flatnonzero(usable)
         self._log(short, int(is_short.sum()))
         if not len(self.items):
-            self._refuse_all(short)
+            self._raise_all_short(short)
         self._highs = highs[self.items].astype(np.int32)
         self.text_lengths = np.broadcast_to(
             self._highs[:, None] + FRAME, (len(self.items), self.anchors * (1 + self.positives))
@@ -88,14 +88,14 @@ class SpanViews(ViewSource):
         what = f"{s.anchors} anchors" if s.anchors > 1 else "an anchor"
         return f"{s.least_length} tokens that --views span with {what} of up to {s.high} needs"
 
-    def _refuse(self, number: int) -> None:
+    def _raise_short(self, number: int) -> None:
         documents = self.documents
         raise UserError(
             f"{documents.name}: document {number + 1} (line {documents.first_line(number)}) has {documents.lengths[number]} "
             f"tokens, fewer than the {self._needs()}; give a smaller max or fewer anchors, or --short-documents clip or skip"
         )
 
-    def _refuse_all(self, short: str) -> None:
+    def _raise_all_short(self, short: str) -> None:
         documents = self.documents
         raise UserError(
             f"{documents.name}: all {len(documents)} documents are too short: the longest has {documents.lengths.max()} tokens "
@@ -122,7 +122,7 @@ def build_span_views(
     tokens_per_sample: int,
     **knobs: int | float | str,
 ) -> SpanViews:
-    """The source for these knobs and settings of the task.
+    """Build the source from the spec's knobs and the task's settings.
 
     Raises:
         UserError: knobs that contradict each other or the task.

@@ -18,7 +18,7 @@ UNUSED = np.random.default_rng(0)
 
 
 class ViewMaker:
-    """Pairs of augmented views of one item, the same whoever makes them.
+    """Makes the pairs of augmented views of an item, the same in every process.
 
     Args:
         source: which texts form a pair.
@@ -35,14 +35,14 @@ class ViewMaker:
         return [instance for _, instance in self.pairs(index, epoch)]
 
     def pairs(self, index: int, epoch: int) -> list[tuple[RawInstance, Instance]]:
-        """The same, each with the texts that it was made of."""
+        """The instances of item ``index``, each with the texts it was made of."""
         rng = rng_for(self.seed, epoch, index, 0)
         traced = self._trace(self.source(index, rng), index, epoch)
         # drawn after the source's own draws, so that they are what they were
         return [(pair, self._instance(pair, views, rng.random())) for pair, views in traced]
 
     def texts(self, index: int, epoch: int) -> list[RawInstance]:
-        """The texts alone."""
+        """The texts of item ``index``, without augmentation."""
         return self.source(index, rng_for(self.seed, epoch, index, 0))
 
     def trace(self, index: int, epoch: int) -> list[tuple[RawInstance, list[Augmented]]]:
@@ -67,7 +67,7 @@ class ViewMaker:
         return tokens if len(tokens) <= self.max_tokens else np.append(tokens[: self.max_tokens - 1], tokens[-1])
 
     def longest(self) -> Tokens:
-        """(items, views) upper bounds of the views' lengths, whatever the epoch."""
+        """(items, views) upper bounds of the views' lengths, in every epoch."""
         lengths = self.source.text_lengths
         bounds = np.zeros(int(lengths.max(initial=0)) + 1, np.int32)  # by length, of those that there are
         for length in np.unique(np.concatenate([np.unique(column) for column in lengths.T])).tolist():

@@ -1,4 +1,4 @@
-"""View sources: which texts form a positive pair, before augmentation."""
+"""The table of view sources, and how a spec builds one."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,7 +27,9 @@ __all__ = [
 
 
 class SameText(ViewSource):
-    """The sequence, twice: CLEAR section 3.1, SimCSE."""
+    """``same``: the sequence itself, twice (CLEAR section 3.1, SimCSE)."""
+
+    texts: TokenSource
 
     def __init__(self, texts: TokenSource) -> None:
         self.texts = texts
@@ -79,7 +81,7 @@ VIEWS: dict[str, ViewSourceKind] = {
 
 
 def find_view_source(spec: str, *, flag: str = "--views") -> tuple[ViewSourceKind, Step]:
-    """The entry that a spec names, and the spec as read.
+    """Return the entry that a spec names, and the parsed spec.
 
     Raises:
         UserError: no such source, or a chain where one name is due.
@@ -100,7 +102,7 @@ def build_view_source(
     settings: Mapping[str, Any] | None = None,
     flag: str = "--views",
 ) -> ViewSource:
-    """The view source that a spec names.
+    """Build the view source that a spec names.
 
     Args:
         spec: as the user typed it.

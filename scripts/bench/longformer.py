@@ -29,8 +29,7 @@ from fairseq.data import Dictionary
 from results import finish, row
 from steps import held_mib, in_turn, ratio
 
-from fairseq_clear.interop.stock import build_model
-from fairseq_clear.interop.stock import settings_of
+from fairseq_clear.interop.stock import build_model, settings_of
 from fairseq_clear.modules.window_attention import MaskCache, block_size, window_attention
 
 LAYERS, WIDTH, HEADS, FFN, VOCABULARY, MASKED = 6, 384, 12, 1536, 8_000, 0.15

@@ -127,7 +127,7 @@ def test_a_copy_is_whole_or_not_at_all(place: Path, monkeypatch: pytest.MonkeyPa
     source = place.with_name("one.pt")
     source.write_bytes(b"newer")
     assert not copy_whole(str(source), str(place)) and place.read_bytes() == b"earlier"
-    with monkeypatch.context() as patch, pytest.raises(UserError, match="one.pt is whole: make room"):
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="one.pt is whole: free some space"):
         full(place, patch, 3, errno.ENOSPC)
         copy_whole(str(source), str(place), overwrite=True)
     assert place.read_bytes() == b"earlier"

@@ -180,7 +180,7 @@ def test_resumed_with_another_seed_is_another_run(
     assert finish(start(WRAPPED, data_bin, tmp_path / "run", "--seed", "2")) == [2, 2]
     assert "is of another run: --seed 1, now 2" in log(tmp_path / "run")
     assert finish(start(WRAPPED, data_bin, tmp_path / "run", "--seed", "2", "--allow-change", "seed")) == [0, 0]
-    assert "goes on with a change: --seed 1, now 2" in log(tmp_path / "run")
+    assert "resuming with a changed setting: --seed 1, now 2" in log(tmp_path / "run")
     assert not same(saved(undisturbed), saved(tmp_path / "run"))
 
 

@@ -1,4 +1,4 @@
-"""Real updates on generated texts, as the estimates are held against."""
+"""Real updates on generated texts, which estimates are compared with."""
 
 import gc
 import random
@@ -14,8 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.files import hash_file
-from fairseq_clear.planning.reading import read_recipe
-from fairseq_clear.planning.recipe import Recipe
+from fairseq_clear.planning.costs import Recipe
 from fairseq_clear.text.synonym_files import save_synonyms
 from tests.conftest import run, tool
 from tests.training import build
@@ -26,8 +25,8 @@ COMMON = ("--optimizer", "adam", "--lr", "1e-5", "--tokens-per-sample", str(LENG
 
 
 def make_data(folder: Path, words: int, sentences: int = 300) -> Path:
-    """Documents of sentences of the same length, in which every one of the words occurs; each word has a synonym, and each
-    sentence, the same once more, is its own paraphrase ``bt``.
+    """Documents of sentences of one length in which every word occurs; each word has a synonym, each sentence is its own
+    paraphrase ``bt``.
     """
     rng = random.Random(1)
     lines = [" ".join(f"w{rng.randrange(words)}" for _ in range(LENGTH - 2)) for _ in range(sentences)]
@@ -50,7 +49,7 @@ def make_data(folder: Path, words: int, sentences: int = 300) -> Path:
 
 
 def flags_of(config: dict[str, Any]) -> list[str]:
-    """The command line that says what the sections of a recipe say."""
+    """The sections of a recipe as a command line."""
     renamed = {**config["model"], **config["criterion"], **config["task"]}
     flags = [f"--{name}" for name in config.get("common", {})]
     flags += ["--arch", config["model"]["_name"], "--criterion", config["criterion"]["_name"]]
@@ -64,11 +63,11 @@ def trainer_of(data: Path, config: dict[str, Any], *flags: str, world_size: int 
     return build(data, *COMMON, *flags_of(config), *flags, world_size=world_size)
 
 
-def recipe_of(trainer: Trainer, config: dict[str, Any]) -> Recipe:
+def recipe_of(config: dict[str, Any], vocabulary: int) -> Recipe:
+    task = {"tokens_per_sample": LENGTH, "sample_break_mode": "eos", **config["task"]}
     common = {"cpu": True, **config.get("common", {})}
-    task = {"tokens_per_sample": LENGTH, **config["task"]}
     with_settings = {**config, "task": task, "common": common, "distributed_training": {"ddp_backend": "legacy_ddp"}}
-    return read_recipe(with_settings, len(trainer.task.dictionary), LENGTH)
+    return Recipe(with_settings, vocabulary, LENGTH)
 
 
 def batch_of(dataset: Any, texts: int, first: int = 0) -> dict[str, Any]:
@@ -76,19 +75,19 @@ def batch_of(dataset: Any, texts: int, first: int = 0) -> dict[str, Any]:
 
 
 def live_bytes() -> int:
-    """Of all tensors there are, every storage once."""
+    """Bytes of all tensors, each storage once."""
     gc.collect()
     found = {}
     for thing in gc.get_objects():
-        if type(thing) in (torch.Tensor, torch.nn.Parameter):
+        if type(thing) in (torch.Tensor, torch.nn.Parameter) and not thing.is_meta:
             storage = thing.untyped_storage()
             found[storage.data_ptr()] = storage.nbytes()
     return sum(found.values())
 
 
 def peak_bytes(trainer: Trainer, batch: dict[str, Any]) -> float:
-    """The most that an update holds beside what there was without a trainer, its own batch included."""
-    trainer.zero_grad()  # the profiler does not see that what was there before it is let go
+    """The most bytes that are held during an update, its batch included."""
+    trainer.zero_grad()  # the profiler does not see when earlier memory is freed
     before = live_bytes()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         trainer.train_step([batch])

@@ -1,167 +1,144 @@
-"""How a recipe is laid out: what is chosen, and what is refused."""
+"""How a recipe is laid out: what is chosen, and what fails."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.planning.composing import compose_recipe
-from fairseq_clear.planning.corpus import Corpus, read_folder
-from fairseq_clear.planning.machine import GIB, HEADROOM, Machine, make_plan
-from fairseq_clear.planning.reading import read_recipe
-from fairseq_clear.planning.rows import view_lengths
+from fairseq_clear.planning.costs import Recipe
+from fairseq_clear.planning.machine import GIB, GPUS, HEADROOM, Machine, make_curve, make_plan, read_folder
+from fairseq_clear.planning.recipe import compose_recipe
 
-RECIPE = read_recipe(compose_recipe("clear/base_256gpu"), vocabulary=50_266)
-ROBERTA = read_recipe(compose_recipe("clear/base_256gpu", ["+ablation=roberta"]), vocabulary=50_266)
 PAPER = Machine(workers=256)
+THIN = ("++model.encoder_layers=2",)
+
+
+def build(name: str, *overrides: str, vocabulary: int = 50_266, **section: dict[str, Any]) -> Recipe:
+    config = compose_recipe(name, [*THIN, *overrides])
+    return Recipe({**config, **{key: {**config.get(key, {}), **value} for key, value in section.items()}}, vocabulary)
+
+
+@pytest.fixture(scope="module")
+def thin() -> Recipe:
+    return build("clear/base_256gpu")
 
 
 def test_the_papers_run() -> None:
-    plan = make_plan(RECIPE, PAPER)
+    recipe = Recipe(compose_recipe("clear/base_256gpu"), 50_266)
+    plan = make_plan(recipe, PAPER)
     assert (plan.global_batch, plan.texts, plan.update_freq, plan.chunk) == (8192, 32, 1, 0)
     assert plan.negatives == 2 * 8192 - 2
     assert plan.updates == 500_000 and plan.epochs is None
-    # RoBERTa-base with its MLM head, which has 50,265 rows; <del>'s row and bias
-    assert RECIPE.encoder.parameters(views=False) == 124_696_665 + 768 + 1
+    # RoBERTa-base with its MLM head, which has 50,265 rows; <del>'s row and bias; the projection head
+    weights = 124_696_665 + 768 + 1 + 768 * 768 + 768 + 768 * 128 + 128
+    assert recipe.weights == weights and recipe.element == 2
+    assert plan.memory.weights == pytest.approx(6 * weights, rel=1e-6)
+    assert plan.memory.optimizer == pytest.approx(8 * weights, rel=1e-6)
+    # 5 spans of 5 % go, a <del> each stays
+    assert max(recipe.texts["views"]) == pytest.approx(512 - 0.25 * 510 + 5, abs=12)
+    assert 24e12 < plan.operations.total < 25e12 and plan.operations.recomputed == 0
     assert plan.hours == pytest.approx(500_000 * (plan.compute_seconds + plan.communication_seconds) / 3600)
 
 
-def test_fewer_gpus_take_chunks_and_keep_the_negatives() -> None:
-    plan = make_plan(RECIPE, Machine(workers=8), global_batch=8192)
+def test_fewer_gpus_take_chunks_and_keep_the_negatives(thin: Recipe) -> None:
+    plan = make_plan(thin, Machine(workers=8), global_batch=8192)
     assert (plan.texts, plan.update_freq, plan.negatives) == (1024, 1, 2 * 8192 - 2)
     assert plan.chunk and plan.memory.total <= HEADROOM * 32 * GIB
-    larger = make_plan(replace(RECIPE, chunk_size=4 * plan.chunk), Machine(workers=8, memory=200 * GIB), 8192)
-    assert larger.memory.total > 32 * GIB
+    assert thin.memory(1024, 8, 4 * plan.chunk).total > plan.memory.total
     assert plan.operations.recomputed == pytest.approx((plan.operations.total - plan.operations.contrast) / 4, rel=0.05)
 
 
 def test_without_views_there_are_more_micro_batches_instead() -> None:
-    plan = make_plan(ROBERTA, Machine(workers=8), global_batch=8192)
+    roberta = build("clear/base_256gpu", "+ablation=roberta")
+    plan = make_plan(roberta, Machine(workers=8, memory=8 * GIB), global_batch=8192)
     assert plan.chunk == 0 and plan.negatives == 0
     assert plan.texts * plan.update_freq == 1024 and plan.update_freq > 1
     assert plan.operations.views == plan.operations.contrast == 0
 
 
-def test_negatives_of_the_batch_are_those_of_one_gpu() -> None:
-    assert make_plan(replace(RECIPE, is_global=False), PAPER).negatives == 2 * 32 - 2
-    assert make_plan(replace(RECIPE, negatives=1), PAPER).negatives == 3 * 8192 - 2
+def test_negatives_of_the_batch_are_those_of_one_gpu(thin: Recipe) -> None:
+    tiny = "++model.encoder_embed_dim=64"
+    assert build("clear/base_256gpu", tiny, "criterion.negatives=batch").negatives(32, 256) == 2 * 32 - 2
+    hard = build("clear/base_256gpu", tiny, "++task.hard_negatives=other", "task.sample_break_mode=eos")
+    assert hard.negatives(32, 256) == 3 * 8192 - 2
 
 
-def test_epochs_are_those_of_the_corpus() -> None:
-    corpus = Corpus(texts=81_921, tokens=0)
-    assert make_plan(RECIPE, PAPER, corpus=corpus).epochs == pytest.approx(500_000 / 11)
-    assert make_plan(replace(RECIPE, max_epoch=3), PAPER, corpus=corpus).updates == 33
+def test_epochs_are_those_of_the_corpus(thin: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = thin.cfg.optimization
+    assert make_plan(thin, PAPER, corpus=81_921).epochs == pytest.approx(500_000 / 11)
+    monkeypatch.setitem(limits, "max_epoch", 3)
+    assert make_plan(thin, PAPER, corpus=81_921).updates == 33
+    monkeypatch.setitem(limits, "max_epoch", 0)
+    monkeypatch.setitem(limits, "max_update", 0)
     with pytest.raises(UserError, match="neither it nor optimization.max_epoch"):
-        make_plan(replace(RECIPE, max_update=0), PAPER, corpus=corpus)
+        make_plan(thin, PAPER, corpus=81_921)
     with pytest.raises(UserError, match="give --data-bin"):
-        make_plan(replace(RECIPE, max_update=0), PAPER)
+        make_plan(thin, PAPER)
 
 
 @pytest.mark.parametrize(
     ("workers", "memory", "batch", "message"),
     [
         (3, 32, 8192, "--global-batch 8192: is no multiple of --gpus 3"),
-        (8, 1, 8192, "--memory 1: one text alone needs"),
+        (8, 0.5, 64, "--memory 0.5: one text alone needs"),
         (8, 32, 0, "dataset.batch_size: the recipe has none"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(workers: int, memory: float, batch: int, message: str) -> None:
+def test_what_cannot_be_done_is_one_line(workers: int, memory: float, batch: int, message: str, thin: Recipe) -> None:
     with pytest.raises(UserError, match=message) as error:
-        make_plan(RECIPE, Machine(workers, memory * GIB), batch)
+        make_plan(thin, Machine(workers, memory * GIB), batch)
     assert "\n" not in str(error.value)
 
 
-def view_length(augment: str, length: int, limit: int | None = None) -> int:
-    return max(view_lengths(augment, [length], limit))
-
-
-def test_views_are_as_long_as_their_augmentation_leaves_them() -> None:
-    assert view_length("none", 512) == view_length("subs", 512) == view_length("reorder", 512) == 512
-    # 5 spans of 5 % go, a <del> each stays
-    assert view_length("del-span:spans=5,ratio=0.05", 512) == pytest.approx(512 - 0.25 * 510 + 5, abs=8)
-    assert view_length("subs+del-span", 512) == view_length("del-span", 512)
-    # of n tokens 0.3 n stay, and a <del> before 0.7 of them: 0.51 n; the longest of many is a little longer
-    assert 0.51 * 512 < view_length("del-word", 512) < 0.57 * 512
-
-
-def test_half_precision_has_masters() -> None:
-    assert RECIPE.element == 2
-    half, single = make_plan(RECIPE, PAPER).memory, make_plan(replace(RECIPE, precision="fp32"), PAPER).memory
-    weights = RECIPE.encoder.parameters()
-    assert half.weights == 6 * weights and single.weights == 4 * weights
-    assert half.optimizer == single.optimizer == 8 * weights
-    lean = make_plan(replace(RECIPE, is_memory_efficient=True), PAPER).memory
-    assert lean.weights == 2 * weights
-
-
-def test_eda_inserts_words_and_the_task_cuts_them() -> None:
-    assert view_length("eda:ops=rs", 100) == 100 and view_length("eda:ops=rd", 100) <= 100
-    # of 98 words a tenth is inserted, rounded up or down
-    assert view_length("eda:ops=ri", 100, limit=512) == 110
-    assert view_length("eda:ops=ri", 100, limit=105) == view_length("eda:ops=ri", 105) == 105
-
-
-def test_spans_are_as_long_as_their_distribution() -> None:
-    declutr = compose_recipe("declutr/small")
-    recipe = read_recipe(declutr, vocabulary=50_266)
-    assert (recipe.view_rows, recipe.key_rows, recipe.copies, recipe.is_joint) == (6, 0, 0, True)
+def test_spans_and_neighbors_are_as_long_as_their_settings_say() -> None:
+    declutr = build("declutr/small")
+    assert (len(declutr.texts["views"]) / declutr.items, declutr.masked_views, "masked" in declutr.texts) == (
+        6,
+        2,
+        False,
+    )
+    separate = build("declutr/small", "+ablation=separate_mlm")
+    assert (len(separate.texts["masked"]) / separate.items, separate.masked_views) == (2, 0)
     # Beta(4, 2) of 32 ... 512 has its mean at two thirds, and 512 and the frame are cut to what the encoder takes
-    assert recipe.mean_length == pytest.approx(32 + 481 * 2 / 3 + 2, rel=0.03)
-    assert 500 < recipe.view_length <= 512
-    separate = read_recipe({**declutr, "criterion": {**declutr["criterion"], "anchor_mlm": "separate"}}, 50_266)
-    assert (separate.copies, separate.is_joint, separate.view_rows) == (2, False, 6)
-
-
-def test_neighbors_are_as_many_sentences() -> None:
-    config = compose_recipe("views/neighbor_slice", ["+ablation=neighbor"])
-    assert read_recipe(config, 50_266).view_length == 4096
-    assert read_recipe(config, 50_266, text_length=32).view_length == 8 * 30 + 2
+    mean = sum(separate.texts["masked"]) / len(separate.texts["masked"])
+    assert mean == pytest.approx(32 + 481 * 2 / 3 + 2, rel=0.03) and 500 < separate.longest <= 512
+    config = compose_recipe("views/neighbor_slice", ["+ablation=neighbor", *THIN])
+    assert Recipe(config, 50_266, text_length=32).longest == 8 * 30 + 2
 
 
 def test_a_queue_is_no_reason_for_chunks() -> None:
-    cert = read_recipe(compose_recipe("cert/cert"), vocabulary=30_000)
-    plan = make_plan(cert, Machine(workers=1, memory=4 * GIB), 64)
+    cert = build("cert/cert", vocabulary=30_000)
+    plan = make_plan(cert, Machine(workers=1, memory=0.8 * GIB), 256)
     assert plan.negatives == 96_606 and plan.chunk == 0 and plan.update_freq > 1
-    in_batch = read_recipe(compose_recipe("cert/batch_negatives"), vocabulary=30_000)
-    assert make_plan(in_batch, Machine(workers=1, memory=4 * GIB), 64).chunk
-    # float32 masters, in half precision rounded ones beside them, 128 float32 numbers and an identity a key
-    encoder, queue = cert.encoder.parameters(mlm=False), 96_606 * (4 * 128 + 8)
-    assert plan.memory.copies == 4 * encoder + queue
-    assert make_plan(replace(cert, precision="fp16"), PAPER).memory.copies == 6 * encoder + queue
-    assert cert.moments == 1 and plan.memory.optimizer == 4 * cert.trained
+    # float32 masters, 128 float32 numbers and an identity a key
+    copies = sum(one.numel() for one in cert.model.key_encoder.parameters())
+    assert plan.memory.copies == pytest.approx(4 * copies + 96_606 * (4 * 128 + 8), rel=1e-3)
+    assert plan.memory.optimizer == pytest.approx(4 * cert.trained, rel=1e-3)
+    in_batch = build("cert/batch_negatives", vocabulary=30_000)
+    assert make_plan(in_batch, Machine(workers=1, memory=0.8 * GIB), 256).chunk
 
 
 def test_the_guide_and_its_layers() -> None:
-    guided = read_recipe(compose_recipe("self_guided/sg_opt"), vocabulary=30_522)
-    assert (guided.objective, guided.guide_layers, guided.has_guide) == ("opt3", 13, True)
+    guided = build("self_guided/sg_opt", vocabulary=30_522)
     plan = make_plan(guided, Machine(workers=1))
-    assert plan.negatives == 15 * 13 and plan.memory.copies == 4 * guided.encoder.parameters(mlm=False, views=False)
-    assert guided.trained == guided.encoder.parameters(mlm=False) - guided.encoder.embeddings
-    back = read_recipe(compose_recipe("self_guided/bt"), vocabulary=30_522)
-    assert (back.key_encoder, back.has_guide, back.view_rows, back.key_rows) == ("shared", True, 2, 0)
-
-
-def test_windows_are_linear_in_the_length() -> None:
-    window = replace(RECIPE.encoder, window=512)
-    pairs = [window.attention(length).pairs for length in (2048, 4096, 8192)]
-    assert pairs[2] - pairs[1] == 2 * (pairs[1] - pairs[0])
-    assert window.attention(768).pairs == 768**2 and window.attention(200).mask == 0
-    assert RECIPE.encoder.attention(4096).pairs == 4096**2
+    assert plan.negatives == 15 * 3 and plan.operations.keys > 0
+    assert plan.memory.copies == pytest.approx(
+        4 * sum(one.numel() for one in guided.model.guide.parameters()), rel=1e-3
+    )
 
 
 def test_mixed_precision_keeps_float32_weights_and_halves_products() -> None:
-    mixed, half = replace(RECIPE, precision="amp"), RECIPE
-    assert (mixed.element, mixed.product, mixed.vector) == (4, 2, 2)
-    headless = replace(mixed, encoder=replace(mixed.encoder, projection=(768,)))
-    assert headless.vector == 4
-    amp, fp16 = make_plan(mixed, PAPER), make_plan(half, PAPER)
-    single = make_plan(replace(RECIPE, precision="fp32"), PAPER)
-    assert amp.operations == fp16.operations
-    assert fp16.memory.activations < amp.memory.activations < single.memory.activations
-    assert single.memory.weights < amp.memory.weights < 1.5 * single.memory.weights
-    assert replace(mixed, is_cpu=True).product == 4
+    sizes = [
+        make_plan(build("clear/base_256gpu", common={"fp16": False, **common}), PAPER)
+        for common in ({"fp16": True}, {"amp": True}, {})
+    ]
+    half, mixed, single = (plan.memory for plan in sizes)
+    assert sizes[0].operations.total == pytest.approx(sizes[1].operations.total, rel=1e-3)
+    assert half.activations < mixed.activations < single.activations
+    assert single.weights == mixed.weights and half.optimizer == pytest.approx(single.optimizer, rel=1e-3)
 
 
 def test_the_texts_of_a_folder(tmp_path: Path) -> None:
@@ -171,7 +148,7 @@ def test_the_texts_of_a_folder(tmp_path: Path) -> None:
 
     def texts(**task: object) -> tuple[int, int | None]:
         folder = read_folder(tmp_path, {"tokens_per_sample": 512, **task})
-        return folder.corpus.texts, folder.text_length
+        return folder.texts, folder.text_length
 
     assert texts(sample_break_mode="eos") == (1000, 21)
     assert texts(sample_break_mode="eos", tokens_per_sample=12) == (1900, 12)  # 19 tokens and </s> a line, 10 a sample
@@ -179,3 +156,24 @@ def test_the_texts_of_a_folder(tmp_path: Path) -> None:
     assert texts(views="span:anchors=1") == (10, None)
     assert texts(views="span:anchors=1", document_boundary="line") == (1000, None)
     assert texts(views="neighbor:sentences=4") == (240, 21)
+
+
+def test_a_curve_is_a_plan_for_each_number_of_gpus(thin: Recipe) -> None:
+    points = make_curve(thin, PAPER, 8192, gpus=GPUS[::4])
+    assert [point.gpus for point in points] == [1, 16, 256, 4096]
+    assert all(point.texts * point.update_freq * point.gpus == 8192 for point in points)
+    alone, paper, many = points[0], points[2], points[-1]
+    assert alone.communication_seconds == 0 and alone.chunk and alone.efficiency < 0.8  # computes twice what it reads
+    plan = make_plan(thin, PAPER, 8192)
+    assert (paper.chunk, paper.compute_seconds, paper.sent) == (0, plan.compute_seconds, plan.sent)
+    assert paper.efficiency == pytest.approx(
+        paper.compute_seconds / (paper.compute_seconds + paper.communication_seconds)
+    )
+    assert many.efficiency < 0.5 * paper.efficiency
+    each = make_curve(thin, PAPER, 32, per_gpu=True, gpus=(1, 256))
+    assert [point.texts for point in each] == [32, 32] and each[0].efficiency == 1.0
+    # each GPU's queries meet the keys of all
+    assert each[1].compute_seconds > each[0].compute_seconds and each[1].sent > 0
+    assert [point.gpus for point in make_curve(thin, PAPER, 24, gpus=(1, 2, 8, 16, 32))] == [1, 2, 8]
+    with pytest.raises(UserError, match="--global-batch 3: cannot be dealt out"):
+        make_curve(thin, replace(PAPER, memory=GIB), 3, gpus=(2, 4))

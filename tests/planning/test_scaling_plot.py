@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 
-from fairseq_clear.planning.scaling import Point
+from fairseq_clear.planning.machine import Point
 from fairseq_clear.planning.scaling_plot import draw_scaling
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fairseq_clear.planning.composing import compose_recipe
-from fairseq_clear.planning.reading import read_recipe
+from fairseq_clear.planning.costs import Recipe
+from fairseq_clear.planning.recipe import compose_recipe
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "examples/clear/scaling"
@@ -51,7 +51,7 @@ def simulation() -> Any:
 def test_two_workers_send_what_is_planned_and_learn_what_one_learns(simulation: Any, tmp_path: Path) -> None:
     data = simulation.make_data(tmp_path, UPDATES * simulation.batch_size())
     vocabulary = len((data / "dict.txt").read_text().splitlines()) + 6
-    recipe = read_recipe(compose_recipe(str(simulation.CONFIG)), vocabulary)
+    recipe = Recipe(compose_recipe(str(simulation.CONFIG)), vocabulary)
     broken = tmp_path / "wrong_scale.py"
     broken.write_text(WRONG_SCALE)
     alone = simulation.simulate(1, UPDATES, data, tmp_path)
@@ -61,7 +61,7 @@ def test_two_workers_send_what_is_planned_and_learn_what_one_learns(simulation: 
     (mistake,) = simulation.check(two, alone, recipe)  # no byte, and neither of the first losses
     assert "2 workers: the loss of update 3 differs by" in mistake
     assert alone.losses["loss"][0] != pytest.approx(alone.losses["loss"][1], abs=0.01)
-    wider = replace(recipe, encoder=replace(recipe.encoder, projection=(64, 64, 33)))
+    wider = Recipe(compose_recipe(str(simulation.CONFIG), ["++model.projection_dim=33"]), vocabulary)
     assert len(simulation.check(two, alone, wider)) == 2 * UPDATES + 1
     assert simulation.table([alone, two], recipe).count("\n") == 3
 
@@ -74,7 +74,7 @@ def test_a_failing_worker_ends_the_others(simulation: Any, tmp_path: Path) -> No
 
 
 def test_a_loss_that_is_no_number_is_a_mistake(simulation: Any) -> None:
-    recipe = read_recipe(compose_recipe(str(simulation.CONFIG)), 206)
+    recipe = Recipe(compose_recipe(str(simulation.CONFIG)), 206)
     good = simulation.Run(1, 64, {"loss": [1.0, 2.0]}, [[[], []]])
     assert simulation.check(good, good, recipe) == []
     bad = replace(good, losses={"loss": [1.0, float("nan")]})

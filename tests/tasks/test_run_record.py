@@ -93,7 +93,7 @@ def test_a_change_that_is_allowed_is_named(data_bin: Path, copy: Path) -> None:
     code, text = train(data_bin, copy, *flags, "--allow-change", "lr,--temperature")
     assert code == 0 and updates(copy) == 3, text[-3000:]
     for said in ("--lr 0.003, now 0.001", "--temperature 0.1, now 0.2"):
-        assert text.count(f"goes on with a change: {said}") == 1
+        assert text.count(f"resuming with a changed setting: {said}") == 1
 
 
 def test_other_data_does_not_resume(data_bin: Path, copy: Path, tmp_path: Path) -> None:

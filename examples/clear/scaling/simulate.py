@@ -24,12 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from measuring import PROJECT, provenance
 
-from fairseq_clear.planning.communication import Collective, collectives, sent_bytes
-from fairseq_clear.planning.composing import compose_recipe
-from fairseq_clear.planning.corpus import SYMBOLS
-from fairseq_clear.planning.reading import read_recipe
-from fairseq_clear.planning.recipe import Recipe
-from fairseq_clear.planning.scaling import GPUS
+from fairseq_clear.planning.costs import Recipe
+from fairseq_clear.planning.machine import GPUS
+from fairseq_clear.planning.metering import Collective
+from fairseq_clear.planning.recipe import SYMBOLS, compose_recipe
 
 HERE = Path(__file__).resolve().parent
 CONFIG = HERE / "simulation.yaml"
@@ -58,7 +56,12 @@ class Run:
     @property
     def sent(self) -> float:
         """Bytes around a ring that the first worker's last update takes."""
-        return sent_bytes([Collective("", *one) for one in self.exchanged[0][-1]], self.workers)
+        return ring([Collective("", *one) for one in self.exchanged[0][-1]], self.workers)
+
+
+def ring(exchanges: Sequence[Collective], workers: int) -> float:
+    """Bytes that a worker sends around a ring."""
+    return sum(exchange.sent(workers) for exchange in exchanges)
 
 
 def main() -> int:
@@ -76,7 +79,7 @@ def main() -> int:
         data = make_data(Path(folder), args.updates * batch_size())
         vocabulary = len((data / "dict.txt").read_text(encoding="utf-8").splitlines()) + SYMBOLS
         runs = [simulate(workers, args.updates, data, Path(folder)) for workers in args.workers]
-    recipe = read_recipe(compose_recipe(str(CONFIG)), vocabulary)
+    recipe = Recipe(compose_recipe(str(CONFIG)), vocabulary)
     mistakes = [mistake for run in runs for mistake in check(run, runs[0], recipe)]
     print(table(runs, recipe))
     report = {"updates": args.updates, "tolerance": TOLERANCE, "mistakes": mistakes, **provenance()}
@@ -175,7 +178,7 @@ def run_together(calls: Sequence[Sequence[str]], logs: Sequence[Path]) -> None:
 
 def exchanges_of(recipe: Recipe, run: Run) -> Exchanges:
     """What each worker is to give in an update."""
-    planned = collectives(recipe, run.texts, run.workers, backend="gloo")
+    planned = recipe.exchanges(run.texts, run.workers, backend="gloo")
     return sorted((one.operation, one.size) for one in planned for _ in range(one.times))
 
 
@@ -212,7 +215,7 @@ def table(runs: Sequence[Run], recipe: Recipe) -> str:
     ]
     for run in runs:
         given = sum(size for _, size in run.exchanged[0][-1])
-        planned = sent_bytes(collectives(recipe, run.texts, run.workers, backend="gloo"), run.workers)
+        planned = ring(recipe.exchanges(run.texts, run.workers, backend="gloo"), run.workers)
         first, last = run.losses["loss"][0], run.losses["loss"][-1]
         away = "" if run is runs[0] else f"{max(difference(run, runs[0])):.1e}"
         numbers = (f"{given:,}", f"{run.sent:,.0f}", f"{planned:,.0f}", f"{first:.6f}", f"{last:.6f}", away)
@@ -226,7 +229,7 @@ def draw(runs: Sequence[Run], recipe: Recipe, path: Path) -> None:
 
     texts = runs[0].texts
     line = [(gpus, max(texts // gpus, 1)) for gpus in GPUS if gpus > 1]
-    planned = [(gpus, sent_bytes(collectives(recipe, each, gpus, backend="gloo"), gpus)) for gpus, each in line]
+    planned = [(gpus, ring(recipe.exchanges(each, gpus, backend="gloo"), gpus)) for gpus, each in line]
     draw_simulation(
         path,
         planned=planned,
