@@ -3,6 +3,7 @@
 Needs the standard library alone, so that the command line's ``--help`` stays fast.
 """
 
+import math
 from dataclasses import MISSING, Field, field, fields
 from typing import Any
 
@@ -18,9 +19,9 @@ def setting(text: str, default: Any = MISSING, *, factory: Any = MISSING, **meta
         text: the help, which is the only documentation of the field.
         default: of the field; without default and factory the field is required.
         factory: makes the default.
-        metadata: ``choices`` (allowed values), ``least`` (smallest value), ``flag`` (``--name`` if the field has another
-            name), ``metavar``, ``nargs``, ``const`` and ``type`` as for argparse, ``positional``, ``group`` (its title),
-            ``exclusive`` (name of a group of flags of which one may be given).
+        metadata: ``choices`` (allowed values), ``least`` (smallest value), ``above`` (values are greater), ``flag`` (``--name`` if
+            the field has another name), ``positional``, ``group`` (title of the flag's group), ``exclusive`` (name of a set of
+            flags of which one may be given); ``metavar``, ``nargs``, ``const`` and ``type`` as for argparse.
     """
     return field(default=default, default_factory=factory, metadata={"help": text, **metadata})
 
@@ -31,16 +32,18 @@ def flag_name(item: "Field[Any]") -> str:
 
 
 def check_settings(settings: Any) -> None:
-    """Check every field of a dataclass against its ``choices`` and its ``least``; None passes.
+    """Check every field of a dataclass against its ``choices``, ``least`` and ``above``; None passes.
 
     Raises:
         UserError: naming the flag, its value and what is allowed.
     """
     for item in fields(settings):
-        value, least, choices = getattr(settings, item.name), item.metadata.get("least"), item.metadata.get("choices")
+        value, allowed = getattr(settings, item.name), item.metadata
         if value is None or isinstance(value, tuple):
             continue
-        if least is not None and value < least:
-            raise UserError(f"{flag_name(item)} {value}: must be {least} or more")
-        if choices is not None and value not in choices:
-            raise UserError(f"{flag_name(item)} {value}: choose from {', '.join(choices)}")
+        if "least" in allowed and value < allowed["least"]:
+            raise UserError(f"{flag_name(item)} {value}: must be {allowed['least']} or more")
+        if "above" in allowed and not allowed["above"] < value < math.inf:
+            raise UserError(f"{flag_name(item)} {value:g}: must be above {allowed['above']}")
+        if "choices" in allowed and value not in allowed["choices"]:
+            raise UserError(f"{flag_name(item)} {value}: choose from {', '.join(map(str, allowed['choices']))}")

@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from fairseq_clear.evaluation.sts_data import StsData
 
 
+def check_picture(path: Path, overwrite: bool, *, flag: str = "--output") -> None:
+    """Check that a picture can be drawn and written; raises UserError."""
+    for name in ("matplotlib", "PIL"):  # importing fairseq turns on the logs of other libraries
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        from fairseq_clear.evaluation.plots.style import check_picture_path
+    except ImportError:
+        raise UserError(f"{flag} {path}: matplotlib is not installed; pip install 'fairseq_clear[eval]'") from None
+    check_picture_path(path, overwrite, flag=flag)
+
+
 @dataclass(kw_only=True)
 class Picture(Command):
     """What the pictures have in common."""
@@ -27,13 +38,9 @@ class Picture(Command):
 
     def run(self) -> int:
         """Draw the picture, write both files."""
-        for name in ("matplotlib", "PIL"):  # importing fairseq turns on the logs of other libraries
-            logging.getLogger(name).setLevel(logging.WARNING)
-        try:
-            from fairseq_clear.evaluation.plots.style import check_picture_path, save_figure
-        except ImportError:
-            raise UserError("matplotlib is not installed; pip install 'fairseq_clear[eval]'") from None
-        check_picture_path(self.output, self.overwrite)
+        check_picture(self.output, self.overwrite)
+        from fairseq_clear.evaluation.plots.style import save_figure
+
         with quiet_logs():
             files = save_figure(self.draw(), self.output)
         print(f"wrote {' and '.join(map(str, files))}")

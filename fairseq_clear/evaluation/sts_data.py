@@ -153,7 +153,8 @@ def read_sts_file(path: str | Path) -> StsData:
     try:
         pairs = read_sick(file) if is_sick else read_sts_benchmark(file) if wide else _read_table(file, (2, 0, 1))
     except UserError as error:
-        raise UserError(f"{error}; expected are {FILE_FORMATS}") from None
+        is_other_format = str(error).startswith(f"{file}:1:")  # not one bad line in a file of the right format
+        raise UserError(f"{error}; expected are {FILE_FORMATS}" if is_other_format else str(error)) from None
     return StsData(file.stem, {file.stem: pairs}, _hashes((file,)))
 
 

@@ -62,17 +62,17 @@ def style() -> Iterator[None]:
         yield
 
 
-def check_picture_path(path: Path, overwrite: bool) -> list[Path]:
+def check_picture_path(path: Path, overwrite: bool, *, flag: str = "--output") -> list[Path]:
     """The two files that ``save_figure`` will write.
 
     Raises:
         UserError: no such folder, another suffix, or one of them exists.
     """
     if path.suffix and path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"--output {path}: give a name ending in .png or .svg, or in neither; both are written")
+        raise UserError(f"{flag} {path}: give a name ending in .png or .svg, or in neither; both are written")
     files = [path.with_suffix(suffix) for suffix in SUFFIXES]
     for file in files:
-        check_output_file(file, overwrite)
+        check_output_file(file, overwrite, flag=flag)
     return files
 
 
