@@ -34,6 +34,7 @@ __all__ = [
     "read_columns",
     "read_lines",
     "read_text_lines",
+    "read_whole_lines",
     "sync_folder",
     "versions",
     "write_json",
@@ -197,6 +198,21 @@ def read_lines(file: CorpusFile, progress: Callable[[int], object] | None = None
     Raises:
         UserError: undecodable bytes, a NUL character, an overlong line, a damaged archive, an unreadable file.
     """
+    for number, line in read_whole_lines(file, progress):
+        for part in line.split("\r"):
+            yield number, part
+
+
+def read_whole_lines(
+    file: CorpusFile, progress: Callable[[int], object] | None = None, *, allow_nul: bool = False
+) -> Iterator[tuple[int, str]]:
+    """Like ``read_lines``, but only LF and CRLF end a line, as for ``wc -l``; a CR within a line is kept.
+
+    Args:
+        file: the input.
+        progress: called with the number of bytes read from disk since its last call.
+        allow_nul: accept NUL characters.
+    """
     number = 0
     try:
         with open(file.path, "rb") as raw, _unpacked(raw, file.compression) as stream:
@@ -207,8 +223,11 @@ def read_lines(file: CorpusFile, progress: Callable[[int], object] | None = None
                     progress(raw.tell() - reported)
                     reported = raw.tell()
                 text = _decode_line(line, file.path, number)
-                for part in text.removesuffix("\n").removesuffix("\r").split("\r"):
-                    yield number, part
+                if "\0" in text and not allow_nul:
+                    raise UserError(
+                        f"{file.path}:{number}: a NUL character; is this a text file, and UTF-8 rather than UTF-16?"
+                    )
+                yield number, text.removesuffix("\n").removesuffix("\r")
             if progress is not None:
                 progress(raw.tell() - reported)
     except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
@@ -268,15 +287,12 @@ def _decode_line(line: bytes, path: Path, number: int) -> str:
         check_is_text(path, line)
         line = line.removeprefix(_BOM)
     try:
-        text = line.decode("utf-8")
+        return line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path}:{number}: byte 0x{line[error.start]:02x} at position {error.start + 1} of the line is not UTF-8; "
             "convert the file first, e.g. iconv -f latin1 -t utf-8"
         ) from None
-    if "\0" in text:
-        raise UserError(f"{path}:{number}: a NUL character; is this a text file, and UTF-8 rather than UTF-16?")
-    return text
 
 
 def check_output_file(path: Path, overwrite: bool, *, flag: str = "--output") -> None:

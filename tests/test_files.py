@@ -7,8 +7,8 @@ import pytest
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import check_output_file, corpus_file, read_columns, read_lines, read_text_lines
-from fairseq_clear.preparation.back_translation.reading import scan
-from fairseq_clear.preparation.synonym_sources import read_json
+from fairseq_clear.preparation.back_translation.round_trip import scan
+from fairseq_clear.preparation.synonym_building import read_json
 
 
 def test_only_line_feeds_end_lines(tmp_path):

@@ -63,8 +63,8 @@ def prepare(arguments: argparse.Namespace, task: str, folder: Path) -> Path:
     if data.exists():
         return data
     folder.mkdir(parents=True, exist_ok=True)
-    text = folder / "text.txt"
-    clear("prepare", arguments.glue, "--glue-task", task, "--text-only", "--dest", text)
+    text = folder / f"{task}.txt"
+    clear("glue", "text", "--glue-dir", arguments.glue, "--tasks", task, "--dest", folder)
     neighbors = json.loads(arguments.synonyms.read_text(encoding="utf-8"))
     lines = text.read_text(encoding="utf-8").splitlines()
     for seed, name in enumerate(("de", "zh")):

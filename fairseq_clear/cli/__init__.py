@@ -21,7 +21,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "probing": ("evaluation:Probing", "find linguistic properties in frozen vectors: SentEval's probing tasks"),
     "captions": ("evaluation:Captions", "rank captions and images by each other: SentEval's retrieval task"),
     "topics": ("evaluation:Topics", "predict the group of 20 Newsgroups posts from their vectors"),
-    "glue": ("glue", "fine-tune a checkpoint on GLUE's tasks, with restarts; write the submission"),
+    "glue": (
+        "glue",
+        "fine-tune a checkpoint on GLUE's tasks, with restarts; write the submission, or GLUE's texts for prepare",
+    ),
     "import": (
         "import_model:Import",
         "turn a local Hugging Face folder, or fairseq's roberta archive, into a checkpoint with dict.txt and tokenizer",

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from fairseq_clear.cli.console import quiet_logs
-from fairseq_clear.preparation.back_translation.settings import (
+from fairseq_clear.preparation.back_translation.translation_settings import (
     BPE_KINDS,
     SAMPLING_PASSES,
     TOKENIZER_KINDS,
@@ -19,9 +19,9 @@ Translate every line of a text into another language and back, by translation mo
 WMT19 archive, or any checkpoint of --task translation with its dictionaries and codes.
 
 Exactly one line out for each line in; a blank line stays blank, and control characters and runs of blanks become one
-space. What cannot be translated keeps its own text and is counted. A call that was killed goes on where it was when it
-is given again: finished chunks are neither lost nor done twice, and the output is that of a call that was not killed.
-The report (identical lines, lengths, self-BLEU, whatever was kept and why) stands beside the output."""
+space. A line that cannot be translated keeps its own text and is counted. Rerun a killed call to resume it: finished
+chunks are kept and not translated again, and the output equals that of an undisturbed call. The report (identical
+lines, lengths, self-BLEU, which lines were kept and why) is written next to the output."""
 
 EPILOG = """\
 examples:
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="the text to write")
     parser.add_argument(
-        "--overwrite", action="store_true", help="replace an output that is there, and forget chunks of other settings"
+        "--overwrite", action="store_true", help="replace an existing output, and drop chunks of other settings"
     )
     _add_model_arguments(parser.add_argument_group("models"))
     _add_search_arguments(parser.add_argument_group("search"))
@@ -124,7 +124,7 @@ def _add_running_arguments(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--batch-size", type=int, metavar="N", help="most lines of a batch (default: no limit)")
     group.add_argument(
         "--chunk-lines", type=int, default=_DEFAULTS.chunk_lines, metavar="N",
-        help="lines that are sorted by length, translated and recorded together: what a kill costs at most, per "
+        help="lines that are sorted by length, translated and saved together: a kill loses at most one chunk per "
         "worker (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
@@ -148,7 +148,7 @@ def _add_running_arguments(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument(
         "--merge", action="store_true",
-        help="join the finished shards into OUTPUT, with one report; refused unless all are there and belong together",
+        help="join the finished shards into OUTPUT, with one report; fails if a shard is missing or has other settings",
     )  # fmt: skip
     group.add_argument(
         "--log-interval", type=float, default=_DEFAULTS.log_interval, metavar="SECONDS",
@@ -157,11 +157,11 @@ def _add_running_arguments(group: "argparse._ArgumentGroup") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Translate there and back, print the closing report, return 0."""
+    """Translate and print the report, return 0."""
     settings = _settings(args)
     settings.check()
-    from fairseq_clear.preparation.back_translation.command import back_translate  # fairseq takes seconds to import
-    from fairseq_clear.preparation.back_translation.merging import merge_shards
+    # fairseq takes seconds to import
+    from fairseq_clear.preparation.back_translation.round_trip import back_translate, merge_shards
 
     with quiet_logs():
         outcome = merge_shards(settings) if args.merge else back_translate(settings)

@@ -11,16 +11,19 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.text.data_folders import data_folders
 
 if TYPE_CHECKING:
-    from fairseq_clear.evaluation.glue.restarts import Environment, Restart, Start
+    from fairseq_clear.evaluation.glue.glue_running import Environment, Restart, Start
 
 DESCRIPTION = """Fine-tune a checkpoint on GLUE's tasks with fairseq's own sentence_prediction task, and predict the test sets.
 
+  text      the texts of GLUE's tasks, without labels, as text files for fairseq-clear prepare
   prepare   GLUE's tsv files to the folders that sentence_prediction reads, with the checkpoint's vocabulary
   run       restarts of every task with the hyper-parameters of a paper; median and best of them
   predict   the zip file for GLUE's test server"""
 
 EPILOG = """\
 examples (fairseq-clear glue STEP --help lists every flag):
+  fairseq-clear glue text --glue-dir glue_data --tasks CoLA RTE --dest texts    # texts/CoLA.txt, texts/RTE.txt
+  fairseq-clear glue text ... --splits train dev --pairs joined --drop-malformed
   fairseq-clear glue prepare --glue-dir glue_data --data-bin data-bin --dest glue-bin --tasks CoLA RTE
   fairseq-clear glue prepare ... --tasks QQP --split-dev 10/90 --drop-malformed
   fairseq-clear glue run --checkpoint checkpoint_best.pt --data glue-bin --recipe clear --tasks CoLA RTE --output runs
@@ -32,15 +35,38 @@ REPORT = "report.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of the three steps."""
-    from fairseq_clear.evaluation.glue.tasks import GLUE_TASKS
+    """Declare the flags of the four steps."""
+    from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS
 
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     steps = parser.add_subparsers(dest="step", metavar="STEP", required=True)
     names = ", ".join(GLUE_TASKS)
+    _add_text(steps.add_parser("text", help="GLUE's texts to text files for fairseq-clear prepare"), names)
     _add_prepare(steps.add_parser("prepare", help="GLUE's files to folders for fairseq-train"), names)
     _add_run(steps.add_parser("run", help="fine-tune, with restarts"), names)
     _add_predict(steps.add_parser("predict", help="write the submission for the test server"))
+
+
+def _add_text(parser: argparse.ArgumentParser, names: str) -> None:
+    parser.add_argument("--glue-dir", required=True, type=Path, metavar="DIR", help="with a folder for each task in it")
+    parser.add_argument("--tasks", required=True, nargs="+", metavar="TASK", help=f"of {names.removesuffix(', AX')}")
+    parser.add_argument(
+        "--dest", type=Path, default=Path("glue-text"), metavar="DIR", help="writes DIR/TASK.txt (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--splits", nargs="+", choices=("train", "dev"), default=["train"],
+        help="which splits to write; test sets are never written (default: train)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--pairs", choices=("separate", "joined"), default="separate",
+        help="write the two texts of a pair as two documents, or as one line joined by a space (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--drop-malformed",
+        action="store_true",
+        help="leave out malformed lines and count them; otherwise they are an error",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
 
 
 def _add_prepare(parser: argparse.ArgumentParser, names: str) -> None:
@@ -66,7 +92,7 @@ def _add_run(parser: argparse.ArgumentParser, names: str) -> None:
     parser.add_argument(
         "--recipe", required=True, choices=("clear", "cert"),
         help="clear: RoBERTa's hyper-parameters, as CLEAR 4.2; cert: those of CERT 5.2; both are listed in "
-        "fairseq_clear/evaluation/glue/recipes.py",
+        "fairseq_clear/evaluation/glue/glue_recipes.py",
     )  # fmt: skip
     parser.add_argument("--tasks", required=True, nargs="+", metavar="TASK", help=f"of {names}")
     parser.add_argument(
@@ -115,12 +141,32 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do the step, return 0."""
     with quiet_logs():
-        return {"prepare": _prepare, "run": _run, "predict": _predict}[args.step](args)
+        return {"text": _text, "prepare": _prepare, "run": _run, "predict": _predict}[args.step](args)
+
+
+def _text(args: argparse.Namespace) -> int:
+    from fairseq_clear.evaluation.glue.glue_tasks import choose_tasks, write_texts
+
+    paths = [(task, args.dest / f"{task.name}.txt") for task in choose_tasks(args.tasks)]
+    for task, path in paths:
+        if "train" not in task.splits:
+            raise UserError(f"--tasks {task.name}: has no training data, so there is no text to write")
+        if path.exists() and not args.overwrite:
+            raise UserError(f"--dest {path}: exists already; add --overwrite to replace it, or give another folder")
+    args.dest.mkdir(parents=True, exist_ok=True)
+    for task, path in paths:
+        is_joined = args.pairs == "joined"
+        written, dropped = write_texts(
+            task, args.glue_dir, path, args.splits, is_joined=is_joined, drop_malformed=args.drop_malformed
+        )
+        end = f"; {dropped:,} malformed lines left out" if dropped else ""
+        print(f"{task.name}: {written:,} texts{end}; wrote {path}")
+    return 0
 
 
 def _prepare(args: argparse.Namespace) -> int:
-    from fairseq_clear.evaluation.glue.preparing import parse_split_dev, prepare_task
-    from fairseq_clear.evaluation.glue.tasks import choose_tasks
+    from fairseq_clear.evaluation.glue.glue_data import parse_split_dev, prepare_task
+    from fairseq_clear.evaluation.glue.glue_tasks import choose_tasks
 
     tasks = choose_tasks(args.tasks)
     split = None if args.split_dev is None else parse_split_dev(args.split_dev)
@@ -142,9 +188,8 @@ def _prepare(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from fairseq_clear.evaluation.glue.restarts import Environment, Start
-    from fairseq_clear.evaluation.glue.suite import plan_restarts, seed_list, slurm_script
-    from fairseq_clear.evaluation.glue.tasks import choose_tasks
+    from fairseq_clear.evaluation.glue.glue_running import Environment, Start, plan_restarts, seed_list, slurm_script
+    from fairseq_clear.evaluation.glue.glue_tasks import choose_tasks
 
     if args.local_jobs < 1:
         raise UserError(f"--local-jobs {args.local_jobs}: must be 1 or more")
@@ -182,8 +227,8 @@ def _run_and_report(
 ) -> int:
     import torch
 
-    from fairseq_clear.evaluation.glue.suite import run_restarts
-    from fairseq_clear.evaluation.glue.summary import build_report, headline
+    from fairseq_clear.evaluation.glue.glue_running import run_restarts
+    from fairseq_clear.evaluation.glue.glue_summary import build_report, headline
 
     def done(restart: "Restart", result: dict[str, object]) -> None:
         metric = headline(args.recipe, restart.data.task.name)
@@ -217,8 +262,7 @@ def _arguments_without_slurm(args: argparse.Namespace) -> list[str]:
 
 
 def _predict(args: argparse.Namespace) -> int:
-    from fairseq_clear.evaluation.glue.predicting import predict_tests
-    from fairseq_clear.evaluation.glue.submission import write_submission
+    from fairseq_clear.evaluation.glue.glue_predicting import predict_tests, write_submission
 
     if args.output.exists() and not args.overwrite:
         raise UserError(f"--output {args.output}: exists already; add --overwrite to replace it, or give another name")

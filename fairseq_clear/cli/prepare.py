@@ -4,9 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fairseq_clear.preparation.settings import (
-    GLUE_SPLITS,
-    PAIR_MODES,
+from fairseq_clear.preparation.prepare_settings import (
     SPLIT_MODES,
     SPM_MODEL_TYPES,
     TOKENIZER_KINDS,
@@ -31,7 +29,6 @@ examples:
   fairseq-clear prepare corpus.txt --dest data-bin --gpt2-encoder-json encoder.json --gpt2-vocab-bpe vocab.bpe \\
       --dict roberta.base/dict.txt                                                    # goes on from roberta.base
   fairseq-clear prepare corpus.txt --dest data-bin --tokenizer hf --tokenizer-dir minilm   # what `import` made
-  fairseq-clear prepare glue_data --glue-task RTE --text-only --dest rte.txt              # for back-translate, then
   fairseq-clear prepare rte.txt --paraphrase de=rte.de.txt zh=rte.zh.txt --dest data-bin  # --views paraphrase:de,zh"""
 
 SHORT_DOCUMENTS = (
@@ -45,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags; their names are those of ``PrepareSettings``."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     _add_text_arguments(parser)
-    _add_glue_arguments(parser.add_argument_group("what of it"))
+    _add_part_arguments(parser.add_argument_group("what of it"))
     _add_split_arguments(parser.add_argument_group("train, valid, shards"))
     _add_tokenizer_arguments(parser.add_argument_group("tokenizer: trained here, or reused"))
     running = parser.add_argument_group("running")
@@ -65,8 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "inputs", nargs="+", type=Path, metavar="INPUT",
-        help="text to train on: .txt, .jsonl, either also .gz or .xz, or a folder of such files; with --glue-task the folder "
-        "of GLUE's tasks",
+        help="text to train on: .txt, .jsonl, either also .gz or .xz, or a folder of such files",
     )  # fmt: skip
     parser.add_argument("--dest", required=True, type=Path, help="the folder to make; must not exist yet")
     text = parser.add_argument_group("text")
@@ -98,24 +94,7 @@ def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _add_glue_arguments(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument(
-        "--glue-task", metavar="TASK",
-        help="the corpus is the texts of this task of GLUE, without labels (CERT): each a document of its own, also one "
-        "that occurs again",
-    )  # fmt: skip
-    group.add_argument(
-        "--pairs", choices=PAIR_MODES,
-        help="the two texts of a pair are two documents, or joined by a space in one line (default: separate)",
-    )  # fmt: skip
-    group.add_argument(
-        "--glue-splits", nargs="+", choices=GLUE_SPLITS, default=list(_DEFAULTS.glue_splits),
-        help="which of the task's splits; dev's texts only where asked for (default: train)",
-    )  # fmt: skip
-    group.add_argument(
-        "--drop-malformed", action="store_true",
-        help="leave malformed lines of GLUE's files out, and count them; otherwise they are an error",
-    )  # fmt: skip
+def _add_part_arguments(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--sample", type=int, metavar="N",
         help="keep N sentences of the input, drawn at random by --seed, before anything else; those of one document stay "
@@ -200,8 +179,7 @@ def _add_tokenizer_arguments(group: "argparse._ArgumentGroup") -> None:
 def run(args: argparse.Namespace) -> int:
     """Prepare, print the closing line, return 0."""
     # fairseq takes seconds to import, --help should not
-    from fairseq_clear.preparation.prepare import prepare
-    from fairseq_clear.preparation.text_file import write_text
+    from fairseq_clear.preparation.preparing import prepare, write_text
 
     names = PrepareSettings.__dataclass_fields__
     values = {name: value for name, value in vars(args).items() if name in names and value is not None}
@@ -209,7 +187,7 @@ def run(args: argparse.Namespace) -> int:
     settings = PrepareSettings(**values)
     report = write_text(settings) if settings.text_only else prepare(settings)
     print(report.summary())
-    # one sentence a document was asked for with '.', and is what GLUE's texts are
-    if report.lengths.median == 1 and settings.glue_task is None and settings.document_start != ".":
+    # with --document-start . the user asked for documents of one sentence
+    if report.lengths.median == 1 and settings.document_start != ".":
         print(f"fairseq-clear prepare: warning: {settings.dest}: {SHORT_DOCUMENTS}", file=sys.stderr)
     return 0

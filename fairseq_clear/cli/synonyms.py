@@ -10,7 +10,7 @@ from fairseq_clear.text.data_folders import load_tokenizer, read_clear_json
 from fairseq_clear.text.synonym_files import SYNONYMS_NPZ, read_dictionary, save_synonyms
 
 if TYPE_CHECKING:
-    from fairseq_clear.preparation.synonyms import BuildReport, Coverage
+    from fairseq_clear.preparation.synonym_building import BuildReport, Coverage
 
 COVERAGE_TOKENS = 1_000_000
 COVERAGE_SEED = 1
@@ -38,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Build, write, and report; UserErrors before anything is written."""
-    from fairseq_clear.preparation.synonym_sources import read_source
-    from fairseq_clear.preparation.synonyms import build_table, measure_coverage, sample_texts
+    from fairseq_clear.preparation.synonym_building import build_table, measure_coverage, read_source, sample_texts
 
     folder = _first_shard(args.data_bin)
     output: Path = args.output or folder / SYNONYMS_NPZ

@@ -1,8 +1,7 @@
-"""Text parts to fairseq's mmap datasets: every part by fairseq's own binarizer, in parallel, then joined in order.
+"""Text parts to fairseq's mmap datasets: fairseq's binarizer converts the parts in parallel, then they are joined in order.
 
-The parts are joined here and not by fairseq's ``merge_file_``, which keeps a Python object for each sentence of the
-corpus and, under numpy 2, adds up addresses in int32, wrong beyond 2 GiB. The result is byte for byte what fairseq
-writes for the whole text with one worker.
+fairseq's own ``merge_file_`` keeps a Python object for each sentence and, under numpy 2, adds addresses in int32, which
+overflows at 2 GiB. The result equals byte for byte what fairseq writes for the whole text with one worker.
 """
 
 import shutil
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
 from fairseq.data import Dictionary
-from fairseq.data.indexed_dataset import best_fitting_int_dtype
+from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype
 from numpy.typing import NDArray
 
 from fairseq_clear import register
@@ -32,7 +31,7 @@ CHUNK_IDS = 1 << 22
 
 
 class LineEncoder:
-    """What fairseq's binarizer calls for each line, blank ones included.
+    """Splits a line into symbols, for fairseq's binarizer.
 
     Args:
         tokenizer: makes the symbols.
@@ -46,15 +45,15 @@ class LineEncoder:
         text = line.strip()
         if not text:
             return []
-        # a text that the tokenizer normalises to nothing must not become a blank line, which is a document's end
+        # text that the tokenizer normalises to nothing must not become a blank line, which ends a document
         return self.tokenizer.encode(text) or ["<unk>"]
 
 
 class LineBinarizer(VocabularyDatasetBinarizer):
-    """fairseq's, which puts ids into a tensor one by one: a list of them takes a quarter of the time."""
+    """fairseq's binarizer, which fills a tensor id by id; converting a list takes a quarter of the time."""
 
     def binarize_line(self, line: str, summary: Any) -> torch.Tensor:
-        """The ids of a line and ``</s>``, int32; symbols that the vocabulary lacks are counted in the summary."""
+        """Return the ids of a line and ``</s>``, int32; unknown symbols are counted in the summary."""
         symbols = self.tokenize(line)
         unknown = self.dict.unk_index
         ids = [self.dict.indices.get(symbol, unknown) for symbol in symbols]
@@ -76,14 +75,14 @@ def binarize_parts(
     workers: int,
     progress: Callable[[int], object],
 ) -> None:
-    """Write ``PREFIX.bin`` and ``PREFIX.idx`` for each split; the text parts are used up.
+    """Write ``PREFIX.bin`` and ``PREFIX.idx`` for each split; the text parts are deleted.
 
     Args:
         splits: prefix of the dataset -> its text parts, in order.
         tokenizer: text to symbols.
         dictionary: symbols to ids.
         workers: processes; the result does not depend on it.
-        progress: called with the bytes of text that are done.
+        progress: called with the number of bytes of text binarized since its last call.
     """
     binarizer = LineBinarizer(dictionary, tokenize=LineEncoder(tokenizer))
     parts = [part for split in splits.values() for part in split]
@@ -98,7 +97,7 @@ def binarize_parts(
         join_datasets([part.with_suffix("") for part in split], prefix)
 
 
-_BINARIZERS: list[VocabularyDatasetBinarizer] = []  # of a worker process, so that it is loaded once, not for each part
+_BINARIZERS: list[VocabularyDatasetBinarizer] = []  # of a worker process, which unpickles it once, not for each part
 
 
 def _set_binarizer(binarizer: VocabularyDatasetBinarizer) -> None:
@@ -124,28 +123,26 @@ def _binarize_part(binarizer: VocabularyDatasetBinarizer, part: Path) -> int:
 
 
 def join_datasets(prefixes: Sequence[Path], dest: Path) -> None:
-    """Join mmap datasets of one id type into one, removing them; memory holds one dataset's line lengths at a time."""
-    indices = [_with(prefix, ".idx") for prefix in prefixes]
-    header = indices[0].read_bytes()[:INDEX_HEADER_BYTES]
-    itemsize = _id_type(header).itemsize
-    counts = [_line_count(index) for index in indices]
+    """Join mmap datasets of one id type and delete them; memory holds the line lengths of one dataset at a time."""
+    header = _with(prefixes[0], ".idx").read_bytes()[:INDEX_HEADER_BYTES]
+    parts = [MMapIndexedDataset(str(prefix)) for prefix in prefixes]
     with open(_with(dest, ".idx"), "wb") as out:
-        out.write(header + struct.pack("<Q", sum(counts)))
-        for index in indices:
-            out.write(_line_sizes(index).tobytes())
+        out.write(header + struct.pack("<Q", sum(map(len, parts))))
+        for part in parts:
+            out.write(part.sizes.tobytes())
         address = 0
-        for index in indices:
-            ends = address + np.cumsum(_line_sizes(index), dtype=np.int64) * itemsize
+        for part in parts:
+            ends = address + np.cumsum(part.sizes, dtype=np.int64) * part._index.dtype().itemsize
             out.write(np.concatenate(([address], ends[:-1])).astype(np.int64).tobytes())
             address = int(ends[-1])
-    for index in indices:
-        index.unlink()
     shutil.move(_with(prefixes[0], ".bin"), _with(dest, ".bin"))
     with open(_with(dest, ".bin"), "ab") as out:
         for prefix in prefixes[1:]:
-            with open(_with(prefix, ".bin"), "rb") as part:
-                shutil.copyfileobj(part, out, 1 << 20)
+            with open(_with(prefix, ".bin"), "rb") as ids:
+                shutil.copyfileobj(ids, out, 1 << 20)
             _with(prefix, ".bin").unlink()
+    for prefix in prefixes:
+        _with(prefix, ".idx").unlink()
 
 
 def count_ids(prefix: Path, vocabulary: int) -> NDArray[np.int64]:
@@ -160,19 +157,3 @@ def count_ids(prefix: Path, vocabulary: int) -> NDArray[np.int64]:
 
 def _with(prefix: Path, suffix: str) -> Path:
     return prefix.with_name(prefix.name + suffix)
-
-
-def _id_type(header: bytes) -> np.dtype[Any]:
-    from fairseq.data.indexed_dataset import _code_to_dtype
-
-    return np.dtype(_code_to_dtype[header[-1]])
-
-
-def _line_count(index: Path) -> int:
-    with open(index, "rb") as stream:
-        stream.seek(INDEX_HEADER_BYTES)
-        return int(struct.unpack("<Q", stream.read(8))[0])
-
-
-def _line_sizes(index: Path) -> NDArray[np.int32]:
-    return np.fromfile(index, dtype=np.int32, count=_line_count(index), offset=INDEX_HEADER_BYTES + 8)

@@ -1,10 +1,11 @@
-"""Canonical text on disk: staged once, then dealt out to train (by shard), valid and the tokenizer's sample.
+"""Canonical text on disk: staged once, then dealt out to train (by shard), valid and the sample for the tokenizer.
 
-Two passes, because how many documents there are decides which of them are held out; both stream.
+A text and its paraphrases are parallel files: line n of each belongs together, and all are read and written in step. The
+second pass is needed because the number of documents decides which of them are held out; both passes stream.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,84 +14,134 @@ from typing import IO, Any
 import numpy as np
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.reports import DocumentLengths
+from fairseq_clear.preparation.corpus_reading import Row
+from fairseq_clear.preparation.prepare_report import DocumentLengths
+from fairseq_clear.preparation.prepare_settings import ORIGINAL
 
 BUFFER_BYTES = 1 << 20
-# Between a text and its paraphrases, which share a line until they are written; `reading` lets no NUL through
-SEPARATOR = b"\0"
+
+Lines = tuple[bytes, ...]  # a sentence and its paraphrases, each with its line end
 
 
 @dataclass(frozen=True)
 class Staged:
-    """A canonical text file; ``size`` is in bytes."""
+    """Canonical text on disk.
 
-    path: Path
+    Attributes:
+        paths: name -> file, the text itself first; all files have the same number of lines.
+        lengths: of the documents.
+        size: bytes of all files.
+    """
+
+    paths: dict[str, Path]
     lengths: DocumentLengths
     size: int
 
+    def rows(self) -> Iterator[Lines]:
+        """Yield the lines in step; an empty tuple between two documents."""
+        with ExitStack() as stack:
+            streams = [stack.enter_context(open(path, "rb", BUFFER_BYTES)) for path in self.paths.values()]
+            for row in zip(*streams, strict=True):
+                yield () if row[0] == b"\n" else row
 
-def stage_lines(lines: Iterable[str], path: Path, what: str) -> Staged:
-    """Write canonical lines to ``path``.
+    def remove(self) -> None:
+        """Delete the files."""
+        for path in self.paths.values():
+            path.unlink()
+
+
+def stage_rows(rows: Iterable[Row], folder: Path, names: Sequence[str], what: str) -> Staged:
+    """Write rows of texts to ``folder/NAME.txt``.
+
+    Args:
+        rows: from ``TextSource.rows``.
+        folder: made here.
+        names: of the texts of a row.
+        what: the inputs, for the message.
 
     Raises:
-        UserError: there is no sentence at all in ``what``.
+        UserError: there is no sentence.
     """
+    folder.mkdir()
+    paths = {name: folder / f"{name}.txt" for name in names}
+    blank = ("",) * len(names)
     lengths = DocumentLengths()
     length = 0
-    with open(path, "wb", BUFFER_BYTES) as stream:
-        for line in lines:
-            if line:
+    with ExitStack() as stack:
+        streams = [stack.enter_context(open(path, "wb", BUFFER_BYTES)) for path in paths.values()]
+        for row in rows:
+            if row:
                 length += 1
             else:
                 lengths[length] += 1
                 length = 0
-            stream.write(line.encode("utf-8") + b"\n")
-        size = stream.tell()
+            for stream, text in zip(streams, row or blank, strict=True):
+                stream.write(text.encode() + b"\n")
+        size = sum(stream.tell() for stream in streams)
     if not length:
         raise UserError(f"{what}: no sentence in it; only blank lines or nothing at all")
     lengths[length] += 1
-    return Staged(path, lengths, size)
+    return Staged(paths, lengths, size)
+
+
+def sample_sentences(staged: Staged, count: int, folder: Path, rng: np.random.Generator) -> Staged:
+    """Stage exactly ``count`` sentences, drawn uniformly; documents without a drawn sentence are dropped.
+
+    Raises:
+        UserError: there are fewer sentences.
+    """
+    sentences = staged.lengths.sentences
+    if count > sentences:
+        raise UserError(f"--sample {count}: the input has {sentences} sentences; ask for fewer, or give more text")
+
+    def drawn() -> Iterator[Row]:
+        choices = choose_exactly(count, sentences, rng)
+        has_text = is_border = False
+        for row in staged.rows():
+            if not row:
+                is_border = has_text
+            elif next(choices):
+                if is_border:
+                    yield ()
+                has_text, is_border = True, False
+                yield tuple(line[:-1].decode() for line in row)
+
+    return stage_rows(drawn(), folder, list(staged.paths), "the sample")
 
 
 @dataclass
 class TextParts:
-    """Text of one split in files of bounded size, which together are the split; hashed and counted as it is written.
+    """One text of a split in files of bounded size; hashed and counted as it is written.
 
     Args:
-        folder: where the parts go; made when the first one is.
-        part_bytes: a part ends with the first line that reaches this size, mid-document if need be.
-        paraphrases: by name, where the texts go that are aligned to this one; ``size`` and ``digest`` are without them.
+        folder: of the parts; made with the first one.
+        part_bytes: a part ends with the first line that reaches this size, also within a document.
     """
 
     folder: Path
     part_bytes: int
-    paraphrases: dict[str, "TextParts"] = field(default_factory=dict)
     lengths: DocumentLengths = field(default_factory=DocumentLengths)
     sentences: int = 0
     blank: int = 0
     size: int = 0
     parts: list[Path] = field(default_factory=list)
     digest: Any = field(default_factory=hashlib.sha256)
-    _length: int = 0  # of the document that is being written
+    _length: int = 0  # sentences of the current document
     _stream: IO[bytes] | None = None
 
     def start_document(self) -> None:
-        """Begin a document: a blank line, unless it is the first."""
+        """Begin a document: write a blank line, unless it is the first."""
         if self.size:
             self._write(b"\n")
         self._end_document()
-        for parts in self.paraphrases.values():
-            parts.start_document()
 
     def add(self, line: bytes) -> None:
-        """Add a sentence with its line end, or with its paraphrases, each after SEPARATOR; those may be blank."""
-        text, *others = line[:-1].split(SEPARATOR) if self.paraphrases else [line[:-1]]
-        self.sentences += bool(text)
-        self.blank += not text
+        """Add a sentence with its line end; a paraphrase may be blank."""
+        is_blank = line == b"\n"
+        self.sentences += not is_blank
+        self.blank += is_blank
         self._length += 1
-        self._write(text + b"\n")
-        for parts, other in zip(self.paraphrases.values(), others, strict=True):
-            parts.add(other + b"\n")
+        self._write(line)
 
     def _write(self, line: bytes) -> None:
         if self._stream is None or self._stream.tell() >= self.part_bytes:
@@ -103,10 +154,8 @@ class TextParts:
         self.size += len(line)
 
     def close(self) -> None:
-        """End the document and close the parts being written."""
+        """End the document and close the file."""
         self._end_document()
-        for parts in self.paraphrases.values():
-            parts.close()
         self._close_part()
 
     def _end_document(self) -> None:
@@ -120,8 +169,37 @@ class TextParts:
             self._stream = None
 
 
+class SplitParts:
+    """The text of a split and its paraphrases, written in step.
+
+    Args:
+        folder: of the parts.
+        part_bytes: size of a part.
+        names: of the texts, the text itself first.
+    """
+
+    def __init__(self, folder: Path, part_bytes: int, names: Iterable[str] = (ORIGINAL,)) -> None:
+        self.texts = {name: TextParts(folder / name, part_bytes) for name in names}
+        self.original = self.texts[ORIGINAL]
+
+    def start_document(self) -> None:
+        """Begin a document in every text."""
+        for parts in self.texts.values():
+            parts.start_document()
+
+    def add(self, row: Lines) -> None:
+        """Add a sentence and its paraphrases."""
+        for parts, line in zip(self.texts.values(), row, strict=True):
+            parts.add(line)
+
+    def close(self) -> None:
+        """Close the files."""
+        for parts in self.texts.values():
+            parts.close()
+
+
 def choose_exactly(chosen: int, total: int, rng: np.random.Generator) -> Iterator[bool]:
-    """Yield for each of ``total`` items whether it is among exactly ``chosen`` uniformly drawn ones.
+    """Yield for each of ``total`` items whether it is one of ``chosen`` uniformly drawn ones.
 
     Selection sampling, Knuth, TAOCP 2, algorithm 3.4.2 S: one pass, constant memory.
     """
@@ -132,34 +210,8 @@ def choose_exactly(chosen: int, total: int, rng: np.random.Generator) -> Iterato
         yield bool(take)
 
 
-def sample_sentences(staged: Staged, count: int, path: Path, rng: np.random.Generator) -> Staged:
-    """Stage exactly ``count`` sentences, uniformly drawn, at ``path``; documents of which none is drawn vanish.
-
-    Raises:
-        UserError: there are fewer.
-    """
-    sentences = staged.lengths.sentences
-    if count > sentences:
-        raise UserError(f"--sample {count}: the input has {sentences} sentences; ask for fewer, or give more text")
-
-    def lines() -> Iterator[str]:
-        choices = choose_exactly(count, sentences, rng)
-        drawn = is_border = False
-        with open(staged.path, encoding="utf-8", newline="\n", buffering=BUFFER_BYTES) as stream:
-            for line in stream:
-                if line == "\n":
-                    is_border = drawn
-                elif next(choices):
-                    if is_border:
-                        yield ""
-                    drawn, is_border = True, False
-                    yield line.removesuffix("\n")
-
-    return stage_lines(lines(), path, str(staged.path))
-
-
 def held_out_documents(documents: int, share: float) -> int:
-    """Return how many documents a share is: the nearest number, but never none and never all.
+    """Return the number of documents of a share: rounded, but at least one and never all.
 
     Raises:
         UserError: there is only one document.
@@ -173,61 +225,57 @@ def held_out_documents(documents: int, share: float) -> int:
 
 
 def deal_out(
-    staged: Staged, train: list[TextParts], valid: TextParts | None, held_out: Iterable[bool], sample: "Sample | None"
+    staged: Staged, train: list[SplitParts], valid: SplitParts | None, held_out: Iterable[bool], sample: "Sample | None"
 ) -> None:
-    """Send each staged document to ``valid`` where ``held_out`` says so, else to the smallest training shard.
+    """Send each staged document, with its paraphrases, to ``valid`` where ``held_out`` says so, else to a training shard.
 
     Args:
         staged: the corpus.
-        train: one target a shard; the one with the fewest bytes so far is next, the earlier of equals.
-        valid: where held-out documents go; None if ``held_out`` never says so.
+        train: one target per shard; the one with the fewest bytes gets the next document, the first of equals.
+        valid: target of held-out documents; None if there are none.
         held_out: a bool for each document, in order.
         sample: receives the training lines too.
-
-    A document's paraphrases go where it goes.
     """
     choices = iter(held_out)
-    with open(staged.path, "rb", BUFFER_BYTES) as stream, ExitStack() as stack:
+    with ExitStack() as stack:
         for written in (*train, valid, sample):
             if written is not None:
                 stack.callback(written.close)
-        target: TextParts | None = None
-        for line in stream:
-            if line == b"\n":
+        target: SplitParts | None = None
+        for row in staged.rows():
+            if not row:
                 target = None
                 continue
             if target is None:
-                target = valid if next(choices) else min(train, key=lambda parts: parts.size)
+                target = valid if next(choices) else min(train, key=lambda parts: parts.original.size)
                 assert target is not None
                 target.start_document()
-            target.add(line)
+            target.add(row)
             if sample is not None and target is not valid:
-                sample.add(line)
+                sample.add(row)
 
 
 class Sample:
-    """A uniform sample of lines of about ``budget`` bytes, written to a file for the tokenizer's trainer.
+    """A uniform sample of lines of about ``budget`` bytes, written to a file for the trainer of the tokenizer.
 
     Args:
         path: the file.
-        corpus_bytes: size of the corpus; up to the budget all of it is taken, without a draw.
-        budget: bytes aimed at.
+        corpus_bytes: size of the corpus; if it is within the budget, all lines are taken.
+        budget: bytes to aim at.
         rng: decides line by line.
     """
 
     def __init__(self, path: Path, corpus_bytes: int, budget: float, rng: np.random.Generator) -> None:
         self.path = path
         self.share = min(1.0, budget / max(corpus_bytes, 1))
-        self.lines = 0
         self._rng = rng
         self._stream = open(path, "wb", BUFFER_BYTES)  # noqa: SIM115  # closed by close()
 
-    def add(self, line: bytes) -> None:
-        """Take the line or leave it; of a line with paraphrases, each text by itself, blank ones never."""
-        for text in line.removesuffix(b"\n").split(SEPARATOR):
-            if text and (self.share >= 1.0 or self._rng.random() < self.share):
-                self._stream.write(text + b"\n")
-                self.lines += 1
+    def add(self, row: Lines) -> None:
+        """Draw for each text of a row, except blank ones."""
+        for line in row:
+            if line != b"\n" and (self.share >= 1.0 or self._rng.random() < self.share):
+                self._stream.write(line)
 
     def close(self) -> None:
         """Close the file."""

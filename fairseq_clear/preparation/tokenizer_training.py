@@ -8,24 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.settings import PrepareSettings
+from fairseq_clear.preparation.prepare_settings import TokenizerSettings
 from fairseq_clear.preparation.workers import run_in_process
 from fairseq_clear.text.hf_tokenizer import HfTokenizer
 from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer
 from fairseq_clear.text.vocabulary import GPT2_NAMES, SPM_NAME, build_dictionary, install_hf_tokenizer, load_dictionary
 
-# Unigram models differ in the last digits with the number of threads: a constant, not this machine's number of cores
+# A constant, as unigram models depend on the number of threads in their last digits.
 TRAINER_THREADS = 8
-TRAINER_LINE_CHARACTERS = 1000  # of at most 4 bytes: sentencepiece skips lines above 4,192 bytes without a word
+TRAINER_LINE_CHARACTERS = 1000  # of at most 4 bytes: sentencepiece silently skips lines above 4,192 bytes
 
 
-def train_sentencepiece(sample: Path, model: Path, settings: PrepareSettings) -> None:
-    """Train a model on the lines of ``sample`` and write it; the same sample gives the same bytes.
+def train_sentencepiece(sample: Path, model: Path, settings: TokenizerSettings) -> None:
+    """Train a model on the lines of ``sample`` and write it to ``model``; the same sample gives the same bytes.
 
     Raises:
-        UserError: the vocabulary is larger than the text supports or too small for its characters; says the bound.
+        UserError: the vocabulary is larger than the text supports, or too small for its characters.
     """
-    # the sample was drawn by our seed; sentencepiece sees all of it and draws nothing
+    # the sample is drawn by our seed; sentencepiece uses all of it
     options: dict[str, Any] = {
         "vocab_size": settings.vocab_size,
         "model_type": settings.spm_model_type,
@@ -66,7 +66,7 @@ def cut_line(line: str) -> Iterator[str]:
 
 
 def explain_trainer(message: str, vocab_size: int) -> str:
-    """Translate what sentencepiece's trainer complains of into flag, value and remedy."""
+    """Turn an error of sentencepiece's trainer into a message with flag, value and remedy."""
     if match := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
         return (
             f"--vocab-size {vocab_size}: larger than the corpus supports; it yields at most {match[1]} pieces: "
@@ -80,8 +80,8 @@ def explain_trainer(message: str, vocab_size: int) -> str:
     return f"--vocab-size {vocab_size}: sentencepiece cannot train on this corpus: {message}"
 
 
-def install_tokenizer(settings: PrepareSettings, folder: Path, sample: Path | None) -> tuple[str, list[str]]:
-    """Put the tokenizer's files into ``folder``; return its kind and their names, as ``clear.json`` has them."""
+def install_tokenizer(settings: TokenizerSettings, folder: Path, sample: Path | None) -> tuple[str, list[str]]:
+    """Write the files of the tokenizer to ``folder``; return its kind and the file names, for ``clear.json``."""
     if settings.tokenizer_dir is not None:
         return "hf", install_hf_tokenizer(settings.tokenizer_dir, folder)
     if settings.gpt2_encoder_json is not None and settings.gpt2_vocab_bpe is not None:
@@ -96,8 +96,8 @@ def install_tokenizer(settings: PrepareSettings, folder: Path, sample: Path | No
     return "sentencepiece", [SPM_NAME]
 
 
-def check_tokenizer_files(settings: PrepareSettings) -> None:
-    """Read the files that the user named before any work is done; UserError if one is missing or wrong."""
+def check_tokenizer_files(settings: TokenizerSettings) -> None:
+    """Read the tokenizer files that the user names; raise UserError if one is missing or wrong."""
     tokenizer: Tokenizer | None = None
     if settings.spm_model is not None:
         tokenizer = SentencePieceTokenizer(settings.spm_model)

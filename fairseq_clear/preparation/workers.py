@@ -1,4 +1,4 @@
-"""Processes that end with their work: none survives a failure, an interrupt or the death of its parent."""
+"""A pool of worker processes that ends with its parent: no worker survives a failure, an interrupt or a killed parent."""
 
 import multiprocessing
 import os
@@ -17,19 +17,26 @@ from fairseq_clear.errors import UserError
 
 
 @contextmanager
-def worker_pool(workers: int, setup: Callable[..., None], arguments: tuple[Any, ...]) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of ``workers`` processes in each of which ``setup(*arguments)`` has run.
+def worker_pool(
+    workers: int, setup: Callable[..., None], arguments: tuple[Any, ...], method: str | None = None
+) -> Iterator[ProcessPoolExecutor]:
+    """Yield a pool of ``workers`` processes, each of which calls ``setup(*arguments)`` first.
+
+    Args:
+        workers: number of processes.
+        setup: an importable function.
+        arguments: of ``setup``.
+        method: start method of ``multiprocessing``; by default fork on Linux, as fairseq's binarizer, else the platform's.
 
     Raises:
-        UserError: a worker was killed, which mostly means that memory ran out.
+        UserError: a worker was killed, usually because memory ran out.
     """
-    # fork is what fairseq's own binarizer uses on Linux; elsewhere the platform's default
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+    context = multiprocessing.get_context(method or ("fork" if sys.platform == "linux" else None))
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, context, _start_worker, (setup, arguments))
     try:
         with warnings.catch_warnings():
-            # Python 3.12 warns of forking beside threads, such as numpy's; these workers use none of them
+            # Python 3.12 warns about fork in a process with threads, such as numpy's; the workers do not use them
             warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
             pool.submit(os.getpid)  # starts all processes now, before a progress bar adds a thread
         yield pool
@@ -40,14 +47,16 @@ def worker_pool(workers: int, setup: Callable[..., None], arguments: tuple[Any, 
             process.join()
         pool.shutdown(wait=False, cancel_futures=True)
         if isinstance(error, BrokenProcessPool):
-            raise UserError("a worker process was killed, mostly for memory; try fewer --workers") from None
+            raise UserError(
+                "a worker process was killed, usually because memory ran out; rerun with fewer --workers"
+            ) from None
         raise
 
 
 def run_in_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return ``function(*arguments)``, run in a process of its own.
 
-    For native code: Python answers no signal while it runs in this process, and its memory stays with it.
+    For native code, during which this process would not react to signals and whose memory it would keep.
     """
     with worker_pool(1, _nothing, ()) as pool:
         return pool.submit(function, *arguments).result()

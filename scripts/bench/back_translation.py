@@ -25,9 +25,9 @@ from pathlib import Path
 import torch
 from results import finish, row
 
-from fairseq_clear.preparation.back_translation.models import load_translation_model
-from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, ModelSource, Search
 from fairseq_clear.preparation.back_translation.translating import Pass
+from fairseq_clear.preparation.back_translation.translation_models import load_translation_model
+from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "cert" / "translation"

@@ -1,14 +1,12 @@
 import argparse
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from fairseq_clear.cli import back_translate
 from fairseq_clear.cli.main import main
-from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, ModelSource, Search
-from tests.conftest import run
+from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
 from tests.preparation.back_translation.toys import train_toys
 
 FILES = ("--input", "in", "--output", "out", "--forward", "f", "--backward", "b")
@@ -52,7 +50,7 @@ def test_beam_is_five_and_one_where_words_are_drawn() -> None:
 
 
 def test_threads_are_as_said_or_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairseq_clear.preparation.back_translation.settings.available_cores", lambda: 12)
+    monkeypatch.setattr("fairseq_clear.preparation.back_translation.translation_settings.available_cores", lambda: 12)
     for wanted, flags, threads in ((None, (), 4), ("2", (), 2), ("2", ("--threads", "5"), 5), ("2,1", (), 4)):
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         if wanted:
@@ -68,7 +66,7 @@ def test_threads_are_as_said_or_shared_out(monkeypatch: pytest.MonkeyPatch) -> N
         ("--sampling --sampling-topp 1.5", "--sampling-topp 1.5"),
         ("--temperature 0", "--temperature 0"),
         ("--beam 0", "--beam 0"),
-        ("--max-len-a 0 --max-len-b 0", "no room"),
+        ("--max-len-a 0 --max-len-b 0", "no word at all"),
         ("--num-shards 2 --shard-id 2", "--shard-id 2"),
         ("--workers 0", "--workers 0"),
         ("--chunk-lines 0", "--chunk-lines 0"),
@@ -87,14 +85,15 @@ def test_command(toys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     source.write_text("".join((toys / "text.txt").read_text().splitlines(keepends=True)[:40]) + "\n")
     models = ("--forward", toys / "english-gerlan", "--backward", toys / "gerlan-english", "--chunk-lines", "8")
     command = ("back-translate", "--input", source, *models, "--device", "cpu")
-    done = run(sys.executable, "-m", "fairseq_clear.cli", *command, "--output", tmp_path / "out")
-    assert "self-BLEU" in done.stdout and "41 lines, 1 of them blank" in done.stdout and done.stderr == ""
-    report = json.loads((tmp_path / "out.report.json").read_text())
-    assert report["lines"] == 41 and (tmp_path / "out.report.txt").read_text() in done.stdout
 
     def here(*flags: str, output: str = "out") -> int:
         return main([*map(str, command), "--output", str(tmp_path / output), *flags])
 
+    assert here() == 0
+    done = capsys.readouterr()
+    assert "self-BLEU" in done.out and "41 lines, 1 of them blank" in done.out and done.err == ""
+    report = json.loads((tmp_path / "out.report.json").read_text())
+    assert report["lines"] == 41 and (tmp_path / "out.report.txt").read_text() in done.out
     assert here() == 0 and "complete already" in capsys.readouterr().out
     for shard in ("0", "1"):
         assert here("--num-shards", "2", "--shard-id", shard, output="parts") == 0

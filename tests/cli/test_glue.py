@@ -1,30 +1,64 @@
 """``fairseq-clear glue`` as a user types it: real fine-tuning by fairseq-train, a few updates of a tiny model."""
 
 import json
+import logging
+import os
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
+from fairseq_cli.train import cli_main
 from scipy import stats
 
 from fairseq_clear.cli.main import main
-from fairseq_clear.evaluation.glue import restarts as restarts_module
-from fairseq_clear.evaluation.glue.classifier import HEAD, Classifier
-from fairseq_clear.evaluation.glue.inputs import TaskData
-from fairseq_clear.evaluation.glue.restarts import Restart
-from fairseq_clear.evaluation.glue.tasks import GLUE_TASKS
+from fairseq_clear.evaluation.glue import glue_running
+from fairseq_clear.evaluation.glue.glue_data import TaskData
+from fairseq_clear.evaluation.glue.glue_predicting import HEAD, Classifier
+from fairseq_clear.evaluation.glue.glue_running import Restart
+from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS
 from tests.conftest import SHARED
 from tests.evaluation.glue.made import ROWS, write_glue
+from tests.faults import commands
 
 pytestmark = pytest.mark.slow
 
 TASKS = ["RTE", "STS-B", "MNLI"]
 # the recipe's learning rates move a model of 4 updates by less than a class
 FAST = ["--epochs", "2", "--lr", "0.01", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked_training():
+    """fairseq-train in forked processes, which have imported fairseq already; the first one is a process as users start it."""
+    start = subprocess.run
+    calls = []
+
+    def run(command, stdout=None, env=None, **options):
+        if command[1:3] != ["-m", "fairseq_cli.train"]:
+            return start(command, stdout=stdout, env=env, **options)
+        calls.append(command)
+        if len(calls) == 1:
+            return start(command, stdout=stdout, env=env, **options)
+
+        def work():
+            os.environ.update(env)
+            logging.getLogger("fairseq").setLevel(logging.INFO)  # quiet in this process, in which the command runs
+            sys.argv = ["fairseq-train", *command[3:]]
+            cli_main()
+            return 0
+
+        return SimpleNamespace(returncode=commands.run(work, Path(stdout.name)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(glue_running.subprocess, "run", run)
+        yield
+    assert len(calls) > 3
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +184,7 @@ def test_another_recipe_or_data_in_the_same_folder_is_refused(runs, checkpoint, 
 
 def test_failed_training_is_one_line_and_leaves_the_log(checkpoint, prepared, tmp_path, capsys, monkeypatch):
     failing = [sys.executable, "-c", "import sys; sys.exit('out of everything')"]
-    monkeypatch.setattr(restarts_module, "training_command", lambda *_, **__: failing)
+    monkeypatch.setattr(Restart, "command", lambda *_: failing)
     assert run_glue(checkpoint, prepared, tmp_path, "--tasks", "RTE", "--seeds", "1") == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert "RTE seed 1: fairseq-train ended with status 1 (out of everything); see" in error

@@ -3,16 +3,16 @@
 import argparse
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fairseq_clear.cli import prepare as command
 from fairseq_clear.cli.main import main
-from fairseq_clear.preparation.reports import DocumentLengths
-from fairseq_clear.preparation.settings import PrepareSettings
+from fairseq_clear.preparation import binarize, preparing
+from fairseq_clear.preparation.prepare_report import DocumentLengths
+from fairseq_clear.preparation.prepare_settings import PrepareSettings
+from tests.faults import commands
 from tests.preparation.corpora import sentencepiece_model, write_corpus
 
 NOT_FLAGS = {"inputs", "dest"}
@@ -49,7 +49,7 @@ def test_flags_reach_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(settings)
         return Report()
 
-    monkeypatch.setattr("fairseq_clear.preparation.prepare.prepare", fake)
+    monkeypatch.setattr("fairseq_clear.preparation.preparing.prepare", fake)
     line = "a.txt b.txt --dest d --valid v.txt w.txt --no-byte-fallback --dict x --split-sentences --seed 7 --workers 3"
     assert command.run(parse(*line.split())) == 0
     assert seen[0].inputs == (Path("a.txt"), Path("b.txt")) and seen[0].valid == (Path("v.txt"), Path("w.txt"))
@@ -57,11 +57,9 @@ def test_flags_reach_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (seen[0].seed, seen[0].workers, seen[0].language) == (7, 3, "en")
     command.run(parse("a.txt", "--dest", "d", "--split-sentences", "paragraphs"))
     assert seen[1].split_sentences == "paragraphs" and seen[1].workers >= 1
-    command.run(
-        parse("a.txt", "--dest", "d", "--paraphrase", "de=x=y.txt", "zh=z.txt", "--glue-splits", "train", "dev")
-    )
+    command.run(parse("a.txt", "--dest", "d", "--paraphrase", "de=x=y.txt", "zh=z.txt"))
     assert seen[2].paraphrase == (("de", Path("x=y.txt")), ("zh", Path("z.txt")))
-    assert seen[2].glue_splits == ("train", "dev") and seen[2].valid_paraphrase == seen[1].paraphrase == ()
+    assert seen[2].valid_paraphrase == seen[1].paraphrase == ()
 
 
 @pytest.mark.parametrize("text", ["de", "=x.txt", "de=", ""])
@@ -112,45 +110,34 @@ def test_documents_of_one_sentence_are_warned_of(
     assert f"median {3 if 'file' in flags else 1} a document" in shown.out
 
 
-STALLED = """
-import os, signal, sys
-from fairseq_clear.preparation import binarize, prepare
-def stall(binarizer, part):
-    os.write(1, b"started\\n")
-    while True:
-        signal.pause()
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
-binarize._binarize_part = stall
-prepare.MIN_PART_BYTES = 500
-from fairseq_clear.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
+def stalled_prepare(*arguments: object) -> int:
+    """``prepare`` whose workers say that they have started, and then wait for ever."""
+
+    def stall(binarizer: object, part: Path) -> int:
+        os.write(1, b"started\n")
+        while True:
+            signal.pause()
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
+    binarize._binarize_part = stall
+    preparing.MIN_PART_BYTES = 500
+    return commands.fairseq_clear_command("prepare", *arguments)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_signals_end_it_and_its_workers_and_leave_nothing(tmp_path: Path, number: signal.Signals) -> None:
+def test_signals_end_it_and_its_workers_and_leave_nothing(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.txt", 30)
     model = sentencepiece_model(tmp_path / "m.model")
-    arguments = ["prepare", corpus, "--dest", tmp_path / "new" / "d", "--spm-model", model, "--workers", "2"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", STALLED, *map(str, arguments)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"started\n"
+    arguments = [corpus, "--dest", tmp_path / "new" / "d", "--spm-model", model, "--workers", "2"]
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
+        child, shown = commands.fork_piped(lambda: stalled_prepare(*arguments))
+        assert shown.readline() == "started\n"
         assert [path.name[:11] for path in (tmp_path / "new").iterdir()] == [".d.partial."]
-        process.send_signal(number)
-        process.communicate(timeout=60)  # the end of its output: the workers, who hold it too, are gone
-    finally:
-        process.kill()
-    left = sorted(path.name for path in tmp_path.iterdir())
-    if number == signal.SIGKILL:  # nothing could be tidied, but what is left is hidden and the next run removes it
-        assert main(list(map(str, arguments))) == 0
-        assert [path.name for path in (tmp_path / "new").iterdir()] == ["d"]
-    else:
-        assert process.returncode == {signal.SIGTERM: 143, signal.SIGINT: 130}[number]
-        assert left == ["corpus.txt", "m.model"]
+        os.kill(child, number)
+        shown.read()  # ends when the workers, who hold the pipe too, have ended
+        assert commands.ended(child) == code
+        if number != signal.SIGKILL:
+            assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "m.model"]
+    # after SIGKILL a hidden folder is left, which the next run removes
+    assert main(["prepare", *map(str, arguments)]) == 0
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["d"]

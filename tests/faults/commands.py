@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -91,6 +91,14 @@ def fork(work: Callable[[], int], log: Path, *, arm: Callable[[], None] | None =
     finally:
         sys.stdout.flush()
         os._exit(code)
+
+
+def fork_piped(work: Callable[[], int]) -> tuple[int, TextIO]:
+    """Start ``work`` as ``fork`` does; its process id, and what it and its own processes write, to its end."""
+    read, write = os.pipe()
+    child = fork(work, Path(f"/dev/fd/{write}"))
+    os.close(write)
+    return child, os.fdopen(read)
 
 
 def _log_to_stdout() -> None:

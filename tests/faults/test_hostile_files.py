@@ -18,8 +18,8 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.interop.importing import import_hf
 from fairseq_clear.patches.checkpoints import read_checkpoint
-from fairseq_clear.preparation.back_translation.command import back_translate
-from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, ModelSource
+from fairseq_clear.preparation.back_translation.round_trip import back_translate
+from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource
 from fairseq_clear.text.synonym_files import load_synonyms
 from tests.conftest import WORDS
 from tests.faults import commands

@@ -1,6 +1,7 @@
 """GLUE's pairs on an imported BERT: its segments are kept if asked for, and it is said where they are not."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +12,10 @@ for library in ("transformers", "tokenizers", "safetensors"):
 
 from fairseq_clear.errors import UserError  # noqa: E402
 from fairseq_clear.evaluation.checkpoints import load_model  # noqa: E402
-from fairseq_clear.evaluation.glue.classifier import Classifier  # noqa: E402
-from fairseq_clear.evaluation.glue.command import training_command  # noqa: E402
-from fairseq_clear.evaluation.glue.recipes import RECIPES  # noqa: E402
-from fairseq_clear.evaluation.glue.restarts import Start  # noqa: E402
-from fairseq_clear.evaluation.glue.tasks import GLUE_TASKS  # noqa: E402
+from fairseq_clear.evaluation.glue.glue_predicting import Classifier  # noqa: E402
+from fairseq_clear.evaluation.glue.glue_recipes import RECIPES  # noqa: E402
+from fairseq_clear.evaluation.glue.glue_running import Environment, Restart, Start  # noqa: E402
+from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS  # noqa: E402
 from fairseq_clear.interop.importing import import_hf  # noqa: E402
 from tests.interop.folders import make_folder  # noqa: E402
 
@@ -58,9 +58,8 @@ def test_the_command_keeps_epsilon_and_segments(folders: Path, tmp_path: Path) -
 
 def _command(model: Start, folder: Path) -> list[str]:
     settings = RECIPES["clear"]["RTE"]
-    return training_command(
-        GLUE_TASKS["RTE"], folder, 100, model.checkpoint, model.loaded, settings, 1, folder, device="cpu"
-    )
+    data = SimpleNamespace(task=GLUE_TASKS["RTE"], rows={"train": 100})
+    return Restart(data, 1, settings, folder).command(folder, model, Environment())
 
 
 def test_pairs_are_joined_as_bert_joins_them(folders: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import lzma
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,15 +15,27 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import CorpusFile, corpus_file, corpus_files, read_lines
-from fairseq_clear.preparation.corpus import canonical_lines, corpus_lines, is_visible, text_units
-from fairseq_clear.preparation.sentences import join_paragraphs, split_units
-from fairseq_clear.preparation.settings import PrepareSettings
+from fairseq_clear.preparation.corpus_reading import (
+    TextSource,
+    canonical_rows,
+    is_visible,
+    join_paragraphs,
+    split_units,
+    text_units,
+)
+from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from tests.preparation.corpora import canonical, documents
 
 
 def lines_of(*paths: Path, **options: object) -> list[str]:
     chosen = PrepareSettings(inputs=paths, dest=Path("unused"), **options)  # type: ignore[arg-type]
-    return list(corpus_lines([corpus_file(path) for path in paths], chosen))
+    rows = TextSource([corpus_file(path) for path in paths], chosen).rows()
+    return [row[0] if row else "" for row in rows]
+
+
+def canonical_lines(units: Iterable[str | None]) -> Iterator[str]:
+    for row in canonical_rows(None if unit is None else (unit,) for unit in units):
+        yield row[0] if row else ""
 
 
 def write(path: Path, data: bytes) -> Path:
@@ -160,7 +172,7 @@ def test_progress_adds_up_to_the_bytes_on_disk(tmp_path: Path) -> None:
 
 def test_readers_stream(tmp_path: Path) -> None:
     """One line in, one line out: reading is never ahead of what is asked for."""
-    for function in (read_lines, text_units, canonical_lines, split_units, join_paragraphs):
+    for function in (read_lines, text_units, canonical_rows, split_units, join_paragraphs):
         assert inspect.isgeneratorfunction(function)
     drawn = 0
 
@@ -218,7 +230,7 @@ def test_split_modes(tmp_path: Path) -> None:
 
 
 def test_a_paragraph_without_end_is_split_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairseq_clear.preparation.sentences.MAX_PARAGRAPH_CHARACTERS", 10)
+    monkeypatch.setattr("fairseq_clear.preparation.corpus_reading.MAX_PARAGRAPH_CHARACTERS", 10)
     assert list(join_paragraphs(["12345"] * 7)) == ["12345 12345 12345", "12345 12345 12345", "12345"]
 
 

@@ -15,8 +15,8 @@ import pytest
 from fairseq_clear.errors import UserError
 from fairseq_clear.output_folder import output_folder
 from fairseq_clear.preparation import binarize
-from fairseq_clear.preparation.prepare import prepare
-from fairseq_clear.preparation.settings import PrepareSettings
+from fairseq_clear.preparation.prepare_settings import PrepareSettings
+from fairseq_clear.preparation.preparing import prepare
 from fairseq_clear.preparation.workers import worker_pool
 from tests.preparation.corpora import gpt2_files, sentencepiece_model, write_corpus
 
@@ -141,7 +141,7 @@ def test_failures_half_way_leave_nothing(
         raise failure
 
     module, name = stage.split(".")
-    target = "fairseq_clear.preparation." + (f"binarize.{name}" if module == "binarize" else f"prepare.{name}")
+    target = "fairseq_clear.preparation." + (f"binarize.{name}" if module == "binarize" else f"preparing.{name}")
     monkeypatch.setattr(target, broken)
     expected = UserError if isinstance(failure, OSError) else type(failure)
     with pytest.raises(expected, match="No space left|bug|^$"):

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.prepare import prepare
-from fairseq_clear.preparation.reports import PrepareReport
-from fairseq_clear.preparation.settings import PrepareSettings
+from fairseq_clear.preparation.prepare_report import PrepareReport
+from fairseq_clear.preparation.prepare_settings import PrepareSettings
+from fairseq_clear.preparation.preparing import prepare
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.sentence_dataset import SentenceDataset
 from fairseq_clear.views.paraphrase_views import aligned_sentences
@@ -96,7 +96,7 @@ def test_every_line_keeps_its_paraphrases(model, drawn, shards, document_start, 
             expected["de"][text] = backwards(text) if paraphrase == "full" else ""
             expected["zh"][text] = "zh " + text if number % 2 else ""
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fairseq_clear.preparation.prepare.MIN_PART_BYTES", part_bytes)
+        patch.setattr("fairseq_clear.preparation.preparing.MIN_PART_BYTES", part_bytes)
         folder = Path(name)
         for file, lines in (("in", originals), ("de", german), ("zh", chinese)):
             (folder / f"{file}.txt").write_text("\n".join(lines) + "\n")
@@ -250,7 +250,6 @@ def test_unequal_line_counts_tell_both(model: Path, tmp_path: Path, lines: int, 
             {"valid": (Path("IN2"),), "valid_paraphrase": (("de", Path("IN2")), ("zh", Path("IN2")))},
             "--valid: there is no --paraphrase zh=FILE",
         ),
-        ({"glue_task": "RTE"}, "--glue-task and --paraphrase"),
         ({"text_only": True}, "--text-only and --paraphrase"),
     ],
 )

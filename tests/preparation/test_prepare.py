@@ -10,9 +10,9 @@ import pytest
 from fairseq.data import Dictionary, TokenBlockDataset, data_utils
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.prepare import prepare
-from fairseq_clear.preparation.reports import PrepareReport
-from fairseq_clear.preparation.settings import PrepareSettings
+from fairseq_clear.preparation.prepare_report import PrepareReport
+from fairseq_clear.preparation.prepare_settings import PrepareSettings
+from fairseq_clear.preparation.preparing import prepare
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import Tokenizer
 from tests.preparation.corpora import canonical, documents, gpt2_files, sentencepiece_model, write_corpus
@@ -123,7 +123,7 @@ def test_clear_json_tells_what_is_there(made: Path) -> None:
 def test_same_bytes_again_for_any_number_of_workers(
     made: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairseq_clear.preparation.prepare.MIN_PART_BYTES", 500)  # many parts, cut inside documents
+    monkeypatch.setattr("fairseq_clear.preparation.preparing.MIN_PART_BYTES", 500)  # many parts, cut inside documents
     make(tmp_path / "again", corpus, valid_share=0.2)
     assert data_of(tmp_path / "again") == data_of(made)
     make(tmp_path / "two", corpus, valid_share=0.2, workers=2)

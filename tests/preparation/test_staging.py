@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.staging import TextParts, choose_exactly, deal_out, held_out_documents, stage_lines
+from fairseq_clear.preparation.staging import SplitParts, choose_exactly, deal_out, held_out_documents, stage_rows
 from fairseq_clear.preparation.tokenizer_training import TRAINER_LINE_CHARACTERS, cut_line, explain_trainer
 from tests.preparation.corpora import canonical, documents
 
@@ -47,11 +47,13 @@ def test_parts_make_up_the_whole(part_bytes: int, shards: int) -> None:
     made = documents(12)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        staged = stage_lines(iter(canonical(made).split("\n")[:-1]), folder / "all.txt", "it")
+        lines = canonical(made).split("\n")[:-1]
+        staged = stage_rows(((line,) if line else () for line in lines), folder / "all", ["original"], "it")
         assert (staged.lengths.documents, staged.lengths.sentences) == (12, sum(map(len, made)))
-        assert staged.size == (folder / "all.txt").stat().st_size == len(canonical(made).encode())
-        targets = [TextParts(folder / f"train{shard}", part_bytes) for shard in range(shards)]
-        deal_out(staged, targets, None, repeat(False), None)
+        assert staged.size == staged.paths["original"].stat().st_size == len(canonical(made).encode())
+        splits = [SplitParts(folder / f"train{shard}", part_bytes) for shard in range(shards)]
+        deal_out(staged, splits, None, repeat(False), None)
+        targets = [split.original for split in splits]
         texts = [b"".join(part.read_bytes() for part in target.parts).decode() for target in targets]
         for target, text in zip(targets, texts, strict=True):
             assert target.digest.hexdigest() == hashlib.sha256(text.encode()).hexdigest()

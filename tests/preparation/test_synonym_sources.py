@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.synonym_sources import read_source
+from fairseq_clear.preparation.synonym_building import read_source
 
 SYNSETS = {
     "happen": [["happen", "take_place"], ["happen", "materialize", "take_place"]],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.synonyms import build_table, measure_coverage, sample_texts
+from fairseq_clear.preparation.synonym_building import build_table, measure_coverage, sample_texts
 from fairseq_clear.text.synonym_files import find_word_starts, read_dictionary
 
 

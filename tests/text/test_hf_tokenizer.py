@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("tokenizers", reason="optional, extra hf")
 
 from fairseq_clear.errors import UserError  # noqa: E402
-from fairseq_clear.preparation.synonyms import build_table  # noqa: E402
+from fairseq_clear.preparation.synonym_building import build_table  # noqa: E402
 from fairseq_clear.text.hf_tokenizer import HfTokenizer, read_special_tokens  # noqa: E402
 from fairseq_clear.text.synonym_files import find_word_starts  # noqa: E402
 from tests.interop.folders import byte_level, unigram, wordpiece, write_tokenizer  # noqa: E402

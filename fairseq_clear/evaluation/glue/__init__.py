@@ -1,1 +1,1 @@
-"""GLUE by fine-tuning with fairseq's own ``sentence_prediction``: prepare, run, predict."""
+"""GLUE by fine-tuning with fairseq's ``sentence_prediction``: prepare data, run restarts, predict test sets."""

@@ -1,4 +1,1 @@
-"""``back-translate``: every line of a text through another language and back, by fairseq translation models.
-
-text -> chunks of lines -> tokens -> beam search or sampling -> text -> the same with the other model -> journal -> output
-"""
+"""``back-translate``: translate each line of a text into another language and back with fairseq translation models."""

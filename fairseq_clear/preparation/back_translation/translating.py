@@ -1,4 +1,4 @@
-"""Texts through one model: cut, batched by length, translated, put back in order; no text is lost whatever goes wrong."""
+"""Chunks of lines through both models: as many lines out as in; lines that fail keep their own text and are counted."""
 
 import logging
 from collections import Counter
@@ -8,33 +8,81 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.back_translation.models import Translation, TranslationModel, one_line_error
-from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings
-from fairseq_clear.preparation.sentences import sentence_splitter
-
-__all__ = ["Pass", "batches", "check_splitter"]
+from fairseq_clear.errors import UserError, one_line
+from fairseq_clear.preparation.back_translation.segmentation import clean_line
+from fairseq_clear.preparation.back_translation.translation_models import (
+    Translation,
+    TranslationModel,
+    load_translation_model,
+)
+from fairseq_clear.preparation.back_translation.translation_report import compare
+from fairseq_clear.preparation.back_translation.translation_settings import PASSES, BackTranslateSettings
+from fairseq_clear.preparation.corpus_reading import sentence_splitter
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class ChunkResult:
+    """The translated lines of a chunk, and its counts (see ``translation_report``)."""
+
+    chunk: int
+    lines: list[str]
+    counts: Counter[str]
+
+
+class RoundTrip:
+    """Both models, ready to translate chunks.
+
+    Args:
+        settings: of the run.
+        device: of the models.
+        on_lines: called with the number of lines done; a line that only one model has translated counts half.
+
+    Raises:
+        UserError: a model cannot be loaded, or the second does not translate back.
+    """
+
+    def __init__(
+        self, settings: BackTranslateSettings, device: torch.device, on_lines: Callable[[float], object]
+    ) -> None:
+        torch.set_num_threads(settings.threads_each)
+        models = [load_translation_model(settings, which, device) for which in PASSES]
+        there, back = (model.languages for model in models)
+        if there[1] != back[0] or there[0] != back[1]:
+            raise UserError(
+                f"--forward translates {' to '.join(there)} and --backward {' to '.join(back)}: the second must undo "
+                "the first"
+            )
+        self.language = there[0]
+        self.passes = [Pass(model, settings, lambda texts: on_lines(texts / 2)) for model in models]
+        self._on_lines = on_lines
+
+    def translate(self, chunk: int, lines: Sequence[str]) -> ChunkResult:
+        """Translate lines and back; a line that cannot be translated stays as it is, with white space normalised."""
+        originals = [clean_line(line) for line in lines]
+        counts: Counter[str] = Counter()
+        # line -> its pieces (several if it was too long); lines that fail leave this dictionary
+        pieces = {index: [text] for index, text in enumerate(originals) if text}
+        counts["lines"], counts["blank"] = len(lines), len(lines) - len(pieces)
+        for number, one_pass in enumerate(self.passes):
+            translated = one_pass.translate(list(pieces.values()), chunk, counts)
+            before = len(pieces)
+            pieces = {index: parts for index, parts in zip(pieces, translated, strict=True) if parts is not None}
+            self._on_lines((len(self.passes) - 1 - number) * (before - len(pieces)) / 2)
+        results = [" ".join(pieces.get(index, [text])) for index, text in enumerate(originals)]
+        counts["kept"] = len(lines) - counts["blank"] - len(pieces)
+        self._on_lines(counts["blank"])
+        counts.update(compare(originals, results, self.language))
+        return ChunkResult(chunk, results, counts)
+
+
+@dataclass(frozen=True)
 class Unit:
-    """What the model reads at once: a text, or a sentence of one that is too long."""
+    """One input of the model: a text, or a sentence of a text that is too long."""
 
     text: int
     ids: list[int]
-
-
-def check_splitter(settings: BackTranslateSettings) -> None:
-    """UserError where texts shall be split but the splitter is not installed."""
-    if settings.too_long == "split":
-        try:
-            sentence_splitter("en")
-        except UserError:
-            raise UserError(
-                "--too-long split needs sentencex; pip install 'fairseq_clear[split]', or give --too-long copy"
-            ) from None
 
 
 class Pass:
@@ -58,15 +106,15 @@ class Pass:
         self._split: Callable[[str], list[str]] | None = None
 
     def translate(self, texts: Sequence[Sequence[str]], chunk: int, counts: Counter[str]) -> list[list[str] | None]:
-        """A translation of each text in as many pieces as were translated; None where there is none, and counted why.
+        """Translate each text; the result is its translated pieces, or None if it could not be translated.
 
         Args:
-            texts: each in pieces, which are translated by themselves; none blank.
-            chunk: number of the chunk; with the seed it decides the draws.
-            counts: added to: ``forward.split`` and so on.
+            texts: each as a list of pieces, which are translated separately; no piece is blank.
+            chunk: number of the chunk; with the seed it determines the samples.
+            counts: updated with ``forward.split`` and so on.
 
         Raises:
-            UserError: not one of several texts could be translated, so the fault lies elsewhere.
+            UserError: none of several texts could be translated, so the texts are not the cause.
         """
         found: Counter[str] = Counter()
         units = [unit for index, pieces in enumerate(texts) for unit in self._units(index, pieces, found)]
@@ -88,7 +136,7 @@ class Pass:
         return results
 
     def _units(self, index: int, pieces: Sequence[str], found: Counter[str]) -> list[Unit]:
-        """What the model can take of a text: its pieces, their sentences where they are too long, or nothing."""
+        """The inputs of a text: its pieces, the sentences of pieces that are too long, or nothing."""
         encoded: list[list[int]] = []
         try:
             for piece in pieces:
@@ -98,8 +146,8 @@ class Pass:
                     found["copied"] += 1
                     return []
                 encoded += parts
-        except Exception as error:  # a text that a library stumbles over must not end the run
-            logger.warning("%s: %r is passed through: %s", self.model.which, pieces[0][:80], error)
+        except Exception as error:  # one text that a library fails on must not end the run
+            logger.warning("%s: %r is kept as it is: %s", self.model.which, pieces[0][:80], error)
             return []
         found["split"] += len(encoded) > len(pieces)
         found["tokens"] += sum(map(len, encoded)) - len(encoded)
@@ -107,7 +155,7 @@ class Pass:
         return [Unit(index, ids) for ids in encoded]
 
     def _sentences(self, text: str) -> list[list[int]]:
-        """The sentences of a text; nothing if one of them is too long too, or none shall be split."""
+        """The sentences of a text; empty if a sentence is too long too, or with ``--too-long copy``."""
         if self.settings.too_long == "copy":
             return []
         if self._split is None:
@@ -126,8 +174,8 @@ class Pass:
             self.on_texts(len(group) * share)
         if error is not None and len(units) > 1 and not any(results):
             raise UserError(
-                f"--{self.model.which}: not one of {len(units)} texts could be translated ({one_line_error(error)}); what "
-                "was done before is kept: mend it and run again"
+                f"--{self.model.which}: not one of {len(units)} texts could be translated ({one_line(error)}); "
+                "finished chunks are kept: fix this and rerun"
             )
         if not units:
             self.on_texts(texts)
@@ -136,21 +184,21 @@ class Pass:
     def _translate_group(
         self, group: list[int], units: list[Unit], chunk: int, results: list[Translation | None]
     ) -> Exception | None:
-        """Fill in the results of a batch; one that fails is halved, until the text that is to blame stands alone."""
+        """Fill in the results of a batch; a batch that fails is halved until only the failing text is left."""
         try:
             seed = _seed(self.settings.seed, self.model.which, chunk, group[0])
             translations = self.model.translate_batch([units[position].ids for position in group], seed)
         except Exception as error:
-            if "CUDA error" in str(error):  # the device answers nothing from here on
-                raise UserError(f"--device {self.model.device}: {one_line_error(error)}; run again to go on") from None
+            if "CUDA error" in str(error):  # the device cannot be used any more
+                raise UserError(f"--device {self.model.device}: {one_line(error)}; rerun to resume") from None
             if isinstance(error, torch.OutOfMemoryError):
                 torch.cuda.empty_cache()
             if len(group) > 1:
-                logger.warning("%s: a batch of %d is halved: %s", self.model.which, len(group), one_line_error(error))
+                logger.warning("%s: a batch of %d is halved: %s", self.model.which, len(group), one_line(error))
                 halves = group[: len(group) // 2], group[len(group) // 2 :]
                 errors = [self._translate_group(half, units, chunk, results) for half in halves]
                 return errors[0] or errors[1]
-            logger.warning("%s: one text is passed through: %s", self.model.which, one_line_error(error))
+            logger.warning("%s: one text is kept as it is: %s", self.model.which, one_line(error))
             return error
         for position, translation in zip(group, translations, strict=True):
             results[position] = translation
@@ -158,7 +206,7 @@ class Pass:
 
 
 def _seed(seed: int, which: str, chunk: int, first: int) -> int:
-    """One seed for each batch, so that draws depend neither on what came before nor on who computes them."""
+    """One seed per batch, so that samples do not depend on earlier batches or on the process."""
     sequence = np.random.SeedSequence([seed, which == "backward", chunk, first])
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
@@ -168,8 +216,8 @@ def batches(lengths: list[int], max_tokens: int, batch_size: int | None) -> Iter
 
     Args:
         lengths: in tokens.
-        max_tokens: most tokens of a group, padding included; a longer text is a group of its own.
-        batch_size: most texts of a group.
+        max_tokens: maximum tokens of a group, padding included; a longer text is a group of its own.
+        batch_size: maximum texts of a group.
     """
     group: list[int] = []
     for position in sorted(range(len(lengths)), key=lambda position: (-lengths[position], position)):
@@ -180,3 +228,23 @@ def batches(lengths: list[int], max_tokens: int, batch_size: int | None) -> Iter
         group.append(position)
     if group:
         yield group
+
+
+def choose_device(name: str | None, fp16: bool, worker: int = 0) -> torch.device:
+    """The device of a worker; ``cuda`` gives worker i GPU i, modulo the number of GPUs.
+
+    Raises:
+        UserError: no such device, or half precision without a GPU.
+    """
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise UserError(f"--device {name}: no such device; give cpu, cuda or cuda:N") from None
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if not torch.cuda.is_available() or (device.index or 0) >= count:
+            raise UserError(f"--device {device}: there {'is 1 GPU' if count == 1 else f'are {count} GPUs'} here")
+        return torch.device("cuda", worker % count) if device.index is None else device
+    if fp16:
+        raise UserError(f"--fp16: needs a GPU, and --device is {device}; leave it out")
+    return device

@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-from fairseq_clear.evaluation.glue.tasks import GLUE_TASKS
+from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS
 from tests.conftest import WORDS
 
 _MNLI = (

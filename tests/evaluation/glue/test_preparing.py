@@ -9,10 +9,15 @@ from fairseq.data import Dictionary
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.glue.inputs import TaskData, cut_pair, input_length, shorten
-from fairseq_clear.evaluation.glue.preparing import parse_split_dev, prepare_task
-from fairseq_clear.evaluation.glue.reading import read_examples
-from fairseq_clear.evaluation.glue.tasks import GLUE_TASKS
+from fairseq_clear.evaluation.glue.glue_data import (
+    TaskData,
+    cut_pair,
+    input_length,
+    parse_split_dev,
+    prepare_task,
+    shorten,
+)
+from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, read_examples
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.evaluation.glue.made import ROWS, write_glue
 
@@ -107,7 +112,7 @@ def test_failures_leave_nothing_behind(glue, data_bin, tmp_path):
     with pytest.raises(UserError, match=r"dev.tsv: no such file"):
         prepare("RTE", broken, data_bin, tmp_path / "dest")
     prepare("RTE", glue, data_bin, tmp_path / "dest")
-    with pytest.raises(UserError, match="exists already; add --overwrite"):
+    with pytest.raises(UserError, match="exists already; .*--overwrite"):
         prepare("RTE", glue, data_bin, tmp_path / "dest")
     with pytest.raises(UserError, match="has no CoLA prepared; run fairseq-clear glue prepare --tasks CoLA"):
         TaskData.open(tmp_path / "dest", GLUE_TASKS["CoLA"])

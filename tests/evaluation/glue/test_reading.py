@@ -3,8 +3,7 @@
 import pytest
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.glue.reading import find_task_folder, read_examples
-from fairseq_clear.evaluation.glue.tasks import GLUE_TASKS, choose_tasks
+from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, choose_tasks, find_task_folder, read_examples
 from tests.conftest import SHARED
 from tests.evaluation.glue.made import ROWS, labels, write_glue
 

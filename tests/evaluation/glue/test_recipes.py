@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.glue.recipes import RECIPES, choose_recipe
-from fairseq_clear.evaluation.glue.tasks import GLUE_TASKS
+from fairseq_clear.evaluation.glue.glue_recipes import RECIPES, choose_recipe
+from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS
 
 TRAINED = {name for name, task in GLUE_TASKS.items() if task.evaluated_as == name}
 

@@ -8,15 +8,26 @@ import numpy as np
 import pytest
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.glue.inputs import TaskData
-from fairseq_clear.evaluation.glue.recipes import RECIPES
-from fairseq_clear.evaluation.glue.restarts import Restart, Start
-from fairseq_clear.evaluation.glue.submission import SUBMISSION_FILES, format_predictions, majority, write_submission
-from fairseq_clear.evaluation.glue.suite import seed_list
-from fairseq_clear.evaluation.glue.summary import build_report
-from fairseq_clear.evaluation.glue.tasks import GLUE_TASKS
+from fairseq_clear.evaluation.glue.glue_data import TaskData
+from fairseq_clear.evaluation.glue.glue_predicting import (
+    SUBMISSION_FILES,
+    format_predictions,
+    majority,
+    write_submission,
+)
+from fairseq_clear.evaluation.glue.glue_recipes import RECIPES
+from fairseq_clear.evaluation.glue.glue_running import Restart, Start, seed_list
+from fairseq_clear.evaluation.glue.glue_summary import build_report
+from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS
 
-START = Start(Path("c.pt"), "hash", SimpleNamespace(architecture="a", updates=1, vocabulary_hash="v"))
+
+def start(segments=1):
+    model = SimpleNamespace(args=SimpleNamespace(segments=segments))
+    loaded = SimpleNamespace(architecture="a", updates=1, vocabulary_hash="v", model=model)
+    return Start(Path("c.pt"), "hash", loaded)
+
+
+START = start()
 
 
 def made(folder, name, metrics):
@@ -55,6 +66,12 @@ def test_a_split_dev_set_chooses_by_one_part_and_reports_the_other(tmp_path):
     assert report.protocol["split"] == "held-out part of dev"
     assert report.rows[0].scores == {"RTE": 51.0}
     assert report.rows[0].details["best_seed"] == {"RTE": 1}
+
+
+def test_the_input_is_described_with_the_segments_that_the_encoder_has(tmp_path):
+    restarts = made(tmp_path, "RTE", [accuracy(60.0)])
+    described = [build_report(restarts, "clear", start(n), "x", "float32").protocol["input"] for n in (1, 2)]
+    assert described == ["<s> a </s> </s> b </s> (no segments)", "<s> a </s> b </s> (2 segments)"]
 
 
 def test_unfinished_restarts_are_left_out(tmp_path):

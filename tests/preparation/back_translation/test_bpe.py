@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.back_translation.bpe import BytePairs, read_codes
+from fairseq_clear.preparation.back_translation.segmentation import BytePairs, read_codes
 
 TEXT = "low low low low low lower lower newest newest newest newest newest newest widest widest widest banana bandana"
 

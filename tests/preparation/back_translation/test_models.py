@@ -12,10 +12,14 @@ from fairseq import hub_utils
 from fairseq.models.transformer import TransformerModel
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.back_translation.command import back_translate
-from fairseq_clear.preparation.back_translation.files import checkpoint_files, identity
-from fairseq_clear.preparation.back_translation.models import TranslationModel, load_translation_model
-from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, ModelSource, Search
+from fairseq_clear.preparation.back_translation.round_trip import back_translate
+from fairseq_clear.preparation.back_translation.translation_models import (
+    TranslationModel,
+    checkpoint_files,
+    identity,
+    load_translation_model,
+)
+from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
 from tests.preparation.back_translation.archives import PIECES, SENTENCE, make_archive
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from fairseq_clear.preparation.back_translation.report import build_report, compare, report_text
+from fairseq_clear.preparation.back_translation.translation_report import build_report, compare, report_text
 
 
 def made(count: int) -> tuple[list[str], list[str]]:

@@ -1,24 +1,26 @@
-"""Real models: paraphrases that mean the same, the very hypotheses of fairseq, kills of the real command."""
+"""Real models: paraphrases keep the meaning, hypotheses are those of fairseq, the real command survives kills."""
 
+import os
 import random
 import re
 import signal
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import torch
+from fairseq_cli import interactive
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.back_translation.command import back_translate
-from fairseq_clear.preparation.back_translation.models import load_translation_model
-from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, Search
+from fairseq_clear.preparation.back_translation.round_trip import Outcome, back_translate, read_report
 from fairseq_clear.preparation.back_translation.translating import Pass
-from tests.conftest import ROOT, run, tool
+from fairseq_clear.preparation.back_translation.translation_models import load_translation_model
+from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, Search
+from tests.conftest import ROOT
+from tests.faults import commands
 from tests.preparation.back_translation.toys import languages, toy_settings
 
 pytestmark = pytest.mark.slow
@@ -108,12 +110,26 @@ def test_hypotheses_are_those_of_fairseq(toys: Path, tmp_path: Path) -> None:
     source.write_text("\n".join(lines) + "\n")
 
     def theirs(beam: str) -> list[str]:
-        flags = ("--max-len-a", "1.5", "--max-len-b", "50", "--unkpen", "inf", "--beam", beam, "--max-tokens", "400")
-        shown = run(
-            *(*tool("interactive"), model, "--path", model / "checkpoint_last.pt", "--input", source, "--cpu"),
-            *("--user-dir", ROOT / "fairseq_clear"),  # its settings for today's torch
-            *("--source-lang", "gerlan", "--target-lang", "english", "--buffer-size", "100", *flags),
-        ).stdout
+        length = ("--max-len-a", "1.5", "--max-len-b", "50", "--unkpen", "inf", "--beam", beam, "--max-tokens", "400")
+
+        def work() -> int:
+            sys.argv = [
+                *(
+                    "fairseq-interactive",
+                    str(model),
+                    "--path",
+                    str(model / "checkpoint_last.pt"),
+                    "--input",
+                    str(source),
+                ),
+                *("--cpu", "--user-dir", str(ROOT / "fairseq_clear")),  # its settings for today's torch
+                *("--source-lang", "gerlan", "--target-lang", "english", "--buffer-size", "100", *length),
+            ]
+            interactive.cli_main()
+            return 0
+
+        assert commands.run(work, tmp_path / beam) == 0
+        shown = (tmp_path / beam).read_text()
         found = {int(number): words for number, words in re.findall(r"^H-(\d+)\t\S+\t(.*)$", shown, re.MULTILINE)}
         return [found[number] for number in range(len(lines))]
 
@@ -125,15 +141,6 @@ def test_hypotheses_are_those_of_fairseq(toys: Path, tmp_path: Path) -> None:
     assert ours == [[line] for line in theirs("5")]
     assert ours != [[line] for line in theirs("1")]
     assert counts["backward.unknown"] == 3 and not any("<unk>" in str(line) for line in ours)
-
-
-def test_workers_and_chunks_do_not_change_the_text(toys: Path, text: Path, tmp_path: Path) -> None:
-    search = Search(sampling="backward")
-    alone, report = round_trip(toys, text, tmp_path, search=search)
-    (tmp_path / "two").mkdir()
-    two, report_of_two = round_trip(toys, text, tmp_path / "two", search=search, workers=2)
-    assert two == alone
-    assert report_of_two["sums"] == report["sums"]
 
 
 def test_lines_that_are_too_long_are_split_or_copied(toys: Path, tmp_path: Path) -> None:
@@ -150,39 +157,48 @@ def test_lines_that_are_too_long_are_split_or_copied(toys: Path, tmp_path: Path)
     assert (tmp_path / "copy").read_text().split("\n")[1] == long
 
 
-def command(settings: BackTranslateSettings, *flags: str) -> list[str]:
-    files = ("--input", settings.input, "--output", settings.output)
+SAMPLING = Search(sampling="both", sampling_topk=5)
+
+
+@pytest.fixture(scope="module")
+def quiet(toys: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """A run that nothing disturbs, in one process."""
+    output = tmp_path_factory.mktemp("quiet") / "out"
+    return back_translate(toy_settings(toys, text, output, chunk_lines=8, search=SAMPLING))
+
+
+def start(settings: BackTranslateSettings, workers: int) -> tuple[int, TextIO]:
+    """The command in a process of its own, and what it and its workers write."""
+    files = ("--input", settings.input, "--output", settings.output, "--workers", workers)
     models = ("--forward", settings.forward.path, "--backward", settings.backward.path)
-    given = (*files, *models, "--chunk-lines", "8", "--threads", "1", "--device", "cpu", "--log-interval", "0", *flags)
-    return [sys.executable, "-m", "fairseq_clear.cli", "back-translate", *map(str, given)]
+    flags = ("--chunk-lines", 8, "--threads", 1, "--device", "cpu", "--sampling", "--sampling-topk", 5)
+    return commands.fork_piped(
+        lambda: commands.fairseq_clear_command("back-translate", *files, *models, *flags, "--log-interval", 0)
+    )
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_kill_of_the_command_at_random(toys: Path, text: Path, tmp_path: Path, workers: str) -> None:
-    """Killed after a random line of progress, the workers go too, and the text in the end is that of a quiet run."""
-    flags = ("--sampling", "--sampling-topk", "5")
-    quiet, disturbed = (toy_settings(toys, text, tmp_path / name) for name in ("quiet", "disturbed"))
-    run(*command(quiet, *flags))
-    rng = random.Random(int(workers))
-    kills, wanted = 0, 2
-    while not disturbed.output.exists():
-        process = subprocess.Popen(
-            command(disturbed, *flags, "--workers", workers),
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-        )
-        assert process.stderr is not None
+@pytest.mark.parametrize("workers", [1, 2])
+def test_kill_of_the_command_at_random(toys: Path, text: Path, quiet: Outcome, tmp_path: Path, workers: int) -> None:
+    """Killed after a random line of progress, the workers end too; the final text is that of a quiet run of one process."""
+    settings = toy_settings(toys, text, tmp_path / "disturbed")
+    rng = random.Random(workers)
+    kills, wanted = 0, 3 - workers
+    while not settings.output.exists():
+        child, shown = start(settings, workers)
         for _ in range(rng.randint(2, 5)):
-            if not process.stderr.readline() or kills == wanted:
+            if not shown.readline() or kills == wanted:
                 break
         else:
-            process.send_signal(signal.SIGKILL)
-        process.stderr.read()  # ends when the last of the processes that hold the pipe has gone
-        kills += process.wait() == -signal.SIGKILL
+            os.kill(child, signal.SIGKILL)
+        rest = shown.read()  # ends when the last of the processes that hold the pipe has ended
+        code = commands.ended(child)
+        assert code in (0, -signal.SIGKILL), rest
+        kills += code == -signal.SIGKILL
     assert kills == wanted
-    assert disturbed.output.read_bytes() == quiet.output.read_bytes()
-    assert not disturbed.output.with_name("disturbed.partial").exists()
+    assert settings.output.read_bytes() == quiet.output.read_bytes()
+    report = read_report(settings.output)
+    assert report is not None and report["sums"] == quiet.report["sums"]
+    assert not settings.output.with_name("disturbed.partial").exists()
 
 
 def test_models_must_undo_each_other(toys: Path, text: Path, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, ModelSource
 from fairseq_clear.preparation.back_translation.translating import Pass, batches
+from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource
 from tests.preparation.back_translation.toys import StandIn
 
 SETTINGS = BackTranslateSettings(Path("in"), Path("out"), ModelSource("a"), ModelSource("b"))

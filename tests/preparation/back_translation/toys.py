@@ -1,6 +1,7 @@
 """The toy languages of examples/cert/translation, their models, and a stand-in for a model."""
 
 import fcntl
+import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -10,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from fairseq_clear.preparation.back_translation.models import Translation
-from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, ModelSource
-from tests.conftest import ROOT, run
+from fairseq_clear.preparation.back_translation.translation_models import Translation
+from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource
+from tests.conftest import ROOT
+from tests.faults import commands
 
 EXAMPLE = ROOT / "examples" / "cert" / "translation"
 
@@ -26,7 +28,8 @@ def _load(name: str) -> ModuleType:
     return module
 
 
-languages = _load("languages")
+languages = sys.modules["languages"] = _load("languages")
+train = _load("train")
 
 
 def train_toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -36,8 +39,25 @@ def train_toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with open(folder.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "text.txt").exists():
-            run(sys.executable, EXAMPLE / "train.py", "--output", folder, "--languages", "gerlan")
+            folder.mkdir(exist_ok=True)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(train, "run", lambda tool, *command: _fork_tool(folder / "log", tool, *command))
+                patch.setattr(sys, "argv", ["train.py", "--output", str(folder), "--languages", "gerlan"])
+                train.main()
     return folder
+
+
+def _fork_tool(log: Path, tool: str, *command: str) -> None:
+    """A command of fairseq in a forked process, which has imported fairseq already."""
+
+    cli = importlib.import_module(f"fairseq_cli.{tool}")
+
+    def work() -> int:
+        sys.argv = [f"fairseq-{tool}", *command]
+        cli.cli_main()
+        return 0
+
+    assert commands.run(work, log) == 0, log.read_text()[-4000:]
 
 
 def toy_settings(toys: Path, text: Path, output: Path, **others: Any) -> BackTranslateSettings:

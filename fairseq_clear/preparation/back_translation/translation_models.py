@@ -1,6 +1,7 @@
-"""A folder with a translation model of fairseq-train, as a function from batches of tokens to translations."""
+"""A translation model of fairseq-train: its files, and the model as a function from batches of tokens to translations."""
 
 import logging
+import re
 from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,26 +15,32 @@ from fairseq.tasks.translation import TranslationTask
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_clear import register
-from fairseq_clear.errors import UserError
+from fairseq_clear.errors import UserError, one_line
+from fairseq_clear.files import hash_file
 from fairseq_clear.patches.checkpoints import read_checkpoint
-from fairseq_clear.preparation.back_translation.files import checkpoint_files
 from fairseq_clear.preparation.back_translation.segmentation import Segmentation, make_segmentation
-from fairseq_clear.preparation.back_translation.settings import BackTranslateSettings, ModelSource, Search
+from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
 
 register()
 
-__all__ = ["Translation", "TranslationModel", "load_translation_model", "one_line_error"]
 
 logger = logging.getLogger(__name__)
 
-# What torch.load and fairseq raise on a file that is cut short, of another kind, or does not fit its dictionaries.
+# What torch.load and fairseq raise for a file that is truncated, of another kind, or does not fit its dictionaries.
 _DAMAGE = (RuntimeError, EOFError, KeyError, AttributeError, TypeError, ValueError, IndexError, OmegaConfBaseException)
-_EVALUATION_OFF = {"eval_bleu": False, "load_alignments": False}  # a task set up to translate needs none of it
+_EVALUATION_OFF = {"eval_bleu": False, "load_alignments": False}  # not needed to translate
+MODEL_NAME = re.compile(r"model\d*\.pt")
+TRAINED_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
+# The names of codes in fairseq's archives and examples, tried in this order.
+CODE_NAMES = {
+    "bpe": ("bpecodes", "code", "codes", "bpe.codes", "bpe_codes"),
+    "sentencepiece": ("sentencepiece.bpe.model", "spm.model", "sentencepiece.model"),
+}
 
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation, and whether it ended because it reached the greatest length."""
+    """One translation, and whether it was cut off at the maximum length."""
 
     text: str
     is_cut: bool
@@ -41,7 +48,7 @@ class Translation:
 
 @dataclass
 class TranslationModel:
-    """One direction: one model or an ensemble, its dictionaries and its segmentation.
+    """One direction: a model or an ensemble with its dictionaries and its segmentation.
 
     Attributes:
         which: ``forward`` or ``backward``.
@@ -62,21 +69,21 @@ class TranslationModel:
         self.generator = self.task.build_generator(self.models, _generation(self.search, self.which))
 
     def encode(self, text: str) -> list[int]:
-        """Token ids, ``</s>`` last; words like ``</s>`` in the text itself are unknown, not special."""
+        """Token ids, ``</s>`` last; a special symbol such as ``</s>`` in the text is an unknown word."""
         dictionary = self.task.source_dictionary
         ids = [dictionary.index(token) for token in self.segmentation.encode(text).split()]
         return [index if index >= dictionary.nspecial else dictionary.unk() for index in ids] + [dictionary.eos()]
 
     def count_unknown(self, ids: list[int]) -> int:
-        """How many ids the dictionary does not know."""
+        """Number of unknown tokens."""
         return ids.count(self.task.source_dictionary.unk())
 
     def translate_batch(self, batch: list[list[int]], seed: int) -> list[Translation | None]:
-        """The best translation of each text, in order; None where the search found none.
+        """The best translation of each text, in order; None where the search finds none.
 
         Args:
             batch: token ids of each text.
-            seed: of the draws, if any.
+            seed: of the samples, with ``--sampling``.
         """
         dictionary = self.task.source_dictionary
         tokens = data_utils.collate_tokens(
@@ -100,20 +107,74 @@ class TranslationModel:
         return Translation(self.segmentation.decode(pieces), len(ids) > limit)
 
     def _length_limit(self, source_length: int) -> int:
-        """Most tokens of a translation before ``</s>``, as fairseq's generator computes it."""
+        """Maximum number of tokens of a translation before ``</s>``, as fairseq's generator computes it."""
         generator = self.generator
         return min(int(generator.max_len_a * source_length + generator.max_len_b), generator.max_len - 1)
+
+
+def checkpoint_files(source: ModelSource, which: str) -> list[Path]:
+    """The checkpoints that ``--forward`` or ``--backward`` names: all ``model*.pt`` of a folder, or its best or last.
+
+    Raises:
+        UserError: there is none.
+    """
+    folder = Path(source.path)
+    if folder.is_dir():
+        found = sorted(path for path in folder.glob("*.pt") if MODEL_NAME.fullmatch(path.name))
+        found = found or [folder / name for name in TRAINED_NAMES if (folder / name).is_file()][:1]
+        if not found:
+            raise UserError(
+                f"--{which} {folder}: holds neither model*.pt nor {' nor '.join(TRAINED_NAMES)}; unpack the archive, "
+                "or name the checkpoint itself"
+            )
+        return found
+    files = [Path(part) for part in source.path.split(":")]
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"--{which} {file}: no such file or folder")
+    return files
+
+
+def _find_files(settings: BackTranslateSettings, which: str) -> tuple[list[Path], Path, Path | None]:
+    """Checkpoints, folder of the dictionaries, and the file of codes of a direction."""
+    source: ModelSource = getattr(settings, which)
+    files = checkpoint_files(source, which)
+    folder = source.dictionaries or files[0].parent
+    if settings.bpe == "none":
+        return files, folder, None
+    kinds = CODE_NAMES if settings.bpe == "auto" else (settings.bpe,)
+    candidates = [files[0].parent / name for kind in kinds for name in CODE_NAMES[kind]]
+    codes = source.codes or next((path for path in candidates if path.is_file()), None)
+    if codes is not None and not codes.is_file():
+        raise UserError(f"--{which}-codes {codes}: no such file")
+    if codes is None and settings.bpe != "auto":
+        raise UserError(f"--bpe {settings.bpe}: no codes in {files[0].parent}; add --{which}-codes FILE")
+    return files, folder, codes
+
+
+def identity(settings: BackTranslateSettings, which: str) -> dict[str, str]:
+    """SHA-256 of the checkpoints, dictionaries and codes of a direction, by file name.
+
+    Raises:
+        UserError: one of them is missing.
+    """
+    files, folder, codes = _find_files(settings, which)
+    dictionaries = sorted(folder.glob("dict.*.txt"))
+    if not dictionaries:
+        raise UserError(f"--{which} {files[0]}: no dict.LANGUAGE.txt in {folder}; add --{which}-data DIR")
+    try:
+        return {path.name: hash_file(path) for path in (*files, *dictionaries, codes) if path is not None}
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot read it ({error.strerror or error})") from None
 
 
 def load_translation_model(settings: BackTranslateSettings, which: str, device: torch.device) -> TranslationModel:
     """The model of ``--forward`` or ``--backward``, in evaluation mode on the device.
 
     Raises:
-        UserError: a missing file, no translation model, dictionaries or codes that are not its own.
+        UserError: a missing file, not a translation model, or dictionaries or codes of another model.
     """
-    source: ModelSource = getattr(settings, which)
-    files = checkpoint_files(source, which)
-    folder = source.dictionaries or files[0].parent
+    files, folder, codes = _find_files(settings, which)
     task: TranslationTask | None = None
     models = []
     for file in files:
@@ -130,32 +191,31 @@ def load_translation_model(settings: BackTranslateSettings, which: str, device: 
             raise
         except (*_DAMAGE, AssertionError, OSError) as error:
             raise UserError(
-                f"{file}: does not load with the dictionaries of {folder} ({one_line_error(error)}); add --{which}-data DIR "
+                f"{file}: does not load with the dictionaries of {folder} ({one_line(error)}); add --{which}-data DIR "
                 "with those that it was trained with"
             ) from None
     assert task is not None
     for model in models:
-        model.prepare_for_inference_(_inference_settings(settings.search.beam_in(which)))
+        beam = settings.search.beam_in(which)
+        model.prepare_for_inference_(Namespace(generation=Namespace(beam=beam)))
         model.to(device=device, dtype=torch.float16 if settings.fp16 else torch.float32).eval()
     limits = utils.resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models])
-    segmentation = make_segmentation(
-        files[0].parent, expected, bpe=settings.bpe, tokenizer=settings.tokenizer, codes=source.codes, flag=which
-    )
+    segmentation = make_segmentation(expected, bpe=settings.bpe, tokenizer=settings.tokenizer, codes=codes)
     logger.info("%s: %s to %s, %d model(s), %s", which, *expected, len(models), segmentation.name)
     return TranslationModel(which, task, models, segmentation, expected, limits[0], settings.search, device)
 
 
 def _read(path: Path, folder: Path, which: str) -> tuple[dict[str, Any], Any]:
-    """The checkpoint's content, and its configuration with ``folder`` as its data."""
+    """The content of a checkpoint, and its configuration with ``folder`` as its data."""
     try:
         state: dict[str, Any] = read_checkpoint(str(path), {"data": str(folder), **_EVALUATION_OFF})
         cfg = state["cfg"]
-        state["args"] = None  # of fairseq before 0.10; turned into cfg already, or it would be again, taking a second
+        state["args"] = None  # of fairseq before 0.10; converted to cfg above, a second conversion takes a second
         name, languages = cfg.task._name, (cfg.task.get("source_lang"), cfg.task.get("target_lang"))
     except UserError:
         raise
     except _DAMAGE as error:
-        raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({one_line_error(error)})") from None
+        raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({one_line(error)})") from None
     if name != "translation" or None in languages:
         raise UserError(f"{path}: was trained by --task {name}; give one of --task translation with both languages")
     missing = [lang for lang in languages if not (folder / f"dict.{lang}.txt").is_file()]
@@ -165,7 +225,7 @@ def _read(path: Path, folder: Path, which: str) -> tuple[dict[str, Any], Any]:
 
 
 def _generation(search: Search, which: str) -> Namespace:
-    """The generator's settings. ``<unk>`` is never written: it would be a word of the text trained on."""
+    """Settings of the generator. ``<unk>`` is never written: training would take it for a word of the text."""
     samples = search.samples_in(which)
     return Namespace(
         beam=search.beam_in(which),
@@ -178,14 +238,3 @@ def _generation(search: Search, which: str) -> Namespace:
         max_len_b=search.max_len_b,
         unkpen=float("inf"),
     )
-
-
-def _inference_settings(beam: int) -> Namespace:
-    """What a model reads when it is made ready to translate."""
-    return Namespace(generation=Namespace(beam=beam))
-
-
-def one_line_error(error: BaseException) -> str:
-    """The kind of an error and the first line of what it says."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__

@@ -1,13 +1,14 @@
-"""What ``prepare`` counts and says at the end; plain data, importable without fairseq."""
+"""Counts of ``prepare`` and its closing line: plain data, importable without fairseq."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 
 class DocumentLengths(Counter[int]):
-    """Lengths in sentences -> number of documents. Memory grows with the number of different lengths only."""
+    """Length in sentences -> number of documents; memory grows only with the number of distinct lengths."""
 
     @property
     def documents(self) -> int:
@@ -16,12 +17,12 @@ class DocumentLengths(Counter[int]):
 
     @property
     def sentences(self) -> int:
-        """Number of sentences in all of them."""
+        """Number of sentences in all documents."""
         return sum(length * count for length, count in self.items())
 
     @property
     def median(self) -> float:
-        """Median number of sentences of a document; 0 without any."""
+        """Median number of sentences of a document; 0 without documents."""
         return (self._length_at((self.documents - 1) // 2) + self._length_at(self.documents // 2)) / 2
 
     def _length_at(self, rank: int) -> int:
@@ -38,49 +39,54 @@ class DocumentLengths(Counter[int]):
 
 @dataclass(frozen=True)
 class SplitCounts:
-    """Sizes of one split. ``tokens`` counts every id stored: pieces, a ``</s>`` a line, blank lines' too."""
+    """Sizes of a text of a split.
+
+    ``tokens`` counts all ids: pieces and a ``</s>`` per line, also of blank lines. Only paraphrases have ``blank``
+    sentences; training takes the original there.
+    """
 
     lengths: DocumentLengths
-    tokens: int
-    unknown: int
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what ``clear.json`` says of the split."""
-        lengths = self.lengths
-        counts = {"documents": lengths.documents, "sentences": lengths.sentences, "median_sentences": lengths.median}
-        return {**counts, "tokens": self.tokens, "unknown": self.unknown}
-
-
-@dataclass(frozen=True)
-class ParaphraseCounts:
-    """Sizes of one split of an aligned text. Where it is ``blank``, training falls back to the original."""
-
     sentences: int
     blank: int
     tokens: int
     unknown: int
 
+    def as_json(self, is_paraphrase: bool = False) -> dict[str, Any]:
+        """The counts of a split, or of a paraphrase of it, for ``clear.json``."""
+        both = {"tokens": self.tokens, "unknown": self.unknown}
+        if is_paraphrase:
+            return {"sentences": self.sentences, "blank": self.blank, **both}
+        median = self.lengths.median
+        return {"documents": self.lengths.documents, "sentences": self.sentences, "median_sentences": median, **both}
+
+
+def sum_counts(counts: Sequence[SplitCounts]) -> SplitCounts:
+    """The counts over several shards or splits."""
+    lengths = DocumentLengths()
+    for one in counts:
+        lengths.update(one.lengths)
+    names = ("sentences", "blank", "tokens", "unknown")
+    return SplitCounts(lengths, *(sum(getattr(one, name) for one in counts) for name in names))
+
 
 @dataclass(frozen=True)
 class TextReport:
-    """What ``text_only`` wrote, and anything else worth a word."""
+    """What ``--text-only`` wrote."""
 
     dest: Path
     lengths: DocumentLengths
     seconds: float
-    notes: tuple[str, ...] = ()
 
     def summary(self) -> str:
         """Return the closing line."""
-        parts = [str(self.dest), self.lengths.summary(), *self.notes]
-        return " | ".join([*parts, f"{self.seconds:.1f} s"])
+        return f"{self.dest} | {self.lengths.summary()} | {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True)
 class PrepareReport:
-    """What was made: the folder, the counts of each split over all shards, dictionary size, seconds.
+    """What ``prepare`` wrote: folder, counts of each split over all shards, size of the dictionary, seconds.
 
-    ``paraphrases`` holds for each name (sentences, blank ones) over all splits and shards.
+    ``paraphrases`` maps a name to (sentences, blank sentences) over all splits and shards.
     """
 
     dest: Path
@@ -88,7 +94,6 @@ class PrepareReport:
     vocabulary: int
     seconds: float
     paraphrases: dict[str, tuple[int, int]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     def summary(self) -> str:
         """Return the closing line."""
@@ -98,7 +103,6 @@ class PrepareReport:
             parts.append(f"{name}: {counts.lengths.summary()}, {counts.tokens:,} tokens, {rate:.3f} % unknown")
         for name, (sentences, blank) in self.paraphrases.items():
             parts.append(f"{name}: {blank:,} of {sentences + blank:,} paraphrases blank")
-        parts += self.notes
         return f"{self.dest} | {' | '.join(parts)} | dict.txt: {self.vocabulary:,} symbols | {self.seconds:.1f} s"
 
     @property

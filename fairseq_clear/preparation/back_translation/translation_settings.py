@@ -1,4 +1,4 @@
-"""What ``back-translate`` is asked for; plain data, importable without fairseq."""
+"""Settings of ``back-translate``: plain data, importable without fairseq."""
 
 import os
 from dataclasses import asdict, dataclass, field
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.settings import available_cores
+from fairseq_clear.preparation.prepare_settings import available_cores
 
 BPE_KINDS = ("auto", "none", "bpe", "sentencepiece")
 TOKENIZER_KINDS = ("auto", "none", "moses")
@@ -17,12 +17,12 @@ PASSES = ("forward", "backward")
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where one direction's model is, and how its text is cut into tokens.
+    """The model of one direction.
 
     Args:
         path: folder of a model, or one checkpoint, or several joined by ``:`` for an ensemble.
-        dictionaries: folder with ``dict.LANGUAGE.txt``; None: beside the checkpoint, or where it was trained.
-        codes: file of BPE codes or a sentencepiece model; None: found beside the checkpoint.
+        dictionaries: folder with ``dict.LANGUAGE.txt``; None for the folder of the checkpoint.
+        codes: file of BPE codes or a sentencepiece model; None to look for it in the folder of the checkpoint.
     """
 
     path: str
@@ -34,13 +34,8 @@ class ModelSource:
 class Search:
     """How a translation is chosen.
 
-    Args:
-        beam: width, or number of samples of which the likeliest is taken; None: 5, or 1 where samples are drawn.
-        sampling: None, or the passes that draw words from the model's distribution: both, forward, backward.
-        sampling_topk, sampling_topp: draw among the k likeliest, or the likeliest that together have probability p.
-        temperature: divides the logits.
-        lenpen: exponent of the length that a hypothesis' score is divided by.
-        max_len_a, max_len_b: a translation has at most a * (tokens of the longest of its batch) + b tokens.
+    The fields are the flags of the same names in ``fairseq-clear back-translate --help``. ``beam`` None means 5, or 1 with
+    sampling.
     """
 
     beam: int | None = None
@@ -61,15 +56,15 @@ class Search:
         return self.beam if self.beam is not None else 1 if self.samples_in(which) else 5
 
     def check(self) -> None:
-        """Raise UserError for values out of range or that contradict each other."""
-        for flag, value, least in (("--beam", self.beam, 1), ("--sampling-topk", self.sampling_topk, 1)):
-            if value is not None and value < least:
-                raise UserError(f"{flag} {value}: must be {least} or more")
+        """Raise UserError for values that are out of range or contradict each other."""
+        for flag, value in (("--beam", self.beam), ("--sampling-topk", self.sampling_topk)):
+            if value is not None and value < 1:
+                raise UserError(f"{flag} {value}: must be 1 or more")
         if self.sampling not in (None, *SAMPLING_PASSES):
             raise UserError(f"--sampling {self.sampling}: choose from {', '.join(SAMPLING_PASSES)}")
         for flag, given in (("--sampling-topk", self.sampling_topk), ("--sampling-topp", self.sampling_topp)):
             if given is not None and self.sampling is None:
-                raise UserError(f"{flag} {given}: only where words are drawn; add --sampling")
+                raise UserError(f"{flag} {given}: needs --sampling; add --sampling")
         if self.sampling_topk is not None and self.sampling_topp is not None:
             raise UserError("--sampling-topk and --sampling-topp exclude each other; give one")
         if self.sampling_topp is not None and not 0 < self.sampling_topp <= 1:
@@ -77,28 +72,14 @@ class Search:
         if not self.temperature > 0:
             raise UserError(f"--temperature {self.temperature}: must be above 0; it divides the logits")
         if self.max_len_a < 0 or self.max_len_b < 0 or self.max_len_a + self.max_len_b < 1:
-            raise UserError(f"--max-len-a {self.max_len_a} --max-len-b {self.max_len_b}: leave no room for a word")
+            raise UserError(f"--max-len-a {self.max_len_a} --max-len-b {self.max_len_b}: allow no word at all")
 
 
 @dataclass(frozen=True)
 class BackTranslateSettings:
-    """Everything ``back-translate`` needs; the command line's flags carry the same names.
+    """Settings of a run.
 
-    Args:
-        input: text, also ``.gz`` or ``.xz``; one line in is one line out.
-        output: the file to write; with shards, ``OUTPUT.02of16`` and so on.
-        forward, backward: the models.
-        bpe, tokenizer: how the models' text is cut, where it shall not be guessed.
-        search: how a translation is chosen.
-        seed: of the samples.
-        too_long: ``split`` what the model cannot take into sentences, or ``copy`` it.
-        max_tokens, batch_size: most source tokens, padding included, and most lines of a batch.
-        chunk_lines: lines that are sorted by length, translated and recorded together.
-        num_shards, shard_id: this run's share of the chunks.
-        workers, threads: processes, and threads of each.
-        device, fp16: where and how to compute.
-        overwrite: replace an output that is there, and forget what was done under other settings.
-        log_interval: seconds between lines of progress where standard error is no terminal.
+    The fields are the flags of the same names in ``fairseq-clear back-translate --help``.
     """
 
     input: Path
@@ -125,12 +106,10 @@ class BackTranslateSettings:
     def check(self) -> None:
         """Raise UserError for values that contradict each other or are out of range; looks at no file."""
         self.search.check()
-        counts = [("--max-tokens", self.max_tokens), ("--chunk-lines", self.chunk_lines), ("--workers", self.workers)]
-        counts += [("--num-shards", self.num_shards)]
-        optional = [("--batch-size", self.batch_size), ("--threads", self.threads)]
-        for flag, value in [*counts, *optional]:
+        for name in ("max_tokens", "chunk_lines", "workers", "num_shards", "batch_size", "threads"):
+            value = getattr(self, name)
             if value is not None and value < 1:
-                raise UserError(f"{flag} {value}: must be 1 or more")
+                raise UserError(f"--{name.replace('_', '-')} {value}: must be 1 or more")
         if not 0 <= self.shard_id < self.num_shards:
             raise UserError(f"--shard-id {self.shard_id}: must be 0 to {self.num_shards - 1}, below --num-shards")
         if self.seed < 0:
@@ -145,24 +124,24 @@ class BackTranslateSettings:
 
     @property
     def threads_each(self) -> int:
-        """Threads of each process: as said, or by OMP_NUM_THREADS, or the cores there are, shared out."""
+        """Threads of each process: ``threads``, else OMP_NUM_THREADS, else the available cores divided by ``workers``."""
         wanted = os.environ.get("OMP_NUM_THREADS", "")
         given = self.threads or (int(wanted) if wanted.isdecimal() else 0)
         return given or max(available_cores() // self.workers, 1)
 
     def deciding(self) -> dict[str, Any]:
-        """What the output depends on, files and device aside; a run is resumed with the same alone."""
+        """Everything that determines the output, except files and device; a run resumes only with the same values."""
         names = ("bpe", "tokenizer", "seed", "too_long", "max_tokens", "batch_size", "chunk_lines", "fp16")
         flags = {name: getattr(self, name) for name in names} | asdict(self.search)
         return flags | {"num_shards": self.num_shards, "shard_id": self.shard_id}
 
     @property
     def shard_output(self) -> Path:
-        """Where this run's lines go."""
+        """The file that this run writes."""
         return shard_path(self.output, self.shard_id, self.num_shards)
 
 
 def shard_path(output: Path, shard: int, shards: int) -> Path:
-    """``OUTPUT.02of16``, so that a listing is in order; OUTPUT itself where there is only one."""
+    """``OUTPUT.02of16``, which sorts in order; OUTPUT itself for a single shard."""
     width = len(str(shards))
     return output if shards == 1 else output.with_name(f"{output.name}.{shard:0{width}}of{shards}")

@@ -1,20 +1,17 @@
-"""What a run did, as sums that add up over chunks and shards: lines kept, lengths, self-BLEU."""
+"""The report of a run, from sums over chunks and shards: lines kept, lengths, self-BLEU."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU
 
-from fairseq_clear.preparation.back_translation.settings import PASSES
-
-__all__ = ["as_json", "build_report", "compare", "report_text", "self_bleu"]
+from fairseq_clear.preparation.back_translation.translation_settings import PASSES
 
 BLEU_ORDER = 4
 RATIO_EDGES = (0.5, 0.8, 1.25, 2.0)  # bins of words out / words in, symmetric around 1
 RATIO_BINS = ("below 0.5", "0.5 to 0.8", "0.8 to 1.25", "1.25 to 2", "above 2")
-# sacrebleu cuts text into words by rules of the language; 13a is its default
+# sacrebleu's tokenizers by language; the default is 13a
 BLEU_TOKENIZERS = {"zh": "zh", "ja": "char", "ko": "char"}
 PASS_COUNTS = {
     "split": "translated sentence by sentence, being too long",
@@ -26,10 +23,10 @@ PASS_COUNTS = {
 
 
 def compare(originals: Sequence[str], results: Sequence[str], language: str) -> Counter[str]:
-    """Sums over the lines that are not blank: identical ones, words, bins of length ratios, BLEU's statistics.
+    """Sums over the lines that are not blank: identical lines, words, bins of length ratios, statistics of BLEU.
 
-    BLEU is that of the results against the originals (Papineni et al. 2002; Zhu et al. 2018 call it self-BLEU): the
-    lower, the more the wording changed.
+    BLEU compares the results with the originals (Papineni et al. 2002; Zhu et al. 2018 call it self-BLEU): the lower,
+    the more the wording changed.
     """
     pairs = [(original, result) for original, result in zip(originals, results, strict=True) if original]
     counts: Counter[str] = Counter()
@@ -51,8 +48,8 @@ def compare(originals: Sequence[str], results: Sequence[str], language: str) -> 
     return counts
 
 
-def self_bleu(counts: Counter[str]) -> float | None:
-    """BLEU of summed statistics, 0 to 100; None where there is no line."""
+def _self_bleu(counts: Counter[str]) -> float | None:
+    """BLEU of summed statistics, 0 to 100; None without a line."""
     if not counts["bleu ref_len"]:
         return None
     orders = range(1, BLEU_ORDER + 1)
@@ -66,16 +63,16 @@ def self_bleu(counts: Counter[str]) -> float | None:
 
 
 def build_report(counts: Counter[str], settings: dict[str, Any], seconds: float, translated: int) -> dict[str, Any]:
-    """The report as JSON.
+    """The report as a dictionary for JSON.
 
     Args:
         counts: sums over the chunks.
-        settings: what decided the output, with the input's hash.
-        seconds: that this call took.
-        translated: lines that this call translated, the others having been done before.
+        settings: everything that determines the output, with the hash of the input.
+        seconds: duration of this call.
+        translated: lines that this call translated; earlier calls did the others.
     """
     texts = counts["lines"] - counts["blank"]
-    bleu = self_bleu(counts)
+    bleu = _self_bleu(counts)
     return {
         "lines": counts["lines"],
         "blank": counts["blank"],
@@ -103,7 +100,7 @@ def report_text(report: dict[str, Any]) -> str:
     lines = [
         f"{report['lines']:,} lines, {report['blank']:,} of them blank",
         f"{report['identical']:,} identical to the original ({_percent(report['identical_share'])}), of which "
-        f"{report['kept']:,} were kept because a translation was not to be had",
+        f"{report['kept']:,} were kept because they could not be translated",
         f"self-BLEU {_number(report['self_bleu'])} (output against input, 0 to 100)",
         f"words out / words in {_number(report['length_ratio'])}; lines by ratio: "
         + ", ".join(f"{name}: {count:,}" for name, count in report["length_ratios"].items()),
@@ -116,14 +113,9 @@ def report_text(report: dict[str, Any]) -> str:
     if report["translated_now"]:
         lines.append(
             f"{report['translated_now']:,} lines in {report['seconds']:.1f} s, "
-            f"{report['sentences_per_second']:,.1f} sentences/s there and back"
+            f"{report['sentences_per_second']:,.1f} sentences/s for the round trip"
         )
     return "\n".join(lines)
-
-
-def as_json(report: dict[str, Any]) -> str:
-    """The report's file."""
-    return json.dumps(report, ensure_ascii=False, indent=2) + "\n"
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -1,0 +1,289 @@
+"""Fine-tuned checkpoints as classifiers: predictions of dev and test sets, and the submission to GLUE's server."""
+
+import io
+import json
+import logging
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fairseq_clear.data.batch import pad_rows
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.checkpoints import load_model
+from fairseq_clear.evaluation.glue.glue_data import Ids, TaskData, cut_pair
+from fairseq_clear.evaluation.glue.glue_recipes import headline
+from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, MAXIMUM_SCORE, GlueTask, choose_tasks
+from fairseq_clear.files import write_whole
+from fairseq_clear.models.encoding import evaluating
+from fairseq_clear.patches.checkpoints import read_checkpoint, save
+
+HEAD = "sentence_classification_head"
+_PREFIX = f"classification_heads.{HEAD}."
+RESULT, MODEL = "result.json", "model.pt"  # files of a finished restart
+# in the order of the zip file; the server expects all of them
+SUBMISSION_FILES = (
+    *("CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "QNLI.tsv", "RTE.tsv"),
+    *("WNLI.tsv", "QQP.tsv", "AX.tsv"),
+)
+_DATE = (1980, 1, 1, 0, 0, 0)  # so that the same predictions make the same file
+
+
+Doubles = npt.NDArray[np.float64]
+Result = dict[str, Any]
+
+
+class Classifier:
+    """A model with its classification head, in float32.
+
+    Args:
+        checkpoint: of fairseq-train on ``sentence_prediction``.
+        data: prepared data with the ``dict.txt`` of the checkpoint.
+        device: such as ``cpu`` or ``cuda``.
+
+    Raises:
+        UserError: no checkpoint of this kind, or another vocabulary or number of classes.
+    """
+
+    def __init__(self, checkpoint: Path, data: TaskData, device: str = "cpu") -> None:
+        with _without_warnings(
+            "fairseq.models.roberta.model"
+        ):  # which warns that the head is not loaded; it is loaded below
+            loaded = load_model(checkpoint, data.folder / "input0")
+        weights = read_checkpoint(str(checkpoint))["model"]
+        head = {key.removeprefix(_PREFIX): value for key, value in weights.items() if key.startswith(_PREFIX)}
+        if not head:
+            raise UserError(f"{checkpoint}: has no classification head; give a checkpoint of fairseq-clear glue run")
+        outputs, inner = head["out_proj.weight"].shape
+        if outputs != data.task.outputs:
+            raise UserError(f"{checkpoint}: has {outputs} outputs, but {data.task.name} needs {data.task.outputs}")
+        self.model, self.dictionary, self.device = loaded.model, loaded.dictionary, device
+        self.model.register_classification_head(HEAD, outputs, inner)
+        self.model.classification_heads[HEAD].load_state_dict(head)
+        self.model.float().to(device)
+
+    def predict(self, data: TaskData, split: str, longest: int, batch_size: int = 32) -> Ids | Doubles:
+        """Class ids (N,), or scores on a scale of 0 to 5, not clipped, in the order of the split.
+
+        Args:
+            data: prepared data.
+            split: of the data.
+            longest: maximum tokens of an input, as in training.
+            batch_size: of inference; it does not change the result.
+        """
+        outputs = self.outputs(data, split, longest, batch_size)
+        if data.task.is_regression:
+            return MAXIMUM_SCORE * outputs[:, 0].astype(np.float64)
+        ids: Ids = outputs.argmax(axis=1)
+        return ids
+
+    def outputs(self, data: TaskData, split: str, longest: int, batch_size: int = 32) -> npt.NDArray[np.float32]:
+        """Logits (N, classes), or (N, 1) scores divided by 5."""
+        rows = [self._row(texts, min(longest, int(self.model.max_positions()))) for texts in data.inputs(split)]
+        outputs = np.empty((len(rows), data.task.outputs), np.float32)
+        with evaluating(self.model):
+            for batch in _batches([len(row) for row in rows], batch_size):
+                tokens = pad_rows([rows[index] for index in batch], self.dictionary.pad()).to(self.device)  # (B, T)
+                logits, _ = self.model(tokens, features_only=True, classification_head_name=HEAD)
+                outputs[batch] = logits.float().cpu().numpy()
+        return outputs
+
+    def _row(self, texts: list[Ids], longest: int) -> Ids:
+        """``<s> a </s>`` or ``<s> a </s> </s> b </s>``, as sentence_prediction joins texts; ``<s> a </s> b </s>`` for a
+        model with segments.
+        """
+        between = [] if self.model.args.segments > 1 else [self.dictionary.eos()]
+        starts = [[self.dictionary.bos()], between]
+        pieces = [np.append(start, text) for start, text in zip(starts, cut_pair(texts, longest), strict=False)]
+        row: Ids = np.concatenate(pieces).astype(np.int64)
+        return row
+
+
+@contextmanager
+def _without_warnings(name: str) -> Iterator[None]:
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _batches(lengths: list[int], batch_size: int) -> Iterator[list[int]]:
+    """Indices, longest inputs first, to pad little."""
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    for begin in range(0, len(order), batch_size):
+        yield order[begin : begin + batch_size]
+
+
+def strip_checkpoint(source: Path, target: Path) -> dict[str, Any]:
+    """Copy a checkpoint without the state of its optimizer, two thirds of the file, and return facts about the run.
+
+    Returns:
+        ``updates``, ``epoch``, and ``best``: the accuracy that fairseq measured (None if it did not).
+    """
+    # by torch, as fairseq's reader turns the settings into a class that it cannot read again
+    state = torch.load(source, map_location="cpu", weights_only=True)
+    state["last_optimizer_state"] = None
+    partial = target.with_name(f".{target.name}.partial")
+    save(state, partial)
+    partial.replace(target)
+    iterator = state["extra_state"]["train_iterator"]
+    return {
+        "updates": int(state["optimizer_history"][-1]["num_updates"]),
+        # at the end of an epoch it is the number of the next one
+        "epoch": int(iterator["epoch"]) - int(iterator["iterations_in_epoch"] == 0),
+        "best": state["extra_state"].get("best"),
+    }
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """The result of a finished restart; None if it is not finished."""
+    path = folder / RESULT
+    return read_record(path) if path.is_file() and (folder / MODEL).is_file() else None
+
+
+def best_restart(results: Sequence[Result], recipe: str) -> Result:
+    """The result with the best score on the dev set, without its held-out part; the first of equals."""
+    return max(results, key=lambda result: float(result["metrics"]["valid"][headline(recipe, result["task"])]))
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read a JSON file of a restart."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: is no JSON ({error}); remove the folder and rerun the restart") from None
+    return content
+
+
+class Chosen(NamedTuple):
+    """A fine-tuned checkpoint, the maximum tokens of its inputs (None if unknown), and the reason for the choice."""
+
+    checkpoint: Path
+    longest: int | None
+    why: str
+
+
+def predict_tests(
+    checkpoints: Sequence[str],
+    data: Path,
+    recipe: str,
+    by_majority: Sequence[str],
+    device: str,
+    max_length: int | None = None,
+) -> tuple[dict[str, str], list[str]]:
+    """Predict every test set for which there is a checkpoint; the model of MNLI predicts AX.
+
+    Args:
+        checkpoints: folders of ``glue run``, or ``TASK=FILE``; later ones win.
+        data: what ``glue prepare`` wrote.
+        recipe: whose metric chooses among restarts.
+        by_majority: tasks for which to predict the most frequent training label.
+        device: such as ``cpu``.
+        max_length: maximum tokens of an input, if not as in training.
+
+    Returns:
+        File of the submission -> its content, and one line per file that names its source.
+
+    Raises:
+        UserError: no checkpoint, or a test set that is not prepared.
+    """
+    chosen: dict[str, Chosen] = {}
+    for name in checkpoints:
+        chosen |= _single(name) if "=" in name and not Path(name).is_dir() else _best_of(Path(name), recipe)
+    majorities = {task.name for task in choose_tasks(by_majority)}
+    contents: dict[str, str] = {}
+    lines: list[str] = []
+    for task in GLUE_TASKS.values():
+        if task.evaluated_as not in chosen and task.name not in majorities:
+            continue
+        if task.name != task.evaluated_as and not (data / task.name).is_dir():
+            continue  # AX is not prepared; the command names missing files at the end
+        opened = TaskData.open(data, task)
+        by = None if task.name in majorities else chosen[task.evaluated_as]
+        classifier = None if by is None else Classifier(by.checkpoint, opened, device)
+        for file, split in task.submission.items():
+            rows = _rows(opened, split, data)
+            if by is None or classifier is None:
+                predicted: Any = majority(opened, rows)
+            else:
+                longest = max_length or by.longest or int(classifier.model.max_positions())
+                predicted = classifier.predict(opened, split, longest)
+            contents[file] = format_predictions(task, predicted)
+            lines.append(f"{file}: {rows:,} predictions, {'most frequent label' if by is None else by.why}")
+    return contents, lines
+
+
+def _single(argument: str) -> dict[str, Chosen]:
+    name, _, file = argument.partition("=")
+    task: GlueTask = choose_tasks([name])[0]
+    if not Path(file).is_file():
+        raise UserError(f"--checkpoints {argument}: there is no file {file}")
+    return {task.evaluated_as: Chosen(Path(file), None, file)}
+
+
+def _best_of(folder: Path, recipe: str) -> dict[str, Chosen]:
+    chosen = {}
+    for name in GLUE_TASKS:
+        paths = sorted((folder / name).glob(f"seed*/{RESULT}"))
+        results = {path.parent: result for path in paths if (result := read_result(path.parent)) is not None}
+        if results:
+            best = best_restart(list(results.values()), recipe)
+            home = next(path for path, result in results.items() if result is best)
+            why = f"{home / MODEL}, best of {len(results)} on dev"
+            chosen[name] = Chosen(home / MODEL, int(best["max_length"]), why)
+    if not chosen:
+        raise UserError(
+            f"--checkpoints {folder}: no finished restart in it; give an --output of glue run, or TASK=FILE"
+        )
+    return chosen
+
+
+def _rows(data: TaskData, split: str, folder: Path) -> int:
+    if split not in data.rows:
+        file = data.task.splits[split]
+        raise UserError(
+            f"--data {folder}: {data.task.name} was prepared without its {file}; put it into GLUE's folder and run glue "
+            "prepare --overwrite"
+        )
+    return data.rows[split]
+
+
+def format_predictions(task: GlueTask, predicted: npt.NDArray[np.generic]) -> str:
+    """A header and ``index<TAB>prediction`` lines: GLUE's labels, or scores from 0 to 5, from (N,) class ids or scores."""
+    if task.is_regression:
+        cells: Sequence[str] = [f"{score:.3f}" for score in np.clip(predicted.astype(np.float64), 0, MAXIMUM_SCORE)]
+    else:
+        cells = [task.labels[int(index)] for index in predicted]
+    return "index\tprediction\n" + "".join(f"{number}\t{cell}\n" for number, cell in enumerate(cells))
+
+
+def majority(data: TaskData, rows: int) -> npt.NDArray[np.float64] | npt.NDArray[np.int64]:
+    """The most frequent training label, or the mean score for STS-B, for each row: (rows,)."""
+    gold = data.gold("train")
+    if data.task.is_regression:
+        return np.full(rows, gold.mean())
+    return np.full(rows, int(np.bincount(gold.astype(np.int64)).argmax()), np.int64)
+
+
+def write_submission(path: Path, contents: Mapping[str, str]) -> list[str]:
+    """Write the zip file, whole or not at all; return the names of the files that the server expects but it lacks."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in sorted(contents, key=SUBMISSION_FILES.index):
+            entry = zipfile.ZipInfo(name, _DATE)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, contents[name])
+    try:
+        with write_whole(path) as stream:
+            stream.write(buffer.getvalue())
+    except OSError as error:
+        raise UserError(f"--output {path}: cannot write it ({error.strerror or error})") from None
+    return [name for name in SUBMISSION_FILES if name not in contents]

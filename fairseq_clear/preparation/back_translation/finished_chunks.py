@@ -1,0 +1,167 @@
+"""Finished chunks on disk: each in a file of its own, written whole, so that a killed run resumes where it stopped.
+
+``OUTPUT.partial`` holds ``settings.json``, ``lock``, and one file per chunk: a line of JSON with the counts of the chunk and
+the SHA-256 of its text, then the text. A chunk is finished if its file exists and the hash matches.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.files import write_json, write_whole
+
+SETTINGS, LOCK = "settings.json", "lock"
+
+
+class FinishedChunks:
+    """The chunks of one output that are translated.
+
+    Args:
+        folder: ``OUTPUT.partial``.
+
+    Attributes:
+        counts: number of the chunk -> its counts.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.counts: dict[int, Counter[str]] = {}
+        for path in _chunk_files(folder):
+            read = _read_chunk(path)
+            if read is not None:
+                self.counts[int(path.name.removeprefix("chunk"))] = read[0]
+
+    def total(self) -> Counter[str]:
+        """Sums of the counts over the finished chunks."""
+        return sum(self.counts.values(), Counter[str]())
+
+    def add(self, chunk: int, lines: Sequence[str], counts: Counter[str]) -> None:
+        """Write a chunk to disk."""
+        text = "".join(f"{line}\n" for line in lines).encode()
+        head = json.dumps({"sha256": hashlib.sha256(text).hexdigest(), "counts": counts})
+        with write_whole(self._path(chunk)) as stream:
+            stream.write(head.encode() + b"\n" + text)
+        self.counts[chunk] = counts
+
+    def text(self, chunk: int) -> bytes:
+        """The lines of a finished chunk.
+
+        Raises:
+            UserError: the file has changed since it was written.
+        """
+        read = _read_chunk(self._path(chunk))
+        if read is None:
+            raise UserError(f"{self._path(chunk)}: damaged since it was written; rerun to translate this chunk again")
+        return read[1]
+
+    def _path(self, chunk: int) -> Path:
+        return self.folder / f"chunk{chunk}"
+
+
+def _chunk_files(folder: Path) -> list[Path]:
+    return list(folder.glob("chunk*"))
+
+
+def _read_chunk(path: Path) -> tuple[Counter[str], bytes] | None:
+    """Counts and text of a chunk; None if the file is missing or its hash does not match."""
+    try:
+        head, _, text = path.read_bytes().partition(b"\n")
+        content = json.loads(head)
+        if hashlib.sha256(text).hexdigest() == content["sha256"]:
+            return Counter(content["counts"]), text
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        pass
+    return None
+
+
+def partial_folder(output: Path) -> Path:
+    """The folder that keeps finished chunks until the output is written."""
+    return output.with_name(output.name + ".partial")
+
+
+def remove_partial(output: Path) -> None:
+    """Remove the folder of a finished output."""
+    shutil.rmtree(partial_folder(output), ignore_errors=True)
+
+
+@contextmanager
+def open_chunks(output: Path, settings: dict[str, Any], overwrite: bool) -> Iterator[FinishedChunks]:
+    """Lock the partial folder of an output and yield its finished chunks.
+
+    Args:
+        output: the file to write in the end.
+        settings: what determines its content; chunks of other settings are not reused.
+        overwrite: drop chunks of other settings instead of raising.
+
+    Raises:
+        UserError: another process writes this output, the chunks have other settings, or the disk is full.
+    """
+    folder = partial_folder(output)
+    try:
+        folder.mkdir(exist_ok=True)
+        with open(folder / LOCK, "a+b") as lock:
+            _lock(lock, output)
+            for leftover in folder.glob(".*.writing.*"):  # of a killed call of write_whole
+                leftover.unlink()
+            _check_settings(folder, settings, overwrite)
+            yield FinishedChunks(folder)
+    except OSError as error:
+        where = error.filename or folder
+        raise UserError(
+            f"{where}: {error.strerror or error}; finished chunks are kept in {folder}: fix this and rerun"
+        ) from error
+
+
+def _lock(lock: IO[bytes], output: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        holder = lock.read().decode("utf-8", "replace").strip() or "another process"
+        raise UserError(f"--output {output}: {holder} is writing it; give another name, or wait for it") from None
+    lock.truncate(0)
+    lock.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+    lock.flush()
+
+
+def _check_settings(folder: Path, settings: dict[str, Any], overwrite: bool) -> None:
+    """Record the settings of a new run; raise if there are chunks of other settings and ``overwrite`` is off."""
+    path = folder / SETTINGS
+    try:
+        begun = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        begun = {}
+    except ValueError:
+        begun = None
+    if begun == settings:
+        return
+    if _chunk_files(folder) and not overwrite:
+        if not isinstance(begun, dict):
+            raise UserError(f"{path}: damaged; remove {folder} and start again")
+        names = [name for name in sorted({*begun, *settings}) if begun.get(name) != settings.get(name)]
+        changes = "; ".join(_difference(name, begun.get(name), settings.get(name)) for name in names)
+        raise UserError(
+            f"{folder}: was begun with other settings ({changes}); give the same ones to resume, or start again with "
+            "--overwrite"
+        )
+    for chunk in _chunk_files(folder):
+        chunk.unlink()
+    write_json(path, settings, flag="--output")
+
+
+def _difference(name: str, old: Any, new: Any) -> str:
+    if isinstance(old, dict) and isinstance(new, dict):
+        names = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+        return f"{name}: other {', '.join(names)}"
+    if name == "input":
+        return "the input's text has changed"
+    return f"{name}: {old}, now {new}"

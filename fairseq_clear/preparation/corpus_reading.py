@@ -1,0 +1,258 @@
+"""Input files to canonical text: one sentence per line, one blank line between documents.
+
+The stages exchange *units*, not whole documents, so memory does not grow with the length of a document. A unit is a line
+of text, an empty string for a blank line inside a document (the end of a paragraph), or ``None`` between two documents.
+"""
+
+import json
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.files import CorpusFile, corpus_file, corpus_files, read_lines, read_whole_lines
+from fairseq_clear.preparation.prepare_settings import ORIGINAL, PrepareSettings, TextSettings
+
+Unit = str | None
+Row = tuple[str, ...]  # a sentence and its paraphrases; empty between two documents
+Progress = Callable[[int], object]
+
+# Control, format, unassigned and separator characters: for readers and tokenizers a line of these is blank.
+INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Zs", "Zl", "Zp"})
+WHOLE_FILES = "file"  # a value of --document-start
+NO_LINE = r"(?!)"
+HAS_WORD = re.compile(r"\w")
+MAX_PARAGRAPH_CHARACTERS = 1_000_000  # longer text without a blank line is split in portions, to bound memory
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Input files and, by name, the files that are aligned to them line by line."""
+
+    files: list[CorpusFile]
+    settings: TextSettings
+    paraphrases: dict[str, list[CorpusFile]] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> list[Path]:
+        """All files that are read."""
+        return [file.path for file in [*self.files, *(one for files in self.paraphrases.values() for one in files)]]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the texts of a row."""
+        return [ORIGINAL, *self.paraphrases]
+
+    def rows(self, progress: Progress | None = None) -> Iterator[Row]:
+        """Yield each sentence with its paraphrases, and an empty row between two documents.
+
+        Args:
+            progress: called with the number of bytes read from disk since its last call.
+
+        Raises:
+            UserError: anything wrong with a file, or aligned files of different numbers of lines.
+        """
+        pattern = document_pattern(self.settings.document_start)
+
+        def aligned() -> Iterator[Row | None]:
+            for files in zip(self.files, *self.paraphrases.values(), strict=True):
+                yield from aligned_rows(files, pattern, progress)
+                yield None
+
+        def units() -> Iterator[Unit]:
+            for file in self.files:
+                if file.is_jsonl:
+                    yield from json_units(file, self.settings.text_field, progress)
+                else:
+                    yield from text_units(file, pattern, progress)
+                yield None
+
+        if self.paraphrases:
+            return canonical_rows(aligned())
+        lines: Iterator[Unit] = units()
+        if self.settings.split_sentences is not None:
+            lines = split_units(lines, self.settings.split_sentences, self.settings.language)
+        return canonical_rows(None if unit is None else (unit,) for unit in lines)
+
+
+def find_sources(settings: PrepareSettings) -> tuple[TextSource, TextSource | None]:
+    """Return the corpus, and the validation text if there is one.
+
+    Raises:
+        UserError: anything wrong that can be found without reading the files.
+    """
+    if not settings.inputs:
+        raise UserError("no input; name .txt or .jsonl files, or folders of them")
+    files, valid_files = corpus_files(settings.inputs), corpus_files(settings.valid)
+    for file in valid_files:
+        if any(os.path.samefile(file.path, other.path) for other in files):
+            raise UserError(f"{file.path}: is both input and --valid; validation text must not be trained on")
+    document_pattern(settings.document_start)
+    if settings.split_sentences is not None:
+        sentence_splitter(settings.language)
+    source = TextSource(files, settings, _aligned_files(settings.paraphrase, files, flag="--paraphrase"))
+    if not valid_files:
+        return source, None
+    aligned = _aligned_files(settings.valid_paraphrase, valid_files, flag="--valid-paraphrase")
+    return source, TextSource(valid_files, settings, {name: aligned[name] for name in source.paraphrases})
+
+
+def _aligned_files(
+    pairs: Sequence[tuple[str, Path]], inputs: Sequence[CorpusFile], *, flag: str
+) -> dict[str, list[CorpusFile]]:
+    """Return the files of each name, one per input, in order."""
+    found: dict[str, list[CorpusFile]] = {}
+    for name, path in pairs:
+        found.setdefault(name, []).append(corpus_file(path))
+    for file in [*inputs, *(file for files in found.values() for file in files)] if found else []:
+        if file.is_jsonl:
+            raise UserError(f"{file.path}: {flag} aligns lines of .txt files, not records; convert it, one text a line")
+    for name, files in found.items():
+        if len(files) != len(inputs):
+            raise UserError(
+                f"{flag}: {len(files)} files for {name}, but {len(inputs)} inputs; give {name}=FILE once for each, in "
+                "their order"
+            )
+    return found
+
+
+def document_pattern(text: str | None) -> re.Pattern[str] | None:
+    """Compile ``--document-start``; for ``file`` the pattern matches no line.
+
+    Raises:
+        UserError: not a regular expression.
+    """
+    try:
+        return None if text is None else re.compile(NO_LINE if text == WHOLE_FILES else text)
+    except re.error as error:
+        raise UserError(f"--document-start {text}: not a regular expression ({error})") from None
+
+
+def text_units(
+    file: CorpusFile, document_start: re.Pattern[str] | None, progress: Progress | None = None
+) -> Iterator[Unit]:
+    """Yield the units of a text file; blank lines separate documents, or lines that match ``document_start`` begin them."""
+    for _, line in read_lines(file, progress):
+        if document_start is not None and document_start.search(line):
+            yield None
+        text = line.strip()
+        yield text if text or document_start is not None else None
+
+
+def json_units(file: CorpusFile, field: str, progress: Progress | None = None) -> Iterator[Unit]:
+    """Yield the units of a JSON-lines file: each record is a document, each line break in it ends a sentence.
+
+    Raises:
+        UserError: a line that is not a JSON object with a string under ``field``.
+    """
+    for number, line in read_lines(file, progress):
+        if not line.strip():
+            continue
+        text = record_text(line, field, file.path, number)
+        for sentence in re.split(r"\r\n|\r|\n", text.replace("\0", " ")):
+            yield sentence.strip()
+        yield None
+
+
+def aligned_rows(
+    files: Sequence[CorpusFile], document_start: re.Pattern[str] | None, progress: Progress | None = None
+) -> Iterator[Row | None]:
+    """Read a text and its paraphrases in step; yield rows, and ``None`` between documents.
+
+    The first file decides about documents, as in ``text_units``. Only LF and CRLF end a line, as for ``back-translate``; a
+    CR within a line becomes a space. A paraphrase may be blank.
+    """
+    readers = [(line.replace("\r", " ") for _, line in read_whole_lines(file, progress)) for file in files]
+    for number, row in enumerate(zip_longest(*readers)):
+        if None in row:
+            rest = zip(row, readers, strict=True)
+            counts = [number + (line is not None) + sum(1 for _ in reader) for line, reader in rest]
+            other = next(index for index, count in enumerate(counts) if count != counts[0])
+            raise UserError(
+                f"{files[other].path}: {counts[other]:,} lines, but {files[0].path} has {counts[0]:,}; line n of one must "
+                "say what line n of the other says"
+            )
+        line = row[0]
+        if document_start is not None and document_start.search(line):
+            yield None
+        if is_visible(line):
+            yield tuple(text.strip() if is_visible(text) else "" for text in row)
+        elif not line.strip() and document_start is None:
+            yield None
+
+
+def canonical_rows(units: Iterable[Row | None]) -> Iterator[Row]:
+    """Yield the rows whose first text is visible, and an empty row between two documents that have any."""
+    seen_text, border = False, False
+    for unit in units:
+        if unit is None:
+            border = seen_text
+        elif is_visible(unit[0]):
+            if border:
+                yield ()
+                border = False
+            seen_text = True
+            yield unit
+
+
+def is_visible(text: str) -> bool:
+    """Whether a line has a character other than white space and invisible ones, which have no token."""
+    if HAS_WORD.search(text):
+        return True
+    return any(unicodedata.category(character) not in INVISIBLE_CATEGORIES for character in text)
+
+
+def sentence_splitter(language: str, flag: str = "--split-sentences", instead: str = "") -> Callable[[str], list[str]]:
+    """Return a function from a text to its sentences, by ``sentencex`` (Wikimedia's rules for 300 languages).
+
+    Raises:
+        UserError: sentencex is not installed; the message names the extra.
+    """
+    try:
+        import sentencex
+    except ImportError:
+        raise UserError(f"{flag} needs sentencex; pip install 'fairseq_clear[split]'{instead}") from None
+
+    def split(text: str) -> list[str]:
+        return [stripped for sentence in sentencex.segment(language, text) if (stripped := sentence.strip())]
+
+    return split
+
+
+def split_units(units: Iterable[Unit], mode: str, language: str) -> Iterator[Unit]:
+    """Split the text of units into sentences.
+
+    Args:
+        units: lines, blank lines and borders of documents.
+        mode: ``lines`` splits each line; ``paragraphs`` first joins hard-wrapped lines up to a blank line.
+        language: code of the rules, such as ``en``.
+    """
+    split = sentence_splitter(language)
+    for unit in join_paragraphs(units) if mode == "paragraphs" else units:
+        if unit:
+            # a line break inside a sentence would end it when it is written
+            yield from (" ".join(sentence.splitlines()) for sentence in split(unit))
+        else:
+            yield unit
+
+
+def join_paragraphs(units: Iterable[Unit]) -> Iterator[Unit]:
+    """Join consecutive lines with a space, up to a blank line, a border, or a million characters."""
+    lines: list[str] = []
+    size = 0
+    for unit in units:
+        if not unit or size > MAX_PARAGRAPH_CHARACTERS:
+            if lines:
+                yield " ".join(lines)
+            lines, size = [], 0
+        if unit:
+            lines.append(unit)
+            size += len(unit)
+        else:
+            yield unit
+    if lines:
+        yield " ".join(lines)

@@ -1,0 +1,299 @@
+"""``prepare``: raw text to a data folder for fairseq's ``masked_lm`` and for this plugin.
+
+Read -> canonical text -> train / valid by document -> tokenizer -> fairseq's binarizer -> dict.txt, clear.json.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.files import hash_file, versions
+from fairseq_clear.output_folder import check_destination, output_folder, signals_raise
+from fairseq_clear.preparation.binarize import binarize_parts, count_ids
+from fairseq_clear.preparation.corpus_reading import TextSource, find_sources
+from fairseq_clear.preparation.prepare_report import PrepareReport, SplitCounts, TextReport, sum_counts
+from fairseq_clear.preparation.prepare_settings import ORIGINAL, PrepareSettings
+from fairseq_clear.preparation.staging import (
+    Sample,
+    SplitParts,
+    Staged,
+    TextParts,
+    choose_exactly,
+    deal_out,
+    held_out_documents,
+    sample_sentences,
+    stage_rows,
+)
+from fairseq_clear.preparation.tokenizer_training import check_tokenizer_files, install_tokenizer
+from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, TOKENIZERS
+from fairseq_clear.text.vocabulary import build_dictionary, keeps_mapping, load_dictionary
+from fairseq_clear.views.paraphrase_views import PARAPHRASES
+
+HOLD_OUT_STREAM, SAMPLE_STREAM, SUBSET_STREAM = 0, 1, 2  # independent random streams of one seed
+MIN_PART_BYTES, MAX_PART_BYTES = 1 << 18, 1 << 26
+PARTS_PER_WORKER = 4
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Canonical text, dealt out: one target per shard, one for validation, the sample for the tokenizer."""
+
+    train: list[SplitParts]
+    valid: SplitParts
+    sample: Path | None
+
+
+def prepare(settings: PrepareSettings) -> PrepareReport:
+    """Write the data folder ``settings.dest``.
+
+    Each folder (``dest``, or ``dest/shard0`` ...) gets the files of the tokenizer, ``dict.txt``,
+    ``{train,valid}.{bin,idx}`` in fairseq's mmap format (each line an item with its ``</s>``, blank lines between
+    documents), ``clear.json``, and for each paraphrase ``paraphrase/NAME``, a data folder of as many lines. On a terminal,
+    progress bars are shown.
+
+    Returns:
+        Counts over all shards.
+
+    Raises:
+        UserError: anything wrong with settings, inputs, tokenizer or disk; then nothing is written.
+    """
+    began = time.monotonic()
+    settings.check()
+    source, valid = find_sources(settings)
+    check_destination(settings.dest, settings.overwrite)
+    _check_outside(settings.dest, [*source.paths, *(valid.paths if valid else [])])
+    check_tokenizer_files(settings)
+    with output_folder(settings.dest, settings.overwrite) as folder:
+        work = folder / "work"
+        work.mkdir()
+        texts = _stage(settings, source, valid, work)
+        report = _build(settings, texts, folder, began)
+        shutil.rmtree(work)
+    return report
+
+
+def write_text(settings: PrepareSettings) -> TextReport:
+    """Write the canonical text of the inputs to the file ``settings.dest``, whole or not at all (``--text-only``).
+
+    The text has one sentence per line and a blank line between documents.
+
+    Raises:
+        UserError: anything wrong with settings, inputs or disk.
+    """
+    began = time.monotonic()
+    settings.check()
+    dest = Path(os.path.realpath(settings.dest))
+    if dest.suffix != ".txt":
+        raise UserError(f"--dest {settings.dest}: --text-only writes a .txt file; name it so")
+    if dest.is_dir() or (dest.exists() and not settings.overwrite):
+        what = "is a folder" if dest.is_dir() else "exists already"
+        raise UserError(f"{settings.dest}: {what}; choose another --dest, or replace a file with --overwrite")
+    source, valid = find_sources(settings)
+    if valid is not None:
+        raise UserError("--text-only: writes the inputs alone; leave --valid out")
+    _check_outside(dest, source.paths)
+    try:
+        with (
+            signals_raise(),
+            tempfile.TemporaryDirectory(prefix=f".{dest.name}.partial.", dir=dest.parent) as work,
+        ):
+            staged = _stage_corpus(settings, source, Path(work))
+            os.replace(staged.paths[ORIGINAL], dest)
+    except OSError as error:
+        raise UserError(f"{settings.dest}: {error.strerror or error}; nothing was written") from error
+    return TextReport(settings.dest, staged.lengths, time.monotonic() - began)
+
+
+def _check_outside(dest: Path, paths: list[Path]) -> None:
+    """Raise UserError for an input that writing ``dest`` would replace."""
+    place = Path(os.path.realpath(dest))
+    for path in paths:
+        real = Path(os.path.realpath(path))
+        if place == real or place in real.parents:
+            raise UserError(f"{path}: lies in --dest {dest}, which would be replaced; move it")
+
+
+def _stage_corpus(settings: PrepareSettings, source: TextSource, work: Path) -> Staged:
+    """Read the corpus, or a sample of its sentences, into canonical text on disk."""
+    staged = _read(source, work / "input")
+    if settings.sample is None:
+        return staged
+    sampled = sample_sentences(staged, settings.sample, work / "sampled", _random(settings.seed, SUBSET_STREAM))
+    staged.remove()
+    return sampled
+
+
+def _read(source: TextSource, folder: Path) -> Staged:
+    what = ", ".join(map(str, source.paths))
+    with _progress_bar("reading", sum(path.stat().st_size for path in source.paths)) as progress:
+        return stage_rows(source.rows(progress), folder, source.names, what)
+
+
+def _stage(settings: PrepareSettings, source: TextSource, valid: TextSource | None, work: Path) -> Texts:
+    """Read the inputs into canonical text on disk and deal the documents out."""
+    staged = _stage_corpus(settings, source, work)
+    staged_valid = _read(valid, work / "valid_input") if valid else None
+    held_out: Iterator[bool] = repeat(False)
+    documents = training_documents = staged.lengths.documents
+    if staged_valid is None:
+        chosen = held_out_documents(documents, settings.valid_share)
+        training_documents -= chosen
+        held_out = choose_exactly(chosen, documents, _random(settings.seed, HOLD_OUT_STREAM))
+    if training_documents < settings.shards:
+        raise UserError(f"--shards {settings.shards}: more than the {training_documents} training documents")
+    total = staged.size + (staged_valid.size if staged_valid else 0)
+    size = min(max(total // (settings.workers * PARTS_PER_WORKER), MIN_PART_BYTES), MAX_PART_BYTES)
+    train = [SplitParts(work / f"train{shard}", size, source.names) for shard in range(settings.shards)]
+    target = SplitParts(work / "valid", size, source.names)
+    sample = None
+    if settings.trains_tokenizer:
+        budget = settings.spm_sample_mb * 1e6
+        sample = Sample(work / "sample.txt", staged.size, budget, _random(settings.seed, SAMPLE_STREAM))
+    deal_out(staged, train, target, held_out, sample)
+    staged.remove()
+    if staged_valid is not None:
+        deal_out(staged_valid, [target], None, repeat(False), None)
+        staged_valid.remove()
+    return Texts(train, target, sample.path if sample else None)
+
+
+def _build(settings: PrepareSettings, texts: Texts, folder: Path, began: float) -> PrepareReport:
+    """Make tokenizer, datasets, dictionary and ``clear.json`` in ``folder`` from dealt-out text."""
+    folders = [folder] if settings.shards == 1 else [folder / f"shard{shard}" for shard in range(settings.shards)]
+    names = list(texts.valid.texts)
+    for shard in folders:
+        for name in names:
+            _place(shard, name).mkdir(parents=True, exist_ok=True)
+    kind, files = install_tokenizer(settings, folders[0], texts.sample)
+    tokenizer = TOKENIZERS[kind]([str(folders[0] / file) for file in files])
+    given = settings.given_dictionary
+    dictionary = load_dictionary(given) if given else build_dictionary(tokenizer)
+    splits = {
+        _place(shard, name) / "train": train.texts[name].parts
+        for shard, train in zip(folders, texts.train, strict=True)
+        for name in names
+    }
+    splits |= {_place(folders[0], name) / "valid": texts.valid.texts[name].parts for name in names}
+    text_bytes = sum(part.stat().st_size for parts in splits.values() for part in parts)
+    with _progress_bar("binarizing", text_bytes) as progress:
+        binarize_parts(splits, tokenizer, dictionary, settings.workers, progress)
+
+    ids = {prefix: count_ids(prefix, len(dictionary)) for prefix in splits}
+    if given:
+        shutil.copyfile(given, folders[0] / "dict.txt")
+    else:
+        if kind != "hf":  # the dictionary of an imported tokenizer is the same file for any text
+            dictionary.count = np.sum([ids[shard / "train"] for shard in folders], axis=0).tolist()
+        dictionary.save(str(folders[0] / "dict.txt"))
+    _link_shared(folders, names, files)
+    id_offset = 1 if keeps_mapping(tokenizer, dictionary) else None
+
+    def count(parts: TextParts, prefix: Path) -> SplitCounts:
+        unknown = int(ids[prefix][dictionary.unk()])
+        return SplitCounts(parts.lengths, parts.sentences, parts.blank, int(ids[prefix].sum()), unknown)
+
+    counts = [
+        {name: count(parts, _place(shard, name) / "train") for name, parts in train.texts.items()}
+        for shard, train in zip(folders, texts.train, strict=True)
+    ]
+    valid = {name: count(parts, _place(folders[0], name) / "valid") for name, parts in texts.valid.texts.items()}
+    common = {
+        "format": CLEAR_FORMAT,
+        "tokenizer": {"kind": kind, "files": files, "id_offset": id_offset},
+        "vocabulary_hash": hash_file(folders[0] / "dict.txt"),
+    }
+    seconds = time.monotonic() - began
+    end = {"settings": settings.as_json(), "versions": versions(), "seconds": round(seconds, 3)}
+    total = {name: sum_counts([shard[name] for shard in counts]) for name in names}
+    hashes = []
+    for shard, train, found in zip(folders, texts.train, counts, strict=True):
+        content = _describe(train, texts.valid, found, valid)
+        hashes.append(content["content_hash"])
+        _write_manifest(shard, {**common, **content, **end})
+    splits_of_all = {"train": total[ORIGINAL], "valid": valid[ORIGINAL]}
+    if len(folders) > 1:
+        both = {
+            "shards": [shard.name for shard in folders],
+            "content_hash": hashlib.sha256("\n".join(hashes).encode()).hexdigest(),
+            "splits": {split: one.as_json() for split, one in splits_of_all.items()},
+        }
+        _write_manifest(folder, {**common, **both, **end})
+    paraphrases = {name: sum_counts([total[name], valid[name]]) for name in names[1:]}
+    return PrepareReport(
+        settings.dest, splits_of_all, len(dictionary), seconds,
+        {name: (both.sentences, both.blank) for name, both in paraphrases.items()},
+    )  # fmt: skip
+
+
+def _place(folder: Path, name: str) -> Path:
+    """The data folder of a text."""
+    return folder if name == ORIGINAL else folder / PARAPHRASES / name
+
+
+def _link_shared(folders: Sequence[Path], names: Sequence[str], tokenizer_files: Sequence[str]) -> None:
+    """Link the files that shards and paraphrases share, so that each is a complete data folder."""
+    for shard in folders:
+        for name in names:
+            place = _place(shard, name)
+            if place != folders[0]:
+                _link(folders[0] / "dict.txt", place / "dict.txt")
+            if shard != folders[0]:
+                for file in ("valid.bin", "valid.idx", *(tokenizer_files if name == ORIGINAL else ())):
+                    _link(_place(folders[0], name) / file, place / file)
+
+
+def _link(source: Path, copy: Path) -> None:
+    """Give a file a second name; copy it where the file system has no hard links."""
+    try:
+        os.link(source, copy)
+    except OSError:
+        shutil.copyfile(source, copy)
+
+
+def _describe(
+    train: SplitParts, valid: SplitParts, counts: dict[str, SplitCounts], valid_counts: dict[str, SplitCounts]
+) -> dict[str, Any]:
+    """The content hash, the splits and the paraphrases of a data folder for ``clear.json``.
+
+    A content hash is the SHA-256 of four lines: ``train``, SHA-256 of its text, ``valid``, SHA-256 of its text. The text is
+    canonical, so the hash does not depend on the format of the inputs or on the tokenizer.
+    """
+    described = {}
+    for name, parts in train.texts.items():
+        digests = f"train\n{parts.digest.hexdigest()}\nvalid\n{valid.texts[name].digest.hexdigest()}\n"
+        splits = {"train": counts[name], "valid": valid_counts[name]}
+        described[name] = {
+            "content_hash": hashlib.sha256(digests.encode()).hexdigest(),
+            "splits": {split: one.as_json(is_paraphrase=name != ORIGINAL) for split, one in splits.items()},
+        }
+    original = described.pop(ORIGINAL)
+    return {**original, "paraphrases": described} if described else original
+
+
+def _write_manifest(folder: Path, content: dict[str, Any]) -> None:
+    text = json.dumps(content, ensure_ascii=False, indent=2)
+    (folder / CLEAR_JSON).write_text(text + "\n", encoding="utf-8")
+
+
+def _random(seed: int, stream: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence([seed, stream]))
+
+
+@contextmanager
+def _progress_bar(what: str, size: int) -> Iterator[Callable[[int], object]]:
+    """A bar over bytes, shown on a terminal only."""
+    with tqdm(total=size, desc=what, unit="B", unit_scale=True, disable=None, leave=False) as bar:
+        yield bar.update

@@ -1,0 +1,245 @@
+"""Synonym tables for ``--augment subs``: lists from a JSON file or WordNet, matched to the vocabulary of a data folder."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fairseq_clear import patches
+from fairseq_clear.augmentations.synonym_table import SynonymTable
+from fairseq_clear.errors import UserError, one_line
+from fairseq_clear.files import check_is_text, hash_file
+from fairseq_clear.text.synonym_files import UNKNOWN, find_word_starts
+from fairseq_clear.text.tokenizers import Tokenizer
+
+Word = tuple[int, ...]
+WORDNET = "wordnet"
+
+
+class SynonymSource(NamedTuple):
+    """A list of synonyms: its name, the SHA-256 of its content, and the alternatives of each word, best first."""
+
+    name: str
+    content_hash: str
+    synonyms: Mapping[str, list[str]]
+
+
+def read_source(source: str) -> SynonymSource:
+    """Read what ``--source`` names: ``wordnet``, or a JSON file such as the neighbours of Jia et al. 2019 that CLEAR uses."""
+    return read_wordnet() if source == WORDNET else read_json(Path(source))
+
+
+def read_json(path: Path) -> SynonymSource:
+    """Read ``{word: [alternative, ...]}``; a word may have no alternatives.
+
+    Raises:
+        UserError: the file is missing or has other content.
+    """
+    wanted = 'a JSON object of word -> list of words, such as {"film": ["movie"]}'
+    try:
+        content = path.read_bytes()
+        check_is_text(path, content)
+        synonyms = json.loads(content.decode("utf-8"))
+    except UserError as error:
+        raise UserError(f"--source {error}; give {wanted}") from None
+    except OSError as error:
+        hint = f"; give {wanted}, or `{WORDNET}`"
+        raise UserError(f"--source {path}: cannot read it ({error.strerror}){hint}") from None
+    except ValueError as error:
+        raise UserError(f"--source {path}: not UTF-8 JSON ({error}); give {wanted}") from None
+    if not isinstance(synonyms, dict):
+        raise UserError(f"--source {path}: holds a {type(synonyms).__name__}; give {wanted}")
+    for word, alternatives in synonyms.items():
+        if not isinstance(alternatives, list) or not all(isinstance(alternative, str) for alternative in alternatives):
+            raise UserError(f"--source {path}: {word!r} has {alternatives!r:.60}, not a list of words; give {wanted}")
+    return SynonymSource(path.name, hash_file(path), synonyms)
+
+
+def read_wordnet() -> SynonymSource:
+    """Read WordNet through nltk: for each lemma of one word, the other lemmas of its synsets, frequent senses first.
+
+    Lemmas of several words are alternatives with spaces, such as ``take place`` for ``happen``, but are not replaced.
+
+    Raises:
+        UserError: nltk is not installed, or its WordNet folder is missing, incomplete or damaged.
+    """
+    try:
+        from nltk.corpus import wordnet
+    except ImportError:
+        raise UserError(f"--source {WORDNET}: nltk is not installed; pip install nltk") from None
+    try:
+        version = wordnet.get_version()
+        synonyms = {lemma: _wordnet_alternatives(wordnet, lemma) for lemma in sorted(set(wordnet.all_lemma_names()))}
+    except LookupError:
+        raise UserError(
+            f"--source {WORDNET}: nltk has no WordNet data here; get it with `python -m nltk.downloader wordnet`"
+        ) from None
+    except Exception as error:  # nltk raises errors of any type for missing or damaged files
+        raise UserError(
+            f"--source {WORDNET}: the WordNet folder is incomplete or damaged ({one_line(error)}); delete the folder and get "
+            "it again with `python -m nltk.downloader --force wordnet`"
+        ) from None
+    synonyms = {lemma: alternatives for lemma, alternatives in synonyms.items() if "_" not in lemma}
+    content = json.dumps(synonyms, sort_keys=True).encode()
+    return SynonymSource(f"{WORDNET} {version}", hashlib.sha256(content).hexdigest(), synonyms)
+
+
+def _wordnet_alternatives(wordnet: Any, lemma: str) -> list[str]:
+    alternatives: dict[str, None] = {}
+    # synsets() also finds the base form of what looks inflected, so check that the lemma is in the synset
+    for synset in wordnet.synsets(lemma):
+        names = synset.lemma_names()
+        if lemma.lower() in (name.lower() for name in names):
+            alternatives.update((name.replace("_", " "), None) for name in names if name.lower() != lemma.lower())
+    return list(alternatives)
+
+
+@dataclass
+class BuildReport:
+    """Counts of the words of a source. Each word counts once; ``rows`` counts its forms."""
+
+    words: int = 0
+    without_alternatives: int = 0
+    unknown_words: int = 0
+    several_words: int = 0
+    unknown_alternatives: int = 0
+    rows: int = 0
+    alternatives: int = 0
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Number of words and tokens of a sample of text, and how many of them have an alternative."""
+
+    words: int
+    covered_words: int
+    tokens: int
+    covered_tokens: int
+
+
+def build_table(
+    synonyms: Mapping[str, list[str]], tokenizer: Tokenizer, symbols: list[str], max_alternatives: int | None = None
+) -> tuple[SynonymTable, BuildReport]:
+    """Make the table of ``{word: [alternative, ...]}`` over ``symbols`` (by id), and count its words.
+
+    A lower-case word also gets rows for its Capitalised and UPPER-CASE forms, with alternatives in the same case. Words
+    that the tokenizer splits into several words are left out, since only whole words are replaced; alternatives may be
+    several words. Words and alternatives with an unknown symbol are left out and counted. The first
+    ``max_alternatives`` known alternatives of each word are kept.
+    """
+    is_word_start = find_word_starts(symbols, tokenizer)
+    encoder = _Encoder(tokenizer, symbols, is_word_start)
+    report = BuildReport()
+    rows: dict[Word, list[Word]] = {}
+    for word, alternatives in synonyms.items():
+        report.words += 1
+        others = [alternative for alternative in alternatives if alternative.strip() and alternative != word]
+        if not word.strip() or not others:
+            report.without_alternatives += 1
+            continue
+        pieces = encoder.encode(word)
+        if not encoder.is_known(pieces):
+            report.unknown_words += 1
+            continue
+        if not encoder.is_one_word(pieces):
+            report.several_words += 1
+            continue
+        report.unknown_alternatives += sum(not encoder.is_known(encoder.encode(other)) for other in others)
+        for form, form_others in _forms(word, others):
+            for spaced in (False, True):
+                _add_row(rows, encoder, form, form_others, spaced, max_alternatives)
+    table = SynonymTable.build(rows, is_word_start)
+    report.rows, report.alternatives = len(table), int(table.row_offsets[-1])
+    return table, report
+
+
+def measure_coverage(table: SynonymTable, texts: Iterable[npt.NDArray[np.int64]]) -> Coverage:
+    """Measure how much of ``texts`` ((n,) ids each) the table covers; ``<s>``, ``<pad>`` and ``</s>`` are not counted."""
+    words = covered_words = tokens = covered_tokens = 0
+    for text in texts:
+        is_special = (text < UNKNOWN) | (text >= len(table.is_word_start))
+        starts = table.word_starts(text, is_special)
+        lengths = np.diff(starts, append=len(text))
+        is_covered = table.find(text, starts) >= 0
+        words += int((~is_special[starts]).sum())
+        tokens += int((~is_special).sum())
+        covered_words += int(is_covered.sum())
+        covered_tokens += int(lengths[is_covered].sum())
+    return Coverage(words, covered_words, tokens, covered_tokens)
+
+
+def sample_texts(folder: Path, split: str, max_tokens: int, seed: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield lines of a binarized split in random order, up to about ``max_tokens`` tokens; nothing without such a split."""
+    from fairseq.data.data_utils import load_indexed_dataset
+
+    patches.apply()
+    dataset = load_indexed_dataset(str(folder / split))
+    if dataset is None:
+        return
+    for index in np.random.default_rng(seed).permutation(len(dataset)):
+        if max_tokens <= 0:
+            return
+        text = dataset[int(index)].numpy().astype(np.int64)
+        max_tokens -= len(text)
+        yield text
+
+
+class _Encoder:
+    """Texts to ids, with a cache, as most words are alternatives of several others."""
+
+    def __init__(self, tokenizer: Tokenizer, symbols: list[str], is_word_start: npt.NDArray[np.bool_]) -> None:
+        self._tokenizer = tokenizer
+        self._index = {symbol: index for index, symbol in enumerate(symbols)}
+        self._is_word_start = is_word_start
+        self._known: dict[str, Word] = {}
+
+    def encode(self, text: str) -> Word:
+        """The ids of ``text``."""
+        if text not in self._known:
+            self._known[text] = tuple(self._index.get(piece, UNKNOWN) for piece in self._tokenizer.encode(text))
+        return self._known[text]
+
+    def is_known(self, pieces: Word) -> bool:
+        """Whether there are pieces and the vocabulary has all of them."""
+        return bool(pieces) and min(pieces) > UNKNOWN
+
+    def is_one_word(self, pieces: Word) -> bool:
+        """Whether no word begins after the first piece."""
+        return not self._is_word_start[list(pieces[1:])].any()
+
+
+def _forms(word: str, alternatives: list[str]) -> Iterator[tuple[str, list[str]]]:
+    yield word, alternatives
+    if word == word.lower():
+        yield _capitalise(word), [_capitalise(alternative) for alternative in alternatives]
+        yield word.upper(), [alternative.upper() for alternative in alternatives]
+
+
+def _capitalise(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _add_row(
+    rows: dict[Word, list[Word]],
+    encoder: _Encoder,
+    word: str,
+    alternatives: list[str],
+    is_spaced: bool,
+    max_alternatives: int | None,
+) -> None:
+    """Add a row unless it exists. Byte-level tokenizers encode a word after a space and at the start of a text
+    differently, so a word has two rows.
+    """
+    space = " " if is_spaced else ""
+    key = encoder.encode(space + word)
+    if key in rows or not (encoder.is_known(key) and encoder.is_one_word(key)):
+        return
+    encoded = dict.fromkeys(encoder.encode(space + alternative) for alternative in alternatives)
+    kept = [pieces for pieces in encoded if encoder.is_known(pieces) and pieces != key]
+    if kept:
+        rows[key] = kept[:max_alternatives]
