@@ -21,7 +21,7 @@ import torch
 from tqdm import tqdm
 
 from fairseq_clear.evaluation.topics import REMOVALS, read_topics
-from fairseq_clear.patches.checkpoints import read_checkpoint
+from fairseq_clear.patches.checkpoint_files import read_checkpoint
 
 PROJECT = Path(__file__).resolve().parent.parent
 # Overrides of a recipe: sizes for one CPU core, and to keep the weights as they begin.

@@ -34,15 +34,16 @@ pip install -q "$(pin cython)" "$(pin ninja)" "$(pin setuptools)" "$(pin wheel)"
 # 3. fairseq without its dependencies: torchaudio is for speech alone, and its CUDA wheel breaks beside a CPU torch.
 echo "install: building fairseq (about 4 minutes on 2 cores the first time, later from pip's cache)"
 pip install -q --no-build-isolation --no-deps "$(pin fairseq-fixed)"
-# pip's cache may hold a wheel that was built against another torch or numpy; its compiled parts do not load then.
+# 4. Everything else, all of it pinned, so that nothing needs resolving.
+pip install -q --no-deps -r requirements.txt
+pip install -q --no-build-isolation --no-deps -e .
+# 5. pip's cache may hold a wheel that was built against another torch or numpy; its compiled parts do not load then.
+#    Asked last, since fairseq imports what step 4 installs.
 loads() { "$venv/bin/python" -c "import fairseq.libbleu, fairseq.data.data_utils_fast, fairseq.data.token_block_utils_fast" 2>/dev/null; }
 if ! loads; then
   echo "install: the fairseq wheel in pip's cache was built against another torch or numpy; building it again"
   pip install -q --no-build-isolation --no-deps --no-cache-dir --force-reinstall --no-binary fairseq-fixed "$(pin fairseq-fixed)"
   loads || { echo "install: fairseq's compiled parts do not load; see: $venv/bin/python -c 'import fairseq.data.data_utils_fast'" >&2; exit 1; }
 fi
-# 4. Everything else, all of it pinned, so that nothing needs resolving.
-pip install -q --no-deps -r requirements.txt
-pip install -q --no-build-isolation --no-deps -e .
 echo "$wanted" >"$stamp"
 echo "install: done; activate with: source $venv/bin/activate"

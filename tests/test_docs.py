@@ -344,7 +344,8 @@ def test_every_objective_and_metric_is_described() -> None:
     assert all(f"| `{name}` |" in HOOKS.objective_table() for name in OBJECTIVES)
     monitoring = (DOCS / "monitoring.md").read_text()
     logged = re.findall(
-        r'(?:ratio|log_scalar|log_derived)\("([a-z]\w+)"', (ROOT / "fairseq_clear/criterions/logging.py").read_text()
+        r'(?:ratio|log_scalar|log_derived)\("([a-z]\w+)"',
+        (ROOT / "fairseq_clear/criterions/contrastive.py").read_text(),
     )
     assert len(logged) > 10 and [name for name in logged if f"`{name}`" not in monitoring] == []
 

@@ -248,7 +248,7 @@ def test_importing_changes_nothing() -> None:
 REGISTERS = f"""
 import argparse
 import fairseq_clear.objectives
-from fairseq_clear.criterions import nt_xent
+from fairseq_clear.criterions import clear_nt_xent
 from fairseq import utils
 utils.import_user_module(argparse.Namespace(user_dir={str(PACKAGE)!r}))
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY

@@ -4,9 +4,9 @@ from fairseq_clear import patches
 
 patches.apply()  # before anything here meets fairseq
 
-from fairseq_clear.criterions.moco import ClearMocoConfig, ClearMocoCriterion  # noqa: E402
-from fairseq_clear.criterions.nt_xent import ClearNTXentConfig, ClearNTXentCriterion  # noqa: E402
-from fairseq_clear.criterions.self_guided import ClearSelfGuidedConfig, ClearSelfGuidedCriterion  # noqa: E402
+from fairseq_clear.criterions.clear_moco import ClearMocoConfig, ClearMocoCriterion  # noqa: E402
+from fairseq_clear.criterions.clear_nt_xent import ClearNTXentConfig, ClearNTXentCriterion  # noqa: E402
+from fairseq_clear.criterions.clear_self_guided import ClearSelfGuidedConfig, ClearSelfGuidedCriterion  # noqa: E402
 
 __all__ = [
     "ClearMocoConfig",

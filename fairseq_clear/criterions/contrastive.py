@@ -1,4 +1,4 @@
-"""Base class of the contrastive criterions: the MLM term, the contrastive term, their sum, and the regulariser.
+"""Base classes of the contrastive criterions: the MLM term, the contrastive term, their sum, and the regulariser.
 
 The trainer sums gradients over workers and micro-batches and divides by the summed ``sample_size``. With an MLM term that
 stays the number of masked tokens T_r of this worker, as in masked_lm, and the contrastive sum is multiplied by T / N, both
@@ -6,6 +6,7 @@ counted over all workers of this micro-batch; without one it is the number of qu
 worker would make on the same global batch.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,18 +15,26 @@ from fairseq.criterions import FairseqCriterion
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
 from fairseq.dataclass import ChoiceEnum
 from fairseq.distributed import utils as distributed_utils
+from fairseq.logging import metrics
+from fairseq.utils import get_perplexity
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_clear.criterions.logging import log_numbers
 from fairseq_clear.distributed import Layout, agree_on_counts, all_reduce_sum
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.freezing import freeze_lowest
 from fairseq_clear.modules.chunking import has_parts
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder
 from fairseq_clear.objectives import Candidates, find_objective
+from fairseq_clear.objectives.exclusion import Exclusion
 
-__all__ = ["ContrastiveConfig", "ContrastiveCriterion", "data_parallel_group"]
+__all__ = [
+    "ContrastiveConfig",
+    "ContrastiveCriterion",
+    "InBatchConfig",
+    "InBatchCriterion",
+    "data_parallel_group",
+]
 
 ANCHOR_MLM = ChoiceEnum(["separate", "joint"])
 # What models/clear_roberta.py returns rows of.
@@ -254,3 +263,85 @@ class _ModelCall:
     def get_targets(self, sample: dict[str, Any], output: Any) -> Tensor:
         targets: Tensor = self.model.get_targets(sample, output)
         return targets
+
+
+LN2 = math.log(2)
+
+
+def log_numbers(logging_outputs: list[dict[str, Any]]) -> None:
+    """Log averages over all workers and micro-batches."""
+
+    def total(name: str) -> Any:
+        return sum(log.get(name, 0) for log in logging_outputs)
+
+    def ratio(name: str, numerator: Any, count: str, digits: int = 3) -> None:
+        denominator = total(count)
+        if denominator > 0:
+            metrics.log_scalar(name, numerator / denominator, denominator, round=digits)
+
+    # also of an update that counted nothing: fairseq warns where no loss is logged
+    metrics.log_scalar("loss", total("loss") / LN2 / max(total("sample_size"), 1), total("sample_size"), round=3)
+    if any("masked_tokens" in log for log in logging_outputs):
+        ratio("mlm_loss", total("mlm_loss") / LN2, "masked_tokens")
+        metrics.log_derived("ppl", lambda meters: get_perplexity(meters["mlm_loss"].avg) if "mlm_loss" in meters else 0)
+    if any("distance" in log for log in logging_outputs):
+        ratio("squared_distance", total("distance"), "sample_size", 6)
+    if any("queries" in log for log in logging_outputs):
+        ratio("contrastive_loss", total("contrastive_loss") / LN2, "queries")
+        ratio("contrastive_accuracy", total("correct"), "queries")
+        ratio("positive_cosine", total("positive_cosine"), "queries")
+        ratio("negative_cosine", total("negative_cosine"), "negatives")
+        ratio("alignment", total("alignment"), "queries")
+        ratio("negatives_per_query", total("negatives"), "queries", 1)
+        ratio("view_length_ratio", total("view_length"), "text_length")
+        ratio("substituted_share", total("substituted"), "words")
+        ratio("queue_fill", total("queue_fill"), "queue_readings", 0)
+        if any(log.get("fell_back", 0) for log in logging_outputs):
+            metrics.log_scalar("paraphrases_missing", total("fell_back"), round=1)
+        _log_uniformity(total("uniformity"), total("negatives"))
+
+
+def _log_uniformity(potential: Any, pairs: Any) -> None:
+    """The logarithm of a mean is not a mean of logarithms: average the potential, derive the metric."""
+    if pairs > 0:
+        metrics.log_scalar("_gaussian_potential", potential / pairs, pairs)
+        metrics.log_derived(
+            "uniformity",
+            lambda meters: round(math.log(max(float(meters["_gaussian_potential"].avg), 1e-30)), 3),
+        )
+
+
+NEGATIVES = ChoiceEnum(["batch", "global"])
+
+
+@dataclass
+class InBatchConfig(ContrastiveConfig):
+    """Settings of the contrastive term."""
+
+    temperature: float = field(
+        default=0.1,
+        metadata={
+            "help": "tau > 0 divides the cosine (CLEAR eq. 1; CLEAR states no value, this is ours; SimCSE, DeCLUTR: 0.05)"
+        },
+    )
+    negatives: NEGATIVES = field(
+        default="global", metadata={"help": "contrast with the views of this worker's batch, or of all workers'"}
+    )
+    keep_duplicates: bool = field(
+        default=False,
+        metadata={"help": "let views of the same text, met twice in a batch, be negatives of each other"},
+    )
+
+
+class InBatchCriterion(ContrastiveCriterion):
+    """A contrastive criterion without a queue."""
+
+    cfg: InBatchConfig
+
+    def layout(self, rows: int, device: torch.device) -> Layout:
+        """The number of such rows on each worker that takes part in the contrast."""
+        return Layout((rows,)) if str(self.cfg.negatives) == "batch" else super().layout(rows, device)
+
+    def excluded(self, own: Tensor, identity: Tensor, key_identity: Tensor) -> Exclusion:
+        """Exclude a query's own row, given by index, and duplicates of its text."""
+        return Exclusion(own.unsqueeze(1), None if self.cfg.keep_duplicates else (identity, key_identity))

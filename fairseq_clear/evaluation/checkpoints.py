@@ -21,7 +21,7 @@ from fairseq_clear.files import hash_file
 from fairseq_clear.models.architectures import set_defaults
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.loading import EMBEDDING, POSITIONS
-from fairseq_clear.patches.checkpoints import read_checkpoint
+from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.text.data_folders import DICTIONARY
 
 register()

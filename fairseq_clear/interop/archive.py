@@ -21,7 +21,7 @@ from fairseq_clear.interop.importing import (
 from fairseq_clear.interop.stock import compare_stock
 from fairseq_clear.models.loading import POSITIONS
 from fairseq_clear.output_folder import output_folder
-from fairseq_clear.patches.checkpoints import save
+from fairseq_clear.patches.checkpoint_files import save
 from fairseq_clear.text.data_folders import DICTIONARY, TOKENIZERS
 from fairseq_clear.text.vocabulary import GPT2_NAMES, SPM_NAME
 

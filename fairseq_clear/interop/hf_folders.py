@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.patches.checkpoints import refused_class
+from fairseq_clear.patches.checkpoint_files import refused_class
 
 __all__ = [
     "EXPORTED",

@@ -11,7 +11,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel
 from fairseq_clear.interop.hf_folders import read_json
 from fairseq_clear.interop.hf_format import window_of
-from fairseq_clear.patches.checkpoints import read_checkpoint
+from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.text.data_folders import CLEAR_JSON, read_clear_json
 
 __all__ = ["model_card"]

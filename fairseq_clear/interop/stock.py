@@ -29,7 +29,7 @@ from fairseq_clear.models.encoding import evaluating
 from fairseq_clear.models.loading import BACKBONE, VOCABULARY_ROWS
 from fairseq_clear.models.segments import FAIRSEQ_EPS
 from fairseq_clear.modules.pooling import masked_mean
-from fairseq_clear.patches.checkpoints import read_checkpoint, save
+from fairseq_clear.patches.checkpoint_files import read_checkpoint, save
 from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, read_clear_json
 
 register()

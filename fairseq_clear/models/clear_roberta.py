@@ -21,9 +21,8 @@ from fairseq_clear.models.longformer import exclude_from_compiling, limit_attent
 from fairseq_clear.models.segments import adapt_encoder
 from fairseq_clear.models.stack import ask_once
 from fairseq_clear.modules.chunking import Parts, check_chunk_size, trim_padding
-from fairseq_clear.modules.compiling import compile_blocks
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder, squared_distance
-from fairseq_clear.modules.hidden_states import hidden_states
+from fairseq_clear.modules.hidden_states import compile_blocks, hidden_states
 from fairseq_clear.modules.key_queue import KeyQueue
 from fairseq_clear.modules.momentum_encoder import MomentumEncoder
 from fairseq_clear.modules.pooling import needs_all_layers, parse_pooling, pool

@@ -1,4 +1,4 @@
-"""Hidden states of fairseq's Transformer encoder, batch first."""
+"""Hidden states and compilation of fairseq's Transformer encoder."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["hidden_states"]
+__all__ = ["compile_blocks", "hidden_states"]
 
 
 def hidden_states(
@@ -27,3 +27,19 @@ def hidden_states(
         return [last]
     # encoder_out replaces the last state: with --encoder-normalize-before it is normalised after the stack.
     return [state.transpose(0, 1) for state in output["encoder_states"][:-1]] + [last]
+
+
+def compile_blocks(encoder: nn.Module, **options: Any) -> None:
+    """Compile every block on its first call, for batches of any shape; weights and their names stay as they are.
+
+    Blocks rather than the encoder: fairseq's loop around them reads values (whether there is padding, which layers are
+    dropped), which would break the graph. Copies and pickles of a block are not compiled.
+
+    Args:
+        encoder: fairseq's TransformerEncoder.
+        options: for ``torch.compile`` (tests: ``backend``, ``fullgraph``).
+    """
+    blocks: Any = encoder.layers
+    # by children(): iterating a LayerDropModuleList leaves some out, and draws random numbers
+    for block in blocks.children():
+        block.compile(dynamic=True, **options)

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_clear.modules.compiling import compile_blocks
-from fairseq_clear.modules.hidden_states import hidden_states
+from fairseq_clear.modules.hidden_states import compile_blocks, hidden_states
 from fairseq_clear.modules.pooling import needs_all_layers, pool
 
 __all__ = ["MomentumEncoder", "keeping_float32"]

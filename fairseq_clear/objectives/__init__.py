@@ -16,7 +16,7 @@ from typing import Literal
 from torch import Tensor
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.objectives.moco import info_nce
+from fairseq_clear.objectives.info_nce import info_nce
 from fairseq_clear.objectives.nt_xent import nt_xent
 from fairseq_clear.objectives.self_guided import opt1, opt2, opt3, sg
 

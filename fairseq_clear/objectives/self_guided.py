@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_clear.objectives.exclusion import Exclusion
-from fairseq_clear.objectives.negatives import contrast_with_negatives
+from fairseq_clear.objectives.negatives import contrast_statistics, contrast_with_negatives
 from fairseq_clear.objectives.nt_xent import nt_xent
-from fairseq_clear.objectives.statistics import contrast_statistics
 from fairseq_clear.objectives.unit_vectors import unit_vectors
 
 __all__ = ["opt1", "opt2", "opt3", "sg"]

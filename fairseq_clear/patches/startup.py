@@ -24,7 +24,7 @@ from omegaconf.errors import ConfigKeyError
 from torch.multiprocessing import ProcessExitedException
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.patches import console, stopping
+from fairseq_clear.patches import run_console, stopping
 from fairseq_clear.patches.replacing import original
 
 __all__ = [
@@ -192,7 +192,7 @@ def add_defaults(cfg: Any) -> None:
         _check(cfg)
     except UserError as error:
         _fail(error, is_first=cfg.distributed_training.distributed_rank in (0, None))
-    console.set_up(cfg)
+    run_console.set_up(cfg)
     stopping.listen()
 
 

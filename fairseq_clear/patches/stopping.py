@@ -22,7 +22,7 @@ import torch.distributed as dist
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
-from fairseq_clear.patches import console
+from fairseq_clear.patches import run_console
 from fairseq_clear.patches.replacing import original
 
 __all__ = [
@@ -129,7 +129,7 @@ def validate_and_save(
     """Called after every update; after a signal to any worker it saves and exits."""
     if not _state.is_training:
         _state.is_training = True
-        console.log_first_update(cfg, trainer)
+        run_console.log_first_update(cfg, trainer)
     if code := _agreed():
         _save_and_leave(code, cfg, trainer, epoch_itr)
     _state.is_validating = True

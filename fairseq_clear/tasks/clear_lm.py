@@ -21,7 +21,6 @@ from fairseq_clear.errors import UserError, exit_on_user_error
 from fairseq_clear.files import hash_file
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.patches.precision import has_overflowed
-from fairseq_clear.tasks.best_metric import check_metric
 from fairseq_clear.tasks.config import ClearLMConfig
 from fairseq_clear.tasks.masking import Masks
 from fairseq_clear.tasks.run_record import (
@@ -31,7 +30,7 @@ from fairseq_clear.tasks.run_record import (
     check_same_vocabulary,
     run_record,
 )
-from fairseq_clear.tasks.setting_ranges import check_numbers
+from fairseq_clear.tasks.setting_ranges import check_metric, check_numbers
 from fairseq_clear.tasks.sts_validation import StsValidation
 from fairseq_clear.tasks.summary import log_summary
 from fairseq_clear.tasks.watch import Watch

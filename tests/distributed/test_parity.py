@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.multiprocessing.spawn import ProcessRaisedException
 
-import fairseq_clear.criterions.nt_xent as nt_xent_module
-import fairseq_clear.criterions.self_guided as self_guided_module
-from fairseq_clear.criterions.moco import ClearMocoCriterion
+import fairseq_clear.criterions.clear_nt_xent as nt_xent_module
+import fairseq_clear.criterions.clear_self_guided as self_guided_module
+from fairseq_clear.criterions.clear_moco import ClearMocoCriterion
 from fairseq_clear.data.dataset import ClearDataset
 from fairseq_clear.distributed import Layout, all_gather_ragged, all_gather_rows
 from tests.conftest import Ranks

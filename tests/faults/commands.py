@@ -199,7 +199,7 @@ def stock_files() -> None:
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
 
-    from fairseq_clear.patches.checkpoints import WRITE
+    from fairseq_clear.patches.checkpoint_files import WRITE
     from fairseq_clear.patches.replacing import original
 
     def copy(source: str, target: str, overwrite: bool = False) -> bool:

@@ -17,8 +17,8 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.patches import checkpoints
-from fairseq_clear.patches.checkpoints import copy_whole, newest_whole, read_checkpoint, write_whole
+from fairseq_clear.patches import checkpoint_files
+from fairseq_clear.patches.checkpoint_files import copy_whole, newest_whole, read_checkpoint, write_whole
 
 STATE = {"model": {"weight": torch.arange(2000.0)}, "optimizer_history": [{"num_updates": 7}], "n": 1}
 
@@ -59,7 +59,7 @@ def full(place: Path, monkeypatch: pytest.MonkeyPatch, room: int, number: int) -
 @pytest.mark.parametrize("room", [0, 100, 5000])
 def test_a_full_disk_leaves_the_earlier_one(place: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(checkpoints.time, "sleep", slept.append)
+    monkeypatch.setattr(checkpoint_files.time, "sleep", slept.append)
     full(place, monkeypatch, room, errno.ENOSPC)
     with pytest.raises(
         UserError, match="last.pt: cannot write it .No space left on device.; the checkpoints before it"
@@ -79,7 +79,7 @@ def test_a_file_system_that_recovers_is_tried_again(place: Path, monkeypatch: py
         if len(slept) == 2:
             monkeypatch.undo()
 
-    monkeypatch.setattr(checkpoints.time, "sleep", recover)
+    monkeypatch.setattr(checkpoint_files.time, "sleep", recover)
     full(place, monkeypatch, 100, errno.EIO)
     write_whole(STATE, str(place))
     assert len(slept) == 2

@@ -17,7 +17,7 @@ from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.interop.importing import import_hf
-from fairseq_clear.patches.checkpoints import read_checkpoint
+from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.preparation.back_translation.round_trip import back_translate
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource
 from fairseq_clear.text.synonym_files import load_synonyms

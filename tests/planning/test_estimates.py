@@ -9,7 +9,7 @@ import torch
 from fairseq.criterions import CRITERION_REGISTRY
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from fairseq_clear.criterions.nt_xent import ClearNTXentConfig, ClearNTXentCriterion
+from fairseq_clear.criterions.clear_nt_xent import ClearNTXentConfig, ClearNTXentCriterion
 from tests.planning.measuring import LENGTH, live_bytes, make_data, peak_bytes, recipe_of, trainer_of
 
 # --amp without a GPU

@@ -138,9 +138,12 @@ def test_mistakes(stubs: Path, arguments: list[str], variables: dict[str, str], 
 def test_signals_wait_while_fairseq_is_loaded(tmp_path: Path) -> None:
     """And the wrapper takes them when it is there; without it they end a process at once."""
     loading = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n"
-    (tmp_path / "fairseq_clear").mkdir()
+    (tmp_path / "fairseq_clear" / "launch").mkdir(parents=True)
     (tmp_path / "fairseq_clear" / "__init__.py").write_text(loading)
-    (tmp_path / "fairseq_clear" / "preemption.py").write_text("import sys\nprint(sys.argv[1:], sys.path[0])\n")
+    (tmp_path / "fairseq_clear" / "launch" / "__init__.py").touch()
+    (tmp_path / "fairseq_clear" / "launch" / "preemption.py").write_text(
+        "import sys\nprint(sys.argv[1:], sys.path[0])\n"
+    )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
 
     def start(*command: str | Path) -> tuple[int, str]:

@@ -21,7 +21,7 @@ from fairseq_clear.evaluation.glue.glue_recipes import headline
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, MAXIMUM_SCORE, GlueTask, choose_tasks
 from fairseq_clear.files import write_whole
 from fairseq_clear.models.encoding import evaluating
-from fairseq_clear.patches.checkpoints import read_checkpoint, save
+from fairseq_clear.patches.checkpoint_files import read_checkpoint, save
 
 HEAD = "sentence_classification_head"
 _PREFIX = f"classification_heads.{HEAD}."

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fairseq_clear import register
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import hash_file
-from fairseq_clear.patches.checkpoints import read_checkpoint
+from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.preparation.back_translation.segmentation import Segmentation, make_segmentation
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
 

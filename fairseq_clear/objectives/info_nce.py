@@ -4,8 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_clear.objectives.exclusion import Exclusion
-from fairseq_clear.objectives.negatives import contrast_with_negatives
-from fairseq_clear.objectives.statistics import contrast_statistics
+from fairseq_clear.objectives.negatives import contrast_statistics, contrast_with_negatives
 from fairseq_clear.objectives.unit_vectors import unit_vectors
 
 __all__ = ["info_nce"]

@@ -7,7 +7,7 @@ import torch
 from fairseq.criterions import register_criterion
 from torch import Tensor
 
-from fairseq_clear.criterions.in_batch import InBatchConfig, InBatchCriterion
+from fairseq_clear.criterions.contrastive import InBatchConfig, InBatchCriterion
 from fairseq_clear.distributed import Layout, all_gather_rows
 
 __all__ = ["ClearNTXentConfig", "ClearNTXentCriterion"]

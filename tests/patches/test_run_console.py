@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_clear.patches.console import Detail
+from fairseq_clear.patches.run_console import Detail
 from tests.conftest import ROOT
 from tests.faults.commands import NT_XENT, fairseq_train, run
 
@@ -57,7 +57,7 @@ def test_the_summary_has_ten_lines(printed: tuple[list[str], str]) -> None:
     summary = {subject: text for subject, text in said if subject in SUBJECTS}
     assert tuple(summary) == SUBJECTS
     assert "120 texts" in summary["data"] and "del-word" in summary["views"]
-    assert summary["objective"] == "masked LM + clear_nt_xent (temperature 0.1)"
+    assert summary["objective"] == "masked LM + nt-xent (temperature 0.1)"
     assert re.fullmatch(r"[\d,]+ trained, 0 frozen", summary["parameters"])
     assert summary["workers"] == "1 on CPU, float32"
     assert summary["updates"] == "6, adam at 0.003, fixed"

@@ -8,7 +8,7 @@ from fairseq.criterions import register_criterion
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
-from fairseq_clear.criterions.in_batch import InBatchConfig, InBatchCriterion
+from fairseq_clear.criterions.contrastive import InBatchConfig, InBatchCriterion
 from fairseq_clear.distributed import Layout, all_gather_rows
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.frozen_encoder import GUIDE_POOLINGS, FrozenEncoder
