@@ -247,6 +247,37 @@ def read_whole_lines(
         raise UserError(f"{file.path}: cannot read it ({error.strerror or error})") from None
 
 
+def record_text(line: str, field: str, path: Path, number: int) -> str:
+    """The text of one line of a ``.jsonl`` file.
+
+    Args:
+        line: a JSON object.
+        field: of the object that holds the text.
+        path: of the file, for the message.
+        number: of the line, from 1.
+
+    Raises:
+        UserError: not a JSON object with a string under ``field``.
+    """
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}:{number}: not JSON ({error}); a .jsonl file has one JSON object a line") from None
+    if not isinstance(record, dict):
+        raise UserError(f'{path}:{number}: a {type(record).__name__}, not an object such as {{"{field}": "..."}}')
+    if field not in record:
+        found = ", ".join(list(record)[:8]) or "none"
+        raise UserError(f"{path}:{number}: no field {field!r} (fields: {found}); name the right one with --text-field")
+    text = record[field]
+    if not isinstance(text, str):
+        raise UserError(f"{path}:{number}: field {field!r} is {type(text).__name__}, not text; fix or drop the record")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UserError(f"{path}:{number}: an unpaired surrogate (\\ud800 to \\udfff) in {field!r}; drop it") from None
+    return text
+
+
 @contextmanager
 def _unpacked(raw: BinaryIO, compression: str) -> Iterator[BinaryIO]:
     if compression == ".gz":
@@ -272,6 +303,18 @@ def _decode_line(line: bytes, path: Path, number: int, errors: str) -> str:
             f"{path}:{number}: byte 0x{line[error.start]:02x} at position {error.start + 1} of the line is not UTF-8; "
             "convert the file first, e.g. iconv -f latin1 -t utf-8"
         ) from None
+
+
+def check_output_file(path: Path, overwrite: bool, *, flag: str = "--output") -> None:
+    """Check that a file can be written, before the work starts.
+
+    Raises:
+        UserError: the folder is missing, the path is a folder, or the file exists and ``overwrite`` is False.
+    """
+    if not path.parent.is_dir():
+        raise UserError(f"{flag} {path}: there is no folder {path.parent}; make it first")
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise UserError(f"{flag} {path}: exists already; add --overwrite to replace it, or give another name")
 
 
 @contextmanager

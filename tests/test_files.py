@@ -6,7 +6,7 @@ import lzma
 import pytest
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import corpus_file, read_columns, read_lines, read_text_lines
+from fairseq_clear.files import check_output_file, corpus_file, read_columns, read_lines, read_text_lines
 from fairseq_clear.preparation.back_translation.round_trip import scan
 from fairseq_clear.preparation.synonym_building import read_json
 
@@ -72,3 +72,16 @@ def test_columns_are_stripped_and_counted():
     assert read_columns("f", ' a \t"b\tc', 3, (2, 0)) == ("c", "a")
     with pytest.raises(UserError, match="f:3: 2 tab-separated columns, but column 3 is needed"):
         read_columns("f", "a\tb", 3, (2, 0))
+
+
+def test_output_files_are_checked_beforehand(tmp_path):
+    path = tmp_path / "r.json"
+    check_output_file(path, overwrite=False)
+    path.write_text("old")
+    with pytest.raises(UserError, match="--json .*r.json: exists already; add --overwrite"):
+        check_output_file(path, overwrite=False, flag="--json")
+    check_output_file(path, overwrite=True)
+    with pytest.raises(UserError, match="--output .*: there is no folder .*no; make it first"):
+        check_output_file(tmp_path / "no" / "r.json", overwrite=True)
+    with pytest.raises(UserError, match="exists already"):
+        check_output_file(tmp_path, overwrite=True)

@@ -13,6 +13,7 @@ from tests.conftest import ROOT, run
 PACKAGE = ROOT / "fairseq_clear"
 LAYERS = {
     "errors": 0,
+    "settings": 0,
     "spec": 0,
     "files": 0,
     "output_folder": 0,
@@ -39,6 +40,7 @@ LAYERS = {
 BESIDE = {"__init__"}
 HOST_FREE = [
     "errors",
+    "settings",
     "spec",
     "distributed",
     "augmentations",

@@ -1,105 +1,379 @@
-"""What sts, senteval, probing and topics share: encoders as flags, and the report at the end."""
+"""Commands that score encoders: ``sts``, ``senteval``, ``probing``, ``captions`` and ``topics``."""
 
 import argparse
 import sys
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from fairseq_clear.cli.console import TOKENIZER_HELP, choose_tokenizer
+from fairseq_clear.cli.flags import Command, ModelFlags, add_flags, flag_dest, quiet_logs, read_flags
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.reports import Report, check_report_path
-from fairseq_clear.files import hash_file, read_text_lines
+from fairseq_clear.evaluation.classifier_settings import PRESETS, Classifiers
+from fairseq_clear.evaluation.reports import Report, Row
+from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PROBING_TASKS
+from fairseq_clear.evaluation.sts_data import AGGREGATIONS, DEFAULT_TASKS, METRICS, STS_TASKS
+from fairseq_clear.evaluation.topics import REMOVALS, read_topics, score_topics
+from fairseq_clear.files import check_output_file, hash_file, read_text_lines
+from fairseq_clear.settings import setting
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder
 
-__all__ = ["add_encoder_arguments", "check_arguments", "finish", "iterate_encoders"]
+ALL = "all"
+AVERAGE = "Avg."  # plain mean over the tasks of the table
+DIRECTIONS = {"image>text": "captions", "text>image": "images"}
+MEASURES = ("R@1", "R@5", "R@10", "median rank")
 
 
-def add_encoder_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags that name encoders, and those of the report."""
-    group = parser.add_argument_group("encoders")
-    group.add_argument(
-        "--encoder", nargs="+", required=True, metavar="ENC",
-        help="one or several: a checkpoint (with --data-bin), a .vec or GloVe .txt file of word vectors to average, or "
+@dataclass(kw_only=True)
+class EncoderFlags(ModelFlags):
+    """Which encoders are scored, and where the report goes."""
+
+    encoder: tuple[str, ...] = setting(
+        "one or several: a checkpoint (with --data-bin), a .vec or GloVe .txt file of word vectors to average, or "
         "package.module:factory, a function that returns anything with encode(list of str, batch_size=...) -> vectors",
-    )  # fmt: skip
-    group.add_argument(
-        "--pooling", nargs="+", default=[None], metavar="NAME",
-        help="one or several: cls, mean, max, first-last, last2, wk (SBERT-WK) or layer:N (default: the "
-        "checkpoint's own); each is a row",
-    )  # fmt: skip
-    group.add_argument("--data-bin", metavar="DIR", help="folder with the dict.txt and tokenizer of the checkpoints")
-    group.add_argument("--tokenizer", metavar="NAME", help=TOKENIZER_HELP)
-    group.add_argument("--batch-size", type=int, default=32, metavar="N", help="of the encoder (default: %(default)s)")
-    group.add_argument("--device", metavar="NAME", help="cpu or cuda (default: cuda where there is one)")
-    group.add_argument(
-        "--whitening", metavar="FILE",
-        help="whiten the vectors (Su et al. 2021) as fitted, without labels, on these sentences, one a line",
-    )  # fmt: skip
-    group.add_argument("--whitening-dimensions", type=int, metavar="K", help="keep K of them (default: all)")
-    report = parser.add_argument_group("report")
-    report.add_argument(
-        "--output", type=Path, metavar="FILE.json",
-        help="write the report: numbers, data hashes, protocol, encoders, seeds, versions",
-    )  # fmt: skip
-    report.add_argument("--overwrite", action="store_true", help="replace an existing report")
+        metavar="ENC",
+    )
+    pooling: tuple[str | None, ...] = setting(
+        "one or several: cls, mean, max, first-last, last2, wk (SBERT-WK) or layer:N; each is a row "
+        "(default: the checkpoint's own)",
+        (None,),
+    )
+    whitening: Path | None = setting(
+        "whiten the vectors (Su et al. 2021), fitted without labels on the sentences of this file, one a line", None
+    )
+    whitening_dimensions: int | None = setting("dimensions that whitening keeps (default: all)", None, metavar="K")
+    output: Path | None = setting(
+        "write the report: numbers, data hashes, protocol, encoders, seeds, versions", None, metavar="FILE.json"
+    )
+    overwrite: bool = setting("replace an existing report", False)
+
+    def encoders(self) -> "Iterator[CachedEncoder]":
+        """Every encoder under every pooling; a checkpoint is freed before the next one is loaded."""
+        from fairseq_clear.evaluation.encoders import CachedEncoder  # takes seconds to import
+
+        for name in self.encoder:
+            for label, encoder in self.load_encoders(name, self.pooling):
+                cached = CachedEncoder(encoder, batch_size=self.batch_size, name=label, progress=True)
+                if self.whitening is not None:
+                    self.whiten(cached, self.whitening)
+                yield cached
+
+    def whiten(self, encoder: "CachedEncoder", file: Path) -> None:
+        """Fit whitening on the sentences of ``file``; the encoder applies it from then on."""
+        from fairseq_clear.evaluation.encoders import Whitening
+
+        sentences = [line for line in read_text_lines(file) if line.strip()]
+        if not sentences:
+            raise UserError(f"--whitening {file}: holds no sentence")
+        encoder.transform = Whitening.fit(encoder.encode(sentences), self.whitening_dimensions)
+        encoder.name = f"{encoder.name} whitened"
+        encoder.notes["whitening"] = {
+            "file": str(file),
+            "sha256": hash_file(file),
+            "sentences": len(sentences),
+            "dimensions": int(encoder.transform.kernel.shape[1]),
+        }
 
 
-def check_arguments(args: argparse.Namespace) -> None:
-    """UserError for what can be known to be wrong before an encoder is loaded."""
-    check_report_path(args.output, args.overwrite)
-    if args.batch_size < 1:
-        raise UserError(f"--batch-size {args.batch_size}: must be 1 or more")
+@dataclass(kw_only=True)
+class Evaluation(Command, EncoderFlags):
+    """What the commands of this file have in common."""
+
+    hashes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # task -> file -> SHA-256, set by ``score``
+
+    def run(self) -> int:
+        """Read the data, score every encoder, print the table, write the report."""
+        if self.output is not None:
+            check_output_file(self.output, self.overwrite)
+        data = self.read()
+        rows, lines = [], []
+        with quiet_logs():
+            for encoder in self.encoders():
+                rows.append(self.score(encoder, data))
+                lines.append(speed_line(encoder))
+        report = self.report(data, rows)
+        if self.output is not None:
+            report.write(self.output)
+            lines.append(f"wrote {self.output}")
+        print(report.table(bold=sys.stdout.isatty()))
+        print(report.caption())
+        print("\n".join(lines), file=sys.stderr)
+        return 0
+
+    @abstractmethod
+    def read(self) -> Any:
+        """The data; raises UserError before any encoder is loaded."""
+
+    @abstractmethod
+    def score(self, encoder: "CachedEncoder", data: Any) -> Row:
+        """The row of one encoder."""
+
+    @abstractmethod
+    def report(self, data: Any, rows: list[Row]) -> Report:
+        """The report on all rows."""
 
 
-def iterate_encoders(args: argparse.Namespace) -> "Iterator[CachedEncoder]":
-    """Every encoder under every pooling, one at a time; what a checkpoint loads is freed before the next is loaded."""
-    from fairseq_clear.evaluation.encoders import CachedEncoder, Whitening  # these take seconds to import
-    from fairseq_clear.evaluation.named_encoders import load_encoders
+@dataclass(kw_only=True)
+class Sts(Evaluation):
+    """Correlate the cosine of two sentence vectors with human scores, x100, without any training.
 
-    for name in args.encoder:
-        loaded = load_encoders(
-            name,
-            args.pooling,
-            data_bin=args.data_bin,
-            tokenizer=lambda: choose_tokenizer(args.tokenizer, Path(args.data_bin)) if args.tokenizer else None,
-            device=args.device,
-        )
-        for label, encoder in loaded:
-            cached = CachedEncoder(encoder, batch_size=args.batch_size, name=label, progress=True)
-            if args.whitening:
-                sentences = [line for line in read_text_lines(args.whitening) if line.strip()]
-                if not sentences:
-                    raise UserError(f"--whitening {args.whitening}: holds no sentence")
-                cached.transform = Whitening.fit(cached.encode(sentences), args.whitening_dimensions)
-                cached.name = f"{label} whitened"
-                cached.notes["whitening"] = {
-                    "file": args.whitening,
-                    "sha256": hash_file(args.whitening),
-                    "sentences": len(sentences),
-                    "dimensions": int(cached.transform.kernel.shape[1]),
-                }
-            yield cached
+    STS-B and SICK-R are the test splits (SICK-R: 4,927 pairs; SICK-R-all is train, trial and test, 9,927, as in some
+    tables). Pairs without a gold score are ignored. For SentEval's trained regressor use fairseq-clear senteval.
+    """
+
+    EXAMPLES: ClassVar[str] = """
+fairseq-clear sts --data SentEval/data --encoder checkpoint_best.pt --data-bin data-bin --pooling cls mean first-last
+fairseq-clear sts --data SentEval/data --tasks STS-B-dev --encoder a.pt b.pt --data-bin data-bin --output sts.json
+fairseq-clear sts --sts-file sts17.es-en.tsv --encoder my_package.encoders:make"""
+
+    data: Path | None = setting(
+        "SentEval's data folder, or one that holds STS12-en-test ..., STSBenchmark, SICK", None, metavar="DIR"
+    )
+    tasks: tuple[str, ...] | None = setting(
+        f"some of {', '.join(STS_TASKS)} (default: those of {', '.join(DEFAULT_TASKS)} that DIR has)",
+        None,
+        metavar="TASK",
+    )
+    sts_file: tuple[Path, ...] = setting(
+        "more tasks, in any language: tab-separated text, text, score; STS-B's columns; or STS.input.X.txt", ()
+    )
+    aggregation: str = setting(
+        "how the subsets of a year become one number: one correlation over all pairs, the mean of their correlations, or "
+        "the mean weighted by their pairs; published tables differ",
+        "all",
+        choices=AGGREGATIONS,
+    )
+    metric: str = setting("shown in the table; the report has both", "spearman", choices=METRICS)
+
+    def read(self) -> Any:
+        """The tasks."""
+        from fairseq_clear.evaluation.sts import read_sts_tasks
+
+        if self.data is None and not self.sts_file:
+            raise UserError("--data: give the folder of SentEval's data, or --sts-file")
+        return read_sts_tasks(self.data, self.tasks, self.sts_file)
+
+    def score(self, encoder: "CachedEncoder", data: Any) -> Row:
+        """Correlations of every task, and their average."""
+        from fairseq_clear.evaluation.sts import score_sts
+
+        result = score_sts(encoder, data, aggregation=self.aggregation)
+        self.hashes = result.data
+        scores = {task: float(getattr(score, self.metric)) for task, score in result.scores.items()}
+        if len(scores) > 1:
+            scores[AVERAGE] = result.average(self.metric)
+        return Row(encoder.name, scores, encoder.describe(), details=result.to_dict()["scores"])
+
+    def report(self, data: Any, rows: list[Row]) -> Report:
+        """Columns are the tasks."""
+        pairs = {task.name: len(task) for task in data}
+        protocol = {"metric": f"{self.metric} of the cosine x100", "aggregation": self.aggregation, "pairs": pairs}
+        return Report("sts", protocol, self.hashes, list(rows[0].scores), rows)
 
 
-def finish(report: Report, args: argparse.Namespace, encoders: list[str]) -> int:
-    """Print the table, the protocol and a line for each encoder; write the JSON; return 0."""
-    if args.output is not None:
-        report.write(args.output)
-    print(report.table(bold=sys.stdout.isatty()))
-    print(report.caption())
-    for line in encoders:
-        print(line, file=sys.stderr)
-    if args.output is not None:
-        print(f"wrote {args.output}", file=sys.stderr)
-    return 0
+def task_setting(default: Iterable[str]) -> Any:
+    """The field of --tasks, with its default."""
+    return setting(
+        f"some of {', '.join([*DOWNSTREAM_TASKS, *PROBING_TASKS])}, or {ALL} for those that DIR has (default: those of "
+        f"{', '.join(default)} that DIR has)",
+        None,
+        metavar="TASK",
+    )
+
+
+@dataclass(kw_only=True)
+class Senteval(Evaluation):
+    """SentEval: train a classifier on frozen sentence vectors and test it, x100.
+
+    MR, CR, SUBJ, MPQA: nested cross-validation. TREC, MRPC: cross-validation on the training split. SST2, SST5, SICK-E, SNLI
+    and the probing tasks: their dev split chooses. SICK-R, STS-B: SentEval's regressor, Spearman. STS12-16: no training, the
+    mean of the subsets' Spearman correlations. Pairs are [|u-v|, u*v] ([u, v, u*v, |u-v|] for SNLI). Averages as in
+    DeCLUTR's Table 1. Image-caption retrieval: fairseq-clear captions.
+    """
+
+    EXAMPLES: ClassVar[str] = """
+fairseq-clear senteval --data SentEval/data --encoder checkpoint_best.pt --data-bin data-bin --pooling mean
+fairseq-clear senteval --data SentEval/data --tasks all --preset logistic --encoder my_package.encoders:make
+fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided --encoder ck.pt --data-bin data-bin"""
+    NAME: ClassVar[str] = "senteval"
+    DEFAULT_TASKS: ClassVar[tuple[str, ...]] = DOWNSTREAM_TASKS
+
+    data: Path = setting("SentEval's data folder", metavar="DIR")
+    tasks: tuple[str, ...] | None = task_setting(DOWNSTREAM_TASKS)
+    split: str = setting("shown in the table; the report has both", "test", choices=("test", "dev"))
+    seeds: tuple[int, ...] | None = setting("of the classifiers (default: the preset's)", None)
+    preset: str = setting(
+        "senteval and simcse: SentEval's network without hidden layer, 10 folds, adam; self-guided: hidden layer of 50, "
+        "8 seeds; logistic: scikit-learn; prototype: SentEval's fast setting, SimCSE's dev mode",
+        "senteval",
+        choices=sorted(PRESETS),
+    )
+    classifiers: Classifiers
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        """Declare the flags, and those of the classifier without defaults."""
+        super().add_arguments(parser)
+        group = parser.add_argument_group("classifier (default: the preset's)")
+        add_flags(group, Classifiers, have_defaults=False)
+
+    @classmethod
+    def start(cls, args: argparse.Namespace) -> int:
+        """Run on the preset's classifier with the settings that are given."""
+        given = {item.name: getattr(args, flag_dest(item)) for item in fields(Classifiers)}
+        given = {name: value for name, value in given.items() if value is not None}
+        return read_flags(cls, args, classifiers=replace(PRESETS[args.preset].classifiers, **given)).run()
+
+    def read(self) -> Any:
+        """The tasks; only those that the folder has, unless they are named."""
+        from fairseq_clear.evaluation.senteval import find_tasks, read_tasks
+
+        is_all = self.tasks == (ALL,)
+        names = (*DOWNSTREAM_TASKS, *PROBING_TASKS) if is_all else self.tasks or self.DEFAULT_TASKS
+        return read_tasks(self.data, find_tasks(self.data, names) if is_all or not self.tasks else names)
+
+    def score(self, encoder: "CachedEncoder", data: Any) -> Row:
+        """Mean and deviation over the seeds, and averages over the tasks."""
+        from fairseq_clear.evaluation.senteval import score_senteval
+
+        result = score_senteval(encoder, data, self.classifiers, self.used_seeds)
+        self.hashes = result.data
+        means = {task: result.mean(task, self.split) for task in result.scores}
+        scores = {task: mean for task, mean in means.items() if mean is not None}
+        spreads = {task: result.deviation(task, self.split) for task in scores}
+        if len(scores) > 1:
+            scores |= result.summary(self.split)
+        details = {key: value for key, value in result.to_dict().items() if key in ("scores", "summary")}
+        known = {task: value for task, value in spreads.items() if value is not None}
+        return Row(encoder.name, scores, encoder.describe(), known, details)
+
+    def report(self, data: Any, rows: list[Row]) -> Report:
+        """Columns are the tasks and their averages."""
+        columns = list(dict.fromkeys(column for row in rows for column in row.scores))
+        protocol = {"split": self.split, "preset": self.preset, **self.classifiers.describe()}
+        return Report(self.NAME, protocol, self.hashes, columns, rows, self.used_seeds)
+
+    @property
+    def used_seeds(self) -> tuple[int, ...]:
+        """The seeds that are given, else the preset's."""
+        return self.seeds or PRESETS[self.preset].seeds
+
+
+@dataclass(kw_only=True)
+class Probing(Senteval):
+    """SentEval's ten probing tasks (Conneau et al. 2018, arXiv:1805.01070): accuracy x100 of a classifier on frozen vectors.
+
+    The dev split chooses its regularisation. WordContent never has a hidden layer, as SentEval prescribes.
+    """
+
+    EXAMPLES: ClassVar[str] = """
+fairseq-clear probing --data SentEval/data --encoder checkpoint_best.pt --data-bin data-bin --preset logistic"""
+    NAME: ClassVar[str] = "probing"
+    DEFAULT_TASKS: ClassVar[tuple[str, ...]] = tuple(PROBING_TASKS)
+
+    tasks: tuple[str, ...] | None = task_setting(PROBING_TASKS)
+
+
+@dataclass(kw_only=True)
+class Captions(Evaluation):
+    """SentEval's image-caption retrieval: rank captions by image and images by caption.
+
+    Images and captions are projected into one space, trained to rank each other, and searched in both directions. Recall at
+    1, 5 and 10 (x100) and median rank, in folds of a thousand test images.
+    """
+
+    EXAMPLES: ClassVar[str] = """
+fairseq-clear captions --data coco --encoder checkpoint_best.pt --data-bin data-bin --seeds 1 2 3"""
+
+    data: Path = setting(
+        "folder with train, dev and test: NAME.npy, (images, features), and NAME.txt, the captions of each image in turn",
+        metavar="DIR",
+    )
+    seeds: tuple[int, ...] = setting("of the ranking model", (1111,))
+    max_epoch: int = setting("most epochs", 200, least=1)
+
+    def read(self) -> None:
+        """Check the files; they are read again for each encoder."""
+        from fairseq_clear.evaluation.captions import read_captions
+
+        read_captions(self.data)
+
+    def score(self, encoder: "CachedEncoder", data: Any) -> Row:
+        """Means and deviations over the seeds."""
+        from fairseq_clear.evaluation.captions import Ranker, evaluate_captions
+
+        settings = Ranker(max_epoch=self.max_epoch)
+        found = [evaluate_captions(encoder, self.data, settings=settings, seed=seed) for seed in self.seeds]
+        values = {
+            f"{direction} {measure}": [float(getattr(scores, name)[measure]) for scores in found]
+            for direction, name in DIRECTIONS.items()
+            for measure in MEASURES
+        }
+        means = {column: mean(numbers) for column, numbers in values.items()}
+        spreads = {column: stdev(numbers) for column, numbers in values.items()} if len(found) > 1 else {}
+        details = {"seeds": [scores.to_dict() for scores in found]}
+        return Row(encoder.name, means, encoder.describe(), spreads, details)
+
+    def report(self, data: Any, rows: list[Row]) -> Report:
+        """Columns are the measures of both directions."""
+        from fairseq_clear.evaluation.captions import SPLITS, Ranker
+
+        files = [self.data / f"{split}.{kind}" for split in SPLITS for kind in ("npy", "txt")]
+        hashes = {"captions": {file.name: hash_file(file) for file in files}}
+        columns = list(rows[0].scores)
+        ranks = frozenset(column for column in columns if column.endswith("rank"))
+        protocol = asdict(Ranker(max_epoch=self.max_epoch))
+        return Report("captions", protocol, hashes, columns, rows, self.seeds, ranks)
+
+
+@dataclass(kw_only=True)
+class Topics(Evaluation):
+    """Predict the group of a 20 Newsgroups post from its vector by logistic regression.
+
+    Accuracy and macro-F1 x100 on the test split by date. Long posts are cut at the encoder's own length.
+    """
+
+    EXAMPLES: ClassVar[str] = """
+fairseq-clear topics --data corpora --remove headers footers quotes --encoder checkpoint_best.pt --data-bin data-bin"""
+
+    data: Path = setting(
+        'folder with 20news.train.jsonl and 20news.test.jsonl, also .xz or .gz: {"group": ..., "text": ...} a line',
+        metavar="DIR",
+    )
+    remove: tuple[str, ...] = setting(
+        f"some of {', '.join(REMOVALS)}, recognised as scikit-learn does (default: nothing; headers give groups away)",
+        (),
+        metavar="PART",
+    )
+    strength: float = setting("inverse regularisation of scikit-learn's logistic regression", 1.0, metavar="C")
+
+    def read(self) -> Any:
+        """Both splits."""
+        return read_topics(self.data, self.remove)
+
+    def score(self, encoder: "CachedEncoder", data: Any) -> Row:
+        """Accuracy and macro-F1."""
+        result = score_topics(encoder, data, strength=self.strength)
+        scores = {"accuracy": result.accuracy, "macro-F1": result.macro_f1}
+        return Row(encoder.name, scores, encoder.describe(), details=result.to_dict())
+
+    def report(self, data: Any, rows: list[Row]) -> Report:
+        """Columns are accuracy and macro-F1."""
+        protocol = {
+            "classifier": "logistic (scikit-learn, lbfgs)",
+            "C": self.strength,
+            "removed": ", ".join(data.removed) or "nothing",
+            "texts": {split: len(texts) for split, texts in data.texts.items()},
+        }
+        return Report("topics", protocol, {"20news": data.hashes}, list(rows[0].scores), rows)
 
 
 def speed_line(encoder: "CachedEncoder") -> str:
-    """How fast it encoded, and what share of that was padding."""
-    padding = encoder.padding_share
+    """Speed of an encoder, and the share of padding in its batches."""
     rate = encoder.sentences / max(encoder.seconds, 1e-9)
-    end = "" if padding is None else f"; {padding:.1%} padding"
+    end = "" if encoder.padding_share is None else f"; {encoder.padding_share:.1%} padding"
     return f"{encoder.name}: {encoder.sentences:,} distinct sentences, {rate:,.0f} sentences/s{end}"

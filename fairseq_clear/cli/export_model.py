@@ -1,76 +1,68 @@
-"""``fairseq-clear export``: trained weights out."""
+"""``fairseq-clear export``: trained weights for other libraries."""
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from fairseq_clear.cli.console import TOKENIZER_HELP, choose_tokenizer, quiet_logs
+from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer, quiet_logs
 from fairseq_clear.errors import UserError
+from fairseq_clear.settings import setting
+from fairseq_clear.text.data_folders import data_folders
 
 FORMATS = ("hf", "sentence-transformers", "fairseq")
 
-DESCRIPTION = """\
-Write a checkpoint's encoder in the form that others load; projection head, queue, guide, key encoder and the row of <del>
-stay behind.
 
-  hf                     config.json, model.safetensors (MLM head included) and tokenizer: AutoModel, AutoTokenizer
-  sentence-transformers  the same without MLM head, and the pooling in its config
-  fairseq                stock roberta (model.pt, dict.txt), which needs no plugin
+@dataclass(kw_only=True)
+class Export(Command):
+    """Write the encoder of a checkpoint in the format of another library.
 
-What was written is loaded again by the library that it is for and compared with the checkpoint: hidden states of every
-layer, embeddings, tokens. Above a difference of 1e-4 nothing is written. README.md is a model card."""
+    Projection head, queue, guide, key encoder and the row of <del> are left out.
 
-EPILOG = """\
-examples:
-  fairseq-clear export checkpoint_best.pt --data-bin data-bin --format sentence-transformers --dest encoder
-  fairseq-clear sts --data DATA --encoder checkpoint_best.pt --data-bin data-bin --output sts.json
-  fairseq-clear export checkpoint_best.pt --data-bin data-bin --format hf --dest encoder --scores sts.json
-  fairseq-clear export checkpoint_best.pt --data-bin data-bin --format fairseq --dest roberta"""
+      hf                     config.json, model.safetensors (with MLM head) and tokenizer: AutoModel, AutoTokenizer
+      sentence-transformers  the same without MLM head, and the pooling in its config
+      fairseq                stock roberta (model.pt, dict.txt), which needs no plugin
 
+    The library of the format loads the result, which is compared with the checkpoint: hidden states of every layer,
+    embeddings, tokens. With a difference above 1e-4 nothing is written. README.md is a model card.
+    """
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's flags."""
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of clear_roberta or of fairseq's roberta")
-    parser.add_argument(
-        "--data-bin", required=True, metavar="DIR", help="folder with the dict.txt (and tokenizer) it was trained with"
+    EXAMPLES: ClassVar[str] = """
+fairseq-clear export checkpoint_best.pt --data-bin data-bin --format sentence-transformers --dest encoder
+fairseq-clear sts --data DATA --encoder checkpoint_best.pt --data-bin data-bin --output sts.json
+fairseq-clear export checkpoint_best.pt --data-bin data-bin --format hf --dest encoder --scores sts.json
+fairseq-clear export checkpoint_best.pt --data-bin data-bin --format fairseq --dest roberta"""
+
+    checkpoint: Path = setting("of clear_roberta or of fairseq's roberta", metavar="CHECKPOINT", positional=True)
+    data_bin: str = setting("folder with the dict.txt (and tokenizer) of the checkpoint", metavar="DIR")
+    format: str = setting("see above", choices=FORMATS)
+    dest: Path = setting("the folder to make", metavar="DEST")
+    pooling: str | None = setting(
+        "written to the config; sentence-transformers has cls, mean and max (default: the checkpoint's own)", None
     )
-    parser.add_argument("--format", required=True, choices=FORMATS, help="see above")
-    parser.add_argument("--dest", required=True, type=Path, metavar="DEST", help="the folder to make")
-    parser.add_argument(
-        "--pooling", metavar="NAME",
-        help="to state; sentence-transformers has cls, mean and max (default: the checkpoint's own)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--encoder", choices=("query", "key"), default="query",
-        help="of a checkpoint of clear_moco: the one that was trained, or its average, which encoded the keys "
-        "(default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--normalize", action="store_true", help="have sentence-transformers scale vectors to length 1")
-    parser.add_argument("--scores", type=Path, metavar="FILE", help="report of an evaluation (--output), for the card")
-    parser.add_argument("--tokenizer", metavar="NAME", help=TOKENIZER_HELP)
-    parser.add_argument("--overwrite", action="store_true", help="replace DEST if an export wrote it")
+    encoder: str = setting(
+        "of a checkpoint of clear_moco: query is the trained encoder, key its average, which encoded the keys",
+        "query",
+        choices=("query", "key"),
+    )
+    normalize: bool = setting("make sentence-transformers scale vectors to length 1", False)
+    scores: Path | None = setting("report of an evaluation (--output), for the model card", None)
+    tokenizer: str | None = setting(TOKENIZER_HELP, None)
+    overwrite: bool = setting("replace DEST if it is an export", False)
 
+    def run(self) -> int:
+        """Export, print the comparison."""
+        if self.normalize and self.format != "sentence-transformers":
+            raise UserError(
+                f"--normalize: belongs to --format sentence-transformers; {self.format} has no place for it"
+            )
+        from fairseq_clear.interop.exporting import export  # fairseq takes seconds to import
 
-def run(args: argparse.Namespace) -> int:
-    """Export, print the parity, return 0."""
-    if args.normalize and args.format != "sentence-transformers":
-        raise UserError(f"--normalize: belongs to --format sentence-transformers; {args.format} has no place for it")
-    from fairseq_clear.interop.exporting import export  # fairseq takes seconds to import
-    from fairseq_clear.text.data_folders import data_folders
-
-    folder = data_folders(args.data_bin)[0]
-    with quiet_logs():
-        report = export(
-            args.checkpoint,
-            folder,
-            args.dest,
-            args.format,
-            choose_tokenizer(args.tokenizer, folder),
-            pooling=args.pooling,
-            normalized=args.normalize,
-            scores=args.scores,
-            key_encoder=args.encoder == "key",
-            overwrite=args.overwrite,
-        )
-    print("\n".join(report.lines()))
-    return 0
+        folder = data_folders(self.data_bin)[0]
+        with quiet_logs():
+            report = export(
+                self.checkpoint, folder, self.dest, self.format, choose_tokenizer(self.tokenizer, folder),
+                pooling=self.pooling, normalized=self.normalize, scores=self.scores,
+                key_encoder=self.encoder == "key", overwrite=self.overwrite,
+            )  # fmt: skip
+        print("\n".join(report.lines()))
+        return 0

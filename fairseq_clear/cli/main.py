@@ -1,11 +1,11 @@
-"""Entry point of ``fairseq-clear``: finds the command, imports its module alone, turns user errors into one line."""
+"""Entry point of ``fairseq-clear``: import the module of the given command only; print user errors as one line."""
 
 import argparse
 import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fairseq_clear.cli import COMMANDS
 from fairseq_clear.errors import UserError
@@ -15,21 +15,28 @@ INTERRUPTED_STATUS = 130
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """An argument parser whose complaint is one line, without the usage text, which ``--help`` gives."""
+    """An argument parser whose error message is one line; the usage is in ``--help``."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Reject unknown arguments here, so that the error names the help of the command instead of the program's."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Print ``PROG: error: MESSAGE`` on stderr and leave with status 2."""
+        """Print ``PROG: error: MESSAGE`` on stderr and exit with status 2."""
         self.exit(USER_ERROR_STATUS, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
 def build_parser(command: str | None) -> argparse.ArgumentParser:
-    """Return the parser; only ``command``'s module is imported for its arguments, the others show one line each."""
+    """Return the parser, with the flags of ``command`` and one line of help for each other command."""
     parser = OneLineParser(
         prog="fairseq-clear",
         description="Contrastive sentence representations with fairseq: data, views, embeddings.",
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=OneLineParser)
-    for name, (module, summary) in COMMANDS.items():
+    for name, (target, summary) in COMMANDS.items():
         subparser = subparsers.add_parser(
             name,
             help=summary,
@@ -37,9 +44,13 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if name == command:
-            loaded = importlib.import_module(module)
+            module, _, kind = target.partition(":")
+            loaded = importlib.import_module(f"fairseq_clear.cli.{module}")
+            if kind:
+                loaded = getattr(loaded, kind)
+            else:  # commands that are not dataclasses yet
+                subparser.set_defaults(run=loaded.run)
             loaded.add_arguments(subparser)
-            subparser.set_defaults(run=loaded.run)
     return parser
 
 
@@ -50,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments after the program's name; ``sys.argv[1:]`` if None.
 
     Returns:
-        The exit status: 0, 2 for a user's mistake, 130 when interrupted from the keyboard.
+        The exit status: 0; 1 if ``doctor`` finds a problem; 2 for an error the user can fix; 130 for an interrupt.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = next((argument for argument in arguments if not argument.startswith("-")), None)
@@ -61,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = " ".join(str(error).splitlines())
         print(f"fairseq-clear {args.command}: error: {message}", file=sys.stderr)
         return USER_ERROR_STATUS
-    except BrokenPipeError:  # `| head` has read enough
+    except BrokenPipeError:  # a reader such as `head` has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

@@ -1,167 +1,184 @@
 """``fairseq-clear plot``: pictures as PNG and SVG."""
 
-import argparse
 import logging
 import sys
+from abc import abstractmethod
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from fairseq_clear.cli.console import TOKENIZER_HELP, choose_tokenizer, quiet_logs
+from fairseq_clear.cli.flags import Command, ModelFlags, choose_tokenizer, quiet_logs
 from fairseq_clear.errors import UserError
+from fairseq_clear.settings import setting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fairseq_clear.evaluation.sts_data import StsData
 
-DESCRIPTION = """\
-Draw a picture at the width of a paper's column, legible to colour-blind readers and in grey: PNG and SVG.
 
-  curves      training logs: losses, accuracy, alignment against uniformity; validation beside training, on both columns
-  compare     bars over JSON reports of sts, senteval, topics and glue
-  layers      STS by layer and pooling
-  embedding   t-SNE of the highest and lowest scored pairs"""
-
-EPILOG = """\
-examples:
-  fairseq-clear plot curves clear/train.log roberta/train.log --output curves
-  fairseq-clear plot compare sts.json glue-runs/report.json --columns STS-B RTE --output compare
-  fairseq-clear plot layers --encoder checkpoint_best.pt --data-bin data-bin --data SentEval/data --output layers
-  fairseq-clear plot embedding --encoder a.pt b.pt --data-bin data-bin --data SentEval/data --output pairs"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of the four pictures."""
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
-    kinds = parser.add_subparsers(dest="picture", metavar="PICTURE", required=True)
-    curves = kinds.add_parser("curves", help="training logs")
-    curves.add_argument(
-        "logs", nargs="+", type=Path, metavar="LOG",
-        help="what fairseq-train printed with --log-format simple or json, or its --log-file",
-    )  # fmt: skip
-    curves.add_argument("--labels", nargs="+", metavar="TEXT", help="of the legend, one for each log")
-    curves.add_argument(
-        "--metrics", nargs="+", metavar="NAME", help="as they are logged, without train_ or valid_ (default: the usual)"
-    )
-    compare = kinds.add_parser("compare", help="bars over JSON reports")
-    compare.add_argument("reports", nargs="+", type=Path, metavar="REPORT.json")
-    compare.add_argument("--columns", nargs="+", metavar="NAME", help="which, in this order (default: all)")
-    compare.add_argument("--labels", nargs="+", metavar="TEXT", help="of the legend, one for each row of the reports")
-    layers = kinds.add_parser("layers", help="STS by layer and pooling")
-    _add_sts(layers, "checkpoints")
-    layers.add_argument("--poolings", nargs="+", default=["cls", "mean", "max"], metavar="NAME", help="(cls mean max)")
-    embedding = kinds.add_parser("embedding", help="t-SNE of the highest and lowest scored pairs")
-    _add_sts(embedding, "checkpoints, or package.module:factory")
-    embedding.add_argument("--pooling", metavar="NAME", help="(default: the checkpoint's own)")
-    embedding.add_argument("--pairs", type=int, default=20, metavar="K", help="of each kind (default: 20)")
-    embedding.add_argument("--seed", type=int, default=1, metavar="N", help="of t-SNE and of equal scores")
-    for one in (curves, compare, layers, embedding):
-        one.add_argument("--output", required=True, type=Path, metavar="NAME", help="NAME.png and NAME.svg are written")
-        one.add_argument("--overwrite", action="store_true", help="replace existing pictures")
-
-
-def _add_sts(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--encoder", required=True, nargs="+", metavar="ENC", help=what)
-    parser.add_argument("--labels", nargs="+", metavar="TEXT", help="of the legend, one for each encoder")
-    parser.add_argument("--data-bin", metavar="DIR", help="folder with the dict.txt and tokenizer of the checkpoints")
-    parser.add_argument("--tokenizer", metavar="NAME", help=TOKENIZER_HELP)
-    parser.add_argument("--data", type=Path, metavar="DIR", help="SentEval's data folder, or the task's own")
-    parser.add_argument("--task", default="STS-B-dev", metavar="TASK", help="of fairseq-clear sts (%(default)s)")
-    parser.add_argument("--sts-file", type=Path, metavar="FILE", help="tab-separated pairs in place of --data, --task")
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="(default: %(default)s)")
-    parser.add_argument("--device", metavar="NAME", help="cpu or cuda (default: cuda where there is one)")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Draw, write both files, return 0."""
-    for name in ("matplotlib", "PIL"):  # importing fairseq turns on everything that other libraries log
+def check_picture(path: Path, overwrite: bool, *, flag: str = "--output") -> None:
+    """Check that a picture can be drawn and written; raises UserError."""
+    for name in ("matplotlib", "PIL"):  # importing fairseq turns on the logs of other libraries
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
-        from fairseq_clear.evaluation.plots.style import check_picture_path, save_figure
+        from fairseq_clear.evaluation.plots.style import check_picture_path
     except ImportError:
-        raise UserError("matplotlib is not installed; pip install 'fairseq_clear[eval]'") from None
-    check_picture_path(args.output, args.overwrite)
-    draw = {"curves": _curves, "compare": _compare, "layers": _layers, "embedding": _embedding}[args.picture]
-    with quiet_logs():
-        files = save_figure(draw(args), args.output)
-    print(f"wrote {' and '.join(map(str, files))}")
-    return 0
+        raise UserError(f"{flag} {path}: matplotlib is not installed; pip install 'fairseq_clear[eval]'") from None
+    check_picture_path(path, overwrite, flag=flag)
 
 
-def _curves(args: argparse.Namespace) -> "Figure":
-    from fairseq_clear.evaluation.plots.curves import draw_curves
-    from fairseq_clear.evaluation.plots.logs import read_log
+@dataclass(kw_only=True)
+class Picture(Command):
+    """What the pictures have in common."""
 
-    labels = _labels(args, len(args.logs)) or [None] * len(args.logs)
-    return draw_curves([read_log(path, label) for path, label in zip(args.logs, labels, strict=True)], args.metrics)
+    labels: tuple[str, ...] | None = setting("of the legend, one for each entry", None, metavar="TEXT")
+    output: Path = setting("write NAME.png and NAME.svg", metavar="NAME")
+    overwrite: bool = setting("replace existing pictures", False)
 
+    def run(self) -> int:
+        """Draw the picture, write both files."""
+        check_picture(self.output, self.overwrite)
+        from fairseq_clear.evaluation.plots.style import save_figure
 
-def _compare(args: argparse.Namespace) -> "Figure":
-    from dataclasses import replace
+        with quiet_logs():
+            files = save_figure(self.draw(), self.output)
+        print(f"wrote {' and '.join(map(str, files))}")
+        return 0
 
-    from fairseq_clear.evaluation.plots.compare import draw_compare, read_bars
+    @abstractmethod
+    def draw(self) -> "Figure":
+        """The picture."""
 
-    bars = read_bars(args.reports)
-    labels = _labels(args, len(bars))
-    if labels:
-        bars = [replace(row, label=label) for row, label in zip(bars, labels, strict=True)]
-    return draw_compare(bars, args.columns)
-
-
-def _layers(args: argparse.Namespace) -> "Figure":
-    from tqdm import tqdm
-
-    from fairseq_clear.evaluation.plots.layers import draw_layers, score_layers
-    from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-
-    data, labels = _sts_data(args), _labels(args, len(args.encoder)) or args.encoder
-    if args.data_bin is None:
-        raise UserError("--data-bin: give the folder with the dict.txt and tokenizer of the checkpoints")
-    results = []
-    for name, label in zip(args.encoder, labels, strict=True):
-        tokenizer = choose_tokenizer(args.tokenizer, Path(args.data_bin))
-        encoder = SentenceEncoder.from_pretrained(name, args.data_bin, tokenizer=tokenizer, device=args.device)
-        with tqdm(total=len(data), unit="pair", file=sys.stderr, disable=None, leave=False) as bar:
-            results.append(
-                score_layers(encoder, data, args.poolings, label=label, batch_size=args.batch_size, on_batch=bar.update)
-            )
-        for pooling, scores in results[-1].scores.items():
-            print(f"{label} {pooling}: {' '.join('-' if score != score else f'{score:.2f}' for score in scores)}")
-    return draw_layers(results, data.name)
+    def names(self, count: int) -> tuple[str, ...] | tuple[None, ...]:
+        """The labels of ``count`` entries, None if not given."""
+        if self.labels is not None and len(self.labels) != count:
+            raise UserError(f"--labels: {len(self.labels)} for {count} entries of the legend; give one for each")
+        return self.labels or (None,) * count
 
 
-def _embedding(args: argparse.Namespace) -> "Figure":
-    from fairseq_clear.evaluation.encoders import CachedEncoder
-    from fairseq_clear.evaluation.named_encoders import load_encoders
-    from fairseq_clear.evaluation.plots.embedding import choose_pairs, draw_embedding, map_pairs
+@dataclass(kw_only=True)
+class Curves(Picture):
+    """Training logs: losses, accuracy, alignment against uniformity."""
 
-    labels = _labels(args, len(args.encoder)) or [None] * len(args.encoder)
-    pairs, scores = choose_pairs(_sts_data(args), args.pairs, args.seed)
-    maps = []
-    for name, label in zip(args.encoder, labels, strict=True):
-        loaded = load_encoders(
-            name, [args.pooling], data_bin=args.data_bin, device=args.device,
-            tokenizer=lambda: choose_tokenizer(args.tokenizer, Path(args.data_bin)) if args.tokenizer else None,
-        )  # fmt: skip
-        encoder = CachedEncoder(loaded[0][1], batch_size=args.batch_size, name=label or loaded[0][0])
-        maps.append(map_pairs(encoder, pairs, seed=args.seed))
-    return draw_embedding(maps, scores)
+    logs: tuple[Path, ...] = setting(
+        "printed by fairseq-train with --log-format simple or json, or its --log-file", metavar="LOG", positional=True
+    )
+    metrics: tuple[str, ...] | None = setting("as in the log, without train_ or valid_ (default: the usual)", None)
 
+    def draw(self) -> "Figure":
+        """Curves of every log."""
+        from fairseq_clear.evaluation.plots.curves import draw_curves
+        from fairseq_clear.evaluation.plots.logs import read_log
 
-def _sts_data(args: argparse.Namespace) -> "StsData":
-    from fairseq_clear.evaluation.sts_data import read_sts, read_sts_file
-
-    if args.batch_size < 1:
-        raise UserError(f"--batch-size {args.batch_size}: must be 1 or more")
-    if args.sts_file is not None:
-        return read_sts_file(args.sts_file)
-    if args.data is None:
-        raise UserError("--data: give the folder of SentEval's data, or --sts-file")
-    return read_sts(args.data, args.task)
+        names = self.names(len(self.logs))
+        return draw_curves([read_log(*pair) for pair in zip(self.logs, names, strict=True)], self.metrics)
 
 
-def _labels(args: argparse.Namespace, number: int) -> list[str] | None:
-    labels: list[str] | None = args.labels
-    if labels is not None and len(labels) != number:
-        raise UserError(f"--labels: {len(labels)} for {number} entries of the legend; give one for each")
-    return labels
+@dataclass(kw_only=True)
+class Compare(Picture):
+    """Bars over JSON reports of sts, senteval, topics and glue."""
+
+    reports: tuple[Path, ...] = setting("of sts, senteval, topics or glue", metavar="REPORT.json", positional=True)
+    columns: tuple[str, ...] | None = setting("which, in this order (default: all)", None)
+
+    def draw(self) -> "Figure":
+        """Bars of every row of the reports."""
+        from fairseq_clear.evaluation.plots.compare import draw_compare, read_bars
+
+        bars = read_bars(self.reports)
+        pairs = zip(bars, self.names(len(bars)), strict=True)
+        return draw_compare([replace(bar, label=name or bar.label) for bar, name in pairs], self.columns)
+
+
+@dataclass(kw_only=True)
+class StsPicture(Picture, ModelFlags):
+    """Pictures of encoders on a data set of STS."""
+
+    encoder: tuple[str, ...] = setting("checkpoints, or for embedding also package.module:factory", metavar="ENC")
+    data: Path | None = setting("SentEval's data folder, or the task's own", None, metavar="DIR")
+    task: str = setting("as in fairseq-clear sts", "STS-B-dev", metavar="TASK")
+    sts_file: Path | None = setting("tab-separated pairs in place of --data and --task", None)
+
+    def read(self) -> "StsData":
+        """The pairs and their scores."""
+        from fairseq_clear.evaluation.sts_data import read_sts, read_sts_file
+
+        if self.sts_file is not None:
+            return read_sts_file(self.sts_file)
+        if self.data is None:
+            raise UserError("--data: give the folder of SentEval's data, or --sts-file")
+        return read_sts(self.data, self.task)
+
+
+@dataclass(kw_only=True)
+class Layers(StsPicture):
+    """STS by layer and pooling."""
+
+    poolings: tuple[str, ...] = setting("each is a line", ("cls", "mean", "max"))
+
+    def draw(self) -> "Figure":
+        """A line for each encoder and pooling; prints the numbers."""
+        from tqdm import tqdm
+
+        from fairseq_clear.evaluation.plots.layers import draw_layers, score_layers
+        from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+
+        data, names = self.read(), self.names(len(self.encoder))
+        if self.data_bin is None:
+            raise UserError("--data-bin: give the folder with the dict.txt and tokenizer of the checkpoints")
+        results = []
+        for path, name in zip(self.encoder, names, strict=True):
+            tokenizer = choose_tokenizer(self.tokenizer, Path(self.data_bin))
+            encoder = SentenceEncoder.from_pretrained(path, self.data_bin, tokenizer=tokenizer, device=self.device)
+            label = name or path
+            with tqdm(total=len(data), unit="pair", file=sys.stderr, disable=None, leave=False) as bar:
+                results.append(
+                    score_layers(
+                        encoder, data, self.poolings, label=label, batch_size=self.batch_size, on_batch=bar.update
+                    )
+                )
+            for pooling, scores in results[-1].scores.items():
+                print(f"{label} {pooling}: {' '.join('-' if score != score else f'{score:.2f}' for score in scores)}")
+        return draw_layers(results, data.name)
+
+
+@dataclass(kw_only=True)
+class Embedding(StsPicture):
+    """Map of the highest and lowest scored pairs, by t-SNE."""
+
+    pooling: str | None = setting("(default: the checkpoint's own)", None)
+    pairs: int = setting("of each kind", 20, metavar="K")
+    seed: int = setting("of t-SNE and of equal scores", 1)
+
+    def draw(self) -> "Figure":
+        """A map for each encoder."""
+        from fairseq_clear.evaluation.encoders import CachedEncoder
+        from fairseq_clear.evaluation.plots.embedding import choose_pairs, draw_embedding, map_pairs
+
+        names = self.names(len(self.encoder))
+        pairs, scores = choose_pairs(self.read(), self.pairs, self.seed)
+        maps = []
+        for path, name in zip(self.encoder, names, strict=True):
+            label, encoder = self.load_encoders(path, [self.pooling])[0]
+            cached = CachedEncoder(encoder, batch_size=self.batch_size, name=name or label)
+            maps.append(map_pairs(cached, pairs, seed=self.seed))
+        return draw_embedding(maps, scores)
+
+
+@dataclass(kw_only=True)
+class Plot(Command):
+    """Draw a picture at the width of a paper's column, legible to colour-blind readers and in grey: PNG and SVG."""
+
+    EXAMPLES: ClassVar[str] = """
+fairseq-clear plot curves clear/train.log roberta/train.log --output curves
+fairseq-clear plot compare sts.json glue-runs/report.json --columns STS-B RTE --output compare
+fairseq-clear plot layers --encoder checkpoint_best.pt --data-bin data-bin --data SentEval/data --output layers
+fairseq-clear plot embedding --encoder a.pt b.pt --data-bin data-bin --data SentEval/data --output pairs"""
+    STEP: ClassVar[str] = "PICTURE"
+    STEPS = {
+        "curves": (Curves, "losses, accuracy, alignment against uniformity of training logs"),
+        "compare": (Compare, "bars over JSON reports of sts, senteval, topics and glue"),
+        "layers": (Layers, "STS by layer and pooling"),
+        "embedding": (Embedding, "t-SNE of the highest and lowest scored pairs"),
+    }

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.settings import check_settings, setting
 
 __all__ = ["KINDS", "OPTIMIZERS", "PRESETS", "Classifiers", "Preset"]
 
@@ -13,40 +14,26 @@ OPTIMIZERS = {"adam": "Adam", "rmsprop": "RMSprop", "sgd": "SGD"}  # flag -> cla
 
 @dataclass(frozen=True)
 class Classifiers:
-    """Settings of a classifier; SentEval's names in brackets.
+    """Which classifier, and how it is trained and chosen; SentEval's names in brackets. ``logistic`` reads ``folds`` alone."""
 
-    Attributes:
-        kind: ``mlp`` or ``logistic``; ``logistic`` reads ``folds`` only.
-        folds: number of folds of cross-validation [kfold].
-        hidden: width of the hidden layer; 0 for none, which is logistic regression too [nhid].
-        optimizer: adam, rmsprop or sgd with torch's default settings [optim].
-        batch_size: rows per step [batch_size].
-        tenacity: training ends after this many evaluations without a better held-out accuracy [tenacity].
-        epoch_size: passes over the training rows between two evaluations [epoch_size].
-        max_epoch: maximum number of passes [max_epoch].
-        dropout: on the hidden layer [dropout].
-    """
-
-    kind: str = "mlp"
-    folds: int = 10
-    hidden: int = 0
-    optimizer: str = "adam"
-    batch_size: int = 64
-    tenacity: int = 5
-    epoch_size: int = 4
-    max_epoch: int = 200
-    dropout: float = 0.0
+    kind: str = setting("network, or scikit-learn's logistic regression", "mlp", flag="--classifier", choices=KINDS)
+    folds: int = setting("of cross-validation [kfold]", 10, least=2)
+    hidden: int = setting("width of the hidden layer, 0 for none [nhid]", 0, least=0, metavar="D")
+    optimizer: str = setting("with torch's default settings [optim]", "adam", choices=sorted(OPTIMIZERS))
+    batch_size: int = setting("of the classifier [batch_size]", 64, flag="--classifier-batch-size", least=1)
+    tenacity: int = setting(
+        "evaluations without a better held-out accuracy before training stops [tenacity]", 5, least=0
+    )
+    epoch_size: int = setting("passes over the training rows between two evaluations [epoch_size]", 4, least=1)
+    max_epoch: int = setting("most passes [max_epoch]", 200, least=1)
+    dropout: float = setting("on the hidden layer [dropout]", 0.0, metavar="P")
 
     def __post_init__(self) -> None:
-        lowest = {"folds": 2, "hidden": 0, "batch_size": 1, "tenacity": 0, "epoch_size": 1, "max_epoch": 1}
-        for name, least in lowest.items():
-            if getattr(self, name) < least:
-                flag = "classifier-batch-size" if name == "batch_size" else name.replace("_", "-")
-                raise UserError(f"--{flag} {getattr(self, name)}: must be {least} or more")
         if self.kind not in KINDS:
             raise UserError(f"--classifier {self.kind}: valid are {', '.join(KINDS)}")
         if self.optimizer not in OPTIMIZERS:
             raise UserError(f"--optimizer {self.optimizer}: valid are {', '.join(OPTIMIZERS)}")
+        check_settings(self)
         if not 0 <= self.dropout < 1:
             raise UserError(f"--dropout {self.dropout}: must be 0 or more and below 1")
 

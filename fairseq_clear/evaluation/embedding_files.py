@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Protocol, TextIO
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-from fairseq_clear.files import read_lines, write_whole
+from fairseq_clear.files import COMPRESSIONS, CorpusFile, check_output_file, read_whole_lines, record_text, write_whole
 from fairseq_clear.models.encoding import EncodingCounts, Floats
 
 __all__ = [
@@ -57,22 +57,28 @@ class EmbedReport:
         )
 
 
-def read_sentences(path: Path) -> Iterator[str]:
+def read_sentences(path: Path, text_field: str = "text") -> Iterator[str]:
     """The lines of a UTF-8 text file (also ``.gz`` and ``.xz``); a blank line is an empty text.
 
-    Lines end with LF or CRLF, as ``wc -l`` counts them; a CR alone becomes a space.
+    Lines end with LF or CRLF, as ``wc -l`` counts them; a CR alone becomes a space. In ``.jsonl`` a line is a record: its text
+    is under ``text_field``, with line breaks as spaces, and blank lines are ignored.
     """
-    for _, parts in groupby(read_lines(path), key=lambda line: line[0]):
-        yield " ".join(text for _, text in parts)
+    compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
+    is_jsonl = Path(path.stem if compression else path.name).suffix.lower() == ".jsonl"
+    for number, line in read_whole_lines(CorpusFile(path, compression, is_jsonl)):
+        if not is_jsonl:
+            yield line.replace("\r", " ")
+        elif line.strip():
+            yield " ".join(record_text(line, text_field, path, number).splitlines())
 
 
-def count_lines(path: Path) -> int:
-    """Count the lines. Reading all of them finds a bad byte before the first line is encoded.
+def count_lines(path: Path, text_field: str = "text") -> int:
+    """Count the texts. Reading all of them finds a malformed line before the first text is encoded.
 
     Raises:
         UserError: the file is unreadable or has no lines.
     """
-    lines = sum(1 for _ in read_sentences(path))
+    lines = sum(1 for _ in read_sentences(path, text_field))
     if not lines:
         raise UserError(f"{path}: holds no line; give a text file with one sentence a line")
     return lines
@@ -82,10 +88,7 @@ def check_output(path: Path, overwrite: bool) -> None:
     """Raise UserError if the suffix is unknown, the folder is missing, or the file exists and ``overwrite`` is off."""
     if path.suffix not in FORMATS:
         raise UserError(f"--output {path}: unknown suffix; give {' or '.join(FORMATS)}")
-    if not path.parent.is_dir():
-        raise UserError(f"--output {path}: there is no folder {path.parent}; make it first")
-    if path.is_dir() or (path.exists() and not overwrite):
-        raise UserError(f"--output {path}: exists already; add --overwrite to replace it, or give another name")
+    check_output_file(path, overwrite)
 
 
 def embed_lines(
@@ -95,13 +98,14 @@ def embed_lines(
     *,
     batch_size: int = 32,
     normalize: bool = False,
+    text_field: str = "text",
     block: int = BLOCK,
     on_batch: Callable[[int], object] | None = None,
 ) -> EmbedReport:
     """Encode the lines of a text file and pass the vectors to ``write``, block by block, in order."""
     started = time.perf_counter()
     counts = EncodingCounts()
-    lines = read_sentences(path)
+    lines = read_sentences(path, text_field)
     while texts := list(islice(lines, block)):
         write(texts, encoder.encode_block(texts, batch_size, normalize=normalize, on_batch=on_batch))
         counts += encoder.last

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_clear.errors import UserError
 from fairseq_clear.files import versions, write_json
 
-__all__ = ["REPORT_FORMAT", "Report", "Row", "check_report_path"]
+__all__ = ["REPORT_FORMAT", "Report", "Row"]
 
 REPORT_FORMAT = 1
 WIDE = 10  # with more columns than this, the table is transposed
@@ -135,16 +134,6 @@ class Report:
             return False
         best = min(scores) if column in self.lower_is_better else max(scores)
         return round(row.scores[column], 2) == best
-
-
-def check_report_path(path: Path | None, overwrite: bool) -> None:
-    """Raise UserError if the folder is missing, or the file exists and ``overwrite`` is off; call before the work starts."""
-    if path is None:
-        return
-    if not path.parent.is_dir():
-        raise UserError(f"--output {path}: there is no folder {path.parent}; make it first")
-    if path.is_dir() or (path.exists() and not overwrite):
-        raise UserError(f"--output {path}: exists already; add --overwrite to replace it, or give another name")
 
 
 def _short(value: object) -> str:

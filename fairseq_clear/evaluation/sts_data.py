@@ -50,6 +50,9 @@ STS_TASKS: tuple[str, ...] = (*STS_YEARS, *_STS_B, *_SICK)
 # The seven test sets of published tables.
 DEFAULT_TASKS = (*STS_YEARS, "STS-B", "SICK-R")
 METRICS = ("pearson", "spearman")
+FILE_FORMATS = (
+    "tab-separated text, text, score; STS-B's columns; a file with SICK's header; or STS.input.X.txt with STS.gs.X.txt"
+)
 # How the subsets of a year are combined to one number.
 AGGREGATIONS = ("all", "mean", "wmean")
 # Where the folder of a data set may be in the folder that the user names: SentEval's tree, or parts of it.
@@ -148,7 +151,11 @@ def read_sts_file(path: str | Path) -> StsData:
         raise UserError(f"{file}: is empty; give tab-separated lines of text, text, score")
     form = _STS_B_FORM if len(lines[0].split("\t")) >= 7 else {"columns": (2, 0, 1)}
     form = _SICK_FORM if lines[0].startswith("pair_ID\t") else form
-    return StsData(file.stem, {file.stem: _read_table(file, **form)}, _hashes((file,)))
+    try:
+        return StsData(file.stem, {file.stem: _read_table(file, **form)}, _hashes((file,)))
+    except UserError as error:
+        is_other_format = str(error).startswith(f"{file}:1:")  # not one bad line in a file of the right format
+        raise UserError(f"{error}; expected are {FILE_FORMATS}" if is_other_format else str(error)) from None
 
 
 def find_folder(folder: str | Path, name: str) -> Path:

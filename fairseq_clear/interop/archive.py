@@ -74,7 +74,7 @@ def import_archive(
         parity.check()
     names = ["encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "activation_fn"]
     flags = {name.replace("_", "-"): getattr(args, name) for name in names}
-    flags["max-positions"] = int(loaded.model.max_positions())
+    flags |= {"max-positions": int(loaded.model.max_positions()), "pooling": args.pooling}
     notes = [f"a stock RoBERTa checkpoint states no pooling: {args.pooling} is taken where none is chosen"]
     return ImportReport(dest, parity, training_flags(flags), notes)
 

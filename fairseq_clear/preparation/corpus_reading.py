@@ -4,7 +4,6 @@ The stages exchange *units*, not whole documents, so memory does not grow with t
 of text, an empty string for a blank line inside a document (the end of a paragraph), or ``None`` between two documents.
 """
 
-import json
 import os
 import re
 import unicodedata
@@ -14,7 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import CorpusFile, corpus_file, corpus_files, read_lines, read_whole_lines
+from fairseq_clear.files import CorpusFile, corpus_file, corpus_files, read_lines, read_whole_lines, record_text
 from fairseq_clear.preparation.prepare_settings import ORIGINAL, PrepareSettings, TextSettings
 
 Unit = str | None
@@ -152,30 +151,10 @@ def json_units(file: CorpusFile, field: str, progress: Progress | None = None) -
     for number, line in read_lines(file, progress):
         if not line.strip():
             continue
-        text = _record_text(line, field, file.path, number)
+        text = record_text(line, field, file.path, number)
         for sentence in re.split(r"\r\n|\r|\n", text.replace("\0", " ")):
             yield sentence.strip()
         yield None
-
-
-def _record_text(line: str, field: str, path: Path, number: int) -> str:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}:{number}: not JSON ({error}); a .jsonl file has one JSON object a line") from None
-    if not isinstance(record, dict):
-        raise UserError(f'{path}:{number}: a {type(record).__name__}, not an object such as {{"{field}": "..."}}')
-    if field not in record:
-        found = ", ".join(list(record)[:8]) or "none"
-        raise UserError(f"{path}:{number}: no field {field!r} (fields: {found}); name the right one with --text-field")
-    text = record[field]
-    if not isinstance(text, str):
-        raise UserError(f"{path}:{number}: field {field!r} is {type(text).__name__}, not text; fix or drop the record")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise UserError(f"{path}:{number}: an unpaired surrogate (\\ud800 to \\udfff) in {field!r}; drop it") from None
-    return text
 
 
 def aligned_rows(

@@ -3,14 +3,18 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from typing import Any
 
 import numpy as np
 
 from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.text.tokenizers import SILENT_SYMBOLS, VISIBLE_SYMBOLS, Tokenizer
-from fairseq_clear.views.marking import Bools, MarkedView, Words
+from fairseq_clear.views.marking import Bools, MarkedView, Words, mark_view
+from fairseq_clear.views.span_sampling import kind_of
+from fairseq_clear.views.view_maker import ViewMaker
+from fairseq_clear.views.view_source import RawInstance
 
-__all__ = ["ViewPrinter", "ViewTotals", "draw_span"]
+__all__ = ["ViewPrinter", "ViewTotals", "draw_item", "draw_span"]
 
 # ANSI: struck red, red, green, cyan, yellow
 _COLOURS = {
@@ -216,3 +220,42 @@ class ViewPrinter:
 
     def _paint(self, text: str, kind: str) -> str:
         return f"{_COLOURS[kind]}{text}{_RESET}" if self.colour and kind in _COLOURS else text
+
+
+def draw_item(index: int, epoch: int, maker: ViewMaker, printer: ViewPrinter, totals: ViewTotals) -> Iterator[str]:
+    """Lines that show the texts and the views of an item, which ``totals`` counts."""
+    traced = maker.trace(index, epoch)
+    if not traced:
+        yield f"\n#{index}: gives no pair"
+    delete = printer.symbols.index("<del>")
+    for number, (pair, views) in enumerate(traced, 1):
+        yield f"\n#{index}" + (f", pair {number} of {len(traced)}" if len(traced) > 1 else "")
+        if pair.document >= 0:
+            yield from _draw_spans(pair, maker.source, totals)
+        lines: dict[str, list[str]] = {}  # line -> numbers of the texts; without augmentation, equal texts share it
+        for role, (text, view) in enumerate(zip((pair.anchor, *pair.positives), views, strict=True), 1):
+            marked = mark_view(
+                text,
+                view.tokens,
+                view.source,
+                printer.words,
+                delete=delete,
+                may_substitute=maker.augment.needs_synonyms,
+            )
+            shown = len(maker.cut(view.tokens))
+            totals.add(marked, shown, view.words, view.substituted)
+            if maker.augment.is_identity:
+                lines.setdefault(printer.view_line(marked, shown), []).append(str(role))
+            else:
+                yield f"  text {role}  {printer.text_line(marked)}"
+                yield f"  view {role}  {printer.view_line(marked, shown)}"
+        yield from (f"  text {', '.join(roles)}  {line}" for line, roles in lines.items())
+
+
+def _draw_spans(pair: RawInstance, source: Any, totals: ViewTotals) -> Iterator[str]:
+    length = int(source.documents.lengths[pair.document])
+    yield f"  document {pair.document + 1} (line {source.documents.first_line(pair.document)}), {length} tokens"
+    for role, span in enumerate(pair.spans, 1):
+        is_single = totals.add_span(span)
+        kind = "anchor" if role == 1 else kind_of(pair.spans[0], span)
+        yield f"  span {role}  {draw_span(span, length)} {kind}" + ", ONE TOKEN" * is_single

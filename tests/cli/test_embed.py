@@ -1,5 +1,6 @@
 """``fairseq-clear embed`` as a user types it."""
 
+import gzip
 import io
 import json
 import sys
@@ -47,6 +48,22 @@ def test_rows_are_the_lines_vectors(source, tmp_path, flags, encoder, capsys):
     again = np.load(output)
     np.testing.assert_allclose(again, encoder.encode(TEXTS, 7, "first-last", normalize=True), atol=1e-5)
     assert not np.allclose(again, expected, atol=1e-2)
+
+
+def test_texts_of_json_lines(tmp_path, flags, encoder, capsys):
+    records = [{"text": "ba\nda"}, {"text": ""}, {"id": 3, "text": TEXTS[1]}]
+    source, output = tmp_path / "in.jsonl.gz", tmp_path / "out.npy"
+    source.write_bytes(gzip.compress("\n\n".join(map(json.dumps, records)).encode()))
+    assert main(["embed", str(source), *flags, "--output", str(output)]) == 0
+    np.testing.assert_allclose(np.load(output), encoder.encode(["ba da", "", TEXTS[1]]), atol=1e-6)
+    assert capsys.readouterr().out.startswith("3 sentences")
+    source.write_bytes(gzip.compress(b'{"text": "a"}\n{"title": "b"}\n'))
+    assert main(["embed", str(source), *flags, "--output", str(output), "--overwrite"]) == 2
+    assert (
+        f"{source}:2: no field 'text' (fields: title); name the right one with --text-field" in capsys.readouterr().err
+    )
+    assert main(["embed", str(source), *flags, "--text-field", "title"]) == 2
+    assert f"{source}:1: no field 'title'" in capsys.readouterr().err
 
 
 def test_json_lines_by_pipe(flags, encoder, capsys, monkeypatch):

@@ -1,22 +1,23 @@
 """The command line's frame: commands load lazily, mistakes are one line and status 2."""
 
-import importlib
 import json
 import sys
 import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 
 from fairseq_clear.cli import COMMANDS
+from fairseq_clear.cli.flags import Command
 from fairseq_clear.cli.main import build_parser, main
 from fairseq_clear.errors import UserError
 from tests.conftest import run
 
 
 def test_every_command_has_its_module_and_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, (module, summary) in COMMANDS.items():
-        loaded = importlib.import_module(module)
-        assert callable(loaded.add_arguments) and callable(loaded.run)
+    for name, (_, summary) in COMMANDS.items():
         assert summary[0].islower() and not summary.endswith(".")
         with pytest.raises(SystemExit) as left:
             main([name, "--help"])
@@ -63,6 +64,14 @@ def test_help_imports_nothing_but_the_standard_library() -> None:
         (["dance"], "fairseq-clear: error: argument COMMAND: invalid choice: 'dance'"),
         (["prepare"], "fairseq-clear prepare: error: the following arguments are required: INPUT, --dest"),
         (["prepare", "a", "--dest", "b", "--shards", "x"], "argument --shards: invalid int value: 'x'"),
+        (
+            ["embed", "a", "b", "--checkpoint", "c", "--data-bin", "d"],
+            "fairseq-clear embed: error: unrecognized arguments: b (see fairseq-clear embed --help)",
+        ),
+        (
+            ["plot", "curves", "a", "--output", "b", "--bars"],
+            "fairseq-clear plot curves: error: unrecognized arguments: --bars (see fairseq-clear plot curves --help)",
+        ),
     ],
 )
 def test_usage_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,45 +82,55 @@ def test_usage_errors_are_one_line(arguments: list[str], message: str, capsys: p
     assert message in shown and shown.count("\n") == 1
 
 
+@dataclass
+class Try(Command):
+    """Try something."""
+
+    act: ClassVar[Callable[[], int]]
+
+    def run(self) -> int:
+        return type(self).act()
+
+
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
-    """A command named ``try`` whose ``run`` a test sets; its import is recorded."""
-    module = types.SimpleNamespace(add_arguments=lambda parser: None, run=lambda args: 0)
-    module.imported = []
+def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A command named ``try`` that calls ``Try.act``; the modules that the command line imports are recorded here."""
+    names: list[str] = []
 
     def import_module(name: str) -> types.SimpleNamespace:
-        module.imported.append(name)
-        return module
+        names.append(name)
+        return types.SimpleNamespace(Try=Try)
 
-    monkeypatch.setitem(COMMANDS, "try", ("somewhere.try", "try something"))
+    monkeypatch.setitem(COMMANDS, "try", ("somewhere:Try", "try something"))
     monkeypatch.setattr("fairseq_clear.cli.main.importlib.import_module", import_module)
-    return module
+    return names
 
 
-def test_only_the_command_asked_for_is_imported(command: types.SimpleNamespace) -> None:
+def test_only_the_command_asked_for_is_imported(imported: list[str]) -> None:
     build_parser(None)
-    assert command.imported == []
+    assert imported == []
+    Try.act = lambda: 0
     assert main(["try"]) == 0
-    assert command.imported == ["somewhere.try"]
+    assert imported == ["fairseq_clear.cli.somewhere"]
 
 
-def raising(error: BaseException) -> object:
-    def run(args: object) -> int:
+def raising(error: BaseException) -> Callable[[], int]:
+    def act() -> int:
         raise error
 
-    return run
+    return act
 
 
-def test_user_errors_and_interrupts(command: types.SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
-    command.run = raising(UserError("a.txt:3: no  good\nat all"))
+def test_user_errors_and_interrupts(imported: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Try.act = raising(UserError("a.txt:3: no  good\nat all"))
     assert main(["try"]) == 2
     assert capsys.readouterr().err == "fairseq-clear try: error: a.txt:3: no  good at all\n"
-    command.run = raising(KeyboardInterrupt())
+    Try.act = raising(KeyboardInterrupt())
     assert main(["try"]) == 130
     assert capsys.readouterr().err == "fairseq-clear try: interrupted\n"
 
 
-def test_bugs_are_not_hidden(command: types.SimpleNamespace) -> None:
-    command.run = raising(ValueError("a bug"))
+def test_bugs_are_not_hidden(imported: list[str]) -> None:
+    Try.act = raising(ValueError("a bug"))
     with pytest.raises(ValueError, match="a bug"):
         main(["try"])

@@ -67,3 +67,20 @@ def test_mistakes_are_one_line_and_write_nothing(table, tmp_path, capsys):
         out, err = capsys.readouterr()
         assert message in err and err.count("\n") == 1 and out == "", err
     assert sorted(tmp_path.iterdir()) == before and taken.read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ("a b\tc d\n", "pairs.tsv:1: 2 tab-separated columns"),
+        ("a b,c d,3\n", "pairs.tsv:1: 1 tab-separated columns"),
+        ("3\ta b\tc d\n", "pairs.tsv:1: the score 'c d' is no number"),
+    ],
+)
+def test_another_format_names_the_expected_ones(table, content, what, capsys):
+    table.write_text(content)
+    assert main(["sts", "--sts-file", str(table), "--encoder", f"{TOYS}:Letters"]) == 2
+    err = capsys.readouterr().err
+    assert what in err and err.count("\n") == 1
+    for form in ("text, text, score", "STS-B's columns", "SICK's header", "STS.input.X.txt"):
+        assert form in err

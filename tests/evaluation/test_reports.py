@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.reports import Report, Row, check_report_path
+from fairseq_clear.evaluation.reports import Report, Row
 
 ROWS = (
     Row("one", {"A": 70.004, "B": 9.0}, {"checkpoint": "one.pt"}, {"A": 0.5}),
@@ -51,14 +51,6 @@ def test_json_names_everything(tmp_path):
 def test_no_report_is_overwritten_or_half_written(tmp_path):
     path = tmp_path / "r.json"
     path.write_text("old")
-    with pytest.raises(UserError, match="exists already; add --overwrite"):
-        check_report_path(path, overwrite=False)
-    check_report_path(path, overwrite=True)
-    check_report_path(None, overwrite=False)
-    with pytest.raises(UserError, match="there is no folder"):
-        check_report_path(tmp_path / "no" / "r.json", overwrite=False)
-    with pytest.raises(UserError, match="exists already"):
-        check_report_path(tmp_path, overwrite=True)
     for bad, kind in ((float("nan"), ValueError), (object(), TypeError)):
         with pytest.raises(kind):
             Report("x", {"bad": bad}, {}, (), ()).write(path)

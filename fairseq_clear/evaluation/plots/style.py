@@ -8,6 +8,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import check_output_file
 
 __all__ = [
     "COLOURS",
@@ -61,20 +62,17 @@ def style() -> Iterator[None]:
         yield
 
 
-def check_picture_path(path: Path, overwrite: bool) -> list[Path]:
+def check_picture_path(path: Path, overwrite: bool, *, flag: str = "--output") -> list[Path]:
     """The two files that ``save_figure`` will write.
 
     Raises:
         UserError: no such folder, another suffix, or one of them exists.
     """
     if path.suffix and path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"--output {path}: give a name ending in .png or .svg, or in neither; both are written")
-    if not path.parent.is_dir():
-        raise UserError(f"--output {path}: there is no folder {path.parent}; make it first")
+        raise UserError(f"{flag} {path}: give a name ending in .png or .svg, or in neither; both are written")
     files = [path.with_suffix(suffix) for suffix in SUFFIXES]
     for file in files:
-        if file.exists() and not overwrite:
-            raise UserError(f"--output {file}: exists already; add --overwrite to replace it, or give another name")
+        check_output_file(file, overwrite, flag=flag)
     return files
 
 

@@ -1,0 +1,180 @@
+"""Commands as dataclasses: their fields are the flags. Also the flags and steps that several commands share."""
+
+import argparse
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, dataclass, fields
+from pathlib import Path
+from types import NoneType
+from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.settings import check_settings, flag_name, setting
+from fairseq_clear.text.data_folders import CLEAR_JSON, load_tokenizer
+from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer, WhitespaceTokenizer
+
+Settings = TypeVar("Settings")
+METAVARS = {int: "N", float: "X", str: "NAME", Path: "FILE"}
+TOKENIZER_HELP = (
+    "for a folder of plain fairseq-preprocess, which does not record its tokenizer: 'whitespace', a sentencepiece "
+    "FILE.model, or GPT-2's encoder.json,vocab.bpe"
+)
+
+
+def add_flags(parser: "argparse._ActionsContainer", kind: type, *, have_defaults: bool = True) -> None:
+    """Declare a flag for each field of a dataclass that has a help text.
+
+    A tuple takes several values; a bool is a switch, ``--no-NAME`` if it defaults to True. The help ends with the default.
+
+    Args:
+        parser: gets the flags, in groups by the ``group`` of a field or the ``GROUP`` of the class that declares it.
+        kind: a dataclass with fields made by ``fairseq_clear.settings.setting``.
+        have_defaults: False makes None the default of every flag, for settings that replace others.
+    """
+    hints, groups, exclusive = get_type_hints(kind), {None: parser}, {}
+    for item in fields(kind):
+        if "help" in item.metadata:
+            owner = next(base for base in kind.__mro__ if item.name in vars(base).get("__annotations__", {}))
+            title = item.metadata.get("group", vars(owner).get("GROUP"))
+            if title not in groups:
+                groups[title] = parser.add_argument_group(title)
+            group, default = groups[title], item.default if item.default_factory is MISSING else item.default_factory()
+            if name := item.metadata.get("exclusive"):
+                group = exclusive[name] = exclusive.get(name) or group.add_mutually_exclusive_group()
+            names, options = describe_flag(item, hints[item.name], default if have_defaults else None)
+            group.add_argument(*names, **options)
+
+
+def describe_flag(item: "Field[Any]", hint: Any, default: Any) -> tuple[list[str], dict[str, Any]]:
+    """The arguments of ``add_argument`` for a field with this type hint and this default, MISSING if required."""
+    metadata, text = item.metadata, item.metadata["help"].replace("%", "%%")
+    names = [item.name if metadata.get("positional") else flag_name(item)]
+    if hint is bool and default:
+        return [f"--no-{names[0][2:]}"], {"dest": flag_dest(item), "action": "store_false", "help": text}
+    if hint is bool:
+        return names, {"action": "store_true", "help": text}
+    kind = next(part for part in get_args(hint) or [hint] if part is not NoneType)
+    several = tuple in (get_origin(kind), get_origin(hint))
+    kind = (
+        get_args(kind)[0] if get_origin(kind) is tuple else kind
+    )  # X of "tuple[X, ...]" and of "tuple[X, ...] | None"
+    kind = next((part for part in get_args(kind) if part is not NoneType), kind)
+    options = {"help": text, "type": kind, **({"nargs": "+"} if several else {})}
+    options |= {name: metadata[name] for name in ("type", "nargs", "const", "choices", "metavar") if name in metadata}
+    if "choices" not in options:
+        options.setdefault("metavar", METAVARS.get(kind))
+    if metadata.get("positional"):
+        return names, options
+    if default is MISSING:
+        return names, {**options, "required": True}
+    if default is not None and default != () and "(default" not in text:
+        shown = " ".join(map(str, default)) if several else f"{default:g}" if kind is float else default
+        options["help"] = f"{text} (default: {shown})".lstrip()
+    return names, {**options, "default": default}
+
+
+def flag_dest(item: "Field[Any]") -> str:
+    """The name under which argparse stores the flag of a field."""
+    return item.name if item.metadata.get("positional") else flag_name(item)[2:].replace("-", "_")
+
+
+def read_flags(kind: type[Settings], args: argparse.Namespace, **values: Any) -> Settings:
+    """The checked dataclass of the parsed flags, with ``values`` for fields that are no flags."""
+    for item in fields(kind):  # type: ignore[arg-type]
+        if "help" in item.metadata:
+            value = getattr(args, flag_dest(item))
+            values[item.name] = tuple(value) if isinstance(value, list) else value
+    settings = kind(**values)
+    check_settings(settings)
+    return settings
+
+
+@dataclass(kw_only=True)
+class Command:
+    """A command: the docstring of its class is the description, its fields are the flags, ``run`` does the work."""
+
+    EXAMPLES: ClassVar[str] = ""
+    STEPS: ClassVar["Mapping[str, tuple[type[Command], str]]"] = {}  # subcommand -> class and one line of help
+    STEP: ClassVar[str] = "STEP"
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        """Declare the description, the examples and the flags, or the subcommands and theirs."""
+        parser.description = inspect.getdoc(cls)
+        if cls.EXAMPLES:
+            parser.epilog = "examples:\n  " + "\n  ".join(cls.EXAMPLES.strip("\n").splitlines())
+        parser.set_defaults(run=cls.start)
+        add_flags(parser, cls)
+        if cls.STEPS:
+            steps = parser.add_subparsers(metavar=cls.STEP, required=True, dest="step")
+            for name, (kind, summary) in cls.STEPS.items():
+                kind.add_arguments(steps.add_parser(name, help=summary, formatter_class=parser.formatter_class))
+
+    @classmethod
+    def start(cls, args: argparse.Namespace) -> int:
+        """Run the command on parsed flags; returns the exit status."""
+        return read_flags(cls, args).run()
+
+    def run(self) -> int:
+        """Do the work and print the result; returns the exit status."""
+        raise NotImplementedError
+
+
+@dataclass(kw_only=True)
+class ModelFlags:
+    """Flags of commands that encode text with checkpoints."""
+
+    data_bin: str | None = setting("folder with the dict.txt and tokenizer of the checkpoints", None, metavar="DIR")
+    tokenizer: str | None = setting(TOKENIZER_HELP, None)
+    batch_size: int = setting("texts that the encoder takes at once", 32, least=1)
+    device: str | None = setting("cpu or cuda (default: cuda if available)", None)
+
+    def load_encoders(self, name: str, poolings: Sequence[str | None]) -> list[tuple[str, Any]]:
+        """(label, encoder) for each pooling of an encoder; see ``fairseq_clear.evaluation.named_encoders``."""
+        from fairseq_clear.evaluation.named_encoders import load_encoders  # takes seconds to import
+
+        def tokenizer() -> Tokenizer | None:
+            return choose_tokenizer(self.tokenizer, Path(self.data_bin or "")) if self.tokenizer else None
+
+        return load_encoders(name, poolings, data_bin=self.data_bin, tokenizer=tokenizer, device=self.device)
+
+
+def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Tokenizer] | None = None) -> Tokenizer:
+    """The tokenizer that ``--tokenizer`` names, else the folder's own, else the fallback.
+
+    Args:
+        name: as TOKENIZER_HELP says; None without the flag.
+        folder: a data folder.
+        fallback: makes a tokenizer for folders that record none.
+
+    Raises:
+        UserError: the file is missing, or no tokenizer is known.
+    """
+    if name == "whitespace":
+        return WhitespaceTokenizer()
+    if name is not None:
+        return Gpt2Tokenizer(*name.split(",")) if name.count(",") == 1 else SentencePieceTokenizer(name)
+    if (folder / CLEAR_JSON).is_file():
+        return load_tokenizer(folder)
+    if fallback is not None:
+        return fallback()
+    raise UserError(
+        f"--data-bin {folder}: has no {CLEAR_JSON}, so its tokenizer is not known; add --tokenizer whitespace, "
+        "--tokenizer FILE.model or --tokenizer encoder.json,vocab.bpe"
+    )
+
+
+@contextmanager
+def quiet_logs() -> Iterator[None]:
+    """Log warnings only: fairseq logs every step of what a command does."""
+    loggers = [logging.getLogger(name) for name in ("fairseq", "fairseq_clear")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,49 @@
+"""Settings as dataclass fields that carry their help, choices and smallest value, for the Python API and the command line.
+
+Needs the standard library alone, so that the command line's ``--help`` stays fast.
+"""
+
+import math
+from dataclasses import MISSING, Field, field, fields
+from typing import Any
+
+from fairseq_clear.errors import UserError
+
+__all__ = ["check_settings", "flag_name", "setting"]
+
+
+def setting(text: str, default: Any = MISSING, *, factory: Any = MISSING, **metadata: Any) -> Any:
+    """A dataclass field that is also a flag of the command line.
+
+    Args:
+        text: the help, which is the only documentation of the field.
+        default: of the field; without default and factory the field is required.
+        factory: makes the default.
+        metadata: ``choices`` (allowed values), ``least`` (smallest value), ``above`` (values are greater), ``flag`` (``--name``
+            if the field has another name), ``positional``, ``group`` (title of the flag's group), ``exclusive`` (name of a set
+            of flags of which one may be given); ``metavar``, ``nargs``, ``const`` and ``type`` as for argparse.
+    """
+    return field(default=default, default_factory=factory, metadata={"help": text, **metadata})
+
+
+def flag_name(item: "Field[Any]") -> str:
+    """The flag of a field, such as ``--batch-size`` of ``batch_size``."""
+    return str(item.metadata.get("flag", f"--{item.name.replace('_', '-')}"))
+
+
+def check_settings(settings: Any) -> None:
+    """Check every field of a dataclass against its ``choices``, ``least`` and ``above``; None passes.
+
+    Raises:
+        UserError: naming the flag, its value and what is allowed.
+    """
+    for item in fields(settings):
+        value, allowed = getattr(settings, item.name), item.metadata
+        if value is None or isinstance(value, tuple):
+            continue
+        if "least" in allowed and value < allowed["least"]:
+            raise UserError(f"{flag_name(item)} {value}: must be {allowed['least']} or more")
+        if "above" in allowed and not allowed["above"] < value < math.inf:
+            raise UserError(f"{flag_name(item)} {value:g}: must be above {allowed['above']}")
+        if "choices" in allowed and value not in allowed["choices"]:
+            raise UserError(f"{flag_name(item)} {value}: choose from {', '.join(map(str, allowed['choices']))}")
