@@ -42,7 +42,8 @@ pip install -q --no-build-isolation --no-deps -e .
 loads() { "$venv/bin/python" -c "import fairseq.libbleu, fairseq.data.data_utils_fast, fairseq.data.token_block_utils_fast" 2>/dev/null; }
 if ! loads; then
   echo "install: the fairseq wheel in pip's cache was built against another torch or numpy; building it again"
-  pip install -q --no-build-isolation --no-deps --no-cache-dir --force-reinstall --no-binary fairseq-fixed "$(pin fairseq-fixed)"
+  pip cache remove -q fairseq_fixed || true # there is no cache with PIP_NO_CACHE_DIR
+  pip install -q --no-build-isolation --no-deps --force-reinstall --no-binary fairseq-fixed "$(pin fairseq-fixed)"
   loads || { echo "install: fairseq's compiled parts do not load; see: $venv/bin/python -c 'import fairseq.data.data_utils_fast'" >&2; exit 1; }
 fi
 echo "$wanted" >"$stamp"
