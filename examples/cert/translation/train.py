@@ -1,6 +1,6 @@
 """Train the toy translation models: English to each of two made-up languages and back, by fairseq's own commands.
 
-    python examples/cert/translation/train.py --output toy [--languages gerlan sinlan] [--updates 300]
+    python examples/cert/translation/train.py --output toy [--languages gerlan sinlan] [--updates 360]
 
 Leaves ``toy/english-gerlan``, ``toy/gerlan-english``, ...: folders with a checkpoint and its two dictionaries, as
 ``fairseq-clear back-translate --forward toy/english-gerlan --backward toy/gerlan-english`` reads them, and ``toy/text.txt``.
@@ -25,7 +25,7 @@ TRAINING = (
     *("--task", "translation", "--share-decoder-input-output-embed", "--dropout", "0.0"),
     *("--optimizer", "adam", "--adam-betas", "(0.9, 0.98)"),
     *("--lr", "0.005", "--lr-scheduler", "polynomial_decay", "--warmup-updates", "60", "--clip-norm", "1.0"),
-    *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.0", "--max-tokens", "2000"),
+    *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.0", "--max-tokens", "1000"),
     *("--cpu", "--disable-validation", "--no-epoch-checkpoints", "--log-format", "simple", "--log-interval", "100"),
     *("--max-source-positions", "64", "--max-target-positions", "64", "--num-workers", "0"),
 )
@@ -54,7 +54,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--output", required=True, help="folder for text, data and models")
     parser.add_argument("--languages", nargs="+", default=list(SYLLABLES), choices=list(SYLLABLES), help="pivots")
     parser.add_argument("--sentences", type=int, default=8_000, help="pairs to train on (default: %(default)s)")
-    parser.add_argument("--updates", type=int, default=300, help="of each model (default: %(default)s)")
+    parser.add_argument("--updates", type=int, default=360, help="of each model (default: %(default)s)")
     parser.add_argument("--arch", help="an architecture of fairseq instead of 1 + 1 layers x 64")
     parser.add_argument("--lines", type=int, default=500, help="of text.txt, unseen (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the training (default: %(default)s)")
