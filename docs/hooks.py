@@ -1,4 +1,4 @@
-"""Hooks of the site generator: make pages from the code and from the READMEs of other folders. None of these pages is in git."""
+"""Hooks of the site generator: make pages from the code and from the READMEs of other folders. These pages are not in git."""
 
 import argparse
 import ast

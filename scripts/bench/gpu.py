@@ -190,7 +190,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--peak-tflops", type=float, default=989.0, help="dense bf16 (H100 SXM: 989, A100: 312)")
     parser.add_argument("--criterions", nargs="+", default=list(CRITERIONS), choices=list(CRITERIONS))
     parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=list(PRECISIONS))
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser.parse_args()
 
 

@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=512, help="W")
     parser.add_argument("--repeats", type=int, default=3, help="runs, of which the median counts")
     parser.add_argument("--kinds", nargs="+", choices=sorted(KINDS), default=sorted(KINDS), help="what to measure")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     if any(
         os.environ.get(name) != value for name, value in ALLOCATOR.items()

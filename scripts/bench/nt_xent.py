@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["64x16384", "16384x16384"], help="Q x K")
     parser.add_argument("--metric-learning-size", type=int, default=512, help="views, for pytorch-metric-learning")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     pairs = [(*map(int, size.split("x")), "dense", dense) for size in arguments.sizes]
     views, aim = arguments.metric_learning_size, ">= 1.0"

@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument(
         "--python-encoder", action="store_true", help="the stand-in for spm_encode, though that is there"
     )
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     encoder = PYTHON if arguments.python_encoder or not shutil.which(SPM) else SPM
     with tempfile.TemporaryDirectory() as name:

@@ -22,7 +22,7 @@ def main() -> None:
     """Take every command in turn, in each of the runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="(default: %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result to this file")
     arguments = parser.parse_args()
     calls = [(), *((name,) for name in COMMANDS)]
     help_seconds("--help")  # the first call writes the bytecode

@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--corpora", type=Path, metavar="DIR", help="of movie_reviews.jsonl.xz, for real texts")
     parser.add_argument("--synonyms", type=Path, metavar="FILE", help="JSON of neighbours, for real texts")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     if (arguments.corpora is None) != (arguments.synonyms is None):
         parser.error("--corpora and --synonyms go together: real words need real synonyms")
