@@ -4,8 +4,9 @@
 
 The corpus is written as fairseq's binarizer would write it (.bin of uint16, .idx), to DIR or a temporary folder. Each step of
 the index runs in its own process, --repeats times for its time and once for its peak memory. The memory is that of tracemalloc:
-numpy's arrays and everything else except the pages of the mapped files, which the system may drop. Figures for 10^9 tokens are
-those of the larger corpus times the ratio of tokens; a second corpus of half the size shows whether they grow in proportion.
+numpy's arrays and everything else except the pages of the mapped files, which the system may drop. Figures for 10^9 tokens
+(500,000 documents) are those of the larger corpus times the ratio of tokens; another corpus of half the size shows whether they
+grow in proportion.
 """
 
 import argparse
@@ -35,7 +36,7 @@ CHUNK_DOCUMENTS = 2_000
 
 
 def write_corpus(prefix: Path, documents: int, tokens: int, line: int) -> int:
-    """Write documents of ``tokens`` tokens in lines of about ``line`` tokens to ``prefix.bin`` and ``.idx``; return the lines."""
+    """Write documents in lines of about ``line`` tokens to ``prefix.bin`` and ``prefix.idx``; return the number of lines."""
     per_document = np.full(-(-tokens // line), line + 1, np.int32)
     per_document[-1] = tokens - line * (len(per_document) - 1) + 1
     block = np.append(per_document, np.int32(1))  # a blank line ends the document

@@ -41,7 +41,9 @@ def main() -> None:
     began = time.perf_counter()
     evaluate_sts(encoder, arguments.data, arguments.tasks)
     whole = time.perf_counter() - began
-    print(f"{whole:.2f} s, of which {encoder.seconds:.2f} s in the encoder: the harness adds {whole / encoder.seconds - 1:.2%}")
+    print(
+        f"{whole:.2f} s, of which {encoder.seconds:.2f} s in the encoder: the harness adds {whole / encoder.seconds - 1:.2%}"
+    )
 
 
 if __name__ == "__main__":

@@ -84,7 +84,9 @@ RECIPES = {
 def main() -> None:
     """Print the table; --json also writes it to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lines", type=int, nargs="+", default=[100_000, 1_000_000], help="numbers of lines, ascending")
+    parser.add_argument(
+        "--lines", type=int, nargs="+", default=[100_000, 1_000_000], help="numbers of lines, ascending"
+    )
     parser.add_argument("--recipe", choices=RECIPES, default="clear", help="recipe to compare with stock masked_lm")
     parser.add_argument("--epoch-lines", type=int, default=20_000, help="lines of an epoch that are read; 0 means all")
     parser.add_argument("--batch-size", type=int, default=64)
