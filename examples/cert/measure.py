@@ -1,4 +1,4 @@
-r"""Measures CERT at small scale from an imported encoder: dev scores of CoLA and RTE without CERT, with it, and without a queue.
+r"""Measures CERT at small scale from an imported encoder: dev scores of CoLA and RTE without CERT, with it, without a queue.
 
     python examples/cert/measure.py --glue glue_data --checkpoint minilm/model.pt --imported minilm \
         --synonyms counterfitted_neighbors.json --output measured --seeds 1 2 3
