@@ -72,7 +72,7 @@ def main() -> None:
         texts = make_texts(arguments.corpora, DOCUMENT_WORDS, arguments.documents)
         data = make_data(Path(name) / "documents", [in_lines(text) for text in texts], tokenizer)
         ours = views_of(data, len(texts), "--views", SPAN)
-        sampler = "DeCLUTR's sampler (written anew)"
+        sampler = "DeCLUTR's sampler (reimplemented)"
         found += compare(
             "6 spans of a document", ours, peer(declutr(), texts), 6 * len(texts), sampler, "", arguments.repeats
         )
