@@ -135,7 +135,7 @@ def table(found: dict[str, list[dict[str, Any]]], recipe: str) -> list[dict[str,
         mine, stock = (growth(*ends[name], f"{step}_seconds") for name in (recipe, "masked_lm"))
         if step == "checkpoint":  # which should not grow at all
             mine, stock = (after[f"{step}_seconds"] / before[f"{step}_seconds"] for before, after in ends.values())
-        what = "growth of its time" if step == "checkpoint" else "growth of its time a line"
+        what = "growth of time" if step == "checkpoint" else "growth of time per line"
         rows.append(row(f"{step}, {what}", "times", mine, beside="masked_lm", theirs=stock, aim=LINEAR))
     mine, stock = (bytes_a_line(*ends[name]) for name in (recipe, "masked_lm"))
     rows.append(

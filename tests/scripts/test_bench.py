@@ -329,11 +329,11 @@ def test_growth_compares_the_ends(bench, monkeypatch, capsys):
     monkeypatch.setattr(module, "measure", measure)
     result = call(module, monkeypatch, capsys, "--lines", "30", "120", "--repeats", "2")
     rows = {row["what"]: row for row in result["table"]}
-    assert rows["start, growth of its time a line"]["ours"] == pytest.approx(1)
-    assert rows["start, growth of its time a line"]["met"]
-    assert rows["epoch, growth of its time a line"]["ours"] == pytest.approx(2)  # the square root of four
-    assert not rows["epoch, growth of its time a line"]["met"]
-    assert rows["checkpoint, growth of its time"]["ours"] == pytest.approx(1)
+    assert rows["start, growth of time per line"]["ours"] == pytest.approx(1)
+    assert rows["start, growth of time per line"]["met"]
+    assert rows["epoch, growth of time per line"]["ours"] == pytest.approx(2)  # the square root of four
+    assert not rows["epoch, growth of time per line"]["met"]
+    assert rows["checkpoint, growth of time"]["ours"] == pytest.approx(1)
     memory = rows["memory that a further line adds"]
     assert (memory["ours"], memory["theirs"], memory["met"]) == (pytest.approx(40), pytest.approx(20), False)
     assert "epoch, 120 lines (from 50% of it)" in rows
