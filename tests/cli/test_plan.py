@@ -197,7 +197,7 @@ def test_a_curve_over_numbers_of_gpus(tmp_path, capsys):
     assert main([*BASE, "--gpus", "256", "--curve", str(picture)]) == 2
     assert "--curve" in capsys.readouterr().err
     flags = ["--gpus", "256", "--curve", str(picture), "--per-gpu", "--overwrite", "--json", str(file)]
-    assert main([*BASE, THIN, *flags]) == 0
-    assert {point["texts"] for point in json.loads(file.read_text())["curve"]} == {32}
+    assert main(["plan", "--config", "simcse/unsupervised", THIN, *flags]) == 0
+    assert {point["texts"] for point in json.loads(file.read_text())["curve"]} == {64}
     assert main([*BASE, "--gpus", "256", "--per-gpu"]) == 2
     assert "--per-gpu: is of --curve" in capsys.readouterr().err

@@ -233,7 +233,7 @@ def test_spans_of_like_length_compared_with_padded_ones(bench, monkeypatch, caps
 # torch's own, of how it looks at what it is given
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_compiled_blocks_compared_with_plain_ones(bench, monkeypatch, capsys):
-    sizes = ("--words", 5, 9, "--batch", 4, "--repeats", 1, "--arch", "clear_roberta_tiny", "--backend", "aot_eager")
+    sizes = ("--words", 5, 9, "--batch", 4, "--repeats", 1, "--arch", "clear_roberta_tiny", "--backend", "eager")
     result = call(bench("compiled"), monkeypatch, capsys, *sizes)
     assert [row["beside"] for row in result["table"]] == ["plain blocks", ""]
     with pytest.raises(Exception, match="no_such"):
