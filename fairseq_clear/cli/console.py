@@ -1,4 +1,4 @@
-"""What commands share: quiet logs, and a tokenizer named on the command line."""
+"""Helpers of commands: silencing fairseq's log, and the tokenizer that ``--tokenizer`` names."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -10,14 +10,14 @@ from fairseq_clear.text.data_folders import CLEAR_JSON, load_tokenizer
 from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer, WhitespaceTokenizer
 
 TOKENIZER_HELP = (
-    "for a folder of plain fairseq-preprocess, which does not record its tokenizer: 'whitespace', a sentencepiece "
+    "tokenizer of a folder written by plain fairseq-preprocess, which does not record it: 'whitespace', a sentencepiece "
     "FILE.model, or GPT-2's encoder.json,vocab.bpe"
 )
 
 
 @contextmanager
 def quiet_logs() -> Iterator[None]:
-    """Warnings only, within: fairseq logs every step of what a command does."""
+    """Show only warnings inside the block. fairseq otherwise logs every step of a command."""
     loggers = [logging.getLogger(name) for name in ("fairseq", "fairseq_clear")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -35,10 +35,10 @@ def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Toke
     Args:
         name: as TOKENIZER_HELP says; None if the flag was not given.
         folder: a data folder.
-        fallback: makes one for folders that record none.
+        fallback: makes a tokenizer for a folder that does not record one.
 
     Raises:
-        UserError: no such file, or no tokenizer at all.
+        UserError: the file is missing, or no tokenizer is known.
     """
     if name == "whitespace":
         return WhitespaceTokenizer()

@@ -233,7 +233,9 @@ def test_other_architectures(checkpoint, data_bin, tmp_path):
     def rename(state):
         state["cfg"]["model"]._name = "transformer_lm_gpt"
 
-    refuse("is a transformer_lm_gpt, not a RoBERTa", changed(checkpoint, tmp_path / "a.pt", rename), data_bin)
+    refuse(
+        "its architecture transformer_lm_gpt is not a RoBERTa", changed(checkpoint, tmp_path / "a.pt", rename), data_bin
+    )
 
     def widen(state):
         state["cfg"]["model"].encoder_ffn_embed_dim = 128
