@@ -1,4 +1,4 @@
-"""``fairseq-clear back-translate``: a text through another language and back."""
+"""``fairseq-clear back-translate``: translates a text into another language and back."""
 
 import argparse
 from pathlib import Path
@@ -18,10 +18,10 @@ DESCRIPTION = """\
 Translate every line of a text into another language and back, by translation models of fairseq-train: an unpacked
 WMT19 archive, or any checkpoint of --task translation with its dictionaries and codes.
 
-Exactly one line out for each line in; a blank line stays blank, and control characters and runs of blanks become one
-space. A line that cannot be translated keeps its own text and is counted. Rerun a killed call to resume it: finished
-chunks are kept and not translated again, and the output equals that of an undisturbed call. The report (identical
-lines, lengths, self-BLEU, which lines were kept and why) is written next to the output."""
+The output has exactly one line for each input line. A blank line stays blank; control characters and runs of white
+space become one space. A line that cannot be translated keeps its own text and is counted. To resume a killed call,
+rerun it: finished chunks are not translated again, and the output equals that of an uninterrupted call. The report
+(identical lines, lengths, self-BLEU, which lines were kept and why) is written next to the output."""
 
 EPILOG = """\
 examples:
@@ -55,33 +55,33 @@ def _add_model_arguments(group: "argparse._ArgumentGroup") -> None:
     for which, what in (("forward", "into the other language"), ("backward", "back")):
         group.add_argument(
             f"--{which}", required=True, metavar="DIR",
-            help=f"model {what}: a folder with model*.pt (several are an ensemble), checkpoint_best.pt or "
+            help=f"model that translates {what}: a folder with model*.pt (several are an ensemble), checkpoint_best.pt or "
             "checkpoint_last.pt; or checkpoints joined by ':'",
         )  # fmt: skip
         group.add_argument(
             f"--{which}-data", type=Path, metavar="DIR",
-            help="folder of its dict.LANGUAGE.txt (default: the checkpoint's)",
+            help="folder of the model's dict.LANGUAGE.txt (default: the checkpoint's folder)",
         )  # fmt: skip
         group.add_argument(
             f"--{which}-codes", type=Path, metavar="FILE",
-            help="its BPE codes (of fastBPE or subword-nmt) or sentencepiece FILE.model (default: bpecodes, code, "
-            "codes, sentencepiece.bpe.model or spm.model beside the checkpoint)",
+            help="the model's BPE codes (of fastBPE or subword-nmt) or sentencepiece FILE.model (default: bpecodes, code, "
+            "codes, sentencepiece.bpe.model or spm.model next to the checkpoint)",
         )  # fmt: skip
     group.add_argument(
         "--bpe", choices=BPE_KINDS, default=_DEFAULTS.bpe,
-        help="how words are cut; auto goes by the file of codes, and by spaces alone where there is none "
+        help="how words are split into pieces; auto: as the file of codes says, and not at all without such a file "
         "(default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
         "--tokenizer", choices=TOKENIZER_KINDS, default=_DEFAULTS.tokenizer,
-        help="how text is cut into words; auto is moses before bpe, else none (default: %(default)s)",
+        help="how text is split into words; auto: moses before bpe, else none (default: %(default)s)",
     )  # fmt: skip
 
 
 def _add_search_arguments(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--beam", type=int, metavar="N",
-        help="width; with samples, how many are drawn for the likeliest to be taken (default: 5, with --sampling 1)",
+        help="beam width; with --sampling, number of samples, of which the likeliest is kept (default: 5, with --sampling 1)",
     )  # fmt: skip
     group.add_argument(
         "--sampling", nargs="?", const=SAMPLING_PASSES[0], choices=SAMPLING_PASSES,
@@ -89,62 +89,70 @@ def _add_search_arguments(group: "argparse._ArgumentGroup") -> None:
     )  # fmt: skip
     group.add_argument("--sampling-topk", type=int, metavar="K", help="draw among the K likeliest words")
     group.add_argument(
-        "--sampling-topp", type=float, metavar="P", help="draw among the likeliest words of together probability P"
+        "--sampling-topp",
+        type=float,
+        metavar="P",
+        help="draw among the likeliest words whose probabilities add up to P",
     )
     group.add_argument(
         "--temperature", type=float, default=_SEARCH.temperature, help="divides the logits (default: %(default)s)"
     )
     group.add_argument(
         "--lenpen", type=float, default=_SEARCH.lenpen,
-        help="a score is divided by its length to this power; above 1 favours long ones (default: %(default)s)",
+        help="scores are divided by length to this power; above 1 favours long translations (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
         "--max-len-a", type=float, default=_SEARCH.max_len_a, metavar="A",
         help="a translation has at most A times the source's tokens, plus B (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
-        "--max-len-b", type=int, default=_SEARCH.max_len_b, metavar="B", help="see above (default: %(default)s)"
+        "--max-len-b", type=int, default=_SEARCH.max_len_b, metavar="B", help="see --max-len-a (default: %(default)s)"
     )
-    group.add_argument("--seed", type=int, default=_DEFAULTS.seed, help="of --sampling (default: %(default)s)")
+    group.add_argument("--seed", type=int, default=_DEFAULTS.seed, help="seed of --sampling (default: %(default)s)")
     group.add_argument(
         "--too-long", choices=TOO_LONG, default=_DEFAULTS.too_long,
-        help="a line longer than the model takes: split into sentences (what is still too long is copied), or copy "
+        help="what to do with a line that is too long for the model: split it into sentences (a line with a sentence that is "
+        "too long is copied), or copy it "
         "(default: %(default)s)",
     )  # fmt: skip
 
 
 def _add_running_arguments(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N (default: cuda where there is one)")
+    group.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N (default: cuda if available)")
     group.add_argument("--fp16", action="store_true", help="half precision, on a GPU")
     group.add_argument(
         "--max-tokens", type=int, default=_DEFAULTS.max_tokens, metavar="N",
-        help="source tokens of a batch, padding included; divide it with a beam beyond 5. A batch that does not fit "
+        help="maximum source tokens of a batch, padding included; give less for a beam above 5. A batch that does not fit "
         "into memory is halved (default: %(default)s)",
     )  # fmt: skip
-    group.add_argument("--batch-size", type=int, metavar="N", help="most lines of a batch (default: no limit)")
+    group.add_argument("--batch-size", type=int, metavar="N", help="maximum lines of a batch (default: no limit)")
     group.add_argument(
         "--chunk-lines", type=int, default=_DEFAULTS.chunk_lines, metavar="N",
-        help="lines that are sorted by length, translated and saved together: a kill loses at most one chunk per "
-        "worker (default: %(default)s)",
+        help="lines of a chunk, which is sorted by length, translated and saved as one; a killed call loses at most one chunk "
+        "per worker (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
         "--workers", type=int, default=_DEFAULTS.workers, metavar="N",
-        help="processes, each with both models; with cuda each on the next GPU. The output does not depend on it "
+        help="number of processes, each with both models; with cuda, each on its own GPU. The output does not depend on it "
         "(default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
         "--threads",
         type=int,
         metavar="N",
-        help="of each process (default: OMP_NUM_THREADS, else the cores there are, shared out)",
+        help="threads of each process (default: OMP_NUM_THREADS, else the available cores divided by --workers)",
     )
     group.add_argument(
         "--num-shards", type=int, default=_DEFAULTS.num_shards, metavar="N",
-        help="share the input out over N calls, each with its --shard-id; they write OUTPUT.0ofN and so on, whose "
-        "lines in this order are those of a single call (default: %(default)s)",
+        help="divide the input over N calls, each with its --shard-id. They write OUTPUT.0ofN and so on; joined in this order "
+        "they equal the output of a single call (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
-        "--shard-id", type=int, default=_DEFAULTS.shard_id, metavar="I", help="0 to N - 1 (default: %(default)s)"
+        "--shard-id",
+        type=int,
+        default=_DEFAULTS.shard_id,
+        metavar="I",
+        help="shard of this call, 0 to N - 1 (default: %(default)s)",
     )
     group.add_argument(
         "--merge", action="store_true",
@@ -152,12 +160,12 @@ def _add_running_arguments(group: "argparse._ArgumentGroup") -> None:
     )  # fmt: skip
     group.add_argument(
         "--log-interval", type=float, default=_DEFAULTS.log_interval, metavar="SECONDS",
-        help="between two lines of progress where standard error is no terminal (default: %(default)s)",
+        help="seconds between two lines of progress if standard error is not a terminal (default: %(default)s)",
     )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
-    """Translate and print the report, return 0."""
+    """Translate, print the report and return 0."""
     settings = _settings(args)
     settings.check()
     # fairseq takes seconds to import

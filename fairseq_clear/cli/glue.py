@@ -1,4 +1,4 @@
-"""``fairseq-clear glue``: GLUE by fine-tuning."""
+"""``fairseq-clear glue``: fine-tunes and evaluates a checkpoint on GLUE."""
 
 import argparse
 import os
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Fine-tune a checkpoint on GLUE's tasks with fairseq's own sentence_prediction task, and predict the test sets.
 
-  text      the texts of GLUE's tasks, without labels, as text files for fairseq-clear prepare
-  prepare   GLUE's tsv files to the folders that sentence_prediction reads, with the checkpoint's vocabulary
-  run       restarts of every task with the hyper-parameters of a paper; median and best of them
-  predict   the zip file for GLUE's test server"""
+  text      write the texts of GLUE's tasks, without labels, as text files for fairseq-clear prepare
+  prepare   convert GLUE's tsv files to the folders that sentence_prediction reads, with the checkpoint's vocabulary
+  run       fine-tune on every task with several seeds (restarts) and the hyper-parameters of a paper; report median and best
+  predict   write the zip file for GLUE's test server"""
 
 EPILOG = """\
 examples (fairseq-clear glue STEP --help lists every flag):
@@ -41,15 +41,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     steps = parser.add_subparsers(dest="step", metavar="STEP", required=True)
     names = ", ".join(GLUE_TASKS)
-    _add_text(steps.add_parser("text", help="GLUE's texts to text files for fairseq-clear prepare"), names)
-    _add_prepare(steps.add_parser("prepare", help="GLUE's files to folders for fairseq-train"), names)
-    _add_run(steps.add_parser("run", help="fine-tune, with restarts"), names)
+    _add_text(steps.add_parser("text", help="write GLUE's texts as text files for fairseq-clear prepare"), names)
+    _add_prepare(steps.add_parser("prepare", help="convert GLUE's files to folders for fairseq-train"), names)
+    _add_run(steps.add_parser("run", help="fine-tune with several seeds"), names)
     _add_predict(steps.add_parser("predict", help="write the submission for the test server"))
 
 
 def _add_text(parser: argparse.ArgumentParser, names: str) -> None:
-    parser.add_argument("--glue-dir", required=True, type=Path, metavar="DIR", help="with a folder for each task in it")
-    parser.add_argument("--tasks", required=True, nargs="+", metavar="TASK", help=f"of {names.removesuffix(', AX')}")
+    parser.add_argument(
+        "--glue-dir", required=True, type=Path, metavar="DIR", help="GLUE's folder, with a folder per task"
+    )
+    parser.add_argument(
+        "--tasks", required=True, nargs="+", metavar="TASK", help=f"some of {names.removesuffix(', AX')}"
+    )
     parser.add_argument(
         "--dest", type=Path, default=Path("glue-text"), metavar="DIR", help="writes DIR/TASK.txt (default: %(default)s)"
     )
@@ -70,76 +74,100 @@ def _add_text(parser: argparse.ArgumentParser, names: str) -> None:
 
 
 def _add_prepare(parser: argparse.ArgumentParser, names: str) -> None:
-    parser.add_argument("--glue-dir", required=True, type=Path, metavar="DIR", help="with a folder for each task in it")
-    parser.add_argument("--data-bin", required=True, metavar="DIR", help="dict.txt and tokenizer of the checkpoint")
+    parser.add_argument(
+        "--glue-dir", required=True, type=Path, metavar="DIR", help="GLUE's folder, with a folder per task"
+    )
+    parser.add_argument(
+        "--data-bin", required=True, metavar="DIR", help="folder with dict.txt and tokenizer of the checkpoint"
+    )
     parser.add_argument("--tokenizer", metavar="NAME", help=TOKENIZER_HELP)
-    parser.add_argument("--tasks", required=True, nargs="+", metavar="TASK", help=f"of {names}")
-    parser.add_argument("--dest", type=Path, default=Path("glue-bin"), metavar="DIR", help="(default: %(default)s)")
+    parser.add_argument("--tasks", required=True, nargs="+", metavar="TASK", help=f"some of {names}")
+    parser.add_argument(
+        "--dest", type=Path, default=Path("glue-bin"), metavar="DIR", help="writes DIR/TASK (default: %(default)s)"
+    )
     parser.add_argument(
         "--split-dev", metavar="A/B",
-        help="choose by the first A %% of the dev set and report its last B %% (Self-Guided A.4: 10/90)",
+        help="choose on the first A %% of the dev set, and report scores on its last B %% (Self-Guided A.4: 10/90)",
     )  # fmt: skip
     parser.add_argument(
         "--drop-malformed", action="store_true",
         help="leave malformed lines of train and dev out, and count them; otherwise they are an error",
     )  # fmt: skip
-    parser.add_argument("--overwrite", action="store_true", help="replace tasks that are there already")
+    parser.add_argument("--overwrite", action="store_true", help="replace prepared tasks")
 
 
 def _add_run(parser: argparse.ArgumentParser, names: str) -> None:
-    parser.add_argument("--checkpoint", required=True, type=Path, metavar="FILE", help="of clear_roberta or roberta")
-    parser.add_argument("--data", required=True, type=Path, metavar="DIR", help="what glue prepare wrote")
+    parser.add_argument(
+        "--checkpoint", required=True, type=Path, metavar="FILE", help="checkpoint of clear_roberta or roberta"
+    )
+    parser.add_argument("--data", required=True, type=Path, metavar="DIR", help="output folder of glue prepare")
     parser.add_argument(
         "--recipe", required=True, choices=("clear", "cert"),
         help="clear: RoBERTa's hyper-parameters, as CLEAR 4.2; cert: those of CERT 5.2; both are listed in "
         "fairseq_clear/evaluation/glue/glue_recipes.py",
     )  # fmt: skip
-    parser.add_argument("--tasks", required=True, nargs="+", metavar="TASK", help=f"of {names}")
+    parser.add_argument("--tasks", required=True, nargs="+", metavar="TASK", help=f"some of {names}")
     parser.add_argument(
         "--seeds", type=int, nargs="+", default=[5], metavar="N",
-        help="how many restarts (seeds 1 to N), or several seeds (default: 5)",
+        help="number of restarts (seeds 1 to N), or several seeds (default: 5)",
     )  # fmt: skip
-    parser.add_argument("--output", type=Path, default=Path("glue-runs"), metavar="DIR", help="(default: %(default)s)")
-    parser.add_argument("--label", metavar="TEXT", help="of the rows in the table (default: the checkpoint's name)")
-    changes = parser.add_argument_group("in place of the recipe's values")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("glue-runs"),
+        metavar="DIR",
+        help="folder of the runs (default: %(default)s)",
+    )
+    parser.add_argument("--label", metavar="TEXT", help="name of the table's rows (default: the checkpoint's name)")
+    changes = parser.add_argument_group("values that replace the recipe's")
     changes.add_argument("--epochs", type=int, metavar="N")
     changes.add_argument("--batch-size", type=int, metavar="N")
-    changes.add_argument("--lr", type=float, metavar="X", help="highest learning rate")
-    changes.add_argument("--warmup-share", type=float, metavar="X", help="of the updates")
+    changes.add_argument("--lr", type=float, metavar="X", help="peak learning rate")
+    changes.add_argument(
+        "--warmup-share", type=float, metavar="X", help="share of the updates with a rising learning rate"
+    )
     changes.add_argument("--weight-decay", type=float, metavar="X")
     changes.add_argument("--dropout", type=float, metavar="X")
-    changes.add_argument("--max-length", type=int, metavar="N", help="tokens of an input, special ones included")
-    where = parser.add_argument_group("where it runs")
-    where.add_argument("--device", choices=("cpu", "cuda"), help="(default: cuda where there is one)")
-    where.add_argument("--precision", choices=("float32", "fp16", "bf16"), default="float32", help="of training")
-    where.add_argument("--local-jobs", type=int, default=1, metavar="N", help="restarts at a time (default: 1)")
+    changes.add_argument(
+        "--max-length", type=int, metavar="N", help="maximum tokens of an input, special ones included"
+    )
+    where = parser.add_argument_group("device and jobs")
+    where.add_argument("--device", choices=("cpu", "cuda"), help="(default: cuda if available)")
+    where.add_argument(
+        "--precision", choices=("float32", "fp16", "bf16"), default="float32", help="precision of training"
+    )
+    where.add_argument("--local-jobs", type=int, default=1, metavar="N", help="restarts to run at a time (default: 1)")
     where.add_argument(
         "--slurm", nargs="?", const="", metavar="FLAGS",
-        help="write OUTPUT/glue.sbatch, an array with one task a restart, and print how to submit it; FLAGS are sbatch's, "
-        "as --slurm='--partition=gpu --gres=gpu:1'; the same command without it then prints the table",
+        help="write OUTPUT/glue.sbatch, an array with one task per restart, and print how to submit it; FLAGS are sbatch's, "
+        "as --slurm='--partition=gpu --gres=gpu:1'. Afterwards the same command without --slurm prints the table",
     )  # fmt: skip
-    where.add_argument("--restart", type=int, metavar="I", help="only this one, from 0; what the array's tasks run")
+    where.add_argument("--restart", type=int, metavar="I", help="run only restart I, from 0, as the array's tasks do")
 
 
 def _add_predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoints", required=True, nargs="+", metavar="DIR|TASK=FILE",
-        help="an --output of glue run, of which each task's best restart on the dev set is taken, or single checkpoints",
+        help="--output of glue run, whose best restart of each task on the dev set is used, or single checkpoints",
     )  # fmt: skip
-    parser.add_argument("--data", required=True, type=Path, metavar="DIR", help="what glue prepare wrote")
+    parser.add_argument("--data", required=True, type=Path, metavar="DIR", help="output folder of glue prepare")
     parser.add_argument("--output", required=True, type=Path, metavar="FILE.zip")
-    parser.add_argument("--recipe", choices=("clear", "cert"), default="clear", help="whose metric chooses (clear)")
+    parser.add_argument(
+        "--recipe", choices=("clear", "cert"), default="clear", help="recipe whose metric chooses (default: clear)"
+    )
     parser.add_argument(
         "--majority", nargs="+", default=[], metavar="TASK",
-        help="predict these by the most frequent training label: what most fine-tuned models come down to on WNLI",
+        help="tasks for which to predict the most frequent training label (on WNLI few fine-tuned models do better)",
     )  # fmt: skip
-    parser.add_argument("--max-length", type=int, metavar="N", help="tokens of an input (default: as in training)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="(default: cuda where there is one)")
+    parser.add_argument(
+        "--max-length", type=int, metavar="N", help="maximum tokens of an input (default: as in training)"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="(default: cuda if available)")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do the step, return 0."""
+    """Run the step and return 0."""
     with quiet_logs():
         return {"text": _text, "prepare": _prepare, "run": _run, "predict": _predict}[args.step](args)
 
@@ -250,7 +278,7 @@ def _run_and_report(
 
 
 def _arguments_without_slurm(args: argparse.Namespace) -> list[str]:
-    """The command's arguments as they were parsed, with absolute paths: the array's tasks may start elsewhere."""
+    """The arguments of this command with absolute paths, because the array's tasks may start in another folder."""
     values = {**vars(args), "checkpoint": args.checkpoint.absolute(), "data": args.data.absolute()}
     arguments = ["glue", "run"]
     for name, value in values.items():
@@ -273,7 +301,7 @@ def _predict(args: argparse.Namespace) -> int:
     print("\n".join(lines))
     print(f"wrote {args.output}: {', '.join(contents)}")
     if missing:
-        print(f"GLUE's server wants these too: {', '.join(missing)}", file=sys.stderr)
+        print(f"GLUE's server also expects {', '.join(missing)}", file=sys.stderr)
     return 0
 
 

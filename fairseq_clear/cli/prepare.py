@@ -1,4 +1,4 @@
-"""``fairseq-clear prepare``: raw text to a data folder."""
+"""``fairseq-clear prepare``: converts raw text to a data folder."""
 
 import argparse
 import sys
@@ -16,9 +16,9 @@ DESCRIPTION = """\
 Turn raw text into a folder that fairseq-train reads (stock masked_lm and clear_lm alike): the tokenizer, dict.txt,
 train and valid binarized by fairseq, clear.json with settings, counts and hashes.
 
-Canonical text is UTF-8, one sentence a line, a blank line between documents; the end of a file ends a document too. In
-.jsonl every record is a document and its line breaks are sentence ends. Anything may be packed with .gz or .xz. Memory
-does not grow with the corpus; DEST appears whole at the end or not at all."""
+The input is UTF-8, with one sentence per line and a blank line between documents; the end of a file also ends a document. In
+.jsonl every record is a document, and its line breaks are sentence ends. All files may be compressed as .gz or .xz. Memory does
+not grow with the corpus. If the command fails, DEST is not written."""
 
 EPILOG = """\
 examples:
@@ -42,21 +42,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags; their names are those of ``PrepareSettings``."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     _add_text_arguments(parser)
-    _add_part_arguments(parser.add_argument_group("what of it"))
+    _add_part_arguments(parser.add_argument_group("part of the input"))
     _add_split_arguments(parser.add_argument_group("train, valid, shards"))
     _add_tokenizer_arguments(parser.add_argument_group("tokenizer: trained here, or reused"))
     running = parser.add_argument_group("running")
     running.add_argument(
         "--workers", type=int, default=None, metavar="N",
-        help="processes that binarize; the result does not depend on it (default: the cores there are, "
+        help="processes that binarize; the result does not depend on it (default: the available cores, "
         f"{available_cores()})",
     )  # fmt: skip
     running.add_argument(
         "--seed", type=int, default=_DEFAULTS.seed,
-        help="decides which documents are held out and which lines train the tokenizer; same seed, text and versions "
-        "give the same bytes (default: %(default)s)",
+        help="seed for the choice of held-out documents and of the lines that train the tokenizer; the same seed, text and "
+        "versions give identical files (default: %(default)s)",
     )  # fmt: skip
-    running.add_argument("--overwrite", action="store_true", help="replace DEST if it is a data folder already")
+    running.add_argument("--overwrite", action="store_true", help="replace DEST if it is a data folder")
 
 
 def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,7 @@ def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
         "inputs", nargs="+", type=Path, metavar="INPUT",
         help="text to train on: .txt, .jsonl, either also .gz or .xz, or a folder of such files",
     )  # fmt: skip
-    parser.add_argument("--dest", required=True, type=Path, help="the folder to make; must not exist yet")
+    parser.add_argument("--dest", required=True, type=Path, help="folder to create; must not exist yet")
     text = parser.add_argument_group("text")
     text.add_argument(
         "--text-field", default=_DEFAULTS.text_field, metavar="NAME",
@@ -72,9 +72,9 @@ def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     text.add_argument(
         "--document-start", metavar="REGEX",
-        help="in .txt, a line in which this regular expression is found starts a document, and blank lines no longer "
-        "do: '^ = [^=]' for WikiText, '.' for a document a line. The word file: each file is one document. A document "
-        "never continues in the next file",
+        help="in .txt, a line that matches this regular expression starts a document, and blank lines do not: '^ = [^=]' "
+        "for WikiText, '.' for one document per line. The word file: each file is one document. A document never "
+        "continues in the next file",
     )  # fmt: skip
     text.add_argument(
         "--split-sentences", nargs="?", const=SPLIT_MODES[0], choices=SPLIT_MODES,
@@ -88,22 +88,22 @@ def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
 
     text.add_argument(
         "--paraphrase", nargs="+", type=_named_file, default=[], metavar="NAME=FILE",
-        help="texts aligned to the input, a .txt: line n of FILE says what line n of INPUT says, as back-translate writes "
-        "it. Each becomes DEST/paraphrase/NAME for --views paraphrase:NAME,...; where it is blank the original stands in, "
-        "and is counted. With several inputs NAME stands once for each, in their order",
+        help="paraphrases of a .txt input: line n of FILE says what line n of INPUT says, as in the output of back-translate. "
+        "FILE becomes DEST/paraphrase/NAME, for --views paraphrase:NAME,... A blank line is replaced by the original in "
+        "training, and counted. With several inputs, give NAME=FILE once for each, in their order",
     )  # fmt: skip
 
 
 def _add_part_arguments(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--sample", type=int, metavar="N",
-        help="keep N sentences of the input, drawn at random by --seed, before anything else; those of one document stay "
-        "one, though no longer adjacent (CERT's Table 5: as many as another corpus has)",
+        help="first of all, keep only N sentences of the input, drawn at random with --seed. Those of one document remain one "
+        "document, but are no longer adjacent (CERT's Table 5 compares corpora of equal size)",
     )  # fmt: skip
     group.add_argument(
         "--text-only", action="store_true",
-        help="write the text itself to DEST, a .txt, with a blank line between documents: what back-translate reads, and "
-        "prepare again",
+        help="only write the text to DEST, a .txt file, with a blank line between documents; back-translate and prepare can "
+        "read it",
     )  # fmt: skip
 
 
@@ -121,25 +121,25 @@ def _add_split_arguments(group: "argparse._ArgumentGroup") -> None:
     )  # fmt: skip
     group.add_argument(
         "--valid-paraphrase", nargs="+", type=_named_file, default=[], metavar="NAME=FILE",
-        help="of --valid what --paraphrase is of the input; the same names",
+        help="paraphrases of --valid, as --paraphrase for the input; the same names",
     )  # fmt: skip
     group.add_argument(
         "--valid-share", type=float, default=_DEFAULTS.valid_share, metavar="SHARE",
-        help="share of the documents, above 0 and below 1, held out at random; at least one, never all "
+        help="share of the documents, above 0 and below 1, that is held out at random; at least one document, never all "
         "(default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
         "--shards", type=int, default=_DEFAULTS.shards, metavar="N",
-        help="share the training documents out over DEST/shard0 ... shardN-1, complete folders of about equal size; "
-        "fairseq-train DEST/shard0:DEST/shard1:... reads one an epoch (default: %(default)s, DEST itself)",
+        help="distribute the training documents over DEST/shard0 ... shardN-1, complete data folders of about equal size; "
+        "fairseq-train DEST/shard0:DEST/shard1:... reads one per epoch (default: %(default)s, DEST itself)",
     )  # fmt: skip
 
 
 def _add_tokenizer_arguments(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--vocab-size", type=int, default=_DEFAULTS.vocab_size, metavar="N",
-        help="pieces of the sentencepiece model to train, <unk>, <s>, </s> and 256 bytes included; fairseq's "
-        "dictionary has one row more, the tasks add <mask> and <del> (default: %(default)s)",
+        help="number of pieces of the sentencepiece model to train, including <unk>, <s>, </s> and 256 bytes; fairseq's "
+        "dictionary has one entry more, and the tasks add <mask> and <del> (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
         "--spm-model-type", choices=SPM_MODEL_TYPES, default=_DEFAULTS.spm_model_type,
@@ -147,8 +147,8 @@ def _add_tokenizer_arguments(group: "argparse._ArgumentGroup") -> None:
     )  # fmt: skip
     group.add_argument(
         "--no-byte-fallback", dest="byte_fallback", action="store_false",
-        help="train without the 256 byte pieces, on every character of the sample instead of 99.95 %% of their "
-        "occurrences; characters it has not seen become <unk>",
+        help="train without the 256 byte pieces; the model covers every character of the sample instead of 99.95 %% of "
+        "their occurrences, and other characters become <unk>",
     )  # fmt: skip
     group.add_argument(
         "--spm-sample-mb", type=float, default=_DEFAULTS.spm_sample_mb, metavar="MB",
@@ -159,26 +159,28 @@ def _add_tokenizer_arguments(group: "argparse._ArgumentGroup") -> None:
         "--gpt2-encoder-json", type=Path, metavar="FILE",
         help="use GPT-2's byte-level BPE, as roberta.base does: its encoder.json",
     )  # fmt: skip
-    group.add_argument("--gpt2-vocab-bpe", type=Path, metavar="FILE", help="GPT-2's vocab.bpe, with the above")
+    group.add_argument(
+        "--gpt2-vocab-bpe", type=Path, metavar="FILE", help="GPT-2's vocab.bpe, with --gpt2-encoder-json"
+    )
     group.add_argument(
         "--tokenizer", choices=TOKENIZER_KINDS,
-        help="hf: the tokenizer.json of a Hugging Face folder, by the `tokenizers` library (extra `hf`); sentencepiece and "
-        "gpt2 follow from the flags above",
+        help="kind of tokenizer. hf: the tokenizer.json of a Hugging Face folder, read by the `tokenizers` library (extra "
+        "`hf`). sentencepiece and gpt2 are implied by the flags above",
     )  # fmt: skip
     group.add_argument(
         "--tokenizer-dir", type=Path, metavar="DIR",
-        help="of --tokenizer hf: what fairseq-clear import made, whose dict.txt is kept, or a Hugging Face folder",
+        help="for --tokenizer hf: output folder of fairseq-clear import, whose dict.txt is reused, or a Hugging Face folder",
     )  # fmt: skip
     group.add_argument(
         "--dict", dest="dictionary", type=Path, metavar="FILE",
-        help="dict.txt of the checkpoint to start from, copied unchanged: needed for ids that match (roberta.base's "
-        "archive holds it); with --spm-model, the GPT-2 files or --tokenizer hf",
+        help="dict.txt of the checkpoint to start from, copied unchanged so that token ids match (roberta.base's archive "
+        "holds it); with --spm-model, the GPT-2 files or --tokenizer hf",
     )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prepare, print the closing line, return 0."""
-    # fairseq takes seconds to import, --help should not
+    """Prepare the folder, print the summary line and return 0."""
+    # imported here because fairseq takes seconds to import, which would slow down --help
     from fairseq_clear.preparation.preparing import prepare, write_text
 
     names = PrepareSettings.__dataclass_fields__

@@ -1,4 +1,4 @@
-"""``fairseq-clear synonyms``: the table that ``--augment subs`` draws from, made for a data folder."""
+"""``fairseq-clear synonyms``: makes the table that ``--augment subs`` draws from, for a data folder."""
 
 import argparse
 from pathlib import Path
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='a JSON file of word -> list of synonyms, such as {"film": ["movie"]}, or WordNet through nltk',
     )
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help=f"where to write it (default: {SYNONYMS_NPZ} in --data-bin)"
+        "--output", type=Path, metavar="FILE", help=f"file to write (default: {SYNONYMS_NPZ} in --data-bin)"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing table")
     parser.add_argument(
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build, write, and report; UserErrors before anything is written."""
+    """Build the table, write it and print a report; errors come before anything is written."""
     from fairseq_clear.preparation.synonym_building import build_table, measure_coverage, read_source, sample_texts
 
     folder = _first_shard(args.data_bin)
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _first_shard(folder: Path) -> Path:
-    """``prepare --shards`` makes one folder a shard, all with one vocabulary; the first is where training looks."""
+    """The first shard of a folder of ``prepare --shards``, where training looks for the table; all have the same vocabulary."""
     shards = read_clear_json(folder).get("shards")
     return folder / str(shards[0]) if shards else folder
 
