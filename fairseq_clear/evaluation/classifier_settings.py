@@ -32,7 +32,9 @@ class Classifiers:
         "rows per update of the classifier [batch_size]", 64, flag="--classifier-batch-size", least=1
     )
     tenacity: int = setting(
-        "number of evaluations without a better held-out accuracy after which training stops [tenacity]", 5, least=0
+        "evaluations without a better held-out accuracy that are tolerated, over the whole training [tenacity]",
+        5,
+        least=0,
     )
     epoch_size: int = setting(
         "number of passes over the training rows between two evaluations [epoch_size]", 4, least=1
