@@ -9,9 +9,9 @@ BENCHES ?=
 # The packages that benchmarks compare with, apart from .venv.
 PEERS := build/bench-peers
 # The packages that are type-checked: most of them work without fairseq.
-TYPED := fairseq_clear/errors.py fairseq_clear/spec.py fairseq_clear/files.py fairseq_clear/output_folder.py \
+TYPED := fairseq_clear/errors.py fairseq_clear/settings.py fairseq_clear/spec.py fairseq_clear/files.py fairseq_clear/output_folder.py \
          fairseq_clear/distributed.py fairseq_clear/augmentations fairseq_clear/objectives fairseq_clear/modules \
-         fairseq_clear/text fairseq_clear/views fairseq_clear/data
+         fairseq_clear/text fairseq_clear/views fairseq_clear/data fairseq_clear/cli
 
 .PHONY: help install check docs format test test-fast demo bench bench-peers wheelhouse clean test-slurm
 

@@ -3,12 +3,12 @@
 # name -> (module:class in this package, one line of help); only the module of the given command is imported
 COMMANDS: dict[str, tuple[str, str]] = {
     "prepare": (
-        "prepare",
+        "prepare:Prepare",
         "turn raw text into a folder that fairseq-train reads: tokenizer, dict.txt, binarized train and valid",
     ),
-    "synonyms": ("synonyms", "make the table that --augment subs draws from, for a data folder"),
+    "synonyms": ("synonyms:Synonyms", "make the table that --augment subs draws from, for a data folder"),
     "back-translate": (
-        "back_translate",
+        "back_translate:BackTranslate",
         "translate every line of a text into another language and back, for paraphrases as views",
     ),
     "views": (
@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "captions": ("evaluation:Captions", "rank captions and images by each other: SentEval's retrieval task"),
     "topics": ("evaluation:Topics", "predict the group of 20 Newsgroups posts from their vectors"),
     "glue": (
-        "glue",
+        "glue:Glue",
         "fine-tune a checkpoint on GLUE's tasks, with restarts; write the submission, or GLUE's texts for prepare",
     ),
     "import": (

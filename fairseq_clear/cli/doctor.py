@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fairseq_clear.cli.flags import Command, quiet_logs
+from fairseq_clear.cli.flags import Command
 from fairseq_clear.patches.diagnosis import diagnose
 from fairseq_clear.settings import setting
 
@@ -25,8 +25,7 @@ fairseq-clear doctor --json > doctor.json"""
 
     def run(self) -> int:
         """Print the report; return 1 if it lists problems."""
-        with quiet_logs():
-            report = diagnose()
+        report = diagnose()
         print(json.dumps(report, indent=1) if self.json else as_text(report))
         return int(bool(report["problems"]))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from fairseq_clear.cli.flags import Command, ModelFlags, choose_tokenizer, quiet_logs
+from fairseq_clear.cli.flags import Command, ModelFlags, choose_tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.settings import setting
 from fairseq_clear.text.data_folders import data_folders
@@ -55,7 +55,7 @@ echo 'A film.' | fairseq-clear embed - --checkpoint ck.pt --data-bin data-bin --
 
         if self.output is not None:
             check_output(self.output, self.overwrite)
-        with input_file(self.input) as path, quiet_logs():
+        with input_file(self.input) as path:
             try:
                 self.embed(path)
             except UserError as error:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from fairseq_clear.cli.flags import Command, ModelFlags, add_flags, flag_dest, quiet_logs, read_flags
+from fairseq_clear.cli.flags import Command, ModelFlags, add_flags, flag_dest, read_flags
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.classifier_settings import PRESETS, Classifiers
 from fairseq_clear.evaluation.reports import Report, Row
@@ -91,10 +91,9 @@ class Evaluation(Command, EncoderFlags):
             check_output_file(self.output, self.overwrite)
         data = self.read()
         rows, lines = [], []
-        with quiet_logs():
-            for encoder in self.encoders():
-                rows.append(self.score(encoder, data))
-                lines.append(speed_line(encoder))
+        for encoder in self.encoders():
+            rows.append(self.score(encoder, data))
+            lines.append(speed_line(encoder))
         report = self.report(data, rows)
         if self.output is not None:
             report.write(self.output)
@@ -222,11 +221,11 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
         add_flags(group, Classifiers, have_defaults=False)
 
     @classmethod
-    def start(cls, args: argparse.Namespace) -> int:
-        """Run the command with the preset's classifier, changed by the given flags."""
+    def from_flags(cls, args: argparse.Namespace) -> Self:
+        """Make the command with the preset's classifier, changed by the given flags."""
         given = {item.name: getattr(args, flag_dest(item)) for item in fields(Classifiers)}
         given = {name: value for name, value in given.items() if value is not None}
-        return read_flags(cls, args, classifiers=replace(PRESETS[args.preset].classifiers, **given)).run()
+        return read_flags(cls, args, classifiers=replace(PRESETS[args.preset].classifiers, **given))
 
     def read(self) -> Any:
         """Read the tasks that are named; by default those whose data the folder has."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer, quiet_logs
+from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.settings import setting
 from fairseq_clear.text.data_folders import data_folders
@@ -58,11 +58,10 @@ fairseq-clear export checkpoint_best.pt --data-bin data-bin --format fairseq --d
         from fairseq_clear.interop.exporting import export  # fairseq takes seconds to import
 
         folder = data_folders(self.data_bin)[0]
-        with quiet_logs():
-            report = export(
-                self.checkpoint, folder, self.dest, self.format, choose_tokenizer(self.tokenizer, folder),
-                pooling=self.pooling, normalized=self.normalize, scores=self.scores,
-                key_encoder=self.encoder == "key", overwrite=self.overwrite,
-            )  # fmt: skip
+        report = export(
+            self.checkpoint, folder, self.dest, self.format, choose_tokenizer(self.tokenizer, folder),
+            pooling=self.pooling, normalized=self.normalize, scores=self.scores,
+            key_encoder=self.encoder == "key", overwrite=self.overwrite,
+        )  # fmt: skip
         print("\n".join(report.lines()))
         return 0

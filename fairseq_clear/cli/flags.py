@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from types import NoneType
-from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.settings import check_settings, flag_name, setting
@@ -29,11 +29,14 @@ def add_flags(parser: "argparse._ActionsContainer", kind: type, *, have_defaults
     A tuple takes several values; a bool is a switch, ``--no-NAME`` if it defaults to True. The help ends with the default.
 
     Args:
-        parser: gets the flags, in groups by the ``group`` of a field or the ``GROUP`` of the class that declares it.
+        parser: gets the flags, in groups by the ``group`` of a field or the ``GROUP`` of the class that declares it; groups
+            that it has already are continued.
         kind: a dataclass with fields made by ``fairseq_clear.settings.setting``.
         have_defaults: if False, the default of every flag is None; used for flags that replace values of a preset.
     """
-    hints, groups, exclusive = get_type_hints(kind), {None: parser}, {}
+    hints = get_type_hints(kind)
+    exclusive: dict[str, Any] = {}
+    groups = {group.title: group for group in parser._action_groups} | {None: parser}
     for item in fields(kind):
         if "help" in item.metadata:
             owner = next(base for base in kind.__mro__ if item.name in vars(base).get("__annotations__", {}))
@@ -104,7 +107,7 @@ class Command:
         parser.description = inspect.getdoc(cls)
         if cls.EXAMPLES:
             parser.epilog = "examples:\n  " + "\n  ".join(cls.EXAMPLES.strip("\n").splitlines())
-        parser.set_defaults(run=cls.start)
+        parser.set_defaults(run=cls.call)
         add_flags(parser, cls)
         if cls.STEPS:
             steps = parser.add_subparsers(metavar=cls.STEP, required=True, dest="step")
@@ -112,9 +115,15 @@ class Command:
                 kind.add_arguments(steps.add_parser(name, help=summary, formatter_class=parser.formatter_class))
 
     @classmethod
-    def start(cls, args: argparse.Namespace) -> int:
-        """Run the command on parsed flags; returns the exit status."""
-        return read_flags(cls, args).run()
+    def call(cls, args: argparse.Namespace) -> int:
+        """Run the command on parsed flags, without fairseq's logs; returns the exit status."""
+        with quiet_logs():
+            return cls.from_flags(args).run()
+
+    @classmethod
+    def from_flags(cls, args: argparse.Namespace) -> Self:
+        """The command with the values of parsed flags."""
+        return read_flags(cls, args)
 
     def run(self) -> int:
         """Do the work and print the result; returns the exit status."""

@@ -1,311 +1,279 @@
-"""``fairseq-clear glue``: fine-tunes and evaluates a checkpoint on GLUE."""
+"""``fairseq-clear glue``: GLUE by fine-tuning."""
 
-import argparse
 import os
 import sys
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from fairseq_clear.cli.console import TOKENIZER_HELP, choose_tokenizer, quiet_logs
+from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import check_output_file
+from fairseq_clear.settings import flag_name, setting
 from fairseq_clear.text.data_folders import data_folders
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.glue.glue_running import Environment, Restart, Start
 
-DESCRIPTION = """Fine-tune a checkpoint on GLUE's tasks with fairseq's own sentence_prediction task, and predict the test sets.
-
-  text      write the texts of GLUE's tasks, without labels, as text files for fairseq-clear prepare
-  prepare   convert GLUE's tsv files to the folders that sentence_prediction reads, with the checkpoint's vocabulary
-  run       fine-tune on every task with several seeds (restarts) and the hyper-parameters of a paper; report median and best
-  predict   write the zip file for GLUE's test server"""
-
-EPILOG = """\
-examples (fairseq-clear glue STEP --help lists every flag):
-  fairseq-clear glue text --glue-dir glue_data --tasks CoLA RTE --dest texts    # texts/CoLA.txt, texts/RTE.txt
-  fairseq-clear glue text ... --splits train dev --pairs joined --drop-malformed
-  fairseq-clear glue prepare --glue-dir glue_data --data-bin data-bin --dest glue-bin --tasks CoLA RTE
-  fairseq-clear glue prepare ... --tasks QQP --split-dev 10/90 --drop-malformed
-  fairseq-clear glue run --checkpoint checkpoint_best.pt --data glue-bin --recipe clear --tasks CoLA RTE --output runs
-  fairseq-clear glue run ... --seeds 5 --local-jobs 2 --epochs 3 --lr 3e-4 --max-length 128 --precision fp16 --label tiny
-  fairseq-clear glue run ... --slurm='--partition=gpu --gres=gpu:1'
-  fairseq-clear glue predict --checkpoints runs --data glue-bin --majority WNLI --output submission.zip"""
-
 REPORT = "report.json"
+TASKS = "CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of the four steps."""
-    from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS
+@dataclass(kw_only=True)
+class Text(Command):
+    """Write the texts of GLUE's tasks, without labels, as text files for fairseq-clear prepare."""
 
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
-    steps = parser.add_subparsers(dest="step", metavar="STEP", required=True)
-    names = ", ".join(GLUE_TASKS)
-    _add_text(steps.add_parser("text", help="write GLUE's texts as text files for fairseq-clear prepare"), names)
-    _add_prepare(steps.add_parser("prepare", help="convert GLUE's files to folders for fairseq-train"), names)
-    _add_run(steps.add_parser("run", help="fine-tune with several seeds"), names)
-    _add_predict(steps.add_parser("predict", help="write the submission for the test server"))
-
-
-def _add_text(parser: argparse.ArgumentParser, names: str) -> None:
-    parser.add_argument(
-        "--glue-dir", required=True, type=Path, metavar="DIR", help="GLUE's folder, with a folder per task"
+    glue_dir: Path = setting("with a folder for each task in it", metavar="DIR")
+    tasks: tuple[str, ...] = setting(f"some of {TASKS}", metavar="TASK")
+    dest: Path = setting("writes DIR/TASK.txt", Path("glue-text"), metavar="DIR")
+    splits: tuple[str, ...] = setting(
+        "which splits to write; test sets are never written", ("train",), choices=("train", "dev")
     )
-    parser.add_argument(
-        "--tasks", required=True, nargs="+", metavar="TASK", help=f"some of {names.removesuffix(', AX')}"
+    pairs: str = setting(
+        "write the two texts of a pair as two documents, or as one line joined by a space",
+        "separate",
+        choices=("separate", "joined"),
     )
-    parser.add_argument(
-        "--dest", type=Path, default=Path("glue-text"), metavar="DIR", help="writes DIR/TASK.txt (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--splits", nargs="+", choices=("train", "dev"), default=["train"],
-        help="which splits to write; test sets are never written (default: train)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--pairs", choices=("separate", "joined"), default="separate",
-        help="write the two texts of a pair as two documents, or as one line joined by a space (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--drop-malformed",
-        action="store_true",
-        help="leave out malformed lines and count them; otherwise they are an error",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
+    drop_malformed: bool = setting("drop malformed lines and count them; otherwise they are an error", False)
+    overwrite: bool = setting("replace existing files", False)
+
+    def run(self) -> int:
+        """Write a file for each task."""
+        from fairseq_clear.evaluation.glue.glue_tasks import choose_tasks, write_texts
+
+        paths = [(task, self.dest / f"{task.name}.txt") for task in choose_tasks(self.tasks)]
+        for task, path in paths:
+            if "train" not in task.splits:
+                raise UserError(f"--tasks {task.name}: has no training data, so there is no text to write")
+            if path.exists() and not self.overwrite:
+                raise UserError(f"--dest {path}: exists already; add --overwrite to replace it, or give another folder")
+        self.dest.mkdir(parents=True, exist_ok=True)
+        for task, path in paths:
+            is_joined = self.pairs == "joined"
+            written, dropped = write_texts(
+                task, self.glue_dir, path, self.splits, is_joined=is_joined, drop_malformed=self.drop_malformed
+            )
+            print(f"{task.name}: {written:,} texts{dropped_lines(dropped)}; wrote {path}")
+        return 0
 
 
-def _add_prepare(parser: argparse.ArgumentParser, names: str) -> None:
-    parser.add_argument(
-        "--glue-dir", required=True, type=Path, metavar="DIR", help="GLUE's folder, with a folder per task"
+@dataclass(kw_only=True)
+class PrepareTasks(Command):
+    """Turn GLUE's tsv files into the folders that sentence_prediction reads, with the checkpoint's vocabulary."""
+
+    glue_dir: Path = setting("with a folder for each task in it", metavar="DIR")
+    data_bin: str = setting("dict.txt and tokenizer of the checkpoint", metavar="DIR")
+    tokenizer: str | None = setting(TOKENIZER_HELP, None)
+    tasks: tuple[str, ...] = setting(f"some of {TASKS}, AX", metavar="TASK")
+    dest: Path = setting("", Path("glue-bin"), metavar="DIR")
+    split_dev: str | None = setting(
+        "choose by the first A % of the dev set and report its last B % (Self-Guided A.4: 10/90)", None, metavar="A/B"
     )
-    parser.add_argument(
-        "--data-bin", required=True, metavar="DIR", help="folder with dict.txt and tokenizer of the checkpoint"
+    drop_malformed: bool = setting(
+        "drop malformed lines of train and dev, and count them; otherwise they are an error", False
     )
-    parser.add_argument("--tokenizer", metavar="NAME", help=TOKENIZER_HELP)
-    parser.add_argument("--tasks", required=True, nargs="+", metavar="TASK", help=f"some of {names}")
-    parser.add_argument(
-        "--dest", type=Path, default=Path("glue-bin"), metavar="DIR", help="writes DIR/TASK (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--split-dev", metavar="A/B",
-        help="choose on the first A %% of the dev set, and report scores on its last B %% (Self-Guided A.4: 10/90)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--drop-malformed", action="store_true",
-        help="leave malformed lines of train and dev out, and count them; otherwise they are an error",
-    )  # fmt: skip
-    parser.add_argument("--overwrite", action="store_true", help="replace prepared tasks")
+    overwrite: bool = setting("replace tasks that are there already", False)
+
+    def run(self) -> int:
+        """Write a folder for each task."""
+        from fairseq_clear.evaluation.glue.glue_data import parse_split_dev, prepare_task
+        from fairseq_clear.evaluation.glue.glue_tasks import choose_tasks
+
+        tasks = choose_tasks(self.tasks)
+        split = None if self.split_dev is None else parse_split_dev(self.split_dev)
+        folder = data_folders(self.data_bin)[0]
+        tokenizer = choose_tokenizer(self.tokenizer, folder)
+        for task in tasks:
+            summaries = prepare_task(
+                task, self.glue_dir, folder, self.dest, tokenizer,
+                split_dev=split, drop_malformed=self.drop_malformed, overwrite=self.overwrite,
+            )  # fmt: skip
+            parts = ", ".join(f"{name} {summary.rows:,}" for name, summary in summaries.items())
+            tokens, unknown = (sum(getattr(one, key) for one in summaries.values()) for key in ("tokens", "unknown"))
+            dropped = dropped_lines(sum(summary.dropped for summary in summaries.values()))
+            share = unknown / max(tokens, 1)
+            print(f"{task.name}: {parts}; {share:.2%} unknown tokens{dropped}; wrote {self.dest / task.name}")
+        return 0
 
 
-def _add_run(parser: argparse.ArgumentParser, names: str) -> None:
-    parser.add_argument(
-        "--checkpoint", required=True, type=Path, metavar="FILE", help="checkpoint of clear_roberta or roberta"
-    )
-    parser.add_argument("--data", required=True, type=Path, metavar="DIR", help="output folder of glue prepare")
-    parser.add_argument(
-        "--recipe", required=True, choices=("clear", "cert"),
-        help="clear: RoBERTa's hyper-parameters, as CLEAR 4.2; cert: those of CERT 5.2; both are listed in "
+def dropped_lines(count: int) -> str:
+    """The end of a line of output on dropped lines, if there are any."""
+    return f"; {count:,} malformed lines dropped" if count else ""
+
+
+@dataclass(kw_only=True)
+class Changes:
+    """Hyper-parameters that replace the recipe's."""
+
+    GROUP: ClassVar[str] = "in place of the recipe's values"
+
+    epochs: int | None = setting("over the training split", None)
+    batch_size: int | None = setting("examples per update", None)
+    learning_rate: float | None = setting("highest learning rate", None, flag="--lr")
+    warmup_share: float | None = setting("of the updates", None)
+    weight_decay: float | None = setting("decoupled, of Adam", None)
+    dropout: float | None = setting("of layers, attention and classification head", None)
+    max_length: int | None = setting("tokens of an input, special ones included", None)
+
+
+@dataclass(kw_only=True)
+class Run(Command, Changes):
+    """Fine-tune a checkpoint on every task, with restarts and the hyper-parameters of a paper; median and best of them."""
+
+    checkpoint: Path = setting("of clear_roberta or roberta")
+    data: Path = setting("written by glue prepare", metavar="DIR")
+    recipe: str = setting(
+        "clear: RoBERTa's hyper-parameters, as in CLEAR 4.2; cert: those of CERT 5.2; both are listed in "
         "fairseq_clear/evaluation/glue/glue_recipes.py",
-    )  # fmt: skip
-    parser.add_argument("--tasks", required=True, nargs="+", metavar="TASK", help=f"some of {names}")
-    parser.add_argument(
-        "--seeds", type=int, nargs="+", default=[5], metavar="N",
-        help="number of restarts (seeds 1 to N), or several seeds (default: 5)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("glue-runs"),
-        metavar="DIR",
-        help="folder of the runs (default: %(default)s)",
+        choices=("clear", "cert"),
     )
-    parser.add_argument("--label", metavar="TEXT", help="name of the table's rows (default: the checkpoint's name)")
-    changes = parser.add_argument_group("values that replace the recipe's")
-    changes.add_argument("--epochs", type=int, metavar="N")
-    changes.add_argument("--batch-size", type=int, metavar="N")
-    changes.add_argument("--lr", type=float, metavar="X", help="peak learning rate")
-    changes.add_argument(
-        "--warmup-share", type=float, metavar="X", help="share of the updates with a rising learning rate"
+    tasks: tuple[str, ...] = setting(f"some of {TASKS}", metavar="TASK")
+    seeds: tuple[int, ...] = setting("number of restarts (seeds 1 to N), or several seeds", (5,))
+    output: Path = setting("", Path("glue-runs"), metavar="DIR")
+    label: str | None = setting("of the rows in the table (default: the checkpoint's name)", None, metavar="TEXT")
+    device: str | None = setting("(default: cuda if available)", None, choices=("cpu", "cuda"), group="running")
+    precision: str = setting("of training", "float32", choices=("float32", "fp16", "bf16"), group="running")
+    local_jobs: int = setting("restarts at a time", 1, least=1, group="running")
+    slurm: str | None = setting(
+        "write OUTPUT/glue.sbatch, an array with one task per restart, and print how to submit it; FLAGS are sbatch's, as "
+        "--slurm='--partition=gpu --gres=gpu:1'; the same command without it then prints the table",
+        None,
+        nargs="?",
+        const="",
+        metavar="FLAGS",
+        group="running",
     )
-    changes.add_argument("--weight-decay", type=float, metavar="X")
-    changes.add_argument("--dropout", type=float, metavar="X")
-    changes.add_argument(
-        "--max-length", type=int, metavar="N", help="maximum tokens of an input, special ones included"
-    )
-    where = parser.add_argument_group("device and jobs")
-    where.add_argument("--device", choices=("cpu", "cuda"), help="(default: cuda if available)")
-    where.add_argument(
-        "--precision", choices=("float32", "fp16", "bf16"), default="float32", help="precision of training"
-    )
-    where.add_argument("--local-jobs", type=int, default=1, metavar="N", help="restarts to run at a time (default: 1)")
-    where.add_argument(
-        "--slurm", nargs="?", const="", metavar="FLAGS",
-        help="write OUTPUT/glue.sbatch, an array with one task per restart, and print how to submit it; FLAGS are sbatch's, "
-        "as --slurm='--partition=gpu --gres=gpu:1'. Afterwards the same command without --slurm prints the table",
-    )  # fmt: skip
-    where.add_argument("--restart", type=int, metavar="I", help="run only restart I, from 0, as the array's tasks do")
+    restart: int | None = setting("only this one, from 0; the array's tasks set it", None, metavar="I", group="running")
 
-
-def _add_predict(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--checkpoints", required=True, nargs="+", metavar="DIR|TASK=FILE",
-        help="--output of glue run, whose best restart of each task on the dev set is used, or single checkpoints",
-    )  # fmt: skip
-    parser.add_argument("--data", required=True, type=Path, metavar="DIR", help="output folder of glue prepare")
-    parser.add_argument("--output", required=True, type=Path, metavar="FILE.zip")
-    parser.add_argument(
-        "--recipe", choices=("clear", "cert"), default="clear", help="recipe whose metric chooses (default: clear)"
-    )
-    parser.add_argument(
-        "--majority", nargs="+", default=[], metavar="TASK",
-        help="tasks for which to predict the most frequent training label (on WNLI few fine-tuned models do better)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--max-length", type=int, metavar="N", help="maximum tokens of an input (default: as in training)"
-    )
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="(default: cuda if available)")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Run the step and return 0."""
-    with quiet_logs():
-        return {"text": _text, "prepare": _prepare, "run": _run, "predict": _predict}[args.step](args)
-
-
-def _text(args: argparse.Namespace) -> int:
-    from fairseq_clear.evaluation.glue.glue_tasks import choose_tasks, write_texts
-
-    paths = [(task, args.dest / f"{task.name}.txt") for task in choose_tasks(args.tasks)]
-    for task, path in paths:
-        if "train" not in task.splits:
-            raise UserError(f"--tasks {task.name}: has no training data, so there is no text to write")
-        if path.exists() and not args.overwrite:
-            raise UserError(f"--dest {path}: exists already; add --overwrite to replace it, or give another folder")
-    args.dest.mkdir(parents=True, exist_ok=True)
-    for task, path in paths:
-        is_joined = args.pairs == "joined"
-        written, dropped = write_texts(
-            task, args.glue_dir, path, args.splits, is_joined=is_joined, drop_malformed=args.drop_malformed
+    def run(self) -> int:
+        """Run the restarts, or write the script that does."""
+        from fairseq_clear.evaluation.glue.glue_running import (
+            Environment,
+            Start,
+            plan_restarts,
+            seed_list,
+            slurm_script,
         )
-        end = f"; {dropped:,} malformed lines left out" if dropped else ""
-        print(f"{task.name}: {written:,} texts{end}; wrote {path}")
-    return 0
+        from fairseq_clear.evaluation.glue.glue_tasks import choose_tasks
 
-
-def _prepare(args: argparse.Namespace) -> int:
-    from fairseq_clear.evaluation.glue.glue_data import parse_split_dev, prepare_task
-    from fairseq_clear.evaluation.glue.glue_tasks import choose_tasks
-
-    tasks = choose_tasks(args.tasks)
-    split = None if args.split_dev is None else parse_split_dev(args.split_dev)
-    folder = data_folders(args.data_bin)[0]
-    tokenizer = choose_tokenizer(args.tokenizer, folder)
-    for task in tasks:
-        summaries = prepare_task(
-            task, args.glue_dir, folder, args.dest, tokenizer,
-            split_dev=split, drop_malformed=args.drop_malformed, overwrite=args.overwrite,
-        )  # fmt: skip
-        parts = ", ".join(f"{name} {summary.rows:,}" for name, summary in summaries.items())
-        tokens, unknown = (sum(getattr(one, key) for one in summaries.values()) for key in ("tokens", "unknown"))
-        dropped = sum(summary.dropped for summary in summaries.values())
-        end = f"; {dropped:,} malformed lines left out" if dropped else ""
-        print(
-            f"{task.name}: {parts}; {unknown / max(tokens, 1):.2%} unknown tokens{end}; wrote {args.dest / task.name}"
+        # absolute, since the array's tasks may start in another folder
+        self.output, self.data, self.checkpoint = (
+            path.absolute() for path in (self.output, self.data, self.checkpoint)
         )
-    return 0
+        changes = {item.name: getattr(self, item.name) for item in fields(Changes)}
+        restarts = plan_restarts(
+            choose_tasks(self.tasks), self.data, self.recipe, seed_list(self.seeds), self.output, **changes
+        )
+        if self.slurm is not None:
+            script = self.output / "glue.sbatch"
+            self.output.mkdir(parents=True, exist_ok=True)
+            script.write_text(slurm_script(self.array_arguments(), len(restarts), self.output, self.slurm))
+            print(f"sbatch {script}")
+            return 0
+        if self.restart is not None:
+            if not 0 <= self.restart < len(restarts):
+                raise UserError(f"--restart {self.restart}: there are restarts 0 to {len(restarts) - 1}")
+            restarts = [restarts[self.restart]]
+        start = Start.load(self.checkpoint, restarts[0].data)
+        if note := start.pair_note([restart.data.task for restart in restarts]):
+            print(note, file=sys.stderr)
+        return self.run_and_report(restarts, start, Environment(self.device or default_device(), self.precision))
 
+    def run_and_report(self, restarts: "list[Restart]", start: "Start", environment: "Environment") -> int:
+        """Run the restarts; print the table unless this is one task of an array."""
+        import torch
 
-def _run(args: argparse.Namespace) -> int:
-    from fairseq_clear.evaluation.glue.glue_running import Environment, Start, plan_restarts, seed_list, slurm_script
-    from fairseq_clear.evaluation.glue.glue_tasks import choose_tasks
+        from fairseq_clear.evaluation.glue.glue_recipes import headline
+        from fairseq_clear.evaluation.glue.glue_running import run_restarts
+        from fairseq_clear.evaluation.glue.glue_summary import build_report
 
-    if args.local_jobs < 1:
-        raise UserError(f"--local-jobs {args.local_jobs}: must be 1 or more")
-    overrides = {
-        "learning_rate": args.lr,
-        **{
-            name: getattr(args, name)
-            for name in ("epochs", "batch_size", "warmup_share", "weight_decay", "dropout", "max_length")
-        },
-    }
-    args.output = args.output.absolute()
-    restarts = plan_restarts(
-        choose_tasks(args.tasks), args.data.absolute(), args.recipe, seed_list(args.seeds), args.output, **overrides
-    )
-    if args.slurm is not None:
-        script = args.output / "glue.sbatch"
-        args.output.mkdir(parents=True, exist_ok=True)
-        script.write_text(slurm_script(_arguments_without_slurm(args), len(restarts), args.output, args.slurm))
-        print(f"sbatch {script}")
+        def done(restart: "Restart", result: dict[str, Any]) -> None:
+            metric = headline(self.recipe, restart.data.task.name)
+            score = result["metrics"]["valid"][metric]
+            print(f"{restart.name}: {metric} {score:.2f}, epoch {result['epoch']}", file=sys.stderr)
+            if not result["agrees_with_fairseq"]:
+                print(f"{restart.name}: fairseq logged an accuracy of {result['fairseq_accuracy']}", file=sys.stderr)
+
+        devices = torch.cuda.device_count() if environment.device == "cuda" else 0
+        run_restarts(restarts, start, environment, self.local_jobs, devices, done)
+        if self.restart is not None:
+            return 0
+        report = build_report(restarts, self.recipe, start, self.label or self.checkpoint.stem, environment.precision)
+        report.write(self.output / REPORT)
+        print(report.table(bold=sys.stdout.isatty()))
+        print(report.caption())
+        print(f"wrote {self.output / REPORT}", file=sys.stderr)
         return 0
-    if args.restart is not None:
-        if not 0 <= args.restart < len(restarts):
-            raise UserError(f"--restart {args.restart}: there are restarts 0 to {len(restarts) - 1}")
-        restarts = [restarts[args.restart]]
-    start = Start.load(args.checkpoint.absolute(), restarts[0].data)
-    note = start.pair_note([restart.data.task for restart in restarts])
-    if note:
-        print(note, file=sys.stderr)
-    environment = Environment(args.device or _default_device(), args.precision)
-    return _run_and_report(args, restarts, start, environment)
+
+    def array_arguments(self) -> list[str]:
+        """The arguments of an array task."""
+        arguments = ["glue", "run"]
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value is not None and item.name not in {"slurm", "restart", "local_jobs"}:
+                items = value if isinstance(value, tuple) else (value,)
+                arguments += [flag_name(item), *map(str, items)]
+        return arguments
 
 
-def _run_and_report(
-    args: argparse.Namespace, restarts: "list[Restart]", start: "Start", environment: "Environment"
-) -> int:
-    import torch
+@dataclass(kw_only=True)
+class Predict(Command):
+    """Predict the test sets; write the zip file for GLUE's test server."""
 
-    from fairseq_clear.evaluation.glue.glue_running import run_restarts
-    from fairseq_clear.evaluation.glue.glue_summary import build_report, headline
-
-    def done(restart: "Restart", result: dict[str, object]) -> None:
-        metric = headline(args.recipe, restart.data.task.name)
-        score = result["metrics"]["valid"][metric]  # type: ignore[index]
-        print(f"{restart.name}: {metric} {score:.2f}, epoch {result['epoch']}", file=sys.stderr)
-        if not result["agrees_with_fairseq"]:
-            print(f"{restart.name}: fairseq logged an accuracy of {result['fairseq_accuracy']}", file=sys.stderr)
-
-    devices = torch.cuda.device_count() if environment.device == "cuda" else 0
-    run_restarts(restarts, start, environment, args.local_jobs, devices, done)
-    if args.restart is not None:
-        return 0
-    report = build_report(restarts, args.recipe, start, args.label or args.checkpoint.stem, environment.precision)
-    report.write(args.output / REPORT)
-    print(report.table(bold=sys.stdout.isatty()))
-    print(report.caption())
-    print(f"wrote {args.output / REPORT}", file=sys.stderr)
-    return 0
-
-
-def _arguments_without_slurm(args: argparse.Namespace) -> list[str]:
-    """The arguments of this command with absolute paths, because the array's tasks may start in another folder."""
-    values = {**vars(args), "checkpoint": args.checkpoint.absolute(), "data": args.data.absolute()}
-    arguments = ["glue", "run"]
-    for name, value in values.items():
-        if value is None or name in {"command", "step", "run", "slurm", "restart", "local_jobs"}:
-            continue
-        items = value if isinstance(value, list) else [value]
-        arguments += [f"--{name.replace('_', '-')}", *map(str, items)]
-    return arguments
-
-
-def _predict(args: argparse.Namespace) -> int:
-    from fairseq_clear.evaluation.glue.glue_predicting import predict_tests, write_submission
-
-    if args.output.exists() and not args.overwrite:
-        raise UserError(f"--output {args.output}: exists already; add --overwrite to replace it, or give another name")
-    contents, lines = predict_tests(
-        args.checkpoints, args.data, args.recipe, args.majority, args.device or _default_device(), args.max_length
+    checkpoints: tuple[str, ...] = setting(
+        "an --output of glue run, of which each task's best restart on the dev set is taken, or single checkpoints",
+        metavar="DIR|TASK=FILE",
     )
-    missing = write_submission(args.output, contents)
-    print("\n".join(lines))
-    print(f"wrote {args.output}: {', '.join(contents)}")
-    if missing:
-        print(f"GLUE's server also expects {', '.join(missing)}", file=sys.stderr)
-    return 0
+    data: Path = setting("written by glue prepare", metavar="DIR")
+    output: Path = setting("the submission", metavar="FILE.zip")
+    recipe: str = setting("whose metric chooses", "clear", choices=("clear", "cert"))
+    majority: tuple[str, ...] = setting(
+        "predict these by the most frequent training label: most fine-tuned models do so on WNLI", (), metavar="TASK"
+    )
+    max_length: int | None = setting("tokens of an input (default: as in training)", None)
+    device: str | None = setting("(default: cuda if available)", None, choices=("cpu", "cuda"))
+    overwrite: bool = setting("replace an existing file", False)
+
+    def run(self) -> int:
+        """Predict, and write the file."""
+        from fairseq_clear.evaluation.glue.glue_predicting import predict_tests, write_submission
+
+        check_output_file(self.output, self.overwrite)
+        device = self.device or default_device()
+        contents, lines = predict_tests(
+            self.checkpoints, self.data, self.recipe, self.majority, device, self.max_length
+        )
+        missing = write_submission(self.output, contents)
+        print("\n".join(lines))
+        print(f"wrote {self.output}: {', '.join(contents)}")
+        if missing:
+            print(f"GLUE's server also needs: {', '.join(missing)}", file=sys.stderr)
+        return 0
 
 
-def _default_device() -> str:
+def default_device() -> str:
+    """``cuda`` if there is a visible GPU, else ``cpu``."""
     import torch
 
     return "cuda" if torch.cuda.is_available() and os.environ.get("CUDA_VISIBLE_DEVICES") != "" else "cpu"
+
+
+@dataclass(kw_only=True)
+class Glue(Command):
+    """Fine-tune a checkpoint on GLUE's tasks with fairseq's own sentence_prediction task, and predict the test sets."""
+
+    EXAMPLES: ClassVar[str] = """
+fairseq-clear glue text --glue-dir glue_data --tasks CoLA RTE --dest texts    # texts/CoLA.txt, texts/RTE.txt
+fairseq-clear glue text ... --splits train dev --pairs joined --drop-malformed
+fairseq-clear glue prepare --glue-dir glue_data --data-bin data-bin --dest glue-bin --tasks CoLA RTE
+fairseq-clear glue prepare ... --tasks QQP --split-dev 10/90 --drop-malformed
+fairseq-clear glue run --checkpoint checkpoint_best.pt --data glue-bin --recipe clear --tasks CoLA RTE --output runs
+fairseq-clear glue run ... --seeds 5 --local-jobs 2 --epochs 3 --lr 3e-4 --max-length 128 --precision fp16 --label tiny
+fairseq-clear glue run ... --slurm='--partition=gpu --gres=gpu:1'
+fairseq-clear glue predict --checkpoints runs --data glue-bin --majority WNLI --output submission.zip"""
+    STEPS = {
+        "text": (Text, "GLUE's texts as text files for fairseq-clear prepare"),
+        "prepare": (PrepareTasks, "GLUE's files as folders for fairseq-train"),
+        "run": (Run, "fine-tune, with restarts"),
+        "predict": (Predict, "write the submission for the test server"),
+    }

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from fairseq_clear.cli.flags import Command, quiet_logs
+from fairseq_clear.cli.flags import Command
 from fairseq_clear.errors import UserError
 from fairseq_clear.settings import setting
 
@@ -61,20 +61,19 @@ fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json enco
         gpt2 = (self.gpt2_encoder_json, self.gpt2_vocab_bpe) if self.gpt2_encoder_json and self.gpt2_vocab_bpe else None
         if gpt2 is None and (self.gpt2_encoder_json or self.gpt2_vocab_bpe):
             raise UserError("--gpt2-encoder-json and --gpt2-vocab-bpe belong together: give both")
-        common = {"extend_positions": self.extend_positions, "overwrite": self.overwrite}
-        with quiet_logs():
-            if is_archive(self.source):
-                for flag, is_given in {
-                    "--segments 2": self.segments != 1,
-                    "--pooling": self.pooling is not None,
-                }.items():
-                    if is_given:
-                        what = "is an archive of fairseq, which is copied unchanged; leave the flag out"
-                        raise UserError(f"{flag}: {self.source} {what}")
-                report = import_archive(self.source, self.dest, gpt2, **common)
-            elif gpt2 is not None:
-                raise UserError("--gpt2-encoder-json: belongs to fairseq's archives; a Hugging Face folder has its own")
-            else:
-                report = import_hf(self.source, self.dest, segments=self.segments, pooling=self.pooling, **common)
+        common: dict[str, Any] = {"extend_positions": self.extend_positions, "overwrite": self.overwrite}
+        if is_archive(self.source):
+            for flag, is_given in {
+                "--segments 2": self.segments != 1,
+                "--pooling": self.pooling is not None,
+            }.items():
+                if is_given:
+                    what = "is an archive of fairseq, which is copied unchanged; leave the flag out"
+                    raise UserError(f"{flag}: {self.source} {what}")
+            report = import_archive(self.source, self.dest, gpt2, **common)
+        elif gpt2 is not None:
+            raise UserError("--gpt2-encoder-json: belongs to fairseq's archives; a Hugging Face folder has its own")
+        else:
+            report = import_hf(self.source, self.dest, segments=self.segments, pooling=self.pooling, **common)
         print("\n".join(report.lines()))
         return 0

@@ -45,12 +45,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
         )
         if name == command:
             module, _, kind = target.partition(":")
-            loaded = importlib.import_module(f"fairseq_clear.cli.{module}")
-            if kind:
-                loaded = getattr(loaded, kind)
-            else:  # commands that are not dataclasses yet
-                subparser.set_defaults(run=loaded.run)
-            loaded.add_arguments(subparser)
+            getattr(importlib.import_module(f"fairseq_clear.cli.{module}"), kind).add_arguments(subparser)
     return parser
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from fairseq_clear.cli.flags import Command, ModelFlags, choose_tokenizer, quiet_logs
+from fairseq_clear.cli.flags import Command, ModelFlags, choose_tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.settings import setting
 
@@ -41,8 +41,7 @@ class Picture(Command):
         check_picture(self.output, self.overwrite)
         from fairseq_clear.evaluation.plots.style import save_figure
 
-        with quiet_logs():
-            files = save_figure(self.draw(), self.output)
+        files = save_figure(self.draw(), self.output)
         print(f"wrote {' and '.join(map(str, files))}")
         return 0
 

@@ -1,11 +1,13 @@
-"""``fairseq-clear synonyms``: makes the table that ``--augment subs`` draws from, for a data folder."""
+"""``fairseq-clear synonyms``: the table that ``--augment subs`` draws from, made for a data folder."""
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairseq_clear.cli.flags import Command
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import hash_file
+from fairseq_clear.files import check_output_file, hash_file
+from fairseq_clear.settings import setting
 from fairseq_clear.text.data_folders import load_tokenizer, read_clear_json
 from fairseq_clear.text.synonym_files import SYNONYMS_NPZ, read_dictionary, save_synonyms
 
@@ -16,55 +18,49 @@ COVERAGE_TOKENS = 1_000_000
 COVERAGE_SEED = 1
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's flags."""
-    parser.add_argument(
-        "--data-bin", required=True, type=Path, metavar="DIR", help="folder made by `fairseq-clear prepare`"
-    )
-    parser.add_argument(
-        "--source",
-        required=True,
+@dataclass(kw_only=True)
+class Synonyms(Command):
+    """Build the table of synonyms that --augment subs draws from, for the vocabulary of a data folder."""
+
+    data_bin: Path = setting("folder made by `fairseq-clear prepare`", metavar="DIR")
+    source: str = setting(
+        'a JSON file of word -> list of synonyms, such as {"film": ["movie"]}, or WordNet through nltk',
         metavar="FILE.json|wordnet",
-        help='a JSON file of word -> list of synonyms, such as {"film": ["movie"]}, or WordNet through nltk',
     )
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help=f"file to write (default: {SYNONYMS_NPZ} in --data-bin)"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing table")
-    parser.add_argument(
-        "--max-alternatives", type=int, metavar="K", help="keep the first K alternatives of each word (default: all)"
+    output: Path | None = setting(f"where to write it (default: {SYNONYMS_NPZ} in --data-bin)", None)
+    overwrite: bool = setting("replace an existing table", False)
+    max_alternatives: int | None = setting(
+        "keep the first K alternatives of each word (default: all)", None, least=1, metavar="K"
     )
 
+    def run(self) -> int:
+        """Build, write, and report; UserErrors before anything is written."""
+        from fairseq_clear.preparation.synonym_building import build_table, measure_coverage, read_source, sample_texts
 
-def run(args: argparse.Namespace) -> int:
-    """Build the table, write it and print a report; errors come before anything is written."""
-    from fairseq_clear.preparation.synonym_building import build_table, measure_coverage, read_source, sample_texts
-
-    folder = _first_shard(args.data_bin)
-    output: Path = args.output or folder / SYNONYMS_NPZ
-    if args.max_alternatives is not None and args.max_alternatives < 1:
-        raise UserError(f"--max-alternatives {args.max_alternatives}: must be 1 or more")
-    if output.exists() and not args.overwrite:
-        raise UserError(f"--output {output}: exists already; add --overwrite to replace it")
-    if not output.parent.is_dir():
-        raise UserError(f"--output {output}: there is no folder {output.parent}; make it first")
-    tokenizer = load_tokenizer(folder)
-    symbols = read_dictionary(folder / "dict.txt")
-    source = read_source(args.source)
-    table, report = build_table(source.synonyms, tokenizer, symbols, args.max_alternatives)
-    if not len(table):
-        raise UserError(f"--source {args.source}: none of its {report.words} words is in the vocabulary of {folder}")
-    coverage = measure_coverage(table, sample_texts(folder, "train", COVERAGE_TOKENS, COVERAGE_SEED))
-    vocabulary_hash = hash_file(folder / "dict.txt")
-    save_synonyms(output, table, vocabulary_hash=vocabulary_hash, source=source.name, source_hash=source.content_hash)
-    print(_describe(report, source.name))
-    print(_describe_coverage(coverage, folder))
-    print(f"wrote {output}")
-    return 0
+        folder = _first_shard(self.data_bin)
+        output: Path = self.output or folder / SYNONYMS_NPZ
+        check_output_file(output, self.overwrite)
+        tokenizer = load_tokenizer(folder)
+        symbols = read_dictionary(folder / "dict.txt")
+        source = read_source(self.source)
+        table, report = build_table(source.synonyms, tokenizer, symbols, self.max_alternatives)
+        if not len(table):
+            raise UserError(
+                f"--source {self.source}: none of its {report.words} words is in the vocabulary of {folder}"
+            )
+        coverage = measure_coverage(table, sample_texts(folder, "train", COVERAGE_TOKENS, COVERAGE_SEED))
+        vocabulary_hash = hash_file(folder / "dict.txt")
+        save_synonyms(
+            output, table, vocabulary_hash=vocabulary_hash, source=source.name, source_hash=source.content_hash
+        )
+        print(_describe(report, source.name))
+        print(_describe_coverage(coverage, folder))
+        print(f"wrote {output}")
+        return 0
 
 
 def _first_shard(folder: Path) -> Path:
-    """The first shard of a folder of ``prepare --shards``, where training looks for the table; all have the same vocabulary."""
+    """``prepare --shards`` makes one folder a shard, all with one vocabulary; the first is where training looks."""
     shards = read_clear_json(folder).get("shards")
     return folder / str(shards[0]) if shards else folder
 

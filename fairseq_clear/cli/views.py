@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fairseq_clear import register
-from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer, quiet_logs
+from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.settings import setting
 from fairseq_clear.spec import BOUNDARIES, SHORT_DOCUMENTS, parse_spec
@@ -113,10 +113,9 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
 
         folders = data_folders(self.data_bin)
         tokenizer = choose_tokenizer(self.tokenizer, folders[0], WhitespaceTokenizer)
-        with quiet_logs():
-            task = self.build_task(folders)
-            texts = task.load_texts(self.split, self.epoch) if self.text is None else self.typed_texts(task, tokenizer)
-            maker = task.build_view_maker(texts)
+        task = self.build_task(folders)
+        texts = task.load_texts(self.split, self.epoch) if self.text is None else self.typed_texts(task, tokenizer)
+        maker = task.build_view_maker(texts)
         indices = self.chosen(len(maker.source.text_lengths))
         is_coloured = self.color == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         printer = ViewPrinter(task.dictionary.symbols, tokenizer, colour=self.color == "always" or is_coloured)
@@ -135,7 +134,8 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
 
     def build_task(self, folders: list[Path]) -> "ClearLMTask":
         """Build the task as training does. Calls the constructor, because setup_task logs errors instead of raising them."""
-        from fairseq_clear.tasks.clear_lm import ClearLMConfig, ClearLMTask
+        from fairseq_clear.tasks.clear_lm import ClearLMTask
+        from fairseq_clear.tasks.config import ClearLMConfig
 
         register()
         settings = {name: getattr(self, name) for name in RECIPE}

@@ -201,7 +201,7 @@ PATCHES = (
         "fairseq.logging.progress_bar:progress_bar",
         "run_console:progress_bar",
         "one line of all statistics that wraps over the terminal; a handler of --log-file more each epoch",
-        "tests/patches/test_console.py",
+        "tests/patches/test_run_console.py",
     ),
 )
 

@@ -1,17 +1,20 @@
-"""Settings of ``prepare``, split by what they determine: plain data, importable without fairseq."""
+"""Settings of ``prepare``, split by what they determine; importable without fairseq."""
 
+import argparse
 import os
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.settings import check_settings, setting
 
 SPM_MODEL_TYPES = ("unigram", "bpe")
 SPLIT_MODES = ("lines", "paragraphs")
 TOKENIZER_KINDS = ("sentencepiece", "gpt2", "hf")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # a name that --views accepts
+SPLITS = "train, valid, shards"  # title of a group of flags
 ORIGINAL = "original"  # the name of the text itself in --views
 
 
@@ -20,34 +23,88 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@dataclass(frozen=True, kw_only=True)
+def named_file(text: str) -> tuple[str, Path]:
+    """Split ``NAME=FILE``, for argparse."""
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FILE")
+    return name, Path(path)
+
+
+@dataclass(kw_only=True)
 class TextSettings:
     """How input files become sentences and documents."""
 
-    text_field: str = "text"
-    document_start: str | None = None
-    split_sentences: str | None = None
-    language: str = "en"
+    GROUP: ClassVar[str] = "text"
 
-    def _check_text(self) -> None:
-        if self.split_sentences not in (None, *SPLIT_MODES):
-            raise UserError(f"--split-sentences {self.split_sentences}: choose from {', '.join(SPLIT_MODES)}")
+    text_field: str = setting("field of a .jsonl record that holds its text", "text", metavar="NAME")
+    document_start: str | None = setting(
+        "a line of a .txt file that matches this regular expression starts a document, and blank lines no longer do: "
+        "'^ = [^=]' for WikiText, '.' for one document per line. The word file: each file is one document. A document "
+        "never continues in the next file",
+        None,
+        metavar="REGEX",
+    )
+    split_sentences: str | None = setting(
+        "the input is running text: split it into sentences with sentencex (extra `split`). `lines` (the default of the "
+        "flag without a value) splits every line by itself, `paragraphs` first joins hard-wrapped lines up to a blank line",
+        None,
+        choices=SPLIT_MODES,
+        nargs="?",
+        const=SPLIT_MODES[0],
+    )
+    language: str = setting("language of --split-sentences, e.g. en, de, zh", "en", metavar="CODE")
+    paraphrase: tuple[tuple[str, Path], ...] = setting(
+        "texts aligned to the input, a .txt: line n of FILE is a paraphrase of line n of INPUT, as back-translate writes it. "
+        "Each becomes DEST/paraphrase/NAME for --views paraphrase:NAME,...; a blank line is replaced by the original and "
+        "counted. With several inputs, repeat NAME once for each, in their order",
+        (),
+        type=named_file,
+        metavar="NAME=FILE",
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class TokenizerSettings:
     """Which tokenizer to train or to reuse, and its dictionary."""
 
-    vocab_size: int = 32000
-    spm_model_type: str = "unigram"
-    byte_fallback: bool = True
-    spm_sample_mb: float = 50.0
-    spm_model: Path | None = None
-    gpt2_encoder_json: Path | None = None
-    gpt2_vocab_bpe: Path | None = None
-    tokenizer: str | None = None
-    tokenizer_dir: Path | None = None
-    dictionary: Path | None = None
+    GROUP: ClassVar[str] = "tokenizer: trained here, or reused"
+
+    vocab_size: int = setting(
+        "pieces of the sentencepiece model to train, <unk>, <s>, </s> and 256 bytes included; fairseq's dictionary has one "
+        "row more, the tasks add <mask> and <del>",
+        32000,
+        least=1,
+    )
+    spm_model_type: str = setting("kind of sentencepiece model to train", "unigram", choices=SPM_MODEL_TYPES)
+    byte_fallback: bool = setting(
+        "train without the 256 byte pieces, on every character of the sample instead of 99.95 % of their occurrences; "
+        "unseen characters become <unk>",
+        True,
+    )
+    spm_sample_mb: float = setting(
+        "train the model on about this many megabytes of training lines, drawn at random", 50.0, above=0, metavar="MB"
+    )
+    spm_model: Path | None = setting("reuse this sentencepiece model", None)
+    gpt2_encoder_json: Path | None = setting("use GPT-2's byte-level BPE, as roberta.base does: its encoder.json", None)
+    gpt2_vocab_bpe: Path | None = setting("GPT-2's vocab.bpe, with --gpt2-encoder-json", None)
+    tokenizer: str | None = setting(
+        "hf: the tokenizer.json of a Hugging Face folder, by the `tokenizers` library (extra `hf`); sentencepiece and gpt2 "
+        "follow from the flags above",
+        None,
+        choices=TOKENIZER_KINDS,
+    )
+    tokenizer_dir: Path | None = setting(
+        "folder of --tokenizer hf: written by fairseq-clear import, whose dict.txt is kept, or a Hugging Face folder",
+        None,
+        metavar="DIR",
+    )
+    dictionary: Path | None = setting(
+        "dict.txt of the checkpoint to start from, copied unchanged, so that the ids match (it is in roberta.base's "
+        "archive); with --spm-model, the GPT-2 files or --tokenizer hf",
+        None,
+        flag="--dict",
+    )
 
     @property
     def kind(self) -> str:
@@ -68,20 +125,12 @@ class TokenizerSettings:
         return self.dictionary or (imported if imported is not None and imported.is_file() else None)
 
     def _check_tokenizer(self) -> None:
-        if self.vocab_size < 1:
-            raise UserError(f"--vocab-size {self.vocab_size}: must be 1 or more")
-        if self.spm_sample_mb <= 0:
-            raise UserError(f"--spm-sample-mb {self.spm_sample_mb}: must be above 0")
-        if self.spm_model_type not in SPM_MODEL_TYPES:
-            raise UserError(f"--spm-model-type {self.spm_model_type}: choose from {', '.join(SPM_MODEL_TYPES)}")
         if (self.gpt2_encoder_json is None) != (self.gpt2_vocab_bpe is None):
             raise UserError("--gpt2-encoder-json and --gpt2-vocab-bpe belong together: give both")
         if self.spm_model is not None and self.gpt2_encoder_json is not None:
             raise UserError("--spm-model and --gpt2-encoder-json exclude each other: a folder has one tokenizer")
         if self.dictionary is not None and self.trains_tokenizer:
             raise UserError("--dict belongs to a tokenizer that exists: give --spm-model or the GPT-2 files with it")
-        if self.tokenizer not in (None, *TOKENIZER_KINDS):
-            raise UserError(f"--tokenizer {self.tokenizer}: choose from {', '.join(TOKENIZER_KINDS)}")
         if self.tokenizer == "hf" and self.tokenizer_dir is None:
             raise UserError("--tokenizer hf: give its folder with --tokenizer-dir")
         if self.tokenizer == "gpt2" and self.gpt2_encoder_json is None:
@@ -94,38 +143,67 @@ class TokenizerSettings:
             raise UserError("--tokenizer-dir excludes --spm-model and the GPT-2 files: a folder has one tokenizer")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrepareSettings(TextSettings, TokenizerSettings):
-    """Everything that determines what ``prepare`` writes.
+@dataclass(kw_only=True)
+class PrepareSettings(TokenizerSettings, TextSettings):
+    """Everything that determines what ``prepare`` writes."""
 
-    The fields are the flags of the same names in ``fairseq-clear prepare --help``.
-    """
-
-    inputs: tuple[Path, ...]
-    dest: Path
-    valid: tuple[Path, ...] = ()
-    valid_share: float = 0.01
-    shards: int = 1
-    paraphrase: tuple[tuple[str, Path], ...] = ()
-    valid_paraphrase: tuple[tuple[str, Path], ...] = ()
-    sample: int | None = None
-    text_only: bool = False
-    workers: int = field(default_factory=available_cores)
-    seed: int = 1
-    overwrite: bool = False
+    inputs: tuple[Path, ...] = setting(
+        "text to train on: .txt, .jsonl, either also .gz or .xz, or a folder of such files",
+        metavar="INPUT",
+        positional=True,
+    )
+    dest: Path = setting("the folder to write; must not exist yet", metavar="DEST")
+    overwrite: bool = setting("replace DEST if it is a data folder already", False)
+    sample: int | None = setting(
+        "keep N sentences of the input, drawn at random by --seed, before anything else; those of one document stay one, "
+        "though no longer adjacent (CERT's Table 5: as many as another corpus has)",
+        None,
+        least=1,
+        group="part of the input",
+    )
+    text_only: bool = setting(
+        "write the text itself to DEST, a .txt, with a blank line between documents, for back-translate or another prepare",
+        False,
+        group="part of the input",
+    )
+    valid: tuple[Path, ...] = setting(
+        "validation text; without it --valid-share of the documents is held out", (), group=SPLITS
+    )
+    valid_paraphrase: tuple[tuple[str, Path], ...] = setting(
+        "as --paraphrase, for --valid; the same names", (), type=named_file, metavar="NAME=FILE", group=SPLITS
+    )
+    valid_share: float = setting(
+        "share of the documents, above 0 and below 1, held out at random; at least one, never all",
+        0.01,
+        metavar="SHARE",
+        group=SPLITS,
+    )
+    shards: int = setting(
+        "distribute the training documents over DEST/shard0 ... shardN-1, complete folders of about equal size; "
+        "fairseq-train DEST/shard0:DEST/shard1:... reads one per epoch; 1 is DEST itself",
+        1,
+        least=1,
+        group=SPLITS,
+    )
+    workers: int = setting(
+        "processes that binarize; the result does not depend on it",
+        factory=available_cores,
+        least=1,
+        group="running",
+    )
+    seed: int = setting(
+        "determines the held-out documents and the lines that train the tokenizer; same seed, text and versions give the "
+        "same bytes",
+        1,
+        least=0,
+        group="running",
+    )
 
     def check(self) -> None:
         """Raise UserError for values that are out of range or contradict each other; no file is read."""
+        check_settings(self)
         if not 0 < self.valid_share < 1:
             raise UserError(f"--valid-share {self.valid_share}: a share of the documents, above 0 and below 1")
-        for flag, value in (("--shards", self.shards), ("--workers", self.workers)):
-            if value < 1:
-                raise UserError(f"{flag} {value}: must be 1 or more")
-        if self.seed < 0:
-            raise UserError(f"--seed {self.seed}: must be 0 or more")
-        if self.sample is not None and self.sample < 1:
-            raise UserError(f"--sample {self.sample}: must be 1 or more")
-        self._check_text()
         self._check_tokenizer()
         self._check_paraphrases()
 

@@ -138,7 +138,7 @@ def one_pass(folder: Path, arguments: argparse.Namespace, lengths: tuple[str, ..
     text = folder / f"test.{PAIR[0]}"
     search = Search(max_len_a=float(lengths[1]), max_len_b=int(lengths[3]))
     model = ModelSource(str(folder / "-".join(PAIR)))
-    settings = BackTranslateSettings(text, folder / "none", model, model, search=search)
+    settings = BackTranslateSettings(input=text, output=folder / "none", forward=model, backward=model, search=search)
     settings = replace(settings, max_tokens=arguments.max_tokens)
     one = Pass(load_translation_model(settings, "forward", torch.device("cpu")), settings)
     lines = [[line] for line in text.read_text().splitlines()]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_clear.cli import back_translate
+from fairseq_clear.cli.back_translate import BackTranslate
 from fairseq_clear.cli.main import main
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
 from tests.preparation.back_translation.toys import train_toys
@@ -12,10 +12,10 @@ from tests.preparation.back_translation.toys import train_toys
 FILES = ("--input", "in", "--output", "out", "--forward", "f", "--backward", "b")
 
 
-def parse(*flags: str) -> argparse.Namespace:
+def parse(*flags: str) -> BackTranslateSettings:
     parser = argparse.ArgumentParser()
-    back_translate.add_arguments(parser)
-    return parser.parse_args([*FILES, *flags])
+    BackTranslate.add_arguments(parser)
+    return BackTranslate.from_flags(parser.parse_args([*FILES, *flags])).settings
 
 
 @pytest.fixture(scope="module")
@@ -24,23 +24,27 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_defaults_are_those_of_the_settings() -> None:
-    expected = BackTranslateSettings(Path("in"), Path("out"), ModelSource("f"), ModelSource("b"))
-    assert back_translate._settings(parse()) == expected
+    expected = BackTranslateSettings(
+        input=Path("in"), output=Path("out"), forward=ModelSource("f"), backward=ModelSource("b")
+    )
+    assert parse() == expected
 
 
 def test_every_flag_arrives() -> None:
     flags = "--sampling backward --sampling-topk 9 --temperature 0.8 --beam 2 --lenpen 1.1 --max-len-a 2 --max-len-b 9"
     others = "--forward-codes c --backward-data d --bpe none --tokenizer moses --num-shards 4 --shard-id 3 --fp16"
     running = "--device cuda:1 --max-tokens 99 --batch-size 7 --chunk-lines 5 --workers 3 --threads 2 --seed 6"
-    settings = back_translate._settings(parse(*f"{flags} {others} {running} --too-long copy --overwrite".split()))
-    assert settings.search == Search(2, "backward", 9, None, 0.8, 1.1, 2.0, 9)
+    settings = parse(*f"{flags} {others} {running} --too-long copy --overwrite".split())
+    assert settings.search == Search(
+        beam=2, sampling="backward", sampling_topk=9, temperature=0.8, lenpen=1.1, max_len_a=2.0, max_len_b=9
+    )
     assert settings.forward == ModelSource("f", None, Path("c"))
     assert settings.backward == ModelSource("b", Path("d"), None)
     assert (settings.bpe, settings.tokenizer, settings.too_long) == ("none", "moses", "copy")
     assert (settings.num_shards, settings.shard_id, settings.fp16, settings.overwrite) == (4, 3, True, True)
     numbers = (settings.max_tokens, settings.batch_size, settings.chunk_lines, settings.workers, settings.threads)
     assert numbers == (99, 7, 5, 3, 2) and (settings.device, settings.seed) == ("cuda:1", 6)
-    assert back_translate._settings(parse("--sampling")).search.sampling == "both"
+    assert parse("--sampling").search.sampling == "both"
 
 
 def test_beam_is_five_and_one_where_words_are_drawn() -> None:
@@ -55,7 +59,7 @@ def test_threads_are_as_said_or_shared_out(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         if wanted:
             monkeypatch.setenv("OMP_NUM_THREADS", wanted)
-        assert back_translate._settings(parse("--workers", "3", *flags)).threads_each == threads
+        assert parse("--workers", "3", *flags).threads_each == threads
 
 
 @pytest.mark.parametrize(
@@ -75,7 +79,7 @@ def test_threads_are_as_said_or_shared_out(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_flags_out_of_range_are_one_line(flags: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        back_translate._settings(parse(*flags.split())).check()
+        parse(*flags.split()).check()
 
 
 @pytest.mark.slow

@@ -232,7 +232,7 @@ def test_the_submission_has_every_row_in_gluess_words(runs, prepared, tmp_path, 
     assert [line.split("\t")[1] for line in files["AX.tsv"][1:]] == [data.task.labels[i] for i in expected]
     assert len({line.split("\t")[1] for line in files["WNLI.tsv"][1:]}) == 1
     captured = capsys.readouterr()
-    assert "GLUE's server also expects CoLA.tsv, SST-2.tsv, MRPC.tsv, QNLI.tsv, QQP.tsv" in captured.err
+    assert "GLUE's server also needs: CoLA.tsv, SST-2.tsv, MRPC.tsv, QNLI.tsv, QQP.tsv" in captured.err
     assert main(["glue", "predict", "--checkpoints", str(runs), *flags]) == 2
     assert "exists already" in capsys.readouterr().err
     # a single checkpoint, by name; it makes the same file

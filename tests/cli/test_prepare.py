@@ -3,12 +3,13 @@
 import argparse
 import os
 import signal
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from fairseq_clear.cli import prepare as command
 from fairseq_clear.cli.main import main
+from fairseq_clear.cli.prepare import Prepare
 from fairseq_clear.preparation import binarize, preparing
 from fairseq_clear.preparation.prepare_report import DocumentLengths
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
@@ -20,19 +21,19 @@ NOT_FLAGS = {"inputs", "dest"}
 
 def parse(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
+    Prepare.add_arguments(parser)
     return parser.parse_args(arguments)
 
 
 def test_every_setting_has_a_flag_with_the_same_default() -> None:
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
+    Prepare.add_arguments(parser)
     actions = {action.dest: action for action in parser._actions if action.dest != "help"}
-    assert set(actions) == set(PrepareSettings.__dataclass_fields__)
-    defaults = PrepareSettings(inputs=(), dest=Path())
-    for name in set(actions) - NOT_FLAGS - {"workers"}:
-        expected = getattr(defaults, name)
-        assert actions[name].default == (list(expected) if isinstance(expected, tuple) else expected), name
+    assert set(actions) == {item.name for item in fields(PrepareSettings)} - {"dictionary"} | {"dict"}
+    defaults = vars(PrepareSettings(inputs=(), dest=Path()))
+    defaults["dict"] = defaults.pop("dictionary")
+    for name in set(actions) - NOT_FLAGS:
+        assert actions[name].default == defaults[name], name
         assert actions[name].help
 
 
@@ -51,13 +52,13 @@ def test_flags_reach_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("fairseq_clear.preparation.preparing.prepare", fake)
     line = "a.txt b.txt --dest d --valid v.txt w.txt --no-byte-fallback --dict x --split-sentences --seed 7 --workers 3"
-    assert command.run(parse(*line.split())) == 0
+    assert Prepare.call(parse(*line.split())) == 0
     assert seen[0].inputs == (Path("a.txt"), Path("b.txt")) and seen[0].valid == (Path("v.txt"), Path("w.txt"))
     assert not seen[0].byte_fallback and seen[0].dictionary == Path("x") and seen[0].split_sentences == "lines"
     assert (seen[0].seed, seen[0].workers, seen[0].language) == (7, 3, "en")
-    command.run(parse("a.txt", "--dest", "d", "--split-sentences", "paragraphs"))
+    Prepare.call(parse("a.txt", "--dest", "d", "--split-sentences", "paragraphs"))
     assert seen[1].split_sentences == "paragraphs" and seen[1].workers >= 1
-    command.run(parse("a.txt", "--dest", "d", "--paraphrase", "de=x=y.txt", "zh=z.txt"))
+    Prepare.call(parse("a.txt", "--dest", "d", "--paraphrase", "de=x=y.txt", "zh=z.txt"))
     assert seen[2].paraphrase == (("de", Path("x=y.txt")), ("zh", Path("z.txt")))
     assert seen[2].valid_paraphrase == seen[1].paraphrase == ()
 

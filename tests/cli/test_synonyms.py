@@ -11,7 +11,7 @@ import pytest
 
 from fairseq_clear.augmentations import Symbols
 from fairseq_clear.augmentations.chain import build_augmentation
-from fairseq_clear.cli import synonyms
+from fairseq_clear.cli.synonyms import Synonyms
 from fairseq_clear.errors import UserError
 from fairseq_clear.text.synonym_files import load_synonyms, read_dictionary
 from tests.conftest import SHARED, WORDS
@@ -30,9 +30,9 @@ def folder(data_bin, tmp_path):
 
 def run(folder, *flags, source=None):
     parser = argparse.ArgumentParser()
-    synonyms.add_arguments(parser)
+    Synonyms.add_arguments(parser)
     source = source or str(folder.parent / "list.json")
-    return synonyms.run(parser.parse_args(["--data-bin", str(folder), "--source", source, *flags]))
+    return Synonyms.call(parser.parse_args(["--data-bin", str(folder), "--source", source, *flags]))
 
 
 def count_by_hand(data_bin):
@@ -94,7 +94,7 @@ def test_a_folder_without_a_train_split_says_so(folder, capsys):
 
 
 def test_coverage_is_measured_on_a_bounded_sample(folder, capsys, monkeypatch):
-    monkeypatch.setattr(synonyms, "COVERAGE_TOKENS", 100)
+    monkeypatch.setattr("fairseq_clear.cli.synonyms.COVERAGE_TOKENS", 100)
     run(folder)
     words = int(capsys.readouterr().out.split(" words and")[0].split()[-1])
     assert 80 < words < 120

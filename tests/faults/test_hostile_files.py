@@ -144,9 +144,10 @@ def test_settings_of_a_translation_model(tmp_path: Path, trace: Path) -> None:
     more = {"decoder_attention": "True", "decoder_out_embed_dim": 16, "encoder_embed_path": None}
     with_settings(file, file, **convolutional, **more)  # type: ignore[arg-type]
     (tmp_path / "text").write_text("the cat\n")
-    models = [ModelSource(str(tmp_path / name)) for name in ("en-de", "de-en")]
+    forward, backward = (ModelSource(str(tmp_path / name)) for name in ("en-de", "de-en"))
+    files = {"input": tmp_path / "text", "output": tmp_path / "out"}
     with pytest.raises(UserError):
-        back_translate(BackTranslateSettings(tmp_path / "text", tmp_path / "out", *models, device="cpu"))
+        back_translate(BackTranslateSettings(**files, forward=forward, backward=backward, device="cpu"))
     assert not trace.exists() and not (tmp_path / "out").exists()
 
 

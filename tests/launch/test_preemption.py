@@ -281,8 +281,8 @@ def test_a_killed_worker_ends_the_others(killed: int, undisturbed: Path, data_bi
 @pytest.mark.parametrize(
     ("flags", "workers", "said"),
     [
-        (["--no-save"], 1, "--no-save: a run that is preempted"),
-        (["--no-last-checkpoints"], 1, "--no-last-checkpoints: a run"),
+        (["--no-save"], 1, "--no-save: a preempted run resumes"),
+        (["--no-last-checkpoints"], 1, "--no-last-checkpoints: a preempted run"),
         (["--reset-optimizer"], 1, "--reset-optimizer: it would be done again"),
         (["--restore-file", "other.pt"], 1, "--restore-file other.pt: the run would begin there again"),
         ([], 2, "--distributed-world-size 2: signals reach no worker"),
@@ -297,7 +297,7 @@ def test_what_cannot_be_resumed_is_refused(flags: list[str], workers: int, said:
 
 def test_a_refusal_is_one_line(data_bin: Path, tmp_path: Path) -> None:
     assert finish(start(WRAPPED, data_bin, tmp_path, "--no-save", workers=1)) == [2]
-    assert log(tmp_path).count("--no-save: a run that is preempted") == 1 and "Traceback" not in log(tmp_path)
+    assert log(tmp_path).count("--no-save: a preempted run resumes") == 1 and "Traceback" not in log(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log0"]
 
 

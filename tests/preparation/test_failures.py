@@ -50,7 +50,7 @@ def fails(dest: Path, *inputs: Path, **options: object) -> str:
         ({"shards": 30}, "--shards 30: more than the 29 training documents"),
         ({"workers": 0}, "--workers 0"),
         ({"seed": -1}, "--seed -1"),
-        ({"spm_sample_mb": 0.0}, "--spm-sample-mb 0.0"),
+        ({"spm_sample_mb": 0.0}, "--spm-sample-mb 0"),
         ({"spm_model_type": "word"}, "--spm-model-type word: choose from unigram, bpe"),
         ({"split_sentences": "pages"}, "--split-sentences pages: choose from lines, paragraphs"),
         ({"document_start": "["}, "--document-start [: not a regular expression"),
@@ -112,7 +112,7 @@ def test_tokenizers_that_do_not_fit(tmp_path: Path, corpus: Path) -> None:
     clash = sentencepiece_model(tmp_path / "mask.model", user_defined_symbols=["<mask>"])
     assert "piece '<mask>' is a symbol that the task adds" in fails(tmp_path / "d", corpus, spm_model=clash)
     broken = sentencepiece_model(tmp_path / "break.model", user_defined_symbols=["a\nb"])
-    assert "holds a line break" in fails(tmp_path / "d", corpus, spm_model=broken)
+    assert "contains a line break" in fails(tmp_path / "d", corpus, spm_model=broken)
     wrong = tmp_path / "wrong.txt"
     wrong.write_text("no count\n")
     assert "wrong.txt: not a dict.txt" in fails(tmp_path / "d", corpus, spm_model=clash, dictionary=wrong)

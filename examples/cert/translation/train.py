@@ -75,7 +75,7 @@ def binarize(pair: tuple[str, str], data: Path) -> None:
 
 
 def train(source: str, target: str, data: Path, folder: Path, arguments: argparse.Namespace) -> None:
-    """``fairseq-train``, and the dictionaries beside the checkpoint."""
+    """``fairseq-train``, and the dictionaries in its folder."""
     updates, size = str(arguments.updates), SIZE if arguments.arch is None else ("--arch", arguments.arch)
     command = [str(data / "bin"), "--source-lang", source, "--target-lang", target, "--save-dir", str(folder)]
     length = ["--max-update", updates, "--total-num-update", updates, "--seed", str(arguments.seed)]

@@ -32,7 +32,7 @@ from fairseq_clear.evaluation.glue.glue_predicting import (
 from fairseq_clear.evaluation.glue.glue_recipes import FineTuning, choose_recipe, measure
 from fairseq_clear.evaluation.glue.glue_tasks import GlueTask
 from fairseq_clear.files import hash_file, write_json
-from fairseq_clear.models.segments import FAIRSEQ_EPS
+from fairseq_clear.models.encoder_stack import FAIRSEQ_EPS
 
 PLAN, LOG = "restart.json", "train.log"
 # Percentage points by which our accuracy may differ from fairseq's, which is rounded to one decimal and computed in the

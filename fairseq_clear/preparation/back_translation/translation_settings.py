@@ -1,12 +1,13 @@
-"""Settings of ``back-translate``: plain data, importable without fairseq."""
+"""Settings of ``back-translate``: importable without fairseq."""
 
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare_settings import available_cores
+from fairseq_clear.settings import check_settings, setting
 
 BPE_KINDS = ("auto", "none", "bpe", "sentencepiece")
 TOKENIZER_KINDS = ("auto", "none", "moses")
@@ -30,22 +31,32 @@ class ModelSource:
     codes: Path | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Search:
-    """How a translation is chosen.
+    """How a translation is chosen."""
 
-    The fields are the flags of the same names in ``fairseq-clear back-translate --help``. ``beam`` None means 5, or 1 with
-    sampling.
-    """
+    GROUP: ClassVar[str] = "search"
 
-    beam: int | None = None
-    sampling: str | None = None
-    sampling_topk: int | None = None
-    sampling_topp: float | None = None
-    temperature: float = 1.0
-    lenpen: float = 1.0
-    max_len_a: float = 1.5
-    max_len_b: int = 50
+    beam: int | None = setting(
+        "beam width; with sampling, the number of samples, of which the most probable is taken (default: 5, with --sampling 1)",
+        None,
+        least=1,
+    )
+    sampling: str | None = setting(
+        "draw words from the model's distribution in both passes, or in one of them",
+        None,
+        choices=SAMPLING_PASSES,
+        nargs="?",
+        const=SAMPLING_PASSES[0],
+    )
+    sampling_topk: int | None = setting("draw from the K most probable words", None, least=1, metavar="K")
+    sampling_topp: float | None = setting(
+        "draw from the most probable words whose probabilities sum to P", None, metavar="P"
+    )
+    temperature: float = setting("divides the logits", 1.0, above=0)
+    lenpen: float = setting("a score is divided by its length to this power; above 1 favours long ones", 1.0)
+    max_len_a: float = setting("a translation has at most A times the source's tokens, plus B", 1.5, metavar="A")
+    max_len_b: int = setting("see --max-len-a", 50, metavar="B")
 
     def samples_in(self, which: str) -> bool:
         """Whether the pass, forward or backward, draws its words."""
@@ -57,11 +68,7 @@ class Search:
 
     def check(self) -> None:
         """Raise UserError for values that are out of range or contradict each other."""
-        for flag, value in (("--beam", self.beam), ("--sampling-topk", self.sampling_topk)):
-            if value is not None and value < 1:
-                raise UserError(f"{flag} {value}: must be 1 or more")
-        if self.sampling not in (None, *SAMPLING_PASSES):
-            raise UserError(f"--sampling {self.sampling}: choose from {', '.join(SAMPLING_PASSES)}")
+        check_settings(self)
         for flag, given in (("--sampling-topk", self.sampling_topk), ("--sampling-topp", self.sampling_topp)):
             if given is not None and self.sampling is None:
                 raise UserError(f"{flag} {given}: needs --sampling; add --sampling")
@@ -69,58 +76,85 @@ class Search:
             raise UserError("--sampling-topk and --sampling-topp exclude each other; give one")
         if self.sampling_topp is not None and not 0 < self.sampling_topp <= 1:
             raise UserError(f"--sampling-topp {self.sampling_topp}: a probability, above 0 and at most 1")
-        if not self.temperature > 0:
-            raise UserError(f"--temperature {self.temperature}: must be above 0; it divides the logits")
         if self.max_len_a < 0 or self.max_len_b < 0 or self.max_len_a + self.max_len_b < 1:
             raise UserError(f"--max-len-a {self.max_len_a} --max-len-b {self.max_len_b}: allow no word at all")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BackTranslateSettings:
-    """Settings of a run.
+    """Settings of a run."""
 
-    The fields are the flags of the same names in ``fairseq-clear back-translate --help``.
-    """
-
-    input: Path
-    output: Path
+    input: Path = setting("UTF-8 text, one sentence a line; also .gz or .xz")
+    output: Path = setting("the text to write")
+    overwrite: bool = setting("replace an existing output, and delete chunks of other settings", False)
     forward: ModelSource
     backward: ModelSource
-    bpe: str = "auto"
-    tokenizer: str = "auto"
+    bpe: str = setting(
+        "how words are split into subwords; auto depends on the file of codes, and splits at spaces only if there is none",
+        "auto",
+        choices=BPE_KINDS,
+        group="models",
+    )
+    tokenizer: str = setting(
+        "how text is split into words; auto is moses before bpe, else none",
+        "auto",
+        choices=TOKENIZER_KINDS,
+        group="models",
+    )
     search: Search = field(default_factory=Search)
-    seed: int = 1
-    too_long: str = "split"
-    max_tokens: int = 4096
-    batch_size: int | None = None
-    chunk_lines: int = 1024
-    num_shards: int = 1
-    shard_id: int = 0
-    workers: int = 1
-    threads: int | None = None
-    device: str | None = None
-    fp16: bool = False
-    overwrite: bool = False
-    log_interval: float = 60.0
+    seed: int = setting("of --sampling", 1, least=0, group="search")
+    too_long: str = setting(
+        "a line longer than the model takes: split into sentences (what is still too long is copied), or copy",
+        "split",
+        choices=TOO_LONG,
+        group="search",
+    )
+    device: str | None = setting("cpu, cuda or cuda:N (default: cuda if available)", None, group="running")
+    fp16: bool = setting("half precision, on a GPU", False, group="running")
+    max_tokens: int = setting(
+        "source tokens of a batch, padding included; divide it for a beam above 5. A batch that does not fit into memory is "
+        "halved",
+        4096,
+        least=1,
+        group="running",
+    )
+    batch_size: int | None = setting("most lines of a batch (default: no limit)", None, least=1, group="running")
+    chunk_lines: int = setting(
+        "lines that are sorted by length, translated and saved together: a kill loses at most one chunk per worker",
+        1024,
+        least=1,
+        group="running",
+    )
+    workers: int = setting(
+        "processes, each with both models; with cuda each on the next GPU. The output does not depend on it",
+        1,
+        least=1,
+        group="running",
+    )
+    threads: int | None = setting(
+        "of each process (default: OMP_NUM_THREADS, else the available cores divided by --workers)",
+        None,
+        least=1,
+        group="running",
+    )
+    num_shards: int = setting(
+        "divide the input among N calls, each with its --shard-id; they write OUTPUT.0ofN and so on, whose lines in this "
+        "order are those of a single call",
+        1,
+        least=1,
+        group="running",
+    )
+    shard_id: int = setting("0 to N - 1", 0, metavar="I", group="running")
+    log_interval: float = setting(
+        "between two lines of progress if standard error is not a terminal", 60.0, metavar="SECONDS", group="running"
+    )
 
     def check(self) -> None:
-        """Raise UserError for values that contradict each other or are out of range; looks at no file."""
+        """Raise UserError for values that contradict each other or are out of range; reads no file."""
         self.search.check()
-        for name in ("max_tokens", "chunk_lines", "workers", "num_shards", "batch_size", "threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"--{name.replace('_', '-')} {value}: must be 1 or more")
+        check_settings(self)
         if not 0 <= self.shard_id < self.num_shards:
             raise UserError(f"--shard-id {self.shard_id}: must be 0 to {self.num_shards - 1}, below --num-shards")
-        if self.seed < 0:
-            raise UserError(f"--seed {self.seed}: must be 0 or more")
-        for flag, given, known in (
-            ("--bpe", self.bpe, BPE_KINDS),
-            ("--tokenizer", self.tokenizer, TOKENIZER_KINDS),
-            ("--too-long", self.too_long, TOO_LONG),
-        ):
-            if given not in known:
-                raise UserError(f"{flag} {given}: choose from {', '.join(known)}")
 
     @property
     def threads_each(self) -> int:

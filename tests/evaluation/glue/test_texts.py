@@ -75,7 +75,7 @@ def test_malformed_lines_are_an_error_or_counted(glue: Path, capsys: pytest.Capt
     assert "train.tsv:6: 3 tab-separated columns" in error and "--drop-malformed" in error and error.count("\n") == 1
     assert list((glue.parent / "out").iterdir()) == []
     assert write(glue, "RTE", "--drop-malformed") == 0
-    assert "RTE: 7 texts; 1 malformed lines left out; wrote" in capsys.readouterr().out
+    assert "RTE: 7 texts; 1 malformed lines dropped; wrote" in capsys.readouterr().out
     assert (glue.parent / "out" / "RTE.txt").read_text() == SEPARATE
 
 

@@ -36,7 +36,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def settings_of(archives: Path, **others: Any) -> BackTranslateSettings:
     forward, backward = ModelSource(str(archives / "en-de")), ModelSource(str(archives / "de-en"))
     given = {"forward": forward, "backward": backward, "device": "cpu", **others}
-    return BackTranslateSettings(archives / "text", archives / "out", **given)
+    return BackTranslateSettings(input=archives / "text", output=archives / "out", **given)
 
 
 def load(archives: Path, **others: Any) -> TranslationModel:

@@ -50,7 +50,9 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BackTranslateSe
     monkeypatch.setattr(round_trip, "translate_chunks", translate)
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # slow, and a killed process leaves the same files without it
     monkeypatch.setattr(round_trip, "identity", lambda settings, which: {"model.pt": getattr(settings, which).path})
-    return BackTranslateSettings(text, tmp_path / "out", ModelSource("f"), ModelSource("b"), chunk_lines=4)
+    return BackTranslateSettings(
+        input=text, output=tmp_path / "out", forward=ModelSource("f"), backward=ModelSource("b"), chunk_lines=4
+    )
 
 
 def translated(settings: BackTranslateSettings) -> list[int]:

@@ -14,7 +14,9 @@ from fairseq_clear.preparation.back_translation.translating import Pass, batches
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource
 from tests.preparation.back_translation.toys import StandIn
 
-SETTINGS = BackTranslateSettings(Path("in"), Path("out"), ModelSource("a"), ModelSource("b"))
+SETTINGS = BackTranslateSettings(
+    input=Path("in"), output=Path("out"), forward=ModelSource("a"), backward=ModelSource("b")
+)
 
 
 def translate(model: StandIn, texts: list[str], chunk: int = 0, **others: Any) -> tuple[list[str | None], Counter[str]]:

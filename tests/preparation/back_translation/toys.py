@@ -67,7 +67,7 @@ def toy_settings(toys: Path, text: Path, output: Path, **others: Any) -> BackTra
         "backward": ModelSource(str(toys / "gerlan-english")),
     }
     given = {"chunk_lines": 16, "threads": 1, "device": "cpu", **sources, **others}
-    return BackTranslateSettings(text, output, **given)
+    return BackTranslateSettings(input=text, output=output, **given)
 
 
 class StandIn:
