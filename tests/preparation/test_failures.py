@@ -44,8 +44,8 @@ def fails(dest: Path, *inputs: Path, **options: object) -> str:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"valid_share": 0.0}, "--valid-share 0.0: a share"),
-        ({"valid_share": 1.0}, "--valid-share 1.0: a share"),
+        ({"valid_share": 0.0}, "--valid-share 0.0: must be a share"),
+        ({"valid_share": 1.0}, "--valid-share 1.0: must be a share"),
         ({"shards": 0}, "--shards 0: must be 1 or more"),
         ({"shards": 30}, "--shards 30: more than the 29 training documents"),
         ({"workers": 0}, "--workers 0"),
@@ -55,7 +55,7 @@ def fails(dest: Path, *inputs: Path, **options: object) -> str:
         ({"split_sentences": "pages"}, "--split-sentences pages: choose from lines, paragraphs"),
         ({"document_start": "["}, "--document-start [: not a regular expression"),
         ({"gpt2_vocab_bpe": Path("x")}, "belong together"),
-        ({"dictionary": Path("x")}, "--dict belongs to a tokenizer that exists"),
+        ({"dictionary": Path("x")}, "--dict belongs to an existing tokenizer"),
         ({"spm_model": Path("/gone.model")}, "/gone.model: cannot read this sentencepiece model"),
         ({"valid": (Path("/gone.txt"),)}, "/gone.txt: no such file"),
         ({"vocab_size": 100}, "--vocab-size 100: too small"),
