@@ -1,8 +1,10 @@
 """fairseq's own trainer on batches that a test chooses, in this process or in several workers."""
 
+import pickle
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,16 @@ FLAGS = (
 
 def configuration(data: Path | str, *flags: str, world_size: int = 1) -> Any:
     """fairseq's configuration of a run; later flags win over FLAGS."""
-    parser = options.get_training_parser()
-    args = options.parse_args_and_arch(parser, [str(data), *FLAGS, *flags])
-    cfg = convert_namespace_to_omegaconf(args)
+    cfg = pickle.loads(_configuration(str(data), flags))
     cfg.distributed_training.distributed_world_size = world_size
     return cfg
+
+
+@lru_cache(maxsize=None)
+def _configuration(data: str, flags: tuple[str, ...]) -> bytes:
+    """Pickled, since hydra takes 0.3 s to compose one: workers that are forked afterwards have it already."""
+    parser = options.get_training_parser()
+    return pickle.dumps(convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, [data, *FLAGS, *flags])))
 
 
 def build(data: Path | str, *flags: str, world_size: int = 1) -> tuple[Trainer, Any]:

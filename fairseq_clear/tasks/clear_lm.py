@@ -258,16 +258,13 @@ class ClearLMTask(MaskedLMTask):
             UserError: another vocabulary or architecture, or a checkpoint of another run.
         """
         check_same_vocabulary(state, path, utils.split_paths(self.cfg.data)[0])
-        check_same_architecture(state, trainer.get_model(), path, self.cfg.allow_change)
         saved = (state.get("task_state") or {}).get("run")
-        if not resumes:
-            return
-        if saved is None:
+        if resumes and saved is None:
             logger.info("%s does not record its settings: they are not compared with this run's", path)
-            return
-        changed = check_same_run(saved, self._run_record(trainer), path, self.cfg.allow_change)
-        for difference in changed:
-            logger.warning("resuming with a changed setting: %s", difference)
+        elif resumes:
+            for difference in check_same_run(saved, self._run_record(trainer), path, self.cfg.allow_change):
+                logger.warning("resuming with a changed setting: %s", difference)
+        check_same_architecture(state, trainer.get_model(), path, self.cfg.allow_change)
 
     def describe_run(self, trainer: Any) -> None:
         """Log the summary of the run; called before the first update."""

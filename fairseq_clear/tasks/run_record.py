@@ -53,6 +53,7 @@ HASHED = {
     "synonyms": "--synonyms",
     "start": "--finetune-from-model",
 }
+SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim")
 SHAPELESS = ("encoder_attention_heads", "activation_fn", "layer_norm_eps")
 WHOLE = 1 << 26  # bytes of a file that are hashed in full; of a larger one, 64 pieces of 1 MiB
 PIECES, PIECE = 64, 1 << 20
@@ -120,26 +121,32 @@ def check_allowed(cfg: Any) -> None:
 
 
 def check_same_architecture(state: Mapping[str, Any], model: Any, path: str, allowed: str) -> None:
-    """Compare the model settings that weights do not show: heads, activation, epsilon.
+    """Compare the sizes of the model, and what its weights do not show: attention heads, activation, LayerNorm's epsilon.
 
     Args:
         state: the checkpoint's content.
-        model: that is about to load its weights.
+        model: the model that is about to load its weights.
         path: of the checkpoint.
         allowed: names of settings that may differ, joined by commas.
 
     Raises:
-        UserError: they differ, so the weights would compute something else.
+        UserError: they differ, so the weights do not fit or would compute something else.
     """
-    theirs = getattr(state.get("cfg"), "model", None)
-    for name in SHAPELESS:
-        old, new = getattr(theirs, name, None), getattr(model.args, name, None)
-        if None not in (old, new) and old != new and name not in _names(allowed):
-            flag = name.replace("_", "-")
-            raise UserError(
-                f"{path}: was trained with --{flag} {old}, and the flags say {new}: its weights would compute something else; "
-                f"give --{flag} {old}, or --allow-change {flag}"
-            )
+    theirs, permitted = getattr(state.get("cfg"), "model", None), _names(allowed)
+    pairs = {name: (getattr(theirs, name, None), getattr(model.args, name, None)) for name in (*SIZES, *SHAPELESS)}
+    differing = {
+        name: pair
+        for name, pair in pairs.items()
+        if None not in pair and pair[0] != pair[1] and not (name in permitted and name in SHAPELESS)
+    }
+    if differing:
+        flags = [name.replace("_", "-") for name in differing]
+        old = " ".join(f"--{flag} {theirs}" for flag, (theirs, _) in zip(flags, differing.values(), strict=True))
+        new = " ".join(str(ours) for _, ours in differing.values())
+        or_allow = f", or --allow-change {','.join(flags)}" if not differing.keys() & set(SIZES) else ""
+        raise UserError(
+            f"{path}: was trained with {old}, and the flags say {new}; give those of the checkpoint{or_allow}"
+        )
 
 
 def check_same_vocabulary(state: Mapping[str, Any], path: str, data: str) -> None:

@@ -16,7 +16,7 @@ from fairseq_clear.criterions.clear_moco import ClearMocoCriterion
 from fairseq_clear.data.dataset import ClearDataset
 from fairseq_clear.distributed import Layout, all_gather_ragged, all_gather_rows
 from tests.conftest import Ranks
-from tests.training import Case, distance, update, updates
+from tests.training import Case, configuration, distance, update, updates
 
 SHARES: dict[int, Sequence[Sequence[Sequence[int]]]] = {
     1: [[list(range(10))]],
@@ -146,6 +146,8 @@ def several(paired_bin: Path, ranks: Ranks) -> dict[int, Results]:
     found = {}
     for workers in (2, 3):
         wanted = cases(workers)
+        for case in wanted.values():
+            configuration(paired_bin, *case.flags)  # kept for the workers, which are forked
         by_rank: Any = ranks(workers, updates, str(paired_bin), list(wanted.values()))
         found[workers] = {name: [results[number] for results in by_rank] for number, name in enumerate(wanted)}
     return found

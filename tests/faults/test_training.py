@@ -185,7 +185,8 @@ def test_what_cannot_be_resumed_is_one_line(
         with pytest.raises(SystemExit, match="2"):
             trainer_.load_checkpoint(str(path))
     wrong, damaged, foreign, missing = errors(caplog)
-    assert "checkpoint_last.pt: its weights are not of this model; give the flags" in wrong and "size mismatch" in wrong
+    theirs = "--encoder-embed-dim 128 --encoder-ffn-embed-dim 512 --encoder-attention-heads 2"
+    assert f"checkpoint_last.pt: was trained with {theirs}, and the flags say 64 256 1; give those" in wrong
     assert "torn.pt: not a whole checkpoint" in damaged and damaged.endswith(f"{torn}") and ": cp " in damaged
     assert "Optimizer does not match; please reset the optimizer (--reset-optimizer)" in foreign
     assert (
