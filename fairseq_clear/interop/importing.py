@@ -187,7 +187,7 @@ def _load(model: ClearRobertaModel, weights: dict[str, Tensor], source: Path) ->
     if HEAD_WEIGHT in weights:
         return []
     model.encoder.lm_head.bias.data.zero_()
-    return ["the folder has no head for masked language modelling; a new one is initialised"]
+    return ["the folder has no head for masked language modelling; it is freshly initialised"]
 
 
 def _describe_left(left: list[str]) -> list[str]:

@@ -80,15 +80,15 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as PNG (300 dots per inch) and as SVG; return both paths."""
     files = [path.with_suffix(suffix) for suffix in SUFFIXES]
     for file in files:
-        beside = file.with_name(f".{file.stem}.partial{file.suffix}")
+        partial = file.with_name(f".{file.stem}.partial{file.suffix}")
         try:
             # without a date, so that equal pictures give identical files
             metadata = {"Date": None} if file.suffix == ".svg" else {"Software": None}
             with style():  # settings of hatches and of the hash salt are read while saving
-                figure.savefig(beside, dpi=300, metadata=metadata)
-            beside.replace(file)
+                figure.savefig(partial, dpi=300, metadata=metadata)
+            partial.replace(file)
         except OSError as error:
             raise UserError(f"--output {file}: cannot write it ({error.strerror or error})") from None
         finally:
-            beside.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
     return files
