@@ -212,7 +212,7 @@ def test_ctrl_c_on_plain_fairseq_train(workers: int, undisturbed: Path, data_bin
         os.killpg(processes[-1].pid, signal.SIGINT)
     assert [process.returncode for process in processes] == [EXIT_INTERRUPTED] * workers, log(tmp_path / "run")[-3000:]
     text = log(tmp_path / "run")
-    assert "stopped by a signal after update 11" in text and "the same command goes on from there" in text
+    assert "stopped by a signal after update 11" in text and "the same command resumes from there" in text
     assert "Traceback" not in text
     assert finish(start(STOCK, data_bin, tmp_path / "run", *flags, workers=workers)) == [0] * workers
     assert "from update 11 of" in log(tmp_path / "run")
