@@ -80,8 +80,8 @@ def test_a_vocabulary_larger_than_the_corpus_supports_tells_the_greatest(tmp_pat
 def test_an_empty_corpus(tmp_path: Path, corpus: Path, text: str) -> None:
     empty = tmp_path / "empty.txt"
     empty.write_text(text, encoding="utf-8")
-    assert "empty.txt: no sentence in it" in fails(tmp_path / "d", empty)
-    assert "empty.txt: no sentence in it" in fails(tmp_path / "d", corpus, valid=(empty,))
+    assert "empty.txt: holds no sentence" in fails(tmp_path / "d", empty)
+    assert "empty.txt: holds no sentence" in fails(tmp_path / "d", corpus, valid=(empty,))
 
 
 def test_inputs_that_cannot_be(tmp_path: Path, corpus: Path) -> None:
@@ -96,7 +96,7 @@ def test_inputs_that_cannot_be(tmp_path: Path, corpus: Path) -> None:
     inside = tmp_path / "old"
     inside.mkdir()
     (inside / "dict.txt").write_text("a 1\n")
-    assert "lies in --dest" in fails(inside, write_corpus(inside / "c.txt", 9), overwrite=True)
+    assert "is in --dest" in fails(inside, write_corpus(inside / "c.txt", 9), overwrite=True)
 
 
 def test_late_mistakes_in_the_text_leave_nothing_not_even_parents(tmp_path: Path, corpus: Path) -> None:

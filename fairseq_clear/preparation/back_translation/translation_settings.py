@@ -183,6 +183,6 @@ class BackTranslateSettings:
 
 
 def shard_path(output: Path, shard: int, shards: int) -> Path:
-    """``OUTPUT.02of16``, which sorts in order; OUTPUT itself for a single shard."""
+    """The file of a shard, ``OUTPUT.02of16``, whose names sort in order; OUTPUT itself if there is only one shard."""
     width = len(str(shards))
     return output if shards == 1 else output.with_name(f"{output.name}.{shard:0{width}}of{shards}")
