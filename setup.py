@@ -1,8 +1,8 @@
-"""Package metadata: version ranges here, exact pins in requirements.txt.
+"""Package metadata with version ranges; requirements.txt has the exact versions.
 
-fairseq itself is not listed: pip would build it in isolation with a second torch and add torchaudio, whose CUDA wheel
-breaks beside a CPU torch. ``make install`` installs ``fairseq-fixed`` the way that works; from a checkout the plugin also
-runs uninstalled, by ``--user-dir fairseq_clear``.
+fairseq is not listed: pip would build it in isolation with another torch, and would install torchaudio, whose CUDA wheel does
+not work with a CPU torch. ``make install`` installs ``fairseq-fixed`` correctly. From a checkout the plugin also runs without
+installation, with ``--user-dir fairseq_clear``.
 """
 
 from setuptools import find_packages, setup

@@ -1,4 +1,4 @@
-"""Pages of the site that are made from the code and from the READMEs of the other folders; none of them is kept in git."""
+"""Hooks of the site generator: make pages from the code and from the READMEs of other folders. These pages are not in git."""
 
 import argparse
 import ast
@@ -74,12 +74,12 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 
 def on_page_content(content: str, **_: object) -> str:
-    """Keep short code, such as the name of a flag, on one line."""
+    """Keep short code, such as the name of a flag, from being broken over two lines."""
     return re.sub(r"<code>([^<\n]{1,30})</code>", r'<code class="short">\1</code>', content)
 
 
 def copied_page(source: Path) -> str:
-    """The text of a README with its links turned to pages of the site; the name of any other file stays as code."""
+    """The text of a README whose links lead to pages of the site; a link to any other file becomes its name."""
     here = Path(PAGES[str(source.relative_to(ROOT))]).parent
 
     def target(match: re.Match[str]) -> str:
@@ -88,7 +88,8 @@ def copied_page(source: Path) -> str:
             return match[0]
         path, _, anchor = link.partition("#")
         file = os.path.relpath((source.parent / path).resolve(), ROOT)
-        page = PAGES.get(file) or PICTURES.get(file)
+        guide = file.removeprefix("docs/") if file.startswith("docs/") else None
+        page = PAGES.get(file) or PICTURES.get(file) or guide
         if page is None:
             return f"`{file}`"
         return f"[{label}]({os.path.relpath(page, here)}{'#' + anchor if anchor else ''})"
@@ -144,11 +145,11 @@ def objective_table() -> str:
 
 
 def patch_table() -> str:
-    """PATCHES: what is replaced, why, and the test that guards it."""
+    """PATCHES: what is replaced, why, and its test."""
     from fairseq_clear.patches import PATCHES
 
     rows = ([f"`{patch.target or patch.replacement}`", tagged(patch.reason), f"`{patch.test}`"] for patch in PATCHES)
-    return table(["replaced in fairseq, or called at the start", "without it", "guarded by"], rows)
+    return table(["replaced in fairseq, or called at the start", "without it", "tested by"], rows)
 
 
 def command_table() -> str:
@@ -162,7 +163,7 @@ def command_table() -> str:
 
 
 def layer_table() -> str:
-    """The packages by layer, from the table that the layer test reads, with the first line of their docstrings."""
+    """The packages by layer, from the table in ``tests/test_layers.py``, with the first paragraphs of their docstrings."""
     source = (ROOT / "tests" / "test_layers.py").read_text(encoding="utf-8")
     layers = ast.literal_eval(re.search(r"^LAYERS = (\{.*?^\})", source, flags=re.M | re.S)[1])
     rows = []
@@ -185,7 +186,7 @@ TABLES = {
 
 
 def tagged(text: str) -> str:
-    """Plain text for Markdown: ``<mask>`` and the like become code; stars and bars are no markup."""
+    """Escape plain text for Markdown: ``<mask>`` and the like become code, stars and bars are escaped."""
 
     def plain(part: str) -> str:
         return re.sub(r"<(/?\w+)>", r"`<\1>`", part).replace("*", r"\*")
@@ -233,7 +234,7 @@ def describe(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def preformatted(text: str) -> str:
-    """A description: its paragraphs, and its aligned lists as they stand."""
+    """A description: paragraphs as Markdown, aligned lists as preformatted text."""
     blocks = []
     for block in inspect.cleandoc(text).split("\n\n"):
         is_list = block.startswith("  ")
@@ -282,7 +283,7 @@ def training_page() -> str:
         *(
             "## Model clear_roberta",
             "",
-            f"Architectures: {archs}. RoBERTa's own flags hold as well.",
+            f"Architectures: {archs}. RoBERTa's own flags work too.",
             "",
             *describe(model),
         ),
@@ -310,13 +311,13 @@ def dataclass_flags(config: type) -> Iterator[str]:
 
 
 def api_pages() -> dict[str, str]:
-    """Page -> text: a page for each package, and one for the modules that are in none."""
+    """Page -> text: a page for each package, and one for the modules outside packages."""
     pages = {f"reference/api/{name}.md": package_page(name) for name in packages()}
     first = [
         "# Python API",
         "",
-        "What the modules offer to others, from their docstrings. `from fairseq_clear import SentenceEncoder` is all that most",
-        "programs need; `fairseq_clear.register()` comes before direct calls of fairseq's own functions.",
+        "The public functions and classes of the modules, from their docstrings. Most programs need only",
+        "`from fairseq_clear import SentenceEncoder`. Call `fairseq_clear.register()` before you call fairseq's own functions.",
         "",
         *(f"- [fairseq_clear.{name}]({name}.md)" for name in packages()),
         "",
@@ -325,17 +326,17 @@ def api_pages() -> dict[str, str]:
 
 
 def packages() -> list[str]:
-    """The packages below fairseq_clear whose functions others may call."""
+    """The packages of fairseq_clear, except cli."""
     return sorted(path.parent.name for path in ROOT.glob("fairseq_clear/*/__init__.py") if path.parent.name != "cli")
 
 
 def package_page(name: str) -> str:
-    """One package with all packages in it."""
+    """The page of one package, its subpackages included."""
     return "\n".join([f"# fairseq_clear.{name}", "", *modules((ROOT / "fairseq_clear" / name).rglob("*.py"))])
 
 
 def modules(paths: Iterable[Path]) -> Iterator[str]:
-    """The lines that have mkdocstrings describe some files; of a package's own file the docstring alone."""
+    """The lines that make mkdocstrings describe these files; of ``__init__.py`` only the docstring is shown."""
     for path in sorted(paths):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         if path.name == "__init__.py":

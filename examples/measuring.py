@@ -1,6 +1,6 @@
-"""What the examples' measure.py share: train recipes for several seeds, score each, keep every run, make one table.
+"""Shared by the measure.py of the examples: train recipes with several seeds, score each run, save the results, make a table.
 
-A run whose result is there already is not repeated, so an interrupted measurement goes on where it stopped.
+A run whose result exists already is not repeated, so an interrupted measurement resumes where it stopped.
 """
 
 import json
@@ -24,7 +24,7 @@ from fairseq_clear.evaluation.topics import REMOVALS, read_topics
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 
 PROJECT = Path(__file__).resolve().parent.parent
-# Overrides of a recipe: sizes for one CPU core, and to keep the weights as they begin.
+# Overrides of a recipe: sizes for one CPU core, and settings that leave the initial weights unchanged.
 TINY = tuple(
     f"++model.encoder_{name}={value}"
     for name, value in {"layers": 2, "embed_dim": 128, "ffn_embed_dim": 512, "attention_heads": 2}.items()
@@ -35,13 +35,13 @@ HYDRA = (sys.executable, "-W", "ignore", "-c", "from fairseq_cli.hydra_train imp
 
 @dataclass(frozen=True)
 class Recipe:
-    """A config of an example, with what the measurement changes in it.
+    """A config of an example, with the changes of the measurement.
 
     Attributes:
         config: path of the YAML file.
-        overrides: hydra's, an ablation (``+ablation=sg``) among them.
-        pooling: of the scores; None for the checkpoint's.
-        trains: False scores the checkpoint that the others start from.
+        overrides: hydra overrides, including an ablation (``+ablation=sg``).
+        pooling: pooling for the scores; None for the checkpoint's.
+        trains: if False, the checkpoint that the other runs start from is scored instead.
     """
 
     config: Path
@@ -61,12 +61,15 @@ def measure(
     """Train and score every recipe with every seed.
 
     Args:
-        recipes: name -> what to train.
-        seeds: of each.
-        output: a folder; ``NAME.SEED.json`` of each run, its log beside it, with ``_`` for what neither a file nor hydra likes.
+        recipes: name -> recipe.
+        seeds: seeds of every recipe.
+        output: folder for ``NAME.SEED.json`` and the log of each run; special characters of NAME become ``_``.
         score: checkpoint, recipe, seed -> the numbers of a row.
-        overrides: hydra's, of all runs.
-        start: the checkpoint that runs which do not train are scored on.
+        overrides: hydra overrides of all runs.
+        start: the checkpoint to score for recipes that do not train.
+
+    Returns:
+        Name -> the results of its seeds, as in the JSON files.
     """
     output.mkdir(parents=True, exist_ok=True)
     runs = [(name, seed) for seed in seeds for name in recipes]
@@ -95,7 +98,7 @@ def _run(
     assert checkpoint is not None
     scores = score(checkpoint, recipe, seed)
     for file in (output / _stem(name, seed)).glob("*.pt"):
-        file.unlink()  # many runs of many megabytes
+        file.unlink()  # checkpoints of many runs would fill the disk
     return {
         "name": name,
         "seed": seed,
@@ -108,7 +111,7 @@ def _run(
 
 
 def _train(name: str, recipe: Recipe, seed: int, output: Path, overrides: Sequence[str]) -> tuple[Path, float]:
-    """The checkpoint of one run, and how many seconds it took."""
+    """Train one run; return its checkpoint and the seconds that it took."""
     folder = output / _stem(name, seed)
     settings = [
         *(f"common.user_dir={PROJECT / 'fairseq_clear'}", f"common.seed={seed}"),
@@ -124,14 +127,14 @@ def _train(name: str, recipe: Recipe, seed: int, output: Path, overrides: Sequen
 
 
 def _environment() -> dict[str, str]:
-    """In which Python finds this project before any other."""
+    """Environment variables with this project first on Python's path."""
     others = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(PROJECT), *([others] if others else [])])}
 
 
 def clear(*command: object) -> None:
-    """A command of this project's fairseq-clear, whatever folder it is called from; its output is shown if it fails."""
-    # -P: -m would look in the working directory first, which may be another checkout than the one that the run names
+    """Run a command of this project's fairseq-clear from any folder; if it fails, exit with the end of its output."""
+    # -P: otherwise -m looks in the working directory first, which may hold another checkout
     words: Sequence[str] = [sys.executable, "-P", "-W", "ignore", "-m", "fairseq_clear.cli", *map(str, command)]
     done = subprocess.run(words, capture_output=True, text=True, env=_environment())
     if done.returncode:
@@ -139,13 +142,13 @@ def clear(*command: object) -> None:
 
 
 def prepare_documents(corpora: Path, names: Sequence[str], folder: Path, tokenizer: Sequence[object] = ()) -> Path:
-    """A data folder of the documents of some corpora.
+    """Make a data folder with the documents of some corpora, and return it.
 
     Args:
         corpora: folder of ``20news.train.jsonl.xz``, ``movie_reviews.jsonl.xz`` and ``wikitext2.*.txt.xz``.
-        names: of DOCUMENTS.
-        folder: gets ``documents.txt`` and ``data-bin``; what is there already is kept.
-        tokenizer: flags of ``prepare``.
+        names: keys of DOCUMENTS.
+        folder: where to write ``documents.txt`` and ``data-bin``; an existing ``data-bin`` is kept.
+        tokenizer: tokenizer flags of ``prepare``.
     """
     data = folder / "data-bin"
     if data.exists():
@@ -159,7 +162,7 @@ def prepare_documents(corpora: Path, names: Sequence[str], folder: Path, tokeniz
 
 
 def _posts(corpora: Path) -> list[str]:
-    """Of 20 Newsgroups' training split, without what scikit-learn also takes away."""
+    """Posts of 20 Newsgroups' training split, without the parts that scikit-learn can remove too."""
     return [_block(text) for text in read_topics(corpora, tuple(REMOVALS)).texts["train"] if text.strip()]
 
 
@@ -169,7 +172,7 @@ def _reviews(corpora: Path) -> list[str]:
 
 
 def _articles(corpora: Path) -> list[str]:
-    """Of WikiText-2, what is there of it; a title starts each."""
+    """Articles of the available parts of WikiText-2; each starts with a title."""
     text = "".join(lzma.decompress(p.read_bytes()).decode() for p in sorted(corpora.glob("wikitext2.*.txt.xz")))
     return [_block(article) for article in re.split(r"(?m)^ (?== [^=])", text) if article.strip()]
 
@@ -186,7 +189,7 @@ def _stem(name: str, seed: int) -> str:
 
 
 def schedule(updates: int, rate: float) -> list[str]:
-    """Overrides: so many updates, the first tenth to reach the rate, with nothing validated, on a CPU."""
+    """Overrides for ``updates`` updates on a CPU without validation; the first tenth warms up to the learning rate."""
     return [
         *("common.cpu=true", "common.fp16=false", "dataset.num_workers=0", "++dataset.disable_validation=true"),
         *(f"optimization.lr=[{rate}]", f"++optimizer.lr=[{rate}]", f"optimization.max_update={updates}"),
@@ -195,7 +198,7 @@ def schedule(updates: int, rate: float) -> list[str]:
 
 
 def sizes(checkpoint: Path) -> list[str]:
-    """The sizes of an imported checkpoint as overrides of a recipe for another."""
+    """The sizes of an imported checkpoint, as overrides of a recipe for another size."""
     model = vars(read_checkpoint(str(checkpoint))["cfg"]["model"])
     names = (
         *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "activation_fn"),
@@ -216,17 +219,17 @@ def provenance() -> dict[str, Any]:
 
 
 def seconds(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """How long the training of each recipe took, on average over its runs."""
+    """A line with the mean training time of each recipe over its runs."""
     means = {name: mean(run["train_seconds"] for run in runs) for name, runs in found.items()}
-    return "\nseconds a run: " + ", ".join(f"{name} {value:.0f}" for name, value in means.items())
+    return "\nseconds per run: " + ", ".join(f"{name} {value:.0f}" for name, value in means.items())
 
 
 def table(rows: Mapping[str, Sequence[Mapping[str, float]]], digits: int = 2) -> str:
-    """Rows as Markdown: mean, and standard deviation where there are several; the best of each column in bold.
+    """A Markdown table of means, with standard deviations if there are several seeds; the best of each column is bold.
 
     Args:
         rows: name -> the numbers of each seed.
-        digits: after the point.
+        digits: digits after the decimal point.
     """
     columns = list(dict.fromkeys(column for runs in rows.values() for run in runs for column in run))
     means = {name: {c: mean(run[c] for run in runs) for c in columns if c in runs[0]} for name, runs in rows.items()}

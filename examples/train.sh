@@ -2,26 +2,26 @@
 # Trains one recipe: train.sh EXAMPLE/CONFIG DATA_BIN CHECKPOINT SEED [hydra overrides], from any folder.
 set -euo pipefail
 if [ $# -lt 4 ] || [[ $1 != */* ]]; then
-  echo "usage: $0 EXAMPLE/CONFIG DATA_BIN CHECKPOINT SEED [hydra overrides]; as declutr/small for examples/declutr/config/small.yaml;" \
-    "DATA_BIN or CHECKPOINT may be -, what the config says" >&2
+  echo "usage: $0 EXAMPLE/CONFIG DATA_BIN CHECKPOINT SEED [hydra overrides]; declutr/small is examples/declutr/config/small.yaml;" \
+    "DATA_BIN or CHECKPOINT may be -, for the value of the config" >&2
   exit 2
 fi
 example=${1%%/*} config=${1#*/} data=$2 start=$3 seed=$4
 shift 4
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 if [ ! -f "$project/examples/$example/config/$config.yaml" ]; then
-  echo "$0: $example/$config: there is no examples/$example/config/$config.yaml" >&2
+  echo "$0: $example/$config: examples/$example/config/$config.yaml does not exist" >&2
   exit 2
 fi
-# A folder for each recipe: overrides that decide the run are part of its name. Those of its length, logging and machine are not, so that
-# the same folder goes on with them.
+# The folder of the run is named after the recipe and the overrides that decide the result. Overrides of length, logging and machine are
+# not part of the name, so that the run resumes in the same folder.
 name=${example}_$config
 for override in "$@"; do
   case $override in
     +ablation=* | +setting=*) name=${name}_${override#*=} ;;
     checkpoint.* | common.log* | common.cpu=* | hydra.* | distributed_training.* | dataset.num_workers=* | dataset.*valid*) ;;
     optimization.max_update=* | optimization.max_epoch=* | optimization.stop_time_hours=*) ;;
-    *) # task.augment="del-span:spans=5" is augment-del-span-spans-5: hydra reads the name, so it has no other characters
+    *) # task.augment="del-span:spans=5" gives augment-del-span-spans-5: hydra parses the name, so other characters are replaced
       key=${override%%=*}
       value=$(printf %s "${override#*=}" | tr -d "\"'" | tr -c 'A-Za-z0-9.' - | tr -s -)
       name=${name}_${key##*.}-${value%-}
@@ -32,7 +32,7 @@ if [ ${#name} -gt 120 ]; then name=${name:0:100}_$(printf %s "$name" | cksum | c
 name=${name}_$seed
 if [ "$start" != - ]; then set -- checkpoint.finetune_from_model="$start" "$@"; fi
 if [ "$data" != - ]; then
-  if [ "$example" = cert ]; then # 100 epochs are the half period of the learning rate, so it must know how many updates they are
+  if [ "$example" = cert ]; then # the cosine schedule needs the number of updates of 100 epochs, its half period
     if [ ! -f "$data/clear.json" ]; then
       echo "$0: $data/clear.json: no such file; make the folder with fairseq-clear prepare" >&2
       exit 2
@@ -42,7 +42,7 @@ if [ "$data" != - ]; then
   fi
   set -- task.data="$data" "$@"
 fi
-# hydra 1.3's remarks on fairseq, before the plugin is loaded
+# hides warnings of hydra 1.3 about fairseq, which come before the plugin is loaded
 for module in fairseq_cli.hydra_train hydra.core.default_element hydra.main sys; do
   PYTHONWARNINGS=${PYTHONWARNINGS:+$PYTHONWARNINGS,}ignore::UserWarning:$module
 done

@@ -1,13 +1,13 @@
-"""Compares the tables of README and of the examples with the JSON that they came from: ``python scripts/check_tables.py``.
+"""Compares the tables of README and of the examples with their JSON sources: ``python scripts/check_tables.py``.
 
 A comment above a table names its source:
 
-- ``<!-- figures: demo examples/demo/demo.json -->``: what the demonstration wrote;
-- ``<!-- figures: runs examples/views/runs -->``: the folder that an example's measure.py wrote;
+- ``<!-- figures: demo examples/demo/demo.json -->``: the output of the demonstration;
+- ``<!-- figures: runs examples/views/runs -->``: the output folder of an example's measure.py;
 - ``<!-- figures: report sts.json -->``: a report of fairseq-clear;
-- ``<!-- figures: not kept -->``: the JSON is not kept. Such tables are listed, not checked.
+- ``<!-- figures: not kept -->``: the JSON is not in the repository. Such tables are listed, not checked.
 
-A table of measured numbers without a comment is an error. Exit status 1 if anything differs.
+A table of measured numbers without a comment is an error. The exit status is 1 if anything differs.
 """
 
 import json
@@ -20,9 +20,9 @@ from statistics import mean, stdev
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "examples/**/*.md", "scripts/bench/README.md")
 SOURCE = re.compile(r"<!-- figures: (\S+) (\S+) -->")
-# A published number has a point, unlike a count, and no name before it, unlike a setting such as tau 0.01.
+# A measured number has a decimal point (a count has none) and no name before it (a setting such as tau 0.01 has one).
 FIGURE = re.compile(r"^\**-?\d[\d,]*\.\d+\**( \+- [\d.]+)?$")
-FEW = 3  # figures that a table of settings may have
+FEW = 3  # numbers that a table without a comment may have
 Cells = dict[str, list[float]]  # column -> mean and, with several runs, standard deviation
 
 DEMO_ROWS = {
@@ -41,7 +41,7 @@ DEMO_COLUMNS = {
 
 
 def over_runs(values: list[float]) -> list[float]:
-    """Mean, and standard deviation where there are several runs."""
+    """The mean, followed by the standard deviation if there are several runs."""
     return [mean(values), *([stdev(values)] if len(values) > 1 else [])]
 
 
@@ -58,7 +58,7 @@ def read_demo(path: Path) -> dict[str, Cells]:
 
 
 def read_runs(folder: Path) -> dict[str, Cells]:
-    """The rows of a folder that an example's measure.py wrote: a JSON file for each recipe and seed."""
+    """The rows of an output folder of an example's measure.py, with a JSON file for each recipe and seed."""
     scores: dict[str, list[dict[str, float]]] = {}
     for path in sorted(folder.glob("*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
@@ -67,7 +67,7 @@ def read_runs(folder: Path) -> dict[str, Cells]:
 
 
 def read_report(path: Path) -> dict[str, Cells]:
-    """The rows of a report that sts, senteval, topics or glue wrote with ``--output``."""
+    """The rows of a report that sts, senteval, topics or glue writes with ``--output``."""
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     return {row["label"]: {c: [v, row["deviations"].get(c, 0.0)] for c, v in row["scores"].items()} for row in rows}
 
@@ -76,7 +76,7 @@ READERS: dict[str, Callable[[Path], dict[str, Cells]]] = {"demo": read_demo, "ru
 
 
 def tables(text: str) -> list[tuple[int, str, list[list[str]]]]:
-    """Every table of a page: the number of its first line, the line above it, its rows of cells without the dashes."""
+    """Every table of a page: number of its first line, the line above it, its rows of cells without the row of dashes."""
     found, lines = [], [line.strip() for line in text.splitlines()]
     for number, line in enumerate(lines):
         if line.startswith("|") and (number == 0 or not lines[number - 1].startswith("|")):
@@ -91,7 +91,7 @@ def tables(text: str) -> list[tuple[int, str, list[list[str]]]]:
 
 
 def compare(rows: list[list[str]], wanted: dict[str, Cells]) -> list[str]:
-    """The cells of a table that differ from the JSON, at the digits that the table shows."""
+    """Messages about cells that differ from the JSON, rounded to the digits of the table."""
     head, wrong = rows[0], []
     for row in rows[1:]:
         if row[0] not in wanted:
@@ -108,7 +108,7 @@ def compare(rows: list[list[str]], wanted: dict[str, Cells]) -> list[str]:
 
 
 def check(root: Path) -> tuple[list[str], list[str]]:
-    """The mistakes in the pages below a folder, and the tables whose JSON is not kept."""
+    """The mistakes in the pages of a project folder, and the tables whose JSON is not kept."""
     mistakes, unkept = [], []
     for path in sorted({path for pattern in PAGES for path in root.glob(pattern)}):
         for line, above, rows in tables(path.read_text(encoding="utf-8")):
@@ -127,7 +127,7 @@ def check(root: Path) -> tuple[list[str], list[str]]:
 
 
 def main() -> int:
-    """Print what is wrong and what is not kept."""
+    """Print the mistakes and the tables whose JSON is not kept; return 1 if there are mistakes."""
     mistakes, unkept = check(ROOT)
     print(*mistakes, sep="\n", end="\n" * bool(mistakes))
     print(f"check_tables: {len(unkept)} tables whose JSON is not kept" + "".join(f"\n  {table}" for table in unkept))

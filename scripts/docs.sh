@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the site from docs/ into build/site, in strict mode: a broken link or a missing anchor is an error. Needs .venv (make install).
-# The tools live in an environment of their own, which sees the packages of .venv; after the first call no network is needed.
+# The tools are in a separate environment that also uses the packages of .venv. Only the first call needs a network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

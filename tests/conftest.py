@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # what the first optimizer imports: once here rather than in each forked process
 from hypothesis import settings
 
 from tests import zygote

@@ -312,6 +312,13 @@ def test_a_table_of_the_demonstration_or_of_a_report(tmp_path: Path) -> None:
 # What the site takes from the code
 
 
+def test_links_of_readmes_to_guides_lead_to_pages_of_the_site() -> None:
+    page = HOOKS.copied_page(ROOT / "examples" / "evaluation" / "README.md")
+    assert "[The guide to evaluation](../evaluation.md)" in page
+    page = HOOKS.copied_page(ROOT / "examples" / "glue" / "README.md")
+    assert "`fairseq_clear/evaluation/glue/glue_recipes.py`" in page, "a file that is no page"
+
+
 def test_generated_tables_have_every_name() -> None:
     assert all(f"| `{name}` |" in HOOKS.augmentation_table() for name in AUGMENTATIONS)
     assert all(f"| `{name}` |" in HOOKS.view_table() for name in VIEWS)

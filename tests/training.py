@@ -1,10 +1,12 @@
 """fairseq's own trainer on batches that a test chooses, in this process or in several workers."""
 
 import pickle
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
+from omegaconf import OmegaConf
 
 import fairseq_clear
 
@@ -31,11 +34,41 @@ def configuration(data: Path | str, *flags: str, world_size: int = 1) -> Any:
     return cfg
 
 
-@lru_cache(maxsize=None)
+# The last two are required by the scheduler that is selected.
+SELECTING = ("--task", "--arch", "--criterion", "--optimizer", "--lr-scheduler", "--total-num-update", "--max-lr")
+
+
+@cache
 def _configuration(data: str, flags: tuple[str, ...]) -> bytes:
-    """Pickled, since hydra takes 0.3 s to compose one: workers that are forked afterwards have it already."""
-    parser = options.get_training_parser()
-    return pickle.dumps(convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, [data, *FLAGS, *flags])))
+    """What ``compose`` makes of the flags that select a class, with the values of the others, as fairseq assigns them.
+
+    hydra takes 0.3 s to compose; workers that are forked afterwards have the result already.
+    """
+    selection = [word for one, other in pairwise(flags) if one in SELECTING for word in (one, other)]
+    before, cfg = pickle.loads(_composed(data, tuple(selection)))
+    for name, value in vars(parse(data, flags)).items():
+        if value != getattr(before, name, None):
+            for section in cfg.values():
+                if OmegaConf.is_dict(section) and name in section.keys():  # noqa: SIM118 (`in` leaves missing values out)
+                    section[name] = value
+                elif isinstance(section, Namespace):
+                    setattr(section, name, value)
+    return pickle.dumps(cfg)
+
+
+@cache
+def _composed(data: str, flags: tuple[str, ...]) -> bytes:
+    return pickle.dumps((parse(data, flags), compose(data, flags)))
+
+
+def parse(data: str, flags: Sequence[str]) -> Namespace:
+    """The parsed command line."""
+    return options.parse_args_and_arch(options.get_training_parser(), [data, *FLAGS, *flags])
+
+
+def compose(data: str, flags: Sequence[str]) -> Any:
+    """The configuration as fairseq makes it of a command line."""
+    return convert_namespace_to_omegaconf(parse(data, flags))
 
 
 def build(data: Path | str, *flags: str, world_size: int = 1) -> tuple[Trainer, Any]:

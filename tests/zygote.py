@@ -199,9 +199,17 @@ if __name__ == "__main__":
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import fairseq.checkpoint_utils
-        import fairseq.options
         import fairseq.trainer  # noqa: F401
         import torch
+        import torch._dynamo  # what the first optimizer imports, a second
+        import torch.distributed.fsdp
+        from fairseq import options
+        from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+        # hydra's parser keeps tables of what it has seen
+        convert_namespace_to_omegaconf(
+            options.parse_args_and_arch(options.get_training_parser(), ["data", "--arch", "roberta"])
+        )
     torch.set_num_threads(1)
     logging.root.handlers.clear()  # fairseq's commands set up logging first, and libraries only if no one did
     logging.root.setLevel(logging.WARNING)

@@ -1,10 +1,10 @@
-r"""CERT at small scale, from an imported encoder: dev scores of CoLA and RTE, plain, after CERT, and without its queue.
+r"""Measures CERT at small scale from an imported encoder: dev scores of CoLA and RTE without CERT, with it, without a queue.
 
     python examples/cert/measure.py --glue glue_data --checkpoint minilm/model.pt --imported minilm \
         --synonyms counterfitted_neighbors.json --output measured --seeds 1 2 3
 
-The paper's views are back-translations; its ablation's are EDA. Here both EDA and a stand-in for back-translation: two copies
-of each text in which synonyms replace words, made by this script and read with --views paraphrase:de,zh as those would be.
+The paper's views are back-translations, and EDA in an ablation. This script uses EDA, and a replacement for back-translation:
+it makes two copies of each text in which synonyms replace words, and reads them with --views paraphrase:de,zh.
 """
 
 import argparse
@@ -30,7 +30,7 @@ STAND_IN_SHARE = 0.3
 
 
 def main() -> None:
-    """Prepare, train, fine-tune, print one table."""
+    """Prepare the data, train, fine-tune, print one table."""
     arguments = parse()
     rows: dict[str, list[dict[str, float]]] = {}
     for task in arguments.tasks:
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def prepare(arguments: argparse.Namespace, task: str, folder: Path) -> Path:
-    """The task's own texts with two stand-in paraphrases, and its labelled sets."""
+    """Prepare the task's texts with two synonym paraphrases, and its labelled sets; return the data folder."""
     data = folder / "data-bin"
     if data.exists():
         return data
@@ -82,7 +82,7 @@ def prepare(arguments: argparse.Namespace, task: str, folder: Path) -> Path:
 
 
 def stand_in(line: str, neighbors: dict[str, list[str]], rng: random.Random) -> str:
-    """The line with synonyms in the place of some of its words."""
+    """The line, with some of its words replaced by synonyms."""
 
     def replace(word: str) -> str:
         known = neighbors.get(word.lower(), [])
@@ -92,9 +92,9 @@ def stand_in(line: str, neighbors: dict[str, list[str]], rng: random.Random) -> 
 
 
 def finetune(arguments: argparse.Namespace, task: str, checkpoint: Path, folder: Path, seed: int) -> float:
-    """The task's dev metric after fine-tuning by CERT's table, for fewer epochs."""
+    """Fine-tune with CERT's settings for fewer epochs; return the task's dev metric."""
     output = folder / "finetuned" / f"{checkpoint.parent.name}.{seed}"
-    shutil.rmtree(output, ignore_errors=True)  # of a measurement that was stopped here, whose checkpoint was another
+    shutil.rmtree(output, ignore_errors=True)  # an interrupted measurement may have used another checkpoint
     clear(
         *("glue", "run", "--checkpoint", checkpoint, "--data", folder / "glue-bin", "--recipe", "cert"),
         *("--tasks", task, "--seeds", seed, seed + 1000, "--restart", 0, "--output", output, "--device", "cpu"),
@@ -112,19 +112,19 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--glue", type=Path, required=True, help="folder with CoLA and RTE in it")
-    parser.add_argument("--checkpoint", type=Path, required=True, help="model.pt of fairseq-clear import")
-    parser.add_argument("--imported", type=Path, required=True, help="the folder of fairseq-clear import")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="model.pt that fairseq-clear import made")
+    parser.add_argument("--imported", type=Path, required=True, help="folder that fairseq-clear import made")
     parser.add_argument("--synonyms", type=Path, required=True, help="counterfitted_neighbors.json")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--tasks", nargs="+", default=["CoLA", "RTE"], choices=["CoLA", "RTE"])
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES), help="default: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--updates", type=int, default=100, help="of CERT; the paper's: 100 epochs")
-    parser.add_argument("--epochs", type=int, default=2, help="of fine-tuning; the paper's: CoLA 20, RTE 5")
+    parser.add_argument("--updates", type=int, default=100, help="updates of CERT (paper: 100 epochs)")
+    parser.add_argument("--epochs", type=int, default=2, help="epochs of fine-tuning (paper: CoLA 20, RTE 5)")
     parser.add_argument(
-        "--lr", type=float, default=1e-4, help="of fine-tuning, for its few epochs; the paper's: CoLA 3e-5, RTE 2e-5"
+        "--lr", type=float, default=1e-4, help="learning rate of fine-tuning (paper: CoLA 3e-5, RTE 2e-5)"
     )
-    parser.add_argument("--batch-size", type=int, default=32, help="of fine-tuning; the paper's: 16")
+    parser.add_argument("--batch-size", type=int, default=32, help="batch size of fine-tuning (paper: 16)")
     return parser.parse_args()
 
 

@@ -1,11 +1,11 @@
-r"""DeCLUTR at small scale: MLM alone, contrastive alone, both, and one anchor, from scratch or from an imported encoder.
+r"""Measures DeCLUTR at small scale, from scratch or an imported encoder: MLM alone, contrastive alone, both, and one anchor.
 
     python examples/declutr/measure.py --corpora corpora --senteval SentEval/data --output scratch --seeds 1 2 3
     python examples/declutr/measure.py --corpora corpora --senteval SentEval/data --output imported --seeds 1 2 3 \
         --imported minilm --updates 50 --documents 8
 
-Trains on 20 Newsgroups, movie reviews and WikiText-2; prints the table of RESULTS.md, SentEval's accuracies by logistic
-regression and Spearman's correlation on STS-B's test set.
+Trains on 20 Newsgroups, movie reviews and WikiText-2. Prints the table of RESULTS.md: SentEval accuracies of logistic
+regression, and the Spearman correlation on STS-B's test set.
 """
 
 import argparse
@@ -45,7 +45,7 @@ TASKS = ("MR", "CR", "TREC", "MRPC", "STS-B")
 
 
 def main() -> None:
-    """Prepare, train, score, print."""
+    """Prepare the data, train, score, print."""
     arguments = parse()
     tokenizer = ("--tokenizer", "hf", "--tokenizer-dir", arguments.imported) if arguments.imported else ()
     data = prepare_documents(arguments.corpora, list(DOCUMENTS), arguments.output, tokenizer)
@@ -75,17 +75,19 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--corpora", type=Path, required=True, help="20 Newsgroups, movie reviews and WikiText-2, packed"
+        "--corpora", type=Path, required=True, help="folder of 20 Newsgroups, movie reviews and WikiText-2 (.xz)"
     )
-    parser.add_argument("--senteval", type=Path, required=True, help="folder of SentEval's data, STSBenchmark in it")
-    parser.add_argument("--output", type=Path, required=True, help="folder of the data and the runs")
-    parser.add_argument("--imported", type=Path, help="what fairseq-clear import wrote; without it 2 layers x 128")
+    parser.add_argument("--senteval", type=Path, required=True, help="folder of SentEval's data, with STSBenchmark")
+    parser.add_argument("--output", type=Path, required=True, help="folder for the data and the runs")
+    parser.add_argument(
+        "--imported", type=Path, help="folder that fairseq-clear import made (default: 2 layers x 128 from scratch)"
+    )
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES), help="default: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--updates", type=int, default=300, help="of each run")
-    parser.add_argument("--documents", type=int, default=16, help="of an update")
+    parser.add_argument("--updates", type=int, default=300, help="updates of each run")
+    parser.add_argument("--documents", type=int, default=16, help="documents of an update")
     parser.add_argument(
-        "--lr", type=float, help="default: the paper's 5e-5 from an imported encoder, 1e-3 from scratch"
+        "--lr", type=float, help="learning rate (default: the paper's 5e-5 with --imported, 1e-3 from scratch)"
     )
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""English text that every machine has: the documentation inside the installed Python packages, read without importing them."""
+"""Collects English text that every machine has: the docstrings of the installed Python packages, without importing them."""
 
 import ast
 import inspect
@@ -21,7 +21,7 @@ FEWEST_WORDS, MOST_WORDS = 25, 400
 
 @dataclass(frozen=True)
 class Document:
-    """A docstring: the package it is of (its topic), the module (train and test share none), its text on one line."""
+    """A docstring: its package (the topic), its module (train and test have different modules), its text on one line."""
 
     package: str
     module: str
@@ -29,23 +29,23 @@ class Document:
 
     @property
     def first_sentence(self) -> str:
-        """What retrieval asks with."""
+        """The query of the retrieval task."""
         return self.parts[0]
 
     @property
     def body(self) -> str:
-        """What retrieval looks for."""
+        """The text that the retrieval task must find."""
         return self.parts[1]
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The text up to the first full stop that ends a sentence, and the rest; the rest is empty where there is none."""
+        """The text up to the first full stop that ends a sentence, and the rest, which may be empty."""
         match = re.search(r"(?<=[a-z0-9)`'\"])\.\s+(?=[A-Z`:])", self.text)
         return (self.text[: match.start() + 1], self.text[match.end() :]) if match else (self.text, "")
 
 
 def documents() -> list[Document]:
-    """All docstrings of some length, each once, in an order that does not depend on the file system."""
+    """All docstrings of suitable length without duplicates, in an order that does not depend on the file system."""
     paths = sysconfig.get_paths()
     files = [*_files(Path(paths["purelib"]), False), *_files(Path(paths["stdlib"]), True)]
     with ProcessPoolExecutor() as pool:
@@ -86,7 +86,7 @@ def _docstrings(file: tuple[Path, str, str]) -> list[Document]:
 
 
 def _topics() -> Iterator[Document]:
-    """Python's own help on its keywords and concepts, a paragraph a document."""
+    """Yield the paragraphs of Python's own help topics, one document each."""
     for name, text in sorted(topics.items()):
         for number, paragraph in enumerate(inspect.cleandoc(text).split("\n\n")):
             clean = _clean(paragraph)
@@ -95,7 +95,7 @@ def _topics() -> Iterator[Document]:
 
 
 def _clean(text: str) -> str:
-    """Prose on one line: no doctests, no rules under headings, no ``::``."""
+    """The prose of a docstring on one line, without doctests, rules under headings and ``::``."""
     lines = [line.strip() for line in text.split("\n")]
     kept = [line for line in lines if line and not re.match(r">>>|\.\.\.|[-=~^*+|]{3,}$|\.\. ", line)]
     return re.sub(r"\s+", " ", " ".join(kept)).replace("::", ":")
@@ -103,14 +103,14 @@ def _clean(text: str) -> str:
 
 @dataclass
 class Split:
-    """Documents of modules to train on and of modules held out; topics are the packages with many of both."""
+    """Documents of training modules and of held-out modules; topics are packages with many documents in both."""
 
     train: list[Document]
     held_out: list[Document]
     topics: list[str]
 
     def labelled(self, documents: list[Document], most: int, seed: int) -> list[Document]:
-        """Documents of the topics, at most ``most`` of each, shuffled."""
+        """Shuffled documents of the topics, at most ``most`` per topic."""
         rng = random.Random(seed)
         by_topic = {topic: [d for d in documents if d.package == topic] for topic in self.topics}
         chosen = [d for group in by_topic.values() for d in rng.sample(group, min(most, len(group)))]
@@ -119,7 +119,7 @@ class Split:
 
 
 def split(found: list[Document], held_out_share: float = 0.2, topics: int = 12, fewest: int = 40) -> Split:
-    """Hold out whole modules, always the same ones."""
+    """Hold out whole modules; the choice is the same in every call."""
     modules = sorted({document.module for document in found})
     random.Random(0).shuffle(modules)
     held = set(modules[: int(len(modules) * held_out_share)])
@@ -130,13 +130,13 @@ def split(found: list[Document], held_out_share: float = 0.2, topics: int = 12, 
     names = [name for name, count in counts.most_common() if min(count, in_train[name]) >= fewest][:topics]
     if len(names) < 3:
         sys.exit(
-            f"demo: only {len(names)} packages hold {fewest} docstrings in modules held out; run it in make's .venv"
+            f"demo: only {len(names)} packages have {fewest} docstrings in held-out modules; run the demo in .venv (make demo)"
         )
     return Split(train, test, names)
 
 
 def write_text(chosen: list[Document], path: Path) -> None:
-    """One document a record, as ``fairseq-clear prepare`` reads it."""
+    """Write one JSON record per document, as ``fairseq-clear prepare`` reads it."""
     with path.open("w", encoding="utf-8") as file:
         for document in chosen:
             file.write(

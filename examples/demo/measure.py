@@ -1,4 +1,4 @@
-"""Two questions to text vectors: of which package is a docstring, and which body belongs to a first sentence?"""
+"""The two tasks of the demonstration: predict the package of a docstring, and find its body by its first sentence."""
 
 import math
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ CANDIDATES = 1_000
 
 @dataclass(frozen=True)
 class Scores:
-    """What one encoder scored; shares between 0 and 1.
+    """The scores of one encoder, between 0 and 1.
 
     Attributes:
         topics, topics_error: accuracy and its standard error sqrt(p (1 - p) / n).
-        mrr, first: mean reciprocal rank of the right body, and how often it comes first, by cosine.
-        centred_mrr, centred_first: the same after the mean vector was subtracted: cosines of anisotropic vectors are
-            all alike, and raw retrieval flatters whoever is less so.
+        mrr, first: mean reciprocal rank of the right body by cosine, and the share of queries for which it is first.
+        centred_mrr, centred_first: the same after the mean vector is subtracted. The cosines of anisotropic vectors are all
+            similar, so without centring retrieval favours less anisotropic encoders.
         anisotropy: mean cosine of random pairs of bodies.
     """
 
@@ -38,20 +38,20 @@ class Scores:
 
 @dataclass
 class Questions:
-    """Documents of both questions, the same for every encoder."""
+    """The documents of both tasks, the same for every encoder."""
 
     topic_train: list[Document]
     topic_test: list[Document]
     retrieval: list[Document]
 
     def texts(self) -> list[str]:
-        """Everything to embed, in one list: topics to train on, topics to test, first sentences, bodies."""
+        """All texts to embed, in one list: training texts of topics, test texts of topics, first sentences, bodies."""
         labelled = [document.text for document in (*self.topic_train, *self.topic_test)]
         return labelled + [d.first_sentence for d in self.retrieval] + [d.body for d in self.retrieval]
 
 
 def choose_candidates(held_out: Sequence[Document], seed: int) -> list[Document]:
-    """Documents with a first sentence that no other shares and a body of some length."""
+    """Documents with unique first sentences and bodies of at least 15 words."""
     seen: dict[str, Document] = {}
     for document in held_out:
         if len(document.first_sentence.split()) >= 5 and len(document.body.split()) >= 15:
@@ -62,7 +62,7 @@ def choose_candidates(held_out: Sequence[Document], seed: int) -> list[Document]
 
 
 def score(vectors: np.ndarray | sparse.csr_matrix, questions: Questions) -> Scores:
-    """Answer both questions with these vectors of ``questions.texts()``."""
+    """Score the vectors of ``questions.texts()`` on both tasks."""
     sizes = [len(questions.topic_train), len(questions.topic_test), len(questions.retrieval), len(questions.retrieval)]
     train, test, sentences, bodies = _split(vectors, sizes)
     accuracy, error = _topics(train, test, questions)
@@ -84,7 +84,7 @@ def score(vectors: np.ndarray | sparse.csr_matrix, questions: Questions) -> Scor
 
 
 def tfidf_vectors(questions: Questions, corpus: Sequence[str]) -> sparse.csr_matrix:
-    """TF-IDF over words, fitted on the text that the encoders were trained on."""
+    """TF-IDF vectors over words, fitted on the training text of the encoders."""
     vectorizer = TfidfVectorizer(sublinear_tf=True, min_df=2)
     vectorizer.fit(corpus)
     return vectorizer.transform(questions.texts())
@@ -105,12 +105,12 @@ def _topics(train: np.ndarray, test: np.ndarray, questions: Questions) -> tuple[
 
 def _unit(vectors: np.ndarray | sparse.csr_matrix) -> np.ndarray | sparse.csr_matrix:
     if sparse.issparse(vectors):
-        return vectors  # TfidfVectorizer's rows have length 1
+        return vectors  # the rows of TfidfVectorizer have length 1 already
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 def _ranks(queries: np.ndarray | sparse.csr_matrix, candidates: np.ndarray | sparse.csr_matrix) -> np.ndarray:
-    """Rank of candidate i for query i, 1 being the nearest; among equals the middle one."""
+    """Rank of candidate i for query i; 1 is the nearest, and equal candidates share the mean rank."""
     cosine = _unit(queries) @ _unit(candidates).T
     cosine = cosine.toarray() if sparse.issparse(cosine) else cosine
     own = np.diag(cosine)[:, None]

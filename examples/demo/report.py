@@ -1,4 +1,4 @@
-"""The demonstration's table and picture."""
+"""Prints the table of the demonstration and draws its plot."""
 
 from math import nan
 from pathlib import Path
@@ -17,12 +17,12 @@ COLUMNS = {
     "centred_first": "acc@1*",
     "anisotropy": "mean cos",
 }
-# Okabe and Ito's colours, told apart by colour-blind readers.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLOURS = {"TF-IDF": "#999999", "untrained": "#56B4E9", "MLM": "#E69F00", "CLEAR": "#009E73"}
 
 
 def print_table(report: dict) -> None:
-    """Means over seeds, with standard deviations where there are several; the best of each column is starred."""
+    """Print means over seeds, with standard deviations for topics if there are several seeds."""
     rows = report["rows"]
     speeds = {arm: [run["tokens_per_second"] for run in report["runs"] if run["arm"] == arm] for arm in rows}
     print()
@@ -38,12 +38,12 @@ def print_table(report: dict) -> None:
         speed = f"{mean(speeds[name]):,.0f}" if any(speeds[name]) else ""
         print(f"{name:10s} {cells[0]:>16s} " + " ".join(f"{cell:>9s}" for cell in cells[1:]) + f" {speed:>9s}")
     many = len(report["seeds"]) > 1
-    print(f"\ntopics: which of {len(report['documents']['topics'])} packages a docstring of a module held out is of")
-    print(f"  ({report['counts']['topic_test']} docstrings), logistic regression; +- {_deviation(many)}")
+    print(f"\ntopics: accuracy of predicting the package, out of {len(report['documents']['topics'])}, of a docstring")
+    print(f"  ({report['counts']['topic_test']} of held-out modules), logistic regression; +- {_deviation(many)}")
     print(
         f"MRR, acc@1: find a docstring's body by its first sentence among {report['counts']['retrieval']}; *: mean-centred"
     )
-    print("mean cos: of random pairs; the nearer to 1, the less raw cosines say")
+    print("mean cos: mean cosine of random pairs; near 1, cosines without centring tell little")
     best = {
         title: max(rows, key=lambda name, column=column: _mean(rows[name], column))
         for column, title in list(COLUMNS.items())[:-1]
@@ -51,12 +51,12 @@ def print_table(report: dict) -> None:
     for name in ("TF-IDF", "untrained"):
         won = [title for title, winner in best.items() if winner == name]
         if won:
-            print(f"note: {name} is best in {', '.join(won)}: examples/demo/README.md says why")
+            print(f"note: {name} is best in {', '.join(won)}: examples/demo/README.md explains why")
     print()
 
 
 def draw(report: dict, path: Path) -> None:
-    """Learning curves on the left, scores on the right."""
+    """Draw learning curves on the left and scores on the right."""
     figure, (losses, accuracy, bars) = plt.subplots(
         1, 3, figsize=(11, 3.4), width_ratios=(1, 1, 1.5), constrained_layout=True
     )
@@ -102,4 +102,4 @@ def _error(found: list[dict], column: str) -> float:
 
 def _deviation(many: bool) -> str:
     error = "standard error of the accuracy"
-    return f"standard deviation over seeds (TF-IDF, without seeds: {error})" if many else error
+    return f"standard deviation over seeds (TF-IDF, which has no seed: {error})" if many else error

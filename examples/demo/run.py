@@ -1,6 +1,6 @@
-"""The demonstration: pretrain with and without CLEAR on the documentation of this machine's packages, and compare.
+"""Runs the demonstration: pretrain with and without CLEAR on the documentation of the installed packages, and compare.
 
-Everything in the table is measured in this run. ``make demo`` calls it; ``python examples/demo/run.py --help``.
+All numbers of the table are measured in this run. ``make demo`` calls this script.
 """
 
 import argparse
@@ -29,7 +29,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 TOKENS_PER_SAMPLE = 128
 BATCH = 32
 WARMUP = 40
-# Short pretraining from scratch learns with mean pooling and hardly with [CLS]; views are hard at 70 % deletion.
+# Short pretraining from scratch learns with mean pooling but hardly with [CLS]. With 70 % deleted, views stay hard.
 COMMON = (
     *("--user-dir", str(PROJECT / "fairseq_clear"), "--task", "clear_lm", "--arch", "clear_roberta_tiny"),
     *("--sample-break-mode", "eos", "--tokens-per-sample", str(TOKENS_PER_SAMPLE), "--pooling", "mean", "--cpu"),
@@ -45,16 +45,16 @@ ARMS = {
 
 
 def main() -> None:
-    """Collect, prepare, train both arms for each seed, measure, report."""
+    """Collect the text, prepare it, train both arms with each seed, score, report."""
     arguments = parse()
-    logging.getLogger().setLevel(logging.WARNING)  # fairseq's own progress goes to each run's train.log
+    logging.getLogger().setLevel(logging.WARNING)  # the log of each run is in its train.log
     folder = Path(arguments.output)
     folder.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     print("reading the documentation of the installed packages ...", flush=True)
     parts = split(documents())
     print(
-        f"{len(parts.train):,} docstrings to train on, {len(parts.held_out):,} of other modules held out, "
+        f"{len(parts.train):,} docstrings to train on, {len(parts.held_out):,} of held-out modules, "
         f"{len(parts.topics)} packages as topics ({time.monotonic() - begin:.0f} s)"
     )
     data = prepare(parts, folder)
@@ -84,15 +84,13 @@ def main() -> None:
     (folder / "demo.json").write_text(json.dumps(report, indent=1) + "\n")
     draw(report, folder / "demo.png")
     print_table(report)
-    print(f"{report['seconds']:.0f} s in all; {folder / 'demo.json'}, {folder / 'demo.png'}")
+    print(f"finished in {report['seconds']:.0f} s; wrote {folder / 'demo.json'} and {folder / 'demo.png'}")
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--output", default="demo", help="folder for data, checkpoints, table and picture (default: demo)"
-    )
+    parser.add_argument("--output", default="demo", help="folder for data, checkpoints, table and plot (default: demo)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="one run of each arm per seed (default: 1)")
     parser.add_argument(
         "--tokens", type=int, default=1_500_000, help="tokens that each arm's encoder reads (default: 1,500,000)"
@@ -101,7 +99,7 @@ def parse() -> argparse.Namespace:
 
 
 def prepare(parts: Split, folder: Path) -> Path:
-    """The data folder, by ``fairseq-clear prepare``."""
+    """Make the data folder with ``fairseq-clear prepare``."""
     text, data = folder / "train.jsonl", folder / "data-bin"
     write_text(parts.train, text)
     command = [sys.executable, "-m", "fairseq_clear.cli", "prepare", str(text), "--dest", str(data), "--overwrite"]
@@ -110,7 +108,7 @@ def prepare(parts: Split, folder: Path) -> Path:
 
 
 def ask(parts: Split) -> Questions:
-    """Topics to train on come from the modules of the training text, all else from modules held out."""
+    """Choose the documents of both tasks: the training texts of topics are from training modules, all others are held out."""
     return Questions(
         parts.labelled(parts.train, most=300, seed=1),
         parts.labelled(parts.held_out, most=150, seed=2),
@@ -119,7 +117,7 @@ def ask(parts: Split) -> Questions:
 
 
 def train(data: Path, folder: Path, flags: tuple[str, ...], seed: int, tokens: int) -> dict:
-    """One run of fairseq-train over about ``tokens`` tokens; with 0, initial weights."""
+    """Run fairseq-train for about ``tokens`` tokens; with 0, save the initial weights."""
     updates = max(1, round(tokens / tokens_per_update(data, flags, seed))) if tokens else 1
     command = [sys.executable, "-c", "from fairseq_cli.train import cli_main; cli_main()", str(data), *COMMON, *flags]
     command += ["--seed", str(seed), "--max-update", str(updates), "--total-num-update", str(max(updates, WARMUP + 1))]
@@ -149,7 +147,7 @@ def train(data: Path, folder: Path, flags: tuple[str, ...], seed: int, tokens: i
                 bar.update(done - bar.n)
     if process.returncode:
         sys.exit(
-            f"demo: fairseq-train failed; the end of {folder / 'train.log'}:\n"
+            f"demo: fairseq-train failed; {folder / 'train.log'} ends with:\n"
             + (folder / "train.log").read_text()[-3000:]
         )
     checkpoints = sorted(folder.glob("checkpoint*.pt"), key=lambda path: path.stat().st_mtime)
@@ -163,7 +161,7 @@ def train(data: Path, folder: Path, flags: tuple[str, ...], seed: int, tokens: i
 
 
 def tokens_per_update(data: Path, flags: tuple[str, ...], seed: int) -> float:
-    """Tokens that the encoder reads in one update: the arms differ in it, views being read beside the text."""
+    """Tokens that the encoder reads in one update. The arms differ, because CLEAR also reads the views."""
     augment = flags[flags.index("--augment") + 1] if "--augment" in flags else "none"
     settings = {"data": str(data), "sample_break_mode": "eos", "tokens_per_sample": TOKENS_PER_SAMPLE}
     task = ClearLMTask.setup_task(ClearLMConfig(**settings, augment=augment, seed=seed))
@@ -176,7 +174,7 @@ def tokens_per_update(data: Path, flags: tuple[str, ...], seed: int) -> float:
 
 
 def commit() -> str:
-    """The commit of the code, marked if files were changed."""
+    """The commit of the code, with a mark if files were changed."""
     try:
         result = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12"],

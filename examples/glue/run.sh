@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a checkpoint to GLUE's table: run.sh CHECKPOINT DATA_BIN GLUE_DIR RECIPE TASK... [-- flags of glue run]
+# Prepares GLUE's tasks, fine-tunes a checkpoint and prints the table: run.sh CHECKPOINT DATA_BIN GLUE_DIR RECIPE TASK... [-- flags of glue run]
 set -euo pipefail
 if [ $# -lt 5 ]; then
   echo "usage: $0 CHECKPOINT DATA_BIN GLUE_DIR clear|cert TASK... [-- flags of fairseq-clear glue run]" >&2
@@ -13,7 +13,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
   shift
 done
 [ "${1:-}" != -- ] || shift
-for task in "${tasks[@]}"; do # what is prepared already is kept
+for task in "${tasks[@]}"; do # tasks that are prepared already are kept
   [ -d "glue-bin/$task" ] ||
     fairseq-clear glue prepare --glue-dir "$glue_dir" --data-bin "$data_bin" --tasks "$task" --dest glue-bin
 done

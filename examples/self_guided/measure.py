@@ -1,9 +1,9 @@
-r"""Self-Guided and SimCSE at small scale, from an imported encoder: [CLS] before and after, every ablation of Table 5.
+r"""Measures Self-Guided, its ablations of Table 5 and SimCSE at small scale: [CLS] of an imported encoder before and after.
 
     python examples/self_guided/measure.py --data-bin stsb --checkpoint minilm/model.pt \
         --sts SentEval/data --output measured --seeds 1 2 3
 
-Writes one JSON file a run and prints the table of RESULTS.md.
+Writes one JSON file per run and prints the table of RESULTS.md.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main() -> None:
     chosen = {name: RECIPES[name] for name in arguments.recipes}
     width = next(setting.split("=")[1] for setting in starting if "embed_dim" in setting)
     for name in chosen:
-        if name == "SimCSE":  # its head is as wide as the encoder
+        if name == "SimCSE":  # whose head is as wide as the encoder
             chosen[name] = Recipe(chosen[name].config, (*chosen[name].overrides, f"model.projection_dim={width}"))
     found = measure(chosen, arguments.seeds, arguments.output, score, overrides)
     rows = {
@@ -76,15 +76,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--data-bin", type=Path, required=True, help="sentences, binarized with the encoder's tokenizer"
     )
-    parser.add_argument("--checkpoint", type=Path, required=True, help="model.pt of fairseq-clear import")
-    parser.add_argument("--sts", type=Path, required=True, help="folder of STS12, STS14 and STSBenchmark")
-    parser.add_argument("--output", type=Path, required=True, help="folder of the runs' results")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="model.pt that fairseq-clear import made")
+    parser.add_argument("--sts", type=Path, required=True, help="folder with STS12, STS14 and STSBenchmark")
+    parser.add_argument("--output", type=Path, required=True, help="folder for the results of the runs")
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES), help="default: all")
     parser.add_argument(
-        "--tasks", nargs="+", default=list(TASKS), choices=TASKS, help="that a run is scored on; default: all"
+        "--tasks", nargs="+", default=list(TASKS), choices=TASKS, help="tasks that score a run (default: all)"
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--updates", type=int, default=100, help="of each run (the paper's one epoch: 718)")
+    parser.add_argument("--updates", type=int, default=100, help="updates of each run (paper: one epoch, 718)")
     return parser.parse_args()
 
 

@@ -1,9 +1,10 @@
-r"""Slice, neighbor, neighbor-slice and MLM alone at small scale: long encoders from scratch, judged by topics and sentiment.
+r"""Measures slice, neighbor, neighbor-slice and MLM alone at small scale: Longformers from scratch, topics and sentiment.
 
     python examples/views/measure.py --corpora corpora --output measured --seeds 1 2 3
 
-Trains Longformers of 2 layers x 128, window 128, at 512 tokens on 20 Newsgroups and movie reviews; prints the table of
-RESULTS.md: accuracy on the posts' groups, without headers, footers and quotes, and of a review's sign in 5 folds.
+Trains Longformers of 2 layers x 128 with window 128 on texts of up to 512 tokens of 20 Newsgroups and movie reviews. Prints the
+table of RESULTS.md: accuracy and macro-F1 for the group of a post, without headers, footers and quotes, and accuracy for the
+sentiment of a review in 5 folds.
 """
 
 import argparse
@@ -33,7 +34,7 @@ RECIPES = {
 
 
 def main() -> None:
-    """Prepare, train, score, print."""
+    """Prepare the data, train, score, print."""
     arguments = parse()
     data = prepare_documents(arguments.corpora, ("20news", "movie_reviews"), arguments.output)
     with lzma.open(arguments.corpora / "movie_reviews.jsonl.xz", "rt", encoding="utf-8") as lines:
@@ -61,12 +62,12 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpora", type=Path, required=True, help="20 Newsgroups and movie reviews, packed")
-    parser.add_argument("--output", type=Path, required=True, help="folder of the data and the runs")
+    parser.add_argument("--corpora", type=Path, required=True, help="folder of 20 Newsgroups and movie reviews (.xz)")
+    parser.add_argument("--output", type=Path, required=True, help="folder for the data and the runs")
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES), help="default: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--updates", type=int, default=200, help="of each run")
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--updates", type=int, default=200, help="updates of each run")
+    parser.add_argument("--lr", type=float, default=1e-3, help="learning rate")
     return parser.parse_args()
 
 

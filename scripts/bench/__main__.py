@@ -1,10 +1,9 @@
-"""Every benchmark in a process of its own, one table, one JSON file.
+"""Run benchmarks, each in its own process, and write one table and one JSON file.
 
-    python scripts/bench [NAME ...] [--output build/bench] [--peers build/bench-peers] [-- FLAGS OF THE ONE NAMED]
+    python scripts/bench [NAME ...] [--output build/bench] [--peers build/bench-peers] [-- FLAGS OF THE ONE BENCHMARK]
 
-NAME is one of the table below (default: all). A benchmark that fails leaves a row that says so, the others run on, and the
-command ends with 1. ``OUTPUT.json`` and ``OUTPUT.md`` are written anew after each, so that a run that is stopped keeps what
-it has.
+NAME is one of BENCHES (default: all). A benchmark that fails gives a row with the error, the others still run, and the exit
+status is 1. ``OUTPUT.json`` and ``OUTPUT.md`` are rewritten after each benchmark, so an interrupted run keeps its results.
 """
 
 import argparse
@@ -21,8 +20,7 @@ from typing import Any
 from results import markdown
 
 FOLDER = Path(__file__).resolve().parent
-# In the order of the table. evaluation.py is not among them: it needs data and an encoder, and has nothing beside it; nor is
-# gpu.py, which gpu.sh runs.
+# In the order of the table. Without evaluation.py, which needs data and an encoder, and gpu.py, which gpu.sh runs.
 BENCHES = (
     "clear_step",
     "sentence_transformers_step",
@@ -41,27 +39,35 @@ BENCHES = (
     "longformer",
     "startup",
 )
-KEPT_OF_ERRORS = 2_000  # characters
+KEPT_OF_ERRORS = 2_000  # last characters of the output
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run them; 1 if one failed."""
+    """Run the benchmarks; return 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHES)} (default: all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)} (default: all)")
     parser.add_argument(
-        "--output", type=Path, default=Path("build/bench"), metavar="PATH", help="PATH.json and PATH.md (%(default)s)"
+        "--output",
+        type=Path,
+        default=Path("build/bench"),
+        metavar="PATH",
+        help="write PATH.json and PATH.md (default: %(default)s)",
     )
     parser.add_argument(
-        "--peers", type=Path, default=Path("build/bench-peers"), metavar="DIR", help="of make bench-peers (%(default)s)"
+        "--peers",
+        type=Path,
+        default=Path("build/bench-peers"),
+        metavar="DIR",
+        help="folder made by make bench-peers (default: %(default)s)",
     )
     given = list(sys.argv[1:] if arguments is None else arguments)
     split = given.index("--") if "--" in given else len(given)
     known, flags = parser.parse_args(given[:split]), given[split + 1 :]
     for name in known.names:
         if name not in BENCHES:
-            parser.error(f"{name}: no such benchmark; there are {', '.join(BENCHES)}")
+            parser.error(f"{name}: no such benchmark; choose from {', '.join(BENCHES)}")
     if flags and len(known.names) != 1:
-        parser.error("flags after -- are those of one benchmark: name it")
+        parser.error("flags after -- belong to one benchmark: name exactly one")
     results: dict[str, Any] = {}
     for name in known.names or BENCHES:
         results[name] = run(FOLDER / f"{name}.py", flags, known.peers)
@@ -71,9 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(script: Path, flags: Sequence[str], peers: Path) -> dict[str, Any]:
-    """The JSON that a benchmark ends with; ``{"failed": what it said last}`` if it ends otherwise.
+    """Run a benchmark; return the JSON of its last line, or ``{"failed": its last message}`` if it fails.
 
-    What it prints goes to the screen's error stream, so that the table alone is the output.
+    The other output of the benchmark goes to standard error, so that standard output holds only the table.
     """
     path = os.pathsep.join(filter(None, (str(peers.resolve()), os.environ.get("PYTHONPATH"))))
     began, last = time.monotonic(), ""
@@ -102,7 +108,7 @@ def run(script: Path, flags: Sequence[str], peers: Path) -> dict[str, Any]:
 
 
 def keep(results: Mapping[str, Any], output: Path) -> None:
-    """Write both files."""
+    """Write the JSON and the Markdown file."""
     output.parent.mkdir(parents=True, exist_ok=True)
     content = {"machine": machine(), "results": results}
     output.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -110,7 +116,7 @@ def keep(results: Mapping[str, Any], output: Path) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Commit, date, processor and versions of a run."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=FOLDER, capture_output=True, text=True)
     threads = os.environ.get("OMP_NUM_THREADS", "unset")
     return {
@@ -125,7 +131,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """Its name, where the system tells."""
+    """The name of the processor, as far as the system tells it."""
     try:
         found = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     except OSError:

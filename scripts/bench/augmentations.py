@@ -1,8 +1,8 @@
-"""Throughput of every augmentation, in input tokens per second through a whole Chain call, on one core.
+"""Speed of every augmentation on one core: input tokens per second of a whole Chain call.
 
     python scripts/bench/augmentations.py [--length 512] [--repeats 7] [--json FILE]
 
-Texts are random words over a synthetic vocabulary whose synonym table covers 40 % of the tokens, CLEAR's figure.
+Texts are random words over a synthetic vocabulary whose synonym table covers 40 % of the tokens, as CLEAR reports.
 """
 
 import argparse
@@ -30,9 +30,7 @@ SPECS = (
 
 
 def make_symbols(rng: np.random.Generator) -> Symbols:
-    """A vocabulary where two pieces of three begin words; 20,000 words of one or two pieces, up to 8 alternatives
-    each.
-    """
+    """A vocabulary where two of three pieces start a word, and 20,000 words of one or two pieces with up to 8 synonyms each."""
     is_word_start = np.arange(VOCABULARY) % 3 != 0
     starts, inner = np.flatnonzero(is_word_start)[4:], np.flatnonzero(~is_word_start)[4:]
     rows: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
@@ -46,9 +44,7 @@ def make_symbols(rng: np.random.Generator) -> Symbols:
 
 
 def make_texts(symbols: Symbols, length: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """64 blocks of ``length`` tokens, ``<s>`` and ``</s>`` included; about 40 % of the tokens are in words that have
-    alternatives.
-    """
+    """64 blocks of ``length`` tokens, ``<s>`` and ``</s>`` included; about 40 % of the tokens are in words with synonyms."""
     table = symbols.synonyms
     assert table is not None
     known = [table.word_pieces[a:b] for a, b in zip(table.word_offsets, table.word_offsets[1:], strict=False)]
@@ -61,7 +57,7 @@ def make_texts(symbols: Symbols, length: int, rng: np.random.Generator) -> list[
 
 
 def measure(chain: Chain, texts: list[np.ndarray], repeats: int) -> float:
-    """Median over ``repeats`` passes of input tokens per second."""
+    """Input tokens per second, median over ``repeats`` passes."""
     tokens = sum(map(len, texts))
     speeds = []
     for repeat in range(repeats + 1):
@@ -77,8 +73,8 @@ def main() -> None:
     """Print the table and the JSON line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--length", type=int, default=512, help="tokens in a text, <s> and </s> included")
-    parser.add_argument("--repeats", type=int, default=7, help="passes, of which the median counts")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--repeats", type=int, default=7, help="passes; the median is reported")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     rng = np.random.default_rng(1)
     symbols = make_symbols(rng)

@@ -1,13 +1,14 @@
-"""Sentences a second of ``fairseq-clear back-translate`` beside ``fairseq-generate``, on the same models and text.
+"""Sentences per second of ``fairseq-clear back-translate``, compared with ``fairseq-generate`` on the same models and text.
 
     python scripts/bench/back_translation.py [--size toy|base] [--lines 2000] [--repeats 3] [--json FILE]
 
-``toy`` are the trained models of examples/cert/translation; ``base`` are untrained transformers of 6 + 6 layers x 512, whose
-translations mean nothing but cost what trained ones cost: they end at the greatest length, 1 x source + 2, on both sides.
+``toy`` are the trained models of examples/cert/translation. ``base`` are untrained transformers of 6 + 6 layers x 512. Their
+translations have no meaning but cost as much as those of trained models: on both sides they end at the greatest length,
+1 x source + 2.
 
-Two comparisons: one direction, the search alone, as ``fairseq-generate`` reports it, against one pass from text to text with
-the model loaded; and whole commands, loading included: ``fairseq-generate`` there and back on binarized text against
-``back-translate``. One thread each.
+There are two comparisons, with one thread each. One direction: one pass from text to text with the model loaded, compared with
+the search alone as ``fairseq-generate`` reports it. Whole commands, loading included: ``back-translate``, compared with two
+calls of ``fairseq-generate`` on binarized text.
 """
 
 import argparse
@@ -41,7 +42,7 @@ LENGTHS = {"toy": ("--max-len-a", "1.5", "--max-len-b", "50"), "base": ("--max-l
 
 
 def main() -> None:
-    """Make the models, time both in turn, print ratios of medians."""
+    """Make the models, time both sides in turn, print the ratios of the medians."""
     arguments = parse()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
@@ -77,16 +78,16 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, default="toy", help="of the models (default: toy)")
-    parser.add_argument("--lines", type=int, default=2000, help="to translate (default: 2000)")
-    parser.add_argument("--repeats", type=int, default=3, help="of each measurement (default: 3)")
-    parser.add_argument("--max-tokens", type=int, default=4096, help="of a batch, for both (default: 4096)")
-    parser.add_argument("--json", type=Path, help="file for the numbers")
+    parser.add_argument("--size", choices=SIZES, default="toy", help="size of the models (default: toy)")
+    parser.add_argument("--lines", type=int, default=2000, help="lines to translate (default: 2000)")
+    parser.add_argument("--repeats", type=int, default=3, help="number of measurements (default: 3)")
+    parser.add_argument("--max-tokens", type=int, default=4096, help="tokens of a batch, on both sides (default: 4096)")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser.parse_args()
 
 
 def make(folder: Path, arguments: argparse.Namespace) -> None:
-    """Models, the text, and the text binarized for each direction."""
+    """Make the models, the text, and the binarized text for each direction."""
     run(sys.executable, EXAMPLE / "train.py", "--output", folder, "--languages", PAIR[1], *SIZES[arguments.size])
     rows = parallel(arguments.lines, 5, PAIR)
     for column, language in enumerate(PAIR):
@@ -101,7 +102,7 @@ def make(folder: Path, arguments: argparse.Namespace) -> None:
 
 
 def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, float]:
-    """Sentences a second of each, once."""
+    """Sentences per second of each measurement, once."""
     lengths = LENGTHS[arguments.size]
     searched, generated = 0.0, 0.0
     for source, target in (PAIR, PAIR[::-1]):
@@ -134,7 +135,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def one_pass(folder: Path, arguments: argparse.Namespace, lengths: tuple[str, ...]) -> float:
-    """Sentences a second of the forward pass, in chunks as the command makes them."""
+    """Sentences per second of the pass in one direction, in chunks of the same size as in the command."""
     text = folder / f"test.{PAIR[0]}"
     search = Search(max_len_a=float(lengths[1]), max_len_b=int(lengths[3]))
     model = ModelSource(str(folder / "-".join(PAIR)))
@@ -149,12 +150,12 @@ def one_pass(folder: Path, arguments: argparse.Namespace, lengths: tuple[str, ..
 
 
 def fairseq(tool: str, *flags: object) -> tuple[object, ...]:
-    """A command of fairseq by this interpreter."""
+    """The command line of a fairseq tool, run by this interpreter."""
     return (sys.executable, "-c", f"from fairseq_cli.{tool} import cli_main; cli_main()", *flags)
 
 
 def run(*command: object) -> str:
-    """What the command says; its end if it fails."""
+    """Run a command and return its output; if it fails, exit with the end of its errors."""
     done = subprocess.run([str(part) for part in command], cwd=ROOT, capture_output=True, text=True, env=ENVIRONMENT)
     if done.returncode:
         sys.exit(f"{command[0]} failed:\n{done.stderr[-3000:]}")

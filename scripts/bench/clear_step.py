@@ -1,9 +1,9 @@
-"""Tokens a second of a CLEAR update beside stock masked_lm's, same encoder, same optimizer; at least 0.95 is the aim.
+"""Tokens per second of a CLEAR update and of a stock masked_lm update with the same encoder and optimizer. Aim: 0.95 or more.
 
     python scripts/bench/clear_step.py [--repeats 7] [--json FILE]
 
-An update of CLEAR reads each of B texts three times, masked and as two views; stock fairseq's reads 3 B texts masked. Tokens
-are those that the encoder reads, padding left out. Also: how much of the CLEAR batch is padding.
+A CLEAR update reads each of B texts three times: masked and as two views. The stock update reads 3 B masked texts. Tokens are
+those that the encoder reads, without padding. The share of padding in the CLEAR batch is reported too.
 """
 
 import argparse
@@ -19,12 +19,12 @@ AUGMENT = "del-span+reorder"
 
 
 def main() -> None:
-    """Print a line of JSON; --json keeps it."""
+    """Print a line of JSON; --json also writes it to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=int, default=16, help="B")
-    parser.add_argument("--words", type=int, nargs=2, default=[20, 60], help="of a text, least and most")
+    parser.add_argument("--texts", type=int, default=16, help="B, texts of a CLEAR update")
+    parser.add_argument("--words", type=int, nargs=2, default=[20, 60], help="least and most words of a text")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         data = make_text(Path(folder), 2_000, tuple(arguments.words))

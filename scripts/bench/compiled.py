@@ -1,9 +1,9 @@
-"""One CLEAR update whose blocks torch.compile made (``--compile``) over one that runs them as they are written.
+"""Seconds of a CLEAR update with compiled blocks (``--compile``), compared with the same update without.
 
     python scripts/bench/compiled.py [--words 20 60] [--batch 16] [--repeats 9] [--json FILE]
 
-6 x 384, masked text and two views of it, texts of mixed length, dropout 0.1. The first update of the compiled model, which
-waits for the compiler, is a row of its own.
+The encoder is 6 x 384 with dropout 0.1. It reads masked texts of mixed length and two views of each. The first update of the
+compiled model, which includes the compilation, is a separate row.
 """
 
 import argparse
@@ -17,16 +17,16 @@ import torch
 from results import finish, row
 from steps import ENCODER, build, in_turn, make_text, ratio, steps
 
-OPTIONS: dict[str, Any] = {}  # of torch.compile
+OPTIONS: dict[str, Any] = {}  # options of torch.compile
 
 
 def main() -> None:
-    """Print a table; --json keeps it as JSON."""
+    """Print a table; --json also writes it to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--words", type=int, nargs=2, default=[20, 60], help="of a sentence, least and most")
+    parser.add_argument("--words", type=int, nargs=2, default=[20, 60], help="least and most words of a sentence")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     flags = (*ENCODER, "--criterion", "clear_nt_xent", "--augment", "del-word", "--dropout", "0.1")
     with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def build_compiled(data: Path, *flags: str) -> Any:
-    """The same with compiled blocks."""
+    """A trainer as of ``build``, with compiled blocks, and its training set."""
     trainer, dataset = build(data, *flags)
     trainer.get_model().compile_encoders(**OPTIONS)
     return trainer, dataset

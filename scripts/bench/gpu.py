@@ -1,14 +1,14 @@
-"""What a GPU does with the base encoder: tokens a second, share of its peak, memory, numerics, NCCL. Stands by itself.
+"""Benchmarks of the base encoder on a GPU: tokens per second, MFU, memory, precisions, NCCL, Longformer. gpu.sh runs them.
 
     python scripts/bench/gpu.py [--device cuda] [--peak-tflops 989] [--json FILE]
 
-1. base (12 x 768) at 512 tokens in bf16: masked_lm and CLEAR, whole updates. MFU = FLOPs of an update, as torch counts them in
-   forward and backward, fused attention included, over seconds and peak; recomputation, which is none here, would not count.
-2. every criterion by fairseq-train, alone in a process group of the device's backend (NCCL, or gloo on a CPU), in every
-   precision: greatest difference of the losses of its updates from those in float32.
-3. base with --attention-window 512 beside full attention, at 4,096 tokens.
+1. Whole updates of masked_lm and CLEAR with base (12 x 768) at 512 tokens in bf16. MFU is the FLOPs of an update, divided by
+   its seconds and by the peak. torch counts the FLOPs of forward and backward, fused attention included; nothing is recomputed.
+2. fairseq-train with every criterion in every precision, in a process group of one worker with the device's backend (NCCL, or
+   gloo on a CPU): greatest relative difference of the losses from those in float32.
+3. base with --attention-window 512, compared with full attention, at 4,096 tokens.
 
-``--device cpu --arch clear_roberta_tiny --length 64 --long 128`` tries all of it without a GPU.
+``--device cpu --arch clear_roberta_tiny --length 64 --long 128`` runs all parts without a GPU.
 """
 
 import argparse
@@ -43,7 +43,7 @@ NO_DROPOUT = ("--dropout", "0", "--attention-dropout", "0", "--activation-dropou
 
 
 def main() -> None:
-    """Print a line of JSON; --json keeps it."""
+    """Print a line of JSON; --json also writes it to a file."""
     arguments = parse()
     is_gpu = arguments.device == "cuda"
     if is_gpu and not torch.cuda.is_available():
@@ -59,19 +59,19 @@ def main() -> None:
         for precision in of.keys() - {"fp32"}:
             pairs = zip(of[precision], of["fp32"], strict=True)
             worst = max(abs(mine - exact) / exact for mine, exact in pairs)
-            table.append(row(f"{name}, {precision} beside fp32", "relative difference of the loss", worst))
+            table.append(row(f"{name}, {precision} compared with fp32", "relative difference of the loss", worst))
     name = torch.cuda.get_device_name() if is_gpu else "CPU"
     finish({"device": name, "torch": torch.__version__, "losses": losses, "table": table}, arguments.json)
 
 
 def flags_of(arguments: argparse.Namespace, length: int, is_gpu: bool) -> tuple[str, ...]:
-    """Of every training step."""
+    """The flags of every training step."""
     size = ("--arch", arguments.arch, "--max-positions", str(length), "--tokens-per-sample", str(length))
     return (*size, "--projection-layers", "2", *(("--bf16",) if is_gpu else ()))
 
 
 def measured(functions: list[Callable[[int], object]], repeats: int, is_gpu: bool) -> list[list[float]]:
-    """Seconds of updates taken in turn, until the device is done with each."""
+    """Seconds of updates that take turns; each is timed until the device has finished."""
 
     def done(function: Callable[[int], object]) -> Callable[[int], None]:
         def call(number: int) -> None:
@@ -85,7 +85,7 @@ def measured(functions: list[Callable[[int], object]], repeats: int, is_gpu: boo
 
 
 def peak_mib(step: Callable[[int], object], is_gpu: bool) -> float | None:
-    """Of the GPU's memory in one update."""
+    """Peak GPU memory in MiB of one update; None on a CPU."""
     if not is_gpu:
         return None
     torch.cuda.reset_peak_memory_stats()
@@ -94,7 +94,7 @@ def peak_mib(step: Callable[[int], object], is_gpu: bool) -> float | None:
 
 
 def throughput(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> list[dict[str, object]]:
-    """masked_lm and CLEAR, whose update reads each text three times."""
+    """Rows of masked_lm and of CLEAR, whose update reads each text three times."""
     common = flags_of(arguments, arguments.length, is_gpu)
     runs = (("masked_lm", 3 * arguments.texts, ()), ("clear_nt_xent", arguments.texts, ("--augment", "none")))
     rates, tables = [], []
@@ -125,7 +125,7 @@ def throughput(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> list[
 
 
 def longformer(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> list[dict[str, object]]:
-    """A window beside full attention, in one run."""
+    """The row of an attention window, compared with full attention."""
     common = (*flags_of(arguments, arguments.long, is_gpu), "--criterion", "masked_lm")
     found, memory = [], []
     for window in (arguments.window, 0):
@@ -144,7 +144,7 @@ def longformer(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> list[
 
 
 def numerics(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> dict[str, dict[str, list[float]]]:
-    """Losses of the first updates of each criterion in each precision, by fairseq-train in a process group of one."""
+    """Losses of the first updates of each criterion in each precision, with fairseq-train and one worker."""
     found: dict[str, dict[str, list[float]]] = {}
     for criterion in arguments.criterions:
         for precision in arguments.precisions:
@@ -182,15 +182,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--arch", default="clear_roberta_base")
     parser.add_argument("--length", type=int, default=512, help="tokens of a text")
-    parser.add_argument("--long", type=int, default=4096, help="tokens of a text of the Longformer's")
+    parser.add_argument("--long", type=int, default=4096, help="tokens of a text for the Longformer")
     parser.add_argument("--window", type=int, default=512)
-    parser.add_argument("--texts", type=int, default=16, help="of a CLEAR update; masked_lm reads three times as many")
-    parser.add_argument("--updates", type=int, default=20, help="of each run that compares precisions")
+    parser.add_argument(
+        "--texts", type=int, default=16, help="texts of a CLEAR update; masked_lm reads three times as many"
+    )
+    parser.add_argument("--updates", type=int, default=20, help="updates of each run that compares precisions")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--peak-tflops", type=float, default=989.0, help="dense bf16 (H100 SXM: 989, A100: 312)")
+    parser.add_argument("--peak-tflops", type=float, default=989.0, help="dense bf16 peak (H100 SXM: 989, A100: 312)")
     parser.add_argument("--criterions", nargs="+", default=list(CRITERIONS), choices=list(CRITERIONS))
     parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=list(PRECISIONS))
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser.parse_args()
 
 

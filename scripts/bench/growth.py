@@ -1,18 +1,20 @@
-"""Growth with the data: seconds and memory of a start, an epoch of batches and a checkpoint, beside stock masked_lm's.
+"""Seconds and memory of a start, an epoch of batches and a checkpoint by size of the data, compared with stock masked_lm.
 
     python scripts/bench/growth.py [--lines 100000 1000000] [--epoch-lines 20000] [--repeats 5] [--recipe clear] [--json FILE]
 
-For each number of lines a data folder is written (fairseq's mmap format, 12 tokens a line on average, a blank line after every
-20) and a process of its own goes through what fairseq-train does, with a model of one layer: ``start`` builds the task, loads
-the training set, makes its batches and the first of them; ``epoch`` takes every batch of the epoch in this process (with
---epoch-lines only so many lines of it: the seconds of an epoch are then those times the share, and the row says so);
-``checkpoint`` saves. An epoch holds no update: that costs what a batch costs.
+For each number of lines a data folder is written (fairseq's mmap format, 12 tokens per line on average, a blank line after
+every 20 lines). A separate process then does the steps of fairseq-train with a model of one layer:
 
-Memory is RssAnon of /proc/self/status, which leaves out the pages of the mapped data, since the system drops those when it
-needs room; it is read every 2 ms, and the figure of a step is the most that it saw less what it found. glibc is told to give
-back what is freed (ALLOCATOR). fairseq reads a data set through in portions of 100 MiB when it opens it: those are in the most
-that ``start`` takes, whatever the recipe. Growth compares the largest with the smallest number of lines: time a line (1 is
-linear), and the bytes that a further line adds to what is held when batches are read.
+- ``start`` builds the task, loads the training set, and makes the list of batches and the first batch;
+- ``epoch`` makes every batch of the epoch in this process. With --epoch-lines it stops after that number of lines and scales
+  the seconds to the whole epoch; the row says so. The model is not updated, because an update costs the same for any data;
+- ``checkpoint`` saves.
+
+Memory is RssAnon of /proc/self/status. It leaves out the pages of the mapped data, which the system drops when memory is
+short. It is read every 2 ms; the figure of a step is the peak minus the value before the step. glibc is set to return freed
+memory to the system (ALLOCATOR). When fairseq opens a data set, it reads the file in portions of 100 MiB; these are part of
+the peak of ``start`` for every recipe. Growth compares the largest with the smallest number of lines: time per line (1 is
+linear), and the bytes that a further line adds to the memory in use at the end of the epoch.
 """
 
 import argparse
@@ -80,15 +82,17 @@ RECIPES = {
 
 
 def main() -> None:
-    """Print the table; --json keeps it as JSON."""
+    """Print the table; --json also writes it to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lines", type=int, nargs="+", default=[100_000, 1_000_000], help="of the data, ascending")
-    parser.add_argument("--recipe", choices=RECIPES, default="clear", help="beside which stock masked_lm stands")
-    parser.add_argument("--epoch-lines", type=int, default=20_000, help="lines of an epoch that are read; 0 is all")
+    parser.add_argument(
+        "--lines", type=int, nargs="+", default=[100_000, 1_000_000], help="numbers of lines, ascending"
+    )
+    parser.add_argument("--recipe", choices=RECIPES, default="clear", help="recipe to compare with stock masked_lm")
+    parser.add_argument("--epoch-lines", type=int, default=20_000, help="lines of an epoch that are read; 0 means all")
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=5, help="processes for each number of lines and each of the two")
+    parser.add_argument("--repeats", type=int, default=5, help="processes for each number of lines and each recipe")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="folder for the data (default: a temporary one)")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--child", nargs=2, metavar=("DATA", "RECIPE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -110,7 +114,7 @@ def main() -> None:
 
 
 def table(found: dict[str, list[dict[str, Any]]], recipe: str) -> list[dict[str, Any]]:
-    """Seconds and memory of each number of lines, then the growth from the least to the most."""
+    """Rows with seconds and memory of each number of lines, then rows with the growth from the smallest to the largest."""
     rows = []
     for index, mine in enumerate(found[recipe]):
         stock = found["masked_lm"][index]
@@ -131,7 +135,7 @@ def table(found: dict[str, list[dict[str, Any]]], recipe: str) -> list[dict[str,
         mine, stock = (growth(*ends[name], f"{step}_seconds") for name in (recipe, "masked_lm"))
         if step == "checkpoint":  # which should not grow at all
             mine, stock = (after[f"{step}_seconds"] / before[f"{step}_seconds"] for before, after in ends.values())
-        what = "growth of its time" if step == "checkpoint" else "growth of its time a line"
+        what = "growth of time" if step == "checkpoint" else "growth of time per line"
         rows.append(row(f"{step}, {what}", "times", mine, beside="masked_lm", theirs=stock, aim=LINEAR))
     mine, stock = (bytes_a_line(*ends[name]) for name in (recipe, "masked_lm"))
     rows.append(
@@ -144,23 +148,23 @@ def table(found: dict[str, list[dict[str, Any]]], recipe: str) -> list[dict[str,
 
 
 def growth(before: dict[str, Any], after: dict[str, Any], key: str) -> float:
-    """Time a line of the larger over that of the smaller."""
+    """Time per line of the larger data, divided by that of the smaller."""
     return (after[key] / after["lines"]) / (before[key] / before["lines"])
 
 
 def bytes_a_line(before: dict[str, Any], after: dict[str, Any]) -> float:
-    """Memory that was held at the end of the epoch, by the lines that make the difference."""
+    """Difference of the memory in use at the end of the epoch, divided by the difference of the lines."""
     return (after["held_mib"] - before["held_mib"]) * 2**20 / (after["lines"] - before["lines"])
 
 
 def show(name: str, figures: dict[str, Any]) -> None:
-    """A line on the screen."""
+    """Print one line."""
     steps = ", ".join(f"{step} {figures[f'{step}_seconds']:.2f} s {figures[f'{step}_mib']:,.0f} MiB" for step in STEPS)
     print(f"{name:10}{figures['lines']:>12,} lines: {steps}; held {figures['held_mib']:,.0f} MiB", flush=True)
 
 
 def measure(data: Path, recipe: str, arguments: argparse.Namespace) -> dict[str, float]:
-    """The figures of a process of its own."""
+    """The figures of one run, in a separate process."""
     sizes = ("--batch-size", arguments.batch_size, "--epoch-lines", arguments.epoch_lines)
     command = [sys.executable, "-W", "ignore", __file__, "--child", data, recipe, *sizes]
     environment = {**os.environ, **ALLOCATOR}
@@ -171,12 +175,12 @@ def measure(data: Path, recipe: str, arguments: argparse.Namespace) -> dict[str,
 
 
 def medians(runs: list[dict[str, float]]) -> dict[str, Any]:
-    """Of each figure."""
+    """The median of each figure."""
     return {key: median(run[key] for run in runs) for key in runs[0]}
 
 
 def child(data: Path, recipe: str, batch_size: int, epoch_lines: int) -> None:
-    """Go through the steps once; the last line is their JSON."""
+    """Run the steps once; print their figures as JSON in the last line."""
     from fairseq import checkpoint_utils, options, tasks
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.trainer import Trainer
@@ -204,8 +208,8 @@ def child(data: Path, recipe: str, batch_size: int, epoch_lines: int) -> None:
             if epoch_lines and read >= epoch_lines:
                 break
     items = len(task.dataset("train"))
-    figures["epoch_seconds"] *= items / max(read, 1)  # of the first batch too, which start has taken
-    # fairseq leaves out a last batch that is no multiple of eight
+    figures["epoch_seconds"] *= items / max(read, 1)  # for all items, the first batch of ``start`` included
+    # fairseq leaves out the remainder of a last batch whose size is not a multiple of eight
     figures["epoch_share"] = (read + len(first["id"])) / items if itr.has_next() else 1.0
     figures["held_mib"] = anonymous_mib() - held
     with step(figures, "checkpoint"):
@@ -215,7 +219,7 @@ def child(data: Path, recipe: str, batch_size: int, epoch_lines: int) -> None:
 
 @contextmanager
 def step(figures: dict[str, float], name: str) -> Iterator[None]:
-    """Note the seconds of what runs inside, and the most memory beside what it found."""
+    """Record the seconds of the block inside, and the peak memory that it adds."""
     found = anonymous_mib()
     peak, done = [found], threading.Event()
 
@@ -234,7 +238,7 @@ def step(figures: dict[str, float], name: str) -> Iterator[None]:
 
 
 def anonymous_mib() -> float:
-    """Memory of this process that no file backs."""
+    """Anonymous memory of this process in MiB, without the pages of files."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("RssAnon:")[2].split()[0]) / 1024
 

@@ -1,18 +1,20 @@
-"""Longformer's window beside full attention: time and peak memory over the length of the text, one text a batch.
+"""Time and peak memory of Longformer's window by length of the text, compared with full attention; one text per batch.
 
     OMP_NUM_THREADS=1 python scripts/bench/longformer.py [--lengths 512 1024 2048 4096 8192] [--window 512] [--repeats 3]
                                                          [--json FILE]
 
-``attention`` is the attention alone, 12 heads of 32, forward and backward; ``step`` an update of masked language modelling by
-the whole encoder of 6 layers x 384, Adam included. Both kinds of attention run PyTorch's fused kernel (attention dropout 0) and
-all lengths take turns, so that a busy machine slows all: seconds are medians, growth and speed-up medians of a round's ratios.
-Memory is the most that PyTorch's allocator held during one step beside what there was before it. With attention dropout PyTorch
-has no fused kernel for a CPU and full attention holds every weight: ``MiB drop`` (attention alone; full to 4,096 tokens only).
-glibc is told to keep what is freed (ALLOCATOR): by itself it gives blocks over 32 MiB back, and the next step faults them in
-again page by page, a fifth of the time at 8,192 tokens and next to nothing at 4,096.
+``attention`` is the attention alone, 12 heads of 32, forward and backward. ``step`` is an update of masked language modelling
+with the whole encoder of 6 layers x 384, Adam included. Both kinds of attention run PyTorch's fused kernel (attention dropout
+0). All lengths take turns, so that other load slows all of them. Seconds are medians; growth and speed-up are medians of the
+ratios within a round. Memory is the peak that PyTorch's allocator adds during one step.
 
-The ratio of operations counts products of matrices: with the W + 2 keys that a query has (``need``), and with the C + W + 1
-that its block reads (``read``).
+With attention dropout PyTorch has no fused kernel for a CPU, and full attention stores every attention weight: the columns
+``MiB drop`` show this (attention alone; full attention to 4,096 tokens only). glibc is set to keep freed memory (ALLOCATOR). By
+default it returns blocks over 32 MiB to the system, and the next step faults them in again page by page, which takes a fifth
+of the time at 8,192 tokens and next to nothing at 4,096.
+
+The ratio of operations counts products of matrices: with the W + 2 keys of a query (``need``), and with the C + W + 1 keys that
+its block reads (``read``).
 """
 
 import argparse
@@ -39,7 +41,7 @@ Step = Callable[[int], None]
 
 
 def attention(length: int, window: int, dropout: float = 0.0) -> Step:
-    """Forward and backward of the attention alone; window 0 is full attention."""
+    """A step that runs forward and backward of the attention alone; window 0 is full attention."""
     torch.manual_seed(1)
     parts = [torch.randn(1, length, HEADS, WIDTH // HEADS, requires_grad=True) for _ in range(3)]
     masks = MaskCache()
@@ -56,7 +58,7 @@ def attention(length: int, window: int, dropout: float = 0.0) -> Step:
 
 
 def training_step(length: int, window: int, dropout: float = 0.0) -> Step:
-    """An update of the whole encoder."""
+    """A step that updates the whole encoder."""
     dictionary = Dictionary()
     for number in range(VOCABULARY - len(dictionary)):
         dictionary.add_symbol(f"w{number}")
@@ -88,12 +90,12 @@ KINDS: dict[str, Callable[..., Step]] = {"attention": attention, "step": trainin
 
 
 def memory(kind: str, length: int, window: int, dropout: float = 0.0) -> float:
-    """MiB that one step holds at most beside what it found."""
+    """Peak memory in MiB that one step adds."""
     return held_mib(KINDS[kind](length, window, dropout))
 
 
 def operations(kind: str, length: int, keys: int) -> float:
-    """Multiplications and additions of the forward pass where each query has so many keys."""
+    """Multiplications and additions of the forward pass, with ``keys`` keys per query."""
     products = 4.0 * keys * WIDTH * length
     if kind == "attention":
         return products
@@ -102,7 +104,7 @@ def operations(kind: str, length: int, keys: int) -> float:
 
 
 def measure(kind: str, lengths: list[int], window: int, repeats: int) -> list[dict[str, Any]]:
-    """The rows of one kind; a round takes every length, so that what a busy machine does to one it does to its neighbours."""
+    """The rows of one kind. All lengths take turns in every round, so that other load slows all of them alike."""
     steps = [KINDS[kind](length, limit) for length in lengths for limit in (0, window)]
     for length, step in zip([length for length in lengths for _ in (0, 1)], steps, strict=True):
         if length <= LONGEST_WARM_UP:
@@ -123,7 +125,7 @@ def measure(kind: str, lengths: list[int], window: int, repeats: int) -> list[di
 
 
 def add_memory(rows: list[dict[str, Any]], window: int) -> None:
-    """Peaks, and their growth from one length to the next."""
+    """Add to the rows the peak memory and its growth from one length to the next."""
     for before, found in zip([None, *rows], rows, strict=False):
         kind, length = found["kind"], found["length"]
         found["full_mib"], found["window_mib"] = memory(kind, length, 0), memory(kind, length, window)
@@ -134,7 +136,7 @@ def add_memory(rows: list[dict[str, Any]], window: int) -> None:
 
 
 def line(found: dict[str, Any]) -> str:
-    """One row of the table; growth is against the length before."""
+    """One line of the printed table; growth is relative to the previous length."""
 
     def number(name: str, form: str, width: int) -> str:
         return " " * width if found.get(name) is None else f"{found[name]:{width}{form}}"
@@ -154,10 +156,10 @@ def main() -> None:
     parser.add_argument(
         "--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192], help="tokens of a text"
     )
-    parser.add_argument("--window", type=int, default=512, help="W")
-    parser.add_argument("--repeats", type=int, default=3, help="runs, of which the median counts")
+    parser.add_argument("--window", type=int, default=512, help="W, tokens of the window")
+    parser.add_argument("--repeats", type=int, default=3, help="runs; the median is reported")
     parser.add_argument("--kinds", nargs="+", choices=sorted(KINDS), default=sorted(KINDS), help="what to measure")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     if any(
         os.environ.get(name) != value for name, value in ALLOCATOR.items()

@@ -1,4 +1,4 @@
-"""Binarized data written at once, as fairseq's binarizer would write it in many hours."""
+"""Writes random binarized data quickly, in the format of fairseq's binarizer."""
 
 import struct
 from pathlib import Path
@@ -14,7 +14,7 @@ LINES_OF_DOCUMENT, CHUNK_LINES = 20, 1 << 18
 
 
 def write_index(prefix: Path, sizes: npt.NDArray[np.int32]) -> None:
-    """``prefix.idx`` of lines of these lengths (L,) whose ids are uint16."""
+    """Write ``prefix.idx`` for lines of these lengths (L,) with ids of type uint16."""
     with open(f"{prefix}.idx", "wb") as file:
         file.write(b"MMIDIDX\x00\x00" + struct.pack("<QBQ", 1, 8, len(sizes)))
         file.write(sizes.tobytes())
@@ -22,7 +22,7 @@ def write_index(prefix: Path, sizes: npt.NDArray[np.int32]) -> None:
 
 
 def write_data(folder: Path, lines: int) -> None:
-    """``dict.txt`` and ``train.bin`` with ``train.idx``, as fairseq's binarizer would write them."""
+    """Write ``dict.txt``, ``train.bin`` and ``train.idx`` as fairseq's binarizer would."""
     folder.mkdir(parents=True)
     dictionary = "".join(f"w{number} 1\n" for number in range(VOCABULARY))
     (folder / "dict.txt").write_text(dictionary, encoding="utf-8")

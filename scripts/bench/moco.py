@@ -1,6 +1,7 @@
-"""One MoCo update with CERT's queue over the encoders' own work: query forward and backward, key forward. Aim: 1.15 at most.
+"""Seconds of a MoCo update with CERT's queue, divided by those of the encoders alone. Aim: 1.15 at most.
 
-The optimizer's step is in neither. The product of the queries with the queue, its gradient included, is timed alone too.
+The encoders' work is forward and backward of the query encoder and forward of the key encoder. Neither side includes the
+optimizer's step. The product of the queries with the queue, gradient included, is also timed alone.
 """
 
 import argparse
@@ -16,13 +17,13 @@ from fairseq_clear.objectives import info_nce
 
 
 def main() -> None:
-    """Print a line of JSON; --json keeps it."""
+    """Print a line of JSON; --json also writes it to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queue-size", type=int, default=96_606)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--words", type=int, nargs=2, default=[10, 30], help="of a sentence, least and most")
+    parser.add_argument("--words", type=int, nargs=2, default=[10, 30], help="least and most words of a sentence")
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         data = make_text(Path(folder), 2_000, tuple(arguments.words))

@@ -1,11 +1,11 @@
-"""NT-Xent beside a dense reference and pytorch-metric-learning: seconds and peak memory, forward and backward.
+"""Seconds and peak memory of NT-Xent, forward and backward, compared with a dense reference and pytorch-metric-learning.
 
     python scripts/bench/nt_xent.py [--sizes 64x16384 16384x16384] [--repeats 5] [--json FILE]
 
-Q x K is Q views of this worker among the K of all workers; Q = K is one worker with all of them. The reference is what is
-commonly written: one matrix of cosines, masked, into cross_entropy. pytorch-metric-learning (``pip install
-pytorch-metric-learning``) knows no worker's share and lists all pairs by index, so it stands in a row of its own, at a size
-that fits it. Each takes its turn in every round; the ratio is the median of the rounds' ratios.
+Q x K means Q views of this worker and K views of all workers; Q = K is a single worker. The dense reference is the common
+implementation: one masked matrix of cosines and cross_entropy. pytorch-metric-learning (``pip install
+pytorch-metric-learning``) has no support for Q < K and lists all pairs by index. It has its own row, with a size that fits into
+memory. The sides take turns in every round; the ratio is the median of the ratios of the rounds.
 """
 
 import argparse
@@ -27,13 +27,13 @@ Step = Callable[[int], None]
 
 
 def inputs(rows: int, columns: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys, of which the first are the queries; where each query's positive is."""
+    """Keys, whose first rows are the queries; the row of each query; the row of its positive."""
     torch.manual_seed(1)
     return torch.randn(columns, WIDTH, requires_grad=True), torch.arange(rows), torch.arange(rows).roll(rows // 2)
 
 
 def ours(rows: int, columns: int) -> Step:
-    """As the criterion calls it, duplicates of a text excluded."""
+    """NT-Xent as the criterion calls it, with duplicates of a text excluded."""
     keys, own, positive = inputs(rows, columns)
     texts = torch.arange(columns)
     rules = Exclusion(own.unsqueeze(1), (texts[:rows], texts))
@@ -46,7 +46,7 @@ def ours(rows: int, columns: int) -> Step:
 
 
 def dense(rows: int, columns: int) -> Step:
-    """One matrix."""
+    """NT-Xent with one matrix of all pairs."""
     keys, own, positive = inputs(rows, columns)
 
     def step(_: int) -> None:
@@ -60,7 +60,7 @@ def dense(rows: int, columns: int) -> Step:
 
 
 def metric_learning(rows: int, columns: int) -> Step:
-    """pytorch-metric-learning's NTXentLoss, whose labels say which two views are of one text."""
+    """The NTXentLoss of pytorch-metric-learning; two views of one text have the same label."""
     from pytorch_metric_learning.losses import NTXentLoss
 
     keys, _, _ = inputs(rows, columns)
@@ -74,12 +74,12 @@ def metric_learning(rows: int, columns: int) -> Step:
 
 
 def main() -> None:
-    """Print a table; --json keeps it as JSON."""
+    """Print a table; --json also writes it to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=["64x16384", "16384x16384"], help="Q x K")
     parser.add_argument("--metric-learning-size", type=int, default=512, help="views, for pytorch-metric-learning")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     pairs = [(*map(int, size.split("x")), "dense", dense) for size in arguments.sizes]
     views, aim = arguments.metric_learning_size, ">= 1.0"

@@ -1,12 +1,15 @@
-"""Tokens a second of ``fairseq-clear prepare`` beside ``spm_encode`` and ``fairseq-preprocess``: text to equal ids.
+"""Tokens per second of ``fairseq-clear prepare``, compared with ``spm_encode`` and ``fairseq-preprocess``: text to equal ids.
 
     python scripts/bench/prepare.py [--lines 100000] [--workers 1] [--repeats 5] [--corpora DIR] [--json FILE]
 
-Both get one sentencepiece model and one text, generated or with --corpora the documents there, with blank lines between
-documents, and as many workers; ``spm_encode`` takes one thread, as it always does. Whole commands are timed, start of Python
-included; ours also hashes, counts and describes what it writes. They take turns, the ratio is the median of the rounds'
-ratios. Afterwards both folders are compared line by line: different ids end the benchmark with an error. Without
-``spm_encode`` (Debian: sentencepiece) a loop over sentencepiece's Python encoder stands in for it, and the row says so.
+Both sides use the same sentencepiece model, the same number of workers and the same text with blank lines between documents,
+generated or from --corpora. ``spm_encode`` always uses one thread. Whole commands are timed, start of Python included;
+``prepare`` also stages, hashes, counts and describes the text. The sides take turns; the ratio is the median of the ratios of
+the rounds. Afterwards both folders are compared line by line: different ids are an error.
+
+Without ``spm_encode`` (Debian: sentencepiece) a loop over sentencepiece's Python encoder replaces it, and the row says so.
+Other releases of ``spm_encode`` may break ties differently: Debian's 0.1.97 and the Python package 0.2.3 differ at runs of one
+character. --python-encoder then uses the Python encoder.
 """
 
 import argparse
@@ -29,7 +32,7 @@ AIM = ">= 1.0"
 SPM, PYTHON = "spm_encode", "sentencepiece's Python encoder"
 LINES_OF_DOCUMENT = 20
 SAMPLE_LINES = 20_000
-# Reads lines, writes pieces: what spm_encode does, where that is not installed.
+# Reads lines and writes pieces, as spm_encode does; used if that is not installed.
 STAND_IN = """
 import sys
 from sentencepiece import SentencePieceProcessor
@@ -41,19 +44,21 @@ with open(sys.argv[2], encoding="utf-8") as lines, open(sys.argv[3], "w", encodi
 
 
 def main() -> None:
-    """Print the ratio; --json keeps it as JSON."""
+    """Print the ratio; --json also writes the result to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lines", type=int, default=100_000, help="of the generated text")
-    parser.add_argument("--vocab-size", type=int, default=8_000, help="of the sentencepiece model")
-    parser.add_argument("--workers", type=int, default=1, help="processes, of both")
+    parser.add_argument("--lines", type=int, default=100_000, help="lines of the generated text")
+    parser.add_argument("--vocab-size", type=int, default=8_000, help="pieces of the sentencepiece model")
+    parser.add_argument("--workers", type=int, default=1, help="processes, on both sides")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
-        "--corpora", type=Path, metavar="DIR", help="of 20news.train.jsonl.xz, instead of generated text"
+        "--corpora", type=Path, metavar="DIR", help="folder of 20news.train.jsonl.xz, instead of generated text"
     )
     parser.add_argument(
-        "--python-encoder", action="store_true", help="the stand-in for spm_encode, though that is there"
+        "--python-encoder",
+        action="store_true",
+        help="use sentencepiece's Python encoder, even if spm_encode is installed",
     )
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     encoder = PYTHON if arguments.python_encoder or not shutil.which(SPM) else SPM
     with tempfile.TemporaryDirectory() as name:
@@ -69,7 +74,8 @@ def main() -> None:
         difference = first_difference(folder / "ours" / "train", folder / "theirs" / "train")
         if difference:
             sys.exit(
-                f"the ids differ: {difference} (an spm_encode of another release may break ties otherwise: --python-encoder)"
+                f"the ids differ: {difference} (if spm_encode is of another release, it may break ties differently: "
+                "give --python-encoder)"
             )
         tokens, lines = token_count(folder / "ours" / "train")
     rates = [tokens / median(times) for times in seconds]
@@ -97,7 +103,7 @@ def main() -> None:
 
 
 def write_text(path: Path, lines: int, corpora: Path | None) -> None:
-    """Sentences, a blank line between documents, none of them twice in a row."""
+    """Write sentences with single blank lines between documents."""
 
     def made() -> Iterator[str]:
         for number, line in enumerate(generate(lines, (5, 45))):
@@ -111,7 +117,7 @@ def write_text(path: Path, lines: int, corpora: Path | None) -> None:
 
 
 def train_model(folder: Path, size: int) -> None:
-    """``model.model``, and ``dict.txt`` as its vocabulary in fairseq's form."""
+    """Train ``model.model`` and write its vocabulary as fairseq's ``dict.txt``."""
     from sentencepiece import SentencePieceTrainer
 
     with open(folder / "text.txt", encoding="utf-8") as text:
@@ -130,7 +136,7 @@ def train_model(folder: Path, size: int) -> None:
 
 
 def ours(folder: Path, workers: int) -> None:
-    """Text to a data folder by ``prepare``."""
+    """Turn the text into a data folder with ``prepare``."""
     flags = (
         "--valid",
         folder / "valid.txt",
@@ -144,7 +150,7 @@ def ours(folder: Path, workers: int) -> None:
 
 
 def theirs(folder: Path, workers: int, encoder: str) -> None:
-    """Text to pieces, and pieces to a data folder."""
+    """Turn the text into pieces, and the pieces into a data folder with ``fairseq-preprocess``."""
     for name in ("text", "valid"):
         text, pieces = folder / f"{name}.txt", folder / f"{name}.pieces"
         if encoder == SPM:
@@ -159,7 +165,7 @@ def theirs(folder: Path, workers: int, encoder: str) -> None:
 
 
 def run(*command: object) -> None:
-    """A command; its end is shown if it fails."""
+    """Run a command; if it fails, exit with the end of its output."""
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -167,24 +173,24 @@ def run(*command: object) -> None:
 
 
 def first_difference(mine: Path, other: Path) -> str:
-    """Where two data sets (prefixes) first hold different ids; empty where they are equal."""
+    """The first place where two data sets (prefixes) differ; empty if they are equal."""
     left, right = (MMapIndexedDataset(str(prefix)) for prefix in (mine, other))
     if len(left) != len(right):
-        return f"{len(left)} lines beside {len(right)}"
+        return f"{len(left)} lines, theirs has {len(right)}"
     uneven = np.flatnonzero(left.sizes != right.sizes)
     if len(uneven):
         at = int(uneven[0])
-        return f"line {at + 1} has {left.sizes[at]} tokens beside {right.sizes[at]}"
+        return f"line {at + 1} has {left.sizes[at]} tokens, theirs {right.sizes[at]}"
     ids = [np.fromfile(f"{prefix}.bin", part._index.dtype) for prefix, part in ((mine, left), (other, right))]
     unequal = np.flatnonzero(ids[0] != ids[1])
     if not len(unequal):
         return ""
     line = int(np.searchsorted(np.cumsum(left.sizes), unequal[0], side="right"))
-    return f"line {line + 1}: {left[line].tolist()} beside {right[line].tolist()}"
+    return f"line {line + 1}: {left[line].tolist()}, theirs {right[line].tolist()}"
 
 
 def token_count(prefix: Path) -> tuple[int, int]:
-    """Tokens and lines of a data set."""
+    """Number of tokens and of lines of a data set."""
     data = MMapIndexedDataset(str(prefix))
     return int(data.sizes.sum(dtype=np.int64)), len(data)
 

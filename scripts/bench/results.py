@@ -1,4 +1,4 @@
-"""What a benchmark hands on: a last line of JSON whose ``table`` holds one row for each comparison."""
+"""The result of a benchmark: a last line of JSON whose ``table`` holds one row per comparison."""
 
 import json
 import operator
@@ -11,7 +11,7 @@ __all__ = ["AIMS", "finish", "is_installed", "markdown", "missing_row", "row"]
 
 Row = dict[str, Any]
 AIMS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le}
-HEAD = ("what", "ours", "beside", "theirs", "ratio", "aim", "met", "memory, MiB: ours / theirs")
+HEAD = ("what", "ours", "compared with", "theirs", "ratio", "aim", "met", "memory, MiB: ours / theirs")
 
 
 def row(
@@ -26,19 +26,21 @@ def row(
     mib: float | None = None,
     their_mib: float | None = None,
 ) -> Row:
-    """One comparison.
+    """One comparison, as a row of the table.
 
     Args:
-        what: is measured.
-        unit: of ``ours`` and ``theirs``.
-        ours: median.
-        beside: the name of the other; its figures are ``theirs`` and ``their_mib``.
-        ratio: median of the rounds' ratios, in the sense that ``aim`` speaks of.
-        aim: such as ``>= 0.95``, of the ratio; of ``ours`` where there is no ratio; empty where none is set.
-        mib: memory in MiB, by the measure that the benchmark's own text names.
+        what: what is measured.
+        unit: unit of ``ours`` and ``theirs``.
+        ours: our median.
+        beside: what it is compared with; the figures of the other side are ``theirs`` and ``their_mib``.
+        theirs: median of the other side.
+        ratio: median of the ratios of the rounds; the benchmark decides which side is divided by which.
+        aim: bound such as ``>= 0.95`` for the ratio, or for ``ours`` without a ratio; empty for none.
+        mib: our memory in MiB; the benchmark's docstring defines it.
+        their_mib: memory of the other side.
 
     Raises:
-        ValueError: an aim that cannot be read.
+        ValueError: the aim cannot be read.
     """
     is_met = None
     if aim:
@@ -61,8 +63,8 @@ def row(
 
 
 def missing_row(what: str, package: str, aim: str = "") -> Row:
-    """The comparison that a missing package keeps from being made; says so on the screen."""
-    print(f"{package} is not installed: {what} is left out (make bench-peers installs what pip has)")
+    """The row of a comparison that a missing package prevents; prints a message."""
+    print(f"{package} is not installed: {what} is left out (make bench-peers installs the packages that pip has)")
     return {"what": what, "beside": package, "aim": aim, "missing": package}
 
 
@@ -72,7 +74,7 @@ def is_installed(package: str) -> bool:
 
 
 def finish(result: Mapping[str, Any], path: Path | None) -> None:
-    """Print the result as a line of JSON, the last one, and keep it where --json says."""
+    """Print the result as the last line, in JSON, and write it to the file of --json."""
     line = json.dumps(result)
     print(line)
     if path:
@@ -80,7 +82,7 @@ def finish(result: Mapping[str, Any], path: Path | None) -> None:
 
 
 def markdown(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """The one table.
+    """The table of all benchmarks, in Markdown.
 
     Args:
         results: benchmark -> its JSON, or ``{"failed": reason}``.
@@ -104,7 +106,7 @@ def _cells(one: Row) -> list[str]:
 
 
 def _number(value: float) -> str:
-    """Three digits or more, no exponent."""
+    """A number with three digits or more, without exponent."""
     size = abs(value)
     return f"{value:,.0f}" if size >= 100 or value == 0 else f"{value:.{2 if size >= 1 else 4}f}"
 

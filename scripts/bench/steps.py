@@ -1,4 +1,4 @@
-"""What the benchmarks of training steps share: a trainer on generated text, and times of two things taken in turn."""
+"""Shared by the benchmarks: a trainer on generated text, and the times of functions that take turns."""
 
 import random
 import subprocess
@@ -25,7 +25,7 @@ COMMON = (
     *("--batch-size", "16", "--max-update", "1000000", "--augment", "none"),
 )
 
-# The encoder that most benchmarks take: MiniLM's size.
+# The encoder of most benchmarks, with MiniLM's size.
 ENCODER = (
     *("--arch", "clear_roberta", "--encoder-layers", "6", "--encoder-embed-dim", "384"),
     *("--encoder-ffn-embed-dim", "1536", "--encoder-attention-heads", "12"),
@@ -33,7 +33,7 @@ ENCODER = (
 
 
 def make_text(folder: Path, sentences: int, words: tuple[int, int], vocabulary: int = 8_000) -> Path:
-    """A data folder of random sentences of so many words; Zipf's law decides which."""
+    """Make a data folder of random sentences, drawn by Zipf's law; ``words`` are the least and the greatest length."""
     rng = random.Random(1)
     weights = [1 / (rank + 1) for rank in range(vocabulary)]
     text = folder / "train.txt"
@@ -60,7 +60,7 @@ def build(data: Path, *flags: str, is_cpu: bool = True) -> tuple[Trainer, Any]:
 
 
 def steps(trainer: Trainer, dataset: Any, batch: int) -> Callable[[int], None]:
-    """A function that makes update number n."""
+    """A function that runs update number n on ``batch`` texts."""
 
     def step(number: int) -> None:
         rows = [(number * batch + k) % len(dataset) for k in range(batch)]
@@ -75,9 +75,9 @@ def in_turn(
     warm_up: int = 2,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[list[float]]:
-    """Seconds of each function, called in turn, so that a busy machine slows all of them alike.
+    """Seconds of each function in each round. The functions take turns, so that other load slows all of them alike.
 
-    ``clock=time.process_time`` counts this process's own time on the processor: for work on one core without waiting.
+    ``clock=time.process_time`` counts the processor time of this process: for work on one core.
     """
     seconds: list[list[float]] = [[] for _ in functions]
     for number in range(warm_up + repeats):
@@ -90,12 +90,12 @@ def in_turn(
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:
-    """Median of the ratios of neighbours in time."""
+    """Median over the rounds of numerator divided by denominator."""
     return median(a / b for a, b in zip(numerator, denominator, strict=True))
 
 
 def held_mib(step: Callable[[int], object]) -> float:
-    """MiB that one step holds at most beside what it found: the sum of what PyTorch allocates and frees on the CPU."""
+    """Peak memory in MiB that one step adds: the running sum of what PyTorch allocates and frees on the CPU."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step(0)
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]

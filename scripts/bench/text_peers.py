@@ -1,4 +1,4 @@
-"""What others make of a text: nlpaug's word augmenters, EDA, DeCLUTR's sampler, each as ``text -> texts``."""
+"""Augmenters of other libraries as functions ``text -> texts``: nlpaug's word augmenters, EDA, DeCLUTR's sampler."""
 
 import importlib.util
 import pickle
@@ -17,13 +17,13 @@ Augment = Callable[[str], list[str]]
 
 
 def nlpaug(table: Mapping[str, list[str]], folder: Path) -> dict[str, Augment]:
-    """Its RandomWordAug by action and its SynonymAug; 30 % of the words, without its limit of ten.
+    """RandomWordAug (by action) and SynonymAug of nlpaug, for 30 % of the words, without nlpaug's limit of ten words.
 
-    SynonymAug reads our table in PPDB's form from ``folder``, in which every word is a noun: ``tagged synonym`` tags the text
-    as it does, with nltk's tagger, and then takes every word for a noun (absent where the tagger's weights are not installed);
-    ``synonym`` does not tag at all, and is faster than it really is.
+    SynonymAug reads our table from ``folder`` in the format of PPDB, where every word is a noun. ``tagged synonym`` runs nltk's
+    tagger as SynonymAug does, then treats every word as a noun; it is absent if the tagger's weights are not installed.
+    ``synonym`` skips the tagger, so it is faster than the real SynonymAug.
     """
-    for name in ("gdown", "requests"):  # its downloader imports them; nothing is downloaded
+    for name in ("gdown", "requests"):  # imported by nlpaug's downloader; nothing is downloaded
         if name not in sys.modules and importlib.util.find_spec(name) is None:
             sys.modules[name] = types.ModuleType(name)
     import nlpaug.augmenter.word as naw
@@ -39,7 +39,7 @@ def nlpaug(table: Mapping[str, list[str]], folder: Path) -> dict[str, Augment]:
     lines = [f"[NN] ||| {word} ||| {other}\n" for word, others in table.items() for other in others]
     path.write_text("".join(lines), encoding="utf-8")
 
-    def synonyms() -> Any:  # of its own: nlpaug hands out again what it has read from a file of that name
+    def synonyms() -> Any:  # force_reload, because nlpaug caches a table by its file name
         return naw.SynonymAug(aug_src="ppdb", model_path=str(path), force_reload=True, **share)
 
     made["synonym"] = synonyms()
@@ -60,16 +60,16 @@ def _tagger_weights() -> Path | None:
 
 
 class _Plain(pickle.Unpickler):
-    """Reads sets, and nothing else that has to be looked up."""
+    """Unpickles plain data and sets; any other class is an error."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name == "set" and module in ("builtins", "__builtin__"):
             return set
-        raise pickle.UnpicklingError(f"{module}.{name} is no plain data")
+        raise pickle.UnpicklingError(f"{module}.{name} is not plain data")
 
 
 def _tagger(weights: Path) -> Any:
-    """Nltk's averaged perceptron, which was ported from the package that these weights come from."""
+    """Nltk's averaged perceptron tagger, which was ported from the package of these weights."""
     from nltk.tag.perceptron import PerceptronTagger
 
     tagger = PerceptronTagger(load=False)
@@ -80,7 +80,7 @@ def _tagger(weights: Path) -> Any:
 
 
 class _Synsets:
-    """A table of synonyms that answers as nltk's WordNet does; a dictionary look-up, so faster than that."""
+    """A table of synonyms with the interface of nltk's WordNet; a dictionary look-up, so faster than WordNet."""
 
     def __init__(self, table: Mapping[str, list[str]]) -> None:
         self._synsets = {
@@ -102,10 +102,10 @@ class _Lemma:
 
 
 def eda(table: Mapping[str, list[str]], alpha: float = 0.1) -> Augment:
-    """EDA as textaugment has it, which follows Wei and Zou's code, with our table in the place of WordNet: one operation a
-    text, drawn uniformly (CERT section 5.3).
+    """EDA of textaugment, which follows Wei and Zou's code, with our table instead of WordNet: one operation per text, drawn
+    uniformly (CERT section 5.3).
 
-    Its file is read by itself: the package's own ``__init__`` wants gensim and a translator.
+    The file eda.py is loaded alone, because the package's ``__init__`` needs gensim and a translator.
     """
     package = importlib.util.find_spec("textaugment")
     assert package is not None and package.submodule_search_locations
@@ -123,13 +123,14 @@ def eda(table: Mapping[str, list[str]], alpha: float = 0.1) -> Augment:
 
 
 def declutr(anchors: int = 2, positives: int = 2, low: int = 32, high: int = 512) -> Augment:
-    """DeCLUTR's sampler, written anew from the paper (section 3.1.1) and from the published behaviour of its code, which
-    does not install beside a current PyTorch: words between white space, anchors on a grid of ``high`` words without
-    neighbouring places, positives from the left of their anchor to its right.
+    """DeCLUTR's sampler, reimplemented from the paper (section 3.1.1) and the behaviour of the published code, which cannot be
+    installed with a current PyTorch.
 
-    A text needs ``2 * anchors * high`` words. Returns each anchor, then its positives.
+    Tokens are words between white space. Anchors start in cells of ``high`` words, never in neighbouring cells. Positives lie
+    anywhere from the left of their anchor to its right. A text needs ``2 * anchors * high`` words. Returns each anchor and then
+    its positives.
     """
-    rng = np.random.RandomState(1)  # noqa: NPY002  (what that code draws from)
+    rng = np.random.RandomState(1)  # noqa: NPY002  (the generator of that code)
 
     def sample(text: str) -> list[str]:
         tokens = text.split()

@@ -13,7 +13,7 @@ CONSONANTS, VOWELS = "bcdfghklmnprstvz", "aeiou"
 
 
 def make_words(count: int = VOCABULARY, seed: int = 1) -> list[str]:
-    """So many different words of two to four syllables, which a sentencepiece model cuts as it cuts real ones."""
+    """``count`` different words of two to four syllables, which a sentencepiece model splits as it splits real words."""
     rng = random.Random(seed)
     words: dict[str, None] = {}
     while len(words) < count:
@@ -23,7 +23,7 @@ def make_words(count: int = VOCABULARY, seed: int = 1) -> list[str]:
 
 
 def generate(lines: int, words: tuple[int, int], seed: int = 1) -> Iterator[str]:
-    """Lines of so many words, least and most; Zipf's law decides which."""
+    """Yield lines of random words, drawn by Zipf's law; ``words`` are the least and the greatest number per line."""
     rng = random.Random(seed)
     vocabulary = make_words()
     cumulative = []
@@ -36,9 +36,7 @@ def generate(lines: int, words: tuple[int, int], seed: int = 1) -> Iterator[str]
 
 
 def documents(corpora: Path, name: str) -> list[str]:
-    """The documents of a corpus that examples/measuring.py knows (20news, movie_reviews, wikitext2), a sentence or line a
-    line.
-    """
+    """The documents of a corpus of examples/measuring.py (20news, movie_reviews, wikitext2), one sentence or line per line."""
     sys.path.insert(0, str(EXAMPLES))
     from measuring import DOCUMENTS
 
@@ -46,6 +44,6 @@ def documents(corpora: Path, name: str) -> list[str]:
 
 
 def neighbours(words: list[str], share: float = 0.4, most: int = 8, seed: int = 1) -> dict[str, list[str]]:
-    """Up to ``most`` other words for a share of them: the form of the counter-fitted list that CLEAR uses, and its share."""
+    """A table of up to ``most`` synonyms for a share of the words, like the counter-fitted list that CLEAR uses."""
     rng = random.Random(seed)
     return {word: rng.sample(words, rng.randint(1, most)) if rng.random() < share else [] for word in words}

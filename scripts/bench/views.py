@@ -1,12 +1,12 @@
-"""Views a second on one core beside nlpaug, EDA and DeCLUTR's sampler, on the same texts.
+"""Views per second on one core, compared with nlpaug, EDA and DeCLUTR's sampler on the same texts.
 
     python scripts/bench/views.py [--words 25 320] [--texts 400] [--repeats 5] [--corpora DIR --synonyms FILE] [--json FILE]
 
-Ours are whole items of the training set: a line read from the memory map, its identity, the generators of its two views, both
-augmented, ready to be collated. Theirs are the augmenters alone, text to text, two calls a line: what it takes to make ids of
-their views comes on top in training and is counted in the rows that say ``with sentencepiece``. Texts, share of words changed
-and table of synonyms are the same for all. Spans are six of a document of 2,100 words: two anchors, two positives each.
-Each pair takes turns; seconds are the process's own on the processor, the ratio is the median of the rounds' ratios.
+Our side makes whole items of the training set, ready to be collated: it reads a line from the memory map, hashes its identity,
+makes the generators of two views and augments both. The other side calls only the augmenter, text to text, twice per line. In
+training the ids of these views must be made too; the rows ``with sentencepiece`` include this. Texts, share of changed words
+and synonyms are the same on both sides. Spans are six of a document of 2,100 words: two anchors with two positives each. The
+sides take turns. Seconds are the processor time of the process; the ratio is the median of the ratios of the rounds.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from fairseq_clear.text.data_folders import load_tokenizer
 AIM = ">= 50"
 DOCUMENT_WORDS, LINE_WORDS = 2_100, 25
 SPAN = "span:anchors=2,positives=2"
-# Our spec, and nlpaug's augmenter that does the like.
+# Our spec, and the corresponding augmenter of nlpaug.
 PAIRS = (
     ("del-word:ratio=0.3", "delete"),
     ("reorder", "swap"),
@@ -45,16 +45,18 @@ PAIRS = (
 
 
 def main() -> None:
-    """Print the table; --json keeps it as JSON."""
+    """Print the table; --json also writes it to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--words", type=int, nargs="+", default=[25, 320], help="of a text; 320 are about 512 tokens")
-    parser.add_argument("--texts", type=int, default=400, help="of each length")
-    parser.add_argument("--documents", type=int, default=50, help="for the spans")
-    parser.add_argument("--vocab-size", type=int, default=16_000, help="of the sentencepiece model")
+    parser.add_argument(
+        "--words", type=int, nargs="+", default=[25, 320], help="words of a text (320: about 512 tokens)"
+    )
+    parser.add_argument("--texts", type=int, default=400, help="texts of each length")
+    parser.add_argument("--documents", type=int, default=50, help="documents for the spans")
+    parser.add_argument("--vocab-size", type=int, default=16_000, help="pieces of the sentencepiece model")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--corpora", type=Path, metavar="DIR", help="of movie_reviews.jsonl.xz, for real texts")
-    parser.add_argument("--synonyms", type=Path, metavar="FILE", help="JSON of neighbours, for real texts")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--corpora", type=Path, metavar="DIR", help="folder of movie_reviews.jsonl.xz, for real texts")
+    parser.add_argument("--synonyms", type=Path, metavar="FILE", help="JSON of words and synonyms, for real texts")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     if (arguments.corpora is None) != (arguments.synonyms is None):
         parser.error("--corpora and --synonyms go together: real words need real synonyms")
@@ -70,7 +72,7 @@ def main() -> None:
         texts = make_texts(arguments.corpora, DOCUMENT_WORDS, arguments.documents)
         data = make_data(Path(name) / "documents", [in_lines(text) for text in texts], tokenizer)
         ours = views_of(data, len(texts), "--views", SPAN)
-        sampler = "DeCLUTR's sampler (written anew)"
+        sampler = "DeCLUTR's sampler (reimplemented)"
         found += compare(
             "6 spans of a document", ours, peer(declutr(), texts), 6 * len(texts), sampler, "", arguments.repeats
         )
@@ -81,11 +83,11 @@ def main() -> None:
 def beside_nlpaug(
     texts: list[str], data: Path, table: Mapping[str, list[str]], repeats: int, words: int
 ) -> list[dict[str, Any]]:
-    """The rows of one length."""
+    """The rows of nlpaug for one length."""
     if not is_installed("nlpaug"):
         return [missing_row(f"views, {spec}, {words} words", "nlpaug", AIM) for spec, _ in PAIRS]
     augmenters = nlpaug(table, data)
-    # what no view of ours can cost less than
+    # lower bounds of the cost of our views
     floors = {
         "a text read for two views": reading(data, len(texts)),
         "views, none": views_of(data, len(texts), "--augment", "none"),
@@ -110,7 +112,7 @@ def beside_nlpaug(
 def beside_eda(
     texts: list[str], data: Path, table: Mapping[str, list[str]], repeats: int, words: int
 ) -> list[dict[str, Any]]:
-    """The row of one length."""
+    """The row of EDA for one length."""
     what = f"views, eda, {words} words"
     if not is_installed("textaugment"):
         return [missing_row(what, "textaugment")]
@@ -127,7 +129,7 @@ def compare(
     aim: str,
     repeats: int,
 ) -> list[dict[str, Any]]:
-    """One row: both in turn, ``views`` made in each call."""
+    """One row. Both sides take turns; each call makes ``views`` views."""
     seconds = in_turn([ours, theirs], repeats, 1, time.process_time)
     rates = [views / median(times) for times in seconds]
     faster = ratio(seconds[1], seconds[0])
@@ -136,7 +138,7 @@ def compare(
 
 
 def items_of(data: Path, texts: int, *flags: str) -> Any:
-    """The training set that these flags make."""
+    """The training set for these flags."""
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(parser, [str(data), *COMMON, "--arch", "clear_roberta_tiny", *flags])
     task: Any = tasks.setup_task(convert_namespace_to_omegaconf(args).task)
@@ -148,7 +150,7 @@ def items_of(data: Path, texts: int, *flags: str) -> Any:
 
 
 def reading(data: Path, texts: int) -> Callable[[int], object]:
-    """All texts by fairseq's own data set, <s> put before them, and nothing made of them."""
+    """A function that reads all texts with fairseq's data set, with <s> at the start, and makes no views."""
     source = items_of(data, texts).views.source.texts
 
     def read(_: int) -> None:
@@ -159,7 +161,7 @@ def reading(data: Path, texts: int) -> Callable[[int], object]:
 
 
 def views_of(data: Path, texts: int, *flags: str) -> Callable[[int], object]:
-    """All items of the training set that these flags make, in another epoch at each call."""
+    """A function that makes all items of the training set for these flags, in another epoch at each call."""
     dataset = items_of(data, texts, *flags)
 
     def make(epoch: int) -> None:
@@ -173,7 +175,7 @@ def views_of(data: Path, texts: int, *flags: str) -> Callable[[int], object]:
 def peer(
     augment: Augment, texts: list[str], calls: int = 1, encode: Callable[[str], list[str]] | None = None
 ) -> Callable[[int], object]:
-    """All their views of the texts, made symbols by ``encode`` if it is given."""
+    """A function that makes all views of the texts with another library, and encodes them if ``encode`` is given."""
 
     def make(_: int) -> None:
         for text in texts:
@@ -187,7 +189,7 @@ def peer(
 
 
 def make_texts(corpora: Path | None, words: int, count: int) -> list[str]:
-    """So many texts of so many words: generated, or cut from a corpus as it runs on."""
+    """``count`` texts of ``words`` words: generated, or cut from the running text of a corpus."""
     if corpora is None:
         return list(generate(count, (words, words)))
     running: Iterator[str] = (word for text in documents(corpora, "movie_reviews") for word in text.split())
@@ -195,27 +197,27 @@ def make_texts(corpora: Path | None, words: int, count: int) -> list[str]:
 
 
 def in_lines(text: str) -> str:
-    """A document: its words in lines."""
+    """The words of a document, in lines of LINE_WORDS words."""
     words = text.split()
     return "\n".join(" ".join(words[begin : begin + LINE_WORDS]) for begin in range(0, len(words), LINE_WORDS))
 
 
 def table_of(synonyms: Path | None) -> dict[str, list[str]]:
-    """Synonyms by word."""
+    """A table of synonyms by word: read from a file, or generated."""
     if synonyms is None:
         return neighbours(make_words())
     return dict(json.loads(synonyms.read_text(encoding="utf-8")))
 
 
 def make_tokenizer(folder: Path, corpora: Path | None, size: int) -> Path:
-    """A sentencepiece model of more such text than is measured."""
+    """Train a sentencepiece model on more text of the same kind."""
     write_text(folder / "text.txt", SAMPLE_LINES, corpora)
     train_model(folder, size)
     return folder / "model.model"
 
 
 def make_data(folder: Path, texts: list[str], tokenizer: Path, table: Mapping[str, list[str]] | None = None) -> Path:
-    """A data folder by ``prepare``, one text a document, its table of synonyms by ``synonyms``."""
+    """Make a data folder with ``prepare``, one text per document, and its table of synonyms with ``synonyms``."""
     folder.mkdir()
     text, valid, data = (folder / name for name in ("text.txt", "valid.txt", "bin"))
     text.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
@@ -229,7 +231,7 @@ def make_data(folder: Path, texts: list[str], tokenizer: Path, table: Mapping[st
 
 
 def clear(*command: object) -> None:
-    """A command of fairseq-clear; its end is shown if it fails."""
+    """Run a command of fairseq-clear; if it fails, exit with the end of its output."""
     words = [sys.executable, "-W", "ignore", "-m", "fairseq_clear.cli", *map(str, command)]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# One worker of a training run, started by srun once a task: says to fairseq who it is and where the workers meet.
+# Starts one worker of a training run; srun runs it once per task. Adds rank, number of workers, device and rendezvous address.
 set -euo pipefail
 usage="usage: srun --kill-on-bad-exit=1 $0 [--dry-run] [--port PORT] fairseq-train ARGUMENTS | fairseq-hydra-train ARGUMENTS | examples/train.sh ARGUMENTS"
 fail() {
   echo "$0: $1" >&2
   exit 2
 }
-number() { # NAME: the value of a variable of Slurm's
+number() { # NAME: the value of a Slurm variable
   [[ ${!1:-} =~ ^[0-9]+$ ]] || fail "$1=${!1:-}: expected a number; start by srun, which sets it"
   echo "${!1}"
 }
@@ -29,7 +29,7 @@ done
 trainer=$1
 shift
 case ${trainer##*/} in
-  fairseq-train) style=flags trainer=fairseq-train ;; # from the PATH below, whatever the folder
+  fairseq-train) style=flags trainer=fairseq-train ;; # found on the PATH below, even if a path is given
   fairseq-hydra-train) style=hydra trainer=fairseq-hydra-train ;;
   train.sh) style=hydra ;;
   *) fail "$trainer: expected fairseq-train, fairseq-hydra-train or examples/train.sh; $usage" ;;
@@ -37,7 +37,7 @@ esac
 for argument in "$@"; do
   case $argument in
     --distributed-* | --device-id* | distributed_training.distributed_* | distributed_training.device_id*)
-      fail "$argument: the launcher says this itself, from Slurm's variables; leave it out" ;;
+      fail "$argument: the launcher sets this from Slurm's variables; leave it out" ;;
   esac
 done
 
@@ -51,20 +51,20 @@ backend=nccl
 for argument in "$@"; do
   case $argument in --cpu | common.cpu=true | common.cpu=True) backend=gloo ;; esac
 done
-# With --gpus-per-task a worker sees its own GPU alone, as number 0; otherwise all of its node.
+# With --gpus-per-task a worker sees only its own GPU, as number 0; otherwise it sees all GPUs of its node.
 device=$local_rank
 if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
   visible=${CUDA_VISIBLE_DEVICES//[^,]/}
   device=$((local_rank % (${#visible} + 1)))
 fi
 
-if [ "$workers" -eq 1 ]; then # or fairseq takes every GPU that it sees
+if [ "$workers" -eq 1 ]; then # otherwise fairseq uses every GPU that it sees
   settings=(world-size=1 no-spawn=true)
 else
   nodes=${SLURM_STEP_NODELIST:-${SLURM_JOB_NODELIST:-}}
   [ -n "$nodes" ] || fail "SLURM_JOB_NODELIST is not set; start by srun, which sets it"
   hosts=$(scontrol show hostnames "$nodes") || fail "scontrol show hostnames $nodes failed; is Slurm's bin folder on the PATH?"
-  # Below the ports that Linux hands out; another one for each job, step and restart, that may share a node.
+  # Below the ports that Linux assigns by itself; different for jobs, steps and restarts, which may share a node.
   step=${SLURM_STEP_ID:-0}
   [[ $step =~ ^[0-9]{1,6}$ ]] || step=0
   port=${port:-$((10000 + (job * 17 + step * 5 + ${SLURM_RESTART_COUNT:-0}) % 22000))}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs a command with a Slurm of this machine's own, in a temporary folder, and stops it: local_cluster.sh COMMAND ARGUMENTS.
-# Needs root and Debian's slurm-wlm and munge; --install gets what is missing by apt-get.
+# Starts a Slurm of one node in a temporary folder, runs a command, and stops the Slurm: local_cluster.sh COMMAND ARGUMENTS.
+# Needs root and Debian's slurm-wlm and munge; --install installs them with apt-get if they are missing.
 set -euo pipefail
 fail() {
   echo "$0: $1" >&2
@@ -12,7 +12,7 @@ if [ "${1:-}" = --install ]; then
   shift
 fi
 [ $# -gt 0 ] || fail "usage: $0 [--install] COMMAND ARGUMENTS"
-[ "$(id -u)" -eq 0 ] || fail "not root: slurmd starts the steps of other users, so it must be"
+[ "$(id -u)" -eq 0 ] || fail "must run as root, because slurmd starts the steps of other users"
 missing=()
 for program in munged slurmctld slurmd srun; do
   command -v "$program" >/dev/null || missing+=("$program")
@@ -49,7 +49,7 @@ print(*(probe.getsockname()[1] for probe in probes))
 PYTHON
 )
 host=$(hostname -s)
-# cred_expire is also how long a job that is put back into the queue waits, 120 seconds where nothing is said.
+# cred_expire is also the delay of a requeued job; its default is 120 seconds.
 cat >"$folder/slurm.conf" <<CONFIG
 ClusterName=local
 SlurmctldHost=$host(127.0.0.1)
@@ -82,12 +82,12 @@ PartitionName=main Nodes=$host Default=YES MaxTime=INFINITE State=UP OverSubscri
 CONFIG
 : >"$folder/cgroup.conf"
 export SLURM_CONF=$folder/slurm.conf LOCAL_SLURM=$folder
-ready() { # what must succeed, within a minute
+ready() { # COMMAND: wait until it succeeds, at most a minute
   local deadline=$((SECONDS + 60))
   until "$@" >/dev/null 2>&1; do
     if [ $SECONDS -gt $deadline ]; then
       tail -n 20 "$folder"/*.log "$folder"/*.out >&2
-      fail "not within a minute: $*"
+      fail "did not succeed within a minute: $*"
     fi
     sleep 0.2
   done

@@ -168,7 +168,10 @@ def test_masked_spans_are_of_mixed_length(capsys):
         (["--config", "clear/base_256gpu", "--gpus", "0"], "--gpus 0: must be 1 or more"),
         (["--config", "clear/base_256gpu", "--gpus", "1", "--mfu", "45"], "--mfu 45: must be a share"),
         (["--config", "clear/base_256gpu", "--gpus", "1", "--memory", "nan"], "--memory nan: must be above 0"),
-        (["--config", "clear/base_256gpu", "--gpus", "1", "--memory", "2"], "--memory 2: a single text needs"),
+        (
+            ["--config", "clear/base_256gpu", THIN, "--gpus", "1", "--memory", "0.5"],
+            "--memory 0.5: a single text needs",
+        ),
         (["--config", "clear/base_256gpu", "--gpus", "1", "--data-bin", "nowhere"], "--data-bin nowhere"),
         (["--config", "clear/base_256gpu", "--gpus", "1", "--json", "no/where.json"], "there is no folder no"),
     ],

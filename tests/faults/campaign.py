@@ -1,6 +1,6 @@
-"""Kills commands by SIGKILL again and again, gives them again, and compares what they leave with an undisturbed run.
+"""Kills commands with SIGKILL many times, reruns them, and compares the results with those of an undisturbed run.
 
-``python -m tests.faults.campaign --kills 20`` prints a table; exit code 1 says that a run ended otherwise.
+``python -m tests.faults.campaign --kills 20`` prints a table; the exit status is 1 if a result differs.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def data_folder(folder: Path) -> Path:
 
 
 class Training:
-    """fairseq-train, killed once, given again."""
+    """fairseq-train, killed once and rerun."""
 
     def __init__(self, base: Path, data: Path, draw: random.Random, stock: bool = False) -> None:
         self.base, self.data, self.draw, self.stock = base, data, draw, stock
@@ -94,13 +94,13 @@ class Training:
         return arm
 
     def at_instant(self, row: Row, instant: int) -> None:
-        """Killed while it changes the disk for the n-th time."""
+        """Kill it while it changes the disk for the n-th time."""
         folder = self._folder()
         code = run(self._work(folder), self.base / "log", arm=self._arm(Instants(folder, instant)))
         self._go_on(row, folder, code)
 
     def at_random(self, row: Row) -> None:
-        """Killed at any time from its start to its end."""
+        """Kill it at a random time from its start to its end."""
         folder = self._folder()
         code = run_and_kill(self._work(folder), self.base / "log", self.draw.uniform(0, self.seconds))
         self._go_on(row, folder, code)
@@ -116,14 +116,14 @@ class Training:
         if code != KILLED:
             row.seen["had ended" if code == 0 else f"exit {code}"] += 1
         elif not last.exists():
-            row.seen["began anew"] += 1
+            row.seen["started from scratch"] += 1
         else:
             try:
                 updates = torch.load(last, weights_only=True)["optimizer_history"][-1]["num_updates"]
                 row.seen["resumed"] += 1
                 row.wrong += updates % 3 != 0 and updates not in (15, 20)
             except Exception:
-                row.seen["torn checkpoint_last.pt"] += 1
+                row.seen["truncated checkpoint_last.pt"] += 1
         code = run(self._work(folder), self.base / "log", arm=self._arm())
         equal = code == 0 and same(state_of(folder / LAST), self.expected)
         equal = equal and sorted(path.name for path in folder.iterdir()) == sorted(p.name for p in self.whole.iterdir())
@@ -131,7 +131,7 @@ class Training:
 
 
 class Command:
-    """A command of fairseq-clear that makes one file or folder, killed up to twice, given again."""
+    """A command of fairseq-clear that makes one file or folder, killed up to twice and rerun."""
 
     def __init__(self, base: Path, arguments: Callable[[Path], list[object]], draw: random.Random) -> None:
         self.base, self.arguments, self.draw = base, arguments, draw
@@ -149,7 +149,7 @@ class Command:
         return contents(path) if path.is_dir() else path.read_bytes()
 
     def at_random(self, row: Row) -> None:
-        """Killed at any time, twice where the first time did not end it."""
+        """Kill it at a random time, and if it had not finished, a second time in the rerun."""
         made = self.base / "made"
         for path in self.base.glob("*made*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -159,23 +159,23 @@ class Command:
                 row.seen["had ended"] += 1
                 break
             row.kills += 1
-            if made.exists():  # whole, or not there
-                row.seen["all was in place"] += 1
+            if made.exists():  # then it must be complete
+                row.seen["complete output"] += 1
                 row.wrong += self._made(made) != self.expected
                 break
-            row.seen["nothing in place"] += 1
+            row.seen["no output"] += 1
         code = 0 if made.exists() else run(self._work(made), self.base / "log")
         row.wrong += code != 0 or self._made(made) != self.expected
-        row.wrong += len(list(self.base.glob("*partial*"))) > 0  # the run that ends well has tidied up
+        row.wrong += len(list(self.base.glob("*partial*"))) > 0  # a successful run removes its partial files
 
 
 def main() -> int:
-    """Run the campaign; 0 if nothing ended wrong."""
+    """Run the campaign; return 0 if no result differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     kinds = ("train", "instants", "stock", "prepare", "back-translate")
     parser.add_argument("--what", nargs="+", choices=kinds, default=kinds, help="default: all")
     parser.add_argument("--kills", type=int, default=20, help="trials of each (default: 20)")
-    parser.add_argument("--seed", type=int, default=1, help="of the times and instants (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random times and instants (default: 1)")
     args = parser.parse_args()
     torch.set_num_threads(1)
     draw = random.Random(args.seed)
@@ -186,13 +186,13 @@ def main() -> int:
         for what in args.what:
             rows.append(campaign(what, base / what, data, draw, args.kills))
             print(rows[-1], file=sys.stderr, flush=True)
-    print("| killed | kills | what was found | ended otherwise than undisturbed |\n|---|---|---|---|")
+    print("| killed | kills | state after the kill | results that differ from an undisturbed run |\n|---|---|---|---|")
     print("\n".join(map(str, rows)))
     return int(any(row.wrong for row in rows if "own files" not in row.fault))
 
 
 def campaign(what: str, base: Path, data: Path, draw: random.Random, kills: int) -> Row:
-    """So many trials of one kind."""
+    """Run ``kills`` trials of one kind and return their row."""
     if what in ("prepare", "back-translate"):
         row = Row(f"fairseq-clear {what}, at any time")
         command = Command(base, arguments_of(what, base.parent), draw)
@@ -208,7 +208,7 @@ def campaign(what: str, base: Path, data: Path, draw: random.Random, kills: int)
         return row
     instants = range(1, len(training.instants) + 1)
     copying = [instant for instant in instants if LAST in training.instants[instant - 1]]
-    # one in two while checkpoint_last.pt is made, a copy; with fairseq's own files all
+    # half of them while checkpoint_last.pt is copied; with fairseq's own writing, all of them
     chosen = draw.sample(copying, kills if what == "stock" else (kills + 1) // 2)
     others = [instant for instant in instants if instant not in chosen]
     chosen += draw.sample(others, kills - len(chosen))

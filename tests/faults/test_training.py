@@ -238,5 +238,5 @@ def test_killed_while_it_saves(tmp_path: Path) -> None:
         sys.executable, "-m", "tests.faults.campaign", "--what", "instants", "stock", "--kills", "4", "--seed", "1"
     )
     ours, stock = done.stdout.splitlines()[-2:]
-    assert "| 4 |" in ours and "torn" not in ours and ours.endswith("| 0 |"), ours
-    assert "torn checkpoint_last.pt" in stock and not stock.endswith("| 0 |"), stock
+    assert "| 4 |" in ours and "truncated" not in ours and ours.endswith("| 0 |"), ours
+    assert "truncated checkpoint_last.pt" in stock and not stock.endswith("| 0 |"), stock

@@ -172,7 +172,7 @@ def test_prepare_sees_other_ids(bench, tmp_path):
     bench("mapped").write_index(other, np.append(sizes[:-1], sizes[-1] - 1).astype(np.int32))
     assert module.first_difference(mine, other).startswith("line 60 has ")
     bench("mapped").write_index(other, sizes[:-1].astype(np.int32))
-    assert module.first_difference(mine, other) == "60 lines beside 59"
+    assert module.first_difference(mine, other) == "60 lines, theirs has 59"
 
 
 @pytest.fixture
@@ -329,11 +329,11 @@ def test_growth_compares_the_ends(bench, monkeypatch, capsys):
     monkeypatch.setattr(module, "measure", measure)
     result = call(module, monkeypatch, capsys, "--lines", "30", "120", "--repeats", "2")
     rows = {row["what"]: row for row in result["table"]}
-    assert rows["start, growth of its time a line"]["ours"] == pytest.approx(1)
-    assert rows["start, growth of its time a line"]["met"]
-    assert rows["epoch, growth of its time a line"]["ours"] == pytest.approx(2)  # the square root of four
-    assert not rows["epoch, growth of its time a line"]["met"]
-    assert rows["checkpoint, growth of its time"]["ours"] == pytest.approx(1)
+    assert rows["start, growth of time per line"]["ours"] == pytest.approx(1)
+    assert rows["start, growth of time per line"]["met"]
+    assert rows["epoch, growth of time per line"]["ours"] == pytest.approx(2)  # the square root of four
+    assert not rows["epoch, growth of time per line"]["met"]
+    assert rows["checkpoint, growth of time"]["ours"] == pytest.approx(1)
     memory = rows["memory that a further line adds"]
     assert (memory["ours"], memory["theirs"], memory["met"]) == (pytest.approx(40), pytest.approx(20), False)
     assert "epoch, 120 lines (from 50% of it)" in rows
@@ -373,7 +373,7 @@ def test_gpu_bench_is_tried_on_a_cpu(bench, monkeypatch, capsys):
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
     result = call(bench("gpu"), monkeypatch, capsys, "--device", "cpu", *small, *runs)
     assert [len(losses) for losses in result["losses"]["clear_moco"].values()] == [2, 2]
-    (precision,) = (row for row in result["table"] if "beside fp32" in row["what"])
+    (precision,) = (row for row in result["table"] if "compared with fp32" in row["what"])
     assert 0 < precision["ours"] < 0.02, "bf16 rounds, and not more"
 
 
@@ -388,5 +388,5 @@ def test_gpu_script_needs_a_gpu(tmp_path):
 def test_wheelhouse_keeps_what_is_there(tmp_path):
     (tmp_path / "kept.whl").touch()
     done = subprocess.run([str(ROOT / "scripts/wheelhouse.sh"), str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 2 and "is there already" in done.stderr
+    assert done.returncode == 2 and "exists already" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["kept.whl"]

@@ -103,7 +103,7 @@ def test_cert_counts_the_texts(bin_folder, texts, updates):
     [
         (["clear/tiny", "data", "-"], "usage: "),
         (["tiny", "data", "-", "1"], "usage: "),
-        (["clear/huge", "data", "-", "1"], "there is no examples/clear/config/huge.yaml"),
+        (["clear/huge", "data", "-", "1"], "examples/clear/config/huge.yaml does not exist"),
         (["cert/cert", "nowhere", "-", "1"], "nowhere/clear.json: no such file"),
     ],
 )

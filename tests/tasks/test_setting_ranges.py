@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from fairseq_clear.errors import UserError
 from fairseq_clear.tasks.setting_ranges import NUMBERS, SECTIONS, check_numbers
 from tests.test_recipes import BASE, CHANGES, CONFIGS, compose
+from tests.training import compose as compose_flags
 from tests.training import configuration
 
 ADAM = "--optimizer adam "
@@ -104,6 +105,12 @@ def test_a_number_out_of_range_is_one_line_that_names_the_flag(flags: str) -> No
 @pytest.mark.parametrize("flags", GOOD)
 def test_a_number_in_range_passes(flags: str) -> None:
     check_numbers(configuration("data", *flags.split()))
+
+
+@pytest.mark.parametrize("flags", [GOOD[1], *GOOD[10::7], COSINE + "--min-lr 0.1 --ddp-backend legacy_ddp --fp16"])
+def test_the_tests_read_flags_as_fairseq_does(flags: str) -> None:
+    expected = compose_flags("data", flags.split())
+    assert {**configuration("data", *flags.split())} == {**expected}
 
 
 def test_sums_and_missing_batch_sizes() -> None:

@@ -1,14 +1,14 @@
-"""Three made-up languages in which meaning is checkable: the same sentences in each, other words, another order.
+"""Three made-up languages in which meaning can be checked. They have the same sentences, with other words and another order.
 
-English has two or three words for most meanings, drawn at random, so that translating into it is a choice; ``gerlan`` and
-``sinlan`` have exactly one word a meaning. A round trip over either is therefore a true paraphrase where ``parse`` finds the
-meaning it began with.
+This English has two or three words for most meanings and draws one at random, so translating into it is a choice. ``gerlan``
+and ``sinlan`` have exactly one word per meaning. A round trip through either is therefore a paraphrase if ``parse`` finds the
+same meaning as before.
 """
 
 import random
 from collections.abc import Sequence
 
-# A meaning is named by the first of its words; every word belongs to one meaning alone.
+# The first word of a meaning is its name. Every word belongs to exactly one meaning.
 NOUNS = [
     ("car", "automobile", "vehicle"),
     ("child", "kid", "youngster"),
@@ -66,7 +66,7 @@ KINDS: dict[str, Concepts] = {
 }
 MEANINGS = {word: (kind, words[0]) for kind, concepts in KINDS.items() for words in concepts for word in words}
 
-# A clause: adverb, subject, verb, object, place, each a list of concepts, the adverb and the place perhaps empty.
+# A clause has adverb, subject, verb, object and place. Each is a list of concepts; adverb and place may be empty.
 Clause = dict[str, list[str]]
 ORDERS = {
     "english": ("adverb", "subject", "verb", "object", "place"),
@@ -98,7 +98,7 @@ def random_clause(rng: random.Random) -> Clause:
 
 
 def say(clause: Clause, language: str, rng: random.Random) -> str:
-    """The clause as a sentence; in English every word is drawn from its synonyms."""
+    """The clause as a sentence; in English each word is drawn at random from the words of its meaning."""
     concepts = [concept for part in ORDERS[language] for concept in _phrase(clause[part], language)]
     if language == "english":
         words = [rng.choice(next(w for w in KINDS[MEANINGS[c][0]] if w[0] == c)) for c in concepts]
@@ -108,7 +108,7 @@ def say(clause: Clause, language: str, rng: random.Random) -> str:
 
 
 def _phrase(concepts: list[str], language: str) -> list[str]:
-    """Outside English the adjective follows its noun and the preposition its phrase."""
+    """Order the concepts of a phrase: except in English, the adjective follows its noun and the preposition its phrase."""
     if language == "english":
         return concepts
     kinds = "".join(MEANINGS[concept][0] for concept in concepts)
@@ -118,7 +118,7 @@ def _phrase(concepts: list[str], language: str) -> list[str]:
 
 
 def foreign_word(concept: str, language: str) -> str:
-    """The one word of a meaning: two syllables by its place in the list of all meanings."""
+    """The word of a meaning: two syllables, chosen by its place in the list of all meanings."""
     place = _PLACES[concept]
     syllables = SYLLABLES[language]
     return syllables[place % 10] + syllables[place // 10 % 10]
@@ -128,7 +128,7 @@ _PLACES = {words[0]: place for place, words in enumerate(words for kind in KINDS
 
 
 def parse(sentence: str) -> tuple[tuple[str, str], ...] | None:
-    """What an English sentence means: its concepts in order, whatever synonyms it uses; None if it is no sentence."""
+    """The meaning of an English sentence: its concepts in order, the same for all synonyms; None if a word is unknown."""
     words = sentence.split()
     if any(word not in MEANINGS for word in words):
         return None
@@ -136,7 +136,7 @@ def parse(sentence: str) -> tuple[tuple[str, str], ...] | None:
 
 
 def parallel(count: int, seed: int, languages: Sequence[str]) -> list[tuple[str, ...]]:
-    """``count`` random sentences, each in all of the languages."""
+    """``count`` random sentences, each in all given languages."""
     rng = random.Random(seed)
     rows = []
     for _ in range(count):

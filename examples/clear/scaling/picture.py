@@ -1,4 +1,4 @@
-"""The picture of simulate.py."""
+"""Draws the plot of simulate.py."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fairseq_clear.errors import UserError
 
-for _name in ("matplotlib", "PIL"):  # importing fairseq turns on everything that other libraries log
+for _name in ("matplotlib", "PIL"):  # importing fairseq turns on the info logs of all libraries
     logging.getLogger(_name).setLevel(logging.WARNING)
 try:
     from matplotlib.figure import Figure
@@ -32,16 +32,19 @@ def draw_simulation(
     differences: Mapping[int, Sequence[float]],
     tolerance: float,
 ) -> list[Path]:
-    """Three panels, one below the other; PNG and SVG.
+    """Draw three panels, one below the other, as PNG and SVG.
 
     Args:
-        path: of the picture.
-        planned: bytes that a worker sends in an update, by the number of workers.
-        last_of_same_batch: workers with one text each; beyond them the batch grows.
-        measured: the same, as they were counted.
-        losses: of each update, by the number of workers, one of them first.
-        differences: from those of one worker.
-        tolerance: that is allowed to them.
+        path: path of the plot.
+        planned: planned bytes that a worker sends in an update, by number of workers.
+        last_of_same_batch: number of workers with one text each; with more workers the batch grows.
+        measured: counted bytes that a worker sends in an update, by number of workers.
+        losses: loss of each update, by number of workers, starting with one worker.
+        differences: difference of each update from one worker's, by number of workers.
+        tolerance: greatest allowed difference.
+
+    Returns:
+        The files written.
     """
     with style():
         figure = Figure(figsize=(WIDTH, 5.2))

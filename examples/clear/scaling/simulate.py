@@ -1,10 +1,10 @@
-"""CLEAR on 1, 2, 4 and 8 workers of a CPU, by fairseq's own training: do they send what is planned, and learn what one learns?
+"""Trains CLEAR on 1, 2, 4 and 8 CPU workers; compares the bytes they send with the plan, and the losses with one worker's.
 
     python examples/clear/scaling/simulate.py --output simulation
 
-Every number of workers trains on the same texts an update, about an eighth of them encoded at a time. Writes simulation.json
-and a picture, prints a table; exits with 1 if a byte is not as planned or a loss differs by more than 3e-5.
-Seconds are not measured: the workers share the cores of one machine.
+All runs train on the same texts in each update, and encode at most about an eighth of them at a time. Writes simulation.json
+and a plot, and prints a table. The exit status is 1 if a byte differs from the plan or a loss differs by more than 3e-5.
+Seconds are not measured, because the workers share the cores of one machine.
 """
 
 import argparse
@@ -31,21 +31,21 @@ from fairseq_clear.planning.recipe import SYMBOLS, compose_recipe
 
 HERE = Path(__file__).resolve().parent
 CONFIG = HERE / "simulation.yaml"
-TOLERANCE = 3e-5  # nats a masked token, of the loss of one worker: sums in another order, and 6e-6 was seen
+TOLERANCE = 3e-5  # nats per masked token; sums are in another order, and differences of 6e-6 were measured
 WORDS = 200
-LONGEST = 29 + 2  # tokens of a sentence, <s> and </s> among them
+LONGEST = 29 + 2  # tokens of a sentence, <s> and </s> included
 Exchanges = list[tuple[str, int]]
 
 
 @dataclass(frozen=True)
 class Run:
-    """So many workers' training.
+    """The record of a run.
 
     Attributes:
-        workers: how many.
-        texts: of each in an update.
-        losses: name -> of each update, over all workers.
-        exchanged: what each worker gave in each update, (operation, bytes) each.
+        workers: number of workers.
+        texts: texts of a worker in an update.
+        losses: name -> loss of each update, over all workers.
+        exchanged: for each worker and update, the (operation, bytes) that the worker gave to collectives.
     """
 
     workers: int
@@ -55,26 +55,37 @@ class Run:
 
     @property
     def sent(self) -> float:
-        """Bytes around a ring that the first worker's last update takes."""
+        """Bytes that the first worker sends around a ring in its last update."""
         return ring([Collective("", *one) for one in self.exchanged[0][-1]], self.workers)
 
 
 def ring(exchanges: Sequence[Collective], workers: int) -> float:
-    """Bytes that a worker sends around a ring."""
+    """Bytes that a worker sends around a ring for these collectives."""
     return sum(exchange.sent(workers) for exchange in exchanges)
 
 
 def main() -> int:
-    """Run, check, draw, print."""
+    """Run, check, draw, print; return 1 if anything differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--output", required=True, type=Path, metavar="NAME", help="NAME.json, .png and .svg are written"
+        "--output", required=True, type=Path, metavar="NAME", help="write NAME.json, NAME.png and NAME.svg"
     )
-    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 4, 8], metavar="K", help="(1 2 4 8)")
-    parser.add_argument("--updates", type=int, default=20, metavar="N", help="of each run (%(default)s)")
+    parser.add_argument(
+        "--workers",
+        nargs="+",
+        type=int,
+        default=[1, 2, 4, 8],
+        metavar="K",
+        help="numbers of workers (default: 1 2 4 8)",
+    )
+    parser.add_argument(
+        "--updates", type=int, default=20, metavar="N", help="updates of each run (default: %(default)s)"
+    )
     args = parser.parse_args()
-    if args.workers[0] != 1 or not args.output.parent.is_dir():
-        parser.error("--workers begins with 1, which the others are compared with, and the folder of --output exists")
+    if args.workers[0] != 1:
+        parser.error("--workers: the first number must be 1, because the other runs are compared with it")
+    if not args.output.parent.is_dir():
+        parser.error(f"--output {args.output}: the folder {args.output.parent} does not exist; make it first")
     with tempfile.TemporaryDirectory() as folder:
         data = make_data(Path(folder), args.updates * batch_size())
         vocabulary = len((data / "dict.txt").read_text(encoding="utf-8").splitlines()) + SYMBOLS
@@ -87,7 +98,8 @@ def main() -> int:
     args.output.with_suffix(".json").write_text(json.dumps(report) + "\n")
     draw(runs, recipe, args.output)
     print(
-        "\n".join(mistakes) or "every worker sends what is planned, in every update; the losses are those of one worker"
+        "\n".join(mistakes)
+        or "every worker sends the planned bytes in every update; the losses equal those of one worker"
     )
     return 1 if mistakes else 0
 
@@ -98,7 +110,7 @@ def batch_size() -> int:
 
 
 def make_data(folder: Path, texts: int) -> Path:
-    """As many made-up sentences, in which most words follow from the one before; binarized by fairseq-preprocess."""
+    """Binarize ``texts`` made-up sentences, in which the previous word determines most words."""
     rng = random.Random(1)
     follows = [rng.randrange(WORDS) for _ in range(WORDS)]
     lines = []
@@ -115,14 +127,14 @@ def make_data(folder: Path, texts: int) -> Path:
 
 
 def simulate(workers: int, updates: int, data: Path, folder: Path, worker: Path = HERE / "worker.py") -> Run:
-    """Train with so many workers, a process each, that meet over a file.
+    """Train with ``workers`` processes that connect through a file.
 
     Args:
-        workers: how many; they divide the batch.
-        updates: of the run.
-        data: of ``make_data``, with as many batches.
-        folder: for the records.
-        worker: what each process runs.
+        workers: number of workers; must divide the batch.
+        updates: updates of the run.
+        data: folder of ``make_data``, with one batch per update.
+        folder: folder for the records.
+        worker: script that each process runs.
     """
     everyone = batch_size()
     texts, at_a_time = everyone // workers, max(everyone // 8, 1)
@@ -145,14 +157,14 @@ def simulate(workers: int, updates: int, data: Path, folder: Path, worker: Path 
     run_together(calls, [record.with_suffix(".log") for record in records])
     found = [json.loads(record.read_text()) for record in records]
     if any(len(one) != updates for one in found):
-        raise SystemExit(f"{workers} workers: {[len(one) for one in found]} updates where {updates} are due")
+        raise SystemExit(f"{workers} workers: {[len(one) for one in found]} updates, expected {updates} each")
     losses = {name: [update[name] for update in found[0]] for name in ("loss", "mlm_loss", "contrastive_loss")}
     exchanged = [[[(name, size) for name, size in update["exchanged"]] for update in one] for one in found]
     return Run(workers, texts, losses, exchanged)
 
 
 def run_together(calls: Sequence[Sequence[str]], logs: Sequence[Path]) -> None:
-    """Processes side by side; if one fails the others, who would wait for it, are ended."""
+    """Run processes in parallel; if one fails, kill the others, which would wait for it."""
     path = os.pathsep.join([str(PROJECT), str(HERE), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     processes = []
@@ -177,30 +189,30 @@ def run_together(calls: Sequence[Sequence[str]], logs: Sequence[Path]) -> None:
 
 
 def exchanges_of(recipe: Recipe, run: Run) -> Exchanges:
-    """What each worker is to give in an update."""
+    """The planned (operation, bytes) of each worker in an update."""
     planned = recipe.exchanges(run.texts, run.workers, backend="gloo")
     return sorted((one.operation, one.size) for one in planned for _ in range(one.times))
 
 
 def check(run: Run, alone: Run, recipe: Recipe) -> list[str]:
-    """What is not as planned, or not as one worker has it."""
+    """Messages about bytes that differ from the plan, and about losses that differ from one worker's."""
     planned = exchanges_of(recipe, run)
     mistakes = [
-        f"{run.workers} workers: worker {rank} in update {number + 1} gives {sorted(given)} where {planned} is planned"
+        f"{run.workers} workers: worker {rank} in update {number + 1} gives {sorted(given)}, but the plan is {planned}"
         for rank, updates in enumerate(run.exchanged)
         for number, given in enumerate(updates)
         if sorted(given) != planned
     ]
     for number, away in enumerate(difference(run, alone)):
-        if not away <= TOLERANCE:  # also of a loss that is no number
+        if not away <= TOLERANCE:  # also true for NaN
             mistakes.append(f"{run.workers} workers: the loss of update {number + 1} differs by {away:.2g}")
     return mistakes
 
 
 def difference(run: Run, alone: Run) -> list[float]:
-    """Of the losses, update by update; the greatest of the sum and its parts."""
+    """Greatest difference of the loss and its two parts in each update."""
     pairs = [zip(values, alone.losses[name], strict=True) for name, values in run.losses.items()]
-    # max alone passes over NaN
+    # the key is needed because max may skip NaN
     return [
         max((abs(one - other) for one, other in update), key=lambda away: (math.isnan(away), away))
         for update in zip(*pairs, strict=True)
@@ -208,7 +220,7 @@ def difference(run: Run, alone: Run) -> list[float]:
 
 
 def table(runs: Sequence[Run], recipe: Recipe) -> str:
-    """A line for each number of workers."""
+    """The Markdown table, with a row for each number of workers."""
     lines = [
         "| workers | texts each | given, B | sent around a ring, B | planned, B | first loss | last loss | differs by |",
         "|---|---|---|---|---|---|---|---|",
@@ -224,7 +236,7 @@ def table(runs: Sequence[Run], recipe: Recipe) -> str:
 
 
 def draw(runs: Sequence[Run], recipe: Recipe, path: Path) -> None:
-    """Bytes measured over bytes planned, losses one over the other, and how far they are apart."""
+    """Draw counted and planned bytes, the losses of all runs, and their differences."""
     from picture import draw_simulation
 
     texts = runs[0].texts

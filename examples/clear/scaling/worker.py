@@ -1,6 +1,6 @@
-"""fairseq-hydra-train that writes down, update by update, its losses and what it gives to other workers.
+"""Runs fairseq-hydra-train and records, for each update, the losses and the bytes that it gives to collectives.
 
-Its first argument is the JSON file of that record, the others are those of fairseq-hydra-train; simulate.py starts it.
+The first argument is the JSON file for the record; the others are arguments of fairseq-hydra-train. simulate.py starts it.
 """
 
 import json
@@ -13,9 +13,9 @@ import torch.distributed as dist
 from fairseq.trainer import Trainer
 from fairseq_cli.hydra_train import cli_main
 
-# operation: which of its arguments a worker contributes
+# operation -> position of the argument that the worker contributes
 OPERATIONS = {"all_reduce": 0, "all_gather": 1, "reduce_scatter_tensor": 1}
-# nothing of these is planned; one of them in an update would be seen as another exchange
+# not in the plan: a call of one of these in an update is recorded, and then differs from the plan
 OTHERS = (
     *("broadcast", "reduce", "gather", "scatter", "barrier", "all_to_all", "all_to_all_single", "reduce_scatter"),
     *("all_gather_into_tensor", "all_gather_object", "broadcast_object_list", "send", "recv", "isend", "irecv"),
@@ -23,26 +23,26 @@ OTHERS = (
 
 
 class Record:
-    """What is written down, and the hooks by which it is."""
+    """The record of a run, and the hooks that fill it."""
 
     def __init__(self) -> None:
         self.updates: list[dict[str, Any]] = []
         self.exchanged: list[tuple[str, int]] = []
 
     def install(self) -> None:
-        """Take the hooks, once in a process."""
+        """Install the hooks; call once per process."""
         for name in (*OPERATIONS, *OTHERS):
             setattr(dist, name, self._counting(name, getattr(dist, name)))
         train_step, reduce = Trainer.train_step, Trainer._reduce_and_log_stats
 
         def counted_step(trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
-            self.exchanged.clear()  # what start-up exchanged
+            self.exchanged.clear()  # drops the collectives of the start-up
             result = train_step(trainer, *args, **kwargs)
             self.updates[-1]["exchanged"] = list(self.exchanged)
             return result
 
         def counted_reduce(trainer: Trainer, logs: Any, sample_size: Any, *args: Any, **kwargs: Any) -> Any:
-            # the sums of all workers, before fairseq rounds their quotients
+            # sums over all workers, before fairseq divides and rounds them
             sums = {name: float(sum(log[name] for log in logs)) for name in logs[0]}
             self.updates.append(
                 {

@@ -42,7 +42,9 @@ def train_toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder.mkdir(exist_ok=True)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(train, "run", lambda tool, *command: _fork_tool(folder / "log", tool, *command))
-                patch.setattr(sys, "argv", ["train.py", "--output", str(folder), "--languages", "gerlan"])
+                # smaller batches than the example's, for half the time
+                size = ("--languages", "gerlan", "--max-tokens", "1000", "--updates", "360")
+                patch.setattr(sys, "argv", ["train.py", "--output", str(folder), *size])
                 train.main()
     return folder
 
