@@ -25,7 +25,7 @@ def all_reduce_sum(values: Tensor, group: Any = None) -> Tensor:
 
 @dataclass(frozen=True)
 class Layout:
-    """How many rows each worker of ``group`` has, and which worker this is."""
+    """Row counts of all workers of ``group``, and the rank of this worker."""
 
     counts: tuple[int, ...]
     rank: int = 0

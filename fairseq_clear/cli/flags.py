@@ -122,7 +122,7 @@ class Command:
 
     @classmethod
     def from_flags(cls, args: argparse.Namespace) -> Self:
-        """The command with the values of parsed flags."""
+        """Make the command from parsed flags."""
         return read_flags(cls, args)
 
     def run(self) -> int:

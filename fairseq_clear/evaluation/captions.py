@@ -40,11 +40,11 @@ class Ranker:
     """Settings of the ranking model; the defaults are SentEval's.
 
     Attributes:
-        dimension: of the space into which images and captions are projected.
-        margin: by which a right pair must score above a wrong one.
+        dimension: dimension of the space into which images and captions are projected.
+        margin: difference by which a right pair must score above a wrong one.
         contrasts: captions (with their images) drawn per batch to make wrong pairs.
         batch_size: captions per update.
-        learning_rate: of Adam.
+        learning_rate: learning rate of Adam.
         max_epoch: maximum number of epochs.
         patience: epochs without better dev recalls after which training stops.
         fold: images among which each caption is ranked in evaluation.
@@ -113,8 +113,8 @@ def evaluate_captions(
     Args:
         encoder: see ``encoders.Encoder``; it is not trained.
         folder: see ``read_captions``.
-        settings: of the ranking model (default: SentEval's).
-        seed: of the model's weights, the order of the rows and the wrong pairs.
+        settings: settings of the ranking model (default: SentEval's).
+        seed: seed of the model's weights, the order of the rows and the wrong pairs.
         batch_size: passed to the encoder.
 
     Raises:

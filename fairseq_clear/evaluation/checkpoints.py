@@ -115,7 +115,7 @@ def _read(path: Path) -> tuple[dict[str, Any], argparse.Namespace]:
     except UserError:
         raise
     except _DAMAGE as error:
-        raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({one_line(error)})") from None
+        raise UserError(f"{path}: not a complete checkpoint of fairseq-train ({one_line(error)})") from None
     return state, model
 
 

@@ -113,7 +113,7 @@ def export(
     job = Job(loaded, tokenizer, data_bin, chosen, normalized)
     if form == "sentence-transformers" and chosen not in EXPORTED:
         raise UserError(
-            f"--pooling {chosen}: sentence-transformers pools the last layer alone, by {', '.join(EXPORTED)}; choose one of "
+            f"--pooling {chosen}: sentence-transformers only pools the last layer, by {', '.join(EXPORTED)}; choose one of "
             "them, or --format hf and pool yourself"
         )
     card = model_card(checkpoint, loaded, data_bin, chosen, form, scores)

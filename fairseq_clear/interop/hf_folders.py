@@ -96,7 +96,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         refused = refused_class(error)
         if refused is None:
-            raise UserError(f"{path}: not a whole file of weights") from None
+            raise UserError(f"{path}: not a complete file of weights") from None
         raise UserError(
             f"{path}: not loaded, since it holds a {refused}, which is not a weight and could run code; if you trust the "
             "file, save its weights as safetensors"
@@ -104,7 +104,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
     except (RuntimeError, EOFError, KeyError, ValueError) as error:
-        raise UserError(f"{path}: not a whole file of weights ({type(error).__name__})") from None
+        raise UserError(f"{path}: not a complete file of weights ({type(error).__name__})") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: holds a {type(content).__name__}, not a table of weights")
     return content
@@ -162,7 +162,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         loaded: dict[str, Tensor] = library.load_file(str(path))
     except Exception as error:  # safetensors raises its own exception type
-        raise UserError(f"{path}: not a whole safetensors file ({error})") from None
+        raise UserError(f"{path}: not a complete safetensors file ({error})") from None
     return loaded
 
 

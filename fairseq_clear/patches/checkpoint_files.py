@@ -76,7 +76,7 @@ def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: boo
     except pickle.UnpicklingError as error:
         refused = refused_class(error)
         if refused is None:
-            raise UserError(f"{path}: not a whole checkpoint of fairseq-train") from None
+            raise UserError(f"{path}: not a complete checkpoint of fairseq-train") from None
         raise UserError(
             f"{path}: holds a {refused}, which is neither weights nor settings and could run code; "
             "give a checkpoint of fairseq-train"
@@ -84,7 +84,7 @@ def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: boo
     except OSError as error:
         raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
     except DAMAGE as error:
-        raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({one_line(error)})") from None
+        raise UserError(f"{path}: not a complete checkpoint of fairseq-train ({one_line(error)})") from None
     finally:
         torch.load = stock
     for check in _watchers:
@@ -139,7 +139,7 @@ def write_whole(state: Any, filename: str, async_write: bool = False) -> None:
                 return
             raise UserError(
                 f"{filename}: cannot write it ({getattr(cause, 'strerror', None) or one_line(cause)}); the checkpoints "
-                "before it are whole: free some space, and rerun the same command"
+                "before it are complete: free some space, and rerun the same command"
             ) from None
 
 
@@ -173,7 +173,7 @@ def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
         _replace(target, lambda stream: _copy(source, stream))
     except OSError as error:
         raise UserError(
-            f"{target}: cannot write it ({error.strerror or error}); {source} is whole: free some space, copy it there, and "
+            f"{target}: cannot write it ({error.strerror or error}); {source} is complete: free some space, copy it there, and "
             "give the same command again"
         ) from None
     return True

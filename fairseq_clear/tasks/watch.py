@@ -55,7 +55,7 @@ class Watch:
         if not has_queue and _total(logs, "without_negatives") > 0:
             self._say(
                 "negatives",
-                "a batch held no negatives: it trained the masked language model alone. Larger batches (--batch-size, "
+                "a batch held no negatives: it only trained the masked language model. Larger batches (--batch-size, "
                 "--max-tokens), --negatives global with several workers, or less repetitive text give some",
             )
         if not self.dropout_only and self.update < max(EARLY_SHARE * max_update, EARLY_UPDATES):

@@ -26,7 +26,7 @@ class SentenceDataset(FairseqDataset):
     length. (In fairseq's own eos mode, every blank line is an empty sample, and ``--tokens-per-sample`` is ignored.)
 
     Args:
-        dataset: token ids of each line, ending in ``</s>``; a blank line is ``</s>`` alone.
+        dataset: token ids of each line, ending in ``</s>``; a blank line is only ``</s>``.
         bos, eos: ids of ``<s>`` and ``</s>``.
         max_tokens: maximum length of a sample, including ``<s>`` and ``</s>``.
         name: name of the split, for the log.

@@ -88,7 +88,7 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
         raise
     except _DAMAGE as error:
         what = one_line(error)
-        raise UserError(f"{path}: not a whole synonym table ({what}); {remedy}") from None
+        raise UserError(f"{path}: not a complete synonym table ({what}); {remedy}") from None
 
 
 def load_word_starts(folder: str | Path) -> "SynonymTable":

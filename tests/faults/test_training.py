@@ -187,7 +187,7 @@ def test_what_cannot_be_resumed_is_one_line(
     wrong, damaged, foreign, missing = errors(caplog)
     theirs = "--encoder-embed-dim 128 --encoder-ffn-embed-dim 512 --encoder-attention-heads 2"
     assert f"checkpoint_last.pt: was trained with {theirs}, and the flags say 64 256 1; give those" in wrong
-    assert "torn.pt: not a whole checkpoint" in damaged and damaged.endswith(f"{torn}") and ": cp " in damaged
+    assert "torn.pt: not a complete checkpoint" in damaged and damaged.endswith(f"{torn}") and ": cp " in damaged
     assert "Optimizer does not match; please reset the optimizer (--reset-optimizer)" in foreign
     assert (
         missing == "--restore-file gone.pt: no such file, and training would start from scratch; leave it out for that"

@@ -116,7 +116,7 @@ def checkpoint_files(source: ModelSource, which: str) -> list[Path]:
     """Find the checkpoints of ``--forward`` or ``--backward``: all ``model*.pt`` of a folder, or its best or last checkpoint.
 
     Raises:
-        UserError: there is none.
+        UserError: no checkpoint is found.
     """
     folder = Path(source.path)
     if folder.is_dir():
@@ -217,7 +217,7 @@ def _read(path: Path, folder: Path, which: str) -> tuple[dict[str, Any], Any]:
     except UserError:
         raise
     except _DAMAGE as error:
-        raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({one_line(error)})") from None
+        raise UserError(f"{path}: not a complete checkpoint of fairseq-train ({one_line(error)})") from None
     if name != "translation" or None in languages:
         raise UserError(f"{path}: was trained by --task {name}; give one of --task translation with both languages")
     missing = [lang for lang in languages if not (folder / f"dict.{lang}.txt").is_file()]
