@@ -17,22 +17,24 @@ import torch
 from results import finish, row
 from steps import ENCODER, build, in_turn, make_text, ratio, steps
 
-OPTIONS: dict[str, Any] = {}  # options of torch.compile
-
 
 def main() -> None:
     """Print a table; --json also writes it to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--words", type=int, nargs=2, default=[20, 60], help="least and most words of a sentence")
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--arch", help="architecture (default: the encoder of the other benchmarks)")
+    parser.add_argument("--backend", default="inductor", help="backend of torch.compile (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
-    flags = (*ENCODER, "--criterion", "clear_nt_xent", "--augment", "del-word", "--dropout", "0.1")
+    encoder = ENCODER if arguments.arch is None else ("--arch", arguments.arch)
+    flags = (*encoder, "--criterion", "clear_nt_xent", "--augment", "del-word", "--dropout", "0.1")
     with tempfile.TemporaryDirectory() as folder:
         data = make_text(Path(folder), 2_000, tuple(arguments.words))
         plain, compiled = (
-            steps(*made, arguments.batch) for made in (build(data, *flags), build_compiled(data, *flags))
+            steps(*made, arguments.batch)
+            for made in (build(data, *flags), build_compiled(arguments.backend, data, *flags))
         )
         began = time.perf_counter()
         compiled(0)
@@ -52,10 +54,10 @@ def main() -> None:
     finish({"table": table, "repeats": arguments.repeats, "threads": torch.get_num_threads()}, arguments.json)
 
 
-def build_compiled(data: Path, *flags: str) -> Any:
+def build_compiled(backend: str, data: Path, *flags: str) -> Any:
     """A trainer as of ``build``, with compiled blocks, and its training set."""
     trainer, dataset = build(data, *flags)
-    trainer.get_model().compile_encoders(**OPTIONS)
+    trainer.get_model().compile_encoders(backend=backend)
     return trainer, dataset
 
 

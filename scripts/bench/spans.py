@@ -8,8 +8,10 @@ paper's distributions.
 
 import argparse
 import tempfile
+from contextlib import AbstractContextManager
 from pathlib import Path
 from statistics import median
+from typing import Any
 from unittest import mock
 
 import torch
@@ -41,7 +43,7 @@ def main() -> None:
         step = steps(trainer, dataset, arguments.documents)
 
         def padded(number: int) -> None:
-            with mock.patch.dict(chunking.ENOUGH_CELLS, PADDED):
+            with all_padded():
                 step(number)
 
         seconds = in_turn([step, padded], arguments.repeats)
@@ -60,6 +62,11 @@ def main() -> None:
         )
     ]  # fmt: skip
     finish(result, arguments.json)
+
+
+def all_padded() -> AbstractContextManager[Any]:
+    """Pad all rows to the longest one."""
+    return mock.patch.dict(chunking.ENOUGH_CELLS, PADDED)
 
 
 if __name__ == "__main__":

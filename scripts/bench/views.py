@@ -12,11 +12,11 @@ sides take turns. Seconds are the processor time of the process; the ratio is th
 import argparse
 import json
 import random
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,6 +29,7 @@ from steps import COMMON, in_turn, ratio
 from text_peers import Augment, declutr, eda, nlpaug
 from texts import documents, generate, make_words, neighbours
 
+from fairseq_clear.cli.main import main as main_of_cli
 from fairseq_clear.text.data_folders import load_tokenizer
 
 AIM = ">= 50"
@@ -53,6 +54,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=400, help="texts of each length")
     parser.add_argument("--documents", type=int, default=50, help="documents for the spans")
     parser.add_argument("--vocab-size", type=int, default=16_000, help="pieces of the sentencepiece model")
+    parser.add_argument("--sample-lines", type=int, default=SAMPLE_LINES, help="generated lines that it is trained on")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--corpora", type=Path, metavar="DIR", help="folder of movie_reviews.jsonl.xz, for real texts")
     parser.add_argument("--synonyms", type=Path, metavar="FILE", help="JSON of words and synonyms, for real texts")
@@ -62,7 +64,7 @@ def main() -> None:
         parser.error("--corpora and --synonyms go together: real words need real synonyms")
     table, found = table_of(arguments.synonyms), []
     with tempfile.TemporaryDirectory() as name:
-        tokenizer = make_tokenizer(Path(name), arguments.corpora, arguments.vocab_size)
+        tokenizer = make_tokenizer(Path(name), arguments.corpora, arguments.vocab_size, arguments.sample_lines)
         for words in arguments.words:
             texts = make_texts(arguments.corpora, words, arguments.texts)
             folder = Path(name) / str(words)
@@ -209,9 +211,9 @@ def table_of(synonyms: Path | None) -> dict[str, list[str]]:
     return dict(json.loads(synonyms.read_text(encoding="utf-8")))
 
 
-def make_tokenizer(folder: Path, corpora: Path | None, size: int) -> Path:
+def make_tokenizer(folder: Path, corpora: Path | None, size: int, lines: int) -> Path:
     """Train a sentencepiece model on more text of the same kind."""
-    write_text(folder / "text.txt", SAMPLE_LINES, corpora)
+    write_text(folder / "text.txt", lines, corpora)
     train_model(folder, size)
     return folder / "model.model"
 
@@ -231,11 +233,10 @@ def make_data(folder: Path, texts: list[str], tokenizer: Path, table: Mapping[st
 
 
 def clear(*command: object) -> None:
-    """Run a command of fairseq-clear; if it fails, exit with the end of its output."""
-    words = [sys.executable, "-W", "ignore", "-m", "fairseq_clear.cli", *map(str, command)]
-    done = subprocess.run(words, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(words)}\n{(done.stdout + done.stderr)[-3000:]}")
+    """Run a command of fairseq-clear in this process; exit if it fails."""
+    with redirect_stdout(sys.stderr):
+        if main_of_cli(list(map(str, command))):
+            sys.exit(f"fairseq-clear {' '.join(map(str, command))}: failed")
 
 
 if __name__ == "__main__":

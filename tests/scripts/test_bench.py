@@ -143,15 +143,14 @@ def test_startup_has_a_row_for_each_command(bench, monkeypatch, capsys):
 
 @pytest.mark.parametrize(("name", "rows"), [("encode", 3), ("sentence_transformers_step", 2)])
 def test_a_missing_peer_is_a_row(bench, monkeypatch, capsys, name, rows):
-    monkeypatch.setattr(bench("encode"), "is_installed", lambda package: False)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)  # as if it were not installed
     result = call(bench(name), monkeypatch, capsys)
     assert [row["missing"] for row in result["table"]] == ["sentence-transformers"] * rows
 
 
 def test_nt_xent_without_pytorch_metric_learning(bench, monkeypatch, capsys):
-    module = bench("nt_xent")
-    monkeypatch.setattr(module, "is_installed", lambda package: False)
-    result = call(module, monkeypatch, capsys, "--sizes", "8x16", "--repeats", "1")
+    monkeypatch.setitem(sys.modules, "pytorch_metric_learning", None)
+    result = call(bench("nt_xent"), monkeypatch, capsys, "--sizes", "8x16", "--repeats", "1")
     assert [row.get("missing", row["what"]) for row in result["table"]] == [
         "NT-Xent, 8 x 16",
         "pytorch-metric-learning",
@@ -175,61 +174,44 @@ def test_prepare_sees_other_ids(bench, tmp_path):
     assert module.first_difference(mine, other) == "60 lines, theirs has 59"
 
 
-@pytest.fixture
-def clear_here(monkeypatch):
-    """fairseq-clear in this process, where it costs no second import of the host."""
-    from fairseq_clear.cli.main import main
-
-    def clear(*command):
-        assert main([str(part) for part in command]) in (0, None)
-
-    return clear
-
-
-def test_prepare_at_a_tiny_size(bench, monkeypatch, capsys, clear_here):
-    module = bench("prepare")
-
-    def run(*command):
-        """Of this interpreter, in this process."""
-        assert command[0] == sys.executable
-        words = [str(part) for part in command[3:]]
-        if command[1] == "-m":
-            clear_here(*words)
-        else:
-            monkeypatch.setattr(sys, "argv", ["-c", *words])
-            exec(command[2], {"__name__": "tool"})
-
-    monkeypatch.setattr(module, "run", run)
-    monkeypatch.setattr(module.shutil, "which", lambda name: None)
-    result = call(module, monkeypatch, capsys, "--lines", "300", "--vocab-size", "600", "--repeats", "1")
+def test_prepare_at_a_tiny_size(bench, monkeypatch, capsys):
+    sizes = ("--lines", "300", "--vocab-size", "600", "--repeats", "1", "--python-encoder")
+    result = call(bench("prepare"), monkeypatch, capsys, *sizes)
     assert result["encoder"] == "sentencepiece's Python encoder"
     assert result["lines"] == 300 + 14  # and the blank lines
-    monkeypatch.setattr(module, "STAND_IN", module.STAND_IN.replace("model.encode(line", "model.encode('x' + line"))
-    with pytest.raises(SystemExit, match="the ids differ: line 1 "):
-        call(module, monkeypatch, capsys, "--lines", "30", "--vocab-size", "500", "--repeats", "1")
 
 
-def test_views_at_a_tiny_size(bench, monkeypatch, capsys, clear_here):
-    module = bench("views")
-    monkeypatch.setattr(module, "clear", clear_here)
-    monkeypatch.setattr(module, "is_installed", lambda package: False)
-    sizes = ("--words", "30", "--texts", "6", "--documents", "3", "--repeats", "1", "--vocab-size", "500")
-    monkeypatch.setattr(module, "SAMPLE_LINES", 400)
-    result = call(module, monkeypatch, capsys, *sizes)
+VIEWS = (
+    "--words",
+    "30",
+    "--texts",
+    "6",
+    "--documents",
+    "3",
+    "--repeats",
+    "1",
+    "--vocab-size",
+    "500",
+    "--sample-lines",
+    "400",
+)
+
+
+def test_views_at_a_tiny_size(bench, monkeypatch, capsys):
+    for package in ("nlpaug", "textaugment"):
+        monkeypatch.setitem(sys.modules, package, None)
+    result = call(bench("views"), monkeypatch, capsys, *VIEWS)
     assert [row.get("missing") for row in result["table"]] == ["nlpaug"] * 5 + ["textaugment", None]
     assert result["table"][-1]["ratio"] > 0
 
 
 @pytest.mark.real
-def test_views_beside_what_is_installed(bench, monkeypatch, capsys, clear_here, tmp_path):
+def test_views_beside_what_is_installed(bench, monkeypatch, capsys, tmp_path):
     for package in ("nlpaug", "textaugment", "textblob_aptagger"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed (make bench-peers, PYTHONPATH=build/bench-peers)")
     module = bench("views")
-    monkeypatch.setattr(module, "clear", clear_here)
-    monkeypatch.setattr(module, "SAMPLE_LINES", 400)
-    sizes = ("--words", "30", "--texts", "6", "--documents", "3", "--repeats", "1", "--vocab-size", "500")
-    result = call(module, monkeypatch, capsys, *sizes)
+    result = call(module, monkeypatch, capsys, *VIEWS)
     assert not any("missing" in row for row in result["table"]) and len(result["table"]) == 9
     augmenters = module.nlpaug({"good": ["fine"]}, tmp_path)
     assert augmenters["synonym"]("good news") == augmenters["tagged synonym"]("good news") == ["fine news"]
@@ -238,33 +220,24 @@ def test_views_beside_what_is_installed(bench, monkeypatch, capsys, clear_here, 
     assert augmenters["tagged synonym"]("good news") == ["good news"], "words come by way of the tagger"
 
 
-def test_spans_of_like_length_beside_padded_ones(bench, monkeypatch, capsys):
-    module = bench("spans")
-    widths = []
-    original = module.chunking.Parts.map
-
-    def kept(self, *arguments):
-        widths.append(len({max(part.lengths) for part in self.parts}))
-        return original(self, *arguments)
-
-    monkeypatch.setattr(module.chunking.Parts, "map", kept)
+def test_spans_of_like_length_compared_with_padded_ones(bench, monkeypatch, capsys):
+    module, lengths = bench("spans"), (1_100, 2_200, 4_400)
+    tokens = torch.ones(3, 4_400, dtype=torch.int64)
+    widths = [len(module.chunking.Parts(tokens, 1, lengths).parts)]
+    with module.all_padded():
+        widths.append(len(module.chunking.Parts(tokens, 1, lengths).parts))
+    assert widths == [3, 1], "only the second pads all to the longest"
     call(module, monkeypatch, capsys, "--documents", 2, "--repeats", 1)
-    assert set(widths[::2]) != {1} == set(widths[1::2]), "only the second pads all to the longest"
 
 
 # torch's own, of how it looks at what it is given
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-def test_compiled_blocks_beside_plain_ones(bench, monkeypatch, capsys):
-    module = bench("compiled")
-    calls = []
-
-    def backend(graph, _):
-        return lambda *inputs: calls.append(1) or graph(*inputs)
-
-    monkeypatch.setattr(module, "OPTIONS", {"backend": backend})
-    monkeypatch.setattr(module, "ENCODER", ("--arch", "clear_roberta_tiny"))
-    result = call(module, monkeypatch, capsys, "--words", 5, 9, "--batch", 4, "--repeats", 1)
-    assert [row["beside"] for row in result["table"]] == ["plain blocks", ""] and calls
+def test_compiled_blocks_compared_with_plain_ones(bench, monkeypatch, capsys):
+    sizes = ("--words", 5, 9, "--batch", 4, "--repeats", 1, "--arch", "clear_roberta_tiny", "--backend", "aot_eager")
+    result = call(bench("compiled"), monkeypatch, capsys, *sizes)
+    assert [row["beside"] for row in result["table"]] == ["plain blocks", ""]
+    with pytest.raises(Exception, match="no_such"):
+        call(bench("compiled"), monkeypatch, capsys, *sizes, "--backend", "no_such")
 
 
 def test_the_sampler_written_anew_keeps_the_papers_bounds(bench):
@@ -316,25 +289,21 @@ def test_growth_reads_a_share_of_an_epoch(bench, monkeypatch, capsys, tmp_path):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["epoch_share"] == (40 + 8) / 400
 
 
-def test_growth_compares_the_ends(bench, monkeypatch, capsys):
+def test_growth_compares_the_ends(bench):
     module = bench("growth")
 
-    def measure(data, recipe, arguments):
-        lines, factor = int(data.name), 2 if recipe == "clear" else 1
+    def figures(lines, factor):
         per_line = {"start": 1e-4, "epoch": 1e-3 * (lines / 30) ** 0.5, "checkpoint": 0}
-        figures = {f"{step}_seconds": seconds * lines + (step == "checkpoint") for step, seconds in per_line.items()}
-        figures |= {f"{step}_mib": 1.0 for step in module.STEPS}
-        return figures | {"held_mib": 3 + factor * 20 * lines / 2**20, "epoch_share": 0.5}
+        found = {f"{step}_seconds": seconds * lines + (step == "checkpoint") for step, seconds in per_line.items()}
+        found |= {f"{step}_mib": 1.0 for step in module.STEPS} | {"lines": lines, "epoch_share": 0.5}
+        return found | {"held_mib": 3 + factor * 20 * lines / 2**20}
 
-    monkeypatch.setattr(module, "measure", measure)
-    result = call(module, monkeypatch, capsys, "--lines", "30", "120", "--repeats", "2")
-    rows = {row["what"]: row for row in result["table"]}
-    assert rows["start, growth of time per line"]["ours"] == pytest.approx(1)
-    assert rows["start, growth of time per line"]["met"]
-    assert rows["epoch, growth of time per line"]["ours"] == pytest.approx(2)  # the square root of four
-    assert not rows["epoch, growth of time per line"]["met"]
-    assert rows["checkpoint, growth of time"]["ours"] == pytest.approx(1)
-    memory = rows["memory that a further line adds"]
+    found = {name: [figures(30, factor), figures(120, factor)] for name, factor in (("clear", 2), ("masked_lm", 1))}
+    rows = {row["what"]: row for row in module.table(found, "clear")}
+    start, epoch, checkpoint, memory = (row for row in rows.values() if row["aim"])
+    assert start["ours"] == pytest.approx(1) and start["met"]
+    assert epoch["ours"] == pytest.approx(2) and not epoch["met"]  # the square root of four
+    assert checkpoint["ours"] == pytest.approx(1)
     assert (memory["ours"], memory["theirs"], memory["met"]) == (pytest.approx(40), pytest.approx(20), False)
     assert "epoch, 120 lines (from 50% of it)" in rows
 

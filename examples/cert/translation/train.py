@@ -95,7 +95,7 @@ def train(source: str, target: str, data: Path, folder: Path, arguments: argpars
         "--seed",
         str(arguments.seed),
     ]
-    run("train", *command, *size, *TRAINING, *length)
+    run("train", *command, *size, *TRAINING, *length, "--max-tokens", arguments.max_tokens)
     for language in (source, target):
         shutil.copyfile(data / "bin" / f"dict.{language}.txt", folder / f"dict.{language}.txt")
 
