@@ -2,11 +2,11 @@
 
 ``fairseq-train DATA --user-dir fairseq_clear --task clear_lm --arch clear_roberta_base --criterion clear_nt_xent ...``
 
-Importing this package imports neither torch nor fairseq and changes nothing, with one exception: where fairseq is loaded
-already, as it is when fairseq imports the package for ``--user-dir``, the package calls ``register()``. fairseq by itself
-would import every file of ``tasks/`` and ``models/``, but not ``criterions/`` and ``optimizers/``; and nothing at all if the
-package was imported before (fairseq/utils.py, ``import_user_module``). So code that imports the package first and then uses
-fairseq in the same process calls ``fairseq_clear.register()``; the package's own modules that use fairseq do so.
+Importing this package imports neither torch nor fairseq and changes nothing, with one exception: if fairseq is already loaded,
+as when fairseq imports the package for ``--user-dir``, the package calls ``register()``. fairseq itself would only import the
+files of ``tasks/`` and ``models/``, not those of ``criterions/`` and ``optimizers/``, and nothing at all if the package was
+imported before (fairseq/utils.py, ``import_user_module``). Code that imports the package first and then uses fairseq in the
+same process must therefore call ``fairseq_clear.register()``. The package's own modules that use fairseq do so.
 """
 
 import sys
@@ -25,9 +25,9 @@ LAZY = {"SentenceEncoder": "fairseq_clear.evaluation.sentence_encoder"}
 
 
 def register() -> None:
-    """Patch fairseq (``fairseq_clear.patches``), and register all tasks, models, criterions and optimizers with it.
+    """Patch fairseq (see ``fairseq_clear.patches``), and register all tasks, models, criterions and optimizers with it.
 
-    Safe to call again: later calls only patch fairseq's commands that were imported in between.
+    Safe to call again: a later call only patches the commands of fairseq that were imported in between.
 
     Raises:
         ModuleNotFoundError: fairseq is not installed.

@@ -25,7 +25,7 @@ def all_reduce_sum(values: Tensor, group: Any = None) -> Tensor:
 
 @dataclass(frozen=True)
 class Layout:
-    """How many rows each worker of ``group`` has, and which worker this is."""
+    """Row counts of all workers of ``group``, and the rank of this worker."""
 
     counts: tuple[int, ...]
     rank: int = 0
@@ -38,7 +38,7 @@ class Layout:
 
 
 def agree_on_counts(count: int, device: torch.device, group: Any = None) -> Layout:
-    """Gather the row counts of all workers; every worker must call. Synchronises with the GPU."""
+    """Gather the row counts of all workers. A collective: every worker must call it. Synchronises with the GPU."""
     if world_size(group) == 1:
         return Layout((count,))
     mine = torch.tensor([count], device=device)
@@ -50,13 +50,14 @@ def agree_on_counts(count: int, device: torch.device, group: Any = None) -> Layo
 def all_gather_rows(rows: Tensor, layout: Layout) -> Tensor:
     """Concatenate the rows of all workers in the order of their ranks.
 
-    The backward pass sums, over workers, the gradients that each of them computed for the rows of this one: with a
-    detached gather the update would have the wrong direction, and with the own slice alone re-inserted the wrong scale.
-    Workers may hold different numbers of rows, also 0; every worker must call.
+    The backward pass sums the gradients that all workers computed for the rows of this worker. With a detached gather, the
+    update would have the wrong direction; with only the local slice re-inserted, the wrong scale. Workers may hold
+    different numbers of rows, even 0. A collective: every worker must call it.
 
     Args:
-        rows: (n, ...) on this worker, as the layout says; trailing dimensions and dtype equal on all workers.
-        layout: of all workers.
+        rows: (n, ...) on this worker, where n is its count in ``layout``. Trailing dimensions and dtype are the same on all
+            workers.
+        layout: row counts of all workers, from ``agree_on_counts``.
 
     Returns:
         The (n_0 + n_1 + ..., ...) rows of all workers. With one worker, ``rows`` itself.
@@ -68,7 +69,7 @@ def all_gather_rows(rows: Tensor, layout: Layout) -> Tensor:
 
 
 def all_gather_ragged(rows: Tensor, group: Any = None) -> tuple[Tensor, int]:
-    """``all_gather_rows`` without a known layout; also returns the index of this worker's first row."""
+    """As ``all_gather_rows``, for row counts that are not known yet; also returns the index of this worker's first row."""
     layout = agree_on_counts(rows.shape[0], rows.device, group)
     return all_gather_rows(rows, layout), layout.offset
 
@@ -80,7 +81,7 @@ def _pad_rows(rows: Tensor, length: int) -> Tensor:
 
 
 class _GatherRows(torch.autograd.Function):
-    """Forward: all-gather of rows padded to the longest. Backward: sum over workers, of which each keeps its own rows."""
+    """Forward: all-gather of rows padded to the largest count. Backward: sum over workers; each keeps its own rows."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, counts: tuple[int, ...], rank: int, group: Any) -> Tensor:

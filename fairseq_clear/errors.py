@@ -1,4 +1,4 @@
-"""The exception for errors that the user can fix, and how it ends one of fairseq's commands."""
+"""The exception for errors that the user can fix, and its conversion to an exit status in fairseq's commands."""
 
 import logging
 from collections.abc import Callable
@@ -16,7 +16,7 @@ R = TypeVar("R")
 class UserError(ValueError):
     """An error the user can fix. The message is one line: what is wrong, where (file, line, flag, value), and what to do.
 
-    The command line prints the message alone and exits with status 2; from Python it is an ordinary ``ValueError``.
+    The command line prints only the message and exits with status 2. In Python it is an ordinary ``ValueError``.
     """
 
 

@@ -1,4 +1,4 @@
-"""Reading and writing files: text with errors that name file and line, files that appear whole or not at all, hashes."""
+"""Reading text with errors that name file and line, writing files atomically, and hashing files."""
 
 import gzip
 import hashlib
@@ -86,16 +86,16 @@ def check_is_text(path: str | Path, start: bytes, encoding: str = "utf-8") -> No
 
 
 def read_text_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
-    """Every line without its end, LF or CRLF; a byte order mark is dropped. Line i + 1 of the file is item i.
+    """Read all lines, without their LF or CRLF and without a byte order mark. Line i + 1 of the file is item i.
 
-    Only LF ends a line: what else Python's ``splitlines`` takes for one (a form feed, U+2028) occurs within texts.
+    Only LF ends a line. The other characters at which Python's ``splitlines`` splits (form feed, U+2028) occur within texts.
 
     Args:
         path: of the file.
-        encoding: ``utf-8``, or ``latin-1`` where the data set is distributed so.
+        encoding: ``utf-8``, or ``latin-1`` for data sets that are distributed in it.
 
     Raises:
-        UserError: a file that is missing or unreadable, of a format that is not text, or not of this encoding.
+        UserError: the file is missing or unreadable, is not text, or has another encoding.
     """
     try:
         content = Path(path).read_bytes()
@@ -118,7 +118,7 @@ def read_text_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
 
 
 def read_columns(path: str | Path, line: str, number: int, columns: tuple[int, ...]) -> tuple[str, ...]:
-    """The tab-separated columns (from 0) of a line, stripped; quotes are characters like others.
+    """Split a line at tabs and return some columns (counted from 0), stripped. Quotes have no special meaning.
 
     Args:
         path: of the file, for the message.
@@ -148,10 +148,10 @@ class CorpusFile:
 
 
 def corpus_file(path: Path) -> CorpusFile:
-    """Find out from its name how to read an input.
+    """Determine from its name how an input file is read.
 
     Raises:
-        UserError: no such file, a folder, or a suffix of neither text nor JSON lines.
+        UserError: the file does not exist, is a folder, or has a suffix of neither text nor JSON lines.
     """
     if path.is_dir():
         raise UserError(f"{path}: is a folder; name its files, e.g. {path}/*.txt")
@@ -168,10 +168,10 @@ def corpus_file(path: Path) -> CorpusFile:
 
 
 def corpus_files(paths: Iterable[Path]) -> list[CorpusFile]:
-    """The inputs that the paths name. A folder stands for every .txt and .jsonl file below it (also .gz, .xz), by name.
+    """Return the inputs that the paths name. A folder stands for every .txt and .jsonl file below it (also .gz, .xz), by name.
 
     Raises:
-        UserError: as ``corpus_file``; a folder without such a file.
+        UserError: as for ``corpus_file``; or a folder contains no such file.
     """
     files: list[CorpusFile] = []
     for path in paths:
@@ -190,11 +190,11 @@ def read_lines(
 ) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, text without its end) in file order, with one line in memory at a time.
 
-    A byte order mark at the start is dropped. Lines end with LF, CRLF or CR, as in Python's text mode; parts separated by CR
-    alone have the same number.
+    A byte order mark at the start is dropped. Lines end with LF, CRLF or CR, as in Python's text mode; lines that only a CR
+    separates have the same number.
 
     Args:
-        file: the input; of a path, only the suffixes .gz and .xz are looked at.
+        file: the input; if it is a path, only its suffix .gz or .xz matters.
         progress: called with the number of bytes read from disk since its last call.
         errors: ``replace`` replaces bytes that are not UTF-8 by U+FFFD.
 
@@ -216,7 +216,7 @@ def read_whole_lines(
     """Like ``read_lines``, but only LF and CRLF end a line, as for ``wc -l``; a CR within a line is kept.
 
     Args:
-        file: the input; of a path, only the suffixes .gz and .xz are looked at.
+        file: the input; if it is a path, only its suffix .gz or .xz matters.
         progress: called with the number of bytes read from disk since its last call.
         allow_nul: accept NUL characters.
         errors: ``replace`` replaces bytes that are not UTF-8 by U+FFFD.
@@ -248,11 +248,11 @@ def read_whole_lines(
 
 
 def record_text(line: str, field: str, path: Path, number: int) -> str:
-    """The text of one line of a ``.jsonl`` file.
+    """Read the text of one line of a ``.jsonl`` file.
 
     Args:
         line: a JSON object.
-        field: of the object that holds the text.
+        field: name of the field that holds the text.
         path: of the file, for the message.
         number: of the line, from 1.
 
@@ -319,9 +319,9 @@ def check_output_file(path: Path, overwrite: bool, *, flag: str = "--output") ->
 
 @contextmanager
 def write_whole(path: str | Path) -> Iterator[BinaryIO]:
-    """Write a file that appears whole when the block ends, with the permissions of any other file, or not at all.
+    """Write a file atomically: it appears, complete, when the block ends without an error, with default permissions.
 
-    The content is on disk before the file gets its name, so a crash leaves the old file or the new one.
+    The content is on disk before the file gets its name, so a crash leaves either the old file or the new one.
 
     Raises:
         OSError: the folder cannot be written to, or the disk is full.
@@ -335,7 +335,7 @@ def write_whole(path: str | Path) -> Iterator[BinaryIO]:
             os.fsync(stream.fileno())
         mask = os.umask(0)
         os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)  # mkstemp makes files that only their owner can read
+        os.chmod(name, 0o666 & ~mask)  # files of mkstemp can only be read by their owner
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -344,7 +344,7 @@ def write_whole(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Write the folder's list of names to disk."""
+    """Write the directory entries of a folder to disk (fsync)."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -353,7 +353,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, content: Any, *, flag: str) -> None:
-    """Write JSON to a file that appears whole or not at all.
+    """Write a JSON file atomically.
 
     Raises:
         UserError: the file cannot be written; the message names the flag.
@@ -372,7 +372,7 @@ def hash_file(path: str | Path) -> str:
 
 
 def content_hash(tokens: "npt.NDArray[np.int64]") -> int:
-    """A 63-bit hash of token ids, equal in every process: the identity of a text among the candidates.
+    """A 63-bit hash of token ids, equal in every process, which identifies a text among the candidates.
 
     Args:
         tokens: (T,) integers.
@@ -384,7 +384,7 @@ def content_hash(tokens: "npt.NDArray[np.int64]") -> int:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, of this package, and of the installed packages that shape results."""
+    """Versions of Python, of this package, and of the installed packages that influence results."""
     found = {"fairseq_clear": __version__, "python": platform.python_version()}
     for name, packages in PACKAGES.items():
         for package in packages:

@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all: written under a temporary name, renamed at the end, removed on failure."""
+"""Writes a folder atomically: under a temporary name, which is renamed at the end and removed on failure."""
 
 import os
 import shutil
@@ -19,13 +19,13 @@ KNOWN_CONTENTS = ("clear.json", "dict.txt", "fairseq_clear.json", "glue.json")
 
 @contextmanager
 def output_folder(dest: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a temporary sibling of ``dest``; it becomes ``dest`` on success and vanishes on any failure.
+    """Yield a temporary folder next to ``dest``; it becomes ``dest`` on success and is removed on any failure.
 
-    SIGTERM and SIGHUP raise SystemExit (128 + signal) in the block, so they leave nothing behind either. What ``kill -9``
-    leaves, ``.NAME.partial.HOST.PID``, is removed by the next call for the same ``dest``.
+    SIGTERM and SIGHUP raise SystemExit (128 + signal) in the block, so they leave nothing behind. A process killed by
+    ``kill -9`` leaves ``.NAME.partial.HOST.PID``, which the next call for the same ``dest`` removes.
 
     Raises:
-        UserError: ``dest`` exists without ``overwrite``, or is not a data folder with it; the disk is full.
+        UserError: ``dest`` exists and ``overwrite`` is False, or it is not a data folder; or the disk is full.
     """
     dest = Path(os.path.realpath(dest))
     check_destination(dest, overwrite)
@@ -33,7 +33,7 @@ def output_folder(dest: Path, overwrite: bool) -> Iterator[Path]:
     try:
         _remove_leftovers(dest)
         temporary = _sibling(dest, "partial")
-        shutil.rmtree(temporary, ignore_errors=True)  # a dead process of the same number, as in containers
+        shutil.rmtree(temporary, ignore_errors=True)  # of a dead process with the same id, as happens in containers
         with signals_raise():
             try:
                 temporary.mkdir()
@@ -55,7 +55,7 @@ def output_folder(dest: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def check_destination(dest: Path, overwrite: bool) -> None:
-    """Raise UserError where ``dest`` may not be written."""
+    """Raise UserError if ``dest`` must not be written."""
     if not dest.exists():
         return
     if not overwrite:
@@ -80,7 +80,7 @@ def _make_parents(folder: Path) -> list[Path]:
 
 
 def _remove_leftovers(dest: Path) -> None:
-    """Remove what ended processes of this host left of earlier attempts; old data only where newer is in place."""
+    """Remove the temporary folders of ended processes on this machine; a replaced folder only if ``dest`` exists."""
     for what in ("partial", "replaced") if dest.exists() else ("partial",):
         prefix = f".{dest.name}.{what}.{socket.gethostname()}."
         for path in dest.parent.iterdir():
@@ -115,7 +115,7 @@ def _put_in_place(temporary: Path, dest: Path) -> None:
 
 @contextmanager
 def signals_raise() -> Iterator[None]:
-    """Turn the signals that end a process into SystemExit; only the main thread may, others leave them alone."""
+    """Turn the signals that end a process into SystemExit inside the block; does nothing outside the main thread."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -126,7 +126,7 @@ def signals_raise() -> Iterator[None]:
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Block signals during the last rename and the clean-up."""
+    """Ignore signals during the last rename and the clean-up."""
     with _handlers(signal.SIG_IGN, (*STOP_SIGNALS, signal.SIGINT)):
         yield
 

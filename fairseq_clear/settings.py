@@ -1,6 +1,6 @@
-"""Settings as dataclass fields that carry their help, choices and smallest value, for the Python API and the command line.
+"""Settings as dataclass fields that carry their help text, choices and minimum, for the Python API and the command line.
 
-Needs the standard library alone, so that the command line's ``--help`` stays fast.
+Imports only the standard library, so that ``--help`` stays fast.
 """
 
 import math
@@ -16,9 +16,9 @@ def setting(text: str, default: Any = MISSING, *, factory: Any = MISSING, **meta
     """A dataclass field that is also a flag of the command line.
 
     Args:
-        text: the help, which is the only documentation of the field.
-        default: of the field; without default and factory the field is required.
-        factory: makes the default.
+        text: help text, which is the only documentation of the field.
+        default: default of the field; without default and factory the field is required.
+        factory: function that makes the default.
         metadata: ``choices`` (allowed values), ``least`` (smallest value), ``above`` (values are greater), ``flag`` (``--name``
             if the field has another name), ``positional``, ``group`` (title of the flag's group), ``exclusive`` (name of a set
             of flags of which one may be given); ``metavar``, ``nargs``, ``const`` and ``type`` as for argparse.
@@ -27,12 +27,12 @@ def setting(text: str, default: Any = MISSING, *, factory: Any = MISSING, **meta
 
 
 def flag_name(item: "Field[Any]") -> str:
-    """The flag of a field, such as ``--batch-size`` of ``batch_size``."""
+    """The flag of a field, such as ``--batch-size`` for ``batch_size``."""
     return str(item.metadata.get("flag", f"--{item.name.replace('_', '-')}"))
 
 
 def check_settings(settings: Any) -> None:
-    """Check every field of a dataclass against its ``choices``, ``least`` and ``above``; None passes.
+    """Check every field of a dataclass against its ``choices``, ``least`` and ``above``; None is always valid.
 
     Raises:
         UserError: naming the flag, its value and what is allowed.

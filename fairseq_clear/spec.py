@@ -1,4 +1,4 @@
-"""The spec grammar of views and augmentations: ``"subs:ratio=0.3+del-span:spans=5,ratio=0.05"`` to checked steps.
+"""Parses the specs of ``--views`` and ``--augment``, such as ``"subs:ratio=0.3+del-span:spans=5,ratio=0.05"``.
 
     spec         := "none" | chain ("/" chain)*        "/": one of the chains at random
     chain        := "none" | step ("+" step)*          "+": one step, then the next
@@ -30,7 +30,7 @@ _EXAMPLE = "subs:ratio=0.3+del-span:spans=5,ratio=0.05"
 
 @dataclass(frozen=True)
 class Step:
-    """One call of a spec, as written: a name, positional values, knobs by name. Unchecked; ``str()`` writes it back."""
+    """One step of a spec, as written: a name, positional values, knobs by name. Not yet checked; ``str()`` writes it back."""
 
     name: str
     values: tuple[str, ...] = ()
@@ -43,9 +43,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Knob:
-    """What a knob accepts: a ``kind`` from ``minimum`` to ``maximum``, inclusive. The default is the paper's.
+    """A setting of a step: values of type ``kind`` from ``minimum`` to ``maximum``, inclusive. The default is the paper's.
 
-    A word is one of ``choices`` if there are any; with ``several`` it is some of them joined by ``-``, each once.
+    A knob of kind ``str`` with ``choices`` accepts one of them; with ``several``, some of them joined by ``-``, each once.
     """
 
     default: KnobValue
@@ -73,13 +73,13 @@ class Knob:
         return what if self.maximum is None else f"{what}, {self.maximum:g} or less"
 
     def read(self, text: str) -> KnobValue:
-        """The value that ``text`` spells. ValueError where it spells none, or one out of range."""
+        """Parse a value; ValueError if it is malformed or out of range."""
         if self.kind is str:
             words = text.split("-") if self.several else [text]
             if self.choices and (len(set(words)) < len(words) or not set(words) <= set(self.choices)):
                 raise ValueError(text)
             return text
-        # int() and float() take "1_000" too, which would not come back from str() as written
+        # int() and float() accept "1_000", which str() would not write back as it was
         if "_" in text:
             raise ValueError(text)
         value = self.kind(text)
@@ -92,24 +92,24 @@ class Knob:
 
 
 def parse_spec(text: str, *, flag: str = "spec") -> tuple[tuple[Step, ...], ...]:
-    """Alternatives of chains of steps; ``"none"`` and ``""`` are one empty chain. UserError if malformed."""
+    """Parse a spec into alternative chains of steps; ``"none"`` and ``""`` are one empty chain. UserError if malformed."""
     if not text.strip():
         return ((),)
     return tuple(_parse_chain(chain.strip(), f"{flag} {text!r}") for chain in text.split("/"))
 
 
 def format_spec(alternatives: tuple[tuple[Step, ...], ...]) -> str:
-    """The canonical text: what ``parse_spec`` reads back to the same steps."""
+    """Write alternatives as canonical text, which ``parse_spec`` reads back to the same steps."""
     return "/".join("+".join(map(str, chain)) or "none" for chain in alternatives)
 
 
 def format_value(value: KnobValue) -> str:
-    """A knob's value as the grammar writes it: ``5``, ``0.05``; no ``+`` in an exponent, where it would join steps."""
+    """Write a knob's value: ``5``, ``0.05``. An exponent has no ``+``, which would join two steps."""
     return str(value).removesuffix(".0").replace("e+", "e")
 
 
 def check_name(step: Step, names: Collection[str], *, flag: str) -> None:
-    """UserError listing ``names`` unless ``step.name`` is one of them."""
+    """Raise UserError, listing ``names``, unless ``step.name`` is one of them."""
     if step.name not in names:
         raise UserError(f"{flag}: there is no '{step.name}'; choose from {', '.join([*names, 'none'])}")
 
@@ -117,10 +117,11 @@ def check_name(step: Step, names: Collection[str], *, flag: str) -> None:
 def check_knobs(
     step: Step, knobs: Mapping[str, Knob], *, flag: str, allow_values: bool = False
 ) -> dict[str, KnobValue]:
-    """The step's knobs, read and in range, with defaults for those not written, in the order of ``knobs``.
+    """Return the values of all knobs of a step, in the order of ``knobs``; those not written have their defaults.
 
-    UserError, naming ``flag`` and what is valid, on an unknown knob, on a value that is not of its kind or out of
-    range, and on positional values unless ``allow_values``.
+    Raises:
+        UserError: an unknown knob, a value of another kind or out of range, or positional values without ``allow_values``.
+            The message names ``flag`` and what is valid.
     """
     valid = "; ".join(f"{name}: {knob.accepts} (default {format_value(knob.default)})" for name, knob in knobs.items())
     takes = f"it takes {valid}" if valid else "it takes no knobs"
@@ -147,7 +148,7 @@ def _parse_chain(text: str, where: str) -> tuple[Step, ...]:
 def _parse_step(text: str, where: str) -> Step:
     name, colon, rest = (part.strip() for part in text.partition(":"))
     if name == "none":
-        raise UserError(f"{where}: 'none' stands alone; leave it out of a chain of steps joined by '+'")
+        raise UserError(f"{where}: 'none' cannot be joined with other steps by '+'; leave it out")
     if not _NAME.fullmatch(name):
         raise UserError(f"{where}: {name!r} is not a name (small letters, digits, '-'); write it like {_EXAMPLE}")
     values: list[str] = []

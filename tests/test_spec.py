@@ -59,8 +59,8 @@ def test_none_is_one_empty_chain(text):
         ("a:x$y", "cannot read 'x$y'"),
         ("a:x=1,de", "'de' stands after a knob"),
         ("a:x=1,x=2", "a is given x twice"),
-        ("none+a", "'none' stands alone"),
-        ("a+none:x=1", "'none' stands alone"),
+        ("none+a", "'none' cannot be joined"),
+        ("a+none:x=1", "'none' cannot be joined"),
     ],
 )
 def test_malformed_text_is_refused_with_the_flag_and_the_place(text, said):

@@ -28,19 +28,19 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         delete_spans,
         "Replaces disjoint spans, each a share of the text, by <del>.",
         _CLEAR,
-        {"spans": Knob(5, int, 0, None, "number of spans"), "ratio": _ratio(0.05, "the text that each span is")},
+        {"spans": Knob(5, int, 0, None, "number of spans"), "ratio": _ratio(0.05, "the text that each span covers")},
     ),
     "reorder": Augmentation(
         reorder_spans,
         "Swaps pairs of disjoint spans, each a share of the text.",
         _CLEAR,
-        {"pairs": Knob(5, int, 0, None, "number of pairs"), "ratio": _ratio(0.05, "the text that each span is")},
+        {"pairs": Knob(5, int, 0, None, "number of pairs"), "ratio": _ratio(0.05, "the text that each span covers")},
     ),
     "subs": Augmentation(
         substitute_words,
         "Replaces a share of the words by synonyms.",
         _CLEAR,
-        {"ratio": _ratio(0.3, "all words that is replaced")},
+        {"ratio": _ratio(0.3, "all words that are replaced")},
         needs_words=True,
         needs_synonyms=always,
         bound=grow_by_ratio,
@@ -49,7 +49,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         mask_slices,
         "Replaces disjoint slices of the text by one <mask> each.",
         "Investigating Views (Nguyen), Methods",
-        {"slices": Knob(2, int, 0, None, "number of slices"), "ratio": _ratio(0.2, "the text that each slice is")},
+        {"slices": Knob(2, int, 0, None, "number of slices"), "ratio": _ratio(0.2, "the text that each slice covers")},
     ),
     "eda": Augmentation(
         augment_easily,
@@ -57,8 +57,12 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         "EDA (Wei and Zou 2019), in CERT (Fang et al. 2020), section 5.3",
         {
             "alpha": _ratio(0.1, "the words that are changed"),
-            "ops": Knob("-".join(OPERATIONS), str, help="operations", choices=tuple(OPERATIONS), several=True),
-            "draw": Knob("one", str, help="one operation a text, or all in turn", choices=("one", "all")),
+            "ops": Knob(
+                "-".join(OPERATIONS), str, help="operations to draw from", choices=tuple(OPERATIONS), several=True
+            ),
+            "draw": Knob(
+                "one", str, help="one random operation per text, or all, one after the other", choices=("one", "all")
+            ),
         },
         needs_words=True,
         needs_synonyms=draws_synonyms,

@@ -16,8 +16,10 @@ Tokens = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Symbols:
-    """Ids of special symbols. ``delete`` is ``<del>``, ``mask`` is ``<mask>``; ``synonyms`` says where words
-    begin and holds their synonyms; those augmentations need it that say so, and some of them no rows in it.
+    """Ids of special symbols, and the synonym table.
+
+    ``delete`` is ``<del>``, ``mask`` is ``<mask>``. ``synonyms`` says where words begin and holds their synonyms. It may be
+    None, or have no rows, for augmentations that do not need it (see ``Augmentation.needs_words`` and ``needs_synonyms``).
     """
 
     bos: int
@@ -53,12 +55,12 @@ class Augmentation:
             the leading ``<s>`` and the final ``</s>``; the result is (m,) with m >= 1, and ``source`` (m,) holds the
             input position that each output token comes from, -1 where it is new. The input is never modified; all
             randomness comes from ``rng``.
-        summary: what it does, one sentence.
-        paper: where it comes from.
-        knobs: what the spec may set.
-        needs_words: whether ``symbols.synonyms`` must be there, to say where words begin.
-        needs_synonyms: whether, with these knobs, it must hold synonyms as well.
-        bound: greatest m for n input tokens and these knobs; never falls as n grows.
+        summary: what it does, in one sentence.
+        paper: the paper that it comes from.
+        knobs: settings that a spec may give.
+        needs_words: whether it needs ``symbols.synonyms``, which says where words begin.
+        needs_synonyms: whether, with these knobs, that table must also hold synonyms.
+        bound: maximum m for n input tokens and these knobs; it does not decrease as n grows.
     """
 
     function: Callable[..., tuple[Tokens, Tokens]]
@@ -71,8 +73,8 @@ class Augmentation:
 
 
 def round_randomly(expected: float, rng: np.random.Generator) -> int:
-    """``expected``, rounded down or up so that its mean is kept: floor(expected + u), u uniform in [0, 1).
+    """Round ``expected`` down or up at random, so that its mean is kept: floor(expected + u), u uniform in [0, 1).
 
-    A fixed rounding would leave texts shorter than 1 / ratio untouched, or change them far more than the ratio says.
+    Rounding to the nearest integer would leave texts shorter than 1 / (2 * ratio) unchanged.
     """
     return math.floor(expected + rng.random())

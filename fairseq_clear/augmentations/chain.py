@@ -19,10 +19,10 @@ class Augmented(NamedTuple):
 
     Attributes:
         tokens: (m,) int64.
-        source: (m,) int64, the position in the text that each token comes from, -1 for ``<del>``; every piece of a
-            substitute has the first piece of the word that it replaces.
-        words, substituted: counts over the steps that read words, in a chain that draws synonyms (0, 0 in others): their
-            quotient is the share.
+        source: (m,) int64, the position in the text that each token comes from; -1 for ``<del>``. All tokens of a
+            substituted word have the position of the first token of the original word.
+        words, substituted: number of words, and of substituted words, summed over the steps that replace words. Both are 0
+            in a chain that draws no synonyms.
     """
 
     tokens: Tokens
@@ -38,13 +38,13 @@ class _Call:
 
 
 class Chain:
-    """Alternative chains of steps; each call draws one. Made by ``build_augmentation``; can be pickled.
+    """Alternative chains of steps, of which each call draws one. Made by ``build_augmentation``; picklable.
 
     Attributes:
-        spec: canonical text with every knob written out.
-        needs_words: whether a step must know where words begin, which the synonym table says.
-        needs_synonyms: whether a step draws synonyms from that table.
-        is_identity: whether views equal the texts (``none``).
+        spec: canonical spec, with every knob written out.
+        needs_words: whether a step needs to know where words begin, which it reads from the synonym table.
+        needs_synonyms: whether a step draws synonyms from the table.
+        is_identity: whether views equal their texts (``none``).
     """
 
     def __init__(self, alternatives: tuple[tuple[_Call, ...], ...], symbols: Symbols, spec: str) -> None:
@@ -57,10 +57,10 @@ class Chain:
         self._symbols = symbols
 
     def __call__(self, tokens: npt.ArrayLike, rng: np.random.Generator) -> Augmented:
-        """A view of ``tokens`` (n,), which are not modified.
+        """Make a view of ``tokens`` (n,), which are not modified.
 
-        A leading ``<s>`` and a final ``</s>`` stay in place; what lies between stays at least one token long (a
-        ``<del>`` may be that one) unless it is empty, and runs of ``<del>`` in it become one.
+        A leading ``<s>`` and a final ``</s>`` stay in place. The tokens between them are augmented; at least one is left (it
+        may be a ``<del>``) unless there were none. Each run of ``<del>`` becomes a single one.
         """
         text = np.asarray(tokens, dtype=np.int64)
         if self.is_identity:
@@ -76,7 +76,7 @@ class Chain:
             if self.needs_synonyms and call.augmentation.needs_words:
                 counts = count_words(before, content, step_source, self._symbols)
                 words, substituted = words + counts[0], substituted + counts[1]
-        if source is None:  # nothing was done
+        if source is None:  # no step was applied
             return Augmented(text.copy(), np.arange(len(text)), 0, 0)
         content, source = self._collapse(content, source)
         end = head + len(content)
@@ -87,17 +87,20 @@ class Chain:
         return Augmented(view, origin, words, substituted)
 
     def bound(self, length: int) -> int:
-        """The greatest length of a view of ``length`` tokens, whether ``<s>`` and ``</s>`` are among them or not."""
+        """Maximum length of a view of a text of ``length`` tokens, with or without ``<s>`` and ``</s>``."""
         contents = range(max(length - 2, 0), length + 1)
         return max(_bound(calls, content) + length - content for calls in self._alternatives for content in contents)
 
     def _draw(self, rng: np.random.Generator) -> tuple[_Call, ...]:
-        # a single chain draws nothing, so that its views do not depend on how the spec is written
+        # A single chain draws nothing, so the steps get the same random numbers however the spec is written.
         drawn = int(rng.integers(len(self._alternatives))) if len(self._alternatives) > 1 else 0
         return self._alternatives[drawn]
 
     def _collapse(self, tokens: Tokens, source: Tokens) -> tuple[Tokens, Tokens]:
-        """Leave one of each run of ``<del>``: remaining words shall not tell two views by where they stand (3.3)."""
+        """Replace each run of ``<del>`` by one, so that the remaining words of two views are not at the same positions.
+
+        Otherwise the model could match the views by position (CLEAR, section 3.3).
+        """
         is_deleted = tokens == self._symbols.delete
         follows = is_deleted[1:] & is_deleted[:-1]
         if not follows.any():
@@ -108,7 +111,7 @@ class Chain:
 
 
 def _compose(before: Tokens, step: Tokens) -> Tokens:
-    """Where tokens come from that a step took from ``step`` (m,) of what came from ``before`` (n,): (m,)."""
+    """Compose the sources of two consecutive steps: (n,) of the earlier and (m,) of the later one to (m,); -1 is new."""
     source = before[step]
     source[step < 0] = -1
     return source
@@ -117,13 +120,18 @@ def _compose(before: Tokens, step: Tokens) -> Tokens:
 def build_augmentation(
     spec: str, symbols: Symbols, *, flag: str = "--augment", allow_missing_synonyms: bool = False
 ) -> Chain:
-    """The augmentation that ``spec`` names, such as ``subs+del-span:ratio=0.1/del-word``; ``none`` is the identity.
+    """Build the augmentation that ``spec`` names, such as ``subs+del-span:ratio=0.1/del-word``; ``none`` is the identity.
 
-    A chain built with ``allow_missing_synonyms`` says whether it ``needs_synonyms``, and its bound, before a table is
-    loaded.
+    Args:
+        spec: as the user typed it.
+        symbols: ids of the special symbols, and the synonym table.
+        flag: named in messages.
+        allow_missing_synonyms: build the chain without a synonym table, to read its ``needs_synonyms`` and ``bound`` before a
+            table is loaded.
 
-    UserError, naming ``flag`` and what is valid, on bad grammar, unknown names or knobs, values out of range, and on
-    a step that needs synonyms where ``symbols`` has none.
+    Raises:
+        UserError: a malformed spec, an unknown name or knob, a value out of range, or a step that needs synonyms without a
+            table. The message names ``flag`` and what is valid.
     """
     alternatives = parse_spec(spec, flag=flag)
     built = tuple(tuple(_build_call(step, flag) for step in chain) for chain in alternatives)

@@ -1,7 +1,7 @@
 """Word and span deletion (CLEAR, section 3.3): tokens become ``<del>``.
 
-Texts keep their length here: every deleted token is a ``<del>`` of its own until the end of the chain, which
-collapses runs of them. A reorder that follows thus still counts its spans in shares of the whole text.
+Texts keep their length in this step: each deleted token becomes a ``<del>``, and only the end of the chain collapses runs of
+them. A reorder step that follows therefore still measures its spans as shares of the original length.
 """
 
 import numpy as np

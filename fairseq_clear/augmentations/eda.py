@@ -1,8 +1,8 @@
-"""Easy data augmentation (Wei and Zou 2019, arXiv:1901.11196), which CERT's Table 4 compares with back-translation.
+"""Easy data augmentation (EDA, Wei and Zou 2019, arXiv:1901.11196), which CERT's Table 4 compares with back-translation.
 
-The synonym table says where words begin: punctuation is a word, specials such as ``</s>`` are none and stay where they
-are in the order of words. What has no row in the table has no synonym, which takes the place of the paper's stop-word list;
-swap and deletion need no rows.
+The synonym table says where words begin. Punctuation marks are words. Special symbols such as ``</s>`` are not, and keep their
+place among the words. A word without a row in the table has no synonyms; this replaces the paper's stop-word list. Swap and
+deletion only need to know where words begin.
 """
 
 import math
@@ -18,7 +18,7 @@ from fairseq_clear.spec import KnobValue
 
 # Replacing or inserting one word may add this many tokens, however short the text.
 LEAST_GROWTH = 4
-# Operations that draw synonyms, and may make a text longer.
+# Operations that draw synonyms; only these may make a text longer.
 DRAWING = frozenset({"sr", "ri"})
 
 
@@ -31,19 +31,22 @@ def augment_easily(
     ops: str = "sr-ri-rs-rd",
     draw: str = "one",
 ) -> tuple[Tokens, Tokens]:
-    """Synonym replacement, random insertion, random swap, random deletion. (n,) to (m,) and (m,).
+    """Apply synonym replacement, random insertion, random swap or random deletion.
 
     CERT: "EDA randomly chooses and performs one of the following operations" for each sentence; ``draw=all`` performs
-    all of ``ops``, one after the other. The first three change n = max(1, alpha * words) words, rounded randomly; the
-    last removes each word with probability alpha. ``alpha=0`` changes nothing.
+    all of ``ops``, one after the other. The first three change max(1, alpha * words) words, rounded randomly; the last
+    removes each word with probability alpha. ``alpha=0`` changes nothing.
 
     Args:
-        tokens: (n,).
-        rng: draws everything.
-        symbols: with a synonym table.
-        alpha: share of words.
+        tokens: (n,) token ids.
+        rng: source of all random draws.
+        symbols: must have a synonym table.
+        alpha: share of the words to change.
         ops: names of OPERATIONS joined by ``-``.
-        draw: ``one`` of them, or ``all``.
+        draw: apply ``one`` of them, or ``all``.
+
+    Returns:
+        The view (m,), and for each of its tokens the position (m,) in ``tokens`` that it comes from, -1 if it is new.
     """
     names = ops.split("-")
     if draw == "one":
@@ -56,7 +59,7 @@ def augment_easily(
 
 
 def grow_by_operations(length: int, knobs: Mapping[str, KnobValue]) -> int:
-    """The bound of ``augment_easily``: replacement and insertion add up to ``_budget`` tokens each."""
+    """Maximum length of a result of ``augment_easily``: replacement and insertion add up to ``_budget`` tokens each."""
     growing = sum(name in DRAWING for name in str(knobs["ops"]).split("-"))
     if knobs["draw"] == "one":
         growing = min(growing, 1)
@@ -66,21 +69,21 @@ def grow_by_operations(length: int, knobs: Mapping[str, KnobValue]) -> int:
 
 
 def draws_synonyms(knobs: Mapping[str, KnobValue]) -> bool:
-    """Whether one of ``ops`` draws synonyms; the others need to know only where words begin."""
+    """Whether one of ``ops`` draws synonyms; the other operations only need to know where words begin."""
     return not DRAWING.isdisjoint(str(knobs["ops"]).split("-"))
 
 
 def _replace(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:
-    """SR: n words that have synonyms become one of theirs."""
+    """Synonym replacement: replace random words that have synonyms by one of them."""
     words = read_words(tokens, symbols)
     count = _count(alpha, words.ordinary, rng)
     return replace_words(tokens, words, count, _budget(len(tokens), alpha), rng, symbols)
 
 
 def _insert(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:
-    """RI: n times, a synonym of a random word of the text goes to a random place between words, or at an end.
+    """Random insertion: insert synonyms of random words of the text at random places between words, or at an end.
 
-    What would exceed the budget is left out.
+    Insertions that would exceed the budget are skipped.
     """
     table, words = table_of(symbols), read_words(tokens, symbols)
     rows = words.rows[words.rows >= 0]
@@ -94,13 +97,13 @@ def _insert(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: f
     fits = np.cumsum(lengths) <= _budget(len(tokens), alpha)
     drawn, places, lengths = drawn[fits], places[fits], lengths[fits]
     pieces = table.alternative_pieces[ranges(table.alternative_offsets[drawn], lengths)]
-    # np.insert keeps the order of pieces that go to one place
+    # np.insert keeps the order of pieces inserted at the same place
     before = np.repeat(places, lengths)
     return np.insert(tokens, before, pieces), np.insert(source, before, -1)
 
 
 def _swap(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:
-    """RS: n times, two words change places."""
+    """Random swap: swap two random words, several times."""
     words = read_words(tokens, symbols)
     places = np.flatnonzero(~words.is_special)
     order = np.arange(len(words.starts))
@@ -112,7 +115,7 @@ def _swap(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: flo
 
 
 def _delete(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:
-    """RD: each word goes with probability alpha; of a text that would lose all, one word stays, drawn uniformly."""
+    """Random deletion: remove each word with probability alpha. If none would be left, keep one, drawn uniformly."""
     words = read_words(tokens, symbols)
     is_word = ~words.is_special
     stays = ~is_word | (rng.random(len(is_word)) >= alpha)

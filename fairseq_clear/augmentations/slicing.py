@@ -1,6 +1,6 @@
 """Slices masked out of a text (Nguyen, *Investigating Views for Contrastive Learning of Language Representations*).
 
-The poster describes the view by examples alone: "I <MASK> the bakery <MASK> loaf of bread", "I went to <MASK> to buy a
+The poster describes the view only by examples: "I <MASK> the bakery <MASK> loaf of bread", "I went to <MASK> to buy a
 <MASK>", "It was <MASK> crispy and <MASK>". Read here as: two disjoint slices, placed uniformly, each a fifth of the text
 (2 + 3 of 11 and 1 + 1 of 6 words are gone), and each becomes one ``<mask>``, whatever its length; slices that touch
 become one.
@@ -18,9 +18,9 @@ def mask_slices(
 ) -> tuple[Tokens, Tokens]:
     """Replace ``slices`` disjoint spans, each a share ``ratio`` of the text, by one ``<mask>`` each. (n,) to (m,) and (m,).
 
-    The length of each slice is rounded randomly by itself, so that in a short text some are of no token: their expected
-    total is slices * ratio * n. Slices that do not fit are left out. Given their lengths every placement has the same
-    probability (as in ``place_spans``).
+    The length of each slice is rounded randomly by itself, so that their expected total is slices * ratio * n; in a short text
+    some slices are empty. Slices that do not fit are left out. Given the lengths, every placement has the same probability
+    (as in ``place_spans``).
     """
     lengths = np.array([round_randomly(ratio * len(tokens), rng) for _ in range(slices)], np.int64)
     lengths = lengths[lengths > 0]

@@ -6,13 +6,16 @@ from fairseq_clear.augmentations.base import Tokens, round_randomly
 
 
 def place_spans(length: int, spans: int, span_length: int, rng: np.random.Generator) -> Tokens:
-    """Starts of ``spans`` disjoint spans, ascending, every placement with the same probability; spans may touch.
+    """Draw the starts of ``spans`` disjoint spans, ascending. Every placement has the same probability; spans may touch.
 
-    With each span shrunk to one slot a placement is a choice of ``spans`` out of length - spans * span_length + spans
-    slots, and every choice is one placement. Drawing starts one after the other, rejecting overlaps, would not be
-    uniform for a single pass.
+    If each span is shrunk to one slot, a placement is a choice of ``spans`` slots out of length - spans * span_length + spans,
+    and every such choice is a placement. (Drawing the starts one by one and rejecting overlaps is not uniform.)
 
-    Returns: (spans,) int64. ValueError if the spans do not fit.
+    Returns:
+        (spans,) int64.
+
+    Raises:
+        ValueError: the spans do not fit.
     """
     slots = length - spans * span_length + spans
     if spans < 0 or span_length < 1 or slots < spans:
@@ -23,10 +26,10 @@ def place_spans(length: int, spans: int, span_length: int, rng: np.random.Genera
 
 
 def span_shape(length: int, units: int, ratio: float, per_unit: int, rng: np.random.Generator) -> tuple[int, int]:
-    """How many units of ``per_unit`` spans a text gets, and how long the spans are: (units, span length).
+    """Choose how many units of ``per_unit`` spans a text gets, and how long the spans are: (units, span length).
 
-    A span has ratio * length tokens, rounded randomly. Where that share is under one token spans are single tokens and
-    units fewer, rounded randomly instead. Either way the expected number of tokens in spans is units * per_unit *
+    A span has ratio * length tokens, rounded randomly. If that is less than one token, spans are single tokens, and instead
+    their number is reduced, rounded randomly. In both cases the expected number of tokens in spans is units * per_unit *
     ratio * length, for a text of 30 tokens as for one of 512. Units that do not fit are left out.
     """
     share = ratio * length

@@ -19,13 +19,12 @@ def substitute_words(
 ) -> tuple[Tokens, Tokens]:
     """Replace a share ``ratio`` of the words by one of their alternatives, drawn uniformly. (n,) to (m,) and (m,).
 
-    The ratio is of all words (punctuation counts, specials do not), but the words are drawn among those that have
-    alternatives: where these are fewer, all of them are replaced and the share is lower, as with CLEAR's list, which
-    covers about 40 % of tokens. An alternative may have another number of pieces, and each piece has the first piece of
-    the replaced word as its source.
+    The ratio is a share of all words (punctuation counts, special symbols do not), but only words that have alternatives can
+    be replaced. If these are too few, all of them are replaced and the share is lower; CLEAR's list covers about 40 % of
+    tokens. An alternative may have another number of pieces; the source of each piece is the first piece of the replaced word.
 
-    Results have at most n + ceil(ratio * n) tokens: where the draw exceeds that, longer alternatives are skipped, in
-    random order, until it fits.
+    A result has at most n + ceil(ratio * n) tokens: if the draw exceeds that, replacements that lengthen the text are skipped,
+    in random order, until it fits.
     """
     words = read_words(tokens, symbols)
     count = round_randomly(ratio * words.ordinary, rng)
@@ -35,12 +34,10 @@ def substitute_words(
 def replace_words(
     tokens: Tokens, words: Words, count: int, budget: int, rng: np.random.Generator, symbols: Symbols
 ) -> tuple[Tokens, Tokens]:
-    """Replace ``count`` of the words that have alternatives, or all of these, by one each; at most ``budget`` tokens more
-    than before.
-    """
+    """Replace up to ``count`` of the words that have alternatives by one each; the text grows by at most ``budget`` tokens."""
     table = table_of(symbols)
     replaceable = (words.rows >= 0).nonzero()[0]
-    # in random order, which also decides what is skipped
+    # In random order, because _fitting skips the first ones.
     chosen = rng.choice(replaceable, min(len(replaceable), count), replace=False)  # (count,)
     alternatives = draw_alternatives(words.rows[chosen], rng, table)  # (count,)
     new_lengths = row_lengths(table.alternative_offsets, alternatives)  # (count,)
@@ -53,7 +50,7 @@ def replace_words(
 
 
 def draw_alternatives(rows: Tokens, rng: np.random.Generator, table: SynonymTable) -> Tokens:
-    """For each row of the table (R,) one of its alternatives, uniformly: (R,)."""
+    """Draw one alternative, uniformly, for each of these rows (R,) of the table: (R,)."""
     return rng.integers(table.row_offsets[rows], table.row_offsets[rows + 1])
 
 
@@ -63,10 +60,10 @@ def grow_by_ratio(length: int, knobs: Mapping[str, KnobValue]) -> int:
 
 
 def count_words(before: Tokens, after: Tokens, source: Tokens, symbols: Symbols) -> tuple[int, int]:
-    """Words of ``before`` (n,), and how many of them ``after`` (m,) holds in another form, going by ``source`` (m,).
+    """Count the words of ``before`` (n,), and those that ``after`` (m,) replaces, according to ``source`` (m,).
 
-    A word is as it was when each of its pieces comes out exactly once, unchanged; a word of which nothing comes out
-    was deleted, not substituted. Specials are no words.
+    A word is unchanged if each of its pieces occurs exactly once in the result. A word without any piece in the result was
+    deleted, not replaced. Special symbols are not words.
     """
     if not len(before):
         return 0, 0
@@ -82,7 +79,7 @@ def count_words(before: Tokens, after: Tokens, source: Tokens, symbols: Symbols)
 
 
 def _fitting(growth: Tokens, excess: int) -> npt.NDArray[np.bool_]:
-    """Which replacements to keep so that their growth sums to ``excess`` less: the first that grow go first."""
+    """Whether to keep each replacement: drop growing ones, from the first on, until the total growth is ``excess`` less."""
     kept = np.ones(len(growth), np.bool_)
     growing = np.flatnonzero(growth > 0)
     dropped = int(np.searchsorted(np.cumsum(growth[growing]), excess)) + 1
@@ -97,9 +94,9 @@ def _splice(
     new_lengths = words.lengths.copy()  # (W,)
     new_lengths[chosen] = piece_counts
     ends = new_lengths.cumsum()
-    # positions in the result of the pieces that are new, those of word chosen[0] first
+    # positions of the new pieces in the result, those for word chosen[0] first
     new = ranges(ends[chosen] - piece_counts, piece_counts)
-    # kept words move by what the words before them have grown; what this says of a new piece is overwritten
+    # Kept words are shifted by the growth of the words before them. The entries for new pieces are overwritten below.
     source = ranges(words.starts, new_lengths)  # (m,)
     source[new] = words.starts[chosen].repeat(piece_counts)
     result = tokens[source]

@@ -1,4 +1,4 @@
-"""Words and their alternatives as arrays, so that the words of a text are looked up together."""
+"""The synonym table: words and their alternatives as arrays, in which all words of a text are looked up at once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SynonymTable:
-    """Alternatives of words over one vocabulary's pieces, in compressed rows: a flat array and the offsets of its rows.
+    """Alternatives of words, as pieces of one vocabulary, in compressed rows: flat arrays and the offsets of their rows.
 
-    Row r has the word ``word_pieces[word_offsets[r]:word_offsets[r + 1]]`` and the alternatives
+    Row r holds the word ``word_pieces[word_offsets[r]:word_offsets[r + 1]]`` and the alternatives
     ``row_offsets[r]`` to ``row_offsets[r + 1]``, of which number a has the pieces
     ``alternative_pieces[alternative_offsets[a]:alternative_offsets[a + 1]]``.
 
@@ -22,7 +22,8 @@ class SynonymTable:
         word_pieces, word_offsets, row_offsets: (.,), (rows + 1,), (rows + 1,) int64.
         alternative_pieces, alternative_offsets: (.,), (alternatives + 1,) int64.
 
-    Raises ValueError where the arrays do not fit together, a word or an alternative is empty, or a word stands twice.
+    Raises:
+        ValueError: the arrays do not fit together, a word or an alternative is empty, or a word occurs twice.
     """
 
     is_word_start: npt.NDArray[np.bool_]
@@ -39,7 +40,7 @@ class SynonymTable:
         self._check()
         lengths = np.diff(self.word_offsets)  # (rows,)
         longest = int(lengths.max(initial=1))
-        # two words of one hash are as good as impossible; other multipliers part them, unless the words are equal
+        # Two different words practically never have the same hash. If they do, other multipliers give different hashes.
         for attempt in range(4):
             multipliers = hash_multipliers(longest, attempt)
             hashes = _hash_words(self.word_pieces, self.word_offsets[:-1], lengths, multipliers)  # (rows,)
@@ -56,7 +57,7 @@ class SynonymTable:
     def build(
         cls, rows: Mapping[tuple[int, ...], list[tuple[int, ...]]], is_word_start: npt.NDArray[np.bool_]
     ) -> "SynonymTable":
-        """The table of ``{word: [alternative, ...]}``, each its pieces; words without alternatives are left out."""
+        """Build a table from ``{word: [alternative, ...]}``, all as pieces; words without alternatives are left out."""
         kept = {word: alternatives for word, alternatives in rows.items() if alternatives}
         flat = [alternative for alternatives in kept.values() for alternative in alternatives]
         return cls(
@@ -75,8 +76,8 @@ class SynonymTable:
     def word_starts(self, tokens: Integers, is_special: npt.NDArray[np.bool_]) -> Integers:
         """Positions in ``tokens`` (n,) where words begin: (W,).
 
-        Specials are words of their own; ids beyond the vocabulary must be special. The first token begins a word
-        whatever it is, as a block may be cut within one.
+        Special symbols are words of their own; ids beyond the vocabulary must be special. The first token always begins a
+        word, because a block may begin inside one.
         """
         known = np.minimum(tokens, len(self.is_word_start) - 1)
         begins = self.is_word_start[known] | is_special  # (n,)
@@ -95,7 +96,7 @@ class SynonymTable:
         found = (self._sorted_hashes[place] == hashes) & (row_lengths(self.word_offsets, rows) == lengths)
         candidates = np.flatnonzero(found)
         if len(candidates):
-            # a text may hold a word that has the hash of another: only equal pieces count
+            # A word of the text may have the hash of another word, so the pieces are compared too.
             here = ranges(starts[candidates], lengths[candidates])
             there = ranges(self.word_offsets[rows[candidates]], lengths[candidates])
             first = np.cumsum(lengths[candidates]) - lengths[candidates]
@@ -115,13 +116,13 @@ class SynonymTable:
 
 
 def row_lengths(offsets: Integers, rows: Integers) -> Integers:
-    """Lengths of some rows, (R,) of offsets (rows + 1,): the table is long, and what a text asks of it is not."""
+    """Lengths of the given rows (R,), from offsets (rows + 1,), without computing those of the other rows."""
     lengths: Integers = offsets[rows + 1] - offsets[rows]
     return lengths
 
 
 def ranges(starts: Integers, lengths: Integers) -> Integers:
-    """The concatenation of ``arange(start, start + length)`` over rows: (sum of lengths,)."""
+    """Concatenate ``arange(start, start + length)`` over rows: (sum of lengths,)."""
     ends = lengths.cumsum()
     values: Integers = (starts + lengths - ends).repeat(lengths)
     values += np.arange(len(values))
@@ -137,7 +138,10 @@ def hash_multipliers(length: int, attempt: int) -> npt.NDArray[np.uint64]:
 def _hash_words(
     tokens: Integers, starts: Integers, lengths: Integers, multipliers: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.uint64]:
-    """Sum of (piece + 1) * multiplier of its position, modulo 2^64: (words,). Useless for longer words."""
+    """Hash each word: the sum of (piece + 1) * multiplier of its position, modulo 2^64: (words,).
+
+    The hash of a word with more pieces than there are multipliers has no meaning; no row of the table is as long.
+    """
     if not len(starts):
         return np.zeros(0, np.uint64)
     position = np.arange(len(tokens)) - np.repeat(starts, lengths)  # (n,)

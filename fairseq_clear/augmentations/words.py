@@ -1,4 +1,4 @@
-"""Finds the words of a text of pieces, and their rows of the synonym table."""
+"""Finds the words of a tokenized text, and their rows in the synonym table."""
 
 from functools import cached_property
 
@@ -12,13 +12,13 @@ __all__ = ["Words", "read_words", "table_of"]
 
 
 class Words:
-    """The W words of a text (n,). Specials are words of their own, and not ordinary ones.
+    """The W words of a text (n,). A special symbol is a word of its own.
 
     Attributes:
         starts: (W,) positions where words begin.
-        lengths: (W,) their numbers of pieces.
-        is_special: (W,) bool.
-        ordinary: how many are not special.
+        lengths: (W,) number of pieces of each word.
+        is_special: (W,) bool, whether the word is a special symbol.
+        ordinary: number of words that are not special.
     """
 
     def __init__(self, tokens: Tokens, symbols: Symbols) -> None:
@@ -39,14 +39,14 @@ class Words:
         return self._table.find(self._tokens, self.starts)
 
 
-# Two views are made of a text, and what was replaced in each is counted over it: four times the same question.
+# A text is read four times: for each of its two views, once to make the view and once to count the replaced words.
 _last: tuple[bytes, Symbols, Words] | None = None
 
 
 def read_words(tokens: Tokens, symbols: Symbols) -> Words:
-    """The words of ``tokens`` (n,), those that a tokenizer never writes being special.
+    """Find the words of ``tokens`` (n,); tokens that a tokenizer never writes are special.
 
-    The answer for the last text is remembered, and copies what it needs of it.
+    The result for the last text is cached. It holds a copy of the tokens.
     """
     global _last
     text, last = tokens.tobytes(), _last
@@ -58,7 +58,7 @@ def read_words(tokens: Tokens, symbols: Symbols) -> Words:
 
 
 def table_of(symbols: Symbols) -> SynonymTable:
-    """The table, which must be there."""
+    """Return the synonym table; ValueError if there is none."""
     if symbols.synonyms is None:
         raise ValueError("Symbols without a synonym table: give one; without rows it says where words begin")
     return symbols.synonyms

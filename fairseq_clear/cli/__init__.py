@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plot": ("plot:Plot", "draw training curves, reports side by side, STS by layer, or pairs on a map"),
     "plan": (
         "plan:Plan",
-        "estimate memory, FLOPs, bytes sent and hours of a recipe on N GPUs; --curve draws them for 1 to 4,096",
+        "estimate memory, FLOPs, bytes sent and hours of a recipe on N GPUs; --curve draws 1 to 4,096 GPUs",
     ),
     "doctor": (
         "doctor:Doctor",

@@ -1,4 +1,4 @@
-"""``fairseq-clear back-translate``: a text through another language and back."""
+"""``fairseq-clear back-translate``: translates a text into another language and back."""
 
 import argparse
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ MODEL = (
     "a folder with model*.pt (several are an ensemble), checkpoint_best.pt or checkpoint_last.pt; or checkpoints joined "
     "by ':'"
 )
-DICTIONARIES = "folder of its dict.LANGUAGE.txt (default: the checkpoint's)"
+DICTIONARIES = "folder of the model's dict.LANGUAGE.txt (default: the checkpoint's folder)"
 CODES = (
-    "its BPE codes (of fastBPE or subword-nmt) or sentencepiece FILE.model (default: bpecodes, code, codes, "
+    "the model's BPE codes (of fastBPE or subword-nmt) or sentencepiece FILE.model (default: bpecodes, code, codes, "
     "sentencepiece.bpe.model or spm.model in the checkpoint's folder)"
 )
 
@@ -26,23 +26,23 @@ class ModelFlags:
 
     GROUP: ClassVar[str] = "models"
 
-    forward: str = setting(f"model into the other language: {MODEL}", metavar="DIR")
+    forward: str = setting(f"model that translates into the other language: {MODEL}", metavar="DIR")
     forward_data: Path | None = setting(DICTIONARIES, None, metavar="DIR")
     forward_codes: Path | None = setting(CODES, None)
-    backward: str = setting("model back", metavar="DIR")
+    backward: str = setting("model that translates back, named as --forward", metavar="DIR")
     backward_data: Path | None = setting(DICTIONARIES, None, metavar="DIR")
     backward_codes: Path | None = setting(CODES, None)
 
 
 @dataclass(kw_only=True)
 class BackTranslate(Command, ModelFlags):
-    """Translate every line of a text into another language and back, by translation models of fairseq-train.
+    """Translate every line of a text into another language and back, with translation models of fairseq-train.
 
     A model is an unpacked WMT19 archive, or any checkpoint of --task translation with its dictionaries and codes.
 
-    Exactly one line out for each line in; a blank line stays blank, and control characters and runs of blanks become one
-    space. A line that cannot be translated keeps its own text and is counted. Rerun a killed call to resume it: finished
-    chunks are kept and not translated again, and the output equals that of an undisturbed call. The report (identical
+    The output has exactly one line for each input line. A blank line stays blank; control characters and runs of white space
+    become one space. A line that cannot be translated keeps its own text and is counted. To resume a killed call, rerun it:
+    finished chunks are not translated again, and the output equals that of an uninterrupted call. The report (identical
     lines, lengths, self-BLEU, which lines were kept and why) is written next to the output.
     """
 
@@ -70,7 +70,7 @@ fairseq-clear back-translate --input train.txt --forward en-de --backward de-en 
 
     @classmethod
     def from_flags(cls, args: argparse.Namespace) -> Self:
-        """The command with the settings that the flags make up."""
+        """Make the command with its settings from the flags."""
         models = {
             name: ModelSource(*(getattr(args, f"{name}{part}") for part in ("", "_data", "_codes")))
             for name in ("forward", "backward")
@@ -79,7 +79,7 @@ fairseq-clear back-translate --input train.txt --forward en-de --backward de-en 
         return read_flags(cls, args, settings=settings)
 
     def run(self) -> int:
-        """Translate, and print the report."""
+        """Translate the text and print the report."""
         self.settings.check()
         # fairseq takes seconds to import
         from fairseq_clear.preparation.back_translation.round_trip import back_translate, merge_shards

@@ -1,4 +1,4 @@
-"""``fairseq-clear doctor``: the state of an installation."""
+"""``fairseq-clear doctor``: checks an installation and prints what a bug report needs."""
 
 import json
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from fairseq_clear.settings import setting
 class Doctor(Command):
     """Show what a bug report needs: versions, devices, whether the compiled parts of fairseq load, and every patch of fairseq.
 
-    Exit status 1 if something does not load, or if a patch is off or was written for another signature.
+    The exit status is 1 if something does not load, if a patch is not active, or if the function that it replaces takes other
+    parameters in this version of fairseq.
     """
 
     EXAMPLES: ClassVar[str] = """
@@ -23,7 +24,7 @@ fairseq-clear doctor --json > doctor.json"""
     json: bool = setting("print one JSON object instead of text", False)
 
     def run(self) -> int:
-        """Print the report; 1 if it names problems."""
+        """Print the report; return 1 if it lists problems."""
         report = diagnose()
         print(json.dumps(report, indent=1) if self.json else as_text(report))
         return int(bool(report["problems"]))

@@ -1,4 +1,4 @@
-"""``fairseq-clear embed``: sentence vectors of a text file."""
+"""``fairseq-clear embed``: encodes the lines of a text file as vectors."""
 
 import shutil
 import sys
@@ -17,11 +17,11 @@ from fairseq_clear.text.data_folders import data_folders
 
 @dataclass(kw_only=True)
 class Embed(Command, ModelFlags):
-    """Embed the lines of a text file with a trained encoder: the vectors before the projection head, in float32.
+    """Encode each line of a text file with a trained encoder. The vectors are those before the projection head, in float32.
 
-    One sentence a line; a blank line is embedded as an empty text, so that row i of the output is line i of the input. In
-    .jsonl each line is a JSON object, and its text is the field --text-field. Memory does not grow with the file. The output
-    is complete, or it is not written.
+    Each line is one sentence. A blank line is embedded as an empty text, so row i of the output belongs to line i of the input.
+    In .jsonl each line is a JSON object, whose text is the field --text-field. Memory does not grow with the file. If the
+    command fails, no output is written.
     """
 
     EXAMPLES: ClassVar[str] = """
@@ -32,11 +32,11 @@ echo 'A film.' | fairseq-clear embed - --checkpoint ck.pt --data-bin data-bin --
     input: str = setting(
         "UTF-8 text, or .jsonl, also .gz or .xz; - for text on standard input", metavar="INPUT", positional=True
     )
-    checkpoint: Path = setting("trained with clear_roberta and any criterion, or with fairseq's roberta")
-    data_bin: str = setting("folder with the dict.txt (and tokenizer) of the checkpoint", metavar="DIR")
-    text_field: str = setting("field of a .jsonl record that holds its text", "text")
+    checkpoint: Path = setting("checkpoint of clear_roberta, trained with any criterion, or of fairseq's roberta")
+    data_bin: str = setting("folder with the dict.txt (and the tokenizer) of the checkpoint", metavar="DIR")
+    text_field: str = setting("name of the field of a .jsonl record that holds its text", "text")
     output: Path | None = setting(
-        '.npy: one (lines, dimension) float32 array; .jsonl: {"text": ..., "embedding": [...]} a line (default: JSON lines '
+        '.npy: one (lines, dimension) float32 array; .jsonl: {"text": ..., "embedding": [...]} per line (default: JSON lines '
         "on standard output)",
         None,
     )
@@ -45,10 +45,12 @@ echo 'A film.' | fairseq-clear embed - --checkpoint ck.pt --data-bin data-bin --
         "cls, mean, max, first-last, last2 or layer:N (default: the checkpoint's own; mean for fairseq's roberta)", None
     )
     normalize: bool = setting("scale vectors to length 1", False)
-    batch_size: int = setting("rows of the longest text per batch; more rows of shorter texts", 32, least=1)
+    batch_size: int = setting(
+        "texts per batch if all are as long as the longest; batches of shorter texts have more", 32, least=1
+    )
 
     def run(self) -> int:
-        """Embed, print one line of counts."""
+        """Embed the input and print one line of counts."""
         from fairseq_clear.evaluation.embedding_files import check_output  # fairseq takes seconds to import
 
         if self.output is not None:
@@ -77,7 +79,7 @@ echo 'A film.' | fairseq-clear embed - --checkpoint ck.pt --data-bin data-bin --
         opened = (
             open_output(self.output, rows, encoder.dimension) if self.output else nullcontext(jsonl_writer(sys.stdout))
         )
-        # disable=None: no bar in a log file, where it would write a line for every batch
+        # disable=None hides the bar in a log file, where it would write a line for every batch
         with opened as write, tqdm(total=rows, unit="sentence", file=sys.stderr, disable=None) as bar:
             report = embed_lines(
                 encoder, path, write,
@@ -89,7 +91,7 @@ echo 'A film.' | fairseq-clear embed - --checkpoint ck.pt --data-bin data-bin --
 
 @contextmanager
 def input_file(name: str) -> Iterator[Path]:
-    """The input as a file that can be read twice: first to count and check its lines, then to embed them."""
+    """Yield the input as a file that can be read twice: once to count and check its lines, once to embed them."""
     if name != "-":
         yield Path(name)
         return

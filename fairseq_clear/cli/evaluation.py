@@ -30,7 +30,7 @@ MEASURES = ("R@1", "R@5", "R@10", "median rank")
 
 @dataclass(kw_only=True)
 class EncoderFlags(ModelFlags):
-    """Which encoders are scored, and where the report goes."""
+    """Flags for the encoders to score, and for the report."""
 
     encoder: tuple[str, ...] = setting(
         "one or several: a checkpoint (with --data-bin), a .vec or GloVe .txt file of word vectors to average, or "
@@ -43,7 +43,7 @@ class EncoderFlags(ModelFlags):
         (None,),
     )
     whitening: Path | None = setting(
-        "whiten the vectors (Su et al. 2021), fitted without labels on the sentences of this file, one a line", None
+        "whiten the vectors (Su et al. 2021), fitted without labels on the sentences of this file, one per line", None
     )
     whitening_dimensions: int | None = setting("dimensions that whitening keeps (default: all)", None, metavar="K")
     output: Path | None = setting(
@@ -52,7 +52,7 @@ class EncoderFlags(ModelFlags):
     overwrite: bool = setting("replace an existing report", False)
 
     def encoders(self) -> "Iterator[CachedEncoder]":
-        """Every encoder under every pooling; a checkpoint is freed before the next one is loaded."""
+        """Yield every encoder with every pooling; a checkpoint is freed before the next one is loaded."""
         from fairseq_clear.evaluation.encoders import CachedEncoder  # takes seconds to import
 
         for name in self.encoder:
@@ -63,7 +63,7 @@ class EncoderFlags(ModelFlags):
                 yield cached
 
     def whiten(self, encoder: "CachedEncoder", file: Path) -> None:
-        """Fit whitening on the sentences of ``file``; the encoder applies it from then on."""
+        """Fit a whitening on the sentences of ``file``, and let the encoder apply it."""
         from fairseq_clear.evaluation.encoders import Whitening
 
         sentences = [line for line in read_text_lines(file) if line.strip()]
@@ -81,7 +81,7 @@ class EncoderFlags(ModelFlags):
 
 @dataclass(kw_only=True)
 class Evaluation(Command, EncoderFlags):
-    """What the commands of this file have in common."""
+    """Base class of the commands that score encoders."""
 
     hashes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # task -> file -> SHA-256, set by ``score``
 
@@ -105,15 +105,15 @@ class Evaluation(Command, EncoderFlags):
 
     @abstractmethod
     def read(self) -> Any:
-        """The data; raises UserError before any encoder is loaded."""
+        """Read the data, before any encoder is loaded; UserError if they are missing or malformed."""
 
     @abstractmethod
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:
-        """The row of one encoder."""
+        """Score one encoder; return its row of the report."""
 
     @abstractmethod
     def report(self, data: Any, rows: list[Row]) -> Report:
-        """The report on all rows."""
+        """Make the report from all rows."""
 
 
 @dataclass(kw_only=True)
@@ -141,15 +141,15 @@ fairseq-clear sts --sts-file sts17.es-en.tsv --encoder my_package.encoders:make"
         "more tasks, in any language: tab-separated text, text, score; STS-B's columns; or STS.input.X.txt", ()
     )
     aggregation: str = setting(
-        "how the subsets of a year become one number: one correlation over all pairs, the mean of their correlations, or "
-        "the mean weighted by their pairs; published tables differ",
+        "how the subsets of a year are combined: all, one correlation over all pairs; mean, the mean of their correlations; "
+        "wmean, that mean weighted by numbers of pairs. Published tables differ",
         "all",
         choices=AGGREGATIONS,
     )
-    metric: str = setting("shown in the table; the report has both", "spearman", choices=METRICS)
+    metric: str = setting("correlation that the table shows; the report has both", "spearman", choices=METRICS)
 
     def read(self) -> Any:
-        """The tasks."""
+        """Read the tasks."""
         from fairseq_clear.evaluation.sts import read_sts_tasks
 
         if self.data is None and not self.sts_file:
@@ -157,7 +157,7 @@ fairseq-clear sts --sts-file sts17.es-en.tsv --encoder my_package.encoders:make"
         return read_sts_tasks(self.data, self.tasks, self.sts_file)
 
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:
-        """Correlations of every task, and their average."""
+        """Compute the correlation of every task, and their average."""
         from fairseq_clear.evaluation.sts import score_sts
 
         result = score_sts(encoder, data, aggregation=self.aggregation)
@@ -168,14 +168,14 @@ fairseq-clear sts --sts-file sts17.es-en.tsv --encoder my_package.encoders:make"
         return Row(encoder.name, scores, encoder.describe(), details=result.to_dict()["scores"])
 
     def report(self, data: Any, rows: list[Row]) -> Report:
-        """Columns are the tasks."""
+        """Make the report; its columns are the tasks."""
         pairs = {task.name: len(task) for task in data}
         protocol = {"metric": f"{self.metric} of the cosine x100", "aggregation": self.aggregation, "pairs": pairs}
         return Report("sts", protocol, self.hashes, list(rows[0].scores), rows)
 
 
 def task_setting(default: Iterable[str]) -> Any:
-    """The field of --tasks, with its default."""
+    """Make the field of --tasks, with its default."""
     return setting(
         f"some of {', '.join([*DOWNSTREAM_TASKS, *PROBING_TASKS])}, or {ALL} for those that DIR has (default: those of "
         f"{', '.join(default)} that DIR has)",
@@ -189,8 +189,8 @@ class Senteval(Evaluation):
     """SentEval: train a classifier on frozen sentence vectors and test it, x100.
 
     MR, CR, SUBJ, MPQA: nested cross-validation. TREC, MRPC: cross-validation on the training split. SST2, SST5, SICK-E, SNLI
-    and the probing tasks: their dev split chooses. SICK-R, STS-B: SentEval's regressor, Spearman. STS12-16: no training, the
-    mean of the subsets' Spearman correlations. Pairs are [|u-v|, u*v] ([u, v, u*v, |u-v|] for SNLI). Averages as in
+    and the probing tasks: validation on their dev split. SICK-R, STS-B: SentEval's regressor, Spearman. STS12-16: no training,
+    the mean of the subsets' Spearman correlations. Pairs are [|u-v|, u*v] ([u, v, u*v, |u-v|] for SNLI). Averages as in
     DeCLUTR's Table 1. Image-caption retrieval: fairseq-clear captions.
     """
 
@@ -203,8 +203,8 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
 
     data: Path = setting("SentEval's data folder", metavar="DIR")
     tasks: tuple[str, ...] | None = task_setting(DOWNSTREAM_TASKS)
-    split: str = setting("shown in the table; the report has both", "test", choices=("test", "dev"))
-    seeds: tuple[int, ...] | None = setting("of the classifiers (default: the preset's)", None)
+    split: str = setting("split whose scores the table shows; the report has both", "test", choices=("test", "dev"))
+    seeds: tuple[int, ...] | None = setting("seeds of the classifiers (default: the preset's)", None)
     preset: str = setting(
         "senteval and simcse: SentEval's network without hidden layer, 10 folds, adam; self-guided: hidden layer of 50, "
         "8 seeds; logistic: scikit-learn; prototype: SentEval's fast setting, SimCSE's dev mode",
@@ -215,20 +215,20 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        """Declare the flags, and those of the classifier without defaults."""
+        """Declare the flags; those of the classifier have no defaults, since the preset has them."""
         super().add_arguments(parser)
         group = parser.add_argument_group("classifier (default: the preset's)")
         add_flags(group, Classifiers, have_defaults=False)
 
     @classmethod
     def from_flags(cls, args: argparse.Namespace) -> Self:
-        """The command with the preset's classifier, changed by the flags that are given."""
+        """Make the command with the preset's classifier, changed by the given flags."""
         given = {item.name: getattr(args, flag_dest(item)) for item in fields(Classifiers)}
         given = {name: value for name, value in given.items() if value is not None}
         return read_flags(cls, args, classifiers=replace(PRESETS[args.preset].classifiers, **given))
 
     def read(self) -> Any:
-        """The tasks; only those that the folder has, unless they are named."""
+        """Read the tasks that are named; by default those whose data the folder has."""
         from fairseq_clear.evaluation.senteval import find_tasks, read_tasks
 
         is_all = self.tasks == (ALL,)
@@ -236,7 +236,7 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
         return read_tasks(self.data, find_tasks(self.data, names) if is_all or not self.tasks else names)
 
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:
-        """Mean and deviation over the seeds, and averages over the tasks."""
+        """Compute mean and standard deviation over the seeds, and averages over the tasks."""
         from fairseq_clear.evaluation.senteval import score_senteval
 
         result = score_senteval(encoder, data, self.classifiers, self.used_seeds)
@@ -251,14 +251,14 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
         return Row(encoder.name, scores, encoder.describe(), known, details)
 
     def report(self, data: Any, rows: list[Row]) -> Report:
-        """Columns are the tasks and their averages."""
+        """Make the report; its columns are the tasks and their averages."""
         columns = list(dict.fromkeys(column for row in rows for column in row.scores))
         protocol = {"split": self.split, "preset": self.preset, **self.classifiers.describe()}
         return Report(self.NAME, protocol, self.hashes, columns, rows, self.used_seeds)
 
     @property
     def used_seeds(self) -> tuple[int, ...]:
-        """The seeds that are given, else the preset's."""
+        """The seeds of --seeds, else those of the preset."""
         return self.seeds or PRESETS[self.preset].seeds
 
 
@@ -279,7 +279,7 @@ fairseq-clear probing --data SentEval/data --encoder checkpoint_best.pt --data-b
 
 @dataclass(kw_only=True)
 class Captions(Evaluation):
-    """SentEval's image-caption retrieval: rank captions by image and images by caption.
+    """SentEval's image-caption retrieval: rank captions for an image and images for a caption.
 
     Images and captions are projected into one space, trained to rank each other, and searched in both directions. Recall at
     1, 5 and 10 (x100) and median rank, in folds of a thousand test images.
@@ -289,20 +289,20 @@ class Captions(Evaluation):
 fairseq-clear captions --data coco --encoder checkpoint_best.pt --data-bin data-bin --seeds 1 2 3"""
 
     data: Path = setting(
-        "folder with train, dev and test: NAME.npy, (images, features), and NAME.txt, the captions of each image in turn",
+        "folder with train, dev and test: NAME.npy, (images, features), and NAME.txt, the captions, grouped by image",
         metavar="DIR",
     )
-    seeds: tuple[int, ...] = setting("of the ranking model", (1111,))
-    max_epoch: int = setting("most epochs", 200, least=1)
+    seeds: tuple[int, ...] = setting("seeds of the ranking model", (1111,))
+    max_epoch: int = setting("maximum number of epochs", 200, least=1)
 
     def read(self) -> None:
-        """Check the files; they are read again for each encoder."""
+        """Check the files. They are read again for each encoder."""
         from fairseq_clear.evaluation.captions import read_captions
 
         read_captions(self.data)
 
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:
-        """Means and deviations over the seeds."""
+        """Compute means and standard deviations over the seeds."""
         from fairseq_clear.evaluation.captions import Ranker, evaluate_captions
 
         settings = Ranker(max_epoch=self.max_epoch)
@@ -318,7 +318,7 @@ fairseq-clear captions --data coco --encoder checkpoint_best.pt --data-bin data-
         return Row(encoder.name, means, encoder.describe(), spreads, details)
 
     def report(self, data: Any, rows: list[Row]) -> Report:
-        """Columns are the measures of both directions."""
+        """Make the report; its columns are the measures of both directions."""
         from fairseq_clear.evaluation.captions import SPLITS, Ranker
 
         files = [self.data / f"{split}.{kind}" for split in SPLITS for kind in ("npy", "txt")]
@@ -333,14 +333,14 @@ fairseq-clear captions --data coco --encoder checkpoint_best.pt --data-bin data-
 class Topics(Evaluation):
     """Predict the group of a 20 Newsgroups post from its vector by logistic regression.
 
-    Accuracy and macro-F1 x100 on the test split by date. Long posts are cut at the encoder's own length.
+    Accuracy and macro-F1 x100 on the test split by date. Long posts are cut at the encoder's maximum length.
     """
 
     EXAMPLES: ClassVar[str] = """
 fairseq-clear topics --data corpora --remove headers footers quotes --encoder checkpoint_best.pt --data-bin data-bin"""
 
     data: Path = setting(
-        'folder with 20news.train.jsonl and 20news.test.jsonl, also .xz or .gz: {"group": ..., "text": ...} a line',
+        'folder with 20news.train.jsonl and 20news.test.jsonl, also .xz or .gz: {"group": ..., "text": ...} per line',
         metavar="DIR",
     )
     remove: tuple[str, ...] = setting(
@@ -351,17 +351,17 @@ fairseq-clear topics --data corpora --remove headers footers quotes --encoder ch
     strength: float = setting("inverse regularisation of scikit-learn's logistic regression", 1.0, metavar="C")
 
     def read(self) -> Any:
-        """Both splits."""
+        """Read both splits."""
         return read_topics(self.data, self.remove)
 
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:
-        """Accuracy and macro-F1."""
+        """Compute accuracy and macro-F1."""
         result = score_topics(encoder, data, strength=self.strength)
         scores = {"accuracy": result.accuracy, "macro-F1": result.macro_f1}
         return Row(encoder.name, scores, encoder.describe(), details=result.to_dict())
 
     def report(self, data: Any, rows: list[Row]) -> Report:
-        """Columns are accuracy and macro-F1."""
+        """Make the report; its columns are accuracy and macro-F1."""
         protocol = {
             "classifier": "logistic (scikit-learn, lbfgs)",
             "C": self.strength,
@@ -372,7 +372,7 @@ fairseq-clear topics --data corpora --remove headers footers quotes --encoder ch
 
 
 def speed_line(encoder: "CachedEncoder") -> str:
-    """Speed of an encoder, and the share of padding in its batches."""
+    """Describe the speed of an encoder, and the share of padding in its batches."""
     rate = encoder.sentences / max(encoder.seconds, 1e-9)
     end = "" if encoder.padding_share is None else f"; {encoder.padding_share:.1%} padding"
     return f"{encoder.name}: {encoder.sentences:,} distinct sentences, {rate:,.0f} sentences/s{end}"

@@ -1,4 +1,4 @@
-"""``fairseq-clear export``: trained weights for other libraries."""
+"""``fairseq-clear export``: writes trained weights for other libraries."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ class Export(Command):
       fairseq                stock roberta (model.pt, dict.txt), which needs no plugin
 
     The library of the format loads the result, which is compared with the checkpoint: hidden states of every layer,
-    embeddings, tokens. With a difference above 1e-4 nothing is written. README.md is a model card.
+    embeddings, tokens. If they differ by more than 1e-4, nothing is written. README.md is a model card.
     """
 
     EXAMPLES: ClassVar[str] = """
@@ -32,29 +32,29 @@ fairseq-clear sts --data DATA --encoder checkpoint_best.pt --data-bin data-bin -
 fairseq-clear export checkpoint_best.pt --data-bin data-bin --format hf --dest encoder --scores sts.json
 fairseq-clear export checkpoint_best.pt --data-bin data-bin --format fairseq --dest roberta"""
 
-    checkpoint: Path = setting("of clear_roberta or of fairseq's roberta", metavar="CHECKPOINT", positional=True)
-    data_bin: str = setting("folder with the dict.txt (and tokenizer) of the checkpoint", metavar="DIR")
-    format: str = setting("see above", choices=FORMATS)
-    dest: Path = setting("the folder to make", metavar="DEST")
+    checkpoint: Path = setting(
+        "checkpoint of clear_roberta or of fairseq's roberta", metavar="CHECKPOINT", positional=True
+    )
+    data_bin: str = setting("folder with the dict.txt (and the tokenizer) of the checkpoint", metavar="DIR")
+    format: str = setting("format to write, as described above", choices=FORMATS)
+    dest: Path = setting("folder to create", metavar="DEST")
     pooling: str | None = setting(
-        "written to the config; sentence-transformers has cls, mean and max (default: the checkpoint's own)", None
+        "pooling to write to the config; sentence-transformers has cls, mean and max (default: the checkpoint's)", None
     )
     encoder: str = setting(
-        "of a checkpoint of clear_moco: query is the trained encoder, key its average, which encoded the keys",
+        "encoder of a clear_moco checkpoint to export: query, the trained one; key, its moving average, which encoded the keys",
         "query",
         choices=("query", "key"),
     )
     normalize: bool = setting("make sentence-transformers scale vectors to length 1", False)
-    scores: Path | None = setting("report of an evaluation (--output), for the model card", None)
+    scores: Path | None = setting("report of an evaluation (its --output), to show in the model card", None)
     tokenizer: str | None = setting(TOKENIZER_HELP, None)
     overwrite: bool = setting("replace DEST if it is an export", False)
 
     def run(self) -> int:
-        """Export, print the comparison."""
+        """Export the checkpoint and print the comparison."""
         if self.normalize and self.format != "sentence-transformers":
-            raise UserError(
-                f"--normalize: belongs to --format sentence-transformers; {self.format} has no place for it"
-            )
+            raise UserError(f"--normalize: belongs to --format sentence-transformers; {self.format} cannot store it")
         from fairseq_clear.interop.exporting import export  # fairseq takes seconds to import
 
         folder = data_folders(self.data_bin)[0]

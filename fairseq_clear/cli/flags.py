@@ -1,4 +1,4 @@
-"""Commands as dataclasses: their fields are the flags. Also the flags and steps that several commands share."""
+"""Commands as dataclasses whose fields are the flags, and the flags and functions that several commands share."""
 
 import argparse
 import inspect
@@ -18,7 +18,7 @@ from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer,
 Settings = TypeVar("Settings")
 METAVARS = {int: "N", float: "X", str: "NAME", Path: "FILE"}
 TOKENIZER_HELP = (
-    "for a folder of plain fairseq-preprocess, which does not record its tokenizer: 'whitespace', a sentencepiece "
+    "tokenizer of a folder written by plain fairseq-preprocess, which does not record it: 'whitespace', a sentencepiece "
     "FILE.model, or GPT-2's encoder.json,vocab.bpe"
 )
 
@@ -32,7 +32,7 @@ def add_flags(parser: "argparse._ActionsContainer", kind: type, *, have_defaults
         parser: gets the flags, in groups by the ``group`` of a field or the ``GROUP`` of the class that declares it; groups
             that it has already are continued.
         kind: a dataclass with fields made by ``fairseq_clear.settings.setting``.
-        have_defaults: False makes None the default of every flag, for settings that replace others.
+        have_defaults: if False, the default of every flag is None; used for flags that replace values of a preset.
     """
     hints = get_type_hints(kind)
     exclusive: dict[str, Any] = {}
@@ -51,7 +51,7 @@ def add_flags(parser: "argparse._ActionsContainer", kind: type, *, have_defaults
 
 
 def describe_flag(item: "Field[Any]", hint: Any, default: Any) -> tuple[list[str], dict[str, Any]]:
-    """The arguments of ``add_argument`` for a field with this type hint and this default, MISSING if required."""
+    """Return the arguments of ``add_argument`` for a field with this type hint and this default (MISSING if required)."""
     metadata, text = item.metadata, item.metadata["help"].replace("%", "%%")
     names = [item.name if metadata.get("positional") else flag_name(item)]
     if hint is bool and default:
@@ -60,9 +60,8 @@ def describe_flag(item: "Field[Any]", hint: Any, default: Any) -> tuple[list[str
         return names, {"action": "store_true", "help": text}
     kind = next(part for part in get_args(hint) or [hint] if part is not NoneType)
     several = tuple in (get_origin(kind), get_origin(hint))
-    kind = (
-        get_args(kind)[0] if get_origin(kind) is tuple else kind
-    )  # X of "tuple[X, ...]" and of "tuple[X, ...] | None"
+    # X of "tuple[X, ...]" and of "tuple[X, ...] | None"
+    kind = get_args(kind)[0] if get_origin(kind) is tuple else kind
     kind = next((part for part in get_args(kind) if part is not NoneType), kind)
     options = {"help": text, "type": kind, **({"nargs": "+"} if several else {})}
     options |= {name: metadata[name] for name in ("type", "nargs", "const", "choices", "metavar") if name in metadata}
@@ -84,7 +83,7 @@ def flag_dest(item: "Field[Any]") -> str:
 
 
 def read_flags(kind: type[Settings], args: argparse.Namespace, **values: Any) -> Settings:
-    """The checked dataclass of the parsed flags, with ``values`` for fields that are no flags."""
+    """Make the dataclass from parsed flags, with ``values`` for fields that are not flags, and check it."""
     for item in fields(kind):  # type: ignore[arg-type]
         if "help" in item.metadata:
             value = getattr(args, flag_dest(item))
@@ -123,7 +122,7 @@ class Command:
 
     @classmethod
     def from_flags(cls, args: argparse.Namespace) -> Self:
-        """The command with the values of parsed flags."""
+        """Make the command from parsed flags."""
         return read_flags(cls, args)
 
     def run(self) -> int:
@@ -137,11 +136,11 @@ class ModelFlags:
 
     data_bin: str | None = setting("folder with the dict.txt and tokenizer of the checkpoints", None, metavar="DIR")
     tokenizer: str | None = setting(TOKENIZER_HELP, None)
-    batch_size: int = setting("texts that the encoder takes at once", 32, least=1)
+    batch_size: int = setting("texts per batch of the encoder", 32, least=1)
     device: str | None = setting("cpu or cuda (default: cuda if available)", None)
 
     def load_encoders(self, name: str, poolings: Sequence[str | None]) -> list[tuple[str, Any]]:
-        """(label, encoder) for each pooling of an encoder; see ``fairseq_clear.evaluation.named_encoders``."""
+        """Load an encoder with each pooling, as (label, encoder); see ``fairseq_clear.evaluation.named_encoders``."""
         from fairseq_clear.evaluation.named_encoders import load_encoders  # takes seconds to import
 
         def tokenizer() -> Tokenizer | None:
@@ -156,7 +155,7 @@ def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Toke
     Args:
         name: as TOKENIZER_HELP says; None without the flag.
         folder: a data folder.
-        fallback: makes a tokenizer for folders that record none.
+        fallback: makes a tokenizer for a folder that does not record one.
 
     Raises:
         UserError: the file is missing, or no tokenizer is known.
@@ -177,7 +176,7 @@ def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Toke
 
 @contextmanager
 def quiet_logs() -> Iterator[None]:
-    """Log warnings only: fairseq logs every step of what a command does."""
+    """Show only warnings inside the block. fairseq otherwise logs every step of a command."""
     loggers = [logging.getLogger(name) for name in ("fairseq", "fairseq_clear")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

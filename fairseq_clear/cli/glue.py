@@ -1,4 +1,4 @@
-"""``fairseq-clear glue``: GLUE by fine-tuning."""
+"""``fairseq-clear glue``: fine-tunes and evaluates a checkpoint on GLUE."""
 
 import os
 import sys
@@ -23,9 +23,9 @@ TASKS = "CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI"
 class Text(Command):
     """Write the texts of GLUE's tasks, without labels, as text files for fairseq-clear prepare."""
 
-    glue_dir: Path = setting("with a folder for each task in it", metavar="DIR")
+    glue_dir: Path = setting("GLUE's folder, with a folder per task", metavar="DIR")
     tasks: tuple[str, ...] = setting(f"some of {TASKS}", metavar="TASK")
-    dest: Path = setting("writes DIR/TASK.txt", Path("glue-text"), metavar="DIR")
+    dest: Path = setting("folder to write TASK.txt to", Path("glue-text"), metavar="DIR")
     splits: tuple[str, ...] = setting(
         "which splits to write; test sets are never written", ("train",), choices=("train", "dev")
     )
@@ -61,18 +61,20 @@ class Text(Command):
 class PrepareTasks(Command):
     """Turn GLUE's tsv files into the folders that sentence_prediction reads, with the checkpoint's vocabulary."""
 
-    glue_dir: Path = setting("with a folder for each task in it", metavar="DIR")
-    data_bin: str = setting("dict.txt and tokenizer of the checkpoint", metavar="DIR")
+    glue_dir: Path = setting("GLUE's folder, with a folder per task", metavar="DIR")
+    data_bin: str = setting("folder with the dict.txt and tokenizer of the checkpoint", metavar="DIR")
     tokenizer: str | None = setting(TOKENIZER_HELP, None)
     tasks: tuple[str, ...] = setting(f"some of {TASKS}, AX", metavar="TASK")
-    dest: Path = setting("", Path("glue-bin"), metavar="DIR")
+    dest: Path = setting("folder to write the tasks' folders to", Path("glue-bin"), metavar="DIR")
     split_dev: str | None = setting(
-        "choose by the first A % of the dev set and report its last B % (Self-Guided A.4: 10/90)", None, metavar="A/B"
+        "choose on the first A % of the dev set, report scores on its last B % (Self-Guided A.4: 10/90)",
+        None,
+        metavar="A/B",
     )
     drop_malformed: bool = setting(
         "drop malformed lines of train and dev, and count them; otherwise they are an error", False
     )
-    overwrite: bool = setting("replace tasks that are there already", False)
+    overwrite: bool = setting("replace prepared tasks", False)
 
     def run(self) -> int:
         """Write a folder for each task."""
@@ -97,7 +99,7 @@ class PrepareTasks(Command):
 
 
 def dropped_lines(count: int) -> str:
-    """The end of a line of output on dropped lines, if there are any."""
+    """Text to append to a line of output if malformed lines were dropped."""
     return f"; {count:,} malformed lines dropped" if count else ""
 
 
@@ -105,23 +107,26 @@ def dropped_lines(count: int) -> str:
 class Changes:
     """Hyper-parameters that replace the recipe's."""
 
-    GROUP: ClassVar[str] = "in place of the recipe's values"
+    GROUP: ClassVar[str] = "values that replace the recipe's"
 
-    epochs: int | None = setting("over the training split", None)
+    epochs: int | None = setting("passes over the training split", None)
     batch_size: int | None = setting("examples per update", None)
-    learning_rate: float | None = setting("highest learning rate", None, flag="--lr")
-    warmup_share: float | None = setting("of the updates", None)
-    weight_decay: float | None = setting("decoupled, of Adam", None)
-    dropout: float | None = setting("of layers, attention and classification head", None)
-    max_length: int | None = setting("tokens of an input, special ones included", None)
+    learning_rate: float | None = setting("peak learning rate", None, flag="--lr")
+    warmup_share: float | None = setting("share of the updates in which the learning rate rises", None)
+    weight_decay: float | None = setting("decoupled weight decay of Adam", None)
+    dropout: float | None = setting("dropout of layers, attention and classification head", None)
+    max_length: int | None = setting("maximum tokens of an input, special ones included", None)
 
 
 @dataclass(kw_only=True)
 class Run(Command, Changes):
-    """Fine-tune a checkpoint on every task, with restarts and the hyper-parameters of a paper; median and best of them."""
+    """Fine-tune a checkpoint on every task, with several seeds (restarts) and a paper's hyper-parameters.
 
-    checkpoint: Path = setting("of clear_roberta or roberta")
-    data: Path = setting("written by glue prepare", metavar="DIR")
+    Reports the median and the best score over the restarts.
+    """
+
+    checkpoint: Path = setting("checkpoint of clear_roberta or roberta")
+    data: Path = setting("output folder of glue prepare", metavar="DIR")
     recipe: str = setting(
         "clear: RoBERTa's hyper-parameters, as in CLEAR 4.2; cert: those of CERT 5.2; both are listed in "
         "fairseq_clear/evaluation/glue/glue_recipes.py",
@@ -129,24 +134,26 @@ class Run(Command, Changes):
     )
     tasks: tuple[str, ...] = setting(f"some of {TASKS}", metavar="TASK")
     seeds: tuple[int, ...] = setting("number of restarts (seeds 1 to N), or several seeds", (5,))
-    output: Path = setting("", Path("glue-runs"), metavar="DIR")
-    label: str | None = setting("of the rows in the table (default: the checkpoint's name)", None, metavar="TEXT")
+    output: Path = setting("folder of the restarts and the report", Path("glue-runs"), metavar="DIR")
+    label: str | None = setting("name of the rows in the table (default: the checkpoint's name)", None, metavar="TEXT")
     device: str | None = setting("(default: cuda if available)", None, choices=("cpu", "cuda"), group="running")
-    precision: str = setting("of training", "float32", choices=("float32", "fp16", "bf16"), group="running")
-    local_jobs: int = setting("restarts at a time", 1, least=1, group="running")
+    precision: str = setting("precision of training", "float32", choices=("float32", "fp16", "bf16"), group="running")
+    local_jobs: int = setting("restarts to run at a time", 1, least=1, group="running")
     slurm: str | None = setting(
         "write OUTPUT/glue.sbatch, an array with one task per restart, and print how to submit it; FLAGS are sbatch's, as "
-        "--slurm='--partition=gpu --gres=gpu:1'; the same command without it then prints the table",
+        "--slurm='--partition=gpu --gres=gpu:1'. Afterwards, the same command without --slurm prints the table",
         None,
         nargs="?",
         const="",
         metavar="FLAGS",
         group="running",
     )
-    restart: int | None = setting("only this one, from 0; the array's tasks set it", None, metavar="I", group="running")
+    restart: int | None = setting(
+        "run only restart I, from 0; the tasks of the array use it", None, metavar="I", group="running"
+    )
 
     def run(self) -> int:
-        """Run the restarts, or write the script that does."""
+        """Run the restarts, or write the Slurm script that runs them."""
         from fairseq_clear.evaluation.glue.glue_running import (
             Environment,
             Start,
@@ -206,7 +213,7 @@ class Run(Command, Changes):
         return 0
 
     def array_arguments(self) -> list[str]:
-        """The arguments of an array task."""
+        """Return the command line of an array task, without ``--restart``."""
         arguments = ["glue", "run"]
         for item in fields(self):
             value = getattr(self, item.name)
@@ -221,21 +228,23 @@ class Predict(Command):
     """Predict the test sets; write the zip file for GLUE's test server."""
 
     checkpoints: tuple[str, ...] = setting(
-        "an --output of glue run, of which each task's best restart on the dev set is taken, or single checkpoints",
+        "--output of glue run, whose best restart of each task on the dev set is used; or single checkpoints",
         metavar="DIR|TASK=FILE",
     )
-    data: Path = setting("written by glue prepare", metavar="DIR")
-    output: Path = setting("the submission", metavar="FILE.zip")
-    recipe: str = setting("whose metric chooses", "clear", choices=("clear", "cert"))
+    data: Path = setting("output folder of glue prepare", metavar="DIR")
+    output: Path = setting("submission to write", metavar="FILE.zip")
+    recipe: str = setting("recipe whose metric chooses the best restart", "clear", choices=("clear", "cert"))
     majority: tuple[str, ...] = setting(
-        "predict these by the most frequent training label: most fine-tuned models do so on WNLI", (), metavar="TASK"
+        "tasks for which to predict the most frequent training label, as most fine-tuned models do on WNLI",
+        (),
+        metavar="TASK",
     )
-    max_length: int | None = setting("tokens of an input (default: as in training)", None)
+    max_length: int | None = setting("maximum tokens of an input (default: as in training)", None)
     device: str | None = setting("(default: cuda if available)", None, choices=("cpu", "cuda"))
     overwrite: bool = setting("replace an existing file", False)
 
     def run(self) -> int:
-        """Predict, and write the file."""
+        """Predict the test sets and write the submission."""
         from fairseq_clear.evaluation.glue.glue_predicting import predict_tests, write_submission
 
         check_output_file(self.output, self.overwrite)
@@ -272,8 +281,8 @@ fairseq-clear glue run ... --seeds 5 --local-jobs 2 --epochs 3 --lr 3e-4 --max-l
 fairseq-clear glue run ... --slurm='--partition=gpu --gres=gpu:1'
 fairseq-clear glue predict --checkpoints runs --data glue-bin --majority WNLI --output submission.zip"""
     STEPS = {
-        "text": (Text, "GLUE's texts as text files for fairseq-clear prepare"),
-        "prepare": (PrepareTasks, "GLUE's files as folders for fairseq-train"),
-        "run": (Run, "fine-tune, with restarts"),
+        "text": (Text, "write GLUE's texts as text files for fairseq-clear prepare"),
+        "prepare": (PrepareTasks, "convert GLUE's files to folders for fairseq-train"),
+        "run": (Run, "fine-tune with several seeds"),
         "predict": (Predict, "write the submission for the test server"),
     }

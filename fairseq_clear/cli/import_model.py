@@ -1,4 +1,4 @@
-"""``fairseq-clear import``: pretrained weights from Hugging Face folders and fairseq's archives."""
+"""``fairseq-clear import``: converts pretrained weights of Hugging Face folders and of fairseq's archives."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +14,13 @@ class Import(Command):
     """Convert a local Hugging Face folder of BERT, RoBERTa, DistilRoBERTa, XLM-R, MiniLM or Longformer into DEST.
 
     DEST holds a checkpoint of clear_roberta (model.pt), dict.txt and the tokenizer: other commands take it as --data-bin and
-    --tokenizer-dir. A roberta archive of fairseq (a .tar.gz or its folder) is copied as it is. No code of the folder is run.
+    --tokenizer-dir. A roberta archive of fairseq (a .tar.gz or its folder) is copied unchanged. No code of the folder is run.
 
-    SOURCE is a folder on this machine, not a name on the Hugging Face hub: nothing is downloaded. On a machine with network get
-    a folder with `hf download` (pip install huggingface_hub), and copy it here.
+    SOURCE is a folder on this machine, not a name on the Hugging Face hub, because nothing is downloaded. On a machine with a
+    network, get a folder with `hf download` (pip install huggingface_hub), and copy it to this one.
 
     Weights, LayerNorm's epsilon, activation and positions are kept exactly. The result is compared with what transformers
-    computes (hidden states of every layer, embeddings, tokens); with a difference above 1e-4 nothing is written.
+    computes (hidden states of every layer, embeddings, tokens); if they differ by more than 1e-4, nothing is written.
     """
 
     EXAMPLES: ClassVar[str] = """
@@ -37,24 +37,24 @@ fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json enco
         metavar="SOURCE",
         positional=True,
     )
-    dest: Path = setting("the folder to make", metavar="DEST")
+    dest: Path = setting("folder to create", metavar="DEST")
     segments: int = setting(
-        "1 adds the embedding of segment 0 to the positions, which is exact for single texts; 2 keeps both, for tasks on pairs",
+        "number of BERT's segments to keep: 1 adds segment 0 to the positions, exact for single texts; 2 is for tasks on pairs",
         1,
         choices=(1, 2),
     )
     extend_positions: int | None = setting(
-        "number of positions; the model's own are repeated, as for Longformer; texts of that length need training", None
+        "number of positions; those of the model are repeated, as for Longformer. Longer texts then need training", None
     )
     pooling: str | None = setting(
-        "of the checkpoint (default: that of a sentence-transformers folder, else mean)", None
+        "pooling of the checkpoint (default: that of a sentence-transformers folder, else mean)", None
     )
-    gpt2_encoder_json: Path | None = setting("for a roberta archive that does not hold it", None)
-    gpt2_vocab_bpe: Path | None = setting("GPT-2's vocab.bpe, with the above", None)
+    gpt2_encoder_json: Path | None = setting("GPT-2's encoder.json, for a roberta archive without it", None)
+    gpt2_vocab_bpe: Path | None = setting("GPT-2's vocab.bpe, with --gpt2-encoder-json", None)
     overwrite: bool = setting("replace DEST if it is a data folder", False)
 
     def run(self) -> int:
-        """Import, print notes and the comparison."""
+        """Import the model; print notes and the comparison."""
         from fairseq_clear.interop.archive import import_archive, is_archive  # fairseq takes seconds to import
         from fairseq_clear.interop.importing import import_hf
 
@@ -68,7 +68,7 @@ fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json enco
                 "--pooling": self.pooling is not None,
             }.items():
                 if is_given:
-                    what = "is an archive of fairseq's, which is taken as it is; leave the flag out"
+                    what = "is an archive of fairseq, which is copied unchanged; leave the flag out"
                     raise UserError(f"{flag}: {self.source} {what}")
             report = import_archive(self.source, self.dest, gpt2, **common)
         elif gpt2 is not None:

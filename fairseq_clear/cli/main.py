@@ -1,4 +1,4 @@
-"""Entry point of ``fairseq-clear``: import the module of the given command only; print user errors as one line."""
+"""Entry point of ``fairseq-clear``. Only the module of the given command is imported; user errors are printed as one line."""
 
 import argparse
 import importlib
@@ -30,7 +30,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def build_parser(command: str | None) -> argparse.ArgumentParser:
-    """Return the parser, with the flags of ``command`` and one line of help for each other command."""
+    """Build the parser, with the flags of ``command`` and one line of help for every other command."""
     parser = OneLineParser(
         prog="fairseq-clear",
         description="Contrastive sentence representations with fairseq: data, views, embeddings.",

@@ -1,4 +1,4 @@
-"""``fairseq-clear plan``: the cost of a run, before it starts."""
+"""``fairseq-clear plan``: estimates the cost of a run before it starts."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,21 +16,23 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Plan(Command):
-    """Lay a recipe out over N GPUs.
+    """Distribute a recipe over N GPUs and estimate its cost.
 
-    Shows texts per GPU, micro-batches, tokens encoded at a time, negatives of a query; updates, tokens, FLOPs, memory, bytes
-    sent, hours. Nothing is run and no GPU is needed.
+    Shows texts per GPU, micro-batches, tokens encoded at a time and negatives of a query; and updates, tokens, FLOPs, memory,
+    bytes sent and hours. Nothing is run and no GPU is needed.
 
-    Contrastive negatives are those of one micro-batch of all GPUs. If memory is short, the encoder therefore encodes the batch
-    in chunks (model.encode_chunk_size) and update_freq stays; without a contrastive term, or with a queue, update_freq grows.
-    Peak and bandwidth describe the machine; MFU is the share of the peak that you expect to reach: measure it, since hours are
-    inversely proportional to it. For a recipe on CPUs (common.cpu), --gpus counts workers and the peak is that of one CPU core:
-    multiply it by the cores of a worker.
+    The negatives of a query come from one micro-batch, over all GPUs. If memory is short, the encoder therefore encodes the
+    batch in chunks (model.encode_chunk_size) and update_freq does not change. Without a contrastive term, or with a queue,
+    update_freq grows instead.
+
+    --peak-tflops and --bandwidth describe the machine. MFU (model FLOPs utilisation) is the share of the peak that you expect
+    to reach. Measure it, since hours are inversely proportional to it. For a recipe on CPUs (common.cpu), --gpus counts workers
+    and the default peak is that of one CPU core: multiply it by the cores of a worker.
 
     --curve draws seconds and efficiency for 1 to 4,096 GPUs. Efficiency is the time of computing without recomputation, divided
-    by the time of computing and sending. Encoding in chunks computes twice, so it lowers the efficiency, also of one GPU. The
-    curve assumes the same MFU for every share of the batch, and a ring at full bandwidth, without latency, that does not
-    overlap with computing.
+    by the time of computing and sending. Encoding in chunks computes the forward pass twice, so it lowers the efficiency, even
+    of one GPU. The curve assumes the same MFU for every share of the batch, and a ring at full bandwidth, without latency, that
+    does not overlap with computing.
     """
 
     EXAMPLES: ClassVar[str] = """
@@ -51,27 +53,36 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
         least=1,
         metavar="TEXTS",
     )
-    memory: float = setting("of a GPU", 32.0, above=0, metavar="GIB")
-    mfu: float = setting("share of the peak that is reached", 0.45, above=0, metavar="SHARE")
+    memory: float = setting("memory of each GPU", 32.0, above=0, metavar="GIB")
+    mfu: float = setting(
+        "model FLOPs utilisation: the share of the peak that training reaches", 0.45, above=0, metavar="SHARE"
+    )
     peak_tflops: float | None = setting(
-        "of a GPU, or of a CPU worker, in the recipe's precision (default: a V100, 125 in half precision and 15.7 in float32; "
-        "with common.cpu 0.096, one core with AVX2 at 3 GHz; A100 312, H100 989 in half precision)",
+        "peak TFLOP/s of a GPU, or of a CPU worker, in the recipe's precision (default: a V100, 125 in half precision and 15.7 "
+        "in float32; with common.cpu 0.096, one core with AVX2 at 3 GHz). In half precision, an A100 has 312 and an H100 989",
         None,
         above=0,
         metavar="T",
     )
-    bandwidth: float = setting("of sending, of a GPU", 10.0, above=0, metavar="GB/s")
-    backend: str = setting("", "nccl", choices=["nccl", "gloo"])
-    data_bin: Path | None = setting("a folder of fairseq-clear prepare: vocabulary, epochs", None, metavar="DIR")
-    vocabulary: int = setting(
-        "rows of the embedding without --data-bin (default: 50266, RoBERTa's and <del>)", 50_266, least=1, metavar="V"
+    bandwidth: float = setting("bandwidth at which each GPU sends", 10.0, above=0, metavar="GB/s")
+    backend: str = setting("communication backend of the workers", "nccl", choices=["nccl", "gloo"])
+    data_bin: Path | None = setting(
+        "data folder, from which vocabulary, text length and epochs are read", None, metavar="DIR"
     )
-    json: Path | None = setting("write every number to this file too", None)
+    vocabulary: int = setting(
+        "rows of the token embedding, without --data-bin (default: 50266, RoBERTa's vocabulary and <del>)",
+        50_266,
+        least=1,
+        metavar="V",
+    )
+    json: Path | None = setting("also write every number to this file", None)
     curve: Path | None = setting(
-        "draw seconds of an update and efficiency for 1, 2, 4 ... 4,096 GPUs, as PNG and SVG, for a constant global batch",
+        "draw seconds per update and efficiency for 1, 2, 4 ... 4,096 GPUs at a constant global batch, as PNG and SVG",
         None,
     )
-    per_gpu: bool = setting("for --curve: constant texts per GPU, so that the batch grows with N", False)
+    per_gpu: bool = setting(
+        "with --curve: keep the texts per GPU constant, so that the global batch grows with N", False
+    )
     overwrite: bool = setting("replace existing files", False)
 
     def run(self) -> int:
@@ -110,13 +121,13 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
     def check(self) -> None:
         """Raise UserError for mistakes that can be found before planning."""
         if self.mfu > 1:
-            raise UserError(f"--mfu {self.mfu:g}: is a share of the peak, at most 1")
+            raise UserError(f"--mfu {self.mfu:g}: must be a share of the peak, at most 1")
         if self.json is not None:
             check_output_file(self.json, self.overwrite, flag="--json")
         if self.curve is not None:
             check_picture(self.curve, self.overwrite, flag="--curve")
         elif self.per_gpu:
-            raise UserError("--per-gpu: is of --curve; give a FILE to draw to, or leave it out")
+            raise UserError("--per-gpu: has an effect only with --curve; give --curve FILE, or leave --per-gpu out")
 
     def draw(self, plan: "machine.Plan", points: "list[machine.Point]", file: Path) -> None:
         """Draw the curve."""
@@ -131,6 +142,6 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
         title = (
             f"{self.config[0]}, {texts}\n"
             f"assumed: {self.mfu:.0%} of {plan.machine.peak / 1e12:g} TFLOP/s, {self.bandwidth:g} GB/s,\n"
-            "no latency, nothing hidden"
+            "no latency, no overlap"
         )
         print(f"wrote {' and '.join(map(str, save_figure(draw_scaling(points, title), file)))}")

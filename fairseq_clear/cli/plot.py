@@ -1,4 +1,4 @@
-"""``fairseq-clear plot``: pictures as PNG and SVG."""
+"""``fairseq-clear plot``: draws training curves and results as PNG and SVG."""
 
 import logging
 import sys
@@ -30,14 +30,14 @@ def check_picture(path: Path, overwrite: bool, *, flag: str = "--output") -> Non
 
 @dataclass(kw_only=True)
 class Picture(Command):
-    """What the pictures have in common."""
+    """Base class of the pictures."""
 
-    labels: tuple[str, ...] | None = setting("of the legend, one for each entry", None, metavar="TEXT")
+    labels: tuple[str, ...] | None = setting("names in the legend, one for each entry", None, metavar="TEXT")
     output: Path = setting("write NAME.png and NAME.svg", metavar="NAME")
     overwrite: bool = setting("replace existing pictures", False)
 
     def run(self) -> int:
-        """Draw the picture, write both files."""
+        """Draw the picture and write both files."""
         check_picture(self.output, self.overwrite)
         from fairseq_clear.evaluation.plots.style import save_figure
 
@@ -47,7 +47,7 @@ class Picture(Command):
 
     @abstractmethod
     def draw(self) -> "Figure":
-        """The picture."""
+        """Draw the picture."""
 
     def names(self, count: int) -> tuple[str, ...] | tuple[None, ...]:
         """The labels of ``count`` entries, None if not given."""
@@ -61,12 +61,14 @@ class Curves(Picture):
     """Training logs: losses, accuracy, alignment against uniformity."""
 
     logs: tuple[Path, ...] = setting(
-        "printed by fairseq-train with --log-format simple or json, or its --log-file", metavar="LOG", positional=True
+        "output of fairseq-train with --log-format simple or json, or its --log-file", metavar="LOG", positional=True
     )
-    metrics: tuple[str, ...] | None = setting("as in the log, without train_ or valid_ (default: the usual)", None)
+    metrics: tuple[str, ...] | None = setting(
+        "names as in the log, without train_ or valid_ (default: the usual ones)", None
+    )
 
     def draw(self) -> "Figure":
-        """Curves of every log."""
+        """Draw the curves of every log."""
         from fairseq_clear.evaluation.plots.curves import draw_curves
         from fairseq_clear.evaluation.plots.logs import read_log
 
@@ -78,11 +80,13 @@ class Curves(Picture):
 class Compare(Picture):
     """Bars over JSON reports of sts, senteval, topics and glue."""
 
-    reports: tuple[Path, ...] = setting("of sts, senteval, topics or glue", metavar="REPORT.json", positional=True)
-    columns: tuple[str, ...] | None = setting("which, in this order (default: all)", None)
+    reports: tuple[Path, ...] = setting(
+        "reports of sts, senteval, topics or glue", metavar="REPORT.json", positional=True
+    )
+    columns: tuple[str, ...] | None = setting("columns to draw, in this order (default: all)", None)
 
     def draw(self) -> "Figure":
-        """Bars of every row of the reports."""
+        """Draw bars for every row of the reports."""
         from fairseq_clear.evaluation.plots.compare import draw_compare, read_bars
 
         bars = read_bars(self.reports)
@@ -92,15 +96,15 @@ class Compare(Picture):
 
 @dataclass(kw_only=True)
 class StsPicture(Picture, ModelFlags):
-    """Pictures of encoders on a data set of STS."""
+    """Base class of pictures of encoders on an STS task."""
 
     encoder: tuple[str, ...] = setting("checkpoints, or for embedding also package.module:factory", metavar="ENC")
-    data: Path | None = setting("SentEval's data folder, or the task's own", None, metavar="DIR")
-    task: str = setting("as in fairseq-clear sts", "STS-B-dev", metavar="TASK")
+    data: Path | None = setting("SentEval's data folder, or the folder of the task", None, metavar="DIR")
+    task: str = setting("task, as in fairseq-clear sts", "STS-B-dev", metavar="TASK")
     sts_file: Path | None = setting("tab-separated pairs in place of --data and --task", None)
 
     def read(self) -> "StsData":
-        """The pairs and their scores."""
+        """Read the pairs and their scores."""
         from fairseq_clear.evaluation.sts_data import read_sts, read_sts_file
 
         if self.sts_file is not None:
@@ -112,12 +116,12 @@ class StsPicture(Picture, ModelFlags):
 
 @dataclass(kw_only=True)
 class Layers(StsPicture):
-    """STS by layer and pooling."""
+    """STS score by layer and pooling."""
 
-    poolings: tuple[str, ...] = setting("each is a line", ("cls", "mean", "max"))
+    poolings: tuple[str, ...] = setting("poolings, each drawn as a line", ("cls", "mean", "max"))
 
     def draw(self) -> "Figure":
-        """A line for each encoder and pooling; prints the numbers."""
+        """Draw a line for each encoder and pooling; print the numbers."""
         from tqdm import tqdm
 
         from fairseq_clear.evaluation.plots.layers import draw_layers, score_layers
@@ -146,12 +150,12 @@ class Layers(StsPicture):
 class Embedding(StsPicture):
     """Map of the highest and lowest scored pairs, by t-SNE."""
 
-    pooling: str | None = setting("(default: the checkpoint's own)", None)
-    pairs: int = setting("of each kind", 20, metavar="K")
-    seed: int = setting("of t-SNE and of equal scores", 1)
+    pooling: str | None = setting("pooling (default: the checkpoint's own)", None)
+    pairs: int = setting("number of pairs of each kind", 20, metavar="K")
+    seed: int = setting("seed of t-SNE, and of the choice among equal scores", 1)
 
     def draw(self) -> "Figure":
-        """A map for each encoder."""
+        """Draw a map for each encoder."""
         from fairseq_clear.evaluation.encoders import CachedEncoder
         from fairseq_clear.evaluation.plots.embedding import choose_pairs, draw_embedding, map_pairs
 

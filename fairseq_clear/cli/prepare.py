@@ -1,4 +1,4 @@
-"""``fairseq-clear prepare``: raw text to a data folder."""
+"""``fairseq-clear prepare``: converts raw text to a data folder."""
 
 import sys
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ SHORT_DOCUMENTS = (
 
 @dataclass(kw_only=True)
 class Prepare(Command, PrepareSettings):
-    """Turn raw text into a folder that fairseq-train reads (stock masked_lm and clear_lm alike).
+    """Convert raw text to a folder that fairseq-train reads, with stock masked_lm as with clear_lm.
 
     It holds the tokenizer, dict.txt, train and valid binarized by fairseq, and clear.json with settings, counts and hashes.
 
-    Canonical text is UTF-8, one sentence a line, a blank line between documents; the end of a file ends a document too. In
-    .jsonl every record is a document and its line breaks are sentence ends. Anything may be packed with .gz or .xz. Memory
-    does not grow with the corpus; DEST appears whole at the end or not at all.
+    The input is UTF-8 text with one sentence per line and a blank line between documents; the end of a file also ends a
+    document. In .jsonl, every record is a document, and its line breaks are sentence ends. All files may be compressed as .gz
+    or .xz. Memory does not grow with the corpus. If the command fails, DEST is not written.
     """
 
     EXAMPLES: ClassVar[str] = r"""
@@ -35,7 +35,7 @@ fairseq-clear prepare corpus.txt --dest data-bin --tokenizer hf --tokenizer-dir 
 fairseq-clear prepare rte.txt --paraphrase de=rte.de.txt zh=rte.zh.txt --dest data-bin  # --views paraphrase:de,zh"""
 
     def run(self) -> int:
-        """Prepare, and print the summary."""
+        """Prepare the folder and print the summary."""
         from fairseq_clear.preparation.preparing import prepare, write_text  # fairseq takes seconds to import
 
         report = write_text(self) if self.text_only else prepare(self)

@@ -1,4 +1,4 @@
-"""``fairseq-clear synonyms``: the table that ``--augment subs`` draws from, made for a data folder."""
+"""``fairseq-clear synonyms``: makes the table that ``--augment subs`` draws from, for a data folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,19 +22,19 @@ COVERAGE_SEED = 1
 class Synonyms(Command):
     """Build the table of synonyms that --augment subs draws from, for the vocabulary of a data folder."""
 
-    data_bin: Path = setting("folder made by `fairseq-clear prepare`", metavar="DIR")
+    data_bin: Path = setting("data folder of `fairseq-clear prepare`", metavar="DIR")
     source: str = setting(
         'a JSON file of word -> list of synonyms, such as {"film": ["movie"]}, or WordNet through nltk',
         metavar="FILE.json|wordnet",
     )
-    output: Path | None = setting(f"where to write it (default: {SYNONYMS_NPZ} in --data-bin)", None)
+    output: Path | None = setting(f"file to write (default: {SYNONYMS_NPZ} in --data-bin)", None)
     overwrite: bool = setting("replace an existing table", False)
     max_alternatives: int | None = setting(
         "keep the first K alternatives of each word (default: all)", None, least=1, metavar="K"
     )
 
     def run(self) -> int:
-        """Build, write, and report; UserErrors before anything is written."""
+        """Build the table, write it and print a report; errors come before anything is written."""
         from fairseq_clear.preparation.synonym_building import build_table, measure_coverage, read_source, sample_texts
 
         folder = _first_shard(self.data_bin)
@@ -60,7 +60,7 @@ class Synonyms(Command):
 
 
 def _first_shard(folder: Path) -> Path:
-    """``prepare --shards`` makes one folder a shard, all with one vocabulary; the first is where training looks."""
+    """The first shard of a folder of ``prepare --shards``, where training looks for the table; all have the same vocabulary."""
     shards = read_clear_json(folder).get("shards")
     return folder / str(shards[0]) if shards else folder
 

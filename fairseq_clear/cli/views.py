@@ -1,4 +1,4 @@
-"""``fairseq-clear views``: the views of a recipe, as text."""
+"""``fairseq-clear views``: prints the views of a recipe as text."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ from fairseq_clear.text.tokenizers import Tokenizer, WhitespaceTokenizer
 if TYPE_CHECKING:
     from fairseq_clear.tasks.clear_lm import ClearLMTask
 
-AS_THEY_ARE = "no augmentation: each view is its text; two views of one text differ by the model's dropout alone"
+AS_THEY_ARE = "no augmentation: each view equals its text; two views of one text differ only by the model's dropout"
 # Flags with the names and meaning of fairseq-train's
 RECIPE = (
     "views",
@@ -39,21 +39,21 @@ class RecipeFlags:
 
     views: str = setting("which texts form a pair", "same", metavar="SPEC")
     augment: str = setting(
-        "what is done to each view, such as subs:ratio=0.3+del-span:spans=5,ratio=0.05", "none", metavar="SPEC"
+        "augmentation of each view, such as subs:ratio=0.3+del-span:spans=5,ratio=0.05", "none", metavar="SPEC"
     )
     synonyms: str | None = setting(
-        "table for subs and eda, whose ops rs and rd need none (default: synonyms.npz in the data folder)",
+        "synonym table for subs and eda (eda's ops rs and rd need none; default: synonyms.npz in the data folder)",
         None,
         metavar="FILE",
     )
-    seed: int = setting("of the run", 1, least=0)
-    epoch: int = setting("counted from 1; each epoch has its own views", 1, least=1)
+    seed: int = setting("seed of the run", 1, least=0)
+    epoch: int = setting("epoch, counted from 1; each epoch has its own views", 1, least=1)
     sample_break_mode: str = setting(
-        "eos: one sentence a sample; none, complete: blocks (default here: eos; fairseq-train's is none)",
+        "eos: one sentence per sample; none, complete: blocks (default: eos; that of fairseq-train is none)",
         "eos",
         choices=("none", "complete", "eos"),
     )
-    tokens_per_sample: int = setting("greatest length", 512, least=3)
+    tokens_per_sample: int = setting("maximum length of a text", 512, least=3)
     document_boundary: str = setting("what separates documents, for views of documents", "blank", choices=BOUNDARIES)
     short_documents: str = setting(
         "for documents shorter than the longest spans of --views span (2 anchors of up to 512 tokens need 3 x 512 = 1,536): "
@@ -65,36 +65,36 @@ class RecipeFlags:
 
 @dataclass(kw_only=True)
 class TextFlags:
-    """Which texts are shown."""
+    """Flags for the texts to show."""
 
     GROUP: ClassVar[str] = "which texts"
 
-    split: str = setting("of the data folder", "train", metavar=None)
+    split: str = setting("split of the data folder", "train", metavar=None)
     text: tuple[str, ...] | None = setting(
-        "these sentences instead, as if they were the data (index 0, 1, ...); for views of documents, the lines of one",
+        "show these sentences, as if they were the data (index 0, 1, ...); for views of documents, the lines of one",
         None,
         metavar="TEXT",
     )
     count: int = setting("number of texts", 5, least=1)
-    start: int = setting("index of the first", 0, least=0, exclusive="place")
-    index: int | None = setting("only this one", None, least=0, exclusive="place")
+    start: int = setting("index of the first text", 0, least=0, exclusive="place")
+    index: int | None = setting("show only the text with this index", None, least=0, exclusive="place")
 
     def chosen(self, items: int) -> range:
-        """The indices to show, of ``items``."""
+        """Return the indices to show, out of ``items``."""
         flag, first = ("--start", self.start) if self.index is None else ("--index", self.index)
         if first >= items:
-            raise UserError(f"{flag} {first}: there are {items} texts, 0 to {items - 1}")
+            raise UserError(f"{flag} {first}: there are {items} texts, with index 0 to {items - 1}")
         return range(first, min(first + self.count, items) if self.index is None else first + 1)
 
 
 @dataclass(kw_only=True)
 class Views(Command, TextFlags, RecipeFlags):
-    """Print texts and the views that training draws of them.
+    """Print texts and the views that training makes of them.
 
-    The same --seed, --epoch, flags and index give the views of fairseq-train --task clear_lm, whatever its batches and workers.
-    Deleted tokens are bracketed in the text; moved and substituted ones are marked in the view. For views of documents, bars
-    show where in its document each span lies. With --augment none each view is its text, which is shown once. The last lines
-    sum up what is shown, and name spans of a single token.
+    With the same --seed, --epoch and other flags, the views equal those of fairseq-train --task clear_lm, whatever its batches
+    and workers. Deleted tokens are bracketed in the text; moved and substituted ones are marked in the view. For views of
+    documents, bars show where in its document each span lies. With --augment none each view equals its text, which is shown
+    once. The last lines give totals, and count spans of a single token.
     """
 
     EXAMPLES: ClassVar[str] = """
@@ -124,7 +124,7 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
         print(f"--views {self.views} --augment {task.chain.spec} --seed {self.seed} --epoch {self.epoch}")
         print(AS_THEY_ARE if maker.augment.is_identity else printer.legend())
         steps = {step.name for chain in parse_spec(task.chain.spec, flag="--augment") for step in chain}
-        # only if no other step deletes: a view does not show which step did
+        # only if no other step deletes, because a view does not show which step deleted a token
         totals = ViewTotals(deletes_spans="del-span" in steps and not steps & {"del-word", "slice", "eda"})
         for index in indices:
             for line in draw_item(index, self.epoch, maker, printer, totals):
@@ -133,7 +133,7 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
         return 0
 
     def build_task(self, folders: list[Path]) -> "ClearLMTask":
-        """The task that training sets up; by its constructor, since setup_task logs errors instead of raising them."""
+        """Build the task as training does. Calls the constructor, because setup_task logs errors instead of raising them."""
         from fairseq_clear.tasks.clear_lm import ClearLMTask
         from fairseq_clear.tasks.config import ClearLMConfig
 
@@ -143,7 +143,7 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
         return ClearLMTask(cfg, ClearLMTask.load_dict(cfg))
 
     def typed_texts(self, task: "ClearLMTask", tokenizer: Tokenizer) -> Any:
-        """The sentences of --text as a data set: documents for views of documents, else sentences."""
+        """Return the sentences of --text as a data set: of documents for views of documents, else of sentences."""
         import torch
         from fairseq.data import ListDataset
 

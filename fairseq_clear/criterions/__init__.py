@@ -2,7 +2,7 @@
 
 from fairseq_clear import patches
 
-patches.apply()  # before anything here meets fairseq
+patches.apply()  # before anything here uses fairseq
 
 from fairseq_clear.criterions.clear_moco import ClearMocoConfig, ClearMocoCriterion  # noqa: E402
 from fairseq_clear.criterions.clear_nt_xent import ClearNTXentConfig, ClearNTXentCriterion  # noqa: E402

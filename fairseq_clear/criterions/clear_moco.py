@@ -1,4 +1,4 @@
-"""``clear_moco``: CERT's contrast of a query with a queue of keys from a momentum encoder."""
+"""``clear_moco``: CERT's loss, which contrasts queries with a queue of keys from a momentum encoder."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ from fairseq_clear.objectives.exclusion import Exclusion
 
 __all__ = ["ClearMocoConfig", "ClearMocoCriterion"]
 
-# Micro-batches between two looks at whether all workers hold the same queue.
+# Micro-batches between two checks that all workers hold the same queue.
 CHECK_EVERY = 1_000
 
 
@@ -31,16 +31,17 @@ class ClearMocoConfig(ContrastiveConfig):
     )
     temperature: float = field(default=0.07, metadata={"help": "tau > 0 divides the cosine (CERT: 0.07)"})
     queue_size: int = field(
-        default=96_606, metadata={"help": "K, keys in the queue; any number, also below a batch (CERT: 96,606)"}
+        default=96_606, metadata={"help": "K, number of keys in the queue; may be smaller than a batch (CERT: 96,606)"}
     )
     symmetric: bool = field(
-        default=False, metadata={"help": "let each view be the query once; CERT and MoCo have one direction"}
+        default=False,
+        metadata={"help": "let each of the two views be the query once; in CERT and MoCo only the anchor is"},
     )
     keep_duplicates: bool = field(
         default=False, metadata={"help": "let older keys of the query's own text be its negatives, as MoCo does"}
     )
     mlm_weight: float = field(
-        default=0.0, metadata={"help": "weight of a masked language model in addition (CERT: none)"}
+        default=0.0, metadata={"help": "weight of an additional masked language model loss (CERT: none)"}
     )
     amp: bool = II("common.amp")
 
@@ -49,10 +50,10 @@ class ClearMocoConfig(ContrastiveConfig):
 class ClearMocoCriterion(ContrastiveCriterion):
     """CERT section 4.1 (Fang and Xie 2020, arXiv:2005.12766): the anchor is the query, its positive is encoded as the key.
 
-    The queue begins empty: places never written are no candidates, so that the first micro-batch, which meets an empty
-    queue, counts no query. Keys of all workers enter every worker's queue after the logits, in training only. An update that
-    overflows leaves the key encoder as it is; its keys stay in the queue with --fp16, which goes on to the next batch, and are
-    taken out with --amp, which repeats the batch.
+    The queue is empty at first. Places that were never written are not candidates, so the queries of the first micro-batch are
+    not counted. In training, the keys of all workers enter every worker's queue after the logits are computed. If an update
+    overflows, the key encoder does not change. Its keys stay in the queue with --fp16, which continues with the next batch, and
+    are removed with --amp, which repeats the batch.
     """
 
     cfg: ClearMocoConfig
@@ -69,14 +70,14 @@ class ClearMocoCriterion(ContrastiveCriterion):
         super().prepare_model(model)
         momentum = model.args.key_momentum
         encoder = MomentumEncoder(model.encoder.sentence_encoder, model.projection_head, momentum, model.args.pooling)
-        # with --amp fairseq repeats a batch that overflows
+        # With --amp, fairseq repeats a batch that overflows, so its keys must be removed again.
         queue = KeyQueue(self.cfg.queue_size, model.projection_head.output_dim, undoable=self.cfg.amp)
         model.add_key_encoder(encoder, queue)
-        # in a list of its own, so that the criterion does not take the model's buffers for its own
+        # In a list, so that the queue's buffers are not registered as the criterion's too.
         self._held = [queue]
 
     def view_inputs(self, views: dict[str, Any]) -> dict[str, Any]:
-        """Anchors for the query encoder, positives for the key encoder; in the symmetric form both for both."""
+        """Anchors go to the query encoder, positives to the key encoder; with ``symmetric``, both go to both."""
         tokens, lengths, texts = views["tokens"], views["lengths"], views["identity"].shape[0]
         keys, key_lengths = tokens[texts:], lengths[texts:]
         if not self.cfg.symmetric:
@@ -89,7 +90,7 @@ class ClearMocoCriterion(ContrastiveCriterion):
         return {"views": queries, "view_lengths": query_lengths, "key_texts": keys, "key_lengths": key_lengths}
 
     def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
-        """The keys, in training: validation leaves the queue alone."""
+        """The keys, in training only: validation does not change the queue."""
         return {"keys": views["identity"].shape[0] * (1 + self.cfg.symmetric)} if self.training else {}
 
     def contrast(
@@ -121,5 +122,5 @@ class ClearMocoCriterion(ContrastiveCriterion):
             dist.all_gather(all_of_them, mine, group=group)
             if any(not torch.equal(mine, other) for other in all_of_them):
                 raise RuntimeError(
-                    "the workers' queues differ: they did not begin from one checkpoint, or data reached them unequally"
+                    "the workers' queues differ: they started from different checkpoints, or the data were gathered differently"
                 )

@@ -1,4 +1,4 @@
-"""``clear_nt_xent``: CLEAR's loss, masked language modelling plus NT-Xent over the views of the global batch."""
+"""``clear_nt_xent``: CLEAR's loss, masked language modelling plus NT-Xent over the views of the batch."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = ["ClearNTXentConfig", "ClearNTXentCriterion"]
 
 @dataclass
 class ClearNTXentConfig(InBatchConfig):
-    """Settings of the contrastive term."""
+    """Settings of ``clear_nt_xent``."""
 
 
 @register_criterion("clear_nt_xent", dataclass=ClearNTXentConfig)
@@ -28,15 +28,16 @@ class ClearNTXentCriterion(InBatchCriterion):
     takes_hard_negatives = True
 
     def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
-        """Both views of each text; hard negatives."""
+        """Both views of each text, and the hard negatives."""
         queries = {"queries": 2 * views["identity"].shape[0]}
         return {**queries, "negatives": views["negative_identity"].shape[0]} if self.has_hard_negatives else queries
 
     def contrast(
         self, vectors: dict[str, Tensor], views: dict[str, Any], layouts: dict[str, Layout]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Symmetric NT-Xent: anchors against (the mean of) their positives and the reverse; hard negatives of all texts
-        are further candidates of every query (SimCSE, arXiv:2104.08821, eq. 5).
+        """Compute symmetric NT-Xent: each anchor is contrasted with (the mean of) its positives, and the reverse.
+
+        The hard negatives of all texts are further candidates of every query (SimCSE, arXiv:2104.08821, eq. 5).
         """
         projections = vectors["projections"]  # (N + N * P + N * H, D)
         texts, hard = views["identity"].shape[0], views["negative_identity"].shape[0]

@@ -25,37 +25,43 @@ class ClearSelfGuidedConfig(InBatchConfig):
         metadata={"help": "sg: NT-Xent; opt1, opt2, opt3: its three simplifications (section 3.2); sg-opt is opt3"},
     )
     guide_pooling: ChoiceEnum(GUIDE_POOLINGS) = field(  # type: ignore[valid-type]
-        default="max", metadata={"help": "p: how the guide's hidden states become one vector a layer (SentEval: mean)"}
+        default="max",
+        metadata={"help": "p: pooling of the guide's hidden states to one vector per layer (for SentEval: mean)"},
     )
     guide_layers: str = field(
         default="all",
         metadata={
-            "help": "the guide's layers, 0 being the embeddings: all, or such as 4-6 or 0,3-5 (SentEval: the upper ones)"
+            "help": "layers of the guide, 0 being the embeddings: all, or such as 4-6 or 0,3-5 (for SentEval: the upper ones)"
         },
     )
     guide_dropout: bool = field(
         default=False,
-        metadata={"help": "let the guide drop out, as the paper's public code does"},
+        metadata={"help": "use dropout in the guide too, as the paper's public code does"},
     )
     temperature: float = field(default=0.01, metadata={"help": "tau > 0 divides the cosine (paper: 0.01)"})
     mlm_weight: float = field(
-        default=0.0, metadata={"help": "weight of a masked language model in addition (paper: none)"}
+        default=0.0, metadata={"help": "weight of an additional masked language model loss (paper: none)"}
     )
     regularizer_weight: float = field(
-        default=0.1, metadata={"help": "lambda, of the squared distance of the weights from the guide's (paper: 0.1)"}
+        default=0.1,
+        metadata={
+            "help": "lambda: weight of the squared distance between the encoder's and the guide's weights (paper: 0.1)"
+        },
     )
     frozen_layers: int = field(
         default=1,
-        metadata={"help": "the lowest layers that stay as they are: 1 is layer 0, the embeddings (paper), 0 none"},
+        metadata={
+            "help": "number of lowest layers that are not trained: 1 freezes layer 0, the embeddings (paper); 0 none"
+        },
     )
 
 
 @register_criterion("clear_self_guided", dataclass=ClearSelfGuidedConfig)
 class ClearSelfGuidedCriterion(InBatchCriterion):
-    """Kim, Yoo and Lee 2021 (arXiv:2106.07345): BERT_T, tuned, learns from the layers of BERT_F, frozen.
+    """Self-Guided learning (Kim, Yoo and Lee 2021, arXiv:2106.07345): BERT_T is tuned, guided by the layers of a frozen BERT_F.
 
-    The anchor of a pair of views goes through BERT_T and its positives through BERT_F: with ``--views same`` the text itself,
-    with ``--views paraphrase:original,bt`` the translation (section 6 and Table 7; the other way round: bt,original).
+    BERT_T encodes the anchor of a pair, and BERT_F its positives. With ``--views same`` both read the same text. With
+    ``--views paraphrase:original,bt`` BERT_F reads the back-translation (section 6 and Table 7), with bt,original BERT_T does.
     """
 
     cfg: ClearSelfGuidedConfig
@@ -67,7 +73,7 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
         self.takes_every_layer = self.objective.every_layer
 
     def prepare_model(self, model: Any) -> None:
-        """Add the guide, also where lambda is 0."""
+        """Add the guide, even if lambda is 0."""
         layers = parse_layers(self.cfg.guide_layers, model.args.encoder_layers)
         pooling = str(self.cfg.guide_pooling)
         encoder = model.encoder.sentence_encoder
@@ -76,7 +82,7 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
         super().prepare_model(model)
 
     def view_inputs(self, views: dict[str, Any]) -> dict[str, Any]:
-        """Anchors for the tuned encoder, positives for the guide."""
+        """Anchors go to the tuned encoder, positives to the guide."""
         tokens, lengths, texts = views["tokens"], views["lengths"], views["identity"].shape[0]
         inputs = {"views": tokens[:texts], "view_lengths": lengths[:texts]}
         inputs |= {"guided": tokens[texts:], "guided_lengths": lengths[texts:]}
@@ -85,13 +91,13 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
         return inputs
 
     def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
-        """One sentence, one guide and one identity of each text."""
+        """One sentence vector, one guide and one identity per text."""
         return {"sentences": views["identity"].shape[0]}
 
     def contrast(
         self, vectors: dict[str, Tensor], views: dict[str, Any], layouts: dict[str, Layout]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """One of the objectives of section 3, over the sentences of this worker or of all workers."""
+        """Compute one of the objectives of section 3, over the sentences of this worker or of all workers."""
         sentences, guides = vectors["projections"], vectors["guides"]  # (N, D), (N * P, L, D)
         texts = sentences.shape[0]
         if texts:
@@ -110,14 +116,14 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
 
 
 def parse_layers(text: str, blocks: int) -> list[int]:
-    """The layers that ``--guide-layers`` names: ``all``, or numbers and ranges joined by commas.
+    """Return the layers that ``--guide-layers`` names: ``all``, or numbers and ranges joined by commas.
 
     Args:
         text: as the user typed it.
-        blocks: of the encoder; layer 0 is the embeddings.
+        blocks: number of blocks of the encoder; layer 0 is the embeddings.
 
     Raises:
-        UserError: not so written, or no such layer.
+        UserError: the text is malformed, or there is no such layer.
     """
     if text == "all":
         return list(range(blocks + 1))

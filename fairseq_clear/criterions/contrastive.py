@@ -1,9 +1,9 @@
 """Base classes of the contrastive criterions: the MLM term, the contrastive term, their sum, and the regulariser.
 
-The trainer sums gradients over workers and micro-batches and divides by the summed ``sample_size``. With an MLM term that
-stays the number of masked tokens T_r of this worker, as in masked_lm, and the contrastive sum is multiplied by T / N, both
-counted over all workers of this micro-batch; without one it is the number of queries. So the update is the one that a single
-worker would make on the same global batch.
+The trainer sums gradients over workers and micro-batches and divides them by the summed ``sample_size``. With an MLM term,
+``sample_size`` is the number of masked tokens of this worker, as in masked_lm, and the contrastive sum is multiplied by T / N:
+T masked tokens and N queries of all workers in this micro-batch. Without an MLM term, ``sample_size`` is the number of queries
+of this worker. Several workers thus make the same update as a single worker would on the same global batch.
 """
 
 import math
@@ -36,38 +36,39 @@ __all__ = [
 ]
 
 ANCHOR_MLM = ChoiceEnum(["separate", "joint"])
-# What models/clear_roberta.py returns rows of.
+# Outputs of ClearRobertaModel.forward that have one row per text.
 VECTORS = ("projections", "guides", "keys")
 
 
 @dataclass
 class ContrastiveConfig(MaskedLmConfig):
-    """Weights of the two terms."""
+    """Settings of all contrastive criterions: the weights of the terms, and the objective."""
 
     contrastive_weight: float = field(
         default=1.0, metadata={"help": "weight of the contrastive term (CLEAR eq. 3: 1); 0 is masked_lm, without views"}
     )
     mlm_weight: float = field(
-        default=1.0, metadata={"help": "weight of the masked language model (CLEAR eq. 3: 1); 0 leaves it out"}
+        default=1.0, metadata={"help": "weight of the masked language model loss (CLEAR eq. 3: 1); 0 leaves it out"}
     )
     regularizer_weight: float = field(
         default=0.0,
         metadata={
-            "help": "lambda: adds lambda times the squared distance of the encoder's weights from those that training began "
-            "with, summed over all of them (Self-Guided section 3.1: 0.1)"
+            "help": "lambda: adds lambda times the squared distance between the encoder's weights and their values at the "
+            "start of training, summed over all weights (Self-Guided section 3.1: 0.1)"
         },
     )
     frozen_layers: int = field(
         default=0,
         metadata={
-            "help": "the lowest layers that stay as they are: 1 is the embeddings (layer 0; Self-Guided), 2 also block 1"
+            "help": "number of lowest layers that are not trained: 1 freezes the embeddings (layer 0; Self-Guided), 2 also "
+            "block 1"
         },
     )
     anchor_mlm: ANCHOR_MLM = field(
         default="separate",
         metadata={
-            "help": "with --views span and an MLM: joint masks the anchors that are embedded, in one pass, as DeCLUTR's code; "
-            "separate masks copies of them. The paper says only that the losses are summed (section 3.2)"
+            "help": "with --views span and an MLM: joint masks the anchors that are embedded, in one pass, as DeCLUTR's code "
+            "does; separate masks copies of them. The paper only says that the losses are summed (section 3.2)"
         },
     )
     objective: str = field(
@@ -77,7 +78,7 @@ class ContrastiveConfig(MaskedLmConfig):
 
 
 def data_parallel_group() -> Any:
-    """The group over which fairseq averages gradients; None where there is one worker."""
+    """The process group over which fairseq sums gradients; None if ``torch.distributed`` is not in use."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None
     return distributed_utils.get_data_parallel_group()
@@ -87,9 +88,9 @@ class ContrastiveCriterion(FairseqCriterion):
     """Masked language modelling plus a contrastive term that subclasses define.
 
     Attributes:
-        key_encoder: what encodes the positives: ``shared``, ``momentum`` or ``frozen``.
-        candidates: which of ``OBJECTIVES`` it offers.
-        takes_hard_negatives: whether ``--hard-negatives`` has a meaning.
+        key_encoder: encoder of the positives: ``shared``, ``momentum`` or ``frozen``.
+        candidates: kind of the objectives that this criterion offers, see ``objectives.Objective``.
+        takes_hard_negatives: whether the criterion supports ``--hard-negatives``.
     """
 
     key_encoder = "shared"
@@ -99,12 +100,12 @@ class ContrastiveCriterion(FairseqCriterion):
     def __init__(self, cfg: ContrastiveConfig, task: Any) -> None:
         super().__init__(task)
         if not cfg.contrastive_weight and not cfg.mlm_weight:
-            raise UserError("--contrastive-weight 0 and --mlm-weight 0 leave nothing to learn: give one of them")
+            raise UserError("--contrastive-weight 0 and --mlm-weight 0 leave nothing to learn: set one of them above 0")
         if cfg.contrastive_weight and not hasattr(task, "needs_views"):
             raise UserError("--criterion needs views of the text, which --task clear_lm makes: give --task clear_lm")
         self.has_hard_negatives = bool(getattr(getattr(task, "cfg", None), "hard_negatives", None))
         if self.has_hard_negatives and not self.takes_hard_negatives:
-            raise UserError("--hard-negatives: only --criterion clear_nt_xent has a place for them; leave the flag out")
+            raise UserError("--hard-negatives: only --criterion clear_nt_xent supports them; leave the flag out")
         self.cfg, self.anchor_mlm = cfg, str(cfg.anchor_mlm)
         self.max_update = cfg.max_update
         self.objective = find_objective(str(cfg.objective), self.candidates)
@@ -113,10 +114,10 @@ class ContrastiveCriterion(FairseqCriterion):
         self.needs_views = cfg.contrastive_weight > 0
 
     def prepare_model(self, model: Any) -> None:
-        """Add to the model what this criterion needs; called before its weights are loaded.
+        """Add the parts of the model that this criterion needs; called before the model's weights are loaded.
 
         Raises:
-            UserError: ``--key-encoder`` of another criterion, layers that the model does not have.
+            UserError: ``--key-encoder`` names that of another criterion, or the model has fewer layers than are to be frozen.
         """
         chosen = getattr(model.args, "key_encoder", None)
         if chosen not in (None, self.key_encoder):
@@ -129,32 +130,32 @@ class ContrastiveCriterion(FairseqCriterion):
             model.add_guide(FrozenEncoder(model.encoder.sentence_encoder))
 
     def view_inputs(self, views: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of the model's forward: what it encodes for ``contrast``."""
+        """Return the arguments of the model's forward pass that make it encode the inputs of ``contrast``."""
         return {"views": views["tokens"], "view_lengths": views["lengths"]}
 
     def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
-        """The rows that ``contrast`` gathers from all workers: name -> number on this worker."""
+        """Return the number of rows on this worker of each tensor that ``contrast`` gathers from all workers, by name."""
         raise NotImplementedError
 
     def layout(self, rows: int, device: torch.device) -> Layout:
-        """The number of such rows on each worker that takes part in the gather."""
+        """Return how many rows each worker has of a tensor that is gathered; this worker has ``rows``."""
         return agree_on_counts(rows, device, data_parallel_group())
 
     def contrast(
         self, vectors: dict[str, Tensor], views: dict[str, Any], layouts: dict[str, Layout]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the contrastive sum, the number of queries, and statistics of this worker; all workers call it together.
+        """Return the contrastive sum, the number of queries, and statistics of this worker. A collective.
 
         Args:
-            vectors: what the model returned for ``view_inputs``, (R, ...) each; no rows where data has run out.
-            views: as data.batch describes them, of as many rows.
-            layouts: of ``gathered_rows``.
+            vectors: outputs of the model for ``view_inputs``, (R, ...) each; R is 0 if this worker has run out of data.
+            views: the batch's views, see ``data.batch.collate``.
+            layouts: row counts of all workers for each name in ``gathered_rows``.
         """
         raise NotImplementedError
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Any, dict[str, Any]]:
         """Return loss, sample_size and logging output of one micro-batch."""
-        # before the encoder runs, because the counts synchronise with the GPU
+        # Before the encoder runs, because gathering the counts synchronises with the GPU.
         layouts = self._layouts(sample) if self.needs_views else {}
         call = _ModelCall(model, self._model_inputs(sample))
         if self.needs_mlm:
@@ -171,7 +172,7 @@ class ContrastiveCriterion(FairseqCriterion):
             sample_size = queries if sample_size is None else sample_size
             log.update(statistics)
         if "distance" in call.extra:
-            # times the local sample_size: the trainer divides by the sum of them
+            # Multiplied by the local sample_size, because the trainer divides by the sum over workers.
             loss = loss + self.cfg.regularizer_weight * call.extra["distance"] * sample_size
             log["distance"] = call.extra["distance"].detach() * sample_size
         log["loss"], log["sample_size"] = loss.detach(), sample_size
@@ -198,7 +199,8 @@ class ContrastiveCriterion(FairseqCriterion):
     def _reads_in_parts(self, model: Any, sample: dict[str, Any]) -> bool:
         """Whether the model computes the MLM loss in parts: in chunks, or by length to save padding.
 
-        Not without views, where this is masked_lm to the bit: parts draw other dropout masks.
+        Without views and chunks there are no parts: they draw other dropout masks, and the loss must equal masked_lm's to
+        the bit.
         """
         if getattr(getattr(model, "args", None), "encode_chunk_size", 0):
             return True
@@ -219,13 +221,13 @@ class ContrastiveCriterion(FairseqCriterion):
         views = sample["views"]
         vectors = {name: extra[name] for name in VECTORS if name in extra}
         if sample["is_empty"]:
-            # No keys, no queries, but a part in every collective and in the graph.
+            # This worker contributes no keys and no queries, but joins every collective and builds the same graph.
             vectors = {name: rows[:0] for name, rows in vectors.items()}
             views = {name: value[:0] if isinstance(value, Tensor) else 0 for name, value in views.items()}
         loss, queries, statistics = self.contrast(vectors, views, layouts)
         ours = torch.stack([queries, queries if masked_tokens is None else masked_tokens.to(queries)])
         total_queries, total_masked = all_reduce_sum(ours.double(), data_parallel_group()).unbind()
-        # T / N; with no query anywhere the sum is 0 and any finite factor will do.
+        # T / N. If no worker has a query, the sum is 0 and any finite factor is right.
         scale = 1.0 if masked_tokens is None else (total_masked / total_queries.clamp(min=1)).float()
         counts = {name: views[name] for name in ("view_length", "text_length", "words", "substituted", "fell_back")}
         log = {
@@ -239,17 +241,17 @@ class ContrastiveCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
-        """Log averages over all workers and micro-batches; every sum is divided by its own count."""
+        """Log averages over all workers and micro-batches: each sum is divided by the sum of its count."""
         log_numbers(logging_outputs)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Everything logged is a sum or a count."""
+        """True: every logged value is a sum or a count."""
         return True
 
 
 class _ModelCall:
-    """Calls the model once for masked_lm and keeps what it returned for the views of the same batch."""
+    """Stands in for the model in MaskedLmLoss: one call encodes masked texts and views, whose outputs stay in ``extra``."""
 
     def __init__(self, model: Any, inputs: dict[str, Any]) -> None:
         self.model, self.inputs = model, inputs
@@ -278,7 +280,7 @@ def log_numbers(logging_outputs: list[dict[str, Any]]) -> None:
         if denominator > 0:
             metrics.log_scalar(name, numerator / denominator, denominator, round=digits)
 
-    # also of an update that counted nothing: fairseq warns where no loss is logged
+    # Logged even for an update that counted nothing, because fairseq warns if there is no loss.
     metrics.log_scalar("loss", total("loss") / LN2 / max(total("sample_size"), 1), total("sample_size"), round=3)
     if any("masked_tokens" in log for log in logging_outputs):
         ratio("mlm_loss", total("mlm_loss") / LN2, "masked_tokens")
@@ -301,7 +303,7 @@ def log_numbers(logging_outputs: list[dict[str, Any]]) -> None:
 
 
 def _log_uniformity(potential: Any, pairs: Any) -> None:
-    """The logarithm of a mean is not a mean of logarithms: average the potential, derive the metric."""
+    """Log uniformity, the logarithm of a mean: meters average the potential, and its logarithm is a derived metric."""
     if pairs > 0:
         metrics.log_scalar("_gaussian_potential", potential / pairs, pairs)
         metrics.log_derived(
@@ -315,7 +317,7 @@ NEGATIVES = ChoiceEnum(["batch", "global"])
 
 @dataclass
 class InBatchConfig(ContrastiveConfig):
-    """Settings of the contrastive term."""
+    """Settings of criterions whose negatives come from the batch."""
 
     temperature: float = field(
         default=0.1,
@@ -324,23 +326,32 @@ class InBatchConfig(ContrastiveConfig):
         },
     )
     negatives: NEGATIVES = field(
-        default="global", metadata={"help": "contrast with the views of this worker's batch, or of all workers'"}
+        default="global",
+        metadata={
+            "help": "which texts are negatives: batch, those of this worker's batch; global, those of all workers"
+        },
     )
     keep_duplicates: bool = field(
         default=False,
-        metadata={"help": "let views of the same text, met twice in a batch, be negatives of each other"},
+        metadata={"help": "if a text occurs twice in a batch, let its copies be negatives of each other"},
     )
 
 
 class InBatchCriterion(ContrastiveCriterion):
-    """A contrastive criterion without a queue."""
+    """A contrastive criterion whose negatives come from the batch of this worker, or of all workers."""
 
     cfg: InBatchConfig
 
     def layout(self, rows: int, device: torch.device) -> Layout:
-        """The number of such rows on each worker that takes part in the contrast."""
+        """Return the row counts of the workers whose texts are contrasted: of this one, or of all."""
         return Layout((rows,)) if str(self.cfg.negatives) == "batch" else super().layout(rows, device)
 
     def excluded(self, own: Tensor, identity: Tensor, key_identity: Tensor) -> Exclusion:
-        """Exclude a query's own row, given by index, and duplicates of its text."""
+        """Return which keys are excluded for each query: its own row, and duplicates of its text.
+
+        Args:
+            own: (Q,) index of each query among the keys.
+            identity: (Q,) hash of each query's source text.
+            key_identity: (K,) hash of each key's source text.
+        """
         return Exclusion(own.unsqueeze(1), None if self.cfg.keep_duplicates else (identity, key_identity))

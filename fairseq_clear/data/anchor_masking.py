@@ -1,9 +1,8 @@
-"""The masked language model on the anchors of documents (DeCLUTR, section 3.2), by fairseq's own masking.
+"""Masks the anchors of documents for the masked language model (DeCLUTR, section 3.2), with fairseq's own masking.
 
 The paper: "We implement the MLM objective [...] on each anchor span in a minibatch and sum the losses". It does not say
-whether the embedded anchor is the masked one; its code masks anchors in place and embeds those. ``joint`` data are such:
-the anchor among the views is masked and has targets. ``separate`` data keep the views as they are and add masked copies of
-the anchors' texts.
+whether the anchor that is embedded is masked. Its code masks anchors in place and embeds the masked ones; ``joint`` does the
+same. ``separate`` leaves the views unmasked and adds masked copies of the anchors.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ MakeMasks = Callable[[Any, bool], Any]
 
 
 class _OneText:
-    """A data set of one text at a time."""
+    """A data set that returns ``text`` for every index; ``Masker`` sets it before each call."""
 
     def __init__(self) -> None:
         self.text = torch.zeros(0, dtype=torch.long)
@@ -37,9 +36,9 @@ class Masker:
     """Masks single texts as fairseq's MaskTokensDataset masks item ``key`` of a data set.
 
     Args:
-        make: the stock data set over another one.
-        symbols: ids that are no words of a text (``<mask>``, ``<del>``), which are neither masked nor predicted.
-        padding: id that stands where nothing is predicted.
+        make: builds fairseq's MaskTokensDataset over a data set of texts.
+        symbols: ids that do not stand for text (``<mask>``, ``<del>``); they are neither masked nor predicted.
+        padding: target id of the positions where nothing is predicted.
         mask: id of ``<mask>``.
     """
 
@@ -49,27 +48,27 @@ class Masker:
         self._symbols, self._padding = list(symbols), padding
 
     def __call__(self, tokens: Tokens, epoch: int, key: int) -> tuple[Tokens, Tokens]:
-        """The masked text and its targets, both (n,)."""
+        """Return the masked text and its targets, both (n,)."""
         is_symbol = np.isin(tokens, self._symbols)
-        # padding is what the stock code may mask without predicting anything there
+        # Symbols are passed as padding: where fairseq masks padding, the target is padding too, so nothing is predicted.
         self._text.text = torch.from_numpy(np.where(is_symbol, self._padding, tokens))
         source, target = (self._draw(masks, epoch, key) for masks in (self._sources, self._targets))
         return np.where(is_symbol, tokens, source), np.where(is_symbol, self._padding, target)
 
     def _draw(self, masks: Any, epoch: int, key: int) -> Tokens:
-        # past the cache of the last items, whose key lacks the text
+        # Bypass fairseq's LRU cache of items: its key does not contain the text.
         drawn: Tokens = type(masks).__getitem_cached__.__wrapped__(masks, masks.seed, epoch, key).numpy()
         return drawn
 
 
 class AnchorMasks:
-    """Masks the anchors of an item, each by (seed, epoch, item, anchor).
+    """Masks the anchors of an item. The masks depend only on seed, epoch, item and anchor.
 
     Args:
-        maskers: one for each masked copy (one alone where ``joint``).
-        anchors: A, of each item.
-        cut: to the length that the encoder takes.
-        joint: whether the embedded anchors are the masked ones.
+        maskers: one for each masked copy; exactly one if ``joint``.
+        anchors: A, the number of anchors of each item.
+        cut: truncates a text to the encoder's maximum length.
+        joint: mask the anchors that are embedded, instead of copies of them.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class AnchorMasks:
         return 0 if self.joint else self.anchors * len(self.maskers)
 
     def texts(self, raw: Sequence[RawInstance], index: int, epoch: int) -> tuple[list[Tokens], list[Tokens]]:
-        """The masked copies of the A anchors of an item, the first copy of each, then the second; and their targets."""
+        """Return masked copies of an item's A anchors, and their targets: the first copy of all anchors, then the second."""
         pairs = [
             masker(self.cut(pair.anchor), epoch, index * self.anchors + number)
             for masker in self.maskers
@@ -92,7 +91,7 @@ class AnchorMasks:
         return [source for source, _ in pairs], [target for _, target in pairs]
 
     def views(self, instances: Sequence[Instance], index: int, epoch: int) -> list[Instance]:
-        """The instances, their anchors masked after augmentation."""
+        """Return the instances with masked anchors; masking comes after augmentation."""
         masked = [
             self.maskers[0](instance.anchor, epoch, index * self.anchors + number)
             for number, instance in enumerate(instances)

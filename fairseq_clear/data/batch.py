@@ -19,15 +19,15 @@ class Instance:
 
     Attributes:
         anchor: (L,) token ids.
-        positives: token ids of each; the same number for all instances of a data set.
+        positives: token ids of each positive; all instances of a data set have the same number.
         identity: hash of the source text, before paraphrase and augmentation.
-        text_length: tokens of the texts that the views were made of, for logging.
-        words, substituted: words of the texts, and how many were substituted; 0 where no step substitutes.
-        negatives: token ids of texts known to differ in meaning (hard negatives); as many for all instances.
-        negative_identities: hash of each one's source text.
-        draw: a number in [0, 1) of this instance and epoch, for a choice that the model makes.
-        fell_back: texts that were missing, the original standing in.
-        anchor_target: (L,) what a masked anchor hides, padding where nothing is predicted; None where it is not masked.
+        text_length: number of tokens of the texts that the views were made of, for logging.
+        words, substituted: number of words of the texts, and of those that were substituted; 0 if no step substitutes words.
+        negatives: token ids of texts known to differ in meaning (hard negatives); all instances have the same number.
+        negative_identities: hash of the source text of each hard negative.
+        draw: random number in [0, 1) of this instance and epoch, with which the model may make a choice.
+        fell_back: number of texts that were missing and replaced by the original.
+        anchor_target: (L,) MLM targets of a masked anchor, padding where nothing is predicted; None if it is not masked.
     """
 
     anchor: Tokens
@@ -49,9 +49,9 @@ class Example:
 
     Attributes:
         index: in the data set.
-        sources: masked copies of the text, for the MLM; empty without one.
-        targets: of the same lengths, padding where nothing is predicted.
-        instances: pairs of views; empty without a contrastive term, or where the text gives none.
+        sources: masked copies of the text, for the MLM; empty without an MLM.
+        targets: MLM targets of the same lengths, padding where nothing is predicted.
+        instances: pairs of views; empty without a contrastive term, or if the text makes none.
     """
 
     index: int
@@ -63,19 +63,19 @@ class Example:
 def add_left_over(batches: Sequence[Tokens], indices: Tokens) -> list[Tokens]:
     """Append a batch of the left-over items to the batches.
 
-    fairseq drops a last batch that is no multiple of ``--required-batch-size-multiple`` (8): by length sorted, the longest
-    texts would never be read, and of a split of fewer than 8 nothing.
+    fairseq drops a last batch whose size is not a multiple of ``--required-batch-size-multiple`` (8). Since items are sorted by
+    length, the longest texts would never be read, and nothing of a split with fewer than 8 texts.
 
     Args:
-        batches: consecutive parts of ``indices``, from the first on.
-        indices: all.
+        batches: consecutive parts of ``indices``, beginning with the first.
+        indices: indices of all items.
     """
     rest = indices[sum(map(len, batches)) :]
     return [*batches, rest] if len(rest) else list(batches)
 
 
 def pad_rows(rows: Sequence[Tokens], padding: int) -> Tensor:
-    """Rows of token ids as one (R, longest) int64 tensor, padded on the right."""
+    """Pad rows of token ids on the right to one (R, longest) int64 tensor."""
     longest = max(len(row) for row in rows)
     padded = np.full((len(rows), longest), padding, dtype=np.int64)
     for number, row in enumerate(rows):
@@ -87,24 +87,24 @@ def collate(examples: Sequence[Example], padding: int, *, is_empty: bool = False
     """Collate examples; masked texts and views are padded separately, so that short views stay cheap.
 
     Args:
-        examples: at least one; with sources or without, all alike.
-        padding: index of the padding token.
-        is_empty: mark the batch as the stand-in of a worker that has run out of data.
+        examples: at least one; either all have sources or none has.
+        padding: id of the padding token.
+        is_empty: mark the batch as one that stands in for data, on a worker that has run out of them.
 
     Returns:
         A dictionary with fairseq's ``id``, ``nsentences``, ``ntokens`` (all tokens that the encoder reads), ``net_input`` and
             ``target`` (the masked copies, one after the other; absent without an MLM), ``lengths`` of the masked texts
-            (numbers that stay on the CPU) and, if there are any, ``views``:
+            (Python integers, so reading them does not synchronise with the GPU) and, if there are any, ``views``:
 
-            * ``tokens``: (N + N * P + N * H, L): the N anchors, the P positives of each anchor in turn, then likewise the H
-              hard negatives, which most recipes do not have;
-            * ``lengths``: of the rows, as numbers that stay on the CPU;
+            * ``tokens``: (N + N * P + N * H, L): the N anchors, then the P positives of the first anchor, of the second and so
+              on, then likewise the H hard negatives, which most recipes do not have;
+            * ``lengths``: lengths of the rows, as Python integers;
             * ``identity``: (N,) int64, ``negative_identity``: (N * H,) int64, ``draw``: (N,) float64 (never halved);
-            * ``target``: (N, L), the tokens under the masks of the anchors, padding elsewhere; absent if anchors are not
+            * ``target``: (N, L), MLM targets of the anchors, padding where nothing is predicted; absent if anchors are not
               masked;
             * ``fell_back``: number of texts that were replaced by the original;
             * ``view_length``, ``text_length``: total tokens of the views, and of the texts they were made of;
-            * ``words``, ``substituted``: totals.
+            * ``words``, ``substituted``: total words of the texts, and substituted words.
     """
     batch: dict[str, Any] = {
         "id": torch.tensor([example.index for example in examples]),

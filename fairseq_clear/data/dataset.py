@@ -26,10 +26,11 @@ class ClearDataset(FairseqDataset):
         items: number of items.
         sources, targets: masked copies of the texts and their targets (fairseq data sets); empty without an MLM.
         views: makes the pairs; None without a contrastive term.
-        order: (items,) ranks in random order; batches are of similar length and otherwise in this order, as masked_lm's.
-        bos, eos, padding: their indices.
-        anchors: what masks the anchors of ``views``, in place of ``sources`` and ``targets``.
-        contrastive: whether the views themselves are needed; without, ``views`` makes the anchors alone.
+        order: (items,) random rank of each item. As in masked_lm, batches hold texts of similar length, and texts of equal
+            length are in this order.
+        bos, eos, padding: ids of ``<s>``, ``</s>`` and ``<pad>``.
+        anchors: masks the anchors of ``views``; used instead of ``sources`` and ``targets``.
+        contrastive: whether batches hold views. If not, ``views`` only makes the anchors to mask.
     """
 
     def __init__(
@@ -56,11 +57,11 @@ class ClearDataset(FairseqDataset):
         if views is not None and contrastive:
             lengths += list(views.longest().T)
         if views is not None and anchors is not None:
-            whole = np.minimum(views.source.text_lengths, views.max_tokens)
-            each = whole[:, :: whole.shape[1] // anchors.anchors]  # (items, A)
+            bounds = np.minimum(views.source.text_lengths, views.max_tokens)
+            each = bounds[:, :: bounds.shape[1] // anchors.anchors]  # (items, A), the columns of the anchors
             lengths += [*each.T] * (anchors.rows // anchors.anchors)
         self.sizes = functools.reduce(np.maximum, lengths).astype(np.int32)
-        # fairseq's nested data sets count the longest part; the memory that --max-tokens bounds is that of all parts.
+        # fairseq's nested data sets count only the longest part of an item, but all parts use the memory of --max-tokens.
         self.totals = functools.reduce(np.add, lengths).astype(np.int32)
 
     def __getitem__(self, index: int) -> Example:
@@ -88,10 +89,11 @@ class ClearDataset(FairseqDataset):
         return self.items
 
     def collater(self, samples: Sequence[Example]) -> dict[str, Any]:
-        """Collate a batch; without samples, a marked one-row batch for a worker that has run out of data.
+        """Collate a batch. Without samples, return a one-row batch that is marked as empty.
 
-        fairseq would replay an old batch there and undo it afterwards, which goes wrong with ``--update-freq`` above 1 and
-        after a validation (trainer.py: train_step zeroes the sample_size of all micro-batches).
+        A worker that has run out of data gets such a batch. fairseq's own way, to replay an earlier batch and cancel it
+        afterwards, goes wrong with ``--update-freq`` above 1 and after a validation (``Trainer.train_step`` zeroes the
+        sample_size of all micro-batches).
         """
         return collate(samples, self.padding) if samples else collate([self._stand_in()], self.padding, is_empty=True)
 
@@ -108,7 +110,7 @@ class ClearDataset(FairseqDataset):
         return Example(0, [self.blank] * rows, [nothing_masked] * rows, instances)
 
     def num_tokens(self, index: int) -> int:
-        """Tokens of all parts of an item, an upper bound over epochs."""
+        """Number of tokens of all parts of an item (masked copies and views); an upper bound over epochs."""
         return int(self.totals[index])
 
     def num_tokens_vec(self, indices: Tokens) -> Tokens:
@@ -116,16 +118,16 @@ class ClearDataset(FairseqDataset):
         return self.totals[indices].astype(np.int64)
 
     def size(self, index: int) -> int:
-        """Length of the longest part, an upper bound over epochs."""
+        """Length of the longest part of an item; an upper bound over epochs."""
         return int(self.sizes[index])
 
     def ordered_indices(self) -> Tokens:
-        """Indices by length, in random order among equal lengths."""
+        """Indices sorted by length, with items of equal length in random order."""
         shuffled = np.empty_like(self.order)
         shuffled[self.order] = np.arange(len(self.order))
         sizes = self.sizes[shuffled]
         if sizes.max(initial=0) < 2**16:
-            sizes = sizes.astype(np.uint16)  # numpy sorts by counting, in linear time
+            sizes = sizes.astype(np.uint16)  # numpy sorts 16-bit integers by radix, in linear time
         return shuffled[np.argsort(sizes, kind="stable")].astype(np.int64)
 
     def filter_indices_by_size(self, indices: Tokens, max_sizes: Any) -> tuple[Tokens, list[int]]:
@@ -135,7 +137,7 @@ class ClearDataset(FairseqDataset):
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """Sizes are upper bounds, so batches stay what they are when views change."""
+        """True: sizes are upper bounds over epochs, so the batches need not be rebuilt when the views change."""
         return True
 
     def set_epoch(self, epoch: int) -> None:
@@ -153,9 +155,9 @@ class ClearDataset(FairseqDataset):
         required_batch_size_multiple: int = 1,
     ) -> Any:
         """Make batches within fairseq's limits; the error for an item above ``--max-tokens`` names the value to give."""
-        if not len(indices):  # fairseq: IndexError
+        if not len(indices):  # fairseq would raise an IndexError
             raise UserError(
-                "no text is left to train on: each is longer than --max-positions or --max-tokens, or --num-shards leaves none"
+                "no text is left to train on: all are longer than --max-positions or --max-tokens, or --num-shards leaves none"
             )
         largest = int(self.totals[indices].max(initial=0))
         if max_tokens is not None and largest > max_tokens:

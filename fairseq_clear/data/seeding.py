@@ -1,4 +1,4 @@
-"""Random generators that depend on seed, epoch, item and view alone, not on processes or order."""
+"""Random generators that depend only on seed, epoch, item and view, not on processes or order."""
 
 import hashlib
 from typing import Any
@@ -11,8 +11,9 @@ __all__ = ["rng_for"]
 
 
 class _Seed(ISeedSequence):
-    """The seed of a bit generator, hashed from its names: three times as fast as numpy's SeedSequence, which matters because
-    every text needs several generators.
+    """The seed of a bit generator, hashed from several integers.
+
+    Three times as fast as numpy's SeedSequence, which matters because every text needs several generators.
     """
 
     def __init__(self, *names: int) -> None:
@@ -34,7 +35,7 @@ def rng_for(seed: int, epoch: int, index: int, view: int) -> np.random.Generator
         seed: the run's ``--seed``.
         epoch: counted from 1, as fairseq does.
         index: of the sample in its dataset.
-        view: 0 for what is drawn once per sample, 1, 2, ... for its views.
+        view: 0 for draws made once per sample; 1, 2, ... for its views.
     """
     names = _Seed(int(seed), int(epoch), int(index), int(view))
     return np.random.Generator(np.random.PCG64(names))  # type: ignore[arg-type]  # numpy takes any ISeedSequence

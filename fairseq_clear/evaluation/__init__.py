@@ -1,1 +1,1 @@
-"""Using a trained encoder: embeddings now; semantic similarity, transfer tasks and reports build on them."""
+"""Using and evaluating a trained encoder: embeddings, STS, transfer and probing tasks, GLUE, reports and plots."""

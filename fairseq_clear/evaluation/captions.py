@@ -1,4 +1,4 @@
-"""SentEval's image-caption retrieval, from given image features (Conneau and Kiela 2018, arXiv:1803.05449)."""
+"""SentEval's image-caption retrieval, on precomputed image features (Conneau and Kiela 2018, arXiv:1803.05449)."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class CaptionData:
-    """One split: features (I, F) of images, and the ``per_image`` captions of each image in turn."""
+    """One split: features (I, F) of images, and ``per_image`` captions for each image, those of image 0 first."""
 
     features: Floats
     captions: list[str]
@@ -37,7 +37,18 @@ class CaptionData:
 
 @dataclass(frozen=True)
 class Ranker:
-    """Settings of the ranking model; the defaults are SentEval's."""
+    """Settings of the ranking model; the defaults are SentEval's.
+
+    Attributes:
+        dimension: dimension of the space into which images and captions are projected.
+        margin: difference by which a right pair must score above a wrong one.
+        contrasts: captions (with their images) drawn per batch to make wrong pairs.
+        batch_size: captions per update.
+        learning_rate: learning rate of Adam.
+        max_epoch: maximum number of epochs.
+        patience: epochs without better dev recalls after which training stops.
+        fold: images among which each caption is ranked in evaluation.
+    """
 
     dimension: int = 1000
     margin: float = 0.2
@@ -51,7 +62,7 @@ class Ranker:
 
 @dataclass(frozen=True)
 class CaptionScores:
-    """Recall at 1, 5, 10 (x100) and median rank, of captions found by image and of images found by caption."""
+    """Recall at 1, 5, 10 (x100) and median rank: of ``captions`` found for an image, and of ``images`` found for a caption."""
 
     captions: Mapping[str, float]
     images: Mapping[str, float]
@@ -84,7 +95,7 @@ def read_captions(folder: str | Path) -> dict[str, CaptionData]:
         captions = read_text_lines(Path(folder) / f"{split}.txt")
         if features.ndim != 2 or not np.issubdtype(features.dtype, np.number) or not np.isfinite(features).all():
             raise UserError(
-                f"{path}: has shape {features.shape}, {features.dtype}; give finite numbers, one row an image"
+                f"{path}: has shape {features.shape}, {features.dtype}; give finite numbers, one row per image"
             )
         if not len(features) or not captions or len(captions) % len(features):
             raise UserError(
@@ -100,10 +111,10 @@ def evaluate_captions(
     """Train a ranking model on ``train``, stop early on ``dev``, and score ``test`` in folds of a thousand images.
 
     Args:
-        encoder: see ``encoders.Encoder``; its vectors are projected, not changed.
+        encoder: see ``encoders.Encoder``; it is not trained.
         folder: see ``read_captions``.
-        settings: of the ranking model.
-        seed: of the model's weights and of the sampled contrasts.
+        settings: settings of the ranking model (default: SentEval's).
+        seed: seed of the model's weights, the order of the rows and the wrong pairs.
         batch_size: passed to the encoder.
 
     Raises:
@@ -124,10 +135,12 @@ def evaluate_captions(
 
 
 def retrieval(images: Tensor, captions: Tensor, *, fold: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Recall and median rank in both directions, as means over folds of ``fold`` images.
+    """Recalls and median rank of captions found by image, and of images found by caption; means over folds of images.
 
     Args:
-        images: (I, D) unit norm. captions: (I * P, D) unit norm, those of image 0 first.
+        images: (I, D) unit norm.
+        captions: (I * P, D) unit norm, those of image 0 first.
+        fold: number of images of a fold; images left over at the end are not used.
     """
     per_image = len(captions) // len(images)
     size = min(fold, len(images))
@@ -170,7 +183,7 @@ def _train(
     data: Mapping[str, CaptionData],
     settings: Ranker,
 ) -> int:
-    """Train until the dev recalls do not rise for ``patience`` epochs, and load the best weights. Returns the epochs."""
+    """Train until the dev recalls have not risen for ``patience`` epochs; keep the best weights; return the epochs trained."""
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
     best, best_state, since, epoch = -1.0, model.state_dict(), 0, 0
     owner = torch.arange(len(features["train"])).repeat_interleave(data["train"].per_image)

@@ -35,7 +35,7 @@ KEY_ENCODER = "key_encoder.encoder."
 
 # Stock RoBERTa checkpoints have no pooling. Their [CLS] vector was not trained, so the mean is the better default.
 STOCK_POOLING = "mean"
-# Raised by the settings of a checkpoint that are not those of a model.
+# Raised when the settings in a checkpoint are not those of a model.
 _DAMAGE = (KeyError, AttributeError, TypeError, ValueError, IndexError, OmegaConfBaseException)
 
 
@@ -44,11 +44,11 @@ class LoadedModel:
     """A model in float32 on the CPU, in evaluation mode.
 
     Attributes:
-        model: with the checkpoint's weights.
+        model: the model, with the checkpoint's weights.
         dictionary: the checkpoint's vocabulary, including ``<mask>`` and, if the checkpoint has it, ``<del>``.
         vocabulary_hash: SHA-256 of the ``dict.txt``.
         architecture: the checkpoint's ``--arch``.
-        updates: number of updates of its training; None if the checkpoint does not say.
+        updates: number of updates that it was trained for; None if the checkpoint does not say.
     """
 
     model: ClearRobertaModel
@@ -59,12 +59,12 @@ class LoadedModel:
 
 
 def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = False) -> LoadedModel:
-    """Load a ``clear_roberta`` checkpoint, or a stock ``roberta`` checkpoint without a projection head.
+    """Load a ``clear_roberta`` checkpoint, or a stock ``roberta`` checkpoint, which gets no projection head.
 
-    The task is not set up, and the files of the training run (data, synonyms) are not needed.
+    The task is not set up, and the other files of the training run (data, synonyms) are not needed.
 
     Args:
-        checkpoint: a ``.pt`` file of fairseq.
+        checkpoint: a ``.pt`` file written by fairseq.
         folder: folder with the ``dict.txt`` of the training run.
         key_encoder: use the momentum encoder of ``clear_moco`` in place of the query encoder.
 
@@ -84,7 +84,7 @@ def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = Fals
         raise UserError(_other_vocabulary(path, folder, f"hash {trained_with[:12]}", f"hash {vocabulary_hash[:12]}"))
     dictionary = _dictionary(folder, weights[EMBEDDING].shape[0], path)
     if POSITIONS in weights:
-        # under hydra the number may be unset; the rows up to that of the padding are not positions
+        # Under hydra max_positions may be unset. fairseq numbers positions from pad + 1, so the first rows are unused.
         args.max_positions = weights[POSITIONS].shape[0] - dictionary.pad() - 1
     kind = _model_class(architecture, path)
     kind = kind if issubclass(kind, ClearRobertaModel) else ClearRobertaModel
@@ -100,13 +100,13 @@ def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = Fals
 
 
 def _read(path: Path) -> tuple[dict[str, Any], argparse.Namespace]:
-    """Read the checkpoint, and the settings of its model."""
+    """Read the checkpoint; return its content and the settings of its model."""
     if not path.is_file():
         what = "is a folder, name the .pt file in it" if path.is_dir() else "no such checkpoint"
         raise UserError(f"{path}: {what}; fairseq-train writes them to --save-dir")
     try:
         with warnings.catch_warnings():
-            # to convert the settings of old checkpoints, fairseq calls functions that hydra has since renamed
+            # To convert the settings of old checkpoints, fairseq calls functions that hydra has renamed since.
             warnings.filterwarnings("ignore", category=UserWarning)
             state: dict[str, Any] = read_checkpoint(str(path))
         model = state["cfg"].model
@@ -115,7 +115,7 @@ def _read(path: Path) -> tuple[dict[str, Any], argparse.Namespace]:
     except UserError:
         raise
     except _DAMAGE as error:
-        raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({one_line(error)})") from None
+        raise UserError(f"{path}: not a complete checkpoint of fairseq-train ({one_line(error)})") from None
     return state, model
 
 
@@ -132,27 +132,31 @@ def _weights(state: dict[str, Any], path: Path) -> dict[str, Any]:
 def _take_key_encoder(weights: dict[str, Any], path: Path) -> None:
     keys = [key for key in weights if key.startswith(KEY_ENCODER)]
     if not keys:
-        raise UserError(f"{path}: holds no key encoder; only --criterion clear_moco trains one, take the query encoder")
+        raise UserError(
+            f"{path}: holds no key encoder, which only --criterion clear_moco trains; use the query encoder"
+        )
     head = "encoder.lm_head.weight"
     is_tied = head in weights and torch.equal(weights[head], weights[EMBEDDING])
     for key in keys:
         weights[SENTENCE_ENCODER + key.removeprefix(KEY_ENCODER)] = weights[key]
-    if is_tied:  # otherwise it would restore the query encoder's embeddings
+    if is_tied:  # loading the old head would overwrite the embedding that it shares
         weights[head] = weights[EMBEDDING]
 
 
 def _model_class(architecture: str, path: Path) -> type[RobertaModel]:
     kind = ARCH_MODEL_REGISTRY.get(architecture) or MODEL_REGISTRY.get(architecture)
     if kind is None or not issubclass(kind, RobertaModel):
-        raise UserError(f"{path}: is a {architecture}, not a RoBERTa; give a clear_roberta or roberta checkpoint")
+        raise UserError(
+            f"{path}: its architecture {architecture} is not a RoBERTa; give a clear_roberta or roberta checkpoint"
+        )
     return kind
 
 
 def _fill_settings(args: argparse.Namespace, architecture: str, path: Path) -> None:
-    """Add default settings that the checkpoint does not state, and settings that stock RoBERTa does not have."""
+    """Set the settings that the checkpoint lacks to their defaults, among them those that stock RoBERTa does not have."""
     if not issubclass(_model_class(architecture, path), ClearRobertaModel):
         args.pooling, args.projection_layers = STOCK_POOLING, 0
-        logger.info("%s: a stock RoBERTa checkpoint states no pooling: %s is used", path, STOCK_POOLING)
+        logger.info("%s: a stock RoBERTa checkpoint has no pooling; using %s", path, STOCK_POOLING)
     if architecture in ARCH_CONFIG_REGISTRY:
         ARCH_CONFIG_REGISTRY[architecture](args)
     set_defaults(args, args.encoder_layers, args.encoder_embed_dim)

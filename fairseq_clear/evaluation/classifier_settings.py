@@ -14,19 +14,33 @@ OPTIMIZERS = {"adam": "Adam", "rmsprop": "RMSprop", "sgd": "SGD"}  # flag -> cla
 
 @dataclass(frozen=True)
 class Classifiers:
-    """Which classifier, and how it is trained and chosen; SentEval's names in brackets. ``logistic`` reads ``folds`` alone."""
+    """Kind of classifier, and how it is trained and validated. ``logistic`` uses only ``folds``.
 
-    kind: str = setting("network, or scikit-learn's logistic regression", "mlp", flag="--classifier", choices=KINDS)
-    folds: int = setting("of cross-validation [kfold]", 10, least=2)
-    hidden: int = setting("width of the hidden layer, 0 for none [nhid]", 0, least=0, metavar="D")
-    optimizer: str = setting("with torch's default settings [optim]", "adam", choices=sorted(OPTIMIZERS))
-    batch_size: int = setting("of the classifier [batch_size]", 64, flag="--classifier-batch-size", least=1)
-    tenacity: int = setting(
-        "evaluations without a better held-out accuracy before training stops [tenacity]", 5, least=0
+    The help texts give SentEval's name of a setting in brackets.
+    """
+
+    kind: str = setting(
+        "mlp: SentEval's network; logistic: scikit-learn's logistic regression",
+        "mlp",
+        flag="--classifier",
+        choices=KINDS,
     )
-    epoch_size: int = setting("passes over the training rows between two evaluations [epoch_size]", 4, least=1)
-    max_epoch: int = setting("most passes [max_epoch]", 200, least=1)
-    dropout: float = setting("on the hidden layer [dropout]", 0.0, metavar="P")
+    folds: int = setting("number of folds in cross-validation [kfold]", 10, least=2)
+    hidden: int = setting("width of the hidden layer, 0 for none [nhid]", 0, least=0, metavar="D")
+    optimizer: str = setting("optimizer, with torch's default settings [optim]", "adam", choices=sorted(OPTIMIZERS))
+    batch_size: int = setting(
+        "rows per update of the classifier [batch_size]", 64, flag="--classifier-batch-size", least=1
+    )
+    tenacity: int = setting(
+        "evaluations without a better held-out accuracy that are tolerated, over the whole training [tenacity]",
+        5,
+        least=0,
+    )
+    epoch_size: int = setting(
+        "number of passes over the training rows between two evaluations [epoch_size]", 4, least=1
+    )
+    max_epoch: int = setting("maximum number of passes over the training rows [max_epoch]", 200, least=1)
+    dropout: float = setting("dropout probability on the hidden layer [dropout]", 0.0, metavar="P")
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

@@ -1,4 +1,4 @@
-"""SentEval's classifiers, its regressor of similarity scores, and how it validates them (Conneau and Kiela 2018).
+"""SentEval's classifiers and its regressor of similarity scores, with its validation (Conneau and Kiela 2018).
 
 There are two classifiers on frozen vectors: scikit-learn's logistic regression, and SentEval's own network with at most one
 hidden layer and early stopping. As in SentEval (arXiv:1803.05449), vectors are not scaled, and everything runs on the CPU.
@@ -39,7 +39,7 @@ Rows = tuple[Floats, Labels]
 Fold = tuple[Labels, Labels]
 HELD_OUT = 0.05  # without a dev split, this share of the training rows stops the final fit of the network
 MOST_ITERATIONS = 1000  # of scikit-learn's solver, whose default of 100 does not converge on unscaled vectors
-# SentEval shuffles the folds of nested cross-validation with this seed, whatever the run's seed is.
+# SentEval always shuffles the folds of nested cross-validation with this seed.
 NESTED_SEED = 1111
 WEIGHT_DECAYS = tuple(10.0**power for power in range(-5, -1))
 INVERSE_STRENGTHS = tuple(2.0**power for power in range(-2, 4))
@@ -59,7 +59,7 @@ class Classifier(Protocol):
 
 
 def make_classifier(settings: Classifiers, classes: int, regularization: float, seed: int) -> Classifier:
-    """An untrained classifier; ``regularization`` is the network's weight decay, or scikit-learn's inverse strength C."""
+    """Make an untrained classifier; ``regularization`` is the network's weight decay, or scikit-learn's inverse strength C."""
     if settings.kind == "logistic":
         return _Logistic(regularization, seed)
     return _Network(settings, classes, regularization, seed)
@@ -141,9 +141,9 @@ class Fit:
     """Accuracies x100, rounded to two decimals as in SentEval.
 
     Attributes:
-        dev: on the rows that chose the regularisation.
-        test: on the test rows; for nested cross-validation the mean over the folds.
-        chosen: the regularisation; one for each fold of nested cross-validation.
+        dev: accuracy on the rows that chose the regularisation.
+        test: accuracy on the test rows; for nested cross-validation, the mean over the folds.
+        chosen: the chosen regularisation; one for each fold of nested cross-validation.
         predicted: (N,) labels of the test rows; empty for nested cross-validation.
     """
 
@@ -217,7 +217,7 @@ def _choose(
     grid: tuple[float, ...],
     fold_seed: int,
 ) -> tuple[float, float]:
-    """The regularisation with the best mean accuracy over folds (the first of equals), and that accuracy x100."""
+    """Return the regularisation with the best mean accuracy over folds (the first if equal), and that accuracy x100."""
     scores = []
     folds = list(_folds(inputs, labels, settings.folds, fold_seed))
     for strength in grid:
@@ -257,9 +257,9 @@ class Relatedness:
 
 
 def encode_scores(scores: Doubles, levels: int = LEVELS) -> Floats:
-    """Scores (N,) as distributions over the two nearest whole numbers (Tai et al. 2015, eq. 16): (N, levels).
+    """Encode scores (N,) as distributions over the two nearest whole numbers (Tai et al. 2015, eq. 16): (N, levels).
 
-    Levels start at 1. As in SentEval, the weight on level 0 of a score below 1 (STS-B has 0 to 1) is dropped.
+    Levels start at 1. As in SentEval, the weight that a score below 1 (as in STS-B) puts on level 0 is dropped.
     """
     whole = np.floor(scores)[:, None]  # (N, 1)
     level = np.arange(1, levels + 1)[None]  # (1, L)
@@ -283,7 +283,7 @@ def fit_relatedness(
 
     Args:
         train, dev, test: features (N, D) and scores (N,) of each split.
-        seed: of weights and order.
+        seed: of the initial weights and of the order of the rows.
         where: first words of error messages.
         settings: ``batch_size``, ``epoch_size``, ``max_epoch`` and ``tenacity`` are used.
 
@@ -331,15 +331,15 @@ def _train(
     score: Callable[[nn.Module], float],
     settings: Classifiers,
 ) -> tuple[nn.Module | None, float]:
-    """SentEval's training loop with early stopping: the model with the best score, and that score.
+    """SentEval's training loop with early stopping. Returns the model with the best score, and that score.
 
     Args:
         model: trained in place.
         optimizer: of the model.
-        loss: of outputs and targets, mean over a batch.
+        loss: function of outputs and targets, mean over a batch.
         rows: inputs (N, D) and targets (N, ...).
         order: draws the order of the rows.
-        score: of held-out rows, after every ``epoch_size`` passes; the best model must score above -1.
+        score: scores the model on held-out rows, after every ``epoch_size`` passes; the best model must score above -1.
         settings: ``batch_size``, ``epoch_size``, ``max_epoch`` and ``tenacity`` are used.
     """
     best, best_score, failures, epochs = None, -1.0, 0, 0

@@ -1,4 +1,4 @@
-"""Encoding a file of sentences to a file of vectors, block by block, with constant memory."""
+"""Encodes a file of sentences to a file of vectors, block by block, in constant memory."""
 
 import io
 import json
@@ -41,7 +41,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class EmbedReport:
-    """Counts, the dimension of the vectors, and the wall time of reading, encoding and writing."""
+    """Statistics of ``embed_lines``: counts, the dimension of the vectors, and the total wall time in seconds."""
 
     counts: EncodingCounts
     dimension: int
@@ -58,10 +58,10 @@ class EmbedReport:
 
 
 def read_sentences(path: Path, text_field: str = "text") -> Iterator[str]:
-    """The lines of a UTF-8 text file (also ``.gz`` and ``.xz``); a blank line is an empty text.
+    """Yield the lines of a UTF-8 text file (also ``.gz`` and ``.xz``); a blank line is an empty text.
 
-    Lines end with LF or CRLF, as ``wc -l`` counts them; a CR alone becomes a space. In ``.jsonl`` a line is a record: its text
-    is under ``text_field``, with line breaks as spaces, and blank lines are ignored.
+    Lines end with LF or CRLF, as ``wc -l`` counts them; a CR within a line becomes a space. In ``.jsonl`` each line is a
+    record, whose text is under ``text_field``; line breaks in it become spaces, and blank lines are ignored.
     """
     compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
     is_jsonl = Path(path.stem if compression else path.name).suffix.lower() == ".jsonl"
@@ -73,7 +73,7 @@ def read_sentences(path: Path, text_field: str = "text") -> Iterator[str]:
 
 
 def count_lines(path: Path, text_field: str = "text") -> int:
-    """Count the texts. Reading all of them finds a malformed line before the first text is encoded.
+    """Count the texts. Since this reads all of them, a malformed line is found before the first text is encoded.
 
     Raises:
         UserError: the file is unreadable or has no lines.
@@ -114,7 +114,7 @@ def embed_lines(
 
 @contextmanager
 def open_output(path: Path, rows: int, dimension: int) -> Iterator[Writer]:
-    """Open a writer to ``path``. The file appears when the block ends without an error, and otherwise not at all.
+    """Open a writer to ``path``. The file only appears if the block ends without an error.
 
     Args:
         path: ``.npy`` for a (rows, dimension) float32 array, ``.jsonl`` for the lines of ``jsonl_writer``.
@@ -145,7 +145,7 @@ def jsonl_writer(stream: TextIO) -> Writer:
 
 
 def _npy_writer(stream: BinaryIO, rows: int, dimension: int) -> Writer:
-    # written row by row: with a memory map, a full disk would be a SIGBUS instead of an error
+    # Written row by row: with a memory map, a full disk would end in a SIGBUS instead of an error.
     shape = {"descr": "<f4", "fortran_order": False, "shape": (rows, dimension)}
     np.lib.format.write_array_header_1_0(stream, shape)
 

@@ -14,9 +14,8 @@ from fairseq_clear.errors import UserError
 __all__ = ["CachedEncoder", "Encoder", "Whitening", "describe_encoder", "to_vectors"]
 
 Floats = npt.NDArray[np.float32]
-BATCHES_PER_BLOCK = (
-    64  # encoded at once, for encoders that sort and batch by themselves; the progress bar moves once a block
-)
+# Encoders sort and batch the sentences of a block by themselves; the progress bar moves once per block.
+BATCHES_PER_BLOCK = 64
 
 
 class Encoder(Protocol):
@@ -71,11 +70,11 @@ class CachedEncoder:
         """Vectors (N, D) float32; ``batch_size`` replaces the encoder's for this call.
 
         Raises:
-            UserError: the encoder returns something else than N finite vectors of the same dimension as before.
+            UserError: the encoder does not return N finite vectors of the same dimension as before.
         """
         self.embed(sentences, batch_size)
         if not sentences:
-            raise UserError(f"encoder {self.name}: asked for no sentence at all")
+            raise UserError(f"encoder {self.name}: the list of sentences is empty")
         vectors = np.stack([self._vectors[text] for text in sentences])  # (N, D)
         return vectors if self.transform is None else self.transform(vectors)
 
@@ -96,7 +95,7 @@ class CachedEncoder:
 
     @property
     def padding_share(self) -> float | None:
-        """Share of padding in what a SentenceEncoder computed; None for other encoders."""
+        """Share of padding among the tokens that a SentenceEncoder computed; None for other encoders."""
         return 1 - self.tokens / self.cells if self.cells else None
 
     def describe(self) -> dict[str, Any]:
@@ -106,7 +105,7 @@ class CachedEncoder:
     def _store(self, texts: list[str], vectors: Floats) -> None:
         known = next(iter(self._vectors.values()), vectors[0])
         if known.shape != vectors[0].shape:
-            raise UserError(f"encoder {self.name}: vectors of {len(vectors[0])} numbers after some of {len(known)}")
+            raise UserError(f"encoder {self.name}: vectors have dimension {len(vectors[0])}, earlier ones {len(known)}")
         self._vectors.update(zip(texts, vectors, strict=True))
         self.sentences += len(texts)
         counts = getattr(self.encoder, "last", None)
@@ -132,12 +131,12 @@ def to_vectors(returned: Any, rows: int, name: str) -> Floats:
         raise UserError(f"encoder {name}: returned an array of shape {vectors.shape} for {rows} sentences, not (N, D)")
     if not np.isfinite(vectors).all():
         bad = int((~np.isfinite(vectors).all(axis=1)).sum())
-        raise UserError(f"encoder {name}: {bad} of {rows} vectors have NaN or infinity in them")
+        raise UserError(f"encoder {name}: {bad} of {rows} vectors contain NaN or infinity")
     return vectors
 
 
 def describe_encoder(encoder: object) -> dict[str, Any]:
-    """The encoder's own ``describe()``, or its class if it has none."""
+    """Describe an encoder for a report: the result of its ``describe()``, or its class if it has no such method."""
     own = getattr(encoder, "describe", None)
     if callable(own):
         described = own()
@@ -152,7 +151,7 @@ class Whitening:
 
     Attributes:
         mean: mu, (D,).
-        kernel: W = U Lambda^(-1/2), (D, k), where U Lambda U^T is the covariance, with its k largest eigenvalues.
+        kernel: W = U Lambda^(-1/2), (D, k), where U Lambda U^T is the covariance, reduced to its k largest eigenvalues.
     """
 
     mean: npt.NDArray[np.float64]
@@ -160,17 +159,17 @@ class Whitening:
 
     @classmethod
     def fit(cls, vectors: npt.ArrayLike, dimensions: int | None = None) -> "Whitening":
-        """Fit a whitening of (N, D) vectors to ``dimensions`` (default: all that have variance).
+        """Fit a whitening of (N, D) vectors to ``dimensions`` dimensions (default: all in which they have variance).
 
         Raises:
             UserError: fewer than two vectors, or fewer than ``dimensions`` dimensions have variance.
         """
         rows = np.asarray(vectors, np.float64)
         if len(rows) < 2:
-            raise UserError(f"whitening: {len(rows)} sentences have no covariance; give more")
+            raise UserError(f"whitening: needs two or more sentences, got {len(rows)}")
         mean = rows.mean(axis=0)
         variances, directions = np.linalg.eigh(np.cov(rows, rowvar=False).reshape(rows.shape[1], -1))
-        # Smallest first. Directions whose variance is a rounding error are left out.
+        # eigh sorts by increasing variance. Directions whose variance is only a rounding error are left out.
         possible = int((variances > variances[-1] * 1e-9).sum()) if variances[-1] > 0 else 0
         wanted = possible if dimensions is None else dimensions
         if not 1 <= wanted <= possible:

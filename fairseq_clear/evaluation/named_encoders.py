@@ -1,4 +1,4 @@
-"""Loading the encoders that a command line names: checkpoints, files of word vectors, and Python functions."""
+"""Loads the encoders that a command line names: checkpoints, files of word vectors, and Python functions."""
 
 import importlib
 import inspect
@@ -33,15 +33,15 @@ def load_encoders(
     tokenizer: Callable[[], Tokenizer | None] = lambda: None,
     device: str | None = None,
 ) -> list[tuple[str, Any]]:
-    """Load (label, encoder) for each pooling of one encoder; the poolings of a checkpoint share one model.
+    """Load one encoder with each of several poolings; return (label, encoder) pairs. A checkpoint is loaded only once.
 
     Args:
         name: path of a checkpoint or of a file of word vectors (.vec, GloVe's .txt, also .gz and .xz), or
             ``package.module:factory``.
-        poolings: names of poolings; None for the encoder's own.
-        data_bin: data folder of a checkpoint.
-        tokenizer: called when a checkpoint is loaded; it returns None for the data folder's own tokenizer.
-        device: of a checkpoint.
+        poolings: names of poolings; None for the encoder's default.
+        data_bin: data folder of the checkpoint.
+        tokenizer: called when a checkpoint is loaded; returns its tokenizer, or None for that of the data folder.
+        device: device of the checkpoint's model.
 
     Raises:
         UserError: the encoder does not exist or cannot be loaded.
@@ -57,7 +57,7 @@ def load_encoders(
 
 
 def import_factory(name: str) -> Any:
-    """Import the object that ``package.module:factory`` names, also from the working directory.
+    """Import the object that ``package.module:factory`` names; modules in the working directory are found too.
 
     Raises:
         UserError: it cannot be imported.
@@ -74,16 +74,16 @@ def import_factory(name: str) -> Any:
 
 
 def _make(factory: Any, name: str, pooling: str | None) -> Any:
-    """Call the factory; an object with a method ``encode`` is returned as it is."""
+    """Call the factory and return its encoder; an object that already has a method ``encode`` is returned itself."""
     if hasattr(factory, "encode") and not inspect.isclass(factory):
         if pooling is not None:
             raise UserError(
-                f"--pooling {pooling}: --encoder {name} is an encoder already; name a function that takes one"
+                f"--pooling {pooling}: --encoder {name} is an encoder itself; name a function that takes an argument `pooling`"
             )
         return factory
     if not callable(factory):
         raise UserError(
-            f"--encoder {name}: is a {type(factory).__name__}, neither an encoder nor a function making one"
+            f"--encoder {name}: is a {type(factory).__name__}, neither an encoder nor a function that returns one"
         )
     if pooling is None:
         return factory()
@@ -142,7 +142,7 @@ class WordVectors:
         unknown: number of words without a vector in the last call of ``encode``.
 
     Raises:
-        UserError: a missing or empty file, or a malformed line, with its number.
+        UserError: a missing or empty file, or a malformed line; the message names the line.
     """
 
     def __init__(self, path: str | Path, words: set[str] | None = None) -> None:
@@ -157,11 +157,11 @@ class WordVectors:
                 continue
             vector = _parse(numbers, self.path, number)
             if rows and len(vector) != len(rows[0]):
-                raise UserError(f"{path}:{number}: {len(vector)} numbers after lines of {len(rows[0])}")
+                raise UserError(f"{path}:{number}: {len(vector)} numbers, but {len(rows[0])} in the lines before")
             index[word] = len(rows)
             rows.append(vector)
         if not rows:
-            raise UserError(f"{path}: holds no word vector" + ("" if words is None else " of the words asked for"))
+            raise UserError(f"{path}: holds no word vector" + ("" if words is None else " of the requested words"))
         self._index, self._matrix = index, np.stack(rows)  # (V, D)
         self.unknown = 0
 
@@ -183,9 +183,9 @@ class WordVectors:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, tuple[str, str]]]:
-    """(line number, (word, numbers)). Words of GloVe can contain spaces, so the numbers are counted from the right."""
+    """Yield (line number, (word, numbers)). Words of GloVe can contain spaces, so numbers are counted from the right."""
     dimension: int | None = None
-    # Published files have broken bytes in a few words, which occur in no text.
+    # A few words of the published files are not valid UTF-8. They occur in no text, so they are replaced.
     for number, raw in read_lines(path, errors="replace"):
         line = raw.rstrip(" ")
         if number == 1 and re.fullmatch(r"\d+ \d+", line):
@@ -205,5 +205,5 @@ def _parse(numbers: str, path: Path, line: int) -> Floats:
     try:
         vector: Floats = np.array(numbers.split(" "), dtype=np.float32)
     except ValueError:
-        raise UserError(f"{path}:{line}: a number is malformed: {numbers[:40]!r}") from None
+        raise UserError(f"{path}:{line}: malformed number in {numbers[:40]!r}") from None
     return vector

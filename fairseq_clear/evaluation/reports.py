@@ -16,14 +16,14 @@ BOLD, PLAIN = "\033[1m", "\033[0m"
 
 @dataclass(frozen=True)
 class Row:
-    """Scores of one encoder with one pooling.
+    """A row of a report: the scores of one encoder with one pooling.
 
     Attributes:
         label: the encoder's name in the table.
-        scores: column -> number (shares x100); the mean over several seeds.
-        encoder: description of the encoder: checkpoint, pooling, sizes.
+        scores: column -> score (shares x100); with several seeds, their mean.
+        encoder: description of the encoder, such as checkpoint, pooling and sizes.
         deviations: column -> standard deviation over seeds (n - 1); empty for a single seed.
-        details: further values for the JSON: both correlations, subsets, counts, chosen regularisation.
+        details: further values for the JSON, such as both correlations, subsets, counts, chosen regularisation.
     """
 
     label: str
@@ -35,11 +35,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """Scores of all encoders of one call of a command.
+    """The report of an evaluation command: scores of all encoders, and how they were measured.
 
     Attributes:
         command: name of the command, such as ``sts``.
-        protocol: settings that change the numbers: metric, aggregation, classifier and its settings.
+        protocol: settings that change the scores, such as metric, aggregation and classifier.
         data: task -> file -> SHA-256.
         columns: names of the columns, in order.
         rows: one for each encoder and pooling, in order.
@@ -78,7 +78,7 @@ class Report:
         }
 
     def table(self, *, bold: bool = False) -> str:
-        """The report as aligned text, a row for each encoder; with more than WIDE columns, a row for each column.
+        """Format the report as an aligned table, with a row per encoder, or transposed if it has more than WIDE columns.
 
         Args:
             bold: print the best score of a column in bold (ANSI codes) instead of marking it with ``*``.

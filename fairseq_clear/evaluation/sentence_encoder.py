@@ -32,16 +32,16 @@ class SentenceEncoder:
     >>> vectors = encoder.encode(["A film.", "A movie."], normalize=True)  # (2, D) float32
 
     Args:
-        model: in memory; it is not changed.
+        model: the model; it is not changed.
         dictionary: fairseq's dictionary of the model.
-        tokenizer: text to symbols of the dictionary.
+        tokenizer: splits text into symbols of the dictionary.
         pooling: name of a pooling (default: the model's).
-        origin: where the model comes from, for ``describe``.
+        origin: facts about the model's origin, for ``describe``.
 
     Attributes:
         last: counts of the last call of ``encode``.
-        max_length: longer texts are cut to this many tokens, including ``<s>`` and ``</s>``. Defaults to the model's number
-            of positions, which is the ``--tokens-per-sample`` of its training.
+        max_length: maximum number of tokens of a text, including ``<s>`` and ``</s>``; longer texts are cut. Defaults to the
+            model's number of positions, which is the ``--tokens-per-sample`` of its training.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class SentenceEncoder:
         pooling: str | None = None,
         device: str | torch.device | None = None,
     ) -> "SentenceEncoder":
-        """Load a checkpoint, in float32 whatever precision it was trained in.
+        """Load a checkpoint. The model is in float32, whatever the precision of its training.
 
         Args:
-            checkpoint: of ``clear_roberta``, trained by any criterion, or of fairseq's own ``roberta``.
+            checkpoint: of ``clear_roberta``, trained with any criterion, or of fairseq's own ``roberta``.
             data_bin: folder with the ``dict.txt`` of the training run, usually its data folder. Paths that the checkpoint
                 stores are not used.
             tokenizer: required if ``data_bin`` comes from plain fairseq-preprocess, which does not record a tokenizer:
@@ -108,12 +108,12 @@ class SentenceEncoder:
         normalize: bool = False,
         show_progress_bar: bool = False,
     ) -> Floats:
-        """Vectors of texts, in their order; see ``models.encoding.encode_texts`` for the batching.
+        """Encode texts as vectors, in their order; see ``models.encoding.encode_texts`` for the batching.
 
         Args:
             sentences: one text or several; an empty text is encoded as ``<s> </s>``.
-            batch_size: rows of the longest text per batch; batches of short texts have more rows. It changes speed and
-                memory, not the vectors.
+            batch_size: texts per batch if all are as long as the longest; batches of shorter texts have more. It changes
+                speed and memory, not the vectors.
             pooling: name of a pooling for this call.
             normalize: scale vectors to length 1.
             show_progress_bar: show a progress bar on stderr.
@@ -144,7 +144,7 @@ class SentenceEncoder:
         normalize: bool = False,
         on_batch: Callable[[int], object] | None = None,
     ) -> Floats:
-        """As ``encode``, but always (N, D), without a progress bar, and without warnings: the caller reads ``last``."""
+        """As ``encode``, but always (N, D), without progress bar and warnings; the caller reads ``last`` instead."""
         vectors, self.last = encode_texts(
             self.model,
             self.dictionary,
@@ -165,16 +165,16 @@ class SentenceEncoder:
 
     @property
     def truncated(self) -> int:
-        """Number of texts of the last call that were cut."""
+        """Number of texts that the last call cut."""
         return self.last.truncated
 
     @property
     def padding_share(self) -> float:
-        """Share of padding in what the last call computed."""
+        """Share of padding among the tokens that the last call computed."""
         return self.last.padding_share
 
     def describe(self) -> dict[str, Any]:
-        """Description for a report, as JSON values: checkpoint, vocabulary, pooling, sizes, device and versions."""
+        """Describe the encoder for a report, as JSON values: checkpoint, vocabulary, pooling, sizes, device and versions."""
         return {
             **self._origin,
             "pooling": self.pooling,

@@ -1,4 +1,4 @@
-"""SentEval: classifiers trained on frozen vectors, as a measure of the vectors (Conneau and Kiela 2018, arXiv:1803.05449)."""
+"""SentEval: evaluates vectors by classifiers trained on them (Conneau and Kiela 2018, arXiv:1803.05449)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -50,10 +50,10 @@ class Score:
     """Score of one task under one seed, x100.
 
     Attributes:
-        test: accuracy; Spearman for SICK-R, STS-B and STS12-16.
-        dev: score that chose the classifier: accuracy, or Pearson for the regressors; None for STS12-16.
+        test: accuracy on the test split; Spearman for SICK-R, STS-B and STS12-16.
+        dev: score by which the classifier was chosen: accuracy, or Pearson for the regressors; None for STS12-16.
         others: further scores: F1 of MRPC, Pearson and squared error of the regressors.
-        chosen: regularisation.
+        chosen: the chosen regularisation.
     """
 
     test: float
@@ -81,7 +81,7 @@ class SentEvalResult:
         return None if len(values) < 2 or None in values else float(np.std(values, ddof=1))
 
     def summary(self, split: str = "test") -> dict[str, float]:
-        """Averages over downstream tasks, over probing tasks, and of these two, as in DeCLUTR (arXiv:2006.03659), table 1."""
+        """Averages over downstream tasks, over probing tasks, and of both, as in DeCLUTR (arXiv:2006.03659), table 1."""
         found = {}
         for name, group in (("Downstream", DOWNSTREAM_TASKS), ("Probing", tuple(PROBING_TASKS))):
             means = [self.mean(task, split) for task in self.scores if task in group]
@@ -113,7 +113,7 @@ def evaluate_senteval(
         folder: SentEval's data folder.
         tasks: names from DOWNSTREAM_TASKS and PROBING_TASKS (default: the downstream tasks whose data the folder has).
         classifiers: settings of the classifiers (default: SentEval's), see ``classifier_settings.PRESETS``.
-        seeds: of the classifiers.
+        seeds: seeds of the classifiers.
         batch_size: passed to the encoder.
 
     Raises:
@@ -125,10 +125,10 @@ def evaluate_senteval(
 
 
 def find_tasks(folder: str | Path, tasks: Sequence[str]) -> list[str]:
-    """The tasks whose data are in the folder, with all splits.
+    """Return the tasks whose data are in the folder, with all splits.
 
     Raises:
-        UserError: the folder has the data of none of the tasks.
+        UserError: the folder does not have the data of any of the tasks.
     """
 
     def is_there(task: str) -> bool:
@@ -161,7 +161,7 @@ def read_tasks(folder: str | Path, tasks: Sequence[str]) -> dict[str, Data]:
 def score_senteval(
     encoder: CachedEncoder, data: Mapping[str, Data], classifiers: Classifiers, seeds: Sequence[int]
 ) -> SentEvalResult:
-    """As ``evaluate_senteval``, on data in memory."""
+    """As ``evaluate_senteval``, with data in memory."""
     if not seeds:
         raise UserError("--seeds: give one or more")
     encoder.embed([text for part in data.values() for text in _texts(part)])

@@ -1,7 +1,7 @@
-"""Reading SentEval's transfer and probing tasks from the folders that its download script makes.
+"""Reads SentEval's transfer and probing tasks from the folders that its download script makes.
 
-Texts are those that SentEval encodes: split at white space and joined by single spaces. As in SentEval, MR, CR, SUBJ, MPQA,
-TREC and SNLI are read as Latin-1; UTF-8 in them, and the ``M-i`` that ``cat -v`` left in MR and CR, are not repaired.
+As in SentEval, texts are split at white space and joined by single spaces, and MR, CR, SUBJ, MPQA, TREC and SNLI are read as
+Latin-1. UTF-8 in them, and the ``M-i`` that ``cat -v`` left in MR and CR, are not repaired.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +74,7 @@ class Split:
 
 @dataclass(frozen=True)
 class TaskData:
-    """Data of one task; whether its splits are ``all``, ``train`` + ``test`` or these + ``dev`` decides how it is validated."""
+    """Data of one task. Its splits (``all``, or ``train`` and ``test``, with or without ``dev``) decide how it is validated."""
 
     name: str
     splits: Mapping[str, Split]
@@ -170,21 +170,21 @@ def _read_snli(home: Path, files: Sequence[str], classes: int) -> Split:
 
 
 def _read_pairs(path: Path, columns: tuple[int, int, int], names: Sequence[str]) -> Split:
-    """Two texts and a label from these columns; the first line is a header."""
+    """Read two texts and a label from these columns; the first line is a header."""
     rows = [(number, read_columns(path, line, number, columns)) for number, line in _lines(path)[1:]]
     labels = _int64([_label(path, number, row[2], names) for number, row in rows])
     return Split(tuple(_words(row[0]) for _, row in rows), labels, tuple(_words(row[1]) for _, row in rows))
 
 
 def _read_probing(folder: Path, name: str) -> TaskData:
-    """Lines are split (tr, va, te), label, text; labels are numbered in alphabetical order."""
+    """Read lines of split (tr, va, te), label and text; labels are numbered in alphabetical order."""
     path = _probing_home(folder) / PROBING_TASKS[name]
     names = {"tr": "train", "va": "dev", "te": "test"}
     rows: dict[str, list[tuple[int, str, str]]] = {"train": [], "dev": [], "test": []}
     for number, line in _lines(path):
         split, label, text = read_columns(path, line, number, (0, 1, 2))
         if split not in names:
-            raise UserError(f"{path}:{number}: the split {split!r} is none of {', '.join(names)}")
+            raise UserError(f"{path}:{number}: the split {split!r} is not one of {', '.join(names)}")
         rows[names[split]].append((number, label, _words(text)))
     labels = sorted({label for _, label, _ in rows["train"]})
     splits = {}
@@ -227,7 +227,7 @@ def _lines(path: Path, encoding: str = "utf-8") -> list[tuple[int, str]]:
 
 def _label(path: Path, number: int, label: str, names: Sequence[str]) -> int:
     if label not in names:
-        raise UserError(f"{path}:{number}: the label {label!r} is none of {', '.join(names[:20])}")
+        raise UserError(f"{path}:{number}: the label {label!r} is not one of {', '.join(names[:20])}")
     return names.index(label)
 
 

@@ -42,7 +42,7 @@ class UndefinedCorrelation(UserError):
 
 
 def pearson(x: npt.ArrayLike, y: npt.ArrayLike, *, where: str = "correlation") -> float:
-    """Pearson's product-moment correlation, -1 to 1. numpy alone: training validates with it, without scipy.
+    """Pearson's product-moment correlation, -1 to 1. Uses only numpy, so that validation in training does not need scipy.
 
     Args:
         x: (N,) numbers.
@@ -53,7 +53,7 @@ def pearson(x: npt.ArrayLike, y: npt.ArrayLike, *, where: str = "correlation") -
         UndefinedCorrelation: fewer than two pairs, or one side is constant.
         UserError: unequal lengths, NaN or infinity.
     """
-    # scaled, so that the squares of very small or very large numbers neither underflow nor overflow
+    # Scaled, so that squares of very small or very large numbers neither underflow nor overflow.
     first, second = (side / np.abs(side).max() for side in _checked(x, y, where))
     return float(np.corrcoef(first, second)[0, 1])
 
@@ -77,7 +77,9 @@ CORRELATIONS: dict[str, Callable[..., float]] = {"spearman": spearman, "pearson"
 def _checked(x: npt.ArrayLike, y: npt.ArrayLike, where: str) -> tuple[Doubles, Doubles]:
     first, second = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if first.ndim != 1 or first.shape != second.shape:
-        raise UserError(f"{where}: {first.shape} numbers against {second.shape}; a correlation needs one each a pair")
+        raise UserError(
+            f"{where}: {first.shape} numbers against {second.shape}; a correlation needs two numbers per pair"
+        )
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         raise UserError(f"{where}: a number is NaN or infinite; check the vectors it comes from")
     if len(first) < 2:
@@ -95,7 +97,7 @@ class StsScore:
     """Result of one task, correlations x100.
 
     Attributes:
-        spearman, pearson: aggregated over subsets.
+        spearman, pearson: correlations, aggregated over subsets.
         pairs: number of scored pairs.
         unscored: number of pairs without a gold score, which are left out.
         subsets: name -> ``{"spearman", "pearson", "pairs"}``; an undefined correlation is None.
@@ -134,14 +136,14 @@ def evaluate_sts(
     files: Sequence[str | Path] = (),
     batch_size: int = 32,
 ) -> StsResult:
-    """Score an encoder on STS tasks; nothing is trained.
+    """Score an encoder on STS tasks, without training.
 
     Args:
         encoder: see ``encoders.Encoder``.
         folder: SentEval's data folder, see ``sts_data.read_sts``.
         tasks: names from ``sts_data.STS_TASKS`` (default: the tasks of DEFAULT_TASKS whose data the folder has).
-        aggregation: of a year's subsets. ``all`` concatenates them and correlates once (SBERT, SimCSE), ``mean`` is the
-            mean of their correlations (DeCLUTR), ``wmean`` the mean weighted by their number of pairs.
+        aggregation: how the subsets of a year are combined. ``all`` concatenates them and correlates once (SBERT, SimCSE),
+            ``mean`` is the mean of their correlations (DeCLUTR), ``wmean`` the mean weighted by their number of pairs.
         files: further tasks, see ``sts_data.read_sts_file``.
         batch_size: passed to the encoder.
 
@@ -178,7 +180,7 @@ def read_sts_tasks(
 def score_sts(
     encoder: Encoder, data: Sequence[StsData], *, aggregation: str = "all", batch_size: int = 32
 ) -> StsResult:
-    """As ``evaluate_sts``, on data in memory."""
+    """As ``evaluate_sts``, with data in memory."""
     if aggregation not in AGGREGATIONS:
         raise UserError(f"aggregation {aggregation}: valid are {', '.join(AGGREGATIONS)}")
     cached = encoder if isinstance(encoder, CachedEncoder) else CachedEncoder(encoder, batch_size=batch_size)

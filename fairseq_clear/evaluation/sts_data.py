@@ -1,4 +1,4 @@
-"""Reading STS data sets in SentEval's folder layout, and tables of two texts and a score."""
+"""Reads STS data sets in SentEval's folder layout, and tables of two texts and a score."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ __all__ = [
     "read_sts_file",
 ]
 
-# The subsets of each year in SentEval; its licence forbids it to ship SMT of STS13.
+# The subsets of each year in SentEval, which lacks SMT of STS13 because of its licence.
 STS_YEARS: dict[str, tuple[str, ...]] = {
     "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
     "STS13": ("FNWN", "headlines", "OnWN"),
@@ -47,7 +47,7 @@ _STS_B_FORM: dict[str, Any] = {"columns": (4, 5, 6)}
 _SICK_FORM: dict[str, Any] = {"columns": (3, 1, 2), "skip": 1}
 # Names of all tasks; STS-B and SICK-R are the test splits.
 STS_TASKS: tuple[str, ...] = (*STS_YEARS, *_STS_B, *_SICK)
-# The seven test sets of published tables.
+# The seven test sets that published tables report.
 DEFAULT_TASKS = (*STS_YEARS, "STS-B", "SICK-R")
 METRICS = ("pearson", "spearman")
 FILE_FORMATS = (
@@ -55,7 +55,7 @@ FILE_FORMATS = (
 )
 # How the subsets of a year are combined to one number.
 AGGREGATIONS = ("all", "mean", "wmean")
-# Where the folder of a data set may be in the folder that the user names: SentEval's tree, or parts of it.
+# Possible places of a data set's folder in the folder that the user names: SentEval's tree, or a part of it.
 _BELOW = ("", "STS", "sts", "downstream", "downstream/STS", "data/downstream", "senteval")
 
 
@@ -79,7 +79,7 @@ class StsData:
         name: a name of STS_TASKS, or the file's name without its suffix.
         subsets: the subsets of a year; otherwise one subset with the task's name.
         hashes: file name -> SHA-256.
-        unscored: number of dropped pairs, whose gold line is blank.
+        unscored: number of pairs that were dropped because their gold line is blank.
     """
 
     name: str
@@ -99,7 +99,7 @@ def read_sts(folder: str | Path, task: str) -> StsData:
     """Read one task.
 
     Args:
-        folder: SentEval's data folder, a folder in it down to the task's own, or a folder that contains the tasks' folders.
+        folder: SentEval's data folder, any folder in it on the path to the task, or a folder that contains the tasks' folders.
         task: a name of STS_TASKS.
 
     Raises:
@@ -130,7 +130,7 @@ def is_present(folder: str | Path, task: str) -> bool:
 
 
 def read_sts_file(path: str | Path) -> StsData:
-    """Read one file of any language. Its name and its columns determine its format:
+    """Read a file of pairs in any language. Its name and its columns determine its format:
 
     - ``STS.input.X.txt`` with ``STS.gs.X.txt`` in the same folder: SemEval;
     - SICK's header in the first line: SICK;
@@ -155,14 +155,14 @@ def read_sts_file(path: str | Path) -> StsData:
         return StsData(file.stem, {file.stem: _read_table(file, **form)}, _hashes((file,)))
     except UserError as error:
         is_other_format = str(error).startswith(f"{file}:1:")  # not one bad line in a file of the right format
-        raise UserError(f"{error}; expected are {FILE_FORMATS}" if is_other_format else str(error)) from None
+        raise UserError(f"{error}; valid formats: {FILE_FORMATS}" if is_other_format else str(error)) from None
 
 
 def find_folder(folder: str | Path, name: str) -> Path:
     """Find the folder of a data set: ``folder`` itself, or in ``folder`` at one of its places in SentEval's tree.
 
     Raises:
-        UserError: it is at none of them.
+        UserError: it is not found.
     """
     root = Path(folder)
     if root.name == name and root.is_dir():
@@ -170,7 +170,7 @@ def find_folder(folder: str | Path, name: str) -> Path:
     places = [root / below / name for below in _BELOW]
     found = next((place for place in places if place.is_dir()), None)
     if found is None:
-        what = f"has no {name}, nor has any of {', '.join(_BELOW[1:])} in it" if root.is_dir() else "no such folder"
+        what = f"has no {name}, nor have {', '.join(_BELOW[1:])} in it" if root.is_dir() else "no such folder"
         raise UserError(f"--data {root}: {what}; give the folder of SentEval's data")
     return found
 
@@ -188,7 +188,7 @@ def _read_subset(folder: Path, subset: str) -> tuple[Pairs, int]:
     source, gold = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
     for path in (source, gold):
         if not path.is_file():
-            raise UserError(f"{path}: this file of subset {subset} is missing; get the whole data set again")
+            raise UserError(f"{path}: this file of subset {subset} is missing; download the data set again")
     texts, golds = read_text_lines(source), read_text_lines(gold)
     if len(texts) != len(golds):
         raise UserError(
@@ -202,7 +202,7 @@ def _read_subset(folder: Path, subset: str) -> tuple[Pairs, int]:
 
 
 def _read_table(*paths: Path, columns: tuple[int, int, int], skip: int = 0) -> Pairs:
-    """Score and two texts from these columns of each line after the first ``skip``, of all files; blank lines are skipped."""
+    """Read score and two texts from these columns of all files, without the first ``skip`` lines of each and blank lines."""
     texts, scores = [], []
     for path in paths:
         numbered = [(number, line) for number, line in enumerate(read_text_lines(path), 1) if line.strip()][skip:]
@@ -222,7 +222,7 @@ def _score(path: Path, number: int, text: str) -> float:
         score = math.nan
     if not math.isfinite(score):
         hint = "; if this is a header, remove it" if number == 1 else ""
-        raise UserError(f"{path}:{number}: the score {text!r} is no number{hint}")
+        raise UserError(f"{path}:{number}: the score {text!r} is not a number{hint}")
     return score
 
 

@@ -1,4 +1,4 @@
-"""Classifying 20 Newsgroups by topic: logistic regression on frozen vectors, accuracy and macro-F1."""
+"""Classifies 20 Newsgroups by topic: logistic regression on frozen vectors, scored by accuracy and macro-F1."""
 
 import json
 import re
@@ -98,7 +98,7 @@ def evaluate_topics(
 
 
 def score_topics(encoder: "CachedEncoder", data: TopicData, *, strength: float = 1.0) -> TopicResult:
-    """As ``evaluate_topics``, on data in memory."""
+    """As ``evaluate_topics``, with data in memory."""
     import numpy as np
     from sklearn.metrics import f1_score
 
@@ -131,7 +131,7 @@ def read_topics(folder: str | Path, remove: Sequence[str] = ()) -> TopicData:
     Each line is a JSON object with ``group`` and ``text``.
 
     Raises:
-        UserError: a missing file or malformed line, with file and line; an unknown removal.
+        UserError: a missing file, a malformed line (the message names file and line), or an unknown removal.
     """
     unknown = [name for name in remove if name not in REMOVALS]
     if unknown:

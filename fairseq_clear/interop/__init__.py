@@ -1,1 +1,1 @@
-"""Pretrained weights in and out: Hugging Face, sentence-transformers, stock fairseq."""
+"""Import and export of weights: Hugging Face, sentence-transformers, stock fairseq."""

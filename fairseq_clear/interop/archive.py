@@ -1,4 +1,4 @@
-"""The archives of fairseq itself, such as ``roberta.base.tar.gz``: checkpoint as it is, tokenizer and vocabulary beside it."""
+"""Imports fairseq's own archives, such as ``roberta.base.tar.gz``: the checkpoint unchanged, tokenizer and vocabulary."""
 
 import shutil
 import tarfile
@@ -31,7 +31,7 @@ WHERE = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe/{encoder.json,vocab.bpe
 
 
 def is_archive(source: Path) -> bool:
-    """Whether this is a ``.tar.gz``, or a folder with ``model.pt`` and ``dict.txt`` and without a config.json."""
+    """Whether this is a ``.tar.gz``, or a folder with ``model.pt`` and ``dict.txt`` but no ``config.json``."""
     if source.name.endswith((".tar.gz", ".tgz", ".tar")):
         return True
     return (
@@ -47,13 +47,13 @@ def import_archive(
     extend_positions: int | None = None,
     overwrite: bool = False,
 ) -> ImportReport:
-    """Make ``dest`` of an archive, packed or unpacked.
+    """Convert an archive, packed or unpacked, to the folder ``dest``.
 
     Args:
-        source: with ``model.pt``, ``dict.txt`` and, in the archives of XLM-R, ``sentencepiece.bpe.model``.
-        dest: folder to make.
-        gpt2: ``encoder.json`` and ``vocab.bpe``, which roberta.base's archive does not hold; None if they lie in it.
-        extend_positions: how many positions to have; the own ones are repeated.
+        source: the archive: ``model.pt``, ``dict.txt`` and, for XLM-R, ``sentencepiece.bpe.model``.
+        dest: folder to create.
+        gpt2: ``encoder.json`` and ``vocab.bpe``, which roberta.base's archive does not hold; None if they are in the archive.
+        extend_positions: number of positions to have; those of the checkpoint are repeated.
         overwrite: replace ``dest``.
 
     Raises:
@@ -75,20 +75,20 @@ def import_archive(
     names = ["encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "activation_fn"]
     flags = {name.replace("_", "-"): getattr(args, name) for name in names}
     flags |= {"max-positions": int(loaded.model.max_positions()), "pooling": args.pooling}
-    notes = [f"a stock RoBERTa checkpoint states no pooling: {args.pooling} is taken where none is chosen"]
+    notes = [f"a stock RoBERTa checkpoint has no pooling; {args.pooling} is used unless --pooling gives another"]
     return ImportReport(dest, parity, training_flags(flags), notes)
 
 
 def _extend(checkpoint: Path, wanted: int) -> None:
     """Rewrite a checkpoint with its positions repeated; fairseq before 0.10 called the encoder a decoder."""
-    # torch's own reading: fairseq's turns the settings into a class that it could not read again
+    # torch.load, because fairseq's reader converts the settings to a class that it cannot load again
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)
     name = next(name for name in state["model"] if name.endswith(f".{POSITIONS.partition('.')[2]}"))
     state["model"][name] = repeat_positions(state["model"][name], wanted)
     settings = state.get("args") or state["cfg"]["model"]
     settings = settings if isinstance(settings, dict) else vars(settings)
     settings["max_positions"] = wanted
-    state["last_optimizer_state"] = None  # of the own positions
+    state["last_optimizer_state"] = None  # it has the shape of the old positions
     save(state, checkpoint)
 
 
@@ -113,7 +113,7 @@ def _copy(path: Path, target: Path, missing: str) -> None:
 
 @contextmanager
 def _unpacked(source: Path) -> Iterator[Path]:
-    """The folder with model.pt in it; an archive is unpacked beside other temporary files, never through links or ``..``."""
+    """Yield the folder that holds ``model.pt``. An archive is unpacked to a temporary folder, which its paths cannot leave."""
     if source.is_dir():
         yield source
         return

@@ -1,4 +1,4 @@
-"""``export``: a checkpoint to Hugging Face, sentence-transformers or stock fairseq, checked against what is written."""
+"""Exports a checkpoint to Hugging Face, sentence-transformers or stock fairseq, and compares the result with it."""
 
 import json
 from collections.abc import Callable
@@ -43,13 +43,13 @@ EXPORT_JSON = "fairseq_clear.json"
 
 @dataclass(frozen=True)
 class Job:
-    """What is exported.
+    """A checkpoint to export, with its settings.
 
     Attributes:
         model: the checkpoint.
-        tokenizer: of its data folder.
-        data_bin: that folder.
-        pooling: to state.
+        tokenizer: tokenizer of its data folder.
+        data_bin: the data folder.
+        pooling: pooling to write to the config.
         normalized: whether vectors are scaled to length 1.
     """
 
@@ -61,19 +61,19 @@ class Job:
 
     @property
     def symbols(self) -> list[str]:
-        """The vocabulary without ``<del>``, which no text holds."""
+        """The vocabulary without ``<del>``, which does not occur in texts."""
         return [symbol for symbol in self.model.dictionary.symbols if symbol != DELETED]
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was written, and how far it is from the checkpoint."""
+    """The folder that was written, and its differences from the checkpoint."""
 
     dest: Path
     parities: list[Parity]
 
     def lines(self) -> list[str]:
-        """For the screen."""
+        """Lines to print."""
         return [*(parity.summary() for parity in self.parities), f"wrote {self.dest}"]
 
 
@@ -90,22 +90,22 @@ def export(
     key_encoder: bool = False,
     overwrite: bool = False,
 ) -> ExportReport:
-    """Write ``dest``, load it again with the library that it is for, compare; whole or not at all.
+    """Write the folder ``dest``, load it with the library of its format, and compare it with the checkpoint.
 
     Args:
-        checkpoint: of clear_roberta or roberta.
+        checkpoint: checkpoint of clear_roberta or roberta.
         data_bin: folder with its dict.txt.
-        dest: folder to make.
+        dest: folder to create; it is not written if an error occurs.
         form: one of FORMATS.
-        tokenizer: of the data folder.
-        pooling: to state (default: the checkpoint's).
+        tokenizer: tokenizer of the data folder.
+        pooling: pooling to write to the config (default: the checkpoint's).
         normalized: have sentence-transformers scale vectors to length 1.
         scores: report of an evaluation, for the model card.
-        key_encoder: export MoCo's key encoder and not the query encoder.
+        key_encoder: export MoCo's key encoder instead of the query encoder.
         overwrite: replace ``dest``.
 
     Raises:
-        UserError: what the other format cannot express, or a difference above 1e-4; nothing is written then.
+        UserError: the format cannot express the checkpoint, or the difference is above 1e-4.
     """
     loaded = load_model(checkpoint, data_bin, key_encoder=key_encoder)
     chosen = pooling or str(loaded.model.args.pooling)
@@ -113,7 +113,7 @@ def export(
     job = Job(loaded, tokenizer, data_bin, chosen, normalized)
     if form == "sentence-transformers" and chosen not in EXPORTED:
         raise UserError(
-            f"--pooling {chosen}: sentence-transformers pools the last layer alone, by {', '.join(EXPORTED)}; choose one of "
+            f"--pooling {chosen}: sentence-transformers only pools the last layer, by {', '.join(EXPORTED)}; choose one of "
             "them, or --format hf and pool yourself"
         )
     card = model_card(checkpoint, loaded, data_bin, chosen, form, scores)
@@ -147,7 +147,7 @@ def _export_sentence_transformers(job: Job, folder: Path) -> list[Parity]:
 
 
 def _write_hf(job: Job, folder: Path, *, with_head: bool) -> None:
-    """config.json, model.safetensors and the tokenizer."""
+    """Write config.json, model.safetensors and the tokenizer."""
     args = job.model.model.args
     _check_architecture(args)
     symbols = job.symbols
@@ -162,7 +162,7 @@ def _write_hf(job: Job, folder: Path, *, with_head: bool) -> None:
     theirs = to_hf(weights, kind, args.encoder_layers, rows, size)
     theirs = copy_to_global(theirs) if name == LONGFORMER else theirs
     is_tied = torch.equal(weights[HEAD_WEIGHT], weights[EMBEDDING])
-    # RoBERTa's head and Longformer's know one activation
+    # The MLM heads of RoBERTa and Longformer always use GELU.
     with_head = with_head and (name == "bert" or hf_activation(args.activation_fn) == "gelu")
     if with_head:
         theirs = {kind.prefix + key: value for key, value in theirs.items()}
@@ -173,9 +173,9 @@ def _write_hf(job: Job, folder: Path, *, with_head: bool) -> None:
     path = folder / "model.safetensors"
     try:
         import_library("safetensors.torch").save_file(theirs, str(path), {"format": "pt"})
-    except Exception as error:  # of safetensors' own type, for what the disk refuses
-        raise UserError(f"{path}: cannot write it ({error}); nothing was kept") from None
-    path.chmod((folder / "config.json").stat().st_mode)  # safetensors makes files that their owner alone may read
+    except Exception as error:  # safetensors raises its own type for errors of the file system
+        raise UserError(f"{path}: cannot write it ({error}); nothing was written") from None
+    path.chmod((folder / "config.json").stat().st_mode)  # files of safetensors can only be read by their owner
     positions = int(job.model.model.max_positions())
     write_tokenizer(job.tokenizer, symbols, folder, positions, has_segments=args.segments > 1)
 
@@ -210,13 +210,13 @@ def _config(
 
 
 def _drop_last(name: str, value: Tensor, size: int) -> Tensor:
-    """The rows of the vocabulary without ``<del>``, the last."""
+    """Drop the last row, that of ``<del>``, from tensors with a row per vocabulary entry."""
     is_row = name in (EMBEDDING, HEAD_WEIGHT, "encoder.lm_head.bias")
     return value[:size] if is_row else value
 
 
 def _check_architecture(args: Any) -> None:
-    """Refuse what neither BERT nor RoBERTa computes."""
+    """Raise UserError for architectures that neither BERT nor RoBERTa can express."""
     refused = {
         "encoder_normalize_before": "normalises before each part",
         "no_token_positional_embeddings": "has no positions",

@@ -1,4 +1,4 @@
-"""Folders of Hugging Face and sentence-transformers: configuration, weights and pooling, read without running their code."""
+"""Reads configuration, weights and pooling of Hugging Face and sentence-transformers folders, without running their code."""
 
 import importlib
 import json
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 CONFIG = "config.json"
-# where the hub has the models that have no owner in their name; None for any other
+# Repositories on the hub of models whose usual name has no owner; None: an example for any other name.
 HUB = {
     None: "google-bert/bert-base-uncased",
     "bert-base-uncased": "google-bert/bert-base-uncased",
@@ -44,7 +44,7 @@ SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
 
 @dataclass(frozen=True)
 class HfFolder:
-    """What a folder holds; ``weights`` by the names that they have there, in float32."""
+    """The content of a folder; ``weights`` have the names of the folder and are in float32."""
 
     path: Path
     config: dict[str, Any]
@@ -52,10 +52,10 @@ class HfFolder:
 
 
 def read_hf_folder(folder: Path) -> HfFolder:
-    """Read configuration and weights, safetensors before pickles, in one file or in shards.
+    """Read configuration and weights, from safetensors or else from pickles, in one file or in shards.
 
     Raises:
-        UserError: no such folder, a part is missing or damaged, or a pickle that holds more than weights.
+        UserError: the folder does not exist, a part is missing or damaged, or a pickle holds more than weights.
     """
     if not folder.is_dir():
         repository = str(folder) if re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)) else HUB.get(str(folder), HUB[None])
@@ -65,7 +65,7 @@ def read_hf_folder(folder: Path) -> HfFolder:
             f"network run `hf download {repository} --local-dir {name}`, copy the folder {name} and give its path"
         )
     if not (folder / CONFIG).is_file():
-        raise UserError(f"{folder}: has no {CONFIG}, and no model.pt of fairseq either; what is it a folder of?")
+        raise UserError(f"{folder}: has no {CONFIG}, and no model.pt of fairseq either; give a folder of a model")
     weights: dict[str, Tensor] = {}
     for path in _weight_files(folder):
         weights |= _read_safetensors(path) if path.suffix == ".safetensors" else read_pickle(path)
@@ -76,7 +76,7 @@ def read_hf_folder(folder: Path) -> HfFolder:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; UserError where it cannot be read."""
+    """Read a JSON file; UserError if that fails."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -86,32 +86,32 @@ def read_json(path: Path) -> Any:
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """``torch.load`` with ``weights_only``: a pickle of other classes could run code, and is refused.
+    """Read a file of weights by ``torch.load`` with ``weights_only``.
 
     Raises:
-        UserError: it is, or the file is damaged.
+        UserError: the file is damaged, or holds other classes, which could run code.
     """
     try:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         refused = refused_class(error)
         if refused is None:
-            raise UserError(f"{path}: not a whole file of weights") from None
+            raise UserError(f"{path}: not a complete file of weights") from None
         raise UserError(
-            f"{path}: refused, since it holds a {refused}, which is no weight and could run code when it is loaded; "
-            "save it again as safetensors where you trust it"
+            f"{path}: not loaded, since it holds a {refused}, which is not a weight and could run code; if you trust the "
+            "file, save its weights as safetensors"
         ) from None
     except OSError as error:
         raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
     except (RuntimeError, EOFError, KeyError, ValueError) as error:
-        raise UserError(f"{path}: not a whole file of weights ({type(error).__name__})") from None
+        raise UserError(f"{path}: not a complete file of weights ({type(error).__name__})") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: holds a {type(content).__name__}, not a table of weights")
     return content
 
 
 def import_library(name: str) -> Any:
-    """An optional library of the extra ``hf``; UserError where it is not installed."""
+    """Import an optional library of the extra ``hf``; UserError if that fails."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -123,7 +123,7 @@ def import_library(name: str) -> Any:
 
 @contextmanager
 def quiet_transformers() -> Iterator[Any]:
-    """The library, without its bars, advice and the warnings of its own code."""
+    """Yield the library transformers, with its progress bars, advice and warnings turned off inside the block."""
     transformers = import_library("transformers")
     said = transformers.utils.logging
     level = said.get_verbosity()
@@ -161,8 +161,8 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     library = import_library("safetensors.torch")
     try:
         loaded: dict[str, Tensor] = library.load_file(str(path))
-    except Exception as error:  # safetensors raises an exception type of its own
-        raise UserError(f"{path}: not a whole safetensors file ({error})") from None
+    except Exception as error:  # safetensors raises its own exception type
+        raise UserError(f"{path}: not a complete safetensors file ({error})") from None
     return loaded
 
 
@@ -178,21 +178,21 @@ _TYPE = "sentence_transformers.models."
 
 @dataclass(frozen=True)
 class StatedPooling:
-    """What a folder says: one of EXPORTED, or None where it says nothing; whether its vectors are scaled to length 1."""
+    """Pooling of a folder (one of EXPORTED, or None if it has none), and whether its vectors are scaled to length 1."""
 
     pooling: str | None = None
     normalized: bool = False
 
 
 def read_pooling(folder: Path, *, ignore_mode: bool = False) -> StatedPooling:
-    """The pooling of a sentence-transformers folder; nothing for a plain Hugging Face one.
+    """Read the pooling of a sentence-transformers folder; a plain Hugging Face folder has none.
 
     Args:
-        folder: of either kind.
-        ignore_mode: leave the pooling unread, as the user chose another.
+        folder: folder of either kind.
+        ignore_mode: do not read the pooling, because the user chose another.
 
     Raises:
-        UserError: a pooling or a module after it that clear_roberta does not have.
+        UserError: clear_roberta does not have the pooling, or a module after it.
     """
     if not (folder / "modules.json").is_file():
         return StatedPooling()
@@ -206,7 +206,7 @@ def read_pooling(folder: Path, *, ignore_mode: bool = False) -> StatedPooling:
         elif name != "Transformer":
             raise UserError(
                 f"{folder / 'modules.json'}: has a module {name} after the encoder, which would be lost; remove it from the "
-                "file to import the encoder alone"
+                "file to import only the encoder"
             )
     return StatedPooling(pooling, normalized)
 
@@ -222,13 +222,13 @@ def _read_mode(path: Path) -> str:
     modes = [modes] if isinstance(modes, str) else list(modes)
     if len(modes) != 1 or modes[0] not in EXPORTED:
         raise UserError(
-            f"{path}: pooling {' + '.join(map(str, modes))} is none of {', '.join(EXPORTED)}; choose with --pooling"
+            f"{path}: pooling {' + '.join(map(str, modes))} is not one of {', '.join(EXPORTED)}; choose one with --pooling"
         )
     return str(modes[0])
 
 
 def write_modules(folder: Path, pooling: str, dimension: int, positions: int, *, normalized: bool) -> None:
-    """Make a Hugging Face folder one of sentence-transformers."""
+    """Add the files that make a Hugging Face folder a sentence-transformers folder."""
     parts = [("", "Transformer"), ("1_Pooling", "Pooling"), *([("2_Normalize", "Normalize")] if normalized else [])]
     modules = [
         {"idx": index, "name": str(index), "path": path, "type": _TYPE + name}

@@ -1,9 +1,9 @@
-"""Hugging Face's names, sizes and configuration of BERT, RoBERTa and Longformer encoders, and those of clear_roberta.
+"""Converts names, sizes and configuration between Hugging Face's BERT, RoBERTa and Longformer and clear_roberta.
 
-All are post-norm Transformers. Besides names they differ in three things: positions start at 0 in BERT and after the padding id
-in RoBERTa and Longformer; BERT adds an embedding of the segment; the rows of the vocabulary are in another order. Longformer
-has a window and second projections for tokens with global attention. clear_roberta has one set of projections and always gives
-``<s>`` global attention.
+All are post-norm Transformers. Apart from names they differ in three things: positions start at 0 in BERT and after the padding
+id in RoBERTa and Longformer; BERT adds an embedding of the segment; the rows of the vocabulary have another order. Longformer
+has a window, and separate projections for tokens with global attention. clear_roberta has one set of projections and always
+gives ``<s>`` global attention.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ __all__ = [
 
 STACK = "encoder.sentence_encoder."
 HEAD_WEIGHT = "encoder.lm_head.weight"
-OFFSET = 2  # rows of fairseq's positions before the first: padding's id + 1
+OFFSET = 2  # rows of fairseq's position embedding before the first position: the padding id + 1
 WORDS = "embeddings.word_embeddings.weight"
 POSITIONS = "embeddings.position_embeddings.weight"
 SEGMENTS = "embeddings.token_type_embeddings.weight"
@@ -56,12 +56,12 @@ LAYER = {
 
 @dataclass(frozen=True)
 class Kind:
-    """How a ``model_type`` names things.
+    """Names of the parts of a Hugging Face ``model_type``.
 
     Attributes:
-        prefix: of the encoder in a model with a head.
-        offset: rows of positions before the first.
-        head_dense, head_norm, head_bias, head_weight: of the MLM head.
+        prefix: prefix of the encoder's names in a model with a head.
+        offset: number of rows of the position embedding before the first position.
+        head_dense, head_norm, head_bias, head_weight: names of the parts of the MLM head.
     """
 
     prefix: str
@@ -90,12 +90,12 @@ KINDS: dict[str, Kind] = {
 
 
 def kind_for(name: str, padding: int) -> Kind:
-    """How this type names things, where padding has this id: Longformer counts positions from there, as RoBERTa's code does."""
+    """Return the Kind of a model type. Longformer counts positions from its padding id, as RoBERTa's code does."""
     return replace(KINDS[name], offset=padding + 1) if name == "longformer" else KINDS[name]
 
 
 def encoder_names(layers: int) -> Iterator[tuple[str, str]]:
-    """(Hugging Face's name, fairseq's) of every tensor of the encoder but the three embeddings, without the prefix."""
+    """Yield (Hugging Face's name, fairseq's name) of every tensor of the encoder except its embeddings, without prefix."""
     for part in ("weight", "bias"):
         yield f"embeddings.LayerNorm.{part}", f"{STACK}layernorm_embedding.{part}"
         for layer in range(layers):
@@ -104,42 +104,42 @@ def encoder_names(layers: int) -> Iterator[tuple[str, str]]:
 
 
 def head_names(kind: Kind) -> Iterator[tuple[str, str]]:
-    """(Hugging Face's name, fairseq's) of the MLM head's tensors, less those with a row for each token."""
+    """Yield (Hugging Face's name, fairseq's name) of the MLM head's tensors, except those with a row for each token."""
     for part in ("weight", "bias"):
         yield f"{kind.head_dense}.{part}", f"encoder.lm_head.dense.{part}"
         yield f"{kind.head_norm}.{part}", f"encoder.lm_head.layer_norm.{part}"
 
 
 def find_embedding(weights: dict[str, Tensor], kind: Kind, source: object) -> Tensor:
-    """Their embedding of tokens, with or without the prefix."""
+    """Find the token embedding among Hugging Face's weights, with or without the prefix."""
     for name in (WORDS, kind.prefix + WORDS):
         if name in weights:
             return weights[name]
-    raise UserError(f"{source}: its weights lack {WORDS}; is the folder complete, and of the type it says?")
+    raise UserError(f"{source}: its weights lack {WORDS}; is the folder complete, and is its model_type right?")
 
 
 def from_hf(
     weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, segments: int, source: object
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """The weights of clear_roberta from those of a Hugging Face model.
+    """Convert the weights of a Hugging Face model to those of clear_roberta.
 
     Args:
-        weights: theirs, by their names.
-        kind: how they are named.
-        layers: blocks.
-        rows: (V,) int64, for each of fairseq's ids the row of it in their vocabulary.
-        segments: 1 adds segment 0 to the positions, which is the same sum for every text that is one segment; 2 keeps both.
+        weights: Hugging Face's weights by name.
+        kind: their names.
+        layers: number of blocks.
+        rows: (V,) int64, for each of fairseq's ids its row in Hugging Face's vocabulary.
+        segments: 1 adds segment 0 to the positions, which is exact for texts of one segment; 2 keeps both segments.
         source: named in errors.
 
     Returns:
-        The weights, those of the MLM head only where the model has one, and the names that were not taken.
+        The weights (with those of the MLM head if the model has one), and the names of weights that were not used.
     """
     theirs = {_modern(name.removeprefix(kind.prefix)): value for name, value in weights.items()}
     left = set(theirs)
 
     def take(name: str) -> Tensor:
         if name not in theirs:
-            raise UserError(f"{source}: its weights lack {name}; is the folder complete, and of the type it says?")
+            raise UserError(f"{source}: its weights lack {name}; is the folder complete, and is its model_type right?")
         left.discard(name)
         return theirs[name]
 
@@ -164,17 +164,17 @@ def from_hf(
 
 
 def to_hf(weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, size: int) -> dict[str, Tensor]:
-    """A Hugging Face encoder's weights (without prefix and MLM head) of fairseq's; the inverse of from_hf.
+    """Convert fairseq's weights to those of a Hugging Face encoder, without prefix and MLM head; the inverse of from_hf.
 
-    ``AutoModel`` builds a pooler whatever config.json says, and initialises it at random where the weights lack it. Ours is the
+    ``AutoModel`` always builds a pooler, and initialises it at random if the weights lack it. The exported pooler is the
     identity, so ``pooler_output`` is the tanh of the first token's state.
 
     Args:
-        weights: fairseq's.
-        kind: how to name them.
-        layers: blocks.
-        rows: (V,) int64, for each of fairseq's ids the row of it in their vocabulary.
-        size: rows of their vocabulary; those that no token of ours fills are 0.
+        weights: fairseq's weights.
+        kind: Hugging Face's names.
+        layers: number of blocks.
+        rows: (V,) int64, for each of fairseq's ids its row in Hugging Face's vocabulary.
+        size: number of rows of Hugging Face's vocabulary; rows without a token of fairseq are 0.
     """
     theirs = {name: weights[our_name] for name, our_name in encoder_names(layers)}
     words = weights[STACK + "embed_tokens.weight"]
@@ -182,7 +182,7 @@ def to_hf(weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, siz
     positions = weights[STACK + "embed_positions.weight"]
     unused = positions.new_zeros(max(0, kind.offset - OFFSET), positions.shape[1])
     theirs[POSITIONS] = torch.cat([unused, positions[max(0, OFFSET - kind.offset) :]])
-    # Two rows at least: what tokenizers of pairs number 1 must find one.
+    # At least two rows, because tokenizers give the second text of a pair the segment 1.
     nothing = torch.zeros(2, words.shape[1])
     theirs["pooler.dense.weight"], theirs["pooler.dense.bias"] = torch.eye(words.shape[1]), torch.zeros(words.shape[1])
     theirs[SEGMENTS] = weights.get(STACK + "embed_positions.segments.weight", nothing)
@@ -190,11 +190,11 @@ def to_hf(weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, siz
 
 
 def head_to_hf(weights: dict[str, Tensor], kind: Kind, rows: Tensor, size: int, *, is_tied: bool) -> dict[str, Tensor]:
-    """The MLM head of fairseq's weights by Hugging Face's names; its embedding only where it is not the encoder's.
+    """Convert the MLM head to Hugging Face's names, with its output embedding only if it is not the encoder's.
 
     Args:
-        weights: fairseq's.
-        kind: how to name them.
+        weights: fairseq's weights.
+        kind: Hugging Face's names.
         rows, size: see to_hf.
         is_tied: whether the head shares the encoder's embedding.
     """
@@ -208,7 +208,7 @@ def head_to_hf(weights: dict[str, Tensor], kind: Kind, rows: Tensor, size: int, 
 
 
 def _modern(name: str) -> str:
-    """BERT's first releases called the weight of a LayerNorm gamma and its bias beta."""
+    """Return the current name of a weight; the first releases of BERT named a LayerNorm's weight gamma and its bias beta."""
     if name.endswith(".gamma"):
         return name.removesuffix("gamma") + "weight"
     return name.removesuffix("beta") + "bias" if name.endswith(".beta") else name
@@ -219,21 +219,21 @@ PROJECTIONS = ("query", "key", "value")
 
 
 def window_of(model: Any) -> int:
-    """W of a clear_roberta; 0 for full attention, which a window is that every text it reads lies within."""
+    """The attention window W of a clear_roberta; 0 for full attention, also if the window covers the longest text."""
     window = int(getattr(model.args, "attention_window", 0) or 0)
     return 0 if is_covered(int(model.max_positions()), window) else window
 
 
 def copy_to_global(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Their weights and, of each query, key and value, the same again for tokens with global attention."""
+    """Add to Longformer's weights copies of the query, key and value projections, for tokens with global attention."""
     return weights | {_global(name): value.clone() for name, value in weights.items() if _is_projection(name)}
 
 
 def merge_global(weights: dict[str, Tensor], source: Path) -> dict[str, Tensor]:
-    """Their weights without the second projections.
+    """Remove from Longformer's weights the separate projections for tokens with global attention.
 
     Raises:
-        UserError: those are others than the first.
+        UserError: they differ from the other projections.
     """
     second = {_global(name): name for name in weights if _is_projection(name)}
     for name, first in second.items():
@@ -246,20 +246,20 @@ def merge_global(weights: dict[str, Tensor], source: Path) -> dict[str, Tensor]:
 
 
 def read_window(config: dict[str, Any], path: Path) -> int:
-    """W of a configuration of theirs, the same in each layer.
+    """Read the attention window W of a Longformer configuration.
 
     Raises:
-        UserError: another window in another layer, or none that is a number.
+        UserError: the windows of the layers differ, or a window is not a positive integer.
     """
     stated = config.get("attention_window", 512)
     windows = set(stated) if isinstance(stated, list) else {stated}
     if len(windows) != 1 or not all(isinstance(window, int) and window > 0 for window in windows):
-        raise UserError(f"{path}: attention_window {stated}: clear_roberta has one for all layers")
+        raise UserError(f"{path}: attention_window {stated}: clear_roberta has one window for all layers")
     return int(windows.pop())
 
 
 def global_attention(model: Any, ids: Tensor) -> dict[str, Tensor]:
-    """What a model of theirs must be told beside (B, T) ids so that it computes what clear_roberta does: ``<s>`` is global."""
+    """Return the arguments besides (B, T) ids with which a Hugging Face model equals clear_roberta: ``<s>`` is global."""
     if model.config.model_type != LONGFORMER:
         return {}
     return {"global_attention_mask": (torch.arange(ids.shape[1]) == 0).long().expand(ids.shape[0], -1)}
@@ -289,12 +289,12 @@ def kind_of(config: dict[str, Any], path: Path) -> str:
     """The ``model_type``, if it is one that can be imported exactly.
 
     Raises:
-        UserError: another type, or one of this type with parts that fairseq's encoder does not have.
+        UserError: another type, or a model with parts that fairseq's encoder does not have.
     """
     kind = config.get("model_type")
     if kind not in KINDS:
         raise UserError(
-            f"{path}: is of type {kind!r}; {', '.join(KINDS)} can be imported (DistilRoBERTa and MiniLM are of these types)"
+            f"{path}: has model_type {kind!r}; {', '.join(KINDS)} can be imported (also DistilRoBERTa and MiniLM)"
         )
     if config.get("position_embedding_type", "absolute") != "absolute":
         raise UserError(
@@ -314,14 +314,14 @@ def kind_of(config: dict[str, Any], path: Path) -> str:
 
 
 def model_flags(config: dict[str, Any], segments: int, positions: int, pooling: str, path: Path) -> dict[str, Any]:
-    """The flags of clear_roberta, by name without the dashes, that make the model of this configuration.
+    """Return the flags of clear_roberta, by name without dashes, for a model with this configuration.
 
     Args:
-        config: Hugging Face's.
-        segments: to keep.
-        positions: how many there are, after any extension.
-        pooling: of the text vector.
-        path: of the configuration, for errors.
+        config: Hugging Face's configuration.
+        segments: number of segments to keep.
+        positions: number of positions, after any extension.
+        pooling: pooling of the text vector.
+        path: path of the configuration, for errors.
     """
     window = {"attention-window": read_window(config, path)} if config.get("model_type") == LONGFORMER else {}
     try:
@@ -344,10 +344,10 @@ def model_flags(config: dict[str, Any], segments: int, positions: int, pooling: 
 
 
 def hf_activation(name: str) -> str:
-    """Hugging Face's name of fairseq's activation.
+    """Return Hugging Face's name of an activation of fairseq.
 
     Raises:
-        UserError: they have none that computes the same.
+        UserError: Hugging Face has no such activation.
     """
     names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     if name == "gelu_fast":  # fairseq's old name

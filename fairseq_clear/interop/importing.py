@@ -1,4 +1,4 @@
-"""``import``: a Hugging Face folder to a checkpoint with its vocabulary and tokenizer."""
+"""Imports a Hugging Face folder as a checkpoint with its vocabulary and tokenizer."""
 
 import json
 import tempfile
@@ -48,13 +48,13 @@ ARCH = "clear_roberta"
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What was made.
+    """The result of an import.
 
     Attributes:
-        dest: the folder.
-        parity: to the model that was imported.
-        flags: of fairseq-train, that a model which starts from it must have.
-        notes: what was left out or made up, one line each.
+        dest: the folder that was written.
+        parity: comparison with the model that was imported.
+        flags: flags that fairseq-train needs to start from the checkpoint.
+        notes: parts that were left out or initialised, one line each.
     """
 
     dest: Path
@@ -63,7 +63,7 @@ class ImportReport:
     notes: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """For the screen."""
+        """Lines to print."""
         start = f"to start from it: --finetune-from-model {self.dest / CHECKPOINT} {' '.join(self.flags)}"
         return [*self.notes, self.parity.summary(), f"wrote {self.dest}", start]
 
@@ -77,18 +77,18 @@ def import_hf(
     pooling: str | None = None,
     overwrite: bool = False,
 ) -> ImportReport:
-    """Make ``dest`` of a Hugging Face folder: ``model.pt``, ``dict.txt``, the tokenizer's files and ``clear.json``.
+    """Convert a Hugging Face folder to ``dest``: ``model.pt``, ``dict.txt``, the tokenizer's files and ``clear.json``.
 
     Args:
-        source: folder of BERT, RoBERTa, XLM-R or Longformer kind, sentence-transformers' among them.
-        dest: folder to make.
-        segments: 1 or 2, see ``weights.from_hf``.
-        extend_positions: how many positions to have; the own ones are repeated, as Longformer begins.
-        pooling: of the checkpoint; default: what a sentence-transformers folder states, else mean.
-        overwrite: replace ``dest`` where it is a data folder.
+        source: folder of a BERT, RoBERTa, XLM-R or Longformer, or of such a model for sentence-transformers.
+        dest: folder to create; it is not written if an error occurs.
+        segments: 1 or 2, see ``hf_format.from_hf``.
+        extend_positions: number of positions to have; those of the model are repeated, as at the start of Longformer.
+        pooling: pooling of the checkpoint (default: that of a sentence-transformers folder, else mean).
+        overwrite: replace ``dest`` if it is a data folder.
 
     Raises:
-        UserError: anything that cannot be imported exactly; nothing is written then.
+        UserError: the model cannot be imported exactly.
     """
     folder = read_hf_folder(source)
     name = kind_of(folder.config, source / "config.json")
@@ -99,7 +99,7 @@ def import_hf(
     chosen = pooling or stated.pooling or STOCK_POOLING
     notes = []
     if pooling is None and stated.pooling is None:
-        notes.append(f"the folder states no pooling: {chosen} is taken; --pooling chooses another")
+        notes.append(f"the folder has no pooling; {chosen} is used unless --pooling gives another")
     with output_folder(dest, overwrite) as temporary:
         tokenizer, dictionary = write_vocabulary(source, temporary)
         rows = vocabulary_rows(dictionary, tokenizer, find_embedding(theirs, kind, source), source)
@@ -121,18 +121,18 @@ def import_hf(
 
 
 def training_flags(flags: dict[str, Any]) -> list[str]:
-    """The flags on a command line of fairseq-train, less the dropouts, which a recipe chooses."""
+    """The flags as words of a command line of fairseq-train, without dropouts, which a recipe chooses."""
     chosen = {name: value for name, value in flags.items() if "dropout" not in name}
     return ["--arch", ARCH, *(word for name, value in chosen.items() for word in (f"--{name}", str(value)))]
 
 
 def write_manifest(folder: Path, kind: str, files: list[str], imported: dict[str, Any]) -> None:
-    """``clear.json`` of a folder with a tokenizer and a vocabulary but no text.
+    """Write ``clear.json`` for a folder with a tokenizer and a vocabulary but no text.
 
     Args:
-        folder: that holds them.
-        kind, files: of the tokenizer, see ``data.tokenizer``.
-        imported: what is known of the model beside them.
+        folder: the folder.
+        kind, files: kind and files of the tokenizer, see ``text.data_folders``.
+        imported: facts about the imported model.
     """
     content = {
         "format": CLEAR_FORMAT,
@@ -150,33 +150,34 @@ def _check(segments: int, pooling: str | None, extend_positions: int | None) -> 
     if pooling is not None:
         parse_pooling(pooling)
     if extend_positions is not None and extend_positions < 1:
-        raise UserError(f"--extend-positions {extend_positions}: must be above the number of positions there are")
+        raise UserError(f"--extend-positions {extend_positions}: must be above the model's number of positions")
 
 
 def repeat_positions(rows: Tensor, wanted: int | None) -> Tensor:
-    """The (OFFSET + n, D) embedding with its n positions repeated until there are ``wanted``, as Longformer starts from RoBERTa
-    (arXiv:2004.05150, section 5); None for n.
+    """Repeat the n positions of an (OFFSET + n, D) embedding until there are ``wanted``; None changes nothing.
+
+    Longformer initialises its positions from RoBERTa's in this way (arXiv:2004.05150, section 5).
 
     Raises:
-        UserError: there are as many already.
+        UserError: the embedding already has as many positions.
     """
     own = len(rows) - OFFSET
     if wanted is None:
         return rows
     if wanted <= own:
-        raise UserError(f"--extend-positions {wanted}: there are {own} already; give more, or leave the flag out")
+        raise UserError(f"--extend-positions {wanted}: the model already has {own}; give more, or leave the flag out")
     return torch.cat([rows[:OFFSET], rows[OFFSET:].repeat(-(-wanted // own), 1)[:wanted]])
 
 
 def _untied(weights: dict[str, Tensor]) -> dict[str, bool]:
-    """The switch for an MLM head that has an embedding of its own."""
+    """Return the flag for an MLM head with its own output embedding, if it has one."""
     decoder = weights.get(HEAD_WEIGHT)
     is_tied = decoder is None or torch.equal(decoder, weights[EMBEDDING])
     return {} if is_tied else {"untie-weights-roberta": True}
 
 
 def _load(model: ClearRobertaModel, weights: dict[str, Tensor], source: Path) -> list[str]:
-    """Put the weights into the model, whose own stay where the folder has none: those of the MLM head alone."""
+    """Load the weights into the model; return a note if the folder has no MLM head, whose weights then stay initialised."""
     own = model.state_dict()
     wrong = [name for name, value in weights.items() if name not in own or own[name].shape != value.shape]
     if wrong:
@@ -186,11 +187,11 @@ def _load(model: ClearRobertaModel, weights: dict[str, Tensor], source: Path) ->
     if HEAD_WEIGHT in weights:
         return []
     model.encoder.lm_head.bias.data.zero_()
-    return ["the folder has no head for masked language modelling: it is freshly initialised"]
+    return ["the folder has no head for masked language modelling; it is freshly initialised"]
 
 
 def _describe_left(left: list[str]) -> list[str]:
-    """One line on what was in the folder and is not in the checkpoint; buffers and copies are not worth one."""
+    """One line that names the parts of the folder that are not in the checkpoint, except buffers and copies."""
     parts = sorted({name.partition(".")[0] for name in left if not name.endswith(("position_ids", "decoder.bias"))})
     return [f"left out, as clear_roberta has no such part: {', '.join(parts)}"] if parts else []
 
@@ -199,7 +200,7 @@ def _describe_segments(folder: HfFolder, segments: int) -> list[str]:
     types = int(folder.config.get("type_vocab_size", 1))
     if segments == 1 and types > 1:
         return [
-            f"segment 0 of {types} is folded into the positions: exact for single texts; --segments 2 keeps both for pairs"
+            f"segment 0 of {types} is added to the positions: exact for single texts; --segments 2 keeps both, for pairs"
         ]
     if segments > types:
         raise UserError(f"--segments {segments}: the folder's model has {types}; leave the flag out")
@@ -207,13 +208,13 @@ def _describe_segments(folder: HfFolder, segments: int) -> list[str]:
 
 
 def write_vocabulary(source: Path, folder: Path) -> tuple[HfTokenizer, Dictionary]:
-    """Put the tokenizer's files and ``dict.txt`` into ``folder``.
+    """Write the tokenizer's files and ``dict.txt`` to ``folder``.
 
     Returns:
-        The tokenizer, and the dictionary with ``<mask>``, which fairseq's tasks add to what the file holds.
+        The tokenizer; and the dictionary with ``<mask>``, which fairseq's tasks add to the entries of the file.
 
     Raises:
-        UserError: no tokenizer, or one with tokens that a dict.txt cannot hold.
+        UserError: there is no tokenizer, or it has tokens that a dict.txt cannot hold.
     """
     with _complete(source) as complete:
         install_hf_tokenizer(complete, folder)
@@ -227,33 +228,34 @@ def write_vocabulary(source: Path, folder: Path) -> tuple[HfTokenizer, Dictionar
 
 
 def vocabulary_rows(dictionary: Dictionary, tokenizer: HfTokenizer, embedding: Tensor, source: Path) -> Tensor:
-    """(V,) int64: for each of fairseq's ids the row of Hugging Face's embedding.
+    """Map each of fairseq's ids to its row in Hugging Face's embedding: (V,) int64.
 
     Raises:
-        UserError: the tokenizer has tokens for which there is no row.
+        UserError: the embedding has no row for a token of the tokenizer.
     """
     ids = tokenizer.ids()
     rows = torch.tensor([ids[symbol] for symbol in dictionary.symbols], dtype=torch.int64)
     if int(rows.max()) >= len(embedding):
         token = dictionary.symbols[int(rows.argmax())]
         raise UserError(
-            f"{source}: its tokenizer numbers {token!r} {int(rows.max())}, but its embedding has {len(embedding)} rows; "
-            "tokenizer and weights are not of the same model"
+            f"{source}: its tokenizer gives {token!r} the id {int(rows.max())}, but its embedding has {len(embedding)} rows; "
+            "tokenizer and weights belong to different models"
         )
     return rows
 
 
 @contextmanager
 def _complete(source: Path) -> Iterator[Path]:
-    """A folder with tokenizer.json and the names of the special tokens: ``source``, or transformers' translation of the
-    files that older folders have.
+    """Yield a folder with tokenizer.json and the names of the special tokens.
+
+    This is ``source`` itself, or a temporary folder to which transformers converts the files of an older folder.
     """
     if (source / HF_NAMES[0]).is_file():
         yield source
         return
     with quiet_transformers() as transformers, tempfile.TemporaryDirectory(prefix="fairseq-clear-") as made:
         try:
-            # told no, it does not ask on the terminal whether to run a folder's own code
+            # With trust_remote_code False, transformers does not ask on the terminal whether to run a folder's code.
             options = {"local_files_only": True, "use_fast": True, "trust_remote_code": False}
             tokenizer = transformers.AutoTokenizer.from_pretrained(str(source), **options)
             content = tokenizer.backend_tokenizer.to_str()

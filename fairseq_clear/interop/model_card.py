@@ -1,4 +1,4 @@
-"""The README.md of an export: what made the encoder, of what, how to use it, how it scores."""
+"""Writes the model card (README.md) of an export: recipe, data, usage and scores of the encoder."""
 
 from collections import Counter
 from pathlib import Path
@@ -16,7 +16,7 @@ from fairseq_clear.text.data_folders import CLEAR_JSON, read_clear_json
 
 __all__ = ["model_card"]
 
-# What a reader wants to know of a training run, by section of fairseq's configuration.
+# The settings of a training run that the card shows, by section of fairseq's configuration.
 RECIPE = {
     "task": ("_name", "views", "augment", "sample_break_mode", "tokens_per_sample", "mask_prob", "seed"),
     "criterion": (
@@ -40,7 +40,7 @@ USE = {
     'tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), AutoModel.from_pretrained("FOLDER")\n'
     'inputs = tokenizer(["A film.", "A movie."], padding=True, return_tensors="pt")\n'
     'is_start = torch.zeros_like(inputs["input_ids"])\n'
-    "is_start[:, 0] = 1  # <s> sees all and is seen by all: without this line the states are others\n"
+    "is_start[:, 0] = 1  # global attention for <s>, as in training; without it the states differ\n"
     "states = model(**inputs, global_attention_mask=is_start).last_hidden_state",
     "fairseq": "from fairseq.models.roberta import RobertaModel\n\n"
     'roberta = RobertaModel.from_pretrained("FOLDER", "model.pt", bpe=None)',
@@ -51,18 +51,18 @@ LIBRARIES = {"sentence-transformers": "sentence-transformers", "hf": "transforme
 def model_card(
     checkpoint: Path, loaded: LoadedModel, data_bin: Path, pooling: str, form: str, scores: Path | None
 ) -> str:
-    """The text of the card; only what checkpoint, data folder and report say.
+    """Return the text of the card. It only states what checkpoint, data folder and report record.
 
     Args:
-        checkpoint: read again for the settings of its training.
-        loaded: the same, for its sizes.
+        checkpoint: path of the checkpoint, which is read again for the settings of its training.
+        loaded: the loaded checkpoint, for its sizes.
         data_bin: its data folder.
-        pooling: stated by the export.
-        form: of the export.
-        scores: a report of ``fairseq-clear sts`` or another evaluation; None for none.
+        pooling: pooling that the export writes to its config.
+        form: format of the export.
+        scores: report of ``fairseq-clear sts`` or another evaluation, if any.
 
     Raises:
-        UserError: ``scores`` is no such report.
+        UserError: ``scores`` is not such a report.
     """
     settings = OmegaConf.to_container(read_checkpoint(str(checkpoint))["cfg"], resolve=True, enum_to_str=True)
     parts = [
@@ -102,7 +102,7 @@ def _summary(loaded: LoadedModel) -> str:
     args, window = loaded.model.args, window_of(loaded.model)
     sizes = f"{args.encoder_layers} layers x {args.encoder_embed_dim}, {args.encoder_attention_heads} heads"
     positions = f"{int(loaded.model.max_positions())} positions" + (f", attention window {window}" if window else "")
-    trained = f"{loaded.updates:,} updates" if loaded.updates else "imported as it is, without further training"
+    trained = f"{loaded.updates:,} updates" if loaded.updates else "imported, without further training"
     return f"{sizes}, {positions}; {trained}"
 
 
@@ -145,20 +145,20 @@ def _scores(path: Path) -> list[str]:
         title = f"`fairseq-clear {report['command']}`, {protocol}."
     except (KeyError, TypeError, AttributeError):
         raise UserError(
-            f"--scores {path}: not a report of fairseq-clear; give what --output of an evaluation wrote"
+            f"--scores {path}: not a report of fairseq-clear; give a file that an evaluation wrote (--output)"
         ) from None
     lines = [title, "", "| " + " | ".join(["encoder", "pooling", *columns]) + " |", "|" + "---|" * (len(columns) + 2)]
     count = Counter((short, pooling) for short, _, pooling, _ in named)
     for short, long, pooling, scores in named:
         cells = [f"{scores[column]:.2f}" if column in scores else "" for column in columns]
         lines.append("| " + " | ".join([long if count[short, pooling] > 1 else short, pooling, *cells]) + " |")
-    return list(dict.fromkeys(lines))  # an encoder may be given twice
+    return list(dict.fromkeys(lines))  # an encoder may occur twice
 
 
 def _names(label: str, encoder: dict[str, Any]) -> tuple[str, str, str]:
-    """A row's name with the file name of its checkpoint, the same with its folder, and its pooling.
+    """Return a row's name with the file name of its checkpoint, its name with the folder too, and its pooling.
 
-    What follows the path in the label stays, less the pooling: ``whitened``, ``median of 5``.
+    The words after the path stay in the name, such as ``whitened`` or ``median of 5``; the pooling is removed.
     """
     path, pooling = str(encoder.get("checkpoint") or ""), str(encoder.get("pooling") or "")
     head = path if path and label.startswith(path) else label.partition(" ")[0]

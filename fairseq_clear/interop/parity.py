@@ -1,4 +1,4 @@
-"""Whether two encoders are the same one: the largest difference of hidden states and of embeddings on sample texts."""
+"""Compares two encoders: the largest difference of their hidden states and embeddings on sample texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from fairseq_clear.text.tokenizers import Tokenizer
 __all__ = ["POOLINGS", "SAMPLES", "TOLERANCE", "Parity", "compare_hf", "compare_sentence_transformers", "hf_ids"]
 
 TOLERANCE = 1e-4
-# Poolings that sentence-transformers has too; Hugging Face's hidden states are pooled here, by code of their own.
+# Poolings that sentence-transformers also has. Here they are computed on Hugging Face's states, by separate code.
 POOLINGS = ("cls", "mean", "max")
 SAMPLES = (
     "A man is playing a guitar.",
@@ -36,13 +36,13 @@ SAMPLES = (
 
 @dataclass(frozen=True)
 class Parity:
-    """Largest absolute differences, over all layers, tokens and sample texts.
+    """Largest absolute differences of two encoders, over all layers, tokens and sample texts.
 
     Attributes:
-        hidden_states: None where they were not compared.
-        embeddings: of texts.
-        against: what was compared.
-        hint: why they may differ.
+        hidden_states: difference of hidden states; None if they were not compared.
+        embeddings: difference of text vectors.
+        against: name of the other encoder.
+        hint: a reason why they may differ.
     """
 
     hidden_states: float | None
@@ -51,12 +51,12 @@ class Parity:
     hint: str = ""
 
     def summary(self) -> str:
-        """One line."""
+        """Describe the differences in one line."""
         states = "" if self.hidden_states is None else f"hidden states {self.hidden_states:.1e}, "
         return f"largest difference to {self.against}: {states}embeddings {self.embeddings:.1e}"
 
     def check(self) -> None:
-        """Raise UserError above TOLERANCE, and for NaN."""
+        """Raise UserError if a difference is above TOLERANCE or NaN."""
         differences = [self.embeddings, 0.0 if self.hidden_states is None else self.hidden_states]
         if not all(difference <= TOLERANCE for difference in differences):
             raise UserError(f"{self.summary()}; above {TOLERANCE:.0e}, so nothing was written{self.hint}")
@@ -71,18 +71,18 @@ def compare_hf(
     *,
     longest: int | None = None,
 ) -> Parity:
-    """A checkpoint against a Hugging Face folder as transformers loads it, tokenizers included.
+    """Compare a checkpoint with a Hugging Face folder as transformers loads it, tokenizers included.
 
     Args:
-        ours: in memory.
-        tokenizer: of its data folder.
-        folder: with config.json, weights and tokenizer.
-        pooling: of the embeddings.
-        texts: to encode.
-        longest: they are cut to this many tokens on both sides (default: the model's positions).
+        ours: the checkpoint.
+        tokenizer: tokenizer of its data folder.
+        folder: folder with config.json, weights and tokenizer.
+        pooling: pooling of the embeddings.
+        texts: texts to encode.
+        longest: number of tokens to which both encoders cut texts (default: the model's positions).
 
     Raises:
-        UserError: the two tokenize a text differently, or transformers cannot load the folder.
+        UserError: a text is tokenized differently, or transformers cannot load the folder.
     """
     pooling = pooling if pooling in POOLINGS else "mean"
     positions = longest or int(ours.model.max_positions())
@@ -100,8 +100,8 @@ def compare_hf(
             expected = their_tokenizer(text, truncation=True, max_length=positions)["input_ids"]
             if [names[index] for index in row] != expected:
                 raise UserError(
-                    f"{folder}: transformers tokenizes {text[:40]!r} into other tokens ({len(expected)}) than the data "
-                    f"folder's tokenizer ({len(row)}); nothing was written"
+                    f"{folder}: transformers tokenizes {text[:40]!r} differently ({len(expected)} tokens) than the "
+                    f"data folder's tokenizer ({len(row)}); nothing was written"
                 )
             rows.append(row)
         states = _largest_state_difference(ours, theirs, rows, names, transformers)
@@ -120,7 +120,7 @@ def compare_sentence_transformers(
     *,
     normalized: bool = False,
 ) -> Parity:
-    """A checkpoint against a folder as sentence-transformers loads it, from text to embedding.
+    """Compare a checkpoint with a folder as sentence-transformers loads it, from text to embedding.
 
     Args:
         ours, tokenizer, folder, pooling, texts: see compare_hf.
@@ -136,7 +136,7 @@ def compare_sentence_transformers(
 
 
 def hf_ids(dictionary: Any, tokenizer: Tokenizer) -> list[int]:
-    """Hugging Face's id for each of the dictionary's; where its tokenizer does not say, they are fairseq's own."""
+    """Return Hugging Face's id for each id of the dictionary; they are the same if the tokenizer has no own ids."""
     known = getattr(tokenizer, "ids", None)
     table = known() if callable(known) else None
     if not isinstance(table, dict):
@@ -147,7 +147,7 @@ def hf_ids(dictionary: Any, tokenizer: Tokenizer) -> list[int]:
 def _largest_state_difference(
     ours: LoadedModel, theirs: Any, rows: list[list[int]], names: list[int], transformers: Any
 ) -> float:
-    """Over every layer and every token of a padded batch; the padding is not compared."""
+    """Largest difference over all layers and tokens of a padded batch, except the padding."""
     pad = ours.dictionary.pad()
     tokens = pad_rows([torch.tensor(row).numpy() for row in rows], pad)  # (B, T)
     is_token = tokens.ne(pad)
@@ -157,12 +157,14 @@ def _largest_state_difference(
         marks = {"attention_mask": is_token.long(), **global_attention(theirs, ids)}
         other = theirs(input_ids=ids, **marks, output_hidden_states=True).hidden_states
     if len(own) != len(other):
-        raise UserError(f"{len(own)} layers of hidden states against {len(other)}: these are not the same model")
+        raise UserError(
+            f"{len(own)} layers of hidden states, but {len(other)} in the other model: these are different models"
+        )
     return max((one - two)[is_token].abs().max().item() for one, two in zip(own, other, strict=True))
 
 
 def _their_vector(theirs: Any, row: list[int], names: list[int], pooling: str) -> Tensor:
-    """(D,) of one text by itself, unpadded, pooled by what the name says."""
+    """Vector (D,) of one text by the Hugging Face model, unpadded."""
     with torch.no_grad():
         ids = torch.tensor([[names[index] for index in row]])
         states = theirs(input_ids=ids, **global_attention(theirs, ids)).last_hidden_state[0]  # (T, D)

@@ -1,4 +1,4 @@
-"""Checkpoints in fairseq's format: of imported weights, and of stock ``roberta`` for fairseq without this plugin."""
+"""Writes checkpoints in fairseq's format: from imported weights, and as stock ``roberta``, which needs no plugin."""
 
 import argparse
 import logging
@@ -58,11 +58,11 @@ def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, fold
         loaded: the checkpoint.
         symbols: its vocabulary without ``<del>``.
         data_bin: its data folder.
-        folder: to write to.
-        pooling: named in the report; stock fairseq has none, so the mean is compared.
+        folder: folder to write to.
+        pooling: not used: stock fairseq has no pooling, so vectors are compared with mean pooling.
 
     Raises:
-        UserError: the encoder has what stock RoBERTa has not.
+        UserError: the encoder has parts that stock RoBERTa does not have.
     """
     args = loaded.model.args
     if args.segments > 1:
@@ -77,7 +77,7 @@ def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, fold
     flags |= {name.replace("_", "-"): True for name in SWITCHES if getattr(args, name, False)}
     flags["max-positions"] = int(loaded.model.max_positions())
     cfg = settings_of(Path(), "masked_lm", "roberta", flags)
-    # A Namespace is no plain container: without the plugin, torch refuses checkpoints with one.
+    # Not a Namespace: without the plugin, torch does not load checkpoints that contain one.
     cfg.model = OmegaConf.create({name: value for name, value in vars(cfg.model).items() if _is_plain(value)})
     weights = _stock_weights(loaded, len(symbols))
     write_checkpoint(folder / CHECKPOINT, cfg, weights, hash_file(data_bin / DICTIONARY))
@@ -92,7 +92,7 @@ def _stock_weights(loaded: LoadedModel, size: int) -> dict[str, Tensor]:
 
 
 def _files(data_bin: Path) -> list[str]:
-    """dict.txt, and where the folder describes its tokenizer that and its files."""
+    """Files to copy: dict.txt and, if the folder describes its tokenizer, clear.json and the tokenizer's files."""
     if not (data_bin / CLEAR_JSON).is_file():
         return [DICTIONARY]
     described = read_clear_json(data_bin).get("tokenizer") or {}
@@ -100,13 +100,13 @@ def _files(data_bin: Path) -> list[str]:
 
 
 def compare_stock(loaded: LoadedModel, checkpoint: Path, folder: Path, hint: str = "") -> Parity:
-    """A checkpoint as loaded against stock fairseq's model of the same file, on ids drawn over the whole vocabulary.
+    """Compare a checkpoint with stock fairseq's model of the same weights, on random ids from the whole vocabulary.
 
     Args:
-        loaded: by this plugin.
+        loaded: the checkpoint as this plugin loads it.
         checkpoint: file of stock roberta.
-        folder: with its dict.txt.
-        hint: why they may differ.
+        folder: folder with its dict.txt.
+        hint: a reason why they may differ.
     """
     state = read_checkpoint(str(checkpoint))
     settings = state["cfg"].model
@@ -116,7 +116,9 @@ def compare_stock(loaded: LoadedModel, checkpoint: Path, folder: Path, hint: str
     task = argparse.Namespace(source_dictionary=dictionary)
     stock = RobertaModel.build_model(argparse.Namespace(**settings), task).eval()
     stock.load_state_dict(state["model"], strict=True)
-    positions = min(int(loaded.model.max_positions()), int(stock.max_positions()))  # those of one may be extended
+    positions = min(
+        int(loaded.model.max_positions()), int(stock.max_positions())
+    )  # one of them may have extended positions
     tokens = _draw_tokens(dictionary, positions)  # (B, T)
     is_token = tokens.ne(dictionary.pad())
     with evaluating(loaded.model), torch.no_grad():
@@ -129,7 +131,7 @@ def compare_stock(loaded: LoadedModel, checkpoint: Path, folder: Path, hint: str
 
 
 def _draw_tokens(dictionary: Dictionary, positions: int) -> Tensor:
-    """(B, T) of rows of different lengths, which begin with ``<s>`` and end with ``</s>``."""
+    """Draw token ids (B, T): rows of different lengths that begin with ``<s>`` and end with ``</s>``."""
     draw = torch.Generator().manual_seed(1)
     lengths = [max(1, min(LENGTH, positions - 2) // row) for row in range(1, ROWS + 1)]
     inner = [torch.randint(dictionary.nspecial, len(dictionary), (length,), generator=draw) for length in lengths]
@@ -149,21 +151,21 @@ def _is_plain(value: Any) -> bool:
 
 
 def settings_of(data: Path, task: str, arch: str, flags: dict[str, Any]) -> Any:
-    """The configuration of a training run with these model flags, everything else at its default."""
+    """Return the configuration of a training run with these model flags and defaults otherwise."""
     positions = str(flags["max-positions"])
     command = [str(data), "--task", task, "--arch", arch, "--criterion", "masked_lm", "--optimizer", "adam"]
     command += ["--tokens-per-sample", positions, "--sample-break-mode", "eos"]
     for name, value in flags.items():
         command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
     args = options.parse_args_and_arch(options.get_training_parser(), command)
-    logging.getLogger("hydra").setLevel(logging.WARNING)  # it would write of its own set-up on the screen
+    logging.getLogger("hydra").setLevel(logging.WARNING)  # it logs its own set-up
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # fairseq speaks to hydra 1.0, hydra 1.3 answers
+        warnings.simplefilter("ignore", UserWarning)  # fairseq is written for hydra 1.0
         return convert_namespace_to_omegaconf(args)
 
 
 def build_model(cfg: Any, dictionary: Dictionary, seed: int = 1) -> ClearRobertaModel:
-    """The model of a configuration, with initial weights that depend on nothing but the seed; no global state changes."""
+    """Build the model of a configuration; its initial weights depend only on the seed, and no global state changes."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: ClearRobertaModel = ClearRobertaModel.build_model(
@@ -173,7 +175,7 @@ def build_model(cfg: Any, dictionary: Dictionary, seed: int = 1) -> ClearRoberta
 
 
 def write_checkpoint(path: Path, cfg: Any, weights: dict[str, Tensor], vocabulary_hash: str) -> None:
-    """Save what fairseq-train saves before its first update, less the optimizer's state."""
+    """Save a checkpoint as fairseq-train does before its first update, without the optimizer's state."""
     state = {
         "args": None,
         "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),

@@ -1,4 +1,4 @@
-"""The tokenizer of a data folder as Hugging Face's ``tokenizer.json``: kept where it came from there, built otherwise."""
+"""Writes the tokenizer of a data folder as Hugging Face's ``tokenizer.json``: copied if it came from there, else built."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ __all__ = ["write_tokenizer"]
 SPACE = "\u2581"
 UNIGRAM, BPE, WORD, CHAR = 1, 2, 3, 4  # TrainerSpec.ModelType
 USER_DEFINED, BYTE = 4, 6  # SentencePiece.Type
-NEVER = -1e6  # log probability of dictionary entries that no text becomes
+NEVER = -1e6  # log probability of entries into which no text is split
 Json = dict[str, Any]
 
 
@@ -32,15 +32,15 @@ def write_tokenizer(
     """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json.
 
     Args:
-        tokenizer: of the data folder.
-        symbols: of the vocabulary, in the order of fairseq's ids, which the new tokenizer has too; one that came from Hugging
-            Face keeps its own.
-        folder: to write to.
-        positions: longest text.
-        has_segments: whether the model reads which segment a token is in.
+        tokenizer: tokenizer of the data folder.
+        symbols: symbols of the vocabulary in the order of fairseq's ids, which a new tokenizer has too. A tokenizer that came
+            from Hugging Face keeps its own ids.
+        folder: folder to write to.
+        positions: maximum number of tokens of a text.
+        has_segments: whether the model has segment embeddings.
 
     Raises:
-        UserError: a tokenizer that cannot be written exactly.
+        UserError: the tokenizer cannot be written exactly.
     """
     if isinstance(tokenizer, HfTokenizer):
         special = tokenizer.special
@@ -104,10 +104,10 @@ def _from_sentencepiece(tokenizer: Tokenizer, symbols: list[str]) -> Any:
 
 
 def read_model(path: Path) -> Any:
-    """The ``ModelProto`` of a sentencepiece ``.model`` file.
+    """Read the ``ModelProto`` of a sentencepiece ``.model`` file.
 
     Raises:
-        UserError: a model with no exact counterpart among Hugging Face's tokenizers, or protobuf is not installed.
+        UserError: Hugging Face's tokenizers have no exact counterpart of the model, or protobuf is not installed.
     """
     proto = import_library("sentencepiece.sentencepiece_model_pb2").ModelProto()
     proto.ParseFromString(path.read_bytes())
@@ -131,7 +131,7 @@ def _sentencepiece_model(library: Any, model: Any, symbols: list[str]) -> Any:
 
 
 def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
-    """Pairs of pieces that together are a piece, by descending score: the order in which sentencepiece merges them."""
+    """Pairs of pieces whose concatenation is a piece, by descending score, the order in which sentencepiece merges."""
     found = []
     for piece, score in scores.items():
         pairs = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]

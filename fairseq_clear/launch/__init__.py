@@ -1,1 +1,1 @@
-"""Runs under Slurm: stopping at a signal, losing a worker."""
+"""Training under Slurm: stopping at a signal, and ending the run if a worker is lost."""

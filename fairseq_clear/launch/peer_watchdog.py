@@ -1,8 +1,8 @@
-"""TCP connections by which the workers of a run notice within a minute that one of them is gone.
+"""TCP connections through which the workers of a run notice within a minute that one of them is lost.
 
-torchrun's elastic agent cannot take this module's place: after the loss of a node that does not hold its rendezvous store, the
-agents of the other nodes went on for 90 seconds and more while their workers were outside any collective (measured with torch
-2.13, two agents, ``SIGKILL`` to one with its worker), and after a signal they kill their workers within 30 seconds.
+torchrun's elastic agent does not replace this module. After the loss of a node without the rendezvous store, the agents of the
+other nodes continued for 90 seconds and more while their workers were outside any collective (measured with torch 2.13, two
+agents, ``SIGKILL`` to one of them and its worker). After a signal, agents kill their workers within 30 seconds.
 """
 
 import logging
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 EXIT_LOST = 76  # a worker was killed, or its node is lost
 SECONDS_TO_CONNECT = 60.0
 SECONDS_TO_SETTLE = 3.0
-# The kernel asks after 10 silent seconds and gives up after 4 questions, 5 seconds apart: 30 seconds for a lost node.
+# The kernel sends keep-alive probes after 10 idle seconds, 5 seconds apart, and gives up after 4: 30 seconds for a lost node.
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
 
 
@@ -32,15 +32,15 @@ class PeerWatchdog:
     A NCCL collective waits for a lost worker until its timeout. The timeout must be long, because workers also wait while the
     first one validates and saves. The kernel keeps a connection alive for a busy process, drops it for a lost node, and closes
     it for a killed process. If a connection ends without an exit code, this process exits with code 76; if it ends with a code
-    other than 0, this process exits with that code: an error of one worker ends all of them.
+    other than 0, this process exits with that code. An error of one worker therefore ends all of them.
     """
 
     def __init__(self, host: str, device: torch.device) -> None:
-        """Connect; every worker must call, after ``torch.distributed`` was initialised.
+        """Connect the workers. A collective: every worker must call it, after ``torch.distributed`` was initialised.
 
         Args:
-            host: of the first worker, as the others reach it.
-            device: for the one broadcast, as the backend wants it.
+            host: address of the first worker.
+            device: device of the tensor to broadcast, as the backend requires.
         """
         self.rank, self.peers = dist.get_rank(), dict[socket.socket, str]()
         server = socket.create_server(("", 0), backlog=dist.get_world_size()) if self.rank == 0 else None
@@ -63,11 +63,11 @@ class PeerWatchdog:
         self._thread.start()
 
     def settle(self) -> None:
-        """After an error of this process: give way to the loss of another worker, if that is what caused it."""
+        """Wait after an error of this process, so that it exits with code 76 if the loss of another worker was the cause."""
         self._thread.join(SECONDS_TO_SETTLE)
 
     def leave(self, code: int) -> None:
-        """Tell the others that this worker leaves, and with what exit code."""
+        """Tell the other workers that this one exits, and its exit code."""
         for peer in list(self.peers):
             with suppress(OSError):
                 peer.sendall(bytes([code & 0xFF]))
@@ -85,9 +85,9 @@ class PeerWatchdog:
                         continue
                     name = self.peers.pop(peer)
                     if word:
-                        self._end(word[0], f"{name} ended with exit code {word[0]}: so does this one")
+                        self._end(word[0], f"{name} ended with exit code {word[0]}, so this one does too")
                     else:
-                        self._end(EXIT_LOST, f"{name} is gone: killed, or its node lost")
+                        self._end(EXIT_LOST, f"{name} is lost: it was killed, or its node is down")
 
     def _end(self, code: int, why: str) -> None:
         logger.error("worker %d: %s", self.rank, why)
@@ -97,7 +97,7 @@ class PeerWatchdog:
 
 
 def _receive(peer: socket.socket, size: int) -> bytes:
-    """``size`` bytes; fewer where the connection has ended."""
+    """Receive ``size`` bytes; fewer if the connection has ended."""
     received = b""
     with suppress(OSError):
         while len(received) < size and (more := peer.recv(size - len(received))):

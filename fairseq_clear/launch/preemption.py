@@ -1,6 +1,6 @@
-"""Runs fairseq-train or fairseq-hydra-train under Slurm: saves and exits after a signal, exits when a worker is lost.
+"""Runs fairseq-train or fairseq-hydra-train under Slurm: saves and exits after a signal, exits if a worker is lost.
 
-``python -m fairseq_clear.launch.preemption fairseq-train DATA ...`` is one worker; scripts/slurm starts one per GPU. After
+``python -m fairseq_clear.launch.preemption fairseq-train DATA ...`` runs one worker; scripts/slurm starts one per GPU. After
 SIGUSR1 or SIGTERM to any worker, all workers finish the current update, save checkpoint_last.pt without validating, and exit
 with 75. The same command then resumes as if the run had not been stopped.
 """
@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any, NoReturn
 
 import torch.distributed as dist
-from fairseq.distributed import utils as host_distributed
+from fairseq.distributed import utils as distributed_utils
 from fairseq_cli import hydra_train
-from fairseq_cli import train as host_train
+from fairseq_cli import train as plain_train
 
 from fairseq_clear import register
 from fairseq_clear.errors import UserError
@@ -31,34 +31,33 @@ __all__ = ["COMMANDS", "Preemption", "main"]
 logger = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
-TIMEOUT = "FAIRSEQ_CLEAR_TIMEOUT"  # seconds that a collective may take; others wait for the first worker's validation
+TIMEOUT = "FAIRSEQ_CLEAR_TIMEOUT"  # seconds that a collective may take; workers also wait while the first one validates
 COMMANDS: dict[str, Callable[[], None]] = {
-    "fairseq-train": host_train.cli_main,
+    "fairseq-train": plain_train.cli_main,
     "fairseq-hydra-train": hydra_train.cli_main,
 }
 
 
 class Preemption:
-    """What a worker under Slurm adds to a plain run: checks, a timeout for collectives, and a watchdog for lost workers."""
+    """Adds to a worker under Slurm: checks of the settings, a timeout for collectives, and a watchdog for lost workers."""
 
     def __init__(self) -> None:
         self.watchdog: PeerWatchdog | None = None
 
     def install(self) -> None:
-        """Take the signals and the hooks, once in a process."""
-        stopping.listen(
-            SIGNALS, leave=lambda code: self.exit(stopping.EXIT_PREEMPTED, 0)
-        )  # scripts/slurm/start.py held them back
-        self._call_main, self._distributed_init = host_distributed.call_main, host_distributed.distributed_init
-        host_distributed.call_main, host_distributed.distributed_init = self.call_main, self.distributed_init
+        """Install the signal handlers and replace fairseq's functions; call once per process."""
+        # scripts/slurm/start.py has blocked the signals until now
+        stopping.listen(SIGNALS, leave=lambda code: self.exit(stopping.EXIT_PREEMPTED, 0))
+        self._call_main, self._distributed_init = distributed_utils.call_main, distributed_utils.distributed_init
+        distributed_utils.call_main, distributed_utils.distributed_init = self.call_main, self.distributed_init
 
     def call_main(self, cfg: Any, main: Callable[..., None], **kwargs: Any) -> None:
-        """fairseq's, for a configuration that can be resumed."""
+        """Call fairseq's ``call_main``, after checking that the run can be resumed."""
         _check(cfg)
         self._call_main(cfg, main, **kwargs)
 
     def distributed_init(self, cfg: Any) -> int:
-        """fairseq's, with a timeout, gloo for ``--cpu``, and the workers watching each other."""
+        """Call fairseq's ``distributed_init``, with a timeout, gloo for ``--cpu``, and the watchdog."""
         if cfg.common.cpu and cfg.distributed_training.distributed_backend == "nccl":
             cfg.distributed_training.distributed_backend = "gloo"
         stock = dist.init_process_group
@@ -76,7 +75,7 @@ class Preemption:
         return rank
 
     def exit(self, code: int, word: int) -> NoReturn:
-        """Exit at once without cleaning up: the others would take a worker that closes its connections first for lost."""
+        """Announce ``word`` and exit at once without clean-up, in which a closed connection would look like a lost worker."""
         if self.watchdog is not None:
             self.watchdog.leave(word)
         logging.shutdown()
@@ -97,7 +96,7 @@ def _timeout() -> float:
 
 
 def _check(cfg: Any) -> None:
-    """Reject settings with which a resumed run would differ from one that was not stopped."""
+    """Raise UserError for settings with which a resumed run would differ from an uninterrupted one."""
     saving, workers = cfg.checkpoint, cfg.distributed_training
     for flag in ("no_save", "no_last_checkpoints"):
         if saving[flag]:
@@ -107,18 +106,18 @@ def _check(cfg: Any) -> None:
     for flag in ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader"):
         if saving[flag]:
             raise UserError(
-                f"--{flag.replace('_', '-')}: it would be done again whenever the run resumes; "
-                "start from other weights by --finetune-from-model"
+                f"--{flag.replace('_', '-')}: it would be repeated whenever the run resumes; "
+                "to start from other weights, use --finetune-from-model"
             )
     if saving.restore_file != "checkpoint_last.pt":
         raise UserError(
-            f"--restore-file {saving.restore_file}: the run would begin there again whenever it resumes; "
+            f"--restore-file {saving.restore_file}: the run would start from this file again whenever it resumes; "
             "use --finetune-from-model"
         )
     if workers.distributed_world_size > 1 and not workers.distributed_no_spawn:
         raise UserError(
-            f"--distributed-world-size {workers.distributed_world_size}: signals reach no worker that fairseq starts; "
-            "start one process a worker with --distributed-no-spawn, as scripts/slurm/launch.sh does"
+            f"--distributed-world-size {workers.distributed_world_size}: signals do not reach workers that fairseq starts; "
+            "start one process per worker with --distributed-no-spawn, as scripts/slurm/launch.sh does"
         )
 
 
@@ -127,7 +126,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     if not arguments or arguments[0] not in COMMANDS:
         sys.stderr.write(f"usage: python -m fairseq_clear.launch.preemption {'|'.join(COMMANDS)} ARGUMENTS\n")
         raise SystemExit(2)
-    # As fairseq_cli.train says at its import, where fairseq itself was not imported before.
+    # The format that fairseq_cli.train sets at its import, which has no effect if fairseq was imported before.
     form = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
     level = os.environ.get("LOGLEVEL", "INFO").upper()
     logging.basicConfig(format=form, datefmt="%Y-%m-%d %H:%M:%S", level=level, stream=sys.stdout, force=True)

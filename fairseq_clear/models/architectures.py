@@ -51,7 +51,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--pooling",
         metavar="NAME",
         help="text vector: cls, mean, max, first-last (mean of block 1 and the last), last2, or layer:N (default: cls, "
-        "as CLEAR; short pretraining from scratch learns with mean and hardly with cls)",
+        "as in CLEAR; a short pretraining from scratch learns with mean but hardly with cls)",
     )
     add("--projection-layers", type=int, metavar="N", help="linear layers of the projection head, 0 for none (2)")
     add(
@@ -66,40 +66,40 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--key-encoder",
         choices=KEY_ENCODERS,
-        help="what encodes the positives; set by the criterion, any other value than the criterion's is an error",
+        help="encoder of the positives. The criterion sets it; another value than the criterion's is an error",
     )
     add("--layer-norm-eps", type=float, metavar="EPS", help="epsilon of LayerNorm (1e-5; BERT's: 1e-12)")
     add(
         "--attention-window",
         type=int,
         metavar="W",
-        help="Longformer: each token sees the W around it, W/2 on each side, and <s>, which sees all; an even number "
-        "(0: full attention)",
+        help="Longformer's W: each token attends to the W tokens around it, W/2 on each side, and to <s>, which attends to "
+        "all; an even number (0: full attention)",
     )
-    add("--segments", type=int, metavar="N", help="2: BERT's embeddings of two segments (1: none)")
+    add("--segments", type=int, metavar="N", help="number of segment embeddings: 2 as in BERT, or 1 for none (1)")
     add(
         "--key-momentum",
         type=float,
         metavar="M",
-        help="m of the momentum encoder, for --criterion clear_moco (0.999, CERT's)",
+        help="m of the momentum encoder, for --criterion clear_moco (0.999, as in CERT)",
     )
     add(
         "--encode-chunk-size",
         type=int,
         metavar="TOKENS",
-        help="encode this many tokens at a time, padding included and at least one text, and recompute them in the backward "
-        "pass: memory is bounded by one chunk while all rows of the batch are contrasted (0: all at once)",
+        help="encode at most this many tokens at a time, padding included, or one text, and recompute them in the backward "
+        "pass. One chunk bounds the memory, and all texts of the batch are contrasted (0: encode all at once)",
     )
     add(
         "--compile",
         action="store_true",
-        help="torch.compile the encoder's blocks in training, the key encoder's and the guide's too; needs a C++ compiler "
-        "and adds about a minute at the start",
+        help="apply torch.compile to the blocks of all encoders in training; needs a C++ compiler and adds about a minute at "
+        "the start",
     )
 
 
 def set_defaults(args: Any, layers: int, width: int) -> None:
-    """Set every setting that ``args`` lacks, in place.
+    """Set the default of every setting that ``args`` lacks, in place.
 
     Args:
         args: settings of the model.
@@ -117,7 +117,7 @@ def set_defaults(args: Any, layers: int, width: int) -> None:
 
 
 def register_architectures(model: str) -> None:
-    """Register ``model`` and ``model_SIZE`` for each of SIZES with fairseq; ``model`` alone has the size base."""
+    """Register ``model_SIZE`` for each of SIZES with fairseq, and ``model``, which has the size base."""
     for name, size in {model: SIZES["base"], **{f"{model}_{name}": size for name, size in SIZES.items()}}.items():
 
         def architecture(args: Any, size: tuple[int, int] = size) -> None:

@@ -1,4 +1,4 @@
-"""The model ``clear_roberta``: RoBERTa with pooling, a projection head and, where a criterion adds them, key encoders."""
+"""The model ``clear_roberta``: RoBERTa with pooling, a projection head and, if the criterion needs one, a key encoder."""
 
 import argparse
 import logging
@@ -53,7 +53,7 @@ class ClearRobertaModel(RobertaModel):
             args.projection_activate_last,
         )
         self.projection_head.apply(init_bert_params)
-        # The criterion that needs one adds it before the weights are loaded.
+        # A criterion that needs one of these adds it before the weights are loaded.
         self.guide: FrozenEncoder | None = None
         self.key_encoder: MomentumEncoder | None = None
         self.key_queue: KeyQueue | None = None
@@ -80,11 +80,11 @@ class ClearRobertaModel(RobertaModel):
         with_distance: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor | None, dict[str, Any]]:
-        """Compute everything that a micro-batch needs in one call, so DistributedDataParallel sees one forward pass.
+        """Compute all outputs for a micro-batch in one call, so that DistributedDataParallel sees one forward pass.
 
         Args:
-            src_tokens: (B, T) input of the MLM head, or as RobertaModel takes it; None for none.
-            views: (R, L) texts to embed, padded on the right to their own longest; None for none.
+            src_tokens: (B, T) input of the MLM head, or any input of RobertaModel; None for none.
+            views: (R, L) texts to embed, padded on the right to the longest of them; None for none.
             target: (B, T) MLM targets, padding where nothing is predicted. With it the MLM loss is computed part by part,
                 which ``--encode-chunk-size`` needs and which is faster for texts of mixed length.
             view_target: (N, T) MLM targets of the first N views, which are masked: one pass predicts and embeds them.
@@ -93,9 +93,9 @@ class ClearRobertaModel(RobertaModel):
             key_texts: (K, T) texts for the momentum encoder, padded as views.
             text_lengths, view_lengths, guided_lengths, key_lengths: number of tokens of each row (``text_lengths``, of
                 ``src_tokens``, is read with ``target`` only). With lengths, texts of similar length are encoded together,
-                and the CPU does not wait for the GPU to look for padding.
-            with_distance: also measure how far the encoder is from the guide's weights.
-            kwargs: as RobertaModel.forward.
+                and the CPU does not synchronise with the GPU to look for padding.
+            with_distance: also compute the squared distance between the encoder's and the guide's weights.
+            kwargs: further arguments of RobertaModel.forward.
 
         Returns:
             The output of RobertaModel for ``src_tokens`` (None without), and a dictionary: ``projections`` (R, D) with
@@ -144,7 +144,7 @@ class ClearRobertaModel(RobertaModel):
         }
 
     def _guide(self, tokens: Tensor, lengths: Sequence[int] | None, draw: Tensor | None) -> Tensor:
-        """Projected states f(h_{i,k}) of the guide, with gradient for the projection head alone."""
+        """Projected states f(h_{i,k}) of the guide; only the projection head gets a gradient."""
         assert self.guide is not None
         parts = self._parts(tokens, lengths, trained=False)
         views = parts.in_order(parts.map(partial(self.guide, padding=self.padding_idx)))  # (G, L, D)
@@ -169,7 +169,8 @@ class ClearRobertaModel(RobertaModel):
         """Update the key encoder towards the encoder; call once per optimizer update.
 
         Args:
-            overflowed: the optimizer made no step; the key encoder stays, and the queue drops the keys of this update.
+            overflowed: the optimizer made no step. Then the key encoder does not change, and the queue may drop the keys of
+                this update (see KeyQueue.undo).
         """
         if self.key_encoder is None or self.key_queue is None:
             return
@@ -220,12 +221,12 @@ class ClearRobertaModel(RobertaModel):
         return pool(name, states, tokens.ne(self.padding_idx))
 
     def hidden_states(self, tokens: Tensor, every_layer: bool = True, lengths: Sequence[int] = ()) -> list[Tensor]:
-        """Hidden states (B, T, D) of the embeddings and of each block, or of the last block alone.
+        """Hidden states (B, T, D) of the embeddings and of each block, or only of the last block.
 
         Args:
             tokens: (B, T), padded on the right.
-            every_layer: False for the last block alone.
-            lengths: number of tokens of each row; spares a GPU synchronisation.
+            every_layer: False for only the last block.
+            lengths: number of tokens of each row; avoids a synchronisation with the GPU.
         """
         return hidden_states(self.encoder.sentence_encoder, tokens, every_layer, lengths)
 

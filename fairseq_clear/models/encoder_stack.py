@@ -1,4 +1,4 @@
-"""What ``clear_roberta`` changes in fairseq's RobertaEncoder: padding checks, window attention, segments, LayerNorm's epsilon.
+"""Changes to fairseq's RobertaEncoder: one padding check per batch, window attention, segments, LayerNorm's epsilon.
 
 The weights keep fairseq's names and order, so checkpoints and optimizer states are interchangeable.
 """
@@ -33,7 +33,7 @@ def adapt_encoder(encoder: Any, *, eps: float, segments: int, window: int) -> No
         encoder: fairseq's RobertaEncoder, just built.
         eps: epsilon of every LayerNorm, including the MLM head's.
         segments: number of segment embeddings; 1 for none.
-        window: tokens that each token attends to; 0 for full attention.
+        window: number of tokens that each token attends to; 0 for full attention.
 
     Raises:
         UserError: the window is odd or negative.
@@ -49,15 +49,15 @@ def adapt_encoder(encoder: Any, *, eps: float, segments: int, window: int) -> No
         for module in list(encoder.modules()):
             if isinstance(getattr(module, "self_attn", None), MultiheadAttention):
                 module.self_attn = WindowSelfAttention(module.self_attn, window, masks)
-    if type(stack) is TransformerEncoder:  # a wrapped stack (FSDP) stays as it is
+    if type(stack) is TransformerEncoder:  # a wrapped stack (FSDP) is not changed
         stack.__class__ = EncoderStack  # fairseq builds it by name; weights, hooks and names stay in place
 
 
 class EncoderStack(TransformerEncoder):
-    """fairseq's stack of Transformer blocks, with the same weights and results, that looks for padding once a batch.
+    """fairseq's stack of Transformer blocks, with the same weights and results, but one padding check per batch.
 
-    fairseq's stack keeps the answer on the GPU and reads it before every block. Each read waits for all queued kernels, so
-    the kernels of the next block cannot be queued while a block computes.
+    fairseq's stack keeps the result of the check on the GPU and reads it before every block. Each read synchronises with the
+    GPU, so the kernels of the next block cannot be queued while a block computes.
     """
 
     def forward_scriptable(
@@ -71,8 +71,8 @@ class EncoderStack(TransformerEncoder):
 
         Args:
             src_tokens: (B, T), padded on the right.
-            src_lengths: (B,) number of tokens in each row. On the CPU they say whether there is padding; on a GPU they are
-                not read, as in fairseq.
+            src_lengths: (B,) number of tokens in each row. If they are on the CPU, they tell whether there is padding; on a
+                GPU they are not read, as in fairseq.
             return_all_hiddens: also return the states of the embeddings and of every block, as ``encoder_states``.
             token_embeddings: (B, T, D), used in place of the token embeddings.
         """
@@ -111,14 +111,14 @@ class WindowSelfAttention(nn.Module):
     """Longformer's sliding-window self-attention with the weights of fairseq's full attention.
 
     Args:
-        attention: the module to replace; its projections and its dropout are used.
+        attention: the module to replace, whose projections and dropout are used.
         window: W, the number of tokens that each token attends to; even.
-        masks: shared by the layers of an encoder.
+        masks: cache of masks, shared by the layers of an encoder.
     """
 
     def __init__(self, attention: MultiheadAttention, window: int, masks: MaskCache) -> None:
         super().__init__()
-        # in fairseq's order of parameters, by which an optimizer's state finds them
+        # in fairseq's order of parameters, on which the optimizer's state depends
         self.dropout_module = attention.dropout_module
         self.k_proj, self.v_proj = attention.k_proj, attention.v_proj
         self.q_proj, self.out_proj = attention.q_proj, attention.out_proj
@@ -145,7 +145,7 @@ class WindowSelfAttention(nn.Module):
             project(states).unflatten(-1, (self.num_heads, self.head_dim))
             for project in (self.q_proj, self.k_proj, self.v_proj)
         ]  # each (B, T, H, d)
-        # fairseq's dropout can stay on in evaluation
+        # fairseq's dropout module can also be active in evaluation
         drops = self.training or self.dropout_module.apply_during_inference
         dropout = self.dropout_module.p if drops else 0.0
         attended = window_attention(*heads, self.window, key_padding_mask, dropout=dropout, masks=self.masks)
@@ -157,7 +157,7 @@ class WindowSelfAttention(nn.Module):
 
 
 def exclude_from_compiling() -> None:
-    """Keep window attention out of ``torch.compile``: its block sizes depend on the length, and layers share its masks.
+    """Exclude window attention from ``torch.compile``: its block sizes depend on the length, and layers share masks.
 
     A function rather than a decorator: ``torch.compiler.disable`` imports the compiler, which takes a second.
     """
@@ -174,7 +174,7 @@ def segment_ids(tokens: Tensor, eos: int, segments: int = 2) -> Tensor:
 class SegmentedPositions(LearnedPositionalEmbedding):
     """Position embeddings plus the embedding of each token's segment.
 
-    It replaces fairseq's ``embed_positions``; the weight keeps its name.
+    It replaces fairseq's ``embed_positions``; the name of the weight does not change.
 
     Args:
         positions: fairseq's embeddings, whose weight is used.

@@ -26,14 +26,14 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class EncodingCounts:
-    """What an encoding read; ``+`` adds two up.
+    """Counts of the texts and tokens that were encoded; ``+`` adds the counts of two encodings.
 
     Attributes:
         sentences: number of texts.
         tokens: tokens that the encoder read, including ``<s>`` and ``</s>``, without padding.
-        unknown: tokens that the vocabulary lacks.
+        unknown: tokens that are not in the vocabulary.
         cells: tokens that the encoder computed, including padding.
-        truncated: texts that were longer than the model's positions.
+        truncated: texts that were longer than the maximum length and were cut.
     """
 
     sentences: int = 0
@@ -59,7 +59,7 @@ class EncodingCounts:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch off dropout and gradients; every module's training mode is restored at the end, also after an error."""
+    """Switch off dropout and gradients inside the block; every module's training mode is restored at the end."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -71,10 +71,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def read_tokens(dictionary: Any, tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of ``<s> text </s>``.
+    """Return the ids of ``<s> text </s>``.
 
-    ``<s>``, ``<pad>`` and ``</s>`` written out in the text become ``<unk>``: padding within a text would be left out of the
-    mean.
+    ``<s>``, ``<pad>`` and ``</s>`` written in the text itself become ``<unk>``, because mean pooling would ignore padding.
     """
     framing = {dictionary.bos(), dictionary.pad(), dictionary.eos()}
     ids = [dictionary.index(symbol) for symbol in tokenizer.encode(text)]
@@ -93,19 +92,19 @@ def encode_texts(
     max_length: int | None = None,
     on_batch: Callable[[int], object] | None = None,
 ) -> tuple[Floats, EncodingCounts]:
-    """One vector per text, before the projection head, in the order of ``sentences``.
+    """Encode each text as a vector, before the projection head, in the order of ``sentences``.
 
-    Texts are sorted by length, the longest first, so that memory runs out at once or not at all. A batch computes at most as
-    many cells as ``batch_size`` rows of the longest text, so batches of short texts have more rows. The vectors depend on
-    neither beyond rounding. No random numbers are drawn, and the training mode is restored.
+    Texts are sorted by length, the longest first, so that memory, if it is too small, runs out at the start. A batch has at
+    most as many cells (rows times width) as ``batch_size`` rows of the longest text, so batches of short texts have more rows.
+    Up to rounding, the vectors do not depend on the batches. No random numbers are drawn, and the training mode is restored.
 
     Args:
         model: on any device; unwrapped or wrapped by fairseq for distributed training.
         dictionary: fairseq's dictionary of the model.
-        tokenizer: text to symbols of the dictionary.
+        tokenizer: splits text into symbols of the dictionary.
         sentences: texts; an empty one is ``<s> </s>``.
         pooling: name of a pooling (default: the model's).
-        batch_size: rows of the longest text per batch.
+        batch_size: texts per batch if all are as long as the longest.
         normalize: scale vectors to length 1.
         max_length: cut texts to this many tokens, the last being ``</s>`` (default: the model's positions).
         on_batch: called after each batch with the number of its texts.
@@ -160,14 +159,14 @@ def _cut(row: list[int], longest: int) -> Tokens:
 
 
 def _batches(lengths: Tokens, batch_size: int, enough: int = ENOUGH_CELLS["cpu"]) -> Iterator[Tokens]:
-    """Indices of each batch, longest texts first; it ends when full, or at ``enough`` cells where texts get shorter."""
+    """Yield the indices of each batch, longest texts first. A batch ends when full, or at ``enough`` cells as texts shorten."""
     order = np.argsort(-lengths, kind="stable")
     for rows in alike(lengths[order], batch_size * int(lengths.max(initial=0)), enough):
         yield order[rows]
 
 
 def _to_numpy(vectors: Tensor, normalize: bool) -> Floats:
-    vectors = vectors.float()  # (B, D); normalise in float32 also for a model in half precision
+    vectors = vectors.float()  # (B, D); normalise in float32, even if the model is in half precision
     if normalize:
         vectors = nn.functional.normalize(vectors, dim=-1)
     array: Floats = vectors.cpu().numpy()

@@ -1,4 +1,4 @@
-"""Adapting a checkpoint's weights to a model with another head, other training parts or one vocabulary row more or fewer."""
+"""Adapts a checkpoint's weights to a model with another head, other training parts, or one vocabulary row more or fewer."""
 
 import logging
 
@@ -26,7 +26,7 @@ COPIES = {
 COPIED_ROWS = tuple(copy + "embed_tokens.weight" for copy, part in COPIES.items() if part != HEAD)
 QUEUE = "key_queue."
 TRAINING_ONLY = ("guide.", "key_encoder.", QUEUE)
-# The log names up to this many tensors of a part one by one; of a larger part it gives the number.
+# Up to this many tensors of a part are named in the log; of a larger part it gives the number of tensors.
 FEW = 8
 # Never dropped and never initialised: a difference here means another architecture, and loading must fail.
 BACKBONE = ("encoder.sentence_encoder.", "encoder.lm_head.", "classification_heads.")
@@ -35,11 +35,11 @@ BACKBONE = ("encoder.sentence_encoder.", "encoder.lm_head.", "classification_hea
 def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str = "") -> None:
     """Change ``loaded`` in place so that a model with the weights ``own`` loads it strictly; log what was changed.
 
-    * The checkpoint has one vocabulary row fewer (stock RoBERTa has no ``<del>``): the model's own row is appended. One row
-      more: the last row, ``<del>``, is dropped.
-    * The checkpoint has parts that the model lacks (a queue, a key encoder, another head): they are dropped and named.
-    * The checkpoint lacks parts of the model: they keep their initial values and are named. Copies of the encoder and of the
-      head are not named, because ``begin_training`` fills them; neither is the queue, which starts empty.
+    * If the checkpoint has one vocabulary row fewer (stock RoBERTa has no ``<del>``), the model's own row is appended. If it
+      has one more, the last row (``<del>``) is dropped.
+    * Parts of the checkpoint that the model lacks (a queue, a key encoder, another head) are dropped and named in the log.
+    * Parts of the model that the checkpoint lacks keep their initial values and are named in the log. Copies of the encoder and
+      of the head are not named, because ``begin_training`` fills them; nor is the queue, which starts empty.
 
     Args:
         loaded: the checkpoint's weights, changed in place.
@@ -58,7 +58,7 @@ def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: st
     other_shape = [key for key, value in parts.items() if key in loaded and loaded[key].shape != value.shape]
     if any(
         key.startswith(prefix + QUEUE) for key in other_shape
-    ):  # a queue of another size: its fill count would be wrong
+    ):  # in a queue of another size, the fill count would be wrong
         other_shape = sorted({*other_shape, *(key for key in loaded if key.startswith(prefix + QUEUE))})
     for key in foreign + other_shape:
         del loaded[key]
@@ -69,10 +69,10 @@ def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: st
         # parts that only training needs are expected to be dropped at inference or in another recipe
         expected = all(key[len(prefix) :].startswith(TRAINING_ONLY) for key in foreign)
         level = logging.INFO if expected else logging.WARNING
-        logger.log(level, "left out of the checkpoint, as this model has no such part: %s", _names(foreign, prefix))
+        logger.log(level, "not loaded from the checkpoint, as this model has no such part: %s", _names(foreign, prefix))
     differing = [key for key in other_shape if not key[len(prefix) :].startswith(tuple(COPIES))]
     if differing:
-        logger.warning("left out of the checkpoint, as their shapes differ: %s", _names(differing, prefix))
+        logger.warning("not loaded from the checkpoint, as their shapes differ: %s", _names(differing, prefix))
     fresh = [key for key in missing if not key[len(prefix) :].startswith(TRAINING_ONLY)]
     if fresh:
         logger.warning("not in the checkpoint, freshly initialised: %s", _names(fresh, prefix))
@@ -81,7 +81,7 @@ def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: st
 def complete_copies(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str = "") -> None:
     """Fill a missing copy of the encoder or of the head (guide, key encoder) with the checkpoint's weights.
 
-    Call this before fairseq's own upgrade, which treats an encoder without a ``version`` as one of 2018.
+    Call this before fairseq's own upgrade, which takes an encoder without ``version`` for an old one from 2018.
 
     Args:
         loaded, own, prefix: as in ``fit_state_dict``.
@@ -99,7 +99,7 @@ def complete_copies(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: s
 
 
 def _names(keys: list[str], prefix: str) -> str:
-    """The keys as a list; a part with more than FEW tensors is its name and their number."""
+    """List the keys as text; a part with more than FEW tensors is given by its name and their number."""
     parts = [key[len(prefix) :].partition(".")[0] for key in keys]
     few = [key for key, part in zip(keys, parts, strict=True) if parts.count(part) <= FEW]
     many = [f"{part} ({parts.count(part)} tensors)" for part in set(parts) if parts.count(part) > FEW]
@@ -123,16 +123,16 @@ def _fit_vocabulary(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: s
         loaded[prefix + key] = torch.cat([rows, own[key][-1:].to(rows)]) if wanted > found else rows[:wanted]
     if wanted > found:
         logger.warning(
-            "the checkpoint has no <del>: its vocabulary row is freshly initialised (%d to %d)", found, wanted
+            "the checkpoint has no <del>: its vocabulary row is freshly initialised (%d to %d rows)", found, wanted
         )
     else:
         logger.warning(
-            "this task has no <del>: the checkpoint's last vocabulary row is dropped (%d to %d)", found, wanted
+            "this task has no <del>: the checkpoint's last vocabulary row is dropped (%d to %d rows)", found, wanted
         )
 
 
 def _check_positions(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str) -> None:
-    """UserError where the numbers of positions or of segments differ."""
+    """Raise UserError if the number of positions or of segments differs."""
     if prefix + POSITIONS not in loaded or POSITIONS not in own:
         return
     wanted, found = own[POSITIONS].shape[0], loaded[prefix + POSITIONS].shape[0]

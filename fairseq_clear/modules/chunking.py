@@ -1,4 +1,4 @@
-"""Splits a batch into parts that are encoded one by one: rows of similar length together, to save padding and memory."""
+"""Splits a batch into parts of rows of similar length, which are encoded one after the other to save padding and memory."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -14,13 +14,13 @@ from fairseq_clear.errors import UserError
 
 __all__ = ["ENOUGH_CELLS", "Part", "Parts", "alike", "check_chunk_size", "enough_cells", "has_parts", "trim_padding"]
 
-# A part takes rows of at least this share of its longest row; shorter ones only until it has ENOUGH_CELLS.
+# A part takes rows that are at least this share of its longest row; shorter ones only until it has ENOUGH_CELLS.
 ALIKE = 0.85
 ENOUGH_CELLS = {"cpu": 1_024, "cuda": 16_384}
 
 
 def enough_cells(device: torch.device) -> int:
-    """Number of cells (rows times width) that keep a device busy."""
+    """Number of cells (rows times width) that are enough to keep a device busy."""
     return ENOUGH_CELLS.get(device.type, ENOUGH_CELLS["cuda"])
 
 
@@ -38,8 +38,8 @@ def alike(lengths: npt.NDArray[np.int64], budget: int | None, enough: int) -> It
     """Yield slices of rows to compute together: up to ``budget`` cells, or up to ``enough`` cells once rows get much shorter.
 
     Args:
-        lengths: (N,) of the rows, in descending order.
-        budget: greatest number of cells; None for no limit. A row with more cells is computed by itself.
+        lengths: (N,) lengths of the rows, in descending order.
+        budget: maximum number of cells; None for no limit. A row with more cells is computed by itself.
         enough: number of cells that keeps the device busy.
     """
     begin = 0
@@ -47,7 +47,7 @@ def alike(lengths: npt.NDArray[np.int64], budget: int | None, enough: int) -> It
         longest = max(int(lengths[begin]), 1)
         full = len(lengths) if budget is None else begin + max(budget // longest, 1)
         least = begin + -(-enough // longest)
-        mostly_padding = int(np.searchsorted(-lengths, -ALIKE * longest, side="right"))  # the first that would be
+        mostly_padding = int(np.searchsorted(-lengths, -ALIKE * longest, side="right"))  # the first row that would be
         end = min(full, max(least, mostly_padding), len(lengths))
         yield slice(begin, end)
         begin = end
@@ -56,18 +56,18 @@ def alike(lengths: npt.NDArray[np.int64], budget: int | None, enough: int) -> It
 def check_chunk_size(value: object) -> int:
     """Return the value of ``--encode-chunk-size``; UserError unless it is a whole number of tokens, 0 or more."""
     if not isinstance(value, int) or value < 0:
-        raise UserError(f"--encode-chunk-size {value}: give a whole number of tokens, or 0 for all at once")
+        raise UserError(f"--encode-chunk-size {value}: give a whole number of tokens, or 0 to encode all at once")
     return value
 
 
 def has_parts(lengths: Sequence[int], device: torch.device) -> bool:
-    """Whether rows of these lengths are encoded in several parts."""
+    """Whether a batch with rows of these lengths is encoded in several parts."""
     falling = np.sort(np.asarray(lengths, np.int64))[::-1]
     return len(list(alike(falling, None, enough_cells(device)))) > 1
 
 
 class Part(NamedTuple):
-    """Rows that are computed together, and their lengths; the longest is the width."""
+    """Rows that are computed together, and their lengths; the width of the part is that of its longest row."""
 
     rows: slice
     lengths: tuple[int, ...]
@@ -77,16 +77,16 @@ class Parts:
     """Splits the rows of a batch into parts of similar length.
 
     A batch of one part keeps the order of its rows. With ``size``, a part has at most ``size`` cells, or is one row, and runs
-    under activation checkpointing: only its results are kept, and the random state is replayed, so that dropout draws the same
-    masks in the recomputation. Checkpointing is non-reentrant: the reentrant kind breaks DistributedDataParallel.
+    under activation checkpointing: only its results are kept, and the random state is restored for the recomputation, so that
+    dropout draws the same masks. Checkpointing is non-reentrant, because the reentrant kind breaks DistributedDataParallel.
 
     Args:
         tokens: (R, T), padded on the right.
-        lengths: of the rows, on the CPU. Without them rows count as unpadded, unless ``size`` asks for several parts: then
-            the lengths are read from the device once.
+        lengths: lengths of the rows, on the CPU. Without them rows are taken as unpadded, unless ``size`` makes several parts:
+            then the lengths are read from the device once.
         padding: id of the padding.
-        size: greatest number of cells (rows times the longest row) of a part; 0 for no limit.
-        recompute: False keeps activations nevertheless, for encoders without gradient.
+        size: maximum number of cells (rows times width) of a part; 0 for no limit.
+        recompute: False runs the parts without activation checkpointing, for encoders without gradient.
 
     Raises:
         ValueError: the number of lengths differs from the number of rows.
@@ -111,7 +111,7 @@ class Parts:
             return
         known = np.asarray(lengths, np.int64)
         if len(known) != rows:
-            raise ValueError(f"{len(known)} lengths of {rows} rows")
+            raise ValueError(f"got {len(known)} lengths for {rows} rows")
         order = np.argsort(-known, kind="stable")
         slices = list(alike(known[order], size or None, enough_cells(tokens.device)))
         if len(slices) <= 1:

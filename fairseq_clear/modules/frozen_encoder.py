@@ -18,13 +18,13 @@ GUIDE_POOLINGS = ("max", "mean", "cls")
 class FrozenEncoder(nn.Module):
     """A copy of an encoder that is not trained. It guides the encoder, or regularises its weights.
 
-    It follows the model's device and precision, so that under ``--fp16`` it equals the rounded weights from which the
-    optimizer's float32 masters start. Its weights are part of the model's checkpoint, once.
+    It has the model's device and precision, so under ``--fp16`` it equals the rounded weights from which the optimizer's
+    float32 masters start. Its weights are saved in the model's checkpoint.
 
     Args:
-        encoder: fairseq's TransformerEncoder; copied.
+        encoder: fairseq's TransformerEncoder, which is copied.
         pooling: one of GUIDE_POOLINGS, p of section 3.1.
-        layers: the k of h_{i,k}; 0 is the embeddings.
+        layers: the layers k of h_{i,k}; 0 is the embeddings.
         dropout: whether dropout is active in training, as in the paper's public code (an oversight there).
     """
 
@@ -53,7 +53,7 @@ class FrozenEncoder(nn.Module):
         Args:
             tokens: (B, T), padded on the right.
             padding: id of the padding.
-            lengths: of the rows, if they are known on the CPU.
+            lengths: lengths of the rows, if they are known on the CPU.
         """
         states = hidden_states(self.encoder, tokens, lengths=lengths)
         is_token = tokens.ne(padding)
@@ -61,7 +61,7 @@ class FrozenEncoder(nn.Module):
 
 
 class _SquaredDistance(torch.autograd.Function):
-    """sum ||p - q||^2. Autograd would store the differences, a copy of the encoder; this recomputes them."""
+    """sum ||p - q||^2. Autograd would store the differences, which are as large as the encoder; this recomputes them."""
 
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class _SquaredDistance(torch.autograd.Function):
 
 
 def _squared(p: Tensor, q: Tensor) -> Tensor:
-    """||p - q||^2 by rows; cdist does not materialise the difference, which is the fastest way measured."""
+    """||p - q||^2, computed by rows. cdist does not materialise the difference; of the ways measured it is the fastest."""
     mine, theirs = (x.float().reshape(-1, 1, x.shape[-1]) for x in (p, q))
     return torch.cdist(mine, theirs, compute_mode="donot_use_mm_for_euclid_dist").square().sum()
 

@@ -12,34 +12,34 @@ __all__ = ["compile_blocks", "hidden_states"]
 def hidden_states(
     encoder: nn.Module, tokens: Tensor, every_layer: bool = True, lengths: Sequence[int] = ()
 ) -> list[Tensor]:
-    """Hidden states (B, T, D) of the embeddings (layer 0) and of each block, or of the last block alone.
+    """Hidden states (B, T, D) of the embeddings (layer 0) and of each block, or only of the last block.
 
     Args:
-        encoder: as fairseq's TransformerEncoder.
+        encoder: fairseq's TransformerEncoder, or a module with its interface.
         tokens: (B, T), padded on the right.
-        every_layer: False for the last alone.
-        lengths: number of tokens of each row; with them ``EncoderStack`` does not ask the GPU whether there is padding.
+        every_layer: False for only the last block.
+        lengths: number of tokens of each row; with them ``EncoderStack`` does not read from the GPU whether there is padding.
     """
     known = {"src_lengths": torch.tensor(lengths, device="cpu")} if len(lengths) else {}
     output: dict[str, Any] = encoder(tokens, return_all_hiddens=every_layer, **known)
     last: Tensor = output["encoder_out"][0].transpose(0, 1)
     if not every_layer:
         return [last]
-    # encoder_out replaces the last state: with --encoder-normalize-before it is normalised after the stack.
+    # encoder_out replaces the last state, because with --encoder-normalize-before it is normalised after the stack.
     return [state.transpose(0, 1) for state in output["encoder_states"][:-1]] + [last]
 
 
 def compile_blocks(encoder: nn.Module, **options: Any) -> None:
-    """Compile every block on its first call, for batches of any shape; weights and their names stay as they are.
+    """Compile every block on its first call, for batches of any shape; weights and their names do not change.
 
-    Blocks rather than the encoder: fairseq's loop around them reads values (whether there is padding, which layers are
-    dropped), which would break the graph. Copies and pickles of a block are not compiled.
+    Blocks are compiled rather than the encoder, because fairseq's loop around them reads values (whether there is padding,
+    which layers are dropped), which would break the graph. Copies and pickles of a block are not compiled.
 
     Args:
         encoder: fairseq's TransformerEncoder.
         options: for ``torch.compile`` (tests: ``backend``, ``fullgraph``).
     """
     blocks: Any = encoder.layers
-    # by children(): iterating a LayerDropModuleList leaves some out, and draws random numbers
+    # children(), because iterating over a LayerDropModuleList leaves out blocks and draws random numbers
     for block in blocks.children():
         block.compile(dynamic=True, **options)

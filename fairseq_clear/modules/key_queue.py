@@ -14,7 +14,8 @@ __all__ = ["KeyQueue"]
 class KeyQueue(nn.Module):
     """The last ``size`` keys of all workers; new keys overwrite the oldest. The size need not be a multiple of the batch.
 
-    Part of the model's checkpoint, in float32. Position and fill are tensors, so nothing here synchronises with the GPU.
+    It is saved in the model's checkpoint, in float32. Pointer and fill count are tensors, so no method synchronises with the
+    GPU.
 
     Args:
         size: K.
@@ -46,7 +47,7 @@ class KeyQueue(nn.Module):
         """Write keys over the oldest ones.
 
         Args:
-            keys: (n, D), of any length and floating dtype; normalised here, in float32. More than K leave the last K.
+            keys: (n, D), of any length and floating dtype; normalised here, in float32. Of more than K keys, the last K stay.
             identities: (n,) int64, the hash of each key's source text.
         """
         count = keys.shape[0]
@@ -63,12 +64,12 @@ class KeyQueue(nn.Module):
         self.fill.add_(count).clamp_(max=self.size)
 
     def confirm(self) -> None:
-        """Keep what was enqueued; called when the update succeeded."""
+        """Keep the keys that were enqueued; called when the update succeeded."""
         self._overwritten.clear()
 
     @torch.no_grad()
     def undo(self) -> None:
-        """Restore the queue of the last ``confirm``; called when the update overflowed."""
+        """Restore the queue to the last ``confirm``; called when the update overflowed."""
         while self._overwritten:
             position, keys, identities, pointer, fill = self._overwritten.pop()
             self.keys.index_copy_(0, position, keys)
@@ -83,7 +84,7 @@ class KeyQueue(nn.Module):
             buffer.zero_()
 
     def checksum(self) -> Tensor:
-        """A (4,) float64 checksum, with which workers check that their queues are equal."""
+        """A (4,) float64 checksum, by which workers check that their queues are equal."""
         weights = torch.arange(1, self.size + 1, device=self.keys.device, dtype=torch.float64)
         return torch.stack(
             [

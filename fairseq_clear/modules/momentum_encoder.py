@@ -26,14 +26,14 @@ def keeping_float32(move: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tens
 class MomentumEncoder(nn.Module):
     """The key encoder f_k and its projection head: theta_k <- m theta_k + (1 - m) theta_q (CERT section 4.1; MoCo eq. 2).
 
-    At m = 0.999 a step is smaller than float16 can represent. The weights are therefore float32 masters, which are saved in the
-    checkpoint; in half precision a rounded copy encodes. The optimizer does not see them.
+    At m = 0.999 a step is smaller than float16 can represent. The weights are therefore kept in float32 and saved in the
+    checkpoint; in half precision, a rounded copy encodes. The optimizer does not see them.
 
     Args:
-        encoder: the query encoder, fairseq's TransformerEncoder; copied.
-        head: its projection head; copied.
+        encoder: the query encoder, fairseq's TransformerEncoder, which is copied.
+        head: its projection head, which is copied.
         momentum: m in [0, 1].
-        pooling: of the text vector.
+        pooling: pooling of the text vector.
     """
 
     def __init__(self, encoder: nn.Module, head: nn.Module, momentum: float, pooling: str) -> None:
@@ -41,13 +41,13 @@ class MomentumEncoder(nn.Module):
         self.encoder = copy.deepcopy(encoder).float().requires_grad_(False)
         self.head = copy.deepcopy(head).float().requires_grad_(False)
         self.momentum, self.pooling = momentum, pooling
-        # In a list: neither a checkpoint nor .half() nor .parameters() should find it.
+        # In a list, so that checkpoints, .half() and .parameters() do not include it.
         self._rounded: list[nn.ModuleList] = []
         self._is_stale = True
         self._compiled: dict[str, Any] | None = None
 
     def compile_blocks(self, **options: Any) -> None:
-        """Apply ``torch.compile`` to the blocks, also of the rounded copy; ``options`` are passed on."""
+        """Apply ``torch.compile`` to the blocks, also to those of the rounded copy; ``options`` are passed on."""
         self._compiled = options
         self._rounded.clear()
         compile_blocks(self.encoder, **options)
@@ -73,8 +73,8 @@ class MomentumEncoder(nn.Module):
         Args:
             tokens: (B, T), padded on the right.
             padding: id of the padding.
-            dtype: of the computation.
-            lengths: of the rows, if they are known on the CPU.
+            dtype: precision of the computation.
+            lengths: lengths of the rows, if they are known on the CPU.
         """
         encoder, head = self._in(dtype)
         states = hidden_states(encoder, tokens, needs_all_layers(self.pooling), lengths)

@@ -1,4 +1,4 @@
-"""From hidden states to one vector per text."""
+"""Pooling of hidden states to one vector per text."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ Pooling = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
 def masked_mean(states: Tensor, is_token: Tensor) -> Tensor:
-    """Mean over tokens, special ones included and padding not, as sentence-transformers and SimCSE compute it.
+    """Mean over tokens, with special tokens but without padding, as in sentence-transformers and SimCSE.
 
     Args:
         states: (B, T, D).
@@ -23,7 +23,7 @@ def masked_mean(states: Tensor, is_token: Tensor) -> Tensor:
     Returns:
         (B, D) in the dtype of ``states``, summed in float32 at least.
     """
-    # a float16 sum is infinite from 65,520 on, 3,276 tokens of 20; above 2,048 float16 misses odd counts
+    # A float16 sum overflows at 65,520 (3,276 tokens of value 20), and float16 has no odd integers above 2,048.
     dtype = torch.promote_types(states.dtype, torch.float32)
     total = (states * is_token.unsqueeze(-1)).sum(dim=1, dtype=dtype)  # (B, D)
     return (total / is_token.sum(dim=1, keepdim=True).clamp(min=1)).to(states.dtype)
@@ -61,11 +61,11 @@ POOLINGS: dict[str, Pooling] = {
 
 
 def parse_pooling(name: str, layers: int | None = None, *, flag: str = "--pooling") -> Pooling:
-    """The pooling of this name: one of POOLINGS, or ``layer:N`` for the mean over tokens at block N (0: the embeddings).
+    """Return the pooling of this name: one of POOLINGS, or ``layer:N`` for the mean over tokens at block N (0: embeddings).
 
     Args:
         name: as the user typed it.
-        layers: number of blocks of the encoder, to check N against; None where it is not known yet.
+        layers: number of blocks of the encoder, to check N against; None if it is not known yet.
         flag: named in the message.
 
     Raises:
@@ -83,7 +83,7 @@ def parse_pooling(name: str, layers: int | None = None, *, flag: str = "--poolin
 
 
 def needs_all_layers(name: str) -> bool:
-    """Whether the pooling reads other hidden states than the last."""
+    """Whether the pooling reads hidden states other than the last one."""
     return name not in {"cls", "mean", "max"}
 
 
@@ -91,8 +91,8 @@ def pool(name: str, layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
     """One vector per text.
 
     Args:
-        name: of the pooling, see parse_pooling.
-        layers: hidden states (B, T, D) of the embeddings and of each block in order; the last alone is enough where
+        name: name of the pooling, see parse_pooling.
+        layers: hidden states (B, T, D) of the embeddings and of each block in order; only the last one is needed if
             ``needs_all_layers`` is False.
         is_token: (B, T) bool, False on padding.
 

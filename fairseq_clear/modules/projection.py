@@ -14,13 +14,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.
 class ProjectionHead(nn.Module):
     """A multi-layer perceptron: linear layers with an activation between them, and after the last if asked.
 
-    ``layers=2`` with ReLU is SimCLR's head (arXiv:2002.05709, section 2.1), ``layers=1`` with a final tanh SimCSE's,
-    ``layers=2`` of 4096 with GELU after each that of Self-Guided; ``layers=0`` is no head.
+    ``layers=2`` with ReLU is SimCLR's head (arXiv:2002.05709, section 2.1), ``layers=1`` with a final tanh is SimCSE's, and
+    ``layers=2`` of width 4096 with GELU after each is Self-Guided's; ``layers=0`` is no head.
 
     Args:
-        input_dim: D of the encoder.
-        hidden_dim: of the layers before the last.
-        output_dim: of z.
+        input_dim: width D of the encoder.
+        hidden_dim: width of the layers before the last.
+        output_dim: width of z.
         layers: number of linear layers, 0 for the identity.
         activation: a name in ACTIVATIONS.
         activate_last: whether the activation also follows the last layer.

@@ -1,4 +1,4 @@
-"""SBERT-WK (Wang and Kuo 2020, arXiv:2002.06652): sentence vectors by weighing layers of a token, then tokens."""
+"""SBERT-WK (Wang and Kuo 2020, arXiv:2002.06652): sentence vectors as weighted means over layers, then over tokens."""
 
 from collections.abc import Sequence
 
@@ -8,22 +8,25 @@ from torch import Tensor
 
 __all__ = ["sbert_wk"]
 
-NEGLIGIBLE = 1e-6  # of a novelty or an alignment: what rounding leaves of 0 in float32
+NEGLIGIBLE = 1e-6  # a smaller novelty or alignment is taken as 0 with float32 rounding
 
 
 def sbert_wk(layers: Sequence[Tensor], is_token: Tensor, *, first: int | None = None, window: int = 2) -> Tensor:
-    """Their sections III-A and III-B: no training, no parameters; slow, since every token of every layer needs a QR.
+    """Compute sentence vectors (sections III-A and III-B of the paper), without training and parameters.
 
-    A token's vector is a mean over layers, weighted by how little the layer agrees with its neighbours (inverse alignment)
-    plus how much of it they do not span (novelty). The sentence's vector is a mean over tokens, weighted by the variance of
-    the cosine between a token's adjacent layers: words that change on their way up say more. A token whose layers have no
-    novelty, such as one that is identical in all of them, is the plain mean of its layers.
+    It is slow, because every token of every layer needs a QR decomposition.
+
+    The vector of a token is a weighted mean over layers. The weight of a layer grows with its dissimilarity to its neighbours
+    (inverse alignment) and with the part of it that they do not span (novelty). The sentence vector is a mean over tokens,
+    weighted by the variance of the cosine between adjacent layers of the token, since tokens that change from layer to layer
+    carry more information. If the layers of a token have no novelty, for example because they are identical, its vector is the
+    plain mean of its layers.
 
     Args:
         layers: L + 1 hidden states (B, T, D): embeddings, then blocks.
         is_token: (B, T) bool, False on padding; special tokens count, as in the other poolings.
-        first: the first layer used; default a third of the way up, which is the authors' 4 of 12.
-        window: neighbours on each side.
+        first: the first layer used (default: L / 3; the authors use layer 4 of 12).
+        window: number of neighbouring layers on each side.
 
     Returns:
         (B, D).
@@ -34,7 +37,7 @@ def sbert_wk(layers: Sequence[Tensor], is_token: Tensor, *, first: int | None = 
     vectors = (_layer_weights(tokens, window).unsqueeze(-1) * tokens).sum(dim=1)  # (N, D)
     weights = stack.new_zeros(is_token.shape)  # (B, T)
     weights[is_token] = _variation(tokens)
-    # A text none of whose tokens varies (one layer, say) is averaged.
+    # If no token of a text varies (for example, with only one layer), the tokens are averaged.
     is_flat = weights.sum(dim=1, keepdim=True) <= NEGLIGIBLE**2
     weights = torch.where(is_flat, is_token.to(weights), weights)
     weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-12)
@@ -44,7 +47,7 @@ def sbert_wk(layers: Sequence[Tensor], is_token: Tensor, *, first: int | None = 
 
 
 def _layer_weights(tokens: Tensor, window: int) -> Tensor:
-    """(N, K) weights of the layers of each token, (N, K, D); they sum to 1."""
+    """Weights (N, K) of the layers of each token (N, K, D); they sum to 1."""
     depth = tokens.shape[1]
     if depth == 1:
         return tokens.new_ones(tokens.shape[:2])
@@ -54,7 +57,7 @@ def _layer_weights(tokens: Tensor, window: int) -> Tensor:
         columns = tokens[:, [*near, k]].transpose(1, 2)  # (N, D, n + 1), the layer itself last
         r = torch.linalg.qr(columns, mode="r").R  # (N, n + 1, n + 1)
         others, own = F.normalize(r[:, :-1, :-1], dim=1), r[:, :, -1]  # (N, n, n), (N, n + 1)
-        shared = F.normalize(own[:, :-1], dim=1)  # what the neighbours span of it
+        shared = F.normalize(own[:, :-1], dim=1)  # the part that the neighbours span
         cosine = (others.mean(dim=2) * shared).sum(dim=1)  # (N,)
         alignment.append(1 / (cosine.clamp(min=NEGLIGIBLE) * 2 * (len(near) + 1)))
         novelty.append(own[:, -1].abs() / own.norm(dim=1).clamp(min=1e-12))
@@ -65,7 +68,7 @@ def _layer_weights(tokens: Tensor, window: int) -> Tensor:
 
 
 def _variation(tokens: Tensor) -> Tensor:
-    """(N,) variance over layers of the cosine between a layer and the next."""
+    """Variance (N,) over layers of the cosine between a layer and the next."""
     adjacent = F.cosine_similarity(tokens[:, 1:], tokens[:, :-1], dim=-1)  # (N, K - 1)
     if adjacent.shape[1] == 0:
         return tokens.new_zeros(tokens.shape[0])

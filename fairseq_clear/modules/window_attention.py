@@ -1,11 +1,11 @@
 """Longformer's attention (Beltagy et al. 2020, arXiv:2004.05150, section 3): a sliding window, global attention for ``<s>``.
 
 The result equals full attention under the mask of ``window_mask``. Queries are processed in blocks of ``C`` tokens. Each block
-attends to the ``C + W`` keys in reach and to ``<s>``, so that time and memory are linear in the length. Each block calls
-PyTorch's ``scaled_dot_product_attention``, which uses a fused kernel where there is one. ``<s>`` attends to the whole text.
+attends to the ``C + W`` keys in its reach and to ``<s>``, so time and memory are linear in the length. The blocks call
+PyTorch's ``scaled_dot_product_attention``, which uses a fused kernel if there is one. ``<s>`` attends to the whole text.
 
-The paper gives tokens with global attention separate projections, initialised as copies (section 3.1). Here one set serves
-both, so that the weights are those of full attention; an export writes it twice.
+The paper has separate projections for tokens with global attention, initialised as copies (section 3.1). Here both use the same
+projections, so the weights are those of full attention; an export writes them twice.
 """
 
 import weakref
@@ -19,19 +19,21 @@ from fairseq_clear.errors import UserError
 
 __all__ = ["MaskCache", "block_size", "check_window", "is_covered", "window_attention", "window_mask"]
 
-# Smaller blocks are slower: their matrix products are too small.
+# Smaller blocks are slower, because their matrix products are small.
 SMALLEST_BLOCK = 32
 
 
 def check_window(window: int) -> int:
     """Return the window; UserError unless it is 0 (full attention) or a positive even number."""
     if window < 0 or window % 2:
-        raise UserError(f"--attention-window {window}: give an even number of tokens, half on each side, or 0 for all")
+        raise UserError(
+            f"--attention-window {window}: give an even number of tokens, half on each side, or 0 for full attention"
+        )
     return window
 
 
 def is_covered(length: int, window: int) -> bool:
-    """Whether the window covers all pairs of tokens after ``<s>``, which is always seen, of a text of ``length`` tokens."""
+    """Whether the window covers all pairs of tokens of a text of ``length`` tokens, so that attention is full."""
     return window >= 2 * (length - 2)
 
 
@@ -41,14 +43,14 @@ def block_size(window: int) -> int:
 
 
 def window_mask(length: int, window: int, device: torch.device | str | None = None) -> Tensor:
-    """(T, T) bool, True where query i sees key j: ``|i - j| <= W / 2``, or one of the two is ``<s>``, at 0.
+    """Mask (T, T) bool, True where query i sees key j: ``|i - j| <= W / 2``, or one of the two is ``<s>``, at position 0.
 
     W counts the tokens on both sides, W / 2 each, as in Hugging Face; a token also sees itself.
 
     Args:
         length: T.
         window: W.
-        device: to make it on.
+        device: device of the mask.
     """
     at = torch.arange(length, device=device)
     return ((at[:, None] - at).abs() <= window // 2) | (at == 0) | (at[:, None] == 0)
@@ -64,15 +66,15 @@ def window_attention(
     dropout: float = 0.0,
     masks: "MaskCache | None" = None,
 ) -> Tensor:
-    """Softmax attention of each token over its window and ``<s>``, of ``<s>`` over the text, scaled by ``1 / sqrt(d)``.
+    """Scaled dot-product attention: of each token over its window and ``<s>``, and of ``<s>`` over the whole text.
 
     Args:
-        query, key, value: (B, T, H, d) of one precision; rows begin with ``<s>``.
+        query, key, value: (B, T, H, d) in the same precision; rows begin with ``<s>``.
         window: W, even.
-        is_padding: (B, T) bool, True on padding, which is on the right and is not attended to; its own outputs are finite and
-            meaningless. ``<s>`` never counts as padding. None for a batch without padding.
-        dropout: of the attention weights; drawn block by block, so the draws differ from those of full attention.
-        masks: shares masks between layers; None to build them anew.
+        is_padding: (B, T) bool, True on padding, which is on the right and is not attended to; outputs on padding are finite
+            but meaningless. ``<s>`` never counts as padding. None for a batch without padding.
+        dropout: dropout probability of the attention weights; drawn block by block, so the draws differ from full attention.
+        masks: cache that shares masks between layers; None to build them.
 
     Returns:
         (B, T, H, d).
@@ -94,50 +96,50 @@ def window_attention(
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
-    """(B, Q, H, d) of queries (B, Q, H, d) over keys and values (B, K, H, d); mask added, to broadcast to (B, H, Q, K)."""
+    """Attention of queries (B, Q, H, d) over keys and values (B, K, H, d); the mask is added and broadcast to (B, H, Q, K)."""
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))
     return F.scaled_dot_product_attention(query, key, value, mask, dropout_p=dropout).transpose(1, 2)
 
 
 def _blocks(rows: Tensor, size: int) -> Tensor:
-    """(B, T, ...) to (B, n + 2, C, ...): blocks of C rows; a block of zeros before, one after, and zeros to fill the last."""
+    """(B, T, ...) to (B, n + 2, C, ...): blocks of C rows, the last one filled with zeros, between two blocks of zeros."""
     length = rows.shape[1]
     before, after = (rows.new_zeros(rows.shape[0], width, *rows.shape[2:]) for width in (size, size + -length % size))
     return torch.cat([before, rows, after], dim=1).unflatten(1, (-1, size))
 
 
 def _neighbourhoods(rows: Tensor, window: int) -> Tensor:
-    """(B, T, H, d) to (B n, 1 + C + W, H, d): for each block of queries ``<s>``, then the rows its tokens may see."""
+    """(B, T, H, d) to (B n, 1 + C + W, H, d): for each block of queries, ``<s>`` and then the rows in reach."""
     seen = _around(rows, window)  # (B, n, C + W, H, d)
     start = rows[:, :1].unsqueeze(1).expand(-1, seen.shape[1], -1, -1, -1)  # (B, n, 1, H, d)
     return torch.cat([start, seen], dim=2).flatten(0, 1)
 
 
 def _around(rows: Tensor, window: int) -> Tensor:
-    """(B, T, ...) to (B, n, C + W, ...): each block, with W / 2 rows of the one before it and of the one after it."""
+    """(B, T, ...) to (B, n, C + W, ...): each block, with W / 2 rows of the block before it and of the block after it."""
     size, half = block_size(window), window // 2
     blocks = _blocks(rows, size)
     return torch.cat([blocks[:, :-2, size - half :], blocks[:, 1:-1], blocks[:, 2:, :half]], dim=2)
 
 
 def _additive(is_seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where True, -inf elsewhere."""
+    """Mask to add to the logits: 0 where True, -inf elsewhere."""
     return torch.zeros(is_seen.shape, dtype=dtype, device=is_seen.device).masked_fill(~is_seen, -torch.inf)
 
 
 def _keys(query: Tensor, is_padding: Tensor | None) -> Tensor:
-    """(B, T) bool, True on what may be seen: ``<s>``, so that no row is without a key, and what is not padding."""
+    """Mask (B, T) bool of the tokens that are attended to: those that are not padding, and always ``<s>``."""
     at = torch.arange(query.shape[1], device=query.device)
     return (at == 0).expand(query.shape[0], -1) | (at >= 0 if is_padding is None else ~is_padding)
 
 
 def _start_mask(query: Tensor, window: int, is_padding: Tensor | None) -> Tensor | None:
-    """(B, 1, 1, T), what ``<s>`` sees."""
+    """Additive mask (B, 1, 1, T) for the query ``<s>``."""
     return None if is_padding is None else _additive(_keys(query, is_padding), query.dtype)[:, None, None]
 
 
 def _dense_mask(query: Tensor, window: int, is_padding: Tensor | None) -> Tensor | None:
-    """(B or 1, 1, T or 1, T), for texts so short that blocks would save nothing."""
+    """Additive mask (B or 1, 1, T or 1, T), for texts that are too short for blocks to save time."""
     length = query.shape[1]
     if is_covered(length, window):
         return _start_mask(query, window, is_padding)
@@ -148,7 +150,7 @@ def _dense_mask(query: Tensor, window: int, is_padding: Tensor | None) -> Tensor
 
 
 def _block_mask(query: Tensor, window: int, is_padding: Tensor | None) -> Tensor:
-    """(B n, 1, C, 1 + C + W): key j of a block stands W / 2 before query j, and ``<s>`` is seen once, in its own column."""
+    """Additive mask (B n, 1, C, 1 + C + W). Key j of a block is W / 2 before query j; ``<s>`` has its own, first column."""
     size = block_size(window)
     offset = torch.arange(size + window, device=query.device) - torch.arange(size, device=query.device)[:, None]
     is_near = (offset >= 0) & (offset <= window)  # (C, C + W)
@@ -160,7 +162,7 @@ def _block_mask(query: Tensor, window: int, is_padding: Tensor | None) -> Tensor
 class MaskCache:
     """The masks of the last batch, shared by the layers of an encoder.
 
-    They belong to one padding mask, identified by the object, and are freed with it.
+    They belong to one padding mask (the tensor object), and are freed with it.
     """
 
     def __init__(self) -> None:
@@ -172,9 +174,9 @@ class MaskCache:
         return type(self), ()
 
     def get(self, build: Any, query: Tensor, window: int, is_padding: Tensor | None) -> Tensor | None:
-        """``build(query, window, is_padding)``, which depends on the shape, precision and device of the query alone."""
+        """Return ``build(query, window, is_padding)``, which may depend only on shape, precision and device of the query."""
         version = None if is_padding is None or is_padding.is_inference() else is_padding._version
-        # What inference mode makes cannot be used in training.
+        # Tensors made in inference mode cannot be used in training.
         mode = torch.is_inference_mode_enabled()
         key = (query.shape[:2], query.dtype, query.device, window, version, mode)
         of = self._padding() if self._padding is not None else None

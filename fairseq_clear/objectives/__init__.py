@@ -1,7 +1,7 @@
 """Contrastive objectives: pure functions of tensors that return (loss sum, rows counted, statistics).
 
-To add one, write the function in a file of this folder and add a line to ``OBJECTIVES``. ``candidates`` says what its queries
-are compared with, and so which criterion offers it and which arguments it takes:
+To add one, write the function in a file of this folder and add a line to ``OBJECTIVES``. ``candidates`` names the kind of
+candidates that queries are compared with; it determines which criterion offers the objective, and its arguments:
 
 - ``batch`` (``clear_nt_xent``): ``f(queries, keys, positive, *, temperature, excluded)``, see ``nt_xent``;
 - ``queue`` (``clear_moco``): ``f(queries, positives, queue, *, temperature, excluded)``, see ``info_nce``;
@@ -32,9 +32,9 @@ class Objective:
     Attributes:
         function: the loss; its signature depends on ``candidates``.
         candidates: ``batch``, ``queue`` or ``guide``.
-        summary: what it computes, one sentence.
+        summary: what it computes, in one sentence.
         paper: its source.
-        every_layer: for ``guide``: whether it takes all layers of the guide at once, rather than one drawn per text.
+        every_layer: for ``guide``: whether it takes all layers of the guide, rather than one drawn per text.
     """
 
     function: Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]
@@ -54,17 +54,15 @@ OBJECTIVES: dict[str, Objective] = {
         info_nce, "queue", "Cross-entropy of the positive among the keys of a queue.", "arXiv:1911.05722"
     ),
     "sg": Objective(sg, "guide", "NT-Xent between sentences and one layer of the guide.", f"{_SELF_GUIDED} 3.1"),
-    "opt1": Objective(opt1, "guide", "``sg`` with sentences alone as queries.", f"{_SELF_GUIDED} 3.2"),
-    "opt2": Objective(opt2, "guide", "``opt1`` with the guide's layers alone as candidates.", f"{_SELF_GUIDED} 3.2"),
-    "opt3": Objective(
-        opt3, "guide", "``opt2`` with every layer as a positive of its own.", f"{_SELF_GUIDED} 3.2", True
-    ),
+    "opt1": Objective(opt1, "guide", "``sg`` with only sentences as queries.", f"{_SELF_GUIDED} 3.2"),
+    "opt2": Objective(opt2, "guide", "``opt1`` with only the guide's layers as candidates.", f"{_SELF_GUIDED} 3.2"),
+    "opt3": Objective(opt3, "guide", "``opt2`` with every layer as a separate positive.", f"{_SELF_GUIDED} 3.2", True),
     "sg-opt": Objective(opt3, "guide", "The paper's name for ``opt3``.", f"{_SELF_GUIDED} 3.2", True),
 }
 
 
 def find_objective(name: str, candidates: Candidates) -> Objective:
-    """The entry of this name among those with these candidates.
+    """Find the objective of this name among those with these candidates.
 
     Raises:
         UserError: there is none; the message lists the valid names.

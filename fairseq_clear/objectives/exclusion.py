@@ -1,4 +1,4 @@
-"""Which keys are not candidates for which queries, as rules rather than as a matrix of all pairs."""
+"""Rules that exclude keys as candidates of queries, used instead of a matrix of all pairs."""
 
 from dataclasses import dataclass, replace
 
@@ -10,15 +10,15 @@ __all__ = ["Exclusion"]
 
 @dataclass(frozen=True)
 class Exclusion:
-    """A pair is excluded if any rule that is given says so.
+    """Rules for excluded pairs of a query and a key; a pair is excluded if one of the given rules applies.
 
-    A (Q, K) matrix of 16,384 x 16,384 pairs is 256 MiB; the rules are vectors, and make the block that is at hand.
+    A (Q, K) matrix of 16,384 x 16,384 pairs takes 256 MiB. The rules are vectors, from which single blocks of it are computed.
 
     Attributes:
-        own: (Q, M) int64 columns: the query's own rows among the keys.
-        identities: (Q,) and (K,) int64: a query and a key of one identity are of one text.
-        absent: (K,) bool, keys that are nobody's candidates: never written.
-        matrix: (Q, K) bool, any pattern.
+        own: (Q, M) int64, columns of the query's own rows among the keys.
+        identities: (Q,) and (K,) int64; a query and a key with the same identity come from the same text.
+        absent: (K,) bool, keys that are excluded for all queries, such as unused places of a queue.
+        matrix: (Q, K) bool, any other pattern.
     """
 
     own: Tensor | None = None
@@ -28,18 +28,18 @@ class Exclusion:
 
     @classmethod
     def of(cls, excluded: "Exclusion | Tensor | None") -> "Exclusion":
-        """Rules, a matrix or nothing, as rules."""
+        """Convert rules, a matrix or None to rules."""
         if isinstance(excluded, Exclusion):
             return excluded
         return cls(matrix=excluded)
 
     def with_own(self, columns: Tensor) -> "Exclusion":
-        """One more column of each query: (Q,)."""
+        """Add one column (Q,) to ``own``."""
         columns = columns.unsqueeze(1)
         return replace(self, own=columns if self.own is None else torch.cat([self.own, columns], dim=1))
 
     def tile(self, queries: int, keys: int, total: int) -> "Exclusion":
-        """For all queries repeated so many times, and all ``total`` keys, end to end: an entry of one is of all its copies."""
+        """Rules for ``queries`` copies of all queries and ``keys`` copies of all ``total`` keys, each concatenated."""
         own, identities, absent, matrix = self.own, self.identities, self.absent, self.matrix
         if own is not None:
             own = torch.cat([own + copy * total for copy in range(keys)], dim=1).repeat(queries, 1)
@@ -53,7 +53,7 @@ class Exclusion:
         )
 
     def spread(self, copies: int) -> "Exclusion":
-        """For keys of which each stands ``copies`` times in a row."""
+        """Rules for keys that are each repeated ``copies`` times in a row."""
         own, identities, absent, matrix = self.own, self.identities, self.absent, self.matrix
         if own is not None:
             steps = torch.arange(copies, device=own.device)
@@ -68,7 +68,7 @@ class Exclusion:
         )
 
     def block(self, rows: slice, columns: slice, device: torch.device) -> Tensor:
-        """(R, C) bool, True where excluded; rows and columns with both ends given."""
+        """Compute a block (R, C) of the matrix, True where excluded; both slices must have start and stop."""
         shape = (rows.stop - rows.start, columns.stop - columns.start)
         if self.identities is not None:
             mine, theirs = self.identities
@@ -80,7 +80,9 @@ class Exclusion:
         if self.absent is not None:
             excluded |= self.absent[columns]
         if self.own is not None and shape[1]:
-            for column in (self.own[rows] - columns.start).split(1, dim=1):  # one a row at a time, so that none collide
+            for column in (self.own[rows] - columns.start).split(
+                1, dim=1
+            ):  # one column per query at a time, since scatter_ needs distinct indices
                 is_inside = (column >= 0) & (column < shape[1])
                 column = column.clamp(0, shape[1] - 1)
                 excluded.scatter_(1, column, excluded.gather(1, column) | is_inside)

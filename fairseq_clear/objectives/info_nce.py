@@ -20,19 +20,19 @@ def info_nce(
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Sum over queries of -log exp(q k+ / tau) / (exp(q k+ / tau) + sum_i exp(q k_i / tau)).
 
-    CERT (Fang and Xie 2020, arXiv:2005.12766), eq. 2; He et al. 2019 (arXiv:1911.05722), eq. 1: the positive is among the
-    candidates. A query for which the queue holds nothing yet has loss 0 and is not counted.
+    CERT (Fang and Xie 2020, arXiv:2005.12766), eq. 2; He et al. 2019 (arXiv:1911.05722), eq. 1. The positive is one of the
+    candidates. A query without any candidate in the queue has loss 0 and is not counted.
 
     Args:
-        queries: (Q, D), of any length and floating dtype; normalised here, in float32, as the paper's vectors are.
-        positives: (Q, D) the key of each query; the same.
+        queries: (Q, D), of any length and floating dtype; normalised here, in float32, as in the paper.
+        positives: (Q, D) the key of each query, likewise.
         queue: (K, D) float32 of unit length, without gradient.
         temperature: tau > 0.
-        excluded: which keys of the queue are no candidates: never written, or of the query's own text; rules, or a (Q, K)
+        excluded: keys of the queue that are not candidates (never written, or from the query's own text): rules, or a (Q, K)
             bool matrix.
 
     Returns:
-        The summed loss in nats, the number of queries counted, and sums for logging, as nt_xent's.
+        The summed loss in nats, the number of queries counted, and sums for logging, as ``nt_xent`` returns.
     """
     queries = unit_vectors(queries)
     positive = (queries * unit_vectors(positives)).sum(dim=1)  # (Q,)

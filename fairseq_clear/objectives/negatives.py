@@ -1,4 +1,4 @@
-"""Log-sum-exp and statistics of a query's negatives, without storing the matrix of all queries by all keys."""
+"""Log-sum-exp and statistics over each query's negatives, without storing the matrix of all queries by all keys."""
 
 import math
 from collections.abc import Iterator
@@ -11,18 +11,18 @@ from fairseq_clear.objectives.exclusion import Exclusion
 
 __all__ = ["Negatives", "contrast_statistics", "contrast_with_negatives"]
 
-BLOCK_ROWS, BLOCK = 512, 2**20  # queries, and pairs, of a block: what a core's cache nearly holds in float32
+BLOCK_ROWS, BLOCK = 512, 2**20  # queries and pairs of a block, which in float32 nearly fits into a core's cache
 
 
 class Negatives(NamedTuple):
-    """Results of each query over its negatives, the keys that are not excluded; only ``log_sum`` has a gradient.
+    """Results for each query over its negatives, the keys that are not excluded. Only ``log_sum`` has a gradient.
 
     Attributes:
-        log_sum: (Q,) log sum_k exp(q k / tau); -inf without any.
-        hardest: (Q,) the greatest cosine; -inf without any.
-        number: (Q,) of negatives.
-        cosine: sum of the cosines of all pairs.
-        potential: sum of exp(-2 ||q - k||^2) of all pairs (Wang and Isola 2020, arXiv:2005.10242, section 4.1, t = 2).
+        log_sum: (Q,) log sum_k exp(q k / tau); -inf for a query without negatives.
+        hardest: (Q,) the largest cosine; -inf for a query without negatives.
+        number: (Q,) number of negatives.
+        cosine: sum of the cosines over all pairs.
+        potential: sum of exp(-2 ||q - k||^2) over all pairs (Wang and Isola 2020, arXiv:2005.10242, section 4.1, t = 2).
     """
 
     log_sum: Tensor
@@ -33,7 +33,7 @@ class Negatives(NamedTuple):
 
 
 def contrast_with_negatives(queries: Tensor, keys: Tensor, temperature: float, excluded: Exclusion) -> Negatives:
-    """Compute ``Negatives`` in blocks, so that memory is that of the queries, the keys and one block.
+    """Compute ``Negatives`` in blocks, so that memory holds only the queries, the keys and one block.
 
     The gradient of the queries is computed in the forward pass, because keys without gradient, such as a queue, may be
     overwritten before the backward pass. The gradient of the keys is computed from the cosines, which are recomputed if they
@@ -43,13 +43,13 @@ def contrast_with_negatives(queries: Tensor, keys: Tensor, temperature: float, e
         queries: (Q, D) float32 of unit length.
         keys: (K, D) float32 of unit length, with or without gradient.
         temperature: tau, from 1e-8 to 1e3.
-        excluded: pairs that are no negatives.
+        excluded: pairs that are not negatives.
     """
     return Negatives(*_Negatives.apply(queries, keys, temperature, excluded))
 
 
 class _Negatives(torch.autograd.Function):
-    """Both passes run without autocast, which would compute the matrix products in half precision."""
+    """Autograd function whose passes run without autocast, which would compute matrix products in half precision."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, keys: Tensor, temperature: float, excluded: Exclusion) -> tuple[Tensor, ...]:
@@ -99,7 +99,7 @@ def _forward(ctx: Any, queries: Tensor, keys: Tensor, temperature: float, exclud
 
 
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of queries and keys; that of ``log_sum`` is (Q, 1)."""
+    """Gradients of queries and keys, from the gradient (Q, 1) of ``log_sum``."""
     mean, queries, keys, hardest, divisor, weights = ctx.saved_tensors
     of_queries = None if mean is None else gradient * mean
     if queries is None:
@@ -138,16 +138,17 @@ def _blocks(queries: int, keys: int) -> Iterator[tuple[slice, slice]]:
 
 @torch.no_grad()
 def contrast_statistics(positive: Tensor, negatives: Negatives) -> dict[str, Tensor]:
-    """Sums over queries that have a negative, and over their negatives.
+    """Compute statistics for logging: sums over queries that have a negative, and over their negatives.
 
     Args:
-        positive: (Q, P) cosine of each query with its positives; statistics of them are means over P.
-        negatives: of the same queries.
+        positive: (Q, P) cosine of each query with its positives; their statistics are means over P.
+        negatives: results for the same queries.
 
     Returns:
-        ``correct`` (the positive is the nearest), ``positive_cosine``, ``alignment`` (squared distance of positive pairs, on
-        the sphere 2 - 2 cos: Wang and Isola 2020, arXiv:2005.10242, section 4.1, alpha = 2), all over queries;
-        ``negative_cosine``, ``negatives`` (how many) and ``uniformity`` (whose mean's logarithm is their metric) over pairs.
+        Sums over queries: ``correct`` (1 if the positive is nearest), ``positive_cosine`` and ``alignment`` (squared distance
+        of positive pairs, which for unit vectors is 2 - 2 cos: Wang and Isola 2020, arXiv:2005.10242, section 4.1, alpha = 2).
+        Sums over pairs: ``negative_cosine``, ``negatives`` (their number) and ``uniformity`` (the logarithm of its mean is the
+        metric of Wang and Isola).
     """
     counted = (negatives.number > 0).unsqueeze(1)  # (Q, 1)
     several = positive.shape[1]

@@ -1,7 +1,8 @@
 """The four objectives of Self-Guided contrastive learning (Kim, Yoo and Lee 2021, arXiv:2106.07345), section 3.
 
-c_i is the sentence vector of the tuned encoder, h_{i,k} the pooled hidden states of layer k of the frozen one, both after the
-projection head f; phi(u, v) = exp(cos(f(u), f(v)) / tau). All share one signature, so that a criterion chooses by name.
+c_i is the sentence vector of the tuned encoder, and h_{i,k} are the pooled hidden states of layer k of the frozen encoder, both
+after the projection head f; phi(u, v) = exp(cos(f(u), f(v)) / tau). All objectives have the same signature, so the criterion
+can choose one by name.
 """
 
 import torch
@@ -28,20 +29,20 @@ def sg(
     temperature: float,
     excluded: Exclusion | Tensor | None = None,
 ) -> Result:
-    """L^base, section 3.1: symmetric NT-Xent over X = {c_i} and {h_i}, one layer a sentence; the sum of its 2b terms.
+    """L^base, section 3.1: symmetric NT-Xent over X = {c_i} and {h_i}, with one layer per sentence; the sum of its 2b terms.
 
     Args:
         sentences: (B, D) c_i of this worker.
         guides: (B, L, D) h_{i,k} of this worker; sg, opt1 and opt2 need L = 1, the layer that the sampler chose.
         all_sentences: (K, D) c of all workers.
         all_guides: (K, L, D) h of all workers.
-        own: (B,) where this worker's sentences are among the K.
+        own: (B,) indices of this worker's sentences among the K.
         temperature: tau > 0.
-        excluded: which sentences are no negatives of which others, duplicates of their text; rules, or a (B, K) bool
-            matrix. A sentence is not its own negative.
+        excluded: sentences that are not negatives of a sentence (duplicates of its text): rules, or a (B, K) bool matrix. A
+            sentence is never its own negative.
 
     Returns:
-        The summed loss in nats, the number of its terms (here two a sentence), and sums for logging, as ``nt_xent`` returns.
+        The summed loss in nats, the number of its terms (here two per sentence), and sums for logging, as ``nt_xent`` returns.
     """
     queries = torch.cat([sentences, _one_layer(guides)])  # (2B, D)
     keys = torch.cat([all_sentences, _one_layer(all_guides)])  # (2K, D)
@@ -61,7 +62,7 @@ def opt1(
     temperature: float,
     excluded: Exclusion | Tensor | None = None,
 ) -> Result:
-    """L^opt1, section 3.2: c_i alone are queries; candidates are the other c_j and all h_j. Arguments as in ``sg``."""
+    """L^opt1, section 3.2: only c_i are queries; candidates are the other c_j and all h_j. Arguments as in ``sg``."""
     keys = torch.cat([all_sentences, _one_layer(all_guides)])  # (2K, D)
     total = all_sentences.shape[0]
     rules = Exclusion.of(excluded).with_own(own).tile(1, 2, total)
@@ -78,7 +79,7 @@ def opt2(
     temperature: float,
     excluded: Exclusion | Tensor | None = None,
 ) -> Result:
-    """L^opt2, section 3.2: candidates of c_i are all h_j, no c_j. Arguments as in ``sg``."""
+    """L^opt2, section 3.2: candidates of c_i are only h_j, not c_j. Arguments as in ``sg``."""
     return nt_xent(sentences, _one_layer(all_guides), own, temperature=temperature, excluded=excluded)
 
 
@@ -92,9 +93,9 @@ def opt3(
     temperature: float,
     excluded: Exclusion | Tensor | None = None,
 ) -> Result:
-    """L^opt3, section 3.2, "SG-OPT": each layer's h_{i,k} is a positive of c_i by itself, among all h_{m,n} of other sentences.
+    """L^opt3, section 3.2, "SG-OPT": each h_{i,k} is a separate positive of c_i; negatives are all h_{m,n} of other sentences.
 
-    Arguments as in ``sg``, with every layer. The sum over i of the mean over k, so that its terms are sentences.
+    Arguments as in ``sg``, with every layer. The loss is the sum over i of the mean over k, so each sentence is one term.
     """
     sentences, all_guides = unit_vectors(sentences), unit_vectors(all_guides)
     layers = all_guides.shape[1]
@@ -108,5 +109,5 @@ def opt3(
 
 def _one_layer(guides: Tensor) -> Tensor:
     if guides.shape[1] != 1:
-        raise ValueError(f"expected one layer per sentence, got {guides.shape[1]}: sample one of them first")
+        raise ValueError(f"expected one layer per sentence, got {guides.shape[1]}; sample one of them first")
     return guides[:, 0]

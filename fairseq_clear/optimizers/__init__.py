@@ -2,7 +2,7 @@
 
 from fairseq_clear import patches
 
-patches.apply()  # before anything here meets fairseq
+patches.apply()  # before anything here uses fairseq
 
 from fairseq_clear.optimizers.adamw import ClearAdamW, ClearAdamWConfig  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""Adam with weight decay that leaves biases and LayerNorms alone, in one pass over the weights."""
+"""AdamW without weight decay for biases and LayerNorms, in one pass over the weights."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,24 +16,27 @@ __all__ = ["ClearAdamW", "ClearAdamWConfig"]
 
 @dataclass
 class ClearAdamWConfig(FairseqDataclass):
-    """Names and defaults of fairseq's adam."""
+    """Settings of ``clear_adamw``, with the names and defaults of fairseq's adam."""
 
-    adam_betas: Any = field(default=(0.9, 0.999), metadata={"help": "betas of the two moments"})
-    adam_eps: float = field(default=1e-8, metadata={"help": "added to the root of the second moment"})
-    weight_decay: float = field(default=0.0, metadata={"help": "decoupled from the gradient"})
+    adam_betas: Any = field(default=(0.9, 0.999), metadata={"help": "decay rates of the two moments"})
+    adam_eps: float = field(default=1e-8, metadata={"help": "added to the square root of the second moment"})
+    weight_decay: float = field(default=0.0, metadata={"help": "weight decay, decoupled from the gradient"})
     decay_vectors: bool = field(
         default=False,
-        metadata={"help": "let biases and LayerNorms decay too; otherwise --fp16 needs --fp16-no-flatten-grads"},
+        metadata={
+            "help": "apply weight decay to biases and LayerNorms too; without this flag, --fp16 needs --fp16-no-flatten-grads"
+        },
     )
     lr: list[float] = II("optimization.lr")
 
 
 @register_optimizer("clear_adamw", dataclass=ClearAdamWConfig)
 class ClearAdamW(FairseqOptimizer):
-    """torch's fused AdamW: on CPUs, and on GPUs without apex, faster than fairseq's adam, which makes a pass an operation.
+    """torch's fused AdamW, faster than fairseq's adam on CPUs and on GPUs without apex.
 
-    Weights of two dimensions and more decay, vectors do not, as in BERT's code and DeCLUTR's; ``--decay-vectors`` is as
-    fairseq's adam and the papers' words have it. eps is added after the correction of the moments, in fairseq's before it.
+    (fairseq's adam makes a pass over the weights for each operation.) Weight decay applies to weights of two or more dimensions
+    and not to vectors, as in the code of BERT and DeCLUTR; ``--decay-vectors`` includes vectors, as in fairseq's adam and in
+    the text of the papers. eps is added after the bias correction of the moments; fairseq's adam adds it before.
     """
 
     optimizer_config = FairseqAdam.optimizer_config
@@ -49,11 +52,11 @@ class ClearAdamW(FairseqOptimizer):
 
     @property
     def supports_flat_params(self) -> bool:
-        """False: a flat vector of all weights does not show which are biases. fairseq then names the flag to give."""
+        """False: biases cannot be recognised in a flat vector of all weights. fairseq's error names the flag to give."""
         return bool(self.cfg.decay_vectors)
 
     def load_state_dict(self, state_dict: dict[str, Any], optimizer_overrides: dict[str, Any] | None = None) -> None:
-        """fairseq's; ``--optimizer-overrides`` lets no exempt vector decay."""
+        """Load the state as fairseq does; ``--optimizer-overrides`` does not change the weight decay of vectors."""
         super().load_state_dict(state_dict, optimizer_overrides)
         for group in self.param_groups:
             if not self.cfg.decay_vectors and group["params"][0].dim() < 2:

@@ -5,7 +5,12 @@ from fairseq_clear.patches.replacing import Patch, install
 __all__ = ["PATCHES", "Patch", "apply"]
 
 PATCHES = (
-    Patch("", "compatibility:silence_known_warnings", "warnings nobody can act on", "tests/patches/test_replacing.py"),
+    Patch(
+        "",
+        "compatibility:silence_known_warnings",
+        "warnings that a user cannot act on",
+        "tests/patches/test_replacing.py",
+    ),
     Patch(
         "",
         "compatibility:allow_checkpoint_classes",
@@ -16,39 +21,39 @@ PATCHES = (
     Patch(
         "",
         "compatibility:stop_loading_at_exit",
-        "exit code 134 after the last update",
+        "a finished run may exit with code 134",
         "tests/patches/test_replacing.py",
     ),
     Patch(
         "",
         "compatibility:evaluate_settings_as_literals",
-        "fairseq gives settings of a checkpoint to eval",
+        "fairseq passes settings of a checkpoint to eval",
         "tests/faults/test_literals.py",
     ),
     Patch(
         "",
         "precision:skip_overflows_on_cpu",
-        "--fp16 on a CPU dies at the first overflow",
+        "--fp16 on a CPU fails at the first overflow",
         "tests/patches/test_precision.py",
     ),
     Patch(
         "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin.state_dict",
         "precision:state_dict",
-        "resuming in half precision drifts",
+        "a run that resumes in half precision drifts from an uninterrupted one",
         "tests/integration/test_command_lines.py",
         "self",
     ),
     Patch(
         "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin.load_state_dict",
         "precision:load_state_dict",
-        "resuming in half precision drifts",
+        "a run that resumes in half precision drifts from an uninterrupted one",
         "tests/integration/test_command_lines.py",
         "self, state_dict, optimizer_overrides",
     ),
     Patch(
         "fairseq.optim.amp_optimizer:AMPOptimizer.clip_grad_norm",
         "precision:clip_grad_norm",
-        "--amp steps with gradients whose norm is not finite",
+        "--amp makes a step although the norm of the gradients is not finite",
         "tests/patches/test_precision.py",
         "self, max_norm, aggregate_norm_fn",
     ),
@@ -68,7 +73,7 @@ PATCHES = (
     Patch(
         "fairseq.distributed.utils:_broadcast_object_slow",
         "compatibility:broadcast_object",
-        "workers but the first cannot resume on torch >= 2.6",
+        "on torch >= 2.6 only the first worker can resume",
         "tests/patches/test_replacing.py",
         "obj, src_rank, group, dist_device",
     ),
@@ -96,28 +101,28 @@ PATCHES = (
     Patch(
         "fairseq.checkpoint_utils:verify_checkpoint_directory",
         "checkpoint_files:verify_folder",
-        "an unwritable --save-dir is a traceback",
+        "an unwritable --save-dir ends in a traceback",
         "tests/faults/test_mistakes.py",
         "save_dir",
     ),
     Patch(
         "fairseq.checkpoint_utils:save_checkpoint",
         "failures:save_checkpoint",
-        "after a NaN score any later score is the best",
+        "after a NaN score, fairseq treats any later score as the best",
         "tests/faults/test_training.py",
         "cfg, trainer, epoch_itr, val_loss",
     ),
     Patch(
         "fairseq.trainer:Trainer.train_step",
         "failures:train_step",
-        "one worker without memory leaves the others waiting",
+        "if one worker runs out of memory, the others wait forever",
         "tests/faults/test_training.py",
         "self, samples, raise_oom",
     ),
     Patch(
         "fairseq.trainer:Trainer.valid_step",
         "failures:valid_step",
-        "one worker without memory leaves the others waiting",
+        "if one worker runs out of memory, the others wait forever",
         "tests/faults/test_training.py",
         "self, sample, raise_oom",
     ),
@@ -131,7 +136,7 @@ PATCHES = (
     Patch(
         "fairseq.trainer:Trainer.load_checkpoint",
         "failures:load_checkpoint",
-        "a missing --restore-file starts from scratch; another recipe resumes unnoticed",
+        "a missing --restore-file starts a new run; a run with other settings resumes without notice",
         "tests/faults/test_training.py",
         "self, filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters",
     ),
@@ -144,7 +149,7 @@ PATCHES = (
     Patch(
         "fairseq.utils:import_user_module",
         "startup:import_user_module",
-        "patches of fairseq_cli.train come too late where the plugin was imported first",
+        "patches of fairseq_cli.train come too late if the plugin was imported first",
         "tests/patches/test_replacing.py",
         "args",
     ),
@@ -158,28 +163,28 @@ PATCHES = (
     Patch(
         "fairseq_cli.train:convert_namespace_to_omegaconf",
         "startup:convert_namespace_to_omegaconf",
-        "polynomial_decay without --total-num-update, and a NaN, are tracebacks",
+        "polynomial_decay without --total-num-update, and NaN as a value, end in tracebacks",
         "tests/faults/test_mistakes.py",
         "args",
     ),
     Patch(
         "fairseq.distributed.utils:call_main",
         "startup:call_main",
-        "torchrun on CPUs trains the same run once a worker",
+        "torchrun on CPUs trains the same run once per worker",
         "tests/integration/test_command_lines.py",
         "cfg, main, kwargs",
     ),
     Patch(
         "fairseq_cli.train:add_defaults",
         "startup:add_defaults",
-        "settings that cannot work are found late, in a traceback, or never",
+        "invalid settings are found late, in a traceback, or never",
         "tests/faults/test_mistakes.py",
         "cfg",
     ),
     Patch(
         "fairseq_cli.hydra_train:add_defaults",
         "startup:merge_defaults",
-        "a misspelt setting is a traceback",
+        "a misspelt setting ends in a traceback",
         "tests/faults/test_mistakes.py",
         "cfg",
     ),
@@ -200,13 +205,13 @@ PATCHES = (
     Patch(
         "fairseq.logging.progress_bar:progress_bar",
         "run_console:progress_bar",
-        "one line of all statistics that wraps over the terminal; a handler of --log-file more each epoch",
+        "the line of statistics is wider than the terminal; every epoch adds another handler for --log-file",
         "tests/patches/test_run_console.py",
     ),
 )
 
 
 def apply() -> None:
-    """Install every patch; safe to call again. Patches of fairseq's commands wait until the command is imported."""
+    """Install every patch; safe to call again. Patches of a fairseq command are installed once the command is imported."""
     for patch in PATCHES:
         install(patch)

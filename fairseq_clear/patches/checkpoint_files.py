@@ -1,7 +1,7 @@
-"""Reading and writing of checkpoints: files are written whole or not at all, and reading one runs no code.
+"""Reads and writes checkpoints: files are written atomically, and reading one runs no code.
 
-fairseq copies one checkpoint over the others in place, so that a run killed meanwhile leaves a torn ``checkpoint_last.pt``;
-it leaves ``weights_only`` to torch's default, and it saves weights that are not finite.
+fairseq overwrites checkpoints in place, so a run that is killed meanwhile leaves an incomplete ``checkpoint_last.pt``. It uses
+torch's default of ``weights_only``, and it saves weights that are not finite.
 """
 
 import errno
@@ -40,10 +40,10 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 READ, WRITE = "fairseq.checkpoint_utils:load_checkpoint_to_cpu", "fairseq.checkpoint_utils:torch_persistent_save"
-CRASH = "crash.pt"  # what fairseq saves of a run that ends with an error
-ATTEMPTS, SECONDS_BETWEEN = 3, 2.5  # fairseq's own, for file systems that recover
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# What torch.load and fairseq raise on a file that is cut short, or no checkpoint of fairseq at all.
+CRASH = "crash.pt"  # saved by fairseq when a run ends with an error
+ATTEMPTS, SECONDS_BETWEEN = 3, 2.5  # fairseq's values, for file systems that recover
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# Raised by torch.load and fairseq for a file that is cut off, or is not a checkpoint of fairseq.
 DAMAGE = (
     *(RuntimeError, EOFError, LookupError, AttributeError, TypeError, ValueError, MemoryError),
     *(OmegaConfBaseException, zipfile.BadZipFile),
@@ -62,10 +62,10 @@ def watch_reading(check: Callable[[dict[str, Any]], object]) -> Iterator[None]:
 
 
 def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> dict[str, Any]:
-    """``load_checkpoint_to_cpu`` with ``weights_only`` on whatever torch's default is, of files that are whole.
+    """Replaces ``load_checkpoint_to_cpu``: always loads with ``weights_only``, and checks that the file is complete.
 
     Raises:
-        UserError: a file that is damaged, no checkpoint of fairseq, or that holds what could run code.
+        UserError: the file is damaged, is not a checkpoint of fairseq, or holds objects that could run code.
     """
     stock = torch.load
     torch.load = partial(stock, weights_only=True)
@@ -76,7 +76,7 @@ def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: boo
     except pickle.UnpicklingError as error:
         refused = refused_class(error)
         if refused is None:
-            raise UserError(f"{path}: not a whole checkpoint of fairseq-train") from None
+            raise UserError(f"{path}: not a complete checkpoint of fairseq-train") from None
         raise UserError(
             f"{path}: holds a {refused}, which is neither weights nor settings and could run code; "
             "give a checkpoint of fairseq-train"
@@ -84,7 +84,7 @@ def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: boo
     except OSError as error:
         raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
     except DAMAGE as error:
-        raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({one_line(error)})") from None
+        raise UserError(f"{path}: not a complete checkpoint of fairseq-train ({one_line(error)})") from None
     finally:
         torch.load = stock
     for check in _watchers:
@@ -93,30 +93,31 @@ def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: boo
 
 
 def refused_class(error: pickle.UnpicklingError) -> str | None:
-    """What a pickle holds that ``weights_only`` refuses; None where it is damaged. torch's own message advises to turn the
-    check off.
+    """Name of the class or function for which ``weights_only`` rejects a pickle; None if the file is damaged instead.
+
+    (torch's own message advises the user to turn the check off.)
     """
     found = re.search(r"(?:GLOBAL|unrecognized function) (\S+)", str(error))
     return found[1] if found else None
 
 
 def _check_sums(path: str) -> None:
-    """Check the CRC of every record of the zip file; torch itself does not notice a changed bit."""
+    """Check the CRC of every record of the zip file; torch does not notice a changed bit."""
     if not zipfile.is_zipfile(path):
-        return  # of torch before 1.6, without sums
+        return  # a file of torch before 1.6, which has no checksums
     with zipfile.ZipFile(path) as archive:
         for record in archive.infolist():
-            if record.CRC:  # torch can be told to leave them out
+            if record.CRC:  # torch can be configured not to write it
                 with archive.open(record) as stream:
                     while stream.read(1 << 22):
                         pass
 
 
 def write_whole(state: Any, filename: str, async_write: bool = False) -> None:
-    """``torch_persistent_save``; what is at ``filename`` afterwards is whole, on disk, and holds no NaN.
+    """Replaces ``torch_persistent_save``: writes ``filename`` atomically, and only if all weights are finite.
 
     Raises:
-        UserError: weights that are not finite, a full disk.
+        UserError: a weight is not finite, or the disk is full.
     """
     is_crash = os.path.basename(filename) == CRASH
     if not is_crash:
@@ -130,21 +131,21 @@ def write_whole(state: Any, filename: str, async_write: bool = False) -> None:
             return
         except (OSError, RuntimeError) as error:
             cause = _system_error(error)
-            if attempt + 1 < ATTEMPTS and getattr(cause, "errno", None) not in NO_ROOM:
+            if attempt + 1 < ATTEMPTS and getattr(cause, "errno", None) not in DISK_FULL:
                 time.sleep(SECONDS_BETWEEN)
                 continue
-            if is_crash:  # the error that it is about matters more
+            if is_crash:  # the error that ended the run is more important
                 logger.warning("%s: cannot write it (%s)", filename, one_line(cause))
                 return
             raise UserError(
                 f"{filename}: cannot write it ({getattr(cause, 'strerror', None) or one_line(cause)}); the checkpoints "
-                "before it are whole: free some space, and rerun the same command"
+                "before it are complete: free some space, and rerun the same command"
             ) from None
 
 
 @exit_on_user_error
 def verify_folder(save_dir: str) -> None:
-    """Replaces ``verify_checkpoint_directory``: a folder that cannot be written to is a one-line error."""
+    """Replaces ``verify_checkpoint_directory``: if the folder cannot be written to, the error is one line."""
     try:
         Path(save_dir).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=save_dir):
@@ -156,7 +157,7 @@ def verify_folder(save_dir: str) -> None:
 
 
 def save(state: Any, path: str | Path) -> None:
-    """``torch.save``, with an OSError instead of a RuntimeError where the disk is full."""
+    """Call ``torch.save``, with an OSError instead of a RuntimeError if the disk is full."""
     try:
         with open(path, "wb") as stream:
             torch.save(state, stream)
@@ -165,21 +166,21 @@ def save(state: Any, path: str | Path) -> None:
 
 
 def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
-    """Replaces ``PathManager.copy``: the copy appears whole or not at all."""
+    """Replaces ``PathManager.copy``: copies atomically."""
     if os.path.exists(target) and not overwrite:
         return False
     try:
         _replace(target, lambda stream: _copy(source, stream))
     except OSError as error:
         raise UserError(
-            f"{target}: cannot write it ({error.strerror or error}); {source} is whole: free some space, copy it there, and "
+            f"{target}: cannot write it ({error.strerror or error}); {source} is complete: free some space, copy it there, and "
             "give the same command again"
         ) from None
     return True
 
 
 def newest_whole(path: str) -> Path | None:
-    """The newest checkpoint in the folder of ``path``, other than itself, that is not cut off."""
+    """The newest checkpoint in the folder of ``path`` that is not cut off, except ``path`` itself."""
     others = [other for other in Path(path).parent.glob("*.pt") if other.name not in (CRASH, Path(path).name)]
     whole = [other for other in others if other.is_file() and zipfile.is_zipfile(other)]
     return max(whole, key=lambda other: other.stat().st_mtime, default=None)
@@ -191,7 +192,7 @@ def _copy(source: str, stream: Any) -> None:
 
 
 def _replace(filename: str, write: Callable[[Any], object]) -> None:
-    """Write to a temporary name, and rename it to ``filename`` when it is on disk."""
+    """Write to a temporary file, and rename it to ``filename`` once it is on disk."""
     temporary = f"{filename}.tmp"
     try:
         with open(temporary, "wb") as stream:
@@ -210,13 +211,13 @@ def _check_finite(state: Any, filename: str) -> None:
         if torch.is_tensor(value) and value.is_floating_point() and not torch.isfinite(value).all():
             updates = (state.get("optimizer_history") or [{}])[-1].get("num_updates")
             raise UserError(
-                f"update {updates}: {name} is not finite any more, so {filename} is not written; the checkpoints before it "
-                "stay as they are: go on from one with a lower --lr, a longer --warmup-updates or --clip-norm"
+                f"update {updates}: {name} is not finite any more, so {filename} is not written; earlier checkpoints are "
+                "unchanged: resume from one with a lower --lr, a longer --warmup-updates or --clip-norm"
             )
 
 
 def _system_error(error: BaseException) -> BaseException:
-    """The OSError behind the exception that torch raises for a stream that cannot be written."""
+    """The OSError that caused the exception that torch raises if a stream cannot be written."""
     known: BaseException | None = error
     while known is not None and not isinstance(known, OSError):
         known = known.__cause__ or known.__context__

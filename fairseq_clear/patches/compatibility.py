@@ -1,4 +1,4 @@
-"""Lets fairseq 0.12 run on current torch and numpy, with safe loading of checkpoints."""
+"""Adapts fairseq 0.12 to current versions of torch and numpy, with safe loading of checkpoints."""
 
 import argparse
 import atexit
@@ -25,8 +25,8 @@ def allow_checkpoint_classes() -> None:
     """Let ``torch.load`` of torch >= 2.6 read fairseq's checkpoints with ``weights_only`` left on.
 
     Removes: ``UnpicklingError: Weights only load failed ... Unsupported global: GLOBAL argparse.Namespace`` (checkpoints of
-    fairseq < 0.10, roberta.base among them) and the same for the numpy scalars that the saved meters hold. All are plain
-    containers of data: loading them runs no code of the file's.
+    fairseq < 0.10, such as roberta.base), and the same error for numpy scalars, which saved meters contain. All of these
+    classes only hold data: loading them runs no code of the file.
     """
     import_scalar = numpy.float64(0).__reduce__()[0]  # numpy.core.multiarray.scalar, moved in numpy 2
     kinds = [type(numpy.dtype(kind)) for kind in (numpy.float64, numpy.float32, numpy.int64, numpy.int32)]
@@ -34,7 +34,7 @@ def allow_checkpoint_classes() -> None:
 
 
 def restore_numpy_compat() -> None:
-    """Give numpy 2 the one name that TokenBlockDataset reads at run time.
+    """Add to numpy 2 the one missing name that TokenBlockDataset uses at run time.
 
     Removes: ``AttributeError: module 'numpy' has no attribute 'compat'`` with ``--sample-break-mode eos``.
     """
@@ -43,17 +43,17 @@ def restore_numpy_compat() -> None:
 
 
 def forget_tpu(args: Any) -> None:
-    """Undo ``--bf16`` implying ``--tpu`` (fairseq/options.py) where torch_xla is absent.
+    """Reset ``--tpu``, which ``--bf16`` implies (fairseq/options.py), if torch_xla is not installed.
 
     Removes: ``ModuleNotFoundError: No module named 'torch_xla'`` for ``fairseq-train --bf16``. fairseq sets the flag after
-    parsing and calls the architecture function right after that, hence our architectures call this.
+    parsing, just before it calls the architecture function; therefore our architectures call this function.
     """
     if getattr(args, "bf16", False) and getattr(args, "tpu", False) and find_spec("torch_xla") is None:
         args.tpu = False
 
 
 def any_device_ddp(module: torch.nn.Module, device_ids: Any = None, output_device: Any = None, **options: Any) -> Any:
-    """``DistributedDataParallel``, without a device where the model is on the CPU.
+    """Replaces ``DistributedDataParallel``: without device ids if the model is on the CPU.
 
     Removes: ``ValueError: DistributedDataParallel device_ids and output_device arguments only work with ...`` for several
     CPU workers under fairseq's default ``--ddp-backend pytorch_ddp``.
@@ -65,23 +65,23 @@ def any_device_ddp(module: torch.nn.Module, device_ids: Any = None, output_devic
 
 
 def broadcast_object(obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-    """``_broadcast_object_slow`` by torch's own broadcast of objects.
+    """Replaces ``_broadcast_object_slow`` by torch's own broadcast of objects.
 
     Removes: ``UnpicklingError: Weights only load failed`` on every worker but the first when a run resumes on torch >= 2.6:
-    fairseq reads what its own worker sent as if it were a file from elsewhere.
+    fairseq loads the object that its own first worker sent like an untrusted file.
     """
-    handed = [obj]
-    torch.distributed.broadcast_object_list(handed, src=src_rank, group=group, device=dist_device)
-    return handed[0]
+    objects = [obj]
+    torch.distributed.broadcast_object_list(objects, src=src_rank, group=group, device=dist_device)
+    return objects[0]
 
 
 def evaluate_settings_as_literals() -> None:
-    """Let fairseq evaluate the settings of a checkpoint as literals.
+    """Replace ``eval`` in fairseq's modules, so that settings of a checkpoint are only evaluated as literals.
 
-    Removes: code run by a checkpoint that holds nothing but weights and strings, since fairseq gives some of these to
-    ``eval``: ``encoder_xformers_att_config`` when any RoBERTa is built, ``encoder_layers`` of a convolutional translator.
+    Removes: code execution by a checkpoint that holds only weights and strings, some of which fairseq passes to ``eval``:
+    ``encoder_xformers_att_config`` when any RoBERTa is built, ``encoder_layers`` of a convolutional translator.
     """
-    import fairseq.models  # noqa: F401  (all that can be built)
+    import fairseq.models  # noqa: F401  (imports all models)
 
     from fairseq_clear.patches.literals import evaluate_literal
 
@@ -93,26 +93,26 @@ def evaluate_settings_as_literals() -> None:
 def stop_loading_at_exit() -> None:
     """End the threads that read batches ahead before the interpreter ends.
 
-    Removes: ``terminate called without an active exception``, exit code 134 of a run that ended well. fairseq never stops
-    them; one that is inside torch while Python shuts down is unwound through C++ that may not be, which aborts the process
-    after the last checkpoint, now and then, and ends a Slurm job as failed.
+    Removes: ``terminate called without an active exception``, exit code 134 of a successful run. fairseq never stops these
+    threads. If one of them is inside torch while Python shuts down, its C++ stack cannot be unwound, which now and then aborts
+    the process after the last checkpoint, so a Slurm job counts as failed.
     """
     atexit.unregister(_stop_loading)
     atexit.register(_stop_loading)
 
 
 def _stop_loading() -> None:
-    host = sys.modules.get("fairseq.data.iterators")
-    if host is None:
+    iterators = sys.modules.get("fairseq.data.iterators")
+    if iterators is None:
         return
     deadline = time.monotonic() + SECONDS_TO_STOP_LOADING
     for thread in threading.enumerate():
-        if not isinstance(thread, host.BackgroundConsumer):
+        if not isinstance(thread, iterators.BackgroundConsumer):
             continue
-        thread._max_len = 0  # the batch at hand is its last
+        thread._max_len = 0  # so that it stops after the current batch
         while thread.is_alive() and time.monotonic() < deadline:
             with suppress(queue.Empty):
-                thread._queue.get_nowait()  # it may be waiting for room
+                thread._queue.get_nowait()  # it may be blocked because its queue is full
             thread.join(0.01)
 
 
@@ -121,7 +121,7 @@ def silence_known_warnings() -> None:
     warnings.filterwarnings("ignore", message=r".*torch\.cuda\.amp\.autocast.*", category=FutureWarning)
     warnings.filterwarnings("ignore", message=r".*'pin_memory' argument is set as true.*", category=UserWarning)
     warnings.filterwarnings("ignore", message=r".*broadcast_buffers.*", category=FutureWarning)
-    # fairseq speaks to hydra 1.0, hydra 1.3 answers
+    # fairseq is written for hydra 1.0 and runs on hydra 1.3
     for message in (
         r"hydra\.experimental\.",
         r"\s*The version_base parameter",
@@ -130,5 +130,5 @@ def silence_known_warnings() -> None:
         warnings.filterwarnings("ignore", message=message, category=UserWarning)
     for message in (r"\s*'.*' is validated against ConfigStore", r"\s*The strict flag in the compose API"):
         warnings.filterwarnings("ignore", message=message, category=UserWarning)
-    # "Please install tensorboardX", said at every import by a task that is not ours
+    # "Please install tensorboardX", logged at every import by an unrelated task
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)

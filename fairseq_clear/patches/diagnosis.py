@@ -1,4 +1,4 @@
-"""The state of an installation, for bug reports: versions, devices, compiled parts and patches of fairseq."""
+"""Examines an installation for bug reports: versions, devices, compiled parts and patches of fairseq."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ from fairseq_clear.patches.replacing import install, is_installed, signature_mis
 
 __all__ = ["diagnose"]
 
-# Name in the report -> packages that provide it; the first installed one counts.
+# Name in the report -> packages that provide it; the first one that is installed counts.
 PACKAGES = {"fairseq": ("fairseq-fixed", "fairseq")} | {
     name: (name,)
     for name in (
@@ -50,14 +50,13 @@ def diagnose() -> dict[str, Any]:
 
     Returns:
         ``versions`` (name -> version), ``missing`` (names), ``devices``, ``compiled`` (module -> error, empty if it loads),
-        ``patches`` (rows of ``target``, ``on``, ``reason``, ``problem``), ``problems`` (lines, empty if all is well).
+        ``patches`` (rows of ``target``, ``on``, ``reason``, ``problem``), ``problems`` (lines; empty if there are none).
     """
     errors = {name: loading_error(name) for name in (*LIBRARIES, *COMPILED, *COMMANDS)}
     rows = [patch_row(patch) for patch in PATCHES]
     problems = [f"{name} does not load: {error}" for name, error in errors.items() if error]
-    if not any(
-        errors[name] for name in LIBRARIES
-    ):  # a library that does not load is reported above; no patch works without it
+    # without one of the libraries, whose error is already listed, no patch can work
+    if not any(errors[name] for name in LIBRARIES):
         problems += [row["problem"] for row in rows if row["problem"]]
         error = registration_error()
         problems += [f"the plugin does not register with fairseq: {error}"] if error else []
@@ -73,7 +72,7 @@ def diagnose() -> dict[str, Any]:
 
 
 def loading_error(name: str) -> str:
-    """The error of importing a module; empty if it loads."""
+    """Import a module and return its error; empty if it loads."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -84,7 +83,7 @@ def loading_error(name: str) -> str:
 
 
 def registration_error() -> str:
-    """The error of registering the plugin with fairseq; empty if it registers."""
+    """Register the plugin with fairseq and return the error; empty if it succeeds."""
     try:
         register()
     except Exception as error:
@@ -93,7 +92,7 @@ def registration_error() -> str:
 
 
 def patch_row(patch: Patch) -> dict[str, Any]:
-    """Install a patch; returns its row of the report."""
+    """Install a patch and return its row of the report."""
     target = patch.target or patch.replacement.partition(":")[2]
     try:
         install(patch)
@@ -115,7 +114,7 @@ def find_versions() -> tuple[dict[str, str], list[str]]:
 
 
 def find_devices() -> dict[str, Any]:
-    """GPUs, communication back ends, cores and threads; without torch, only the cores."""
+    """Return GPUs, communication backends, cores and threads; only cores if torch does not load."""
     found: dict[str, Any] = {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "cores of the machine": os.cpu_count(),

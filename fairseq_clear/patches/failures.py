@@ -1,8 +1,8 @@
 """Failures during training: every worker exits with one line, and checkpoints stay unchanged.
 
-In fairseq, a worker that runs out of memory skips its batch while the others wait in a collective of that batch; a NaN ends in
-an error of the NaN detector itself; after a NaN score, any later score counts as the best; a missing ``--restore-file``
-starts a new run.
+In fairseq, a worker that runs out of memory skips its batch while the others wait in a collective of that batch. A NaN ends in
+an error of the NaN detector itself. After a NaN score, any later score counts as the best. A missing ``--restore-file`` starts
+a new run.
 """
 
 import logging
@@ -29,9 +29,9 @@ SKIPPED_IN_A_ROW = 3
 
 @exit_on_user_error
 def train_step(self: Trainer, samples: Any, raise_oom: bool = False) -> Any:
-    """``Trainer.train_step``; a non-finite gradient or a lack of memory ends every worker.
+    """Replaces ``Trainer.train_step``: a non-finite gradient, or a worker without memory, ends all workers.
 
-    A single worker skips a batch that is too large, as in fairseq, unless it skips every batch.
+    With a single worker, a batch that is too large is skipped, as in fairseq, unless several in succession are too large.
     """
     update, skipped = self.get_num_updates() + 1, getattr(self, "_clear_skipped", 0)
     stock = original("fairseq.trainer:Trainer.train_step")
@@ -44,23 +44,23 @@ def train_step(self: Trainer, samples: Any, raise_oom: bool = False) -> Any:
             "--lr, a longer --warmup-updates or --clip-norm"
         ) from error
     except (MemoryError, RuntimeError) as error:
-        _end_without_memory(f"update {update}", error)
+        _raise_out_of_memory(f"update {update}", error)
     if getattr(self, "_clear_skipped", 0) == skipped:
         self._clear_skipped = 0
     elif self._clear_skipped >= SKIPPED_IN_A_ROW:
-        _end_without_memory(f"update {update}, {SKIPPED_IN_A_ROW} batches in succession", MemoryError())
+        _raise_out_of_memory(f"update {update}, {SKIPPED_IN_A_ROW} batches in succession", MemoryError())
     return output
 
 
 @exit_on_user_error
 def valid_step(self: Trainer, sample: Any, raise_oom: bool = False) -> Any:
-    """``Trainer.valid_step``, which a signal interrupts; with several workers, a batch is not tried a second time."""
+    """Replaces ``Trainer.valid_step``: a signal can interrupt it, and with several workers a batch is not tried twice."""
     stopping.check_validation()
     stock = original("fairseq.trainer:Trainer.valid_step")
     try:
         return stock(self, sample, raise_oom=raise_oom or self.data_parallel_world_size > 1)
     except (MemoryError, RuntimeError) as error:
-        _end_without_memory("validation", error)
+        _raise_out_of_memory("validation", error)
 
 
 def log_oom(self: Trainer, error: Exception) -> None:
@@ -69,8 +69,8 @@ def log_oom(self: Trainer, error: Exception) -> None:
     original("fairseq.trainer:Trainer._log_oom")(self, error)
 
 
-def _end_without_memory(when: str, error: Exception) -> NoReturn:
-    """Raise UserError if the error is a lack of memory, otherwise the error itself."""
+def _raise_out_of_memory(when: str, error: Exception) -> NoReturn:
+    """Raise a UserError if the error means that memory ran out, otherwise the error itself."""
     if not isinstance(error, MemoryError) and not any(text in str(error) for text in OUT_OF_MEMORY):
         raise error
     raise UserError(
@@ -80,8 +80,10 @@ def _end_without_memory(when: str, error: Exception) -> NoReturn:
 
 
 class ForwardNanDetector(NanDetector):
-    """Names the first module whose output is not finite. fairseq's detector also hooks the backward pass, which ends in
-    StopIteration where a module returns a dictionary of anything but tensors, and it logs all gradients.
+    """Names the first module whose output is not finite.
+
+    fairseq's detector also hooks the backward pass, which ends in StopIteration if a module returns a dictionary with anything
+    but tensors, and it logs all gradients.
     """
 
     def __init__(self, model: Any) -> None:
@@ -100,7 +102,7 @@ def load_checkpoint(
     optimizer_overrides: Any = None,
     reset_meters: bool = False,
 ) -> Any:
-    """``Trainer.load_checkpoint``; the task checks the file first, and what cannot be loaded is one line."""
+    """Replaces ``Trainer.load_checkpoint``: the task checks the file first, and errors are one line."""
     named = self.cfg.checkpoint.restore_file
     if named != LAST and not PathManager.isfile(filename):
         raise UserError(
@@ -114,27 +116,27 @@ def load_checkpoint(
             return stock(self, filename, *resets, reset_meters=reset_meters)
     except UserError as error:
         other = newest_whole(filename)
-        hint = f"; go on from another one: cp {other} {filename}" if other and "not a whole" in str(error) else ""
+        hint = f"; go on from another one: cp {other} {filename}" if other and "not a complete" in str(error) else ""
         raise UserError(f"{error}{hint}") from None
-    except AssertionError as error:  # another criterion or optimizer, with what to do
+    except AssertionError as error:  # another criterion or optimizer; the message says what to do
         raise UserError(f"{filename}: {error}") from None
     except Exception as error:
         if not str(error).startswith("Cannot load model parameters"):
             raise
-        if isinstance(error.__context__, UserError):  # says by itself what to do
+        if isinstance(error.__context__, UserError):  # its message says what to do
             raise UserError(f"{filename}: {error.__context__}") from None
         reason = " ".join(str(error.__context__).split())[:300]
         raise UserError(
-            f"{filename}: its weights are not of this model; give the flags it was trained with ({reason})"
+            f"{filename}: its weights do not fit this model; give the flags it was trained with ({reason})"
         ) from None
 
 
 @exit_on_user_error
 def save_checkpoint(cfg: Any, trainer: Trainer, epoch_itr: Any, val_loss: float | None) -> Any:
-    """``checkpoint_utils.save_checkpoint``; a NaN score is ignored: fairseq would take any later score for the best."""
+    """Replaces ``save_checkpoint``: ignores a NaN score, after which fairseq would treat any later score as the best."""
     if val_loss is not None and math.isnan(val_loss):
         logger.warning(
-            "update %d: --best-checkpoint-metric %s is NaN: checkpoint_best.pt stays as it is",
+            "update %d: --best-checkpoint-metric %s is NaN: checkpoint_best.pt is not changed",
             trainer.get_num_updates(),
             cfg.best_checkpoint_metric,
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 __all__ = ["evaluate_literal"]
 
-LONGEST = 100_000  # characters or items that a product may have
+LONGEST = 100_000  # maximum characters or items of a product
 GREATEST_EXPONENT = 64
 ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -24,8 +24,8 @@ def evaluate_literal(text: str) -> Any:
     """Evaluate numbers, strings, booleans, None, collections and arithmetic, such as ``[(512, 3)] * 4``.
 
     Raises:
-        TypeError: not a string, as ``eval`` has it.
-        ValueError: anything else that Python can evaluate, such as a name or a call, or a value too large.
+        TypeError: ``text`` is not a string, as for ``eval``.
+        ValueError: any other expression, such as a name or a call, or a value that is too large.
     """
     if not isinstance(text, str):
         raise TypeError(f"expected a string, not {type(text).__name__}")

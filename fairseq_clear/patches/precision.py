@@ -26,15 +26,15 @@ CLIP = "fairseq.optim.amp_optimizer:AMPOptimizer.clip_grad_norm"
 
 
 def has_overflowed(optimizer: Any) -> bool:
-    """Whether the last ``step`` of this fairseq optimizer changed no weights, because a gradient was not finite.
+    """Whether the last ``step`` of a fairseq optimizer did not change the weights, because a gradient was not finite.
 
-    Only with ``--amp``: with ``--fp16`` an overflow raises before the step.
+    This only happens with ``--amp``: with ``--fp16`` an overflow raises an error before the step.
     """
     return bool(getattr(optimizer, "clear_has_overflowed", False))
 
 
 def clip_grad_norm(self: Any, max_norm: float, aggregate_norm_fn: Any = None) -> torch.Tensor:
-    """``AMPOptimizer.clip_grad_norm``, which also notes a norm that is not finite.
+    """Replaces ``AMPOptimizer.clip_grad_norm``: also records whether the norm is finite.
 
     Removes: ``AttributeError: 'GradScaler' object has no attribute '_backoff_factor'`` for a NaN on a CPU, where the scaler
     is disabled.
@@ -44,16 +44,16 @@ def clip_grad_norm(self: Any, max_norm: float, aggregate_norm_fn: Any = None) ->
     norm: torch.Tensor = clip(max_norm, aggregate_norm_fn)
     self.clear_has_overflowed = not bool(torch.isfinite(norm).all())
     if self.clear_has_overflowed and not is_scaled:
-        raise FloatingPointError("gradients are Nan/Inf")  # as fairseq says without --amp
+        raise FloatingPointError("gradients are Nan/Inf")  # fairseq's message without --amp
     return norm
 
 
 def step(self: Any) -> None:
-    """``AMPOptimizer.step`` of the optimizer whose gradients ``clip_grad_norm`` unscaled.
+    """Replaces ``AMPOptimizer.step``: steps the optimizer whose gradients ``clip_grad_norm`` unscaled.
 
-    Removes: updates that are too small by the loss scale. fairseq unscales the torch optimizer and then steps its own
-    wrapper, which GradScaler takes for another optimizer and unscales again. Also removes a step with a batch that fairseq
-    then repeats, where each gradient is finite and their norm is not.
+    Removes: updates that are too small by a factor of the loss scale. fairseq unscales the gradients of the torch optimizer and
+    then steps its own wrapper, which GradScaler takes for another optimizer and unscales again. Also removes a step with a
+    batch that fairseq then repeats, because all gradients are finite but their norm is not.
     """
     if not has_overflowed(self):
         self.scaler.step(self.optimizer)
@@ -66,7 +66,7 @@ class _StaysOnCpu(torch.Tensor):
 
 
 class _TorchOfTrainer:
-    """A stand-in for ``torch`` in which ``torch.tensor(...).cuda()`` returns the tensor."""
+    """Stands in for the module ``torch``; ``torch.tensor(...).cuda()`` returns the tensor unchanged."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -78,8 +78,8 @@ class _TorchOfTrainer:
 def skip_overflows_on_cpu() -> None:
     """Let a CPU run with ``--fp16`` skip an update that overflows, as a GPU run does.
 
-    Removes: ``AssertionError: Torch not compiled with CUDA enabled`` at the first overflow. fairseq's Trainer then writes
-    ``torch.tensor(0.0).cuda()`` in the middle of a method of 230 lines; its module gets a ``torch`` that stays on the CPU.
+    Removes: ``AssertionError: Torch not compiled with CUDA enabled`` at the first overflow. fairseq's Trainer then
+    calls ``torch.tensor(0.0).cuda()`` in the middle of a method of 230 lines, so its module gets a ``torch`` without CUDA.
     """
     from fairseq import trainer
 
@@ -91,7 +91,7 @@ def state_dict(self: Any) -> dict[str, Any]:
     """Return the optimizer's state with the float32 master weights of ``--fp16`` and ``--bf16``.
 
     Removes: a resumed half-precision run that drifts from the uninterrupted one, because fairseq saves the rounded model
-    and rebuilds the masters from it. In the optimizer's state they also reach the other workers.
+    and rebuilds the masters from it. As part of the optimizer's state, the masters also reach the other workers.
     """
     state: dict[str, Any] = original(f"{FP16}.state_dict")(self)
     state[MASTERS] = [master.data for master in _masters(self)]
@@ -99,14 +99,14 @@ def state_dict(self: Any) -> dict[str, Any]:
 
 
 def load_state_dict(self: Any, state_dict: dict[str, Any], optimizer_overrides: Any = None) -> None:
-    """Load the state, with the master weights if the checkpoint has them."""
+    """Load the optimizer's state, with the master weights if the checkpoint has them."""
     original(f"{FP16}.load_state_dict")(self, state_dict, optimizer_overrides)
     saved = state_dict.get(MASTERS)
     masters = _masters(self)
     if saved is None or [m.shape for m in saved] != [m.shape for m in masters]:
         logger.warning(
             "the checkpoint holds no float32 master weights of this shape: training continues from the rounded "
-            "ones and will differ a little from a run that was not stopped"
+            "weights and will differ a little from an uninterrupted run"
         )
         return
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Replaces a named function or class of fairseq, once, and keeps the original."""
+"""Replaces functions and classes of fairseq by name, once, and keeps the originals."""
 
 import inspect
 import logging
@@ -13,7 +13,7 @@ __all__ = ["Patch", "install", "is_installed", "original", "signature_mismatch"]
 logger = logging.getLogger(__name__)
 
 _originals: dict[str, Any] = {}
-_installed: set[tuple[str, str]] = set()  # by module, which may be __main__, and target or replacement
+_installed: set[tuple[str, str]] = set()  # (module, which may be __main__; target or replacement)
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,12 @@ class Patch:
     """One row of the table of patches.
 
     Attributes:
-        target: what is replaced, as ``module:name`` or ``module:Class.name``; empty where ``replacement`` is only called once.
+        target: object to replace, as ``module:name`` or ``module:Class.name``; empty if ``replacement`` is a function that is
+            only called once.
         replacement: function or class of this package, as ``module:name``.
-        reason: what goes wrong in fairseq without it.
-        test: the test that fails without it.
-        signature: of the target in fairseq 0.12.3; empty for a class.
+        reason: the problem of fairseq that the patch solves.
+        test: the test that fails without the patch.
+        signature: parameters of the target in fairseq 0.12.3; empty for a class.
     """
 
     target: str
@@ -44,7 +45,7 @@ def original(target: str) -> Any:
 
 
 def install(patch: Patch) -> bool:
-    """Replace the target, or call the replacement; does nothing the second time.
+    """Install a patch: replace its target, or call its function. A second call does nothing.
 
     Returns:
         Whether the patch is in place. False for a target of a fairseq command that this process has not imported.
@@ -72,7 +73,7 @@ def install(patch: Patch) -> bool:
 
 
 def is_installed(patch: Patch) -> bool:
-    """Whether the replacement is in place in this process; imports the target's module.
+    """Whether the patch is installed in this process; imports the target's module.
 
     Raises:
         AttributeError: fairseq has no such target.
@@ -84,7 +85,7 @@ def is_installed(patch: Patch) -> bool:
 
 
 def signature_mismatch(patch: Patch) -> str:
-    """One line where fairseq's target does not take the parameters that the patch was written for; empty where it does.
+    """Return a line if the target takes other parameters than the patch was written for, else an empty string.
 
     Raises:
         AttributeError: fairseq has no such target.
@@ -92,8 +93,8 @@ def signature_mismatch(patch: Patch) -> str:
     if not patch.signature or (here := _parameters(original(patch.target))) == patch.signature:
         return ""
     return (
-        f"{patch.target} takes ({here}) in this version of fairseq, where 0.12.3 takes ({patch.signature}): "
-        "the patch of it may not work"
+        f"{patch.target} takes ({here}) in this version of fairseq, but ({patch.signature}) in 0.12.3: its "
+        "patch may not work"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a run prints: a summary, then metrics, on a terminal with a progress bar; ``--log-file`` keeps everything else too."""
+"""Console output of a run: a summary, then metrics, with a progress bar on terminals. ``--log-file`` gets all messages."""
 
 import logging
 import logging.config
@@ -20,7 +20,7 @@ __all__ = ["Detail", "TerminalBar", "log_first_update", "progress_bar", "set_up"
 
 logger = logging.getLogger("fairseq_clear")
 
-# fairseq's messages that are for --log-file alone, as beginnings; an empty one stands for all of a logger.
+# Beginnings of messages of fairseq that only --log-file gets; an empty string stands for all messages of a logger.
 DETAILS: dict[str, tuple[str, ...]] = {
     "fairseq_cli.train": (
         *("task: ", "model: ", "criterion: ", "num. ", "training on ", "max tokens per device", "begin dry-run"),
@@ -44,20 +44,20 @@ SHOWN = {"loss": "loss", "contrastive_accuracy": "accuracy", "wps": "tokens/s"}
 
 
 class Detail(logging.Filter):
-    """Hides details from the console: settings, the model's modules, and what DETAILS lists."""
+    """Hides details from the console: settings, the model's modules, and the messages of DETAILS."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the console shows the record; warnings always."""
+        """Whether the console shows the record; it always shows warnings."""
         if record.levelno > logging.INFO:
             return True
         return isinstance(record.msg, str) and not record.msg.startswith(DETAILS.get(record.name, ("\0",)))
 
 
 def set_up(cfg: Any) -> None:
-    """Install the console's filter and the handler of ``--log-file`` (fairseq adds one more at every epoch)."""
+    """Install the console's filter and the handler of ``--log-file`` (fairseq adds another handler at every epoch)."""
     root = logging.getLogger()
     is_first = distributed_utils.is_master(cfg.distributed_training)
-    if "job_logging_cfg" in cfg:  # of hydra: fairseq would apply it after this
+    if "job_logging_cfg" in cfg:  # hydra's, which fairseq would apply later
         if is_first:
             logging.config.dictConfig(OmegaConf.to_container(cfg.job_logging_cfg))
         with open_dict(cfg):
@@ -80,7 +80,7 @@ def log_first_update(cfg: Any, trainer: Any) -> None:
     """Log the loss of the first update, without waiting for ``--log-interval``."""
     meters = {label: metrics.get_meter("train", name) for name, label in SHOWN.items() if name != "wps"}
     known = [f"{label} {meter.avg:.3g}" for label, meter in meters.items() if getattr(meter, "avg", None) is not None]
-    if known:  # a run that is complete makes no update
+    if known:  # empty if the run is complete and makes no update
         every = f"all metrics every {cfg.common.log_interval} updates"
         logger.info("%-10s %s; %s", f"update {trainer.get_num_updates()}", ", ".join(known), every)
 
@@ -99,7 +99,7 @@ def progress_bar(iterator: Any, log_format: str | None = None, *args: Any, **opt
 
 
 class TerminalBar(fairseq_bars.BaseProgressBar):
-    """A progress bar over the updates of an epoch, with loss, accuracy, tokens/s and the time that the run has left.
+    """A progress bar over the updates of an epoch, with loss, accuracy, tokens/s and the remaining time of the run.
 
     Messages are printed above the bar.
     """
@@ -108,7 +108,7 @@ class TerminalBar(fairseq_bars.BaseProgressBar):
         super().__init__(iterable, epoch, prefix)
         self.last_update = math.inf
         form = "{desc}: {percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} {elapsed}{postfix}"
-        width = None if shutil.get_terminal_size((0, 0)).columns else 100  # a terminal that does not say how wide it is
+        width = None if shutil.get_terminal_size((0, 0)).columns else 100  # for a terminal of unknown width
         self.bar = tqdm(
             iterable,
             self.prefix,

@@ -1,4 +1,4 @@
-"""From the command line to the first update: flags, torchrun, checks of the settings, the summary of the run."""
+"""Patches of a run's start: parsing flags, joining torchrun, checking settings, and the summary of the run."""
 
 import argparse
 import difflib
@@ -44,9 +44,9 @@ TORCHRUN = ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def import_user_module(args: Any) -> None:
-    """fairseq's, then registration and the patches of commands that were imported after the plugin.
+    """Replaces ``import_user_module``: then registers the plugin, and patches commands that were imported after it.
 
-    fairseq registers nothing of a package that was imported before.
+    fairseq does not register a package that was imported before.
     """
     from fairseq_clear import register
 
@@ -63,7 +63,7 @@ def parse_args_and_arch(
     suppress_defaults: bool = False,
     modify_parser: Any = None,
 ) -> Any:
-    """Parse fairseq's arguments; a mistake is one line that names the nearest flag or value, with exit status 2."""
+    """Parse fairseq's arguments. An error is one line that names the nearest flag or value, with exit status 2."""
 
     def fail(message: str) -> NoReturn:
         sys.stderr.write(f"{os.path.basename(sys.argv[0])}: {_explain(message, parser)}\n")
@@ -75,7 +75,7 @@ def parse_args_and_arch(
 
 
 def _explain(message: str, parser: argparse.ArgumentParser) -> str:
-    """Shorten argparse's message and add what the user may have meant."""
+    """Shorten argparse's message and suggest a flag or value that the user may have meant."""
     unknown = re.fullmatch(r"unrecognized arguments: (.*)", message, flags=re.S)
     if unknown:
         words = unknown[1].split()
@@ -97,15 +97,17 @@ def _nearest(name: str, known: Any) -> str:
 
 
 def convert_namespace_to_omegaconf(args: argparse.Namespace) -> Any:
-    """Convert the arguments; ``--total-num-update`` defaults to ``--max-update``, a wrong type is a one-line error."""
-    if getattr(args, "total_num_update", 0) is None:  # polynomial_decay says so in its config and then takes no None
+    """Convert the arguments. ``--total-num-update`` defaults to ``--max-update``, and a wrong type is a one-line error."""
+    if getattr(args, "total_num_update", 0) is None:  # the default in polynomial_decay's config, which it then rejects
         args.total_num_update = args.max_update
     try:
         return original("fairseq_cli.train:convert_namespace_to_omegaconf")(args)
     except (ConfigCompositionException, ValueError) as error:
         wrong = re.match(r"Error merging override \w+\.(\w+)=(.*)", str(error))
         if wrong:
-            _fail(UserError(f"--{wrong[1].replace('_', '-')} {wrong[2]}: this setting takes no such value; see --help"))
+            _fail(
+                UserError(f"--{wrong[1].replace('_', '-')} {wrong[2]}: not a valid value of this setting; see --help")
+            )
         for name, value in vars(args).items():
             if str(value).lower() in {"nan", "inf", "-inf"}:
                 _fail(UserError(f"--{name.replace('_', '-')} {value}: give a finite number"))
@@ -122,9 +124,9 @@ def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
     try:
         if _will_spawn(cfg):
             for number in handlers:
-                signal.signal(number, _pass_on)
+                signal.signal(number, _forward_signal)
         return original("fairseq.distributed.utils:call_main")(cfg, main, **kwargs)
-    except ProcessExitedException as error:  # its workers have said why
+    except ProcessExitedException as error:  # the workers have logged the reason
         raise SystemExit(error.exit_code) from None
     finally:
         for number, handler in handlers.items():
@@ -136,17 +138,17 @@ def _will_spawn(cfg: Any) -> bool:
     return workers.distributed_world_size > 1 and not workers.distributed_no_spawn and torch.cuda.device_count() > 1
 
 
-def _pass_on(number: int, frame: FrameType | None) -> None:
+def _forward_signal(number: int, frame: FrameType | None) -> None:
     for worker in multiprocessing.active_children():
         if worker.pid is not None:
             os.kill(worker.pid, number)
 
 
 def join_torchrun(cfg: Any) -> None:
-    """Take rank, number of workers and address from torchrun's environment; gloo where the run is on CPUs.
+    """Take rank, number of workers and address from torchrun's environment, and use gloo on CPUs.
 
     Raises:
-        UserError: an environment of several workers of which the run would use one, or another number.
+        UserError: the environment is that of several workers, but the run would use one or another number of workers.
     """
     workers = cfg.distributed_training
     size = os.environ.get("WORLD_SIZE", "1")
@@ -180,15 +182,15 @@ def join_torchrun(cfg: Any) -> None:
 
 
 def add_defaults(cfg: Any) -> None:
-    """fairseq's, which completes the settings; then they are checked, before anything is written.
+    """Replaces ``add_defaults``, which completes the settings: also checks them, before anything is written.
 
-    ``fairseq-train`` and ``fairseq-hydra-train`` both call this first thing, after they have imported the plugin.
+    ``fairseq-train`` and ``fairseq-hydra-train`` both call it first, after they have imported the plugin.
     """
     merge_defaults(cfg)
     try:
         join_torchrun(cfg)
         if cfg.distributed_training.distributed_init_method == "env://" and not torch.distributed.is_initialized():
-            distributed_utils.distributed_init(cfg)  # fairseq-hydra-train: the plugin was not there earlier
+            distributed_utils.distributed_init(cfg)  # fairseq-hydra-train imports the plugin too late for this
         _check(cfg)
     except UserError as error:
         _fail(error, is_first=cfg.distributed_training.distributed_rank in (0, None))
@@ -197,7 +199,7 @@ def add_defaults(cfg: Any) -> None:
 
 
 def merge_defaults(cfg: Any) -> None:
-    """Complete hydra's settings; one that the task, criterion or optimizer does not have is a one-line error."""
+    """Complete hydra's settings. An unknown setting of the task, criterion or optimizer is a one-line error."""
     try:
         original("fairseq.dataclass.initialize:add_defaults")(cfg)
     except ConfigKeyError as error:
@@ -205,7 +207,7 @@ def merge_defaults(cfg: Any) -> None:
 
 
 def _fail(error: UserError, *, is_first: bool = True) -> NoReturn:
-    """Log an error on the first worker only: all workers find the same mistake."""
+    """Log an error, on the first worker only because all workers find the same one, and exit with status 2."""
     if is_first and os.environ.get("RANK", "0") == "0":
         logger.error("%s", error)
     raise SystemExit(2)
@@ -249,7 +251,7 @@ def _check(cfg: Any) -> None:
 
 
 def _check_model(settings: Any) -> None:
-    """Check names of model settings: under hydra, fairseq accepts and ignores any name for models with ``add_args``."""
+    """Check the names of model settings. Under hydra, fairseq ignores unknown names for models with ``add_args``."""
     model = ARCH_MODEL_REGISTRY.get(getattr(settings, "_name", None))
     if model is None or not OmegaConf.is_config(settings):
         return
@@ -262,7 +264,7 @@ def _check_model(settings: Any) -> None:
 
 
 def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> tuple[list[float | None], bool]:
-    """Train one epoch, after a summary at the first; a run that is complete only validates and saves."""
+    """Replaces ``train``: logs a summary before the first epoch; a run that is complete only validates and saves."""
     if not getattr(trainer, "_clear_described", False):
         trainer._clear_described = True
         if hasattr(task, "describe_run"):

@@ -1,6 +1,6 @@
-"""Stops a run at a signal, with everything saved: Ctrl-C, SIGTERM or SIGUSR1, on one worker or several.
+"""Stops a run at a signal and saves a checkpoint: Ctrl-C, SIGTERM or SIGUSR1, with one worker or several.
 
-After the update at hand, all workers save checkpoint_last.pt without validating, and exit: with 130 after Ctrl-C, with 75 after
+After the current update, all workers save checkpoint_last.pt without validating, and exit: with 130 after Ctrl-C, with 75 after
 the other signals. The same command then resumes as if the run had not been stopped. A second Ctrl-C exits at once.
 """
 
@@ -37,27 +37,27 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: call again
+EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: temporary failure, rerun
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-# torchrun sends Ctrl-C on to its workers, who may have received it from the terminal too: within this time it is one.
+# torchrun forwards Ctrl-C to its workers, which may also receive it from the terminal: within this time, both count as one.
 SECONDS_FORWARDED = 5.0
 
 
 class _Interrupted(Exception):
-    """The workers agreed to stop in the middle of a validation."""
+    """Raised when the workers agree to stop in the middle of a validation."""
 
 
 class _State:
     """The signal received, if any, and the state of the run.
 
     Attributes:
-        code: exit code that a signal asks for; 0 without a signal.
-        since: when the signal came.
-        is_training: whether updates are being made, so that there is something to save.
+        code: exit code that a signal requests; 0 without a signal.
+        since: time of the signal.
+        is_training: whether an update has been made, so that there is something to save.
         is_validating: whether a validation is running.
-        is_leaving: whether the process exits.
-        leave: how a worker exits once everything is saved.
+        is_leaving: whether the process is exiting.
+        leave: called to exit, once everything is saved.
     """
 
     def __init__(self) -> None:
@@ -70,10 +70,10 @@ _state = _State()
 
 
 def listen(signals: tuple[signal.Signals, ...] = SIGNALS, *, leave: Callable[[int], Any] | None = None) -> None:
-    """Take the signals; does nothing outside the main thread, and leaves alone a signal that is ignored (``nohup``).
+    """Handle signals. Does nothing outside the main thread, or for a signal that is ignored (``nohup``).
 
     Args:
-        signals: to take.
+        signals: signals to handle.
         leave: called with the exit code when everything is saved (default: ``sys.exit``).
     """
     if leave is not None:
@@ -82,11 +82,11 @@ def listen(signals: tuple[signal.Signals, ...] = SIGNALS, *, leave: Callable[[in
         return
     taken = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
     for number in taken:
-        signal.signal(number, _note)
+        signal.signal(number, _handle_signal)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
-    # A terminal and Slurm signal the data loader's processes too, which would die before the update is over.
+    # A terminal and Slurm also signal the data loader's processes, which would end before the update is done.
     os.register_at_fork(after_in_child=partial(_block_in_child, taken))
-    atexit.register(_end_children)
+    atexit.register(_kill_children)
 
 
 def _block_in_child(signals: list[signal.Signals]) -> None:
@@ -94,28 +94,29 @@ def _block_in_child(signals: list[signal.Signals]) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
 
 
-def _end_children() -> None:
-    """Kill the data loader's processes that are left at exit: multiprocessing sends them SIGTERM, which they block, and would
-    wait for them forever.
+def _kill_children() -> None:
+    """Kill the data loader's processes at exit.
+
+    multiprocessing sends them SIGTERM, which they block, and would wait for them forever.
     """
     _state.is_leaving = True
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes their end for an error
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report their end as an error
     for process in multiprocessing.active_children():
         if process.daemon:
             process.kill()
 
 
-def _note(number: int, frame: FrameType | None) -> None:
+def _handle_signal(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
     is_forwarded = "TORCHELASTIC_RUN_ID" in os.environ and now - _state.since < SECONDS_FORWARDED
     if number == signal.SIGINT and not _state.is_training:
         _exit_now("interrupted before the first update: nothing was saved")
     if number == signal.SIGINT and _state.code and not is_forwarded:
-        _exit_now("interrupted again: left without saving, earlier checkpoints are unchanged")
+        _exit_now("interrupted again: exiting without saving, earlier checkpoints are unchanged")
     if not _state.code:
         _state.code, _state.since = EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_PREEMPTED, now
         if number == signal.SIGINT:
-            os.write(2, b"stopping after this update; Ctrl-C again leaves at once, without saving\n")
+            os.write(2, b"stopping after this update; Ctrl-C again exits at once, without saving\n")
 
 
 def _exit_now(message: str) -> NoReturn:
@@ -126,11 +127,11 @@ def _exit_now(message: str) -> NoReturn:
 def validate_and_save(
     cfg: Any, trainer: Any, task: Any, epoch_itr: Any, valid_subsets: list[str], end_of_epoch: bool
 ) -> tuple[list[float | None], bool]:
-    """Called after every update; after a signal to any worker it saves and exits."""
+    """Replaces ``validate_and_save``, which runs after every update: after a signal to any worker, saves and exits."""
     if not _state.is_training:
         _state.is_training = True
         run_console.log_first_update(cfg, trainer)
-    if code := _agreed():
+    if code := _agreed_exit_code():
         _save_and_leave(code, cfg, trainer, epoch_itr)
     _state.is_validating = True
     try:
@@ -138,19 +139,19 @@ def validate_and_save(
         losses: tuple[list[float | None], bool] = stock(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
         return losses
     except _Interrupted:
-        _save_and_leave(_agreed(), cfg, trainer, epoch_itr)
+        _save_and_leave(_agreed_exit_code(), cfg, trainer, epoch_itr)
     finally:
         _state.is_validating = False
 
 
 def check_validation() -> None:
-    """Stop a validation after a signal: it may take longer than Slurm's grace period."""
-    if _state.is_validating and _agreed():
+    """Stop a validation after a signal, because it may take longer than Slurm's grace period."""
+    if _state.is_validating and _agreed_exit_code():
         raise _Interrupted
 
 
-def _agreed() -> int:
-    """The exit code that a signal to any worker asks for, or 0; every worker must call, after the same update."""
+def _agreed_exit_code() -> int:
+    """The exit code that a signal to any worker requests, or 0. A collective: all workers call it after the same update."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return _state.code
     code = torch.tensor([_state.code], dtype=torch.int32, device=main_device())
@@ -162,9 +163,9 @@ def _save_and_leave(code: int, cfg: Any, trainer: Any, epoch_itr: Any) -> NoRetu
     checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
     if cfg.checkpoint.write_checkpoints_asynchronously:
         PathManager.async_close()
-    _agreed()  # no worker exits before everything is written: torchrun and Slurm end the others with the first
+    _agreed_exit_code()  # a barrier: once one worker exits, torchrun and Slurm end the others
     saved = os.path.join(cfg.checkpoint.save_dir, "checkpoint_last.pt")
-    what = f"{saved} is saved without validating; the same command goes on from there"
+    what = f"{saved} is saved without validating; the same command resumes from there"
     if cfg.checkpoint.no_save or cfg.checkpoint.no_last_checkpoints:
         what = "checkpoint_last.pt is not saved (--no-save or --no-last-checkpoints)"
     logger.info("stopped by a signal after update %d: %s", trainer.get_num_updates(), what)

@@ -1,1 +1,1 @@
-"""What a run will cost before it is started: operations, memory, bytes between workers, hours; functions of its settings."""
+"""Estimates the cost of a run from its settings, before it starts: operations, memory, bytes between workers, hours."""

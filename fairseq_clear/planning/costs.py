@@ -1,4 +1,4 @@
-"""What a recipe costs: its own micro-batches, run on tensors without values and counted."""
+"""Counts the cost of a recipe by running its own micro-batches on tensors without values."""
 
 import math
 import warnings
@@ -19,7 +19,7 @@ from fairseq_clear.planning.recipe import build_trainer
 
 __all__ = ["Memory", "Operations", "Recipe"]
 
-# What of the model reads tokens, and the part of the report that it belongs to.
+# Methods of the model that read tokens -> the phase of the report that they belong to.
 PHASES = {
     "_predict": "masked",
     "_embed_views": "views",
@@ -27,21 +27,23 @@ PHASES = {
     "_keys": "keys",
     "_prediction_loss": "masked",
 }
-LARGEST = 128  # texts of a micro-batch that is run; larger ones are extrapolated from it and from half of it
+LARGEST = (
+    128  # maximum texts of a micro-batch that is run; larger ones are extrapolated from this one and from half of it
+)
 COPIES = ("guide", "key_encoder", "key_queue")
 LEGACY_BUFFER = 2**28
 
 
 @dataclass(frozen=True)
 class Operations:
-    """Floating-point operations of one micro-batch on one worker, a multiplication and an addition being two.
+    """Floating-point operations of one micro-batch on one worker; a multiplication and an addition count as two.
 
     Attributes:
-        masked: MLM rows through the encoder, and the MLM head, forward and backward.
+        masked: MLM rows through the encoder and the MLM head, forward and backward.
         views: views through the encoder and the projection head, forward and backward.
-        keys: views through the momentum or the frozen encoder, and its vectors through the projection head.
-        contrast: queries by keys, forward and backward.
-        recomputed: what chunks compute a second time.
+        keys: views through the momentum or the frozen encoder, and their vectors through the projection head.
+        contrast: products of queries and keys, forward and backward.
+        recomputed: operations that chunks repeat in the backward pass.
     """
 
     masked: float = 0.0
@@ -52,7 +54,7 @@ class Operations:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """Sum of all operations."""
         return sum(getattr(self, field.name) for field in fields(self))
 
 
@@ -61,13 +63,13 @@ class Memory:
     """Bytes of a worker at the peak of an update.
 
     Attributes:
-        weights: in the precision of training, with float32 masters in half precision.
-        copies: of the encoder, frozen or following, and the queue.
-        optimizer: what it keeps of each weight, such as Adam's two moments.
+        weights: weights in the precision of training, and in half precision their float32 masters.
+        copies: frozen or momentum copies of the encoder, and the queue.
+        optimizer: state of the optimizer, such as Adam's two moments.
         buffers: float32 gradients of the masters, and buckets in which workers sum gradients.
-        gradients: of the backward pass.
-        activations: what the forward pass made and autograd keeps.
-        passing: what else the backward pass or the optimizer makes.
+        gradients: gradients of the backward pass.
+        activations: tensors of the forward pass that autograd keeps.
+        passing: temporary tensors of the backward pass or of the optimizer.
         contrast: vectors of queries and keys, and one block of their products.
     """
 
@@ -82,20 +84,20 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Sum of all bytes."""
         return sum(getattr(self, field.name) for field in fields(self))
 
 
 @dataclass(frozen=True)
 class _Encoded:
-    """A micro-batch without its contrastive term: FLOPs and bytes at the peak by phase, and bytes where the term begins."""
+    """Cost of a micro-batch without its contrastive term: FLOPs and peak bytes by phase, and bytes before that term."""
 
     flops: Counter[str]
     at_peak: Counter[str]
     before_contrast: float
 
     def beyond(self, half: "_Encoded", share: float) -> "_Encoded":
-        """Extrapolated linearly: 0 is this one, 1 is as far from it as ``half`` is."""
+        """Extrapolate linearly from ``half`` over this one: 0 is this one, 1 is as far beyond it as ``half`` is below."""
 
         def line(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Counter[str]:
             return Counter({name: value + share * (value - theirs.get(name, 0.0)) for name, value in ours.items()})
@@ -105,25 +107,25 @@ class _Encoded:
 
 
 class Recipe:
-    """A recipe that can be asked what a micro-batch of any number of texts costs.
+    """A recipe, which computes the cost of a micro-batch with any number of texts.
 
     Args:
-        config: the sections, as ``recipe.compose_recipe`` returns them.
+        config: sections of the configuration, as ``recipe.compose_recipe`` returns them.
         vocabulary: rows of the embedding, special symbols included.
-        text_length: tokens of a text, or of a sentence where a text has several (default: ``task.tokens_per_sample``).
+        text_length: tokens of a text, or of a sentence if a text has several (default: ``task.tokens_per_sample``).
 
     Attributes:
         cfg: fairseq's configuration.
-        model, criterion: on the meta device.
-        precision: fp32, fp16, bf16, amp.
-        texts: ``masked``, ``views`` and ``keys`` -> tokens of each row of the items that were drawn.
-        items: how many items those are.
+        model, criterion: model and criterion on the meta device.
+        precision: fp32, fp16, bf16 or amp.
+        texts: ``masked``, ``views`` and ``keys`` -> tokens of each row of the drawn items.
+        items: number of drawn items.
         longest: tokens of the longest row.
         weights, trained: numbers of parameters.
         has_contrast: whether there is a contrastive term.
 
     Raises:
-        UserError: a setting that training rejects too, or whose cost is not estimated.
+        UserError: training rejects a setting, or its cost cannot be estimated.
     """
 
     def __init__(self, config: Mapping[str, Any], vocabulary: int, text_length: int | None = None) -> None:
@@ -167,7 +169,7 @@ class Recipe:
             return function(tokens, *args, **kwargs)
 
     def _before_contrast(self, vectors: dict[str, Tensor], views: Any, layouts: dict[str, Any]) -> Any:
-        """Stands in for the criterion's contrast, which is counted by itself, since it grows with pairs of texts."""
+        """Stands in for the criterion's ``contrast``, whose cost is counted separately, as it grows with pairs of texts."""
         self._held = self._meter.total
         if not self._vectors:
             self._vectors = {name: rows.detach().requires_grad_(rows.requires_grad) for name, rows in vectors.items()}
@@ -175,13 +177,13 @@ class Recipe:
         return total, total.detach(), {}
 
     def batch(self, texts: int) -> dict[str, Any]:
-        """A micro-batch of so many of the drawn items, evenly taken from the short to the long ones."""
+        """Make a micro-batch of ``texts`` drawn items, taken evenly from the shortest to the longest."""
         picked = ((np.arange(texts) + 0.5) / texts * len(self._items)).astype(int)
         sample: dict[str, Any] = self.trainer.task.dataset("train").collater([self._items[index] for index in picked])
         return sample
 
     def _make_state(self) -> None:
-        """Make two updates of one text: what is left is the optimizer's, and the second one's peak is the least there is."""
+        """Make two updates with one text. The bytes left are the optimizer's state; the peak of the second is the minimum."""
         meter, model, optimizer = self._state, self.model, None
         self.tensors = [*model.parameters(), *model.buffers()]
         meter.ignore(self.tensors)
@@ -189,10 +191,10 @@ class Recipe:
         devices = patch("torch.optim.optimizer._get_fused_kernels_supported_devices", lambda: ["meta"])
         with patch.object(torch.cuda, "current_device", lambda: None), devices, self._on_worker(), meter:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the scaler of --amp misses its GPU
+                warnings.simplefilter("ignore")  # the scaler of --amp warns that there is no GPU
                 optimizer = self.trainer.optimizer
             if self.precision == "fp16":
-                optimizer.scaler = None  # it looks at values
+                optimizer.scaler = None  # it reads values
             for _ in range(2):
                 meter.peak = 0
                 loss, _, _ = self.criterion(model, self.batch(1))
@@ -221,7 +223,7 @@ class Recipe:
         return _Encoded(meter.flops, Counter(meter.at_peak), self._held)
 
     def encoded(self, texts: int, chunk: int) -> _Encoded:
-        """Run a micro-batch, or extrapolate it: whole ones from two smaller ones, one in chunks from a chunk of each part."""
+        """Cost of a micro-batch: run, or extrapolated from two smaller ones, or if in chunks from one chunk of each phase."""
         if not chunk:
             if texts <= LARGEST:
                 return self.measured(texts, 0)
@@ -235,11 +237,11 @@ class Recipe:
         return _Encoded(part.flops, part.at_peak + Counter(kept=kept), part.before_contrast + kept)
 
     def _few(self, chunk: int) -> int:
-        """Texts that fill a chunk of masked rows, and one of views."""
+        """Number of texts that fill a chunk of masked rows and a chunk of views."""
         return math.ceil(chunk / min(sum(rows) / self.items for part, rows in self.texts.items() if part != "keys"))
 
     def _contrasted(self, texts: int, workers: int, backend: str) -> tuple[float, float, list[Collective]]:
-        """FLOPs, bytes at the peak, and exchanges of the contrastive term alone."""
+        """FLOPs, peak bytes and exchanges of only the contrastive term."""
         if not self.has_contrast:
             return 0.0, 0.0, []
         views = self.batch(1)["views"]
@@ -259,7 +261,7 @@ class Recipe:
         return sum(meter.flops.values()), meter.peak, exchanged
 
     def _count_exchanges(self) -> list[Collective]:
-        """What workers exchange whatever their number: counts, and logged numbers."""
+        """Exchanges that do not depend on the number of workers: counts, and logged numbers."""
         with patch.object(self.criterion, "contrast", self._contrast), self._on_worker(workers=2) as exchanged, Meter():
             _, sample_size, log = self.criterion(self.model, self.batch(1))
             self.trainer._fast_stat_sync_sum([log], sample_size, 0, 0.0)
@@ -269,13 +271,12 @@ class Recipe:
         """FLOPs of a micro-batch.
 
         Args:
-            texts: on each worker.
-            workers: over which negatives are gathered.
-            chunk: tokens encoded at a time, recomputed in the backward pass; 0 for all at once.
+            texts: texts on each worker.
+            workers: number of workers over which negatives are gathered.
+            chunk: tokens encoded at a time and recomputed in the backward pass; 0 for all at once.
         """
-        few = (
-            min(texts, 4 * self._few(chunk)) if chunk else texts
-        )  # chunks of mixed lengths pad less, the more there are
+        # several chunks, because the more rows there are, the less padding chunks of similar length have
+        few = min(texts, 4 * self._few(chunk)) if chunk else texts
         counted = self.measured(few, chunk).flops if chunk else self.encoded(texts, 0).flops
         flops = {name: counted[name] * texts / few for name in ("masked", "views", "keys", "recomputed")}
         return Operations(**flops, contrast=self.contrasted(texts, workers, "nccl")[0])
@@ -302,24 +303,24 @@ class Recipe:
         masters = list(masters.values()) if isinstance(masters, dict) else masters
         moments = sum(leaf.nbytes for leaf in tree_leaves(dict(optimizer.optimizer.state)) if isinstance(leaf, Tensor))
         of_masters = sum(master.nbytes for master in masters)
-        held = (self._state.total - 2 * of_masters - moments) * bool(copies)  # a momentum encoder's rounded weights
+        held = (self._state.total - 2 * of_masters - moments) * bool(copies)  # rounded weights of a momentum encoder
         copied_bytes = sum(tensor.nbytes for tensor in self.tensors) - weights + held
         return weights + of_masters, copied_bytes, moments, of_masters + self._bucket() * (workers > 1)
 
     def _bucket(self) -> int:
-        """Bytes in which gradients are summed: DistributedDataParallel takes what is trained, legacy_ddp a whole buffer."""
+        """Bytes of the buffers in which gradients are summed: DistributedDataParallel's, or the fixed buffer of legacy_ddp."""
         if self.uses_ddp:
             return self.gradients
         return min(LEGACY_BUFFER, self.weights) * self.element
 
     def exchanges(self, texts: int, workers: int, update_freq: int = 1, *, backend: str = "nccl") -> list[Collective]:
-        """Every exchange of one update; none for one worker.
+        """All exchanges of one update; none for one worker.
 
         Args:
-            texts: of each worker in a micro-batch.
-            workers: all of them.
+            texts: texts of a micro-batch on each worker.
+            workers: number of workers.
             update_freq: micro-batches of an update.
-            backend: nccl, or gloo, which sums the whole gradient of the keys where nccl scatters it.
+            backend: nccl; or gloo, which sums the gradient of all keys instead of scattering it.
         """
         if workers == 1:
             return []
@@ -331,7 +332,7 @@ class Recipe:
         return found + [replace(one, times=update_freq) for one in repeated] + self._counts[-2:]
 
     def negatives(self, texts: int, workers: int = 1) -> int:
-        """Negatives of a query; of a queue once it is full."""
+        """Number of negatives of a query; with a queue, once it is full."""
         if not self.has_contrast:
             return 0
         if self.model.key_queue is not None:
@@ -341,7 +342,7 @@ class Recipe:
         return round(two + (four - two) / 2 * (everyone - 2))
 
     def _candidates(self, texts: int, workers: int) -> float:
-        """Negatives of a query, as the criterion logs them for vectors of random numbers."""
+        """Number of negatives of a query, as the criterion logs it for random vectors."""
         views = self.batch(texts)["views"]
         vectors = {name: torch.randn(rows.shape[0] * texts, *rows.shape[1:]) for name, rows in self._vectors.items()}
         with self._on_worker(workers=workers):

@@ -1,4 +1,4 @@
-"""A plan: how a recipe is laid out over a number of GPUs of given memory, and what that costs."""
+"""Plans a run: distributes a recipe over GPUs of a given memory, and estimates its cost."""
 
 import json
 import math
@@ -19,11 +19,11 @@ from fairseq_clear.views.view_table import find_view_source
 __all__ = ["GIB", "GPUS", "HEADROOM", "Folder", "Machine", "Plan", "Point", "make_curve", "make_plan", "read_folder"]
 
 GIB = 2**30
-HEADROOM = 0.9  # of the memory: the rest is for the allocator's gaps, kernels' scratch space and NCCL
-GPUS = tuple(2**power for power in range(13))  # 1 ... 4,096, of a curve
+HEADROOM = 0.9  # share of the memory to use; the rest is for fragmentation, scratch space of kernels and NCCL
+GPUS = tuple(2**power for power in range(13))  # 1 ... 4,096, the points of a curve
 ASSUMPTIONS = "the same MFU for every share, a ring at full bandwidth without latency, nothing hidden"
 EFFICIENCY = "computing without recomputation / (computing + sending)"
-# operations a second at best, and the hardware that they are of
+# precision -> peak operations per second, and the hardware
 PEAKS = {
     "half": (125e12, "a V100 in half precision"),
     "single": (15.7e12, "a V100 in float32"),
@@ -34,12 +34,12 @@ PEAKS = {
 
 @dataclass(frozen=True)
 class Folder:
-    """What a plan reads from a data folder.
+    """Facts of a data folder that a plan uses.
 
     Attributes:
-        texts: texts as the recipe cuts them.
+        texts: number of texts into which the recipe divides the corpus.
         vocabulary: rows of the embedding.
-        text_length: mean tokens of a text where each sentence is one; None where texts are filled up.
+        text_length: mean tokens of a text if each sentence is a text; None if texts are filled up to the maximum.
     """
 
     texts: int
@@ -48,14 +48,14 @@ class Folder:
 
 
 def read_folder(folder: Path, task: Mapping[str, Any]) -> Folder:
-    """Read clear.json and dict.txt; a folder of shards holds their sum.
+    """Read clear.json and dict.txt; for a folder of shards, their sum.
 
     Args:
-        folder: of ``fairseq-clear prepare``.
-        task: the recipe's section.
+        folder: data folder of ``fairseq-clear prepare``.
+        task: the recipe's section ``task``.
 
     Raises:
-        UserError: there is no such file, or not one that fairseq-clear prepare wrote.
+        UserError: a file is missing, or was not written by fairseq-clear prepare.
     """
     manifest = folder / CLEAR_JSON
     try:
@@ -68,7 +68,7 @@ def read_folder(folder: Path, task: Mapping[str, Any]) -> Folder:
     except OSError as error:
         raise UserError(
             f"--data-bin {folder}: {error.filename}: {error.strerror}; give a folder of fairseq-clear prepare, or "
-            "--vocabulary in its place"
+            "--vocabulary instead"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
@@ -83,9 +83,9 @@ def read_folder(folder: Path, task: Mapping[str, Any]) -> Folder:
 
 
 def _texts(task: Mapping[str, Any], sentences: int, tokens: int, documents: int) -> tuple[int, int | None]:
-    """The number of texts that the recipe makes, and mean tokens of a text, or of a sentence where a text has several.
+    """Number of texts that the recipe makes, and mean tokens of a text, or of a sentence if a text has several.
 
-    Counts neighbours as if all documents had the same length; every document is taken to have spans.
+    Assumes for pairs of neighbours that all documents have the same length, and for spans that every document is long enough.
     """
     limit = int(task.get("tokens_per_sample", 512))
     length = min(round(tokens / sentences) + 1, limit)  # <s> is not among the tokens counted
@@ -96,7 +96,7 @@ def _texts(task: Mapping[str, Any], sentences: int, tokens: int, documents: int)
         each = int(check_knobs(step, kind.knobs, flag="task.views")["sentences"])
         return max(sentences // each - documents, 1), length
     if str(task.get("sample_break_mode", "none")) == "eos":
-        is_aligned = bool(kind.values or task.get("hard_negatives"))  # a long line is then cut off, not split
+        is_aligned = bool(kind.values or task.get("hard_negatives"))  # then a long line is cut off instead of split
         return sentences if is_aligned else max(sentences, math.ceil((tokens - sentences) / max(limit - 2, 1))), length
     return math.ceil(tokens / max(limit - 1, 1)), None
 
@@ -106,11 +106,11 @@ class Machine:
     """The GPUs, or CPU workers.
 
     Attributes:
-        workers: how many.
+        workers: number of GPUs or CPU workers.
         memory: bytes of each.
-        peak: operations a second of each, at best; 0 for one that suits the recipe's precision.
-        utilisation: share of the peak that is reached.
-        bandwidth: bytes a second that each can send.
+        peak: peak operations per second of each; 0 for the default of the recipe's precision.
+        utilisation: share of the peak that is reached (MFU).
+        bandwidth: bytes per second that each can send.
         backend: nccl or gloo.
     """
 
@@ -124,21 +124,21 @@ class Machine:
 
 @dataclass(frozen=True)
 class Plan:
-    """The layout and its costs, of each worker and each update unless it says otherwise.
+    """A recipe distributed over a machine, and its cost. Numbers are per worker and per update unless stated otherwise.
 
     Attributes:
-        recipe, machine: what is laid out, and over what.
-        peak_of: the hardware and precision that the peak belongs to.
-        texts: of a micro-batch.
-        update_freq: micro-batches.
+        recipe, machine: the recipe and the machine.
+        peak_of: hardware and precision that the peak belongs to.
+        texts: texts of a micro-batch.
+        update_freq: number of micro-batches.
         chunk: tokens encoded at a time; 0 for all.
-        negatives: of a query, of a queue once it is full; 0 without a contrastive term.
-        updates: of the run.
-        tokens: that encoders read, of all workers.
-        epochs: of the run; None where the corpus is not known.
-        operations: of one micro-batch.
-        memory: at the peak.
-        exchanges: between workers.
+        negatives: negatives of a query, with a queue once it is full; 0 without a contrastive term.
+        updates: number of updates of the run.
+        tokens: tokens that encoders read, on all workers.
+        epochs: epochs of the run; None if the corpus is not known.
+        operations: operations of one micro-batch.
+        memory: bytes at the peak.
+        exchanges: exchanges between workers.
     """
 
     recipe: Recipe
@@ -157,45 +157,44 @@ class Plan:
 
     @property
     def global_batch(self) -> int:
-        """Texts of an update."""
+        """Texts of an update, on all workers."""
         return self.texts * self.update_freq * self.machine.workers
 
     @property
     def compute_seconds(self) -> float:
-        """Seconds of computing of an update."""
+        """Seconds of computing per update."""
         return self.operations.total * self.update_freq / (self.machine.peak * self.machine.utilisation)
 
     @property
     def sent(self) -> float:
-        """Bytes that each worker sends around a ring."""
+        """Bytes that each worker sends per update, around a ring."""
         return sum(exchange.sent(self.machine.workers) for exchange in self.exchanges)
 
     @property
     def communication_seconds(self) -> float:
-        """Seconds of sending of an update, if none is hidden behind computing."""
+        """Seconds of sending per update, if it does not overlap with computing."""
         return self.sent / self.machine.bandwidth
 
     @property
     def hours(self) -> float:
-        """Hours of the run, nothing hidden."""
+        """Hours of the run, without overlap of computing and sending."""
         return self.updates * (self.compute_seconds + self.communication_seconds) / 3600
 
 
 def make_plan(recipe: Recipe, machine: Machine, global_batch: int | None = None, corpus: int | None = None) -> Plan:
-    """Lay a recipe out.
+    """Distribute a recipe over a machine.
 
-    With a contrastive term micro-batches stay as large as they are configured, since its negatives are theirs, and the
-    encoder reads them in chunks where memory asks for it; without one, or with a queue, there are more, smaller
-    micro-batches.
+    With a contrastive term, micro-batches are as large as configured, because negatives come from one micro-batch, and the
+    encoder reads them in chunks if memory is short. Without one, or with a queue, there are more, smaller micro-batches.
 
     Args:
-        recipe: what is trained.
-        machine: what it is trained on.
+        recipe: the recipe.
+        machine: the machine.
         global_batch: texts of an update (default: as configured, on this number of workers).
-        corpus: texts of the training set.
+        corpus: number of texts of the training set.
 
     Raises:
-        UserError: a batch that cannot be divided, memory that one text does not fit.
+        UserError: the batch cannot be divided evenly, or one text does not fit into memory.
     """
     frequency = recipe.cfg.optimization.update_freq[0]
     wanted = (
@@ -204,7 +203,7 @@ def make_plan(recipe: Recipe, machine: Machine, global_batch: int | None = None,
     if wanted < 1:
         raise UserError("dataset.batch_size: the recipe has none; give --global-batch, the texts of an update")
     if wanted % machine.workers:
-        raise UserError(f"--global-batch {wanted}: is no multiple of --gpus {machine.workers}; give one that is")
+        raise UserError(f"--global-batch {wanted}: is not a multiple of --gpus {machine.workers}; give a multiple")
     share = wanted // machine.workers
     updates, epochs = _length(recipe, wanted, corpus)
     texts, chunk = _fit(recipe, machine, share, frequency if share % frequency == 0 else 1)
@@ -227,7 +226,7 @@ def make_plan(recipe: Recipe, machine: Machine, global_batch: int | None = None,
 
 
 def _fit(recipe: Recipe, machine: Machine, share: int, least: int) -> tuple[int, int]:
-    """Texts of a micro-batch, and tokens of a chunk: those of 1, 2, 4 ... of the longest texts, where the recipe has none."""
+    """Texts of a micro-batch and tokens of a chunk. A chunk holds 1, 2, 4 ... of the longest texts, if not configured."""
     frequencies = [count for count in range(least, share + 1) if share % count == 0]
     if recipe.chunk_size:
         chunks = [recipe.chunk_size]
@@ -241,7 +240,7 @@ def _fit(recipe: Recipe, machine: Machine, share: int, least: int) -> tuple[int,
     def is_enough(count: int, chunk: int) -> bool:
         return needed(count, chunk) <= HEADROOM * machine.memory
 
-    if recipe.has_contrast and recipe.model.key_queue is None:  # fewer negatives are the last resort
+    if recipe.has_contrast and recipe.model.key_queue is None:  # with smaller micro-batches, negatives would be fewer
         for count in frequencies:
             if is_enough(count, chunks[0]):
                 return share // count, chunks[0]
@@ -253,18 +252,18 @@ def _fit(recipe: Recipe, machine: Machine, share: int, least: int) -> tuple[int,
             return share // frequencies[first], chunk
     lowest = min(needed(share, chunk) for chunk in (chunks[0], chunks[-1])) / GIB
     raise UserError(
-        f"--memory {machine.memory / GIB:g}: one text alone needs {lowest:.1f} GiB, of which {HEADROOM:.0%} may be used; "
+        f"--memory {machine.memory / GIB:g}: a single text needs {lowest:.1f} GiB, of which {HEADROOM:.0%} may be used; "
         "give a smaller model, common.fp16=true, or more memory"
     )
 
 
 def _length(recipe: Recipe, global_batch: int, corpus: int | None) -> tuple[int, float | None]:
-    """Updates of the run, and its epochs."""
+    """Number of updates of the run, and of its epochs."""
     most, epochs = recipe.cfg.optimization.max_update, recipe.cfg.optimization.max_epoch
     if corpus is None:
         if not most:
             raise UserError(
-                "optimization.max_update: the recipe has none; set it, or give --data-bin, whose text the epochs are of"
+                "optimization.max_update: the recipe has none; set it, or give --data-bin to know the length of an epoch"
             )
         return most, None
     an_epoch = math.ceil(corpus / global_batch)
@@ -276,15 +275,15 @@ def _length(recipe: Recipe, global_batch: int, corpus: int | None) -> tuple[int,
 
 @dataclass(frozen=True)
 class Point:
-    """An update on a number of GPUs.
+    """One point of a curve: an update on a number of GPUs.
 
     Attributes:
-        gpus: how many.
-        texts, update_freq, chunk: of each, as the plan has them.
-        compute_seconds, communication_seconds: of an update.
-        needed_seconds: of computing, what chunks recompute left out.
-        sent: bytes that each sends.
-        texts_per_second: of all.
+        gpus: number of GPUs.
+        texts, update_freq, chunk: as in the plan, for each GPU.
+        compute_seconds, communication_seconds: seconds of an update.
+        needed_seconds: seconds of computing without recomputation.
+        sent: bytes that each GPU sends.
+        texts_per_second: texts per second of all GPUs.
     """
 
     gpus: int
@@ -304,7 +303,7 @@ class Point:
 
     @classmethod
     def of(cls, plan: Plan) -> "Point":
-        """What a curve shows of a plan."""
+        """Make the point of a plan."""
         return cls(
             gpus=plan.machine.workers,
             texts=plan.texts,
@@ -327,23 +326,23 @@ def make_curve(
     gpus: Sequence[int] = GPUS,
     corpus: int | None = None,
 ) -> list[Point]:
-    """Plan for several numbers of GPUs, under the ASSUMPTIONS: small shares look faster than they are, large ones slower.
+    """Plan for several numbers of GPUs under ASSUMPTIONS, which favour many GPUs with few texts each.
 
     Args:
-        recipe: what is trained.
-        machine: each GPU, and what connects them; its ``workers`` are not read.
-        texts: of an update: on all GPUs, or on each.
-        per_gpu: on each, so that the batch grows with the GPUs.
+        recipe: the recipe.
+        machine: a GPU and its network; ``workers`` is not used.
+        texts: texts of an update, on all GPUs or with ``per_gpu`` on each.
+        per_gpu: keep the texts of each GPU constant, so that the batch grows with the number of GPUs.
         gpus: numbers of GPUs; those among which the batch cannot be divided evenly are left out.
-        corpus: texts of the training set.
+        corpus: number of texts of the training set.
 
     Raises:
-        UserError: no such number is left, or memory does not suffice.
+        UserError: no number of GPUs is left, or memory is too small.
     """
     numbers = [number for number in gpus if per_gpu or (texts >= number and texts % number == 0)]
     if not numbers:
         raise UserError(
-            f"--global-batch {texts}: cannot be dealt out to any of {', '.join(map(str, gpus))} GPUs evenly"
+            f"--global-batch {texts}: cannot be divided evenly among any of {', '.join(map(str, gpus))} GPUs"
         )
     batches = [texts * number if per_gpu else texts for number in numbers]
     return [

@@ -1,4 +1,4 @@
-"""Counts the operations, bytes and collectives of a step that runs on tensors without values."""
+"""Counts the operations, bytes and collectives of a step that runs on meta tensors, which have no values."""
 
 import sys
 import weakref
@@ -27,8 +27,8 @@ __all__ = ["Collective", "Meter", "on_worker"]
 
 aten = torch.ops.aten
 INDEXING = (aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default)
-IN_PLACE = (aten._fused_adam_, aten._fused_adamw_)  # know no meta tensors
-# FlopCounterMode leaves out products that are added in place, and the attention kernel of CPUs.
+IN_PLACE = (aten._fused_adam_, aten._fused_adamw_)  # not implemented for meta tensors
+# FlopCounterMode does not count products that are added in place, nor the attention kernel of CPUs.
 FLOPS: dict[Any, Callable[..., int]] = {
     **flop_registry,
     aten.addmm_: flop_registry[aten.addmm],
@@ -39,9 +39,9 @@ FLOPS: dict[Any, Callable[..., int]] = {
         sdpa_backward_flop_count(grad.shape, q.shape, k.shape, v.shape)
     ),
 }
-# What torch.autocast computes in float32, of what an encoder calls.
+# Functions of an encoder that torch.autocast computes in float32.
 FLOAT32 = ("layer_norm", "softmax", "log_softmax", "nll_loss", "cross_entropy", "normalize")
-# Functions of fairseq_clear.distributed that exchange something, and what.
+# Functions of fairseq_clear.distributed -> what they exchange.
 CALLERS = {
     "agree_on_counts": "row counts",
     "all_reduce_sum": "counts of queries and masked tokens",
@@ -53,14 +53,14 @@ CALLERS = {
 class Meter(TorchDispatchMode):
     """Runs every operation on meta tensors, which have shapes but no values, and counts operations and live bytes.
 
-    Token ids and masks stay real CPU tensors, because shapes depend on them: an operation runs on meta tensors as soon as one
-    of its inputs is one. A value read from a meta tensor is 1.
+    Token ids and masks are real CPU tensors, because shapes depend on them. An operation runs on meta tensors if one of its
+    inputs is a meta tensor. A value read from a meta tensor is 1.
 
     Args:
-        before: tensors that another Meter counts are not counted again.
+        before: another Meter, whose tensors are not counted again.
 
     Attributes:
-        flops: operations by phase. The backward pass counts for the phase that recorded its graph, recomputation for
+        flops: operations by phase. The backward pass is counted in the phase that recorded its graph, and recomputation as
             ``recomputed``.
         held: live bytes by phase, of all tensors made under this mode.
         peak, at_peak: the largest sum of ``held``, and ``held`` at that moment.
@@ -78,7 +78,7 @@ class Meter(TorchDispatchMode):
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """Count for this phase; of phases within each other, the inner one counts."""
+        """Count operations inside the block for this phase; of nested phases, the inner one counts."""
         before, self.phase = self.phase, phase
         self._ends.append((_sequence(), before))
         try:
@@ -88,7 +88,7 @@ class Meter(TorchDispatchMode):
             self.phase = before
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run ``func`` and count it."""
+        """Run ``func`` and count its operations and results."""
         kwargs = kwargs or {}
         is_meta = any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in tree_leaves((args, kwargs)))
         if is_meta and func in (aten._local_scalar_dense.default, aten.equal.default):
@@ -107,16 +107,16 @@ class Meter(TorchDispatchMode):
         return result
 
     def _phase_of(self, node: Any) -> str:
-        """The phase whose graph the node is of; no node in a forward pass."""
+        """The phase that recorded the graph of a node; without a node (in a forward pass), the current phase."""
         if node is None:
             return self.phase
-        if torch.is_grad_enabled():  # a part that was not kept runs forward again
+        if torch.is_grad_enabled():  # a checkpointed part is computed again
             return "recomputed"
         number = node._sequence_nr()
         return next((phase for end, phase in self._ends if number < end), self.phase)
 
     def ignore(self, tensors: Iterable[Tensor]) -> None:
-        """Never count these."""
+        """Do not count these tensors."""
         self._storages |= {tensor.untyped_storage()._cdata: None for tensor in tensors}
 
     def hold(self, tensor: Tensor, phase: str) -> None:
@@ -143,18 +143,18 @@ def _sequence() -> int:
 
 
 def _as_numbers(index: Tensor | None) -> tuple[Tensor | None, ...]:
-    """A mask as the positions that it selects."""
+    """Convert a mask to the positions that it selects."""
     if index is None or index.is_meta or index.dtype != torch.bool:
         return (index,)
     return index.nonzero().unbind(1)
 
 
-# operation and shapes -> shapes of the results, and FLOPs: layers repeat each other
+# Cache for repeated layers: operation and shapes -> shapes of the results, and FLOPs
 _KNOWN: dict[Any, tuple[Any, int]] = {}
 
 
 def _on_meta(func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
-    """The result of an operation on meta tensors, and its FLOPs."""
+    """Run an operation on meta tensors; return its result and its FLOPs."""
     leaves, form = tree_flatten((args, kwargs))
     signature = [
         (leaf.shape, leaf.stride(), leaf.dtype) if isinstance(leaf, Tensor) else (type(leaf), leaf) for leaf in leaves
@@ -196,9 +196,10 @@ def _without_values(tensor: Tensor) -> Tensor:
 
 
 def _kernels(*, is_cpu: bool, amp: bool) -> dict[str, Any]:
-    """Functions of torch.nn.functional that call on meta tensors what a CPU or a GPU, and autocast, would.
+    """Replacements of functions of torch.nn.functional that use on meta tensors the kernels of a CPU or GPU, and autocast.
 
-    A CPU keeps dropout masks as wide as their tensor, and has no fused attention with dropout. A GPU keeps a byte a mask.
+    A CPU stores dropout masks in the precision of their tensor, and has no fused attention with dropout. A GPU stores one byte
+    per element of a mask.
     """
     rounded: dict[Tensor, Tensor] = {}
 
@@ -207,7 +208,7 @@ def _kernels(*, is_cpu: bool, amp: bool) -> dict[str, Any]:
             return tensor
         if not tensor.is_leaf:
             return tensor.half()
-        if tensor not in rounded:  # as autocast does, once for each weight
+        if tensor not in rounded:  # once per weight, as autocast does
             rounded[tensor] = tensor.half()
         return rounded[tensor]
 
@@ -246,10 +247,10 @@ class Collective:
     """One kind of exchange between workers.
 
     Attributes:
-        what: is exchanged.
+        what: name of the exchanged data.
         operation: all_reduce, all_gather or reduce_scatter.
-        size: bytes that a worker contributes; for a reduce-scatter, the bytes that it holds before.
-        times: in one update.
+        size: bytes that a worker contributes; for a reduce-scatter, the bytes of its input.
+        times: number of exchanges in one update.
     """
 
     what: str
@@ -269,16 +270,16 @@ class Collective:
 def on_worker(
     *, workers: int = 1, backend: str = "nccl", is_cpu: bool = False, amp: bool = False
 ) -> Iterator[list[Collective]]:
-    """Run a step on meta tensors as the first of ``workers`` workers runs it, which all hold as many rows.
+    """Run a step on meta tensors inside the block as the first of ``workers`` workers, which all hold the same number of rows.
 
     Args:
-        workers: how many; nothing is sent.
+        workers: number of workers; nothing is sent.
         backend: nccl or gloo.
-        is_cpu: with the kernels of a CPU, else of a GPU.
-        amp: under autocast.
+        is_cpu: use the kernels of a CPU, else of a GPU.
+        amp: run under autocast.
 
     Yields:
-        What this worker exchanges, as a list that grows.
+        A list to which each exchange of this worker is appended.
     """
     exchanged: list[Collective] = []
 
@@ -298,7 +299,7 @@ def on_worker(
         record("all_gather", tensor)
         for rank, part in enumerate(
             [] if tensor.is_meta else parts
-        ):  # hashes are large, counts are small; other workers' texts are others
+        ):  # hashes are large, counts are small; the texts of other workers differ
             part.copy_(tensor + rank * (tensor.abs() > 2**32) if tensor.dtype == torch.int64 else tensor)
 
     def all_reduce_dict(data: dict[str, Any], *_: Any, **__: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A recipe's own task, model, criterion and optimizer, built on made-up text and without memory for weights."""
+"""Builds a recipe's task, model, criterion and optimizer on synthetic text, on the meta device."""
 
 import logging
 import tempfile
@@ -39,11 +39,11 @@ register()
 __all__ = ["SYMBOLS", "build_trainer", "compose_recipe"]
 
 RECIPES = Path(__file__).resolve().parent.parent.parent / "examples"
-SYMBOLS = 6  # <s>, <pad>, </s>, <unk>, which dict.txt leaves out, then <mask> and <del>
-EXAMPLES = 128  # items whose views are drawn; a batch takes their lengths
-LINES = 16  # of a made-up document
+SYMBOLS = 6  # not in dict.txt: <s>, <pad>, </s>, <unk>, <mask> and <del>
+EXAMPLES = 128  # items whose views are drawn; batches have their lengths
+LINES = 16  # lines of a synthetic document
 OPTIMIZERS = ("adam", "clear_adamw", "sgd")
-# settings of a task that name files, or change nothing that is counted
+# settings of a task that name files, or do not change the cost
 UNREAD = {"data": "", "eval_sts": None, "synonyms": None, "mask_whole_words": False}
 DDP = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d")
 
@@ -53,17 +53,17 @@ def compose_recipe(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
     Args:
         name: a .yaml file, or EXAMPLE/CONFIG for examples/EXAMPLE/config/CONFIG.yaml.
-        overrides: ``+ablation=del_word``, ``dataset.batch_size=16``; a setting that the file does not name takes ``++``.
+        overrides: such as ``+ablation=del_word`` or ``dataset.batch_size=16``; ``++`` for a setting that is not in the file.
 
     Raises:
-        UserError: there is no such file, or hydra rejects the file or an override.
+        UserError: the file does not exist, or hydra rejects it or an override.
     """
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
     from yaml import YAMLError
 
     path = _find(name)
-    logging.getLogger("hydra").setLevel(logging.WARNING)  # it logs its own set-up on the screen
+    logging.getLogger("hydra").setLevel(logging.WARNING)  # it logs its own set-up
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # fairseq is written for hydra 1.0
@@ -100,15 +100,15 @@ def build_trainer(
     """Build fairseq's trainer for a recipe on the meta device, and items of its training set.
 
     Args:
-        config: the sections, as ``compose_recipe`` returns them.
+        config: sections of the configuration, as ``compose_recipe`` returns them.
         vocabulary: rows of the embedding, special symbols included.
-        text_length: tokens of a text, or of a sentence where a text has several (default: ``task.tokens_per_sample``).
+        text_length: tokens of a text, or of a sentence if a text has several (default: ``task.tokens_per_sample``).
 
     Returns:
-        The trainer, which has built no optimizer yet, and the items, by their number of tokens.
+        The trainer, which has not built its optimizer yet, and the items, sorted by number of tokens.
 
     Raises:
-        UserError: a setting that training rejects too, or whose cost is not estimated.
+        UserError: training rejects a setting, or its cost cannot be estimated.
     """
     cfg = _fairseq_config(config)
     with tempfile.TemporaryDirectory() as folder, _quiet():
@@ -131,7 +131,7 @@ def _in_place(module: nn.Module, device: Any = None, dtype: torch.dtype | None =
 
 
 def _fairseq_config(config: Mapping[str, Any]) -> Any:
-    """The sections with fairseq's defaults for what they leave out, as fairseq-hydra-train completes them."""
+    """Complete the sections with fairseq's defaults, as fairseq-hydra-train does."""
     cfg = OmegaConf.structured(FairseqConfig)
     OmegaConf.set_struct(cfg, False)
     try:
@@ -139,7 +139,7 @@ def _fairseq_config(config: Mapping[str, Any]) -> Any:
             if name in FairseqConfig.__dataclass_fields__:
                 cfg[name] = section if cfg.get(name) is None else OmegaConf.merge(cfg[name], section)
         _check(cfg)
-        # sgd reads its rate from its own section; no schedule costs anything
+        # sgd reads its learning rate from its own section; schedules have no cost
         cfg.optimizer = {"lr": cfg.optimization.lr, **(cfg.optimizer or {"_name": OPTIMIZERS[0]})}
         cfg.lr_scheduler = {"_name": "fixed"}
         cfg.distributed_training.distributed_world_size = 1
@@ -152,7 +152,7 @@ def _fairseq_config(config: Mapping[str, Any]) -> Any:
 
 
 def _check(cfg: Any) -> None:
-    """UserError for what is not estimated."""
+    """Raise UserError for settings whose cost cannot be estimated."""
     criterion = REGISTRIES["criterion"]["registry"].get(cfg.criterion.get("_name"))
     if criterion is None or not issubclass(criterion, ContrastiveCriterion | MaskedLmLoss):
         raise UserError(
@@ -174,7 +174,7 @@ def _check(cfg: Any) -> None:
 
 
 def _make_data(folder: Path, cfg: Any, positions: int, vocabulary: int, text_length: int | None) -> None:
-    """Write a data folder of random words: documents of lines of one length, their own paraphrases, their own synonyms."""
+    """Write a data folder of random words, in lines of one length that are their own paraphrases, with a synonym table."""
     kind, step = find_view_source(cfg.views)
     cfg.data, cfg.tokens_per_sample = str(folder), min(cfg.tokens_per_sample, positions)
     length = max(min(text_length or cfg.tokens_per_sample, cfg.tokens_per_sample) - 1, 1)  # <s> is added later
@@ -200,7 +200,7 @@ def _make_data(folder: Path, cfg: Any, positions: int, vocabulary: int, text_len
 
 
 def _write_lines(folder: Path, documents: Any, parted: bool, vocabulary: int) -> None:
-    """Write documents of lines (D, L, tokens) as a training set, with a blank line after each if ``parted``."""
+    """Write documents (D, L, tokens) as a training set, with a blank line after each if ``parted``."""
     builder = indexed_dataset.make_builder(str(folder / "train.bin"), "mmap", vocab_size=vocabulary)
     for document in documents:
         for line in (*document, *([np.array([2])] if parted else [])):
@@ -210,7 +210,7 @@ def _write_lines(folder: Path, documents: Any, parted: bool, vocabulary: int) ->
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep fairseq's log off the screen, and raise the UserError that a task reports before it exits."""
+    """Silence fairseq's log inside the block, and raise the UserError that a task logs before it exits."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,4 +1,4 @@
-"""A plan as a table, and as JSON."""
+"""Formats a plan as a table and as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -12,7 +12,7 @@ COUNTED = "matrix products and attention of the recipe's own model and criterion
 
 
 def as_table(plan: Plan) -> str:
-    """What is chosen, and what it costs, one line each."""
+    """Format the chosen layout and its costs, one line each."""
     rows = [*_layout(plan), *_work(plan), *_memory(plan), *_exchanges(plan), *_time(plan)]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {value}".rstrip() for name, value in rows)
@@ -128,7 +128,7 @@ def _size(count: float) -> str:
 
 
 def curve_table(points: Sequence[Point]) -> str:
-    """A line for each number of GPUs."""
+    """Format a curve, one line for each number of GPUs."""
     names = ("GPUs", "texts", "freq", "chunk", "computing s", "sending s", "efficiency", "texts/s")
     head = " ".join(f"{name:>{width}}" for name, width in zip(names, (6, 7, 5, 10, 12, 10, 10, 9), strict=True))
     lines = [
@@ -140,7 +140,7 @@ def curve_table(points: Sequence[Point]) -> str:
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """Every number of the table."""
+    """All numbers of the table as JSON values."""
     recipe = plan.recipe
     names = ("weights", "trained", "vocabulary", "precision", "is_cpu", "text_length", "texts", "items")
     content = {field.name: getattr(plan, field.name) for field in fields(plan)}

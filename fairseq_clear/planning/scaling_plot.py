@@ -1,4 +1,4 @@
-"""What an update takes on more and more GPUs: computing, sending, and how much of it is needed."""
+"""Draws the time of an update over the number of GPUs: computing, sending and efficiency."""
 
 from collections.abc import Sequence
 
@@ -13,14 +13,16 @@ __all__ = ["draw_scaling", "gpu_axis"]
 
 
 def draw_scaling(points: Sequence[Point], title: str) -> Figure:
-    """Seconds of an update above, efficiency and its definition below, over the number of GPUs (a power of 2 a tick).
+    """Draw seconds of an update (above) and efficiency (below) over the number of GPUs, with a tick for each power of 2.
 
     Args:
-        points: at least one, ascending.
-        title: what is planned, and with what assumptions; several lines.
+        points: at least one point, in ascending order of GPUs.
+        title: the recipe and the assumptions; several lines.
     """
     gpus = [point.gpus for point in points]
-    several = [point for point in points if point.gpus > 1]  # one GPU sends nothing, which has no logarithm
+    several = [
+        point for point in points if point.gpus > 1
+    ]  # one GPU sends nothing, and 0 has no place on a logarithmic axis
     with style():
         figure = Figure(figsize=(WIDTH, 3.9))
         seconds, efficiency = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [1.5, 1.0]})
@@ -46,7 +48,7 @@ def draw_scaling(points: Sequence[Point], title: str) -> Figure:
 
 
 def gpu_axis(axis: Axes, gpus: Sequence[int], name: str = "GPUs") -> None:
-    """Numbers of GPUs as ticks; where there are many every other one, the last among them."""
+    """Set numbers of GPUs as ticks; if there are many, every other one including the last."""
     axis.set_xscale("log", base=2)
     axis.set_xticks(gpus if len(gpus) < 8 else gpus[(len(gpus) - 1) % 2 :: 2])
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))

@@ -1,1 +1,1 @@
-"""From raw text to what fairseq trains on: corpora, tokenizers, binarized folders."""
+"""Converts raw text to data folders for fairseq: corpora, tokenizers, binarized text."""

@@ -1,4 +1,4 @@
-"""Input files to canonical text: one sentence per line, one blank line between documents.
+"""Reads input files as canonical text: one sentence per line, one blank line between documents.
 
 The stages exchange *units*, not whole documents, so memory does not grow with the length of a document. A unit is a line
 of text, an empty string for a blank line inside a document (the end of a paragraph), or ``None`` between two documents.
@@ -25,12 +25,12 @@ INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Zs", "Zl", "Zp"})
 WHOLE_FILES = "file"  # a value of --document-start
 NO_LINE = r"(?!)"
 HAS_WORD = re.compile(r"\w")
-MAX_PARAGRAPH_CHARACTERS = 1_000_000  # longer text without a blank line is split in portions, to bound memory
+MAX_PARAGRAPH_CHARACTERS = 1_000_000  # longer text without a blank line is processed in portions, to bound memory
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """Input files and, by name, the files that are aligned to them line by line."""
+    """Input files and, by name, the paraphrase files that are aligned with them line by line."""
 
     files: list[CorpusFile]
     settings: TextSettings
@@ -38,12 +38,12 @@ class TextSource:
 
     @property
     def paths(self) -> list[Path]:
-        """All files that are read."""
+        """All files to read."""
         return [file.path for file in [*self.files, *(one for files in self.paraphrases.values() for one in files)]]
 
     @property
     def names(self) -> list[str]:
-        """Names of the texts of a row."""
+        """Names of the texts in a row."""
         return [ORIGINAL, *self.paraphrases]
 
     def rows(self, progress: Progress | None = None) -> Iterator[Row]:
@@ -53,7 +53,7 @@ class TextSource:
             progress: called with the number of bytes read from disk since its last call.
 
         Raises:
-            UserError: anything wrong with a file, or aligned files of different numbers of lines.
+            UserError: an error in a file, or aligned files have different numbers of lines.
         """
         pattern = document_pattern(self.settings.document_start)
 
@@ -82,10 +82,10 @@ def find_sources(settings: PrepareSettings) -> tuple[TextSource, TextSource | No
     """Return the corpus, and the validation text if there is one.
 
     Raises:
-        UserError: anything wrong that can be found without reading the files.
+        UserError: an error that can be found without reading the files.
     """
     if not settings.inputs:
-        raise UserError("no input; name .txt or .jsonl files, or folders of them")
+        raise UserError("no input; give .txt or .jsonl files, or folders of them")
     files, valid_files = corpus_files(settings.inputs), corpus_files(settings.valid)
     for file in valid_files:
         if any(os.path.samefile(file.path, other.path) for other in files):
@@ -109,21 +109,23 @@ def _aligned_files(
         found.setdefault(name, []).append(corpus_file(path))
     for file in [*inputs, *(file for files in found.values() for file in files)] if found else []:
         if file.is_jsonl:
-            raise UserError(f"{file.path}: {flag} aligns lines of .txt files, not records; convert it, one text a line")
+            raise UserError(
+                f"{file.path}: {flag} aligns lines of .txt files, not records; convert it to one text per line"
+            )
     for name, files in found.items():
         if len(files) != len(inputs):
             raise UserError(
-                f"{flag}: {len(files)} files for {name}, but {len(inputs)} inputs; give {name}=FILE once for each, in "
+                f"{flag}: {len(files)} files for {name}, but {len(inputs)} inputs; give {name}=FILE once for each input, in "
                 "their order"
             )
     return found
 
 
 def document_pattern(text: str | None) -> re.Pattern[str] | None:
-    """Compile ``--document-start``; for ``file`` the pattern matches no line.
+    """Compile ``--document-start``; for ``file``, the pattern matches no line.
 
     Raises:
-        UserError: not a regular expression.
+        UserError: the text is not a regular expression.
     """
     try:
         return None if text is None else re.compile(NO_LINE if text == WHOLE_FILES else text)
@@ -134,7 +136,7 @@ def document_pattern(text: str | None) -> re.Pattern[str] | None:
 def text_units(
     file: CorpusFile, document_start: re.Pattern[str] | None, progress: Progress | None = None
 ) -> Iterator[Unit]:
-    """Yield the units of a text file; blank lines separate documents, or lines that match ``document_start`` begin them."""
+    """Yield the units of a text file. Blank lines separate documents, or lines that match ``document_start`` begin them."""
     for _, line in read_lines(file, progress):
         if document_start is not None and document_start.search(line):
             yield None
@@ -162,7 +164,7 @@ def aligned_rows(
 ) -> Iterator[Row | None]:
     """Read a text and its paraphrases in step; yield rows, and ``None`` between documents.
 
-    The first file decides about documents, as in ``text_units``. Only LF and CRLF end a line, as for ``back-translate``; a
+    The first file determines the documents, as in ``text_units``. Only LF and CRLF end a line, as for ``back-translate``; a
     CR within a line becomes a space. A paraphrase may be blank.
     """
     readers = [(line.replace("\r", " ") for _, line in read_whole_lines(file, progress)) for file in files]
@@ -185,7 +187,7 @@ def aligned_rows(
 
 
 def canonical_rows(units: Iterable[Row | None]) -> Iterator[Row]:
-    """Yield the rows whose first text is visible, and an empty row between two documents that have any."""
+    """Yield the rows whose first text is visible, and an empty row between two documents that have such rows."""
     seen_text, border = False, False
     for unit in units:
         if unit is None:
@@ -199,14 +201,14 @@ def canonical_rows(units: Iterable[Row | None]) -> Iterator[Row]:
 
 
 def is_visible(text: str) -> bool:
-    """Whether a line has a character other than white space and invisible ones, which have no token."""
+    """Whether a line has a visible character; white space and invisible characters have no tokens."""
     if HAS_WORD.search(text):
         return True
     return any(unicodedata.category(character) not in INVISIBLE_CATEGORIES for character in text)
 
 
 def sentence_splitter(language: str, flag: str = "--split-sentences", instead: str = "") -> Callable[[str], list[str]]:
-    """Return a function from a text to its sentences, by ``sentencex`` (Wikimedia's rules for 300 languages).
+    """Return a function that splits a text into sentences with ``sentencex`` (Wikimedia's rules for 300 languages).
 
     Raises:
         UserError: sentencex is not installed; the message names the extra.
@@ -226,7 +228,7 @@ def split_units(units: Iterable[Unit], mode: str, language: str) -> Iterator[Uni
     """Split the text of units into sentences.
 
     Args:
-        units: lines, blank lines and borders of documents.
+        units: lines, blank lines and boundaries of documents.
         mode: ``lines`` splits each line; ``paragraphs`` first joins hard-wrapped lines up to a blank line.
         language: code of the rules, such as ``en``.
     """
@@ -240,7 +242,7 @@ def split_units(units: Iterable[Unit], mode: str, language: str) -> Iterator[Uni
 
 
 def join_paragraphs(units: Iterable[Unit]) -> Iterator[Unit]:
-    """Join consecutive lines with a space, up to a blank line, a border, or a million characters."""
+    """Join consecutive lines with spaces, up to a blank line, a boundary of documents, or a million characters."""
     lines: list[str] = []
     size = 0
     for unit in units:

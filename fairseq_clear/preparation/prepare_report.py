@@ -1,4 +1,4 @@
-"""Counts of ``prepare`` and its closing line: plain data, importable without fairseq."""
+"""Counts of ``prepare``, and the summary line that it prints; importable without fairseq."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class DocumentLengths(Counter[int]):
-    """Length in sentences -> number of documents; memory grows only with the number of distinct lengths."""
+    """Counts documents by their length in sentences; memory only grows with the number of distinct lengths."""
 
     @property
     def documents(self) -> int:
@@ -33,7 +33,7 @@ class DocumentLengths(Counter[int]):
         return 0
 
     def summary(self) -> str:
-        """Return both counts and the median."""
+        """Describe both counts and the median."""
         return f"{self.documents:,} documents, {self.sentences:,} sentences, median {self.median:g} a document"
 
 
@@ -41,8 +41,8 @@ class DocumentLengths(Counter[int]):
 class SplitCounts:
     """Sizes of a text of a split.
 
-    ``tokens`` counts all ids: pieces and a ``</s>`` per line, also of blank lines. Only paraphrases have ``blank``
-    sentences; training takes the original there.
+    ``tokens`` counts all ids: pieces, and a ``</s>`` per line, including blank lines. Only paraphrases have ``blank``
+    sentences, for which training uses the original.
     """
 
     lengths: DocumentLengths
@@ -71,20 +71,20 @@ def sum_counts(counts: Sequence[SplitCounts]) -> SplitCounts:
 
 @dataclass(frozen=True)
 class TextReport:
-    """What ``--text-only`` wrote."""
+    """Result of ``--text-only``."""
 
     dest: Path
     lengths: DocumentLengths
     seconds: float
 
     def summary(self) -> str:
-        """Return the closing line."""
+        """The summary line to print."""
         return f"{self.dest} | {self.lengths.summary()} | {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True)
 class PrepareReport:
-    """What ``prepare`` wrote: folder, counts of each split over all shards, size of the dictionary, seconds.
+    """Result of ``prepare``: folder, counts of each split over all shards, size of the dictionary, seconds.
 
     ``paraphrases`` maps a name to (sentences, blank sentences) over all splits and shards.
     """
@@ -96,7 +96,7 @@ class PrepareReport:
     paraphrases: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def summary(self) -> str:
-        """Return the closing line."""
+        """The summary line to print."""
         parts = []
         for name, counts in self.splits.items():
             rate = 100 * counts.unknown / max(counts.tokens, 1)
@@ -107,5 +107,5 @@ class PrepareReport:
 
     @property
     def lengths(self) -> DocumentLengths:
-        """Of the training documents."""
+        """Lengths of the training documents."""
         return self.splits["train"].lengths

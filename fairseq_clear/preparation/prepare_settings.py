@@ -1,4 +1,4 @@
-"""Settings of ``prepare``, split by what they determine; importable without fairseq."""
+"""Settings of ``prepare``, grouped by what they determine; importable without fairseq."""
 
 import argparse
 import os
@@ -37,9 +37,9 @@ class TextSettings:
 
     GROUP: ClassVar[str] = "text"
 
-    text_field: str = setting("field of a .jsonl record that holds its text", "text", metavar="NAME")
+    text_field: str = setting("name of the field of a .jsonl record that holds its text", "text", metavar="NAME")
     document_start: str | None = setting(
-        "a line of a .txt file that matches this regular expression starts a document, and blank lines no longer do: "
+        "a line of a .txt file that matches this regular expression starts a document, and blank lines do not: "
         "'^ = [^=]' for WikiText, '.' for one document per line. The word file: each file is one document. A document "
         "never continues in the next file",
         None,
@@ -55,9 +55,9 @@ class TextSettings:
     )
     language: str = setting("language of --split-sentences, e.g. en, de, zh", "en", metavar="CODE")
     paraphrase: tuple[tuple[str, Path], ...] = setting(
-        "texts aligned to the input, a .txt: line n of FILE is a paraphrase of line n of INPUT, as back-translate writes it. "
-        "Each becomes DEST/paraphrase/NAME for --views paraphrase:NAME,...; a blank line is replaced by the original and "
-        "counted. With several inputs, repeat NAME once for each, in their order",
+        "paraphrases of a .txt input: line n of FILE is a paraphrase of line n of INPUT, as back-translate writes it. FILE "
+        "becomes DEST/paraphrase/NAME, for --views paraphrase:NAME,...; a blank line is counted and replaced by the original. "
+        "With several inputs, repeat NAME=FILE once for each, in their order",
         (),
         type=named_file,
         metavar="NAME=FILE",
@@ -68,18 +68,18 @@ class TextSettings:
 class TokenizerSettings:
     """Which tokenizer to train or to reuse, and its dictionary."""
 
-    GROUP: ClassVar[str] = "tokenizer: trained here, or reused"
+    GROUP: ClassVar[str] = "tokenizer: train one, or reuse one"
 
     vocab_size: int = setting(
-        "pieces of the sentencepiece model to train, <unk>, <s>, </s> and 256 bytes included; fairseq's dictionary has one "
-        "row more, the tasks add <mask> and <del>",
+        "number of pieces of the sentencepiece model to train, including <unk>, <s>, </s> and 256 bytes; fairseq's dictionary "
+        "has one entry more, and the tasks add <mask> and <del>",
         32000,
         least=1,
     )
     spm_model_type: str = setting("kind of sentencepiece model to train", "unigram", choices=SPM_MODEL_TYPES)
     byte_fallback: bool = setting(
-        "train without the 256 byte pieces, on every character of the sample instead of 99.95 % of their occurrences; "
-        "unseen characters become <unk>",
+        "train without the 256 byte pieces; the model then covers all characters of the sample, not 99.95 % of their "
+        "occurrences, and unseen characters become <unk>",
         True,
     )
     spm_sample_mb: float = setting(
@@ -89,13 +89,13 @@ class TokenizerSettings:
     gpt2_encoder_json: Path | None = setting("use GPT-2's byte-level BPE, as roberta.base does: its encoder.json", None)
     gpt2_vocab_bpe: Path | None = setting("GPT-2's vocab.bpe, with --gpt2-encoder-json", None)
     tokenizer: str | None = setting(
-        "hf: the tokenizer.json of a Hugging Face folder, by the `tokenizers` library (extra `hf`); sentencepiece and gpt2 "
-        "follow from the flags above",
+        "kind of tokenizer. hf: the tokenizer.json of a Hugging Face folder, read with the `tokenizers` library (extra `hf`); "
+        "sentencepiece and gpt2 follow from the flags above",
         None,
         choices=TOKENIZER_KINDS,
     )
     tokenizer_dir: Path | None = setting(
-        "folder of --tokenizer hf: written by fairseq-clear import, whose dict.txt is kept, or a Hugging Face folder",
+        "folder of --tokenizer hf: output of fairseq-clear import, whose dict.txt is reused, or a Hugging Face folder",
         None,
         metavar="DIR",
     )
@@ -108,7 +108,7 @@ class TokenizerSettings:
 
     @property
     def kind(self) -> str:
-        """The kind of tokenizer, of TOKENIZER_KINDS."""
+        """The kind of tokenizer, one of TOKENIZER_KINDS."""
         if self.tokenizer_dir is not None:
             return "hf"
         return "sentencepiece" if self.gpt2_encoder_json is None else "gpt2"
@@ -130,14 +130,14 @@ class TokenizerSettings:
         if self.spm_model is not None and self.gpt2_encoder_json is not None:
             raise UserError("--spm-model and --gpt2-encoder-json exclude each other: a folder has one tokenizer")
         if self.dictionary is not None and self.trains_tokenizer:
-            raise UserError("--dict belongs to a tokenizer that exists: give --spm-model or the GPT-2 files with it")
+            raise UserError("--dict belongs to an existing tokenizer: also give --spm-model or the GPT-2 files")
         if self.tokenizer == "hf" and self.tokenizer_dir is None:
             raise UserError("--tokenizer hf: give its folder with --tokenizer-dir")
         if self.tokenizer == "gpt2" and self.gpt2_encoder_json is None:
             raise UserError("--tokenizer gpt2: give --gpt2-encoder-json and --gpt2-vocab-bpe")
         if self.tokenizer is not None and self.tokenizer != self.kind:
             raise UserError(
-                f"--tokenizer {self.tokenizer}: but the other flags name a {self.kind} tokenizer; leave one out"
+                f"--tokenizer {self.tokenizer}: the other flags give a {self.kind} tokenizer; leave one of them out"
             )
         if self.tokenizer_dir is not None and (self.spm_model is not None or self.gpt2_encoder_json is not None):
             raise UserError("--tokenizer-dir excludes --spm-model and the GPT-2 files: a folder has one tokenizer")
@@ -152,17 +152,17 @@ class PrepareSettings(TokenizerSettings, TextSettings):
         metavar="INPUT",
         positional=True,
     )
-    dest: Path = setting("the folder to write; must not exist yet", metavar="DEST")
-    overwrite: bool = setting("replace DEST if it is a data folder already", False)
+    dest: Path = setting("folder to create; must not exist yet", metavar="DEST")
+    overwrite: bool = setting("replace DEST if it is a data folder", False)
     sample: int | None = setting(
-        "keep N sentences of the input, drawn at random by --seed, before anything else; those of one document stay one, "
-        "though no longer adjacent (CERT's Table 5: as many as another corpus has)",
+        "first of all, keep only N sentences of the input, drawn at random with --seed. Those of one document remain one "
+        "document, but are no longer adjacent (CERT's Table 5 compares corpora of equal size)",
         None,
         least=1,
         group="part of the input",
     )
     text_only: bool = setting(
-        "write the text itself to DEST, a .txt, with a blank line between documents, for back-translate or another prepare",
+        "only write the text to DEST, a .txt, with a blank line between documents, for back-translate or another prepare",
         False,
         group="part of the input",
     )
@@ -170,30 +170,34 @@ class PrepareSettings(TokenizerSettings, TextSettings):
         "validation text; without it --valid-share of the documents is held out", (), group=SPLITS
     )
     valid_paraphrase: tuple[tuple[str, Path], ...] = setting(
-        "as --paraphrase, for --valid; the same names", (), type=named_file, metavar="NAME=FILE", group=SPLITS
+        "paraphrases of --valid, with the same names as in --paraphrase",
+        (),
+        type=named_file,
+        metavar="NAME=FILE",
+        group=SPLITS,
     )
     valid_share: float = setting(
-        "share of the documents, above 0 and below 1, held out at random; at least one, never all",
+        "share of the documents, above 0 and below 1, that is held out at random; at least one document, never all",
         0.01,
         metavar="SHARE",
         group=SPLITS,
     )
     shards: int = setting(
         "distribute the training documents over DEST/shard0 ... shardN-1, complete folders of about equal size; "
-        "fairseq-train DEST/shard0:DEST/shard1:... reads one per epoch; 1 is DEST itself",
+        "fairseq-train DEST/shard0:DEST/shard1:... reads one per epoch; with 1, DEST itself is the data folder",
         1,
         least=1,
         group=SPLITS,
     )
     workers: int = setting(
-        "processes that binarize; the result does not depend on it",
+        "number of processes that binarize; the result does not depend on it",
         factory=available_cores,
         least=1,
         group="running",
     )
     seed: int = setting(
-        "determines the held-out documents and the lines that train the tokenizer; same seed, text and versions give the "
-        "same bytes",
+        "seed for the choice of held-out documents and of the lines that train the tokenizer; the same seed, text and versions "
+        "give identical files",
         1,
         least=0,
         group="running",
@@ -203,7 +207,7 @@ class PrepareSettings(TokenizerSettings, TextSettings):
         """Raise UserError for values that are out of range or contradict each other; no file is read."""
         check_settings(self)
         if not 0 < self.valid_share < 1:
-            raise UserError(f"--valid-share {self.valid_share}: a share of the documents, above 0 and below 1")
+            raise UserError(f"--valid-share {self.valid_share}: must be a share of the documents, above 0 and below 1")
         self._check_tokenizer()
         self._check_paraphrases()
 
@@ -212,8 +216,8 @@ class PrepareSettings(TokenizerSettings, TextSettings):
         for name in names | valid_names:
             if not NAME.fullmatch(name) or name == ORIGINAL:
                 raise UserError(
-                    f"--paraphrase {name}=...: a name has letters, digits and . _ -, and is not '{ORIGINAL}', which --views "
-                    "calls the text itself"
+                    f"--paraphrase {name}=...: a name has letters, digits and . _ -, and is not '{ORIGINAL}', which in "
+                    "--views is the text itself"
                 )
         if names and self.split_sentences is not None:
             raise UserError(
@@ -224,7 +228,7 @@ class PrepareSettings(TokenizerSettings, TextSettings):
                 "--text-only and --paraphrase: write the text first, translate it, then give both to prepare"
             )
         if valid_names and not self.valid:
-            raise UserError("--valid-paraphrase: there is no --valid that it is aligned to")
+            raise UserError("--valid-paraphrase: needs --valid, the text that it paraphrases")
         if self.valid and names != valid_names:
             missing, flag = names - valid_names, "--valid-paraphrase"
             if not missing:

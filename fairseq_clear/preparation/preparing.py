@@ -1,4 +1,4 @@
-"""``prepare``: raw text to a data folder for fairseq's ``masked_lm`` and for this plugin.
+"""Converts raw text to a data folder for fairseq's ``masked_lm`` and for this plugin.
 
 Read -> canonical text -> train / valid by document -> tokenizer -> fairseq's binarizer -> dict.txt, clear.json.
 """
@@ -49,7 +49,7 @@ PARTS_PER_WORKER = 4
 
 @dataclass(frozen=True)
 class Texts:
-    """Canonical text, dealt out: one target per shard, one for validation, the sample for the tokenizer."""
+    """Canonical text after it was divided: a target per shard, one for validation, and the sample for the tokenizer."""
 
     train: list[SplitParts]
     valid: SplitParts
@@ -60,15 +60,15 @@ def prepare(settings: PrepareSettings) -> PrepareReport:
     """Write the data folder ``settings.dest``.
 
     Each folder (``dest``, or ``dest/shard0`` ...) gets the files of the tokenizer, ``dict.txt``,
-    ``{train,valid}.{bin,idx}`` in fairseq's mmap format (each line an item with its ``</s>``, blank lines between
-    documents), ``clear.json``, and for each paraphrase ``paraphrase/NAME``, a data folder of as many lines. On a terminal,
-    progress bars are shown.
+    ``{train,valid}.{bin,idx}`` in fairseq's mmap format (each line is an item that ends in ``</s>``, with blank lines between
+    documents), ``clear.json``, and for each paraphrase ``paraphrase/NAME``, a data folder with the same number of lines. On a
+    terminal, progress bars are shown.
 
     Returns:
         Counts over all shards.
 
     Raises:
-        UserError: anything wrong with settings, inputs, tokenizer or disk; then nothing is written.
+        UserError: an error in settings, inputs, tokenizer or disk; then nothing is written.
     """
     began = time.monotonic()
     settings.check()
@@ -86,24 +86,24 @@ def prepare(settings: PrepareSettings) -> PrepareReport:
 
 
 def write_text(settings: PrepareSettings) -> TextReport:
-    """Write the canonical text of the inputs to the file ``settings.dest``, whole or not at all (``--text-only``).
+    """Write the canonical text of the inputs to the file ``settings.dest``, atomically (``--text-only``).
 
     The text has one sentence per line and a blank line between documents.
 
     Raises:
-        UserError: anything wrong with settings, inputs or disk.
+        UserError: an error in settings, inputs or disk.
     """
     began = time.monotonic()
     settings.check()
     dest = Path(os.path.realpath(settings.dest))
     if dest.suffix != ".txt":
-        raise UserError(f"--dest {settings.dest}: --text-only writes a .txt file; name it so")
+        raise UserError(f"--dest {settings.dest}: --text-only writes a text file; give a name that ends in .txt")
     if dest.is_dir() or (dest.exists() and not settings.overwrite):
         what = "is a folder" if dest.is_dir() else "exists already"
         raise UserError(f"{settings.dest}: {what}; choose another --dest, or replace a file with --overwrite")
     source, valid = find_sources(settings)
     if valid is not None:
-        raise UserError("--text-only: writes the inputs alone; leave --valid out")
+        raise UserError("--text-only: writes only the inputs; leave --valid out")
     _check_outside(dest, source.paths)
     try:
         with (
@@ -118,12 +118,12 @@ def write_text(settings: PrepareSettings) -> TextReport:
 
 
 def _check_outside(dest: Path, paths: list[Path]) -> None:
-    """Raise UserError for an input that writing ``dest`` would replace."""
+    """Raise UserError for an input inside ``dest``, which would be replaced."""
     place = Path(os.path.realpath(dest))
     for path in paths:
         real = Path(os.path.realpath(path))
         if place == real or place in real.parents:
-            raise UserError(f"{path}: lies in --dest {dest}, which would be replaced; move it")
+            raise UserError(f"{path}: is in --dest {dest}, which would be replaced; move it")
 
 
 def _stage_corpus(settings: PrepareSettings, source: TextSource, work: Path) -> Staged:
@@ -143,7 +143,7 @@ def _read(source: TextSource, folder: Path) -> Staged:
 
 
 def _stage(settings: PrepareSettings, source: TextSource, valid: TextSource | None, work: Path) -> Texts:
-    """Read the inputs into canonical text on disk and deal the documents out."""
+    """Read the inputs into canonical text on disk, and divide the documents among train, valid and shards."""
     staged = _stage_corpus(settings, source, work)
     staged_valid = _read(valid, work / "valid_input") if valid else None
     held_out: Iterator[bool] = repeat(False)
@@ -171,7 +171,7 @@ def _stage(settings: PrepareSettings, source: TextSource, valid: TextSource | No
 
 
 def _build(settings: PrepareSettings, texts: Texts, folder: Path, began: float) -> PrepareReport:
-    """Make tokenizer, datasets, dictionary and ``clear.json`` in ``folder`` from dealt-out text."""
+    """Make tokenizer, data sets, dictionary and ``clear.json`` in ``folder`` from the divided text."""
     folders = [folder] if settings.shards == 1 else [folder / f"shard{shard}" for shard in range(settings.shards)]
     names = list(texts.valid.texts)
     for shard in folders:
@@ -195,7 +195,7 @@ def _build(settings: PrepareSettings, texts: Texts, folder: Path, began: float) 
     if given:
         shutil.copyfile(given, folders[0] / "dict.txt")
     else:
-        if kind != "hf":  # the dictionary of an imported tokenizer is the same file for any text
+        if kind != "hf":  # the dictionary of an imported tokenizer does not depend on the text
             dictionary.count = np.sum([ids[shard / "train"] for shard in folders], axis=0).tolist()
         dictionary.save(str(folders[0] / "dict.txt"))
     _link_shared(folders, names, files)
@@ -239,7 +239,7 @@ def _build(settings: PrepareSettings, texts: Texts, folder: Path, began: float) 
 
 
 def _place(folder: Path, name: str) -> Path:
-    """The data folder of a text."""
+    """The data folder of a text: ``folder``, or a paraphrase's folder in it."""
     return folder if name == ORIGINAL else folder / PARAPHRASES / name
 
 
@@ -256,7 +256,7 @@ def _link_shared(folders: Sequence[Path], names: Sequence[str], tokenizer_files:
 
 
 def _link(source: Path, copy: Path) -> None:
-    """Give a file a second name; copy it where the file system has no hard links."""
+    """Hard-link a file; copy it if the file system has no hard links."""
     try:
         os.link(source, copy)
     except OSError:
@@ -266,9 +266,9 @@ def _link(source: Path, copy: Path) -> None:
 def _describe(
     train: SplitParts, valid: SplitParts, counts: dict[str, SplitCounts], valid_counts: dict[str, SplitCounts]
 ) -> dict[str, Any]:
-    """The content hash, the splits and the paraphrases of a data folder for ``clear.json``.
+    """Describe a data folder for ``clear.json``: content hash, splits and paraphrases.
 
-    A content hash is the SHA-256 of four lines: ``train``, SHA-256 of its text, ``valid``, SHA-256 of its text. The text is
+    The content hash is the SHA-256 of four lines: ``train``, SHA-256 of its text, ``valid``, SHA-256 of its text. The text is
     canonical, so the hash does not depend on the format of the inputs or on the tokenizer.
     """
     described = {}
@@ -294,6 +294,6 @@ def _random(seed: int, stream: int) -> np.random.Generator:
 
 @contextmanager
 def _progress_bar(what: str, size: int) -> Iterator[Callable[[int], object]]:
-    """A bar over bytes, shown on a terminal only."""
+    """A progress bar over bytes, shown only on a terminal."""
     with tqdm(total=size, desc=what, unit="B", unit_scale=True, disable=None, leave=False) as bar:
         yield bar.update

@@ -1,7 +1,7 @@
-"""Canonical text on disk: staged once, then dealt out to train (by shard), valid and the sample for the tokenizer.
+"""Writes canonical text to disk, then divides it among train (by shard), valid and the sample for the tokenizer.
 
-A text and its paraphrases are parallel files: line n of each belongs together, and all are read and written in step. The
-second pass is needed because the number of documents decides which of them are held out; both passes stream.
+A text and its paraphrases are parallel files: their lines n belong together, and all files are read and written in step. The
+second pass is needed because the choice of held-out documents depends on their number. Both passes stream.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ class Staged:
 
     Attributes:
         paths: name -> file, the text itself first; all files have the same number of lines.
-        lengths: of the documents.
+        lengths: lengths of the documents.
         size: bytes of all files.
     """
 
@@ -55,8 +55,8 @@ def stage_rows(rows: Iterable[Row], folder: Path, names: Sequence[str], what: st
 
     Args:
         rows: from ``TextSource.rows``.
-        folder: made here.
-        names: of the texts of a row.
+        folder: folder to create.
+        names: names of the texts in a row.
         what: the inputs, for the message.
 
     Raises:
@@ -79,7 +79,7 @@ def stage_rows(rows: Iterable[Row], folder: Path, names: Sequence[str], what: st
                 stream.write(text.encode() + b"\n")
         size = sum(stream.tell() for stream in streams)
     if not length:
-        raise UserError(f"{what}: no sentence in it; only blank lines or nothing at all")
+        raise UserError(f"{what}: holds no sentence, only blank lines or nothing at all")
     lengths[length] += 1
     return Staged(paths, lengths, size)
 
@@ -92,7 +92,7 @@ def sample_sentences(staged: Staged, count: int, folder: Path, rng: np.random.Ge
     """
     sentences = staged.lengths.sentences
     if count > sentences:
-        raise UserError(f"--sample {count}: the input has {sentences} sentences; ask for fewer, or give more text")
+        raise UserError(f"--sample {count}: the input has {sentences} sentences; give a smaller number, or more text")
 
     def drawn() -> Iterator[Row]:
         choices = choose_exactly(count, sentences, rng)
@@ -111,11 +111,11 @@ def sample_sentences(staged: Staged, count: int, folder: Path, rng: np.random.Ge
 
 @dataclass
 class TextParts:
-    """One text of a split in files of bounded size; hashed and counted as it is written.
+    """One text of a split, in files of bounded size; it is hashed and counted while it is written.
 
     Args:
-        folder: of the parts; made with the first one.
-        part_bytes: a part ends with the first line that reaches this size, also within a document.
+        folder: folder of the parts, created with the first one.
+        part_bytes: a part ends after the line with which it reaches this size, even within a document.
     """
 
     folder: Path
@@ -173,9 +173,9 @@ class SplitParts:
     """The text of a split and its paraphrases, written in step.
 
     Args:
-        folder: of the parts.
+        folder: folder of the parts.
         part_bytes: size of a part.
-        names: of the texts, the text itself first.
+        names: names of the texts, the text itself first.
     """
 
     def __init__(self, folder: Path, part_bytes: int, names: Iterable[str] = (ORIGINAL,)) -> None:
@@ -201,7 +201,7 @@ class SplitParts:
 def choose_exactly(chosen: int, total: int, rng: np.random.Generator) -> Iterator[bool]:
     """Yield for each of ``total`` items whether it is one of ``chosen`` uniformly drawn ones.
 
-    Selection sampling, Knuth, TAOCP 2, algorithm 3.4.2 S: one pass, constant memory.
+    Selection sampling (Knuth, TAOCP 2, algorithm 3.4.2 S): one pass, constant memory.
     """
     left = chosen
     for index in range(total):
@@ -211,7 +211,7 @@ def choose_exactly(chosen: int, total: int, rng: np.random.Generator) -> Iterato
 
 
 def held_out_documents(documents: int, share: float) -> int:
-    """Return the number of documents of a share: rounded, but at least one and never all.
+    """Return the number of documents in a share: rounded, but at least one and never all.
 
     Raises:
         UserError: there is only one document.
@@ -219,7 +219,7 @@ def held_out_documents(documents: int, share: float) -> int:
     if documents < 2:
         raise UserError(
             "--valid-share: the corpus is a single document, which cannot be shared out; give --valid FILE, or say where "
-            "documents start, e.g. --document-start . for a document a line"
+            "documents start, e.g. --document-start . for one document per line"
         )
     return min(max(round(share * documents), 1), documents - 1)
 
@@ -227,11 +227,11 @@ def held_out_documents(documents: int, share: float) -> int:
 def deal_out(
     staged: Staged, train: list[SplitParts], valid: SplitParts | None, held_out: Iterable[bool], sample: "Sample | None"
 ) -> None:
-    """Send each staged document, with its paraphrases, to ``valid`` where ``held_out`` says so, else to a training shard.
+    """Write each staged document, with its paraphrases, to ``valid`` if ``held_out`` is True for it, else to a training shard.
 
     Args:
         staged: the corpus.
-        train: one target per shard; the one with the fewest bytes gets the next document, the first of equals.
+        train: one target per shard; the first one with the fewest bytes gets the next document.
         valid: target of held-out documents; None if there are none.
         held_out: a bool for each document, in order.
         sample: receives the training lines too.
@@ -261,8 +261,8 @@ class Sample:
     Args:
         path: the file.
         corpus_bytes: size of the corpus; if it is within the budget, all lines are taken.
-        budget: bytes to aim at.
-        rng: decides line by line.
+        budget: approximate size of the sample in bytes.
+        rng: draws for each line whether it is in the sample.
     """
 
     def __init__(self, path: Path, corpus_bytes: int, budget: float, rng: np.random.Generator) -> None:
@@ -272,7 +272,7 @@ class Sample:
         self._stream = open(path, "wb", BUFFER_BYTES)  # noqa: SIM115  # closed by close()
 
     def add(self, row: Lines) -> None:
-        """Draw for each text of a row, except blank ones."""
+        """Add each text of a row at random, except blank ones."""
         for line in row:
             if line != b"\n" and (self.share >= 1.0 or self._rng.random() < self.share):
                 self._stream.write(line)

@@ -1,4 +1,4 @@
-"""Synonym tables for ``--augment subs``: lists from a JSON file or WordNet, matched to the vocabulary of a data folder."""
+"""Builds synonym tables for ``--augment subs`` from a JSON file or WordNet, for the vocabulary of a data folder."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ class SynonymSource(NamedTuple):
 
 
 def read_source(source: str) -> SynonymSource:
-    """Read what ``--source`` names: ``wordnet``, or a JSON file such as the neighbours of Jia et al. 2019 that CLEAR uses."""
+    """Read ``--source``: ``wordnet``, or a JSON file such as the neighbours of Jia et al. 2019 that CLEAR uses."""
     return read_wordnet() if source == WORDNET else read_json(Path(source))
 
 
@@ -38,7 +38,7 @@ def read_json(path: Path) -> SynonymSource:
     """Read ``{word: [alternative, ...]}``; a word may have no alternatives.
 
     Raises:
-        UserError: the file is missing or has other content.
+        UserError: the file is missing or has another content.
     """
     wanted = 'a JSON object of word -> list of words, such as {"film": ["movie"]}'
     try:
@@ -61,9 +61,9 @@ def read_json(path: Path) -> SynonymSource:
 
 
 def read_wordnet() -> SynonymSource:
-    """Read WordNet through nltk: for each lemma of one word, the other lemmas of its synsets, frequent senses first.
+    """Read WordNet through nltk: for each lemma of one word, the other lemmas of its synsets, most frequent senses first.
 
-    Lemmas of several words are alternatives with spaces, such as ``take place`` for ``happen``, but are not replaced.
+    Lemmas of several words, such as ``take place`` for ``happen``, are alternatives, but are not replaced themselves.
 
     Raises:
         UserError: nltk is not installed, or its WordNet folder is missing, incomplete or damaged.
@@ -91,7 +91,7 @@ def read_wordnet() -> SynonymSource:
 
 def _wordnet_alternatives(wordnet: Any, lemma: str) -> list[str]:
     alternatives: dict[str, None] = {}
-    # synsets() also finds the base form of what looks inflected, so check that the lemma is in the synset
+    # synsets() also finds the base forms of words that look inflected, so check that the lemma is in the synset
     for synset in wordnet.synsets(lemma):
         names = synset.lemma_names()
         if lemma.lower() in (name.lower() for name in names):
@@ -101,7 +101,7 @@ def _wordnet_alternatives(wordnet: Any, lemma: str) -> list[str]:
 
 @dataclass
 class BuildReport:
-    """Counts of the words of a source. Each word counts once; ``rows`` counts its forms."""
+    """Counts of the words of a source. Each word counts once; ``rows`` counts its capitalised forms too."""
 
     words: int = 0
     without_alternatives: int = 0
@@ -125,7 +125,7 @@ class Coverage:
 def build_table(
     synonyms: Mapping[str, list[str]], tokenizer: Tokenizer, symbols: list[str], max_alternatives: int | None = None
 ) -> tuple[SynonymTable, BuildReport]:
-    """Make the table of ``{word: [alternative, ...]}`` over ``symbols`` (by id), and count its words.
+    """Build a table from ``{word: [alternative, ...]}`` over ``symbols`` (by id), and count its words.
 
     A lower-case word also gets rows for its Capitalised and UPPER-CASE forms, with alternatives in the same case. Words
     that the tokenizer splits into several words are left out, since only whole words are replaced; alternatives may be
@@ -159,7 +159,7 @@ def build_table(
 
 
 def measure_coverage(table: SynonymTable, texts: Iterable[npt.NDArray[np.int64]]) -> Coverage:
-    """Measure how much of ``texts`` ((n,) ids each) the table covers; ``<s>``, ``<pad>`` and ``</s>`` are not counted."""
+    """Measure the share of ``texts``, (n,) ids each, that the table covers; ``<s>``, ``<pad>`` and ``</s>`` are not counted."""
     words = covered_words = tokens = covered_tokens = 0
     for text in texts:
         is_special = (text < UNKNOWN) | (text >= len(table.is_word_start))
@@ -174,7 +174,7 @@ def measure_coverage(table: SynonymTable, texts: Iterable[npt.NDArray[np.int64]]
 
 
 def sample_texts(folder: Path, split: str, max_tokens: int, seed: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield lines of a binarized split in random order, up to about ``max_tokens`` tokens; nothing without such a split."""
+    """Yield lines of a binarized split in random order, up to about ``max_tokens`` tokens; none without such a split."""
     from fairseq.data.data_utils import load_indexed_dataset
 
     patches.apply()
@@ -190,7 +190,7 @@ def sample_texts(folder: Path, split: str, max_tokens: int, seed: int) -> Iterat
 
 
 class _Encoder:
-    """Texts to ids, with a cache, as most words are alternatives of several others."""
+    """Converts texts to ids. It has a cache, because most words are alternatives of several others."""
 
     def __init__(self, tokenizer: Tokenizer, symbols: list[str], is_word_start: npt.NDArray[np.bool_]) -> None:
         self._tokenizer = tokenizer

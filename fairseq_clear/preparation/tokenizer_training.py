@@ -13,7 +13,7 @@ from fairseq_clear.preparation.workers import run_in_process
 from fairseq_clear.text.tokenizers import Gpt2Tokenizer, HfTokenizer, SentencePieceTokenizer, Tokenizer
 from fairseq_clear.text.vocabulary import GPT2_NAMES, SPM_NAME, build_dictionary, install_hf_tokenizer, load_dictionary
 
-# A constant, as unigram models depend on the number of threads in their last digits.
+# A constant, because the last digits of unigram models depend on the number of threads.
 TRAINER_THREADS = 8
 TRAINER_LINE_CHARACTERS = 1000  # of at most 4 bytes: sentencepiece silently skips lines above 4,192 bytes
 
@@ -24,7 +24,7 @@ def train_sentencepiece(sample: Path, model: Path, settings: TokenizerSettings) 
     Raises:
         UserError: the vocabulary is larger than the text supports, or too small for its characters.
     """
-    # the sample is drawn by our seed; sentencepiece uses all of it
+    # The sample was drawn with our seed; sentencepiece uses all of it.
     options: dict[str, Any] = {
         "vocab_size": settings.vocab_size,
         "model_type": settings.spm_model_type,
@@ -65,7 +65,7 @@ def cut_line(line: str) -> Iterator[str]:
 
 
 def explain_trainer(message: str, vocab_size: int) -> str:
-    """Turn an error of sentencepiece's trainer into a message with flag, value and remedy."""
+    """Convert an error of sentencepiece's trainer to a message with flag, value and remedy."""
     if match := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
         return (
             f"--vocab-size {vocab_size}: larger than the corpus supports; it yields at most {match[1]} pieces: "
@@ -108,6 +108,8 @@ def check_tokenizer_files(settings: TokenizerSettings) -> None:
     if given is not None:
         dictionary = load_dictionary(given)
         if isinstance(tokenizer, HfTokenizer) and not tokenizer.ids().keys() >= set(dictionary.symbols):
-            raise UserError(f"{given}: has symbols that {tokenizer.path} lacks; give the --dict that belongs to it")
+            raise UserError(
+                f"{given}: has symbols that {tokenizer.path} does not have; give the --dict that belongs to it"
+            )
     elif tokenizer is not None:
         build_dictionary(tokenizer)

@@ -1,4 +1,4 @@
-"""A pool of worker processes that ends with its parent: no worker survives a failure, an interrupt or a killed parent."""
+"""A pool of worker processes that always ends with its parent: after a failure, an interrupt, or a killed parent."""
 
 import multiprocessing
 import os
@@ -25,8 +25,8 @@ def worker_pool(
     Args:
         workers: number of processes.
         setup: an importable function.
-        arguments: of ``setup``.
-        method: start method of ``multiprocessing``; by default fork on Linux, as fairseq's binarizer, else the platform's.
+        arguments: arguments of ``setup``.
+        method: start method of ``multiprocessing`` (default: fork on Linux, as in fairseq's binarizer, else the platform's).
 
     Raises:
         UserError: a worker was killed, usually because memory ran out.
@@ -54,9 +54,9 @@ def worker_pool(
 
 
 def run_in_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return ``function(*arguments)``, run in a process of its own.
+    """Run ``function(*arguments)`` in a separate process and return its result.
 
-    For native code, during which this process would not react to signals and whose memory it would keep.
+    Used for native code, which would block signals in this process and leave its memory allocated.
     """
     with worker_pool(1, _nothing, ()) as pool:
         return pool.submit(function, *arguments).result()
@@ -79,4 +79,4 @@ def _leave_with_parent() -> None:
 
 
 def _nothing() -> None:
-    """Set nothing up."""
+    """Do nothing; the default ``setup``."""

@@ -2,7 +2,7 @@
 
 from fairseq_clear import patches
 
-patches.apply()  # before anything here meets fairseq
+patches.apply()  # before anything here uses fairseq
 
 from fairseq_clear.tasks.clear_lm import ClearLMTask  # noqa: E402
 from fairseq_clear.tasks.config import ClearLMConfig  # noqa: E402

@@ -54,10 +54,10 @@ class ClearLMTask(MaskedLMTask):
 
     def __init__(self, cfg: ClearLMConfig, dictionary: Dictionary | None = None) -> None:
         super().__init__(cfg, dictionary)
-        # what text is made of; <mask> stands behind it, where dict.txt does not name it
+        # Number of entries that occur in text: without <mask>, which is the last entry unless dict.txt has it.
         self.text_entries = len(self.dictionary) - (self.mask_idx == len(self.dictionary) - 1)
         self.del_idx = self.dictionary.add_symbol("<del>")
-        # masked_lm's needs, until a criterion says otherwise.
+        # Defaults as in masked_lm, until build_criterion sets them.
         self.needs_mlm, self.needs_views, self.anchor_mlm, self.max_update = True, False, "separate", 0
         self.model: Any = None
         self.has_begun = False
@@ -70,7 +70,7 @@ class ClearLMTask(MaskedLMTask):
     @classmethod
     @exit_on_user_error
     def setup_task(cls, cfg: ClearLMConfig, **kwargs: Any) -> "ClearLMTask":
-        """The task for these settings; checks them, and that the data's dictionary is there."""
+        """Set up the task; UserError if the data's dictionary is missing or damaged, or a setting is wrong."""
         paths = utils.split_paths(cfg.data)
         dictionary = os.path.join(paths[0], "dict.txt")
         if not os.path.exists(dictionary):
@@ -79,7 +79,7 @@ class ClearLMTask(MaskedLMTask):
             check_vocabulary(Path(path))
         try:
             loaded = cls.load_dict(cfg)
-        except Exception as error:  # of another encoding, it is no more than that
+        except Exception as error:  # fairseq raises a bare Exception for another encoding
             raise UserError(f"{dictionary}: cut off or damaged ({error}); make the data folder again") from None
         return cls(cfg, loaded)
 
@@ -88,7 +88,9 @@ class ClearLMTask(MaskedLMTask):
         if not chain.needs_words:
             return chain
         data = Path(utils.split_paths(self.cfg.data)[0])
-        if chain.needs_synonyms or not (data / CLEAR_JSON).is_file():  # a folder without a tokenizer may have a table
+        if (
+            chain.needs_synonyms or not (data / CLEAR_JSON).is_file()
+        ):  # without a tokenizer, the folder may still have a table
             table = load_synonyms(self.cfg.synonyms or data / SYNONYMS_NPZ, data / "dict.txt")
         else:
             table = load_word_starts(data)
@@ -108,19 +110,19 @@ class ClearLMTask(MaskedLMTask):
 
     @exit_on_user_error
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model and keep it, so that the criterion can freeze parameters that it does not use."""
+        """Build the model and keep it, so that ``build_criterion`` can freeze parameters that the criterion does not use."""
         self.model = super().build_model(cfg, from_checkpoint)
         chunk, longest = getattr(cfg, "encode_chunk_size", 0), self.cfg.tokens_per_sample
         if 0 < chunk < longest:
             logger.warning(
-                f"--encode-chunk-size {chunk}: counts tokens, so texts of more are encoded one by one "
-                f"(--tokens-per-sample {longest}); for N long texts at a time give N x {longest}"
+                f"--encode-chunk-size {chunk}: counts tokens, so longer texts are encoded one by one "
+                f"(--tokens-per-sample {longest}); to encode N long texts at a time, give N x {longest}"
             )
         return self.model
 
     @exit_on_user_error
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the criterion, which decides what data sets contain. fairseq does this before it loads data."""
+        """Build the criterion, which determines the content of the data sets. fairseq calls this before it loads data."""
         criterion = super().build_criterion(cfg, from_checkpoint)
         if isinstance(criterion, ContrastiveCriterion):
             self.needs_mlm, self.needs_views = criterion.needs_mlm, criterion.needs_views
@@ -149,11 +151,13 @@ class ClearLMTask(MaskedLMTask):
             anchors = self.masks.anchors(views, joint=joint)
         elif self.needs_mlm:
             if self.needs_views and self.anchor_mlm == "joint":
-                raise UserError("--anchor-mlm joint: goes with --views span, whose anchors it masks; leave it out")
+                raise UserError(
+                    "--anchor-mlm joint: only works with --views span, whose anchors it masks; leave it out"
+                )
             sources, targets = self.masks.texts(texts if source is None else source.texts)
         with data_utils.numpy_seed(self.cfg.seed):
             order = np.random.permutation(items)  # noqa: NPY002  (masked_lm's own order)
-            order = order.astype(np.int32 if items <= 2**31 else np.int64)  # held while training lasts
+            order = order.astype(np.int32 if items <= 2**31 else np.int64)  # kept in memory during training
         self.datasets[split] = ClearDataset(
             items,
             sources,
@@ -168,7 +172,7 @@ class ClearLMTask(MaskedLMTask):
         )
 
     def build_view_maker(self, texts: Any) -> ViewMaker:
-        """Build the ViewMaker of these texts."""
+        """Build the ViewMaker for these texts."""
 
         def load(path: str) -> Any:
             check_data_files(path, self.text_entries)
@@ -179,7 +183,7 @@ class ClearLMTask(MaskedLMTask):
 
         if self.cfg.hard_negatives and isinstance(texts, Documents):
             raise UserError(
-                "--hard-negatives: goes with views of sentences, such as same and paraphrase, not of documents"
+                "--hard-negatives: only works with views of sentences, such as same and paraphrase, not of documents"
             )
         settings = {name: getattr(self.cfg, name) for name in find_view_source(self.cfg.views)[0].settings}
         source = build_view_source(self.cfg.views, texts, aligned=aligned, settings=settings)
@@ -190,14 +194,14 @@ class ClearLMTask(MaskedLMTask):
 
     @exit_on_user_error
     def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
-        """Return fairseq's batch iterator; errors of its limits are one line."""
+        """Return fairseq's batch iterator; errors in its limits are one line."""
         return super().get_batch_iterator(*args, **kwargs)
 
     def load_texts(self, split: str, epoch: int = 1, combine: bool = False) -> Any:
         """Load the texts of a split, or its documents if ``--views`` reads documents, before masks and views.
 
-        No text is longer than ``--tokens-per-sample``: a longer one becomes several, or is cut off where lines are aligned with
-        those of other files.
+        A text longer than ``--tokens-per-sample`` is split into several, or cut off if lines are aligned with those of other
+        files.
         """
         kind, _ = find_view_source(self.cfg.views)
         is_aligned = bool(kind.values or self.cfg.hard_negatives)
@@ -212,7 +216,7 @@ class ClearLMTask(MaskedLMTask):
             if lines is None:
                 raise FileNotFoundError(f"Dataset not found: {split} ({path})")
         except FileNotFoundError as error:
-            raise UserError(f"{error}: make it with fairseq-clear prepare, or name another split or folder") from error
+            raise UserError(f"{error}: make it with fairseq-clear prepare, or give another split or folder") from error
         if kind.needs_documents:
             boundary, known = str(self.cfg.document_boundary), self.dictionary
             return documents_of(lines, known.bos(), known.eos(), boundary=boundary, name=f"{path} ({split})")
@@ -233,8 +237,8 @@ class ClearLMTask(MaskedLMTask):
         """Check all settings of a run before anything is read or written.
 
         Raises:
-            UserError: a number out of its range, a metric for the best checkpoint that is never logged, a name of
-                ``--allow-change`` that is no setting.
+            UserError: a number is out of its range, the metric for the best checkpoint is never logged, or ``--allow-change``
+                names something that is not a setting.
         """
         check_numbers(cfg)
         check_metric(cfg)
@@ -249,13 +253,13 @@ class ClearLMTask(MaskedLMTask):
         """Check a checkpoint that the run is about to load.
 
         Args:
-            trainer: fairseq's, of this run.
-            path: of the checkpoint.
-            state: its content.
-            resumes: whether the run resumes from it, rather than starting from its weights alone.
+            trainer: fairseq's trainer of this run.
+            path: path of the checkpoint.
+            state: content of the checkpoint.
+            resumes: whether the run resumes from the checkpoint, rather than only starting from its weights.
 
         Raises:
-            UserError: another vocabulary or architecture, or a checkpoint of another run.
+            UserError: the checkpoint has another vocabulary or architecture, or belongs to another run.
         """
         check_same_vocabulary(state, path, utils.split_paths(self.cfg.data)[0])
         saved = (state.get("task_state") or {}).get("run")
@@ -286,10 +290,11 @@ class ClearLMTask(MaskedLMTask):
     def train_step(
         self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False
     ) -> Any:
-        """Make a training step; before the first, tell the model that training starts."""
+        """Make a training step; before the first one, call the model's ``begin_training``."""
         self.watch.begin_training(update_num)
         if update_num == 0 and not self.has_begun and isinstance(self.model, ClearRobertaModel):
-            # Not when the model is built: --finetune-from-model is read after that. Once: there may be more micro-batches.
+            # Not when the model is built, because --finetune-from-model is loaded later. has_begun: an update may have several
+            # micro-batches.
             self.model.begin_training()
         self.has_begun = True
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
@@ -312,8 +317,10 @@ class ClearLMTask(MaskedLMTask):
             self.sts(model, self.dictionary)
 
     def reduce_metrics(self, logging_outputs: Any, criterion: Any) -> None:
-        """Log averages; in validation also the score of ``--eval-sts``, in the statistics of every subset, because fairseq
-        reads the best checkpoint's metric from each; in training also warn of easy views and of missing negatives.
+        """Log averages.
+
+        In validation, also log the score of ``--eval-sts`` for every subset, because fairseq reads the best checkpoint's metric
+        from each. In training, warn about views that are too easy and about missing negatives.
         """
         super().reduce_metrics(logging_outputs, criterion)
         if self.sts is not None and self.sts.score is not None and not self.watch.is_training:

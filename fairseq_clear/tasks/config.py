@@ -18,7 +18,7 @@ class ClearLMConfig(MaskedLMConfig):
     tokens_per_sample: int = field(
         default=512,
         metadata={
-            "help": "greatest number of tokens of a text, <s> and </s> included; longer ones are split (CLEAR: 512)"
+            "help": "maximum number of tokens of a text, <s> and </s> included; longer texts are split (CLEAR: 512)"
         },
     )
     views: str = field(
@@ -32,63 +32,65 @@ class ClearLMConfig(MaskedLMConfig):
     )
     document_boundary: ChoiceEnum(BOUNDARIES) = field(  # type: ignore[valid-type]
         default="blank",
-        metadata={"help": "what parts documents, for views of documents: blank lines, or each line is one"},
+        metadata={
+            "help": "what separates documents, for views of documents: blank lines; or line, if each line is a document"
+        },
     )
     short_documents: ChoiceEnum(SHORT_DOCUMENTS) = field(  # type: ignore[valid-type]
         default="clip",
         metadata={
             "help": "documents too short for the longest spans of --views span (2 anchors of up to 512 tokens need 3 x 512 = "
-            "1,536): clip shortens the spans, skip leaves the document out, error names the first"
+            "1,536 tokens): clip shortens their spans, skip leaves them out, error stops at the first one"
         },
     )
     same_document_negatives: ChoiceEnum(SAME_DOCUMENT_NEGATIVES) = field(  # type: ignore[valid-type]
         default="include",
         metadata={
-            "help": "whether spans of one document are negatives of each other, for --views span (DeCLUTR: include)"
+            "help": "with --views span, whether spans of the same document are negatives of each other (DeCLUTR: include)"
         },
     )
     hard_negatives: Optional[str] = field(  # noqa: UP045
         default=None,
         metadata={
-            "help": "texts that differ in meaning from those of the data, line for line: a name in DATA/paraphrase or a data "
-            "folder; all of them are further negatives of every text (clear_nt_xent; SimCSE's supervised setting)"
+            "help": "texts that differ in meaning from the data, aligned line by line: a name in DATA/paraphrase, or a data "
+            "folder; those of the batch are further negatives of every text (clear_nt_xent; SimCSE's supervised setting)"
         },
     )
     augment: str = field(
         default="none",
         metadata={
-            "help": "what is done to each view: none, del-word, del-span, reorder, subs, slice, eda, with knobs as in "
-            "'subs:ratio=0.3+del-span:spans=5,ratio=0.05'; a+b is a then b, a/b one of them at random per view. "
+            "help": "augmentation of each view: none, del-word, del-span, reorder, subs, slice, eda, with knobs as in "
+            "'subs:ratio=0.3+del-span:spans=5,ratio=0.05'; a+b applies a, then b; a/b applies one of them at random per view. "
             "On the hydra command line: 'task.augment=\"del-span:spans=5,ratio=0.05\"'"
         },
     )
     synonyms: Optional[str] = field(  # noqa: UP045  (fairseq makes no flag of "str | None")
         default=None,
         metadata={
-            "help": "synonym table for subs and eda, whose ops rs and rd need none (default: synonyms.npz in the data folder; "
-            "fairseq-clear synonyms makes it)"
+            "help": "synonym table for subs and eda (eda's ops rs and rd need none), made by fairseq-clear synonyms (default: "
+            "synonyms.npz in the data folder)"
         },
     )
     mlm_copies: int = field(
         default=1,
-        metadata={"help": "masked copies of each text: 2 is the Double MLM baseline of CLEAR section 5.1"},
+        metadata={"help": "number of masked copies of each text; 2 is the Double MLM baseline of CLEAR section 5.1"},
     )
     eval_sts: Optional[str] = field(  # noqa: UP045
         default=None,
         metadata={
             "help": "at each validation, log as sts_spearman the Spearman correlation (x 100) on the dev split of STSBenchmark "
-            "in this folder, or on this file (text, text, score; or as STS-B, SICK, SemEval have it); with "
+            "in this folder, or on this file (text, text, score; or in the format of STS-B, SICK or SemEval); with "
             "--best-checkpoint-metric sts_spearman --maximize-best-checkpoint-metric it chooses the checkpoint"
         },
     )
     persistent_workers: bool = field(
         default=False,
-        metadata={"help": "leave this off: data workers that outlive an epoch go on with its masks and views"},
+        metadata={"help": "leave this off: data workers that outlive an epoch keep its masks and views"},
     )
     allow_change: str = field(
         default="",
         metadata={
-            "help": "settings, joined by commas, that may differ from those of the checkpoint that the run resumes from, as "
-            "lr,batch-size; --max-update, saving, logging and the number of workers may always differ"
+            "help": "settings, joined by commas, that may differ from those of the checkpoint from which the run resumes, such "
+            "as lr,batch-size; --max-update, saving, logging and the number of workers may always differ"
         },
     )

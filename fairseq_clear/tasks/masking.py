@@ -1,4 +1,4 @@
-"""Masked copies of texts for the task, made by fairseq's MaskTokensDataset."""
+"""Makes masked copies of texts for the task with fairseq's MaskTokensDataset."""
 
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from fairseq_clear.views.view_maker import ViewMaker
 
 __all__ = ["Masks"]
 
-# Added to --seed for the masks of the second copy: masked_lm's own masks stay those of the first.
+# Added to --seed for the masks of the second copy. The first copy has the same masks as in masked_lm.
 COPY_SEED = 7_919
 
 
@@ -31,8 +31,10 @@ class Masks:
         self.cfg, self.dictionary, self.mask, self.delete = cfg, dictionary, mask, delete
 
     def texts(self, texts: Any) -> tuple[list[Any], list[Any]]:
-        """Masked copies and targets by the stock data set. Its LRU wrapper is left out: that ignores the epoch in its key,
-        so that a text seen last in one epoch and first in the next would keep its masks, unless the run was resumed.
+        """Return masked copies of texts and their targets, as stock data sets.
+
+        fairseq's LRUCacheDataset is not used: its key ignores the epoch, so a text that is read last in one epoch and first in
+        the next would keep its masks, but not in a resumed run.
         """
         pairs = [
             [self._masked(texts, targets, seed=self._seed(copy)) for targets in (False, True)]
@@ -41,7 +43,7 @@ class Masks:
         return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
     def anchors(self, views: ViewMaker, *, joint: bool) -> AnchorMasks:
-        """Return the masks of documents' anchors; with ``joint`` the anchors that are embedded are masked."""
+        """Return the masks for anchors of documents; with ``joint``, the anchors that are embedded are masked themselves."""
         maskers = [
             Masker(partial(self._masked, seed=self._seed(copy)), (self.mask, self.delete), self.dictionary.pad())
             for copy in range(1 if joint else self.cfg.mlm_copies)
@@ -70,7 +72,7 @@ class Masks:
         )
 
     def _word_starts(self) -> torch.Tensor:
-        """(vocabulary,) bytes, 1 where a token begins a word; stock masked_lm reads an attribute here that is never set."""
+        """(vocabulary,) bytes, 1 where a token begins a word. (Stock masked_lm reads an attribute that is never set.)"""
         tokenizer = load_tokenizer(utils.split_paths(self.cfg.data)[0])
         starts = [
             index < self.dictionary.nspecial or tokenizer.is_word_start(symbol)

@@ -1,4 +1,4 @@
-"""The record of a run: settings, data, vocabulary and start. Checkpoints store it; resuming compares it."""
+"""The record of a run: its settings, data, vocabulary and initial weights. Checkpoints store it; resuming compares it."""
 
 import argparse
 import ast
@@ -28,7 +28,7 @@ __all__ = [
     "run_record",
 ]
 
-# Of fairseq's sections these settings decide a run; the others say how long it is, what it logs and where it runs.
+# Settings of fairseq's sections that determine the result of a run; the others are its length, its log and its machine.
 DECIDING = {
     "common": (
         "seed",
@@ -42,7 +42,7 @@ DECIDING = {
     "dataset": ("train_subset", "batch_size", "max_tokens", "required_batch_size_multiple", "curriculum"),
     "optimization": ("lr", "update_freq", "clip_norm", "sentence_avg", "skip_remainder_batch"),
 }
-# Settings of the other sections that may change: they name files, whose content is compared, or decide memory and speed.
+# Settings of the other sections that may differ: they name files, whose content is compared, or affect memory and speed.
 FREE = {
     "task": {"data", "synonyms", "eval_sts", "persistent_workers", "allow_change"},
     "model": {"encode_chunk_size", "compile", "checkpoint_activations", "offload_activations", "min_params_to_wrap"},
@@ -61,11 +61,11 @@ SHOWN = 6
 
 
 def run_record(cfg: Any, model: Any) -> dict[str, Any]:
-    """Return the settings that decide a run, by name; equal for ``fairseq-train`` and ``fairseq-hydra-train``.
+    """Return the settings that determine a run, by name; equal for ``fairseq-train`` and ``fairseq-hydra-train``.
 
     Args:
         cfg: fairseq's configuration.
-        model: as built, whose ``args`` hold the defaults of its architecture.
+        model: the model, whose ``args`` contain the defaults of its architecture.
     """
     record: dict[str, Any] = {}
     for section in ("task", "criterion", "optimizer", "lr_scheduler"):
@@ -80,25 +80,25 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
 
     Args:
         saved, current: records; a setting that only one of them has is not compared.
-        path: of the checkpoint, for the message.
+        path: path of the checkpoint, for the message.
         allowed: names of settings that may differ, joined by commas.
 
     Returns:
-        What differs and is allowed to.
+        Descriptions of the allowed differences.
 
     Raises:
-        UserError: something else differs.
+        UserError: another setting differs.
     """
     names = _names(allowed)
     differing = [name for name in current if name in saved and _value(saved[name]) != _value(current[name])]
-    refused = [name for name in differing if name not in names]
-    if refused:
-        shown = "; ".join(_difference(name, saved[name], current[name]) for name in refused[:SHOWN])
-        more = f"; and {len(refused) - SHOWN} more" if len(refused) > SHOWN else ""
+    forbidden = [name for name in differing if name not in names]
+    if forbidden:
+        shown = "; ".join(_difference(name, saved[name], current[name]) for name in forbidden[:SHOWN])
+        more = f"; and {len(forbidden) - SHOWN} more" if len(forbidden) > SHOWN else ""
         flags = ",".join(name.replace("_", "-") for name in differing)
         raise UserError(
             f"{path} is of another run: {shown}{more}. Give another --save-dir for a new run, with --finetune-from-model "
-            f"{path} to start from these weights; or go on with this run all the same by --allow-change {flags}"
+            f"{path} to start from these weights; or continue this run anyway with --allow-change {flags}"
         )
     return [_difference(name, saved[name], current[name]) for name in differing]
 
@@ -107,7 +107,7 @@ def check_allowed(cfg: Any) -> None:
     """Check that ``--allow-change`` names settings.
 
     Raises:
-        UserError: a name that no section of the configuration has.
+        UserError: no section of the configuration has a setting of this name.
     """
     known = set(HASHED).union(
         *(vars(part) if isinstance(part, argparse.Namespace) else part for part in _sections(cfg))
@@ -121,16 +121,16 @@ def check_allowed(cfg: Any) -> None:
 
 
 def check_same_architecture(state: Mapping[str, Any], model: Any, path: str, allowed: str) -> None:
-    """Compare the sizes of the model, and what its weights do not show: attention heads, activation, LayerNorm's epsilon.
+    """Compare sizes of the model, and settings that shapes do not show: attention heads, activation, LayerNorm's epsilon.
 
     Args:
         state: the checkpoint's content.
         model: the model that is about to load its weights.
-        path: of the checkpoint.
+        path: path of the checkpoint.
         allowed: names of settings that may differ, joined by commas.
 
     Raises:
-        UserError: they differ, so the weights do not fit or would compute something else.
+        UserError: they differ, so the weights do not fit or would have another meaning.
     """
     theirs, permitted = getattr(state.get("cfg"), "model", None), _names(allowed)
     pairs = {name: (getattr(theirs, name, None), getattr(model.args, name, None)) for name in (*SIZES, *SHAPELESS)}
@@ -150,25 +150,25 @@ def check_same_architecture(state: Mapping[str, Any], model: Any, path: str, all
 
 
 def check_same_vocabulary(state: Mapping[str, Any], path: str, data: str) -> None:
-    """Compare the vocabulary that a checkpoint was trained with and that of the data.
+    """Compare the vocabulary of a checkpoint's training with that of the data.
 
     A checkpoint that does not record it is compared with the ``dict.txt`` in its own folder, if there is one.
 
     Args:
         state: the checkpoint's content.
-        path: of the checkpoint.
-        data: folder of the data.
+        path: path of the checkpoint.
+        data: data folder.
 
     Raises:
         UserError: they differ.
     """
-    ours, beside = Path(data) / DICTIONARY, Path(path).parent / DICTIONARY
+    ours, adjacent = Path(data) / DICTIONARY, Path(path).parent / DICTIONARY
     recorded = (state.get("task_state") or {}).get("vocabulary_hash")
     if recorded is not None:
         differs, theirs = recorded != hash_file(ours), _dictionary_of(state) or "unknown"
     else:
-        differs = beside.is_file() and _symbols(beside) != _symbols(ours)
-        theirs = str(beside)
+        differs = adjacent.is_file() and _symbols(adjacent) != _symbols(ours)
+        theirs = str(adjacent)
     if differs:
         raise UserError(
             f"{path}: its vocabulary ({theirs}) is not that of {ours}, so every token would have another's embedding; prepare "
@@ -177,7 +177,7 @@ def check_same_vocabulary(state: Mapping[str, Any], path: str, data: str) -> Non
 
 
 def content_hash(path: Path) -> str:
-    """The sha256 of a file: of all of it up to 64 MiB, else of its size and of 64 pieces of 1 MiB at equal distances."""
+    """The SHA-256 of a file; if it is larger than 64 MiB, of its size and of 64 pieces of 1 MiB at equal distances."""
     size = path.stat().st_size
     if size <= WHOLE:
         return hash_file(path)

@@ -19,14 +19,14 @@ INFINITY = math.inf
 
 @dataclass(frozen=True)
 class Range:
-    """Finite numbers from ``low`` to ``high``.
+    """A range of finite numbers, from ``low`` to ``high``.
 
     Args:
         allowed: the range in words, for the message.
-        low, high: its bounds.
-        above, below: whether ``low``, or ``high``, is itself out of the range.
-        whole: whether only integers are in it.
-        step: numbers are multiples of this.
+        low, high: bounds of the range.
+        above, below: whether ``low``, or ``high``, is excluded.
+        whole: whether only integers are allowed.
+        step: numbers must be multiples of this.
     """
 
     allowed: str
@@ -38,7 +38,7 @@ class Range:
     step: int | None = None
 
     def holds(self, number: float) -> bool:
-        """Whether the number is in the range; NaN and the infinities never are."""
+        """Whether the number is in the range; NaN and infinities never are."""
         if (
             not math.isfinite(number)
             or (self.whole and not isinstance(number, int))
@@ -59,8 +59,8 @@ COUNT = Range("a whole number, 1 or more", 1, whole=True)
 WHOLE = Range("a whole number, 0 or more", 0, whole=True)
 OR_OFF = Range("a whole number, 0 or more, or -1 for none", -1, whole=True)
 
-# Setting, as its flag is called with _ for -, in whichever section of fairseq's configuration it stands -> its range, and what
-# it is. Each number of a list has to be in the range. None stands for "not given" and is always allowed.
+# Name of a setting (its flag with _ for -), in any section of fairseq's configuration -> its range, and its meaning. If the
+# setting is a list, each number must be in the range. None means "not given" and is always allowed.
 NUMBERS: dict[str, tuple[Range, str]] = {
     # common
     "log_interval": (COUNT, "updates between two lines of the log"),
@@ -69,7 +69,7 @@ NUMBERS: dict[str, tuple[Range, str]] = {
     "fp16_scale_window": (COUNT, "updates before the loss scale is increased"),
     "fp16_scale_tolerance": (SHARE, "the share of updates that may overflow before the loss scale is decreased"),
     "min_loss_scale": (NOT_NEGATIVE, "the loss scale at which training stops"),
-    "threshold_loss_scale": (POSITIVE, "the least loss scale"),
+    "threshold_loss_scale": (POSITIVE, "the minimum loss scale"),
     "amp_batch_retries": (WHOLE, "retries of a batch that overflows"),
     "amp_init_scale": (COUNT, "the first loss scale"),
     "amp_scale_window": (COUNT, "updates before the loss scale is increased"),
@@ -90,10 +90,10 @@ NUMBERS: dict[str, tuple[Range, str]] = {
     "pipeline_chunks": (WHOLE, "micro-batches of a pipeline"),
     # dataset
     "num_workers": (WHOLE, "processes that read data, 0 to read in the training process"),
-    "max_tokens": (COUNT, "the most tokens of a batch"),
-    "batch_size": (COUNT, "the most items of a batch"),
-    "max_tokens_valid": (COUNT, "the most tokens of a validation batch"),
-    "batch_size_valid": (COUNT, "the most items of a validation batch"),
+    "max_tokens": (COUNT, "the maximum number of tokens of a batch"),
+    "batch_size": (COUNT, "the maximum number of items of a batch"),
+    "max_tokens_valid": (COUNT, "the maximum number of tokens of a validation batch"),
+    "batch_size_valid": (COUNT, "the maximum number of items of a validation batch"),
     "required_batch_size_multiple": (COUNT, "batch sizes are multiples of it"),
     "required_seq_len_multiple": (COUNT, "lengths are padded to multiples of it"),
     "data_buffer_size": (WHOLE, "batches that are read ahead"),
@@ -104,7 +104,7 @@ NUMBERS: dict[str, tuple[Range, str]] = {
         Range("a whole number from 0 to 4294967295", 0, 2**32 - 1, whole=True),
         "the seed of validation",
     ),
-    "max_valid_steps": (WHOLE, "the most batches of a validation"),
+    "max_valid_steps": (WHOLE, "the maximum number of batches of a validation"),
     "curriculum": (WHOLE, "epochs without shuffling"),
     "num_shards": (COUNT, "parts of the data"),
     "shard_id": (WHOLE, "the part of the data to read"),
@@ -112,7 +112,7 @@ NUMBERS: dict[str, tuple[Range, str]] = {
     "max_epoch": (WHOLE, "the last epoch, 0 for no limit"),
     "max_update": (WHOLE, "the last update, 0 for no limit"),
     "stop_time_hours": (NOT_NEGATIVE, "hours after which training stops, 0 for no limit"),
-    "clip_norm": (NOT_NEGATIVE, "the largest norm of the gradient, 0 for no limit"),
+    "clip_norm": (NOT_NEGATIVE, "the maximum norm of the gradient, 0 for no limit"),
     "update_freq": (COUNT, "batches of an update"),
     "lr": (NOT_NEGATIVE, "the learning rate"),
     "stop_min_lr": (ANY, "the learning rate at which training stops"),
@@ -132,10 +132,10 @@ NUMBERS: dict[str, tuple[Range, str]] = {
     # task
     "tokens_per_sample": (
         Range("a whole number, 3 or more", 3, whole=True),
-        "the most tokens of a text, with <s> and </s> around at least one",
+        "the maximum number of tokens of a text, <s> and </s> included",
     ),
     "mask_prob": (RATE, "the share of the tokens that are masked"),
-    "leave_unmasked_prob": (SHARE, "the share of the masked tokens that stay as they are"),
+    "leave_unmasked_prob": (SHARE, "the share of the masked tokens that are not replaced"),
     "random_token_prob": (SHARE, "the share of the masked tokens that become random ones"),
     "mask_multiple_length": (COUNT, "tokens masked in a row"),
     "mask_stdev": (NOT_NEGATIVE, "the standard deviation of --mask-multiple-length"),
@@ -143,8 +143,8 @@ NUMBERS: dict[str, tuple[Range, str]] = {
     # criterions
     "contrastive_weight": (NOT_NEGATIVE, "the weight of the contrastive term"),
     "mlm_weight": (NOT_NEGATIVE, "the weight of the masked language model"),
-    "regularizer_weight": (NOT_NEGATIVE, "the weight of the distance from the first weights"),
-    "frozen_layers": (WHOLE, "the lowest layers that are not trained"),
+    "regularizer_weight": (NOT_NEGATIVE, "the weight of the distance from the initial weights"),
+    "frozen_layers": (WHOLE, "the number of lowest layers that are not trained"),
     "temperature": (POSITIVE, "divides the cosine"),
     "queue_size": (COUNT, "keys in the queue"),
     # optimizers
@@ -153,7 +153,7 @@ NUMBERS: dict[str, tuple[Range, str]] = {
     "weight_decay": (NOT_NEGATIVE, "the weight decay"),
     "momentum": (RATE, "the momentum of the gradient"),
     # learning rate schedules
-    "warmup_updates": (WHOLE, "updates in which the learning rate climbs"),
+    "warmup_updates": (WHOLE, "updates in which the learning rate rises"),
     "warmup_init_lr": (ANY, "the first learning rate of the warmup; below 0 for the schedule's own"),
     "force_anneal": (WHOLE, "the epoch from which the learning rate falls"),
     "end_learning_rate": (NOT_NEGATIVE, "the last learning rate"),
@@ -162,19 +162,19 @@ NUMBERS: dict[str, tuple[Range, str]] = {
         POSITIVE,
         "the update at which the learning rate reaches its end (--max-update where it is not given)",
     ),
-    "min_lr": (NOT_NEGATIVE, "the least learning rate"),
-    "max_lr": (POSITIVE, "the largest learning rate"),
+    "min_lr": (NOT_NEGATIVE, "the minimum learning rate"),
+    "max_lr": (POSITIVE, "the maximum learning rate"),
     "t_mult": (POSITIVE, "the factor by which each period is longer than the one before"),
     "lr_period_updates": (
         Range("a number above 0, or -1 for all after the warmup", -1),
         "updates of a period",
     ),
     "lr_shrink": (POSITIVE, "the factor by which the learning rate falls"),
-    "lr_threshold": (NOT_NEGATIVE, "the least change that is an improvement"),
+    "lr_threshold": (NOT_NEGATIVE, "the minimum change that counts as an improvement"),
     "lr_patience": (WHOLE, "epochs without improvement before the learning rate falls"),
     "lr_deacy_period": (COUNT, "updates between two falls of the learning rate"),
     "lr_decay": (Range("a number above 0, 1 at most", 0, 1, above=True), "the factor by which the learning rate falls"),
-    "warmup_steps": (WHOLE, "updates in which the learning rate climbs"),
+    "warmup_steps": (WHOLE, "updates in which the learning rate rises"),
     "hold_steps": (WHOLE, "updates at the peak"),
     "decay_steps": (WHOLE, "updates in which the learning rate falls"),
     "phase_ratio": (SHARE, "the shares of warmup, peak and decay"),
@@ -190,28 +190,28 @@ NUMBERS: dict[str, tuple[Range, str]] = {
     "activation_dropout": (RATE, "the share of activations of the feed-forward layers that are dropped"),
     "pooler_dropout": (RATE, "the share of activations of the classification head that are dropped"),
     "encoder_layerdrop": (RATE, "the share of blocks that are dropped"),
-    "max_positions": (COUNT, "the longest text that the model reads, in tokens"),
+    "max_positions": (COUNT, "the maximum length of a text, in tokens"),
     "quant_noise_pq": (SHARE, "the share of weights with quantization noise"),
     "quant_noise_pq_block_size": (COUNT, "the size of quantized blocks"),
     "quant_noise_scalar": (SHARE, "the share of weights with quantization noise"),
-    "min_params_to_wrap": (WHOLE, "parameters from which fully sharded training wraps a layer"),
+    "min_params_to_wrap": (WHOLE, "the number of parameters from which fully sharded training wraps a layer"),
     "mha_reg_scale_factor": (NOT_NEGATIVE, "the weight of the penalty on attention heads"),
     "ffn_reg_scale_factor": (NOT_NEGATIVE, "the weight of the penalty on feed-forward layers"),
     "mha_heads_to_keep": (OR_OFF, "attention heads that pruning keeps"),
     "ffn_blocks_to_remove": (OR_OFF, "feed-forward units that pruning removes"),
     "projection_layers": (WHOLE, "linear layers of the projection head"),
-    "projection_hidden_dim": (WHOLE, "the width between them, 0 for the encoder's"),
+    "projection_hidden_dim": (WHOLE, "the width between the layers of the projection head, 0 for the encoder's"),
     "projection_dim": (WHOLE, "the width of the projection, 0 for the encoder's"),
     "layer_norm_eps": (POSITIVE, "is added to the variance in LayerNorm"),
     "attention_window": (
         Range("an even number, or 0 for full attention", 0, whole=True, step=2),
         "the tokens that each token attends to, half on each side",
     ),
-    "segments": (COUNT, "the kinds of segments that have an embedding"),
+    "segments": (COUNT, "the number of segment embeddings"),
     "key_momentum": (SHARE, "the momentum of the key encoder"),
     "encode_chunk_size": (WHOLE, "the tokens encoded at a time, 0 for all"),
 }
-# Of fairseq's configuration; the others are not for training.
+# Sections of fairseq's configuration that are checked; the others do not concern training.
 SECTIONS = (
     *("common", "distributed_training", "dataset", "optimization", "checkpoint", "ema"),
     *("task", "criterion", "optimizer", "lr_scheduler", "model"),
@@ -219,10 +219,10 @@ SECTIONS = (
 
 
 def check_numbers(cfg: DictConfig) -> None:
-    """Check every number of a run, and those that must fit each other.
+    """Check the range of every number of a run, and numbers that must be consistent.
 
     Args:
-        cfg: fairseq's whole configuration, of a command line or of hydra.
+        cfg: fairseq's configuration, from a command line or hydra.
 
     Raises:
         UserError: the first number that is out of range.
@@ -237,10 +237,10 @@ def check_numbers(cfg: DictConfig) -> None:
 
 
 def _settings(section: Any) -> Mapping[str, Any]:
-    """The settings of a section that have a value.
+    """Return the settings of a section that have a value.
 
-    For a model or optimizer without a dataclass that is a Namespace of all flags of the run. Those of dataclasses are not
-    converted there where their default is that of another setting: they are text, and checked in their own section.
+    A model or optimizer without a dataclass has a Namespace with all flags of the run. In it, flags of dataclasses whose
+    default is another setting are not converted: they are text, and are checked in their own section.
     """
     if isinstance(section, DictConfig):
         section = OmegaConf.to_container(section, resolve=True)
@@ -257,7 +257,7 @@ def _is_unset(value: Any) -> bool:
 
 
 def _numbers(value: Any) -> list[float]:
-    """The numbers of a setting, one or several; ValueError for anything else."""
+    """Return the one or several numbers of a setting; ValueError for anything else."""
     if isinstance(value, str) and value.strip().startswith(("(", "[")):
         value = evaluate_literal(value)  # adam's betas
     values = list(value) if isinstance(value, list | tuple) else [value]
@@ -288,7 +288,7 @@ def _wrong_schedules(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]
     kind = schedule.get("_name", schedule.get("lr_scheduler"))
     rates = optimization.get("lr", [1])
     if not any(_numbers(rates)):
-        yield f"{_typed('lr', rates)}: the learning rate; give one above 0, otherwise nothing is learned"
+        yield f"{_typed('lr', rates)}: the learning rate; give one above 0, or nothing is learned"
     betas = sections["optimizer"].get("adam_betas")
     if betas is not None and len(_numbers(betas)) != 2:
         yield f"{_typed('adam_betas', betas)}: the decay rates of the two moments; give {BETAS.allowed}"
@@ -322,17 +322,17 @@ def _wrong_pairs(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield "--keep-interval-updates-pattern 0: keep checkpoints of multiples of this many updates; give 1 or more, or -1"
     kept, random = task.get("leave_unmasked_prob", 0), task.get("random_token_prob", 0)
     if kept + random > 1:
-        yield f"--leave-unmasked-prob {kept} and --random-token-prob {random}: are shares of one whole; give a sum of 1 at most"
+        yield f"--leave-unmasked-prob {kept} and --random-token-prob {random}: are shares of one whole; give a sum of at most 1"
     has_mlm = criterion.get("_name") == "masked_lm" or criterion.get("mlm_weight", 0) > 0
     if has_mlm and task.get("mask_prob") == 0:
         yield "--mask-prob 0: the masked language model has nothing to predict; give a share above 0, or --mlm-weight 0"
     width, heads = model.get("encoder_embed_dim", 0), model.get("encoder_attention_heads", 1)
     if width % heads:
-        yield f"--encoder-attention-heads {heads}: heads share --encoder-embed-dim {width} evenly; give a divisor of it"
+        yield f"--encoder-attention-heads {heads}: heads divide --encoder-embed-dim {width}; give a divisor of it"
     positions, longest = model.get("max_positions"), task.get("tokens_per_sample")
     if positions is not None and longest is not None and positions < longest:
         yield (
-            f"--max-positions {positions}: the model would not read the longest texts, of --tokens-per-sample {longest}; give "
+            f"--max-positions {positions}: the model cannot read texts of --tokens-per-sample {longest}; give "
             f"{longest} or more, or a smaller --tokens-per-sample"
         )
 
@@ -347,13 +347,13 @@ OF_CONTRAST = {
 
 
 def check_metric(cfg: Any) -> None:
-    """Check the metric that chooses the best checkpoint before training, rather than after the first validation.
+    """Check before training the metric that chooses the best checkpoint; fairseq only does so after a validation.
 
     Args:
         cfg: fairseq's configuration.
 
     Raises:
-        UserError: a metric that this run never logs, or the wrong direction.
+        UserError: this run never logs the metric, or ``--maximize-best-checkpoint-metric`` is wrong for it.
     """
     metric, criterion = cfg.checkpoint.best_checkpoint_metric, cfg.criterion
     flag = f"--best-checkpoint-metric {metric}"

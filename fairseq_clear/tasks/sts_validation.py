@@ -1,4 +1,4 @@
-"""``--eval-sts``: the Spearman correlation of the model in training, once per validation."""
+"""``--eval-sts``: computes the STS Spearman correlation of the model in each validation."""
 
 import logging
 import os
@@ -24,14 +24,14 @@ DEFAULT_TASK = "STS-B-dev"
 
 
 class StsValidation:
-    """Scores the model on one set of sentence pairs; file and tokenizer are read at once, not at the first validation.
+    """Scores the model on sentence pairs. File and tokenizer are read at the start, not at the first validation.
 
     Args:
-        source: a folder with STSBenchmark in it (its dev split), or a file as data.sts.read_sts_file reads it.
-        data_bin: the data folder, for its tokenizer.
+        source: a folder that contains STSBenchmark (its dev split is used), or a file for ``sts_data.read_sts_file``.
+        data_bin: the data folder, which has the tokenizer.
 
     Raises:
-        UserError: what cannot be read, or a data folder without a tokenizer.
+        UserError: the pairs cannot be read, or the data folder has no tokenizer.
     """
 
     def __init__(self, source: str, data_bin: str) -> None:
@@ -42,9 +42,10 @@ class StsValidation:
         logger.info("--eval-sts: %d pairs of %s, %d different texts", len(self.data), self.data.name, len(self.texts))
 
     def __call__(self, model: Any, dictionary: Any) -> None:
-        """Encode the texts, every worker its share, and set ``score`` (x 100), the same on all workers.
+        """Encode the texts, divided among the workers, and set ``score`` (x 100), which is equal on all workers.
 
-        All subsets together, cosine, the model's own pooling. A collapsed model, all of whose cosines are equal, scores 0.
+        The score is one correlation over all subsets, of the cosines under the model's pooling. A collapsed model, all of whose
+        cosines are equal, scores 0.
         """
         vectors = self._encode(model, dictionary)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
@@ -71,7 +72,7 @@ class StsValidation:
         if workers == 1:
             return share
         device = next(model.parameters()).device
-        gathered, _ = all_gather_ragged(torch.from_numpy(share).to(device), group)  # worker by worker
+        gathered, _ = all_gather_ragged(torch.from_numpy(share).to(device), group)  # ordered by worker
         order = np.concatenate([np.arange(rank, len(self.texts), workers) for rank in range(workers)])
         vectors: Floats = np.empty_like(gathered.cpu().numpy())
         vectors[order] = gathered.cpu().numpy()

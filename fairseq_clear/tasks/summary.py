@@ -1,4 +1,4 @@
-"""The summary of a run, logged once before its first update: ten lines, each with one subject."""
+"""Logs the summary of a run before its first update: ten lines, each on one subject."""
 
 import logging
 import math
@@ -13,11 +13,11 @@ logger = logging.getLogger("fairseq_clear")
 
 
 def log_summary(task: Any, trainer: Any) -> None:
-    """Log what is trained on what, how, and where it is saved; and from which update a resumed run continues.
+    """Log data, model, objective, batches and checkpoints of a run, and the update from which a resumed run continues.
 
     Args:
         task: a ClearLMTask whose training set is loaded.
-        trainer: fairseq's, with the checkpoint loaded if there is one.
+        trainer: fairseq's trainer, with the checkpoint loaded if there is one.
     """
     for subject, text in _lines(task, trainer):
         logger.info("%-10s %s", subject, text)

@@ -1,4 +1,4 @@
-"""Warnings during training, each given once: batches without negatives, and views that are too easy."""
+"""Warnings during training, each logged once: batches without negatives, and views that are too easy."""
 
 import logging
 from collections import deque
@@ -17,14 +17,14 @@ EARLY_UPDATES = 100
 
 
 class Watch:
-    """Watches the statistics of updates; gives each warning once.
+    """Watches the statistics of updates, and logs each warning once.
 
-    CLEAR section 4.2 saw substitution or reordering alone converge at once or blow up: the model tells such views apart too
-    easily. The warning is given when the accuracy over the last 20 updates is above 0.99 with at least 32 candidates per query
-    on average, within the first hundredth of the updates or the first 100.
+    In CLEAR section 4.2, training with only substitution or reordering converges at once or diverges, because matching such
+    views is too easy. The warning is logged if the accuracy over the last 20 updates is above 0.99 with at least 32 candidates
+    per query on average, within the first hundredth of the updates or the first 100.
 
     Args:
-        dropout_only: views differ by dropout alone, as in SimCSE, where a high accuracy is expected: no such warning.
+        dropout_only: views differ only by dropout, as in SimCSE. A high accuracy is then expected and not warned about.
     """
 
     def __init__(self, *, dropout_only: bool = False) -> None:
@@ -50,12 +50,12 @@ class Watch:
         """Check the logging outputs of one update, of all workers."""
         if self.update is None or not any("queries" in log for log in logs):
             return
-        # a queue is empty at first and fills by itself
+        # an empty queue needs no warning, because it fills in the first updates
         has_queue = any("queue_fill" in log for log in logs)
         if not has_queue and _total(logs, "without_negatives") > 0:
             self._say(
                 "negatives",
-                "a batch held no negatives: it trained the masked language model alone. Larger batches (--batch-size, "
+                "a batch held no negatives: it only trained the masked language model. Larger batches (--batch-size, "
                 "--max-tokens), --negatives global with several workers, or less repetitive text give some",
             )
         if not self.dropout_only and self.update < max(EARLY_SHARE * max_update, EARLY_UPDATES):

@@ -40,7 +40,7 @@ TOKENIZERS: dict[str, Callable[[list[str]], Tokenizer]] = {
 
 
 def data_folders(data_bin: str | Path, *, flag: str = "--data-bin") -> list[Path]:
-    """The folders with a ``dict.txt`` that ``data_bin`` names, in the order in which epochs read them.
+    """Return the folders with a ``dict.txt`` that ``data_bin`` names, in the order in which epochs read them.
 
     Args:
         data_bin: a folder, ``FOLDER1:FOLDER2`` as fairseq-train takes it, or the output folder of ``prepare --shards``.
@@ -67,7 +67,7 @@ def load_tokenizer(data_bin: str | Path) -> Tokenizer:
     """Load the tokenizer that ``fairseq-clear prepare`` stored in a data folder.
 
     Args:
-        data_bin: the folder, or ``FOLDER1:FOLDER2``, of which the first is used.
+        data_bin: the folder, or ``FOLDER1:FOLDER2``; the first folder is used.
 
     Raises:
         UserError: the folder is missing, or its ``clear.json`` is missing or broken (fairseq-preprocess writes none).

@@ -1,7 +1,7 @@
-"""Documents of binarized data: found once, indexed in a file, and cut from the memory-mapped tokens on demand.
+"""Reads documents of binarized data from memory-mapped tokens, by an index that is computed once and stored in a file.
 
-A line that is ``</s>`` alone is blank. A document is a run of other lines, or a single one (``boundary="line"``). The index
-of documents is stored next to the data. Finding them takes linear time and memory that does not grow with the data.
+A line that is only ``</s>`` is blank. A document is a run of lines that are not blank, or a single such line
+(``boundary="line"``). The index is stored next to the data. Computing it takes linear time and constant memory.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ Bounds = npt.NDArray[np.int64]
 
 
 def find_documents(sizes: npt.NDArray[np.int32], boundary: str = "blank") -> Bounds:
-    """Find the documents in lines of these lengths (L,), which include ``</s>``.
+    """Find the documents among lines with these lengths (L,), which include ``</s>``.
 
     Raises:
         UserError: an unknown boundary.
@@ -79,10 +79,10 @@ def index_path(prefix: str | Path, boundary: str) -> Path:
 
 
 def load_document_index(prefix: str | Path, sizes: npt.NDArray[np.int32], boundary: str = "blank") -> Bounds:
-    """The documents of the data at ``prefix``, memory-mapped from their index; the index is written if it is missing.
+    """Load the index of the documents at ``prefix``, memory-mapped; it is computed and written if it is missing.
 
-    The index begins with a key made of the ``.idx`` file's length, time and both ends, so new data gets a new index. Where
-    the folder cannot be written to or is full, each start searches again and keeps the result in memory.
+    The index begins with a key made of the ``.idx`` file's size, time, beginning and end, so that new data get a new index. If
+    the folder cannot be written to or is full, the index is computed at each start and kept in memory.
     """
     place = index_path(prefix, boundary)
     key = _key(Path(f"{prefix}.idx"), boundary)
@@ -94,14 +94,14 @@ def load_document_index(prefix: str | Path, sizes: npt.NDArray[np.int32], bounda
         with write_whole(place) as file:
             np.save(file, np.concatenate([key, bounds]))
     except OSError as error:
-        logger.info("%s: cannot keep the document index (%s); it stays in memory", place, error.strerror or error)
+        logger.info("%s: cannot store the document index (%s); it is kept in memory", place, error.strerror or error)
         return bounds
     stored = _read_stored(place, key, len(sizes))
     return bounds if stored is None else stored
 
 
 def _key(idx: Path, boundary: str) -> Bounds:
-    """(1, 2) int64."""
+    """Key of an index, (1, 2) int64."""
     status = idx.stat()
     digest = hashlib.blake2b(
         f"{INDEX_FORMAT} {boundary} {status.st_size} {status.st_mtime_ns}".encode(), digest_size=16
@@ -114,7 +114,7 @@ def _key(idx: Path, boundary: str) -> Bounds:
 
 
 def _read_stored(place: Path, key: Bounds, lines: int) -> Bounds | None:
-    """The index at ``place``; None where it is missing, damaged, or was made for other data."""
+    """Read the index at ``place``; None if it is missing, damaged, or belongs to other data."""
     try:
         stored = np.load(place, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError):
@@ -152,8 +152,8 @@ class Lines:
 class MappedLines(Lines):
     """The lines of ``prefix.bin`` and ``prefix.idx``, memory-mapped.
 
-    The maps are separate from those of fairseq's data set, which closes its own even where arrays still use them. A pickled
-    copy opens the files itself.
+    The maps are separate from those of fairseq's data set, which closes its own even if arrays still use them. A pickled copy
+    opens the files again.
 
     Args:
         prefix: path of the files, without their suffixes.
@@ -180,9 +180,9 @@ class MappedLines(Lines):
 
 @dataclass(frozen=True)
 class Document:
-    """A document, or some of its lines.
+    """A document, or a part of it that consists of lines.
 
-    Positions count its n tokens x_1 ... x_n without the ``</s>`` of its lines, so they do not depend on line breaks.
+    Positions count its n tokens x_1 ... x_n without the ``</s>`` of its lines, so they are independent of line breaks.
 
     Attributes:
         tokens: (n + lines,) slice of the memory map, with ``</s>``.
@@ -199,7 +199,7 @@ class Document:
         return int(self.line_ends[-1])
 
     def span(self, begin: int, end: int) -> Tokens:
-        """``<s>``, the tokens from ``begin`` up to but not including ``end``, ``</s>``: (end - begin + 2,) int64, a copy."""
+        """Return ``<s>``, the tokens ``begin`` to ``end`` (exclusive), and ``</s>``: (end - begin + 2,) int64, a copy."""
         framed = np.empty(end - begin + 2, np.int64)
         framed[0], framed[-1] = self.bos, self.eos
         first, last = np.searchsorted(self.line_ends, (begin, end - 1), side="right")
@@ -226,7 +226,7 @@ class Documents:
         line_counts: (D,) int64 number of lines of each document.
 
     Raises:
-        UserError: the data have no document, or lines do not end in ``</s>``.
+        UserError: the data contain no document, or lines do not end in ``</s>``.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class Documents:
         self.bounds = [np.asarray(part.documents(boundary)) for part in parts]
         self._ends = np.cumsum([len(bounds) for bounds in self.bounds]).tolist()
         if not len(self):
-            raise UserError(f"{name}: no document in it, only blank lines or nothing at all")
+            raise UserError(f"{name}: holds no document, only blank lines or nothing at all")
         for part, bounds in zip(parts, self.bounds, strict=True):
             first = int(bounds[0, 0]) if len(bounds) else None
             if first is not None and part.tokens[part.starts(first) + part.sizes[first] - 1] != eos:
@@ -263,7 +263,7 @@ class Documents:
         return self.lines(index, 0, int(self.line_counts[index]))
 
     def lines(self, index: int, first: int, last: int) -> Document:
-        """The lines ``first`` up to but not including ``last`` of a document."""
+        """Return the lines ``first`` to ``last`` (exclusive) of a document."""
         part, begin = self._locate(index)
         begin, end = begin + first, begin + last
         sizes = part.sizes[begin:end]
@@ -280,9 +280,9 @@ class Documents:
         return content_hash(np.append(head.astype(np.int64), length))
 
     def line_span_lengths(self, lines: int) -> npt.NDArray[np.int32]:
-        """Number of tokens of each span of ``lines`` lines: all spans of the first document, then those of the next.
+        """Number of tokens of each span of ``lines`` lines: first all spans of the first document, then those of the next.
 
-        Spans are cut from the beginning of a document; lines left over at its end are in no span.
+        Spans are cut from the beginning of a document; lines left over at its end are not in a span.
         """
         found = np.empty(int((self.line_counts // lines).sum()), np.int32)
         done = 0
@@ -297,12 +297,12 @@ class Documents:
         return found
 
     def position(self, index: int, line: int) -> int:
-        """Number of tokens of a document before its line ``line``."""
+        """Number of tokens of a document before line ``line``."""
         part, first = self._locate(index)
         return int(part.starts(first + line) - part.starts(first)) - line
 
     def first_line(self, index: int) -> int:
-        """Number, from 1, of the document's first line in its file."""
+        """Line number, from 1, of the document's first line in its file."""
         return self._locate(index)[1] + 1
 
     def _locate(self, index: int) -> tuple[Lines, int]:
@@ -312,10 +312,10 @@ class Documents:
 
 
 def documents_of(dataset: Any, bos: int, eos: int, *, boundary: str = "blank", name: str = "the data") -> Documents:
-    """The documents of a data set that fairseq loaded: one memory-mapped file, or several joined.
+    """Find the documents of a data set that fairseq loaded: one memory-mapped file, or several joined ones.
 
     Raises:
-        UserError: the data are not memory-mapped, or have no document.
+        UserError: the data are not memory-mapped, or contain no document.
     """
     datasets = getattr(dataset, "datasets", [dataset])
     if not all(hasattr(part, "_bin_buffer") for part in datasets):  # MMapIndexedDataset's own
@@ -324,7 +324,7 @@ def documents_of(dataset: Any, bos: int, eos: int, *, boundary: str = "blank", n
 
 
 def _tokens_between(part: Lines, bounds: Bounds) -> Tokens:
-    """(D,) number of tokens of documents, without ``</s>``."""
+    """Number of tokens of documents, without ``</s>``: (D,)."""
     first, last = bounds[:, 0], bounds[:, 1] - 1
     lengths: Tokens = part.starts(last) + part.sizes[last] - part.starts(first) - (last - first + 1)
     return lengths

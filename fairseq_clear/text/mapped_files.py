@@ -1,6 +1,6 @@
-"""fairseq's memory-mapped format: reading an ``.idx`` file, and checking that ``.idx`` and ``.bin`` are whole.
+"""Reads the ``.idx`` files of fairseq's memory-mapped format, and checks that ``.idx`` and ``.bin`` are complete.
 
-fairseq maps the files without checking them, so a file that is cut off stops a run in the middle of training.
+fairseq maps the files without a check, so a file that is cut off stops a run in the middle of training.
 """
 
 import itertools
@@ -19,7 +19,7 @@ __all__ = ["HEADER_BYTES", "MappedIndex", "check_data_files", "read_index"]
 # MMapIndexedDataset: magic (9 bytes), version (8), type of the ids (1), number of lines (8); int32 sizes, int64 addresses.
 MAGIC = b"MMIDIDX\0\0"
 HEADER_BYTES = 26
-# Type of the ids -> numpy's type; fairseq has two names for float64.
+# fairseq's code of the type of the ids -> numpy's type; float64 has two codes.
 TYPES = dict(enumerate(("u1", "i1", "i2", "i4", "i8", "f8", "f8", "u2", "u4", "u8"), start=1))
 LINES = 1 << 20
 IDS = 1 << 22
@@ -42,7 +42,7 @@ class MappedIndex:
 
 
 def read_index(path: str | Path) -> MappedIndex | None:
-    """Open an ``.idx`` file; None where the file has another format (``--dataset-impl`` raw, lazy, cached).
+    """Open an ``.idx`` file; None if the file has another format (``--dataset-impl`` raw, lazy, cached).
 
     Raises:
         OSError: the file is unreadable.
@@ -63,7 +63,7 @@ def read_index(path: str | Path) -> MappedIndex | None:
 
 
 def check_data_files(prefix: str, entries: int, *, combine: bool = False) -> None:
-    """Check sizes and addresses of all lines, and that every token id is in the vocabulary; memory use is bounded.
+    """Check sizes and addresses of all lines, and that every token id is in the vocabulary, with bounded memory.
 
     Files of fairseq's other formats are not checked.
 
@@ -95,11 +95,11 @@ def _check(path: Path, ids: Path, entries: int) -> None:
         sizes, addresses = index.sizes[first : first + LINES], index.addresses[first : first + LINES]
         ends = end + np.cumsum(sizes, dtype=np.int64) * index.dtype.itemsize
         if (sizes < 0).any() or addresses[0] != end or (addresses[1:] != ends[:-1]).any():
-            raise UserError(f"{path}: its lines do not follow each other: damaged; {REMEDY}")
+            raise UserError(f"{path}: its lines are not consecutive: damaged; {REMEDY}")
         end = int(ends[-1])
     found = ids.stat().st_size
     if found != end:
-        raise UserError(f"{ids}: {found} bytes, but {path.name} describes {end}: cut off, or of others; {REMEDY}")
+        raise UserError(f"{ids}: {found} bytes, but {path.name} describes {end}: cut off, or of other data; {REMEDY}")
     if np.issubdtype(index.dtype, np.integer):
         _check_ids(ids, index.dtype, entries)
 

@@ -1,4 +1,4 @@
-"""Data sets whose samples fit ``--tokens-per-sample``: one sentence a sample, or fairseq's blocks with long ones split."""
+"""Data sets with samples of at most ``--tokens-per-sample``: one sentence each, or fairseq's blocks with long ones split."""
 
 import logging
 from typing import Any
@@ -20,18 +20,18 @@ logger = logging.getLogger(__name__)
 
 
 class SentenceDataset(FairseqDataset):
-    """One sentence a sample, between ``<s>`` and ``</s>``, for ``--sample-break-mode eos``; blank lines are dropped.
+    """A data set with one sentence per sample, between ``<s>`` and ``</s>``, for ``--sample-break-mode eos``.
 
-    A sentence longer than ``max_tokens`` is split into as few samples as possible, of nearly equal length. (In fairseq's own
-    eos mode every blank line is an empty sample, and ``--tokens-per-sample`` is ignored.)
+    Blank lines are dropped. A sentence longer than ``max_tokens`` is split into as few samples as possible, of nearly equal
+    length. (In fairseq's own eos mode, every blank line is an empty sample, and ``--tokens-per-sample`` is ignored.)
 
     Args:
-        dataset: token ids of each line, ending in ``</s>``; a blank line is ``</s>`` alone.
+        dataset: token ids of each line, ending in ``</s>``; a blank line is only ``</s>``.
         bos, eos: ids of ``<s>`` and ``</s>``.
         max_tokens: maximum length of a sample, including ``<s>`` and ``</s>``.
         name: name of the split, for the log.
-        prefix: path of the data files, without their suffixes, if other texts are aligned with these lines. Then each line
-            is one sample, and a long line is cut off at ``max_tokens``, except for its ``</s>``.
+        prefix: path of the data files, without their suffixes, if other texts are aligned with these lines. Then each line is
+            one sample, and a long line is cut to ``max_tokens``, keeping its ``</s>``.
 
     Attributes:
         lines: (samples,) line of each sample, from 0; repeated for each sample of a split line.
@@ -43,7 +43,7 @@ class SentenceDataset(FairseqDataset):
         self.bos, self.eos, self.max_tokens = bos, eos, max_tokens
         self.part_tokens = max(max_tokens - 2, 1)
         sizes = np.asarray(dataset.sizes)
-        # one number for each sentence of a corpus: int32 halves the memory
+        # int32 halves the memory of these arrays, which have an entry for each sentence of the corpus
         self.lines = np.flatnonzero(sizes > 1).astype(np.int32 if len(sizes) <= 2**31 else np.int64)
         self.blank, sentences = len(sizes) - len(self.lines), len(self.lines)
         self.sizes = sizes[self.lines] + 1
@@ -73,7 +73,7 @@ class SentenceDataset(FairseqDataset):
         return self.frame(torch.cat([text[begin:end], text[-1:]]))
 
     def frame(self, line: torch.Tensor) -> torch.Tensor:
-        """Put ``<s>`` before a line and cut it off at ``max_tokens``."""
+        """Put ``<s>`` before a line and cut it to ``max_tokens``, keeping its ``</s>``."""
         item = torch.cat([line.new_tensor([self.bos]), line])
         if len(item) > self.max_tokens:
             item = item[: self.max_tokens].clone()
@@ -94,12 +94,12 @@ def split_long_blocks(texts: PrependTokenDataset, max_tokens: int, name: str) ->
     """Split blocks longer than ``--tokens-per-sample``, which fairseq makes of long sentences (``complete``, ``complete_doc``).
 
     Args:
-        texts: ``<s>`` before each block of a TokenBlockDataset, as stock masked_lm makes them.
+        texts: a TokenBlockDataset with ``<s>`` before each block, as stock masked_lm makes it.
         max_tokens: maximum length of a sample, including ``<s>``.
         name: name of the split, for the log.
 
     Returns:
-        ``texts`` itself where no block is too long; otherwise a data set of the same tokens in the same order, in which each
+        ``texts`` itself if no block is too long; otherwise a data set with the same tokens in the same order, in which each
         long block is split into as few blocks as possible, of nearly equal length.
     """
     blocks = texts.dataset
@@ -122,11 +122,11 @@ def split_long_blocks(texts: PrependTokenDataset, max_tokens: int, name: str) ->
 
 
 def _split_long(lengths: npt.NDArray[Any], longest: int) -> tuple[Tokens, Tokens, Tokens, Tokens]:
-    """Where to split texts of these lengths (N,), so that no part is longer than ``longest``.
+    """Determine where to split texts of these lengths (N,), so that no part is longer than ``longest``.
 
     Returns:
-        (N,) number of parts of each text; then, for the P parts of long texts, (P,) the place of each among all parts, and
-        (P,) its begin and (P,) its end in its text.
+        The number of parts of each text (N,); then for the P parts of long texts their index among all parts (P,), and their
+        begin (P,) and end (P,) in the text.
     """
     long = np.flatnonzero(lengths > longest)
     full = lengths[long].astype(np.int64)

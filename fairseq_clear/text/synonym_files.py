@@ -1,4 +1,4 @@
-"""Words of a vocabulary: which symbols begin a word, and reading and writing synonyms as ``synonyms.npz``.
+"""Reads and writes synonym tables (``synonyms.npz``), and finds which symbols of a vocabulary begin a word.
 
 The file lies next to ``dict.txt`` and stores that file's hash, so it cannot be used with another vocabulary.
 """
@@ -24,7 +24,7 @@ SYNONYMS_FORMAT = 1
 # fairseq's Dictionary puts these before the lines of dict.txt
 FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 UNKNOWN = FAIRSEQ_SPECIALS.index("<unk>")
-# Ends the word before it; apostrophes and hyphens belong to words (don't, self-made).
+# Punctuation that ends the word before it; apostrophes and hyphens belong to words (don't, self-made).
 CLOSING = frozenset('.,;:!?)]}\u2026\u201d\u00bb"')
 
 _ROWS = ("word_pieces", "word_offsets", "row_offsets", "alternative_pieces", "alternative_offsets")
@@ -45,7 +45,7 @@ _DAMAGE = (
 def save_synonyms(
     path: str | Path, table: "SynonymTable", *, vocabulary_hash: str, source: str, source_hash: str
 ) -> None:
-    """Write a table and its origin to a file, which appears whole or not at all."""
+    """Write a table and its origin to a file, atomically."""
     import numpy as np
 
     arrays = {name: getattr(table, name).astype(np.int32) for name in _ROWS}
@@ -75,7 +75,7 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
         raise UserError(f"{path}: no synonym table here; make it with `{command}`")
     remedy = f"remake it with `{command} --overwrite`"
     try:
-        # loading a pickle can run code, and the table needs none
+        # Not allow_pickle: loading a pickle can run code, and the table needs none.
         with np.load(path, allow_pickle=False) as npz:
             stored = {name: npz[name] for name in npz.files}
         found = int(stored["format"])
@@ -88,11 +88,11 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
         raise
     except _DAMAGE as error:
         what = one_line(error)
-        raise UserError(f"{path}: not a whole synonym table ({what}); {remedy}") from None
+        raise UserError(f"{path}: not a complete synonym table ({what}); {remedy}") from None
 
 
 def load_word_starts(folder: str | Path) -> "SynonymTable":
-    """A table without synonyms, whose ``is_word_start`` is that of a data folder's vocabulary.
+    """Make a table without synonyms, whose ``is_word_start`` is that of a data folder's vocabulary.
 
     Raises:
         UserError: the folder has no tokenizer or no readable ``dict.txt``.
@@ -103,7 +103,7 @@ def load_word_starts(folder: str | Path) -> "SynonymTable":
 
 
 def read_dictionary(path: Path) -> list[str]:
-    """The symbols of a ``dict.txt`` by id, starting with fairseq's four special symbols.
+    """Read the symbols of a ``dict.txt`` by id, starting with fairseq's four special symbols.
 
     Raises:
         UserError: the file is unreadable, or a line is not ``symbol count``.
@@ -118,10 +118,10 @@ def read_dictionary(path: Path) -> list[str]:
 
 
 def find_word_starts(symbols: list[str], tokenizer: Tokenizer) -> "npt.NDArray[np.bool_]":
-    """Whether a word begins at each symbol: (vocabulary,) bool.
+    """Determine for each symbol whether a word begins at it: (vocabulary,) bool.
 
-    A word begins where the tokenizer says so and at closing punctuation: in ``a film, and`` the word is ``film``, although
-    no space follows it. ``<unk>`` belongs to the word around it, unless every symbol is a word.
+    A word begins where the tokenizer says so, and at closing punctuation: in ``a film, and`` the word is ``film``, although no
+    space follows it. ``<unk>`` belongs to the word around it, unless every symbol is a word.
     """
     import numpy as np
 

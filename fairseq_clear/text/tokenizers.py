@@ -1,4 +1,4 @@
-"""Tokenizers: text to the symbols of a ``dict.txt`` and back. Symbols become ids through fairseq's ``Dictionary``.
+"""Tokenizers: split text into the symbols of a ``dict.txt``, and join them again. fairseq's ``Dictionary`` maps symbols to ids.
 
 Importing this module does not import fairseq.
 """
@@ -36,18 +36,18 @@ BYTE_LEVEL_SPACE, SENTENCEPIECE_SPACE = "\u0120", "\u2581"
 
 
 class Tokenizer(Protocol):
-    """Interface of all tokenizers. They are picklable, for data workers."""
+    """Interface of all tokenizers. They can be pickled, for data workers."""
 
     def encode(self, text: str) -> list[str]:
         """Return the dictionary symbols of one line of text, without ``<s>`` and ``</s>``."""
         ...
 
     def decode(self, symbols: list[str]) -> str:
-        """Return the text of symbols, without ``<s>``, ``</s>``, ``<pad>``, with ``<unk>``, ``<mask>``, ``<del>``."""
+        """Return the text of symbols, without ``<s>``, ``</s>`` and ``<pad>`` but with ``<unk>``, ``<mask>`` and ``<del>``."""
         ...
 
     def is_word_start(self, symbol: str) -> bool:
-        """Whether a symbol begins a word; every special symbol does."""
+        """Whether a word begins at a symbol; at a special symbol it always does."""
         ...
 
 
@@ -85,16 +85,16 @@ class SentencePieceTokenizer:
         self._load(model)
 
     def all_pieces(self) -> list[str]:
-        """Return every piece in the order of sentencepiece's ids, including special ones."""
+        """Return all pieces in the order of sentencepiece's ids, including special ones."""
         return [str(self._processor.IdToPiece(index)) for index in range(self._processor.GetPieceSize())]
 
     def pieces(self) -> list[str]:
-        """Return the pieces that text can become, without the unknown and the control pieces (``<s>``, ``</s>``)."""
+        """Return the pieces that occur in text, without the unknown piece and control pieces (``<s>``, ``</s>``)."""
         special = (self._processor.IsUnknown, self._processor.IsControl)
         return [piece for index, piece in enumerate(self.all_pieces()) if not any(test(index) for test in special)]
 
     def encode(self, text: str) -> list[str]:
-        """Return the pieces of ``text``; an unknown character is a piece that ``dict.txt`` lacks."""
+        """Return the pieces of ``text``; an unknown character becomes a piece that is not in ``dict.txt``."""
         return [str(piece) for piece in self._processor.EncodeAsPieces(text)]
 
     def decode(self, symbols: list[str]) -> str:
@@ -144,26 +144,26 @@ class Gpt2Tokenizer:
 
     def encode(self, text: str) -> list[str]:
         """Return the symbols of ``text``; every byte has one, so no text is unknown."""
-        if len(self._encoder.cache) > GPT2_CACHE_WORDS:  # it is unbounded and would grow with the corpus
+        if len(self._encoder.cache) > GPT2_CACHE_WORDS:  # the cache is unbounded and would grow with the corpus
             self._encoder.cache.clear()
         return [str(index) for index in self._encoder.encode(text)]
 
     def decode(self, symbols: list[str]) -> str:
-        """Return the exact text of symbols; other names than GPT-2 ids (``madeupword0000``) stay as they are."""
+        """Return the exact text of symbols; symbols that are not GPT-2 ids (``madeupword0000``) are kept unchanged."""
         return decode_runs(symbols, self._decode_run)
 
     def _decode_run(self, run: list[str]) -> str:
         return str(self._encoder.decode([int(symbol) if symbol.isdecimal() else symbol for symbol in run]))
 
     def is_word_start(self, symbol: str) -> bool:
-        """Whether the symbol's text begins with a space, which the first word of a line does not."""
+        """Whether the symbol's text begins with a space. (The first word of a line does not.)"""
         if not symbol.isdecimal():
             return True
         return str(self._encoder.decoder.get(int(symbol), BYTE_LEVEL_SPACE)).startswith(BYTE_LEVEL_SPACE)
 
 
 class WhitespaceTokenizer:
-    """For text that is already tokenized: symbols are separated by white space, as in fairseq-preprocess."""
+    """Splits text that is already tokenized at white space, as fairseq-preprocess does."""
 
     def encode(self, text: str) -> list[str]:
         """Return the words of ``text``."""
@@ -174,14 +174,14 @@ class WhitespaceTokenizer:
         return decode_runs(symbols, " ".join)
 
     def is_word_start(self, symbol: str) -> bool:
-        """Every symbol is a word."""
+        """True: every symbol is a word."""
         return True
 
 
 class HfTokenizer:
     """A ``tokenizer.json`` of Hugging Face (WordPiece, byte-level BPE, unigram); special tokens have fairseq's names.
 
-    ``[CLS]``, ``[SEP]`` or ``[PAD]`` written out in a text becomes ``<unk>``.
+    ``[CLS]``, ``[SEP]`` or ``[PAD]`` written in a text itself becomes ``<unk>``.
 
     Args:
         tokenizer_json: file of the ``tokenizers`` library.
@@ -211,7 +211,7 @@ class HfTokenizer:
             self._tokenizer: Any = Tokenizer.from_str(content)
         except Exception as error:  # tokenizers raises bare Exception
             raise UserError(f"{self.path}: not a tokenizer.json ({error})") from None
-        # Those of sentence-transformers cut or pad every text to 128 tokens.
+        # The files of sentence-transformers cut or pad every text to 128 tokens.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._ids: dict[str, int] = dict(self._tokenizer.get_vocab(with_added_tokens=True))
@@ -219,7 +219,7 @@ class HfTokenizer:
         absent = [token for token in self._roles if token not in self._ids]
         if absent:
             role = next(role for role, name in special.items() if name == absent[0])
-            raise UserError(f"{self.path}: has no token {absent[0]!r}, which is said to be its {role}")
+            raise UserError(f"{self.path}: has no token {absent[0]!r}, which the folder names as its {role}")
         self._by_id = {index: self._roles.get(token, token) for token, index in self._ids.items()}
         self._word_mark, self._marks_start = _word_mark(json.loads(content))
 
@@ -245,7 +245,7 @@ class HfTokenizer:
         return ["<unk>" if symbol in SILENT_SYMBOLS else symbol for symbol in symbols]
 
     def decode(self, symbols: list[str]) -> str:
-        """Return the text of symbols by the tokenizer's own decoder."""
+        """Return the text of symbols, from the tokenizer's own decoder."""
         return decode_runs(symbols, self._decode_run)
 
     def _decode_run(self, run: list[str]) -> str:
@@ -254,7 +254,7 @@ class HfTokenizer:
         return str(self._tokenizer.decode([self._ids[symbol] for symbol in run], skip_special_tokens=False))
 
     def is_word_start(self, symbol: str) -> bool:
-        """Whether a word begins here: no ``##`` in WordPiece, otherwise a leading space mark; every special symbol does."""
+        """Whether a word begins at a symbol: no ``##`` in WordPiece, else a leading space mark, or a special symbol."""
         if symbol in SILENT_SYMBOLS or symbol in VISIBLE_SYMBOLS:
             return True
         return symbol.startswith(self._word_mark) == self._marks_start
@@ -284,7 +284,7 @@ def read_special_tokens(candidates: list[Path]) -> dict[str, str]:
 
 
 def _word_mark(description: dict[str, Any]) -> tuple[str, bool]:
-    """The mark of word boundaries, and whether it stands on a word's first piece (else on all other pieces)."""
+    """Return the mark of word boundaries, and whether a word's first piece has it (else all other pieces have it)."""
     model = description.get("model") or {}
     if model.get("type") == "WordPiece":
         return str(model.get("continuing_subword_prefix", "##")), False
@@ -301,7 +301,7 @@ def _read_bytes(path: str, what: str) -> bytes:
 
 
 def decode_runs(symbols: Sequence[str], decode: Callable[[list[str]], str]) -> str:
-    """Decode the runs of symbols between special symbols, which a tokenizer itself would decode to noise."""
+    """Decode only the runs of symbols between special symbols, which the tokenizer itself cannot decode."""
     texts: list[str] = []
     run: list[str] = []
     for symbol in [*symbols, "</s>"]:

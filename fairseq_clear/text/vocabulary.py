@@ -1,4 +1,4 @@
-"""Building fairseq's dictionary from a tokenizer, in the order of the tokenizer's ids.
+"""Builds fairseq's dictionary from a tokenizer, in the order of the tokenizer's ids.
 
 fairseq puts ``<s> <pad> </s> <unk>`` before the lines of ``dict.txt``, sentencepiece puts ``<unk> <s> </s>`` before its
 pieces. With the pieces in the same order, a fairseq id is the sentencepiece id + 1.
@@ -44,7 +44,7 @@ def load_dictionary(path: Path) -> Dictionary:
 
 
 def build_dictionary(tokenizer: Tokenizer) -> Dictionary:
-    """Return a dictionary of all symbols of a tokenizer, with the count 0 (Hugging Face: 1, as they are never counted)."""
+    """Return a dictionary of all symbols of a tokenizer, with count 0 (Hugging Face: 1, because they are not counted later)."""
     dictionary = Dictionary()
     for symbol in tokenizer_symbols(tokenizer):
         dictionary.add_symbol(symbol, n=int(isinstance(tokenizer, HfTokenizer)))

@@ -1,1 +1,1 @@
-"""View sources: which texts form a positive pair, and the views made of them."""
+"""View sources, which choose the texts of a positive pair, and the views made from these texts."""

@@ -1,4 +1,4 @@
-"""Prints marked views as text, with brackets and colours for what changed."""
+"""Formats texts and their views, with brackets and colours that show what changed."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _RESET = "\033[0m"
 
 
 def draw_span(span: tuple[int, int], length: int, width: int = 60) -> str:
-    """Draw the place of a span in a document of ``length`` tokens: ``[....====....]``, and its positions."""
+    """Draw the position of a span in a document of ``length`` tokens: ``[....====....]``, and its token numbers."""
     width = min(width, length)
     first = span[0] * width // length
     last = max(-(-span[1] * width // length), first + 1)
@@ -38,7 +38,7 @@ def draw_span(span: tuple[int, int], length: int, width: int = 60) -> str:
 
 @dataclass(frozen=True)
 class _Run:
-    """Adjacent tokens with the same mark: their text, the mark, and where white space belongs."""
+    """Adjacent tokens with the same mark: their text, the mark, and whether white space comes before and after."""
 
     text: str
     fate: str
@@ -49,17 +49,17 @@ class _Run:
 
 @dataclass
 class ViewTotals:
-    """Sums over marked views, for the shares in the last line.
+    """Totals over marked views, from which the last line is computed.
 
     Attributes:
-        deletes_spans: whether each run of deleted tokens is a span of del-span, or several that touch.
-        views: number of them.
-        tokens: of their texts, ``<s>`` and ``</s>`` left out.
-        deleted, moved: of those tokens.
-        words, substituted: words that the substituting steps saw, and replaced.
-        spans, single_spans: spans of documents, and those of one token.
-        runs, single_runs: runs of deleted tokens, and those of one token.
-        view_length, text_length: all tokens, ``<s>`` and ``</s>`` included, as training logs their quotient.
+        deletes_spans: whether each run of deleted tokens comes from one span of del-span, or from several that touch.
+        views: number of views.
+        tokens: number of tokens of their texts, without ``<s>`` and ``</s>``.
+        deleted, moved: number of those tokens that were deleted, or moved.
+        words, substituted: number of words that substituting steps read, and replaced.
+        spans, single_spans: number of spans of documents, and of those with one token.
+        runs, single_runs: number of runs of deleted tokens, and of those with one token.
+        view_length, text_length: number of all tokens, with ``<s>`` and ``</s>``; training logs their quotient.
     """
 
     deletes_spans: bool = False
@@ -91,13 +91,13 @@ class ViewTotals:
         self.single_runs += runs.count(1)
 
     def add_span(self, span: tuple[int, int]) -> bool:
-        """Count a span of a document; return whether it is one token."""
+        """Count a span of a document; return whether it has only one token."""
         self.spans += 1
         self.single_spans += (is_single := span[1] - span[0] == 1)
         return is_single
 
     def warnings(self) -> list[str]:
-        """A line for each kind of span of which some are one token."""
+        """Return a warning for each kind of span of which some have only one token."""
         lines = []
         if self.single_spans:
             lines.append(
@@ -112,7 +112,7 @@ class ViewTotals:
         return lines
 
     def summary(self) -> str:
-        """The last line, with shares of what changed."""
+        """Return the last line, with the shares of changed tokens and words."""
         tokens = max(self.tokens, 1)
         parts = [f"{self.deleted / tokens:.1%} of {self.tokens:,} tokens deleted", f"{self.moved / tokens:.1%} moved"]
         if self.words:
@@ -126,12 +126,12 @@ class ViewTotals:
 
 
 class ViewPrinter:
-    """Marked views as text.
+    """Formats marked views as text.
 
     Args:
-        symbols: the dictionary's, by id.
-        tokenizer: of the data folder.
-        colour: write ANSI colours; the brackets stay, so that a copy keeps its meaning.
+        symbols: symbols of the dictionary, by id.
+        tokenizer: tokenizer of the data folder.
+        colour: use ANSI colours, in addition to the brackets.
     """
 
     def __init__(self, symbols: Sequence[str], tokenizer: Tokenizer, *, colour: bool) -> None:
@@ -141,7 +141,7 @@ class ViewPrinter:
         self.words = Words(np.array(starts, np.bool_), np.array(special, np.bool_))
 
     def legend(self) -> str:
-        """The legend of the marks."""
+        """Return the legend of the marks."""
         return "  ".join(
             [
                 self._paint("[-deleted-]", "deleted"),
@@ -153,15 +153,15 @@ class ViewPrinter:
         )
 
     def text_line(self, marked: MarkedView) -> str:
-        """The text, deleted tokens bracketed."""
+        """Format the text, with deleted tokens in brackets."""
         fates = ["deleted" if is_deleted else "kept" for is_deleted in marked.deleted]
         return self._line(self._runs(marked.text, fates, np.zeros(len(fates), np.bool_)))
 
     def view_line(self, marked: MarkedView, shown_length: int) -> str:
-        """The view, moved tokens and substituted words marked; of ``shown_length`` tokens, if training cuts it."""
+        """Format the view, with moved tokens and substituted words marked, cut to ``shown_length`` tokens as in training."""
         cut = shown_length < len(marked.view)
-        keep = shown_length - 1 if cut else len(marked.view)  # the last one that training keeps is </s>
-        is_gap = self.words.is_special[marked.view]  # of what is new, the rest are words
+        keep = shown_length - 1 if cut else len(marked.view)  # the last token that training keeps is </s>
+        is_gap = self.words.is_special[marked.view]  # other new tokens are words
         fates = [
             "kept" if source >= 0 else "gap" if gap else "inserted"
             for source, gap in zip(marked.source, is_gap, strict=True)
@@ -207,9 +207,9 @@ class ViewPrinter:
         return self._paint(text, kind)
 
     def _decode(self, tokens: Tokens) -> tuple[str, bool]:
-        """The text of tokens, and whether it ends in white space, as after a piece that is nothing else.
+        """Return the text of tokens, and whether it ends in white space, as after a piece that is only white space.
 
-        Such a piece alone is shown by its symbol, and so is ``</s>`` in mid-text, where a block joins sentences.
+        If the text is only white space, symbols are shown instead; so is ``</s>`` inside a text, where a block joins sentences.
         """
         parts = []
         for is_silent, group in groupby((self.symbols[token] for token in tokens), key=SILENT_SYMBOLS.__contains__):
@@ -223,16 +223,18 @@ class ViewPrinter:
 
 
 def draw_item(index: int, epoch: int, maker: ViewMaker, printer: ViewPrinter, totals: ViewTotals) -> Iterator[str]:
-    """Lines that show the texts and the views of an item, which ``totals`` counts."""
+    """Yield lines that show the texts and views of an item, and count the views in ``totals``."""
     traced = maker.trace(index, epoch)
     if not traced:
-        yield f"\n#{index}: gives no pair"
+        yield f"\n#{index}: makes no pair"
     delete = printer.symbols.index("<del>")
     for number, (pair, views) in enumerate(traced, 1):
         yield f"\n#{index}" + (f", pair {number} of {len(traced)}" if len(traced) > 1 else "")
         if pair.document >= 0:
             yield from _draw_spans(pair, maker.source, totals)
-        lines: dict[str, list[str]] = {}  # line -> numbers of the texts; without augmentation, equal texts share it
+        lines: dict[
+            str, list[str]
+        ] = {}  # line -> numbers of its texts; without augmentation, equal texts are shown once
         for role, (text, view) in enumerate(zip((pair.anchor, *pair.positives), views, strict=True), 1):
             marked = mark_view(
                 text,

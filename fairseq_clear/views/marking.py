@@ -1,4 +1,4 @@
-"""Finds what an augmentation changed: deleted tokens, moved tokens, substituted words."""
+"""Marks the changes of an augmentation: deleted tokens, moved tokens, substituted words."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ class Words:
 
     Attributes:
         is_start: (vocabulary,) bool, whether a word begins at this token.
-        is_special: (vocabulary,) bool, tokens that no text becomes; each stands for itself, and a word begins after it.
+        is_special: (vocabulary,) bool, special symbols; each is a word of its own.
     """
 
     is_start: Bools
     is_special: Bools
 
     def begins(self, tokens: Tokens) -> Bools:
-        """(n,) bool: where words of ``tokens`` (n,) begin; the first token always begins one."""
+        """Find where words of ``tokens`` (n,) begin: (n,) bool. The first token always begins a word."""
         begins: Bools = self.is_start[tokens] | self.is_special[tokens]
         begins[:1] = True
         begins[1:] |= self.is_special[tokens[:-1]]
@@ -41,10 +41,10 @@ class MarkedView:
     Attributes:
         text: (n,) token ids, with ``<s>`` and ``</s>``.
         view: (m,) token ids.
-        source: (m,) positions in the text, -1 where new (``<del>``).
+        source: (m,) position in the text of each token of the view; -1 for new tokens (``<del>``).
         word: (n,) position at which the word of each token of the text begins.
-        deleted, moved, substituted: (n,) bool, of the text's tokens.
-        view_moved, view_substituted: (m,) bool, of the view's tokens.
+        deleted, moved, substituted: (n,) bool, marks of the text's tokens.
+        view_moved, view_substituted: (m,) bool, marks of the view's tokens.
     """
 
     text: Tokens
@@ -63,19 +63,19 @@ def mark_view(
 ) -> MarkedView:
     """Derive the marks of a view from ``source``.
 
-    * Substituted: words of which a token comes out changed or more than once. A substitute may also be the first piece of
-      the word it replaces: so is taken a first piece that is left alone without a ``<del>`` after it.
-    * Deleted: tokens of other words that do not come out.
-    * Moved: what is out of order, the fewest tokens whose move explains the order of the view. Of two neighbouring spans
-      that changed places it is thus the shorter one.
+    * Substituted: words of which a token occurs in the view changed or more than once. A substitute may also be the first piece
+      of the word that it replaces; this is assumed if only the first piece is left and no ``<del>`` follows it.
+    * Deleted: tokens of other words that do not occur in the view.
+    * Moved: the smallest set of tokens whose move explains the order of the view. If two neighbouring spans changed places, it
+      is the shorter one.
 
     Args:
         text: (n,) token ids.
         view: (m,) token ids.
         source: (m,) as ``Augmented.source`` of the augmentation.
-        words: of the vocabulary.
+        words: word boundaries of the vocabulary.
         delete: id of ``<del>``.
-        may_substitute: whether a step substitutes words at all.
+        may_substitute: whether a step of the augmentation substitutes words.
     """
     starts = np.flatnonzero(words.begins(text))
     word = np.repeat(starts, np.diff(starts, append=len(text)))  # (n,)
@@ -99,9 +99,9 @@ def mark_view(
 
 
 def longest_ordered(positions: Sequence[int]) -> Bools:
-    """Which elements form a longest subsequence that never falls (patience sorting)."""
+    """Mark the elements of a longest non-decreasing subsequence (patience sorting)."""
     tails: list[int] = []  # smallest last value of a subsequence of each length
-    at: list[int] = []  # where in `positions` that is
+    at: list[int] = []  # its index in `positions`
     previous: list[int] = []
     for place, position in enumerate(positions):
         length = bisect_right(tails, position)
@@ -117,7 +117,7 @@ def longest_ordered(positions: Sequence[int]) -> Bools:
 
 
 def _cut_to_first_piece(word: Tokens, came_out: Tokens, view: Tokens, source: Tokens, delete: int) -> Bools:
-    """First pieces of longer words that alone are left, and not because the rest was deleted right there."""
+    """Mark first pieces of longer words whose other pieces are missing, unless a ``<del>`` in their place shows a deletion."""
     pieces = np.bincount(word, minlength=len(word))  # (n,) length of the word that begins here
     left = np.bincount(word, weights=came_out, minlength=len(word))  # (n,)
     followed = np.append((view[1:] == delete) | (source[1:] < 0), False)

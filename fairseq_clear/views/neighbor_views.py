@@ -1,11 +1,11 @@
 """``neighbor``: adjacent sentences of a document (Nguyen, *Investigating Views for Contrastive Learning*).
 
 The poster shows the view by one example: "I went to the bakery to buy a loaf of bread." and "It was very crispy and tasty.",
-of a document whose third sentence is in neither. Read here as: a pair is a sentence and the one that follows it; an epoch has
-every such pair of every document once, so an inner sentence is met twice, as the first and as the second. With
-``sentences=n`` the same holds of spans of n sentences, into which a document is cut from its beginning (what is left at its
-end is in no pair). "Negative views are different document spans within the same batch": the identity of a pair is its
-document's, so that other pairs of that document are no negatives.
+from a document whose third sentence is in neither. We read it as follows. A pair is a sentence and the one that follows it. An
+epoch has every such pair of every document once, so an inner sentence occurs twice, as the first and as the second. With
+``sentences=n``, pairs consist of spans of n sentences, into which a document is cut from its beginning; sentences left over at
+its end are not used. "Negative views are different document spans within the same batch": the identity of a pair is that of
+its document, so that other pairs of the document are not negatives.
 """
 
 import logging
@@ -24,19 +24,19 @@ __all__ = ["NeighborViews"]
 logger = logging.getLogger(__name__)
 
 FRAME = 2  # <s> and </s>
-UNUSED = np.random.default_rng(0)  # neighbours are not drawn
+UNUSED = np.random.default_rng(0)  # never drawn from
 
 
 class NeighborViews(ViewSource):
-    """Pairs of neighbouring spans; an item is a pair, and nothing is drawn. Documents of one span are left out.
+    """Pairs of neighbouring spans. An item is a pair, and nothing is random. Documents with only one span are left out.
 
     Args:
-        documents: of the split, a sentence a line.
-        sentences: n, in a span.
-        tokens_per_sample: the masked language model reads this many tokens of a span.
+        documents: documents of the split, with one sentence per line.
+        sentences: n, the number of sentences of a span.
+        tokens_per_sample: maximum number of tokens of a span that the masked language model reads.
 
     Attributes:
-        texts: the first span of each pair, which the masked language model reads.
+        texts: the first span of each pair, the input of the masked language model.
 
     Raises:
         UserError: no document has two spans.
@@ -49,7 +49,7 @@ class NeighborViews(ViewSource):
         self._ends = np.cumsum(pairs)
         lone = int((pairs == 0).sum())
         logger.info(
-            "%s: %d pairs of neighbours; %d of %d documents have fewer than %d sentences and none",
+            "%s: %d pairs of neighbours; %d of %d documents have fewer than %d sentences, so no pair",
             documents.name, self._ends[-1], lone, len(documents), 2 * sentences,
         )  # fmt: skip
         if not self._ends[-1]:
@@ -61,9 +61,8 @@ class NeighborViews(ViewSource):
         lengths = documents.line_span_lengths(sentences) + FRAME  # (all spans,)
         ends = np.cumsum(spans)[spans > 0]
         self.text_lengths = np.empty((int(self._ends[-1]), 2), np.int32)
-        for column, left_out in enumerate(
-            (ends - 1, ends - spans[spans > 0])
-        ):  # the last span of a document, the first
+        # a first text is never the last span of a document, a second text never the first span
+        for column, left_out in enumerate((ends - 1, ends - spans[spans > 0])):
             in_pair = np.ones(len(lengths), np.bool_)
             in_pair[left_out] = False
             self.text_lengths[:, column] = lengths[in_pair]
@@ -71,12 +70,12 @@ class NeighborViews(ViewSource):
         long = int((self.text_lengths > tokens_per_sample).sum())
         if long:
             logger.info(
-                "%s: %d of their %d spans are longer than --tokens-per-sample %d and cut off",
+                "%s: %d of their %d spans are longer than --tokens-per-sample %d and are cut off",
                 documents.name, long, self.text_lengths.size, tokens_per_sample,
             )  # fmt: skip
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        """The pair of an item."""
+        """Return the pair of an item."""
         number = int(np.searchsorted(self._ends, index, side="right"))
         span = index - (int(self._ends[number - 1]) if number else 0)
         n = self.sentences
@@ -95,7 +94,7 @@ class NeighborViews(ViewSource):
 
 
 class FirstSpans:
-    """The first span of each pair, cut to ``max_tokens`` keeping ``</s>``, as a data set of texts."""
+    """A data set of the first span of each pair, cut to ``max_tokens`` but keeping ``</s>``."""
 
     def __init__(self, views: NeighborViews, max_tokens: int) -> None:
         self.views, self.max_tokens = views, max_tokens

@@ -1,7 +1,7 @@
-"""Views that are other texts of the same meaning: back-translations, or given pairs; and texts known to differ in meaning.
+"""Pairs of different texts with the same meaning, such as back-translations; and hard negatives, which differ in meaning.
 
-Line n of the folder ``DATA/paraphrase/NAME`` says what line n of ``DATA`` says. ``fairseq-clear prepare --paraphrase`` makes
-such folders; any fairseq-preprocess output over the same ``dict.txt`` with as many lines is one.
+Line n of the folder ``DATA/paraphrase/NAME`` has the same meaning as line n of ``DATA``. ``fairseq-clear prepare --paraphrase``
+makes such folders; so does fairseq-preprocess with the same ``dict.txt`` for a text with the same number of lines.
 """
 
 import logging
@@ -27,29 +27,29 @@ PARAPHRASES = "paraphrase"
 
 
 class AlignedSentences:
-    """The lines of another data set that are aligned with the sentences of ``texts``; blank lines are empty.
+    """A data set whose lines are aligned with the sentences of ``texts``; a blank line is an empty text.
 
     Args:
         texts: the sentences.
-        dataset: of as many lines as the data set of ``texts``, blank ones included.
-        name: of the folder, for messages.
+        dataset: the lines, as many as in the data set of ``texts``, blank ones included.
+        name: name of the folder, for messages.
 
     Raises:
-        UserError: another number of lines.
+        UserError: the numbers of lines differ.
     """
 
     def __init__(self, texts: SentenceDataset, dataset: Any, name: str) -> None:
         found, wanted = len(dataset), len(texts.dataset)
         if found != wanted:
             raise UserError(
-                f"{name}: has {found} lines, the text itself {wanted}: line n of one must be that of the other; make both "
+                f"{name}: has {found} lines, but the text {wanted}: line n of both must correspond; make both "
                 "with one call of fairseq-clear prepare --paraphrase"
             )
         self.texts, self.dataset = texts, dataset
         full = np.asarray(dataset.sizes)[texts.lines]
         self.sizes = np.where(full > 1, np.minimum(full + 1, texts.max_tokens), 0)
         blank = int((self.sizes == 0).sum())
-        logger.info("%s: %d sentences, %d of them blank (the original stands in)", name, len(texts), blank)
+        logger.info("%s: %d sentences, %d of them blank (replaced by the original)", name, len(texts), blank)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -64,12 +64,12 @@ def aligned_sentences(texts: Any, name: str, load: Callable[[str], Any], *, flag
 
     Args:
         texts: the sentences of a data folder.
-        name: of a folder in ``paraphrase/``, or the path of a data folder.
+        name: name of a folder in ``paraphrase/``, or path of a data folder.
         load: returns the data set with a prefix such as ``DATA/train``, or None if there is none.
-        flag: named in messages.
+        flag: flag that messages name.
 
     Raises:
-        UserError: texts that are no lines, no such data set, another number of lines.
+        UserError: the texts are not lines, the data set does not exist, or the numbers of lines differ.
     """
     prefix = getattr(texts, "prefix", None)
     if prefix is None:
@@ -89,19 +89,21 @@ def aligned_sentences(texts: Any, name: str, load: Callable[[str], Any], *, flag
 
 
 def _numbers(tokens: Any) -> Tokens:
-    # not np.asarray: numpy 2 warns of tensors, at every text
+    # not np.asarray, with which numpy 2 warns about each tensor
     numbers: Tokens = torch.as_tensor(tokens).numpy().astype(np.int64, copy=False)
     return numbers
 
 
 class Paraphrases(ViewSource):
-    """Texts of one meaning: the first named is the anchor, the others are its positives. CERT section 4.1 pairs two
-    back-translations, Self-Guided section 6 the original with one. A blank paraphrase falls back to the original.
+    """Texts with the same meaning: the first name is the anchor, the others are its positives.
+
+    CERT section 4.1 pairs two back-translations, Self-Guided section 6 the original and one back-translation. A blank
+    paraphrase is replaced by the original.
 
     Args:
         texts: the originals.
-        aligned: name -> the data set of that name.
-        names: of the anchor and its positives; ``original`` is the text itself.
+        aligned: returns the data set of a name.
+        names: names of the anchor and of its positives; ``original`` is the text itself.
     """
 
     texts: TokenSource
@@ -109,7 +111,7 @@ class Paraphrases(ViewSource):
     def __init__(self, texts: TokenSource, aligned: Callable[[str], TokenSource], names: Sequence[str]) -> None:
         if len(names) < 2 or len(set(names)) < len(names):
             raise UserError(
-                "--views paraphrase: name two or more different texts, as in paraphrase:original,de or paraphrase:de,zh"
+                "--views paraphrase: give two or more different texts, as in paraphrase:original,de or paraphrase:de,zh"
             )
         self.texts = texts
         self.sources = [texts if name == ORIGINAL else aligned(name) for name in names]
@@ -118,7 +120,7 @@ class Paraphrases(ViewSource):
         self.text_lengths = np.stack(lengths, axis=1).astype(np.int64)
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        """The one pair of a sentence; nothing is drawn."""
+        """Return the pair of a sentence; nothing is random."""
         original = _numbers(self.texts[index])
         found = [original if source is self.texts else _numbers(source[index]) for source in self.sources]
         texts = [text if len(text) else original for text in found]
@@ -129,11 +131,11 @@ class Paraphrases(ViewSource):
 class WithHardNegatives(ViewSource):
     """Adds a hard negative to each instance of another source: a text that differs in meaning (SimCSE section 4).
 
-    A blank one falls back to the original, which as a duplicate is no negative of its own views.
+    A blank hard negative is replaced by the original, which is not a negative of its own views because it is a duplicate.
 
     Args:
-        source: makes the pairs, one for a sentence.
-        negatives: aligned with it.
+        source: makes the pairs, one per sentence.
+        negatives: the hard negatives, aligned with the sentences.
         originals: the sentences.
     """
 
@@ -147,7 +149,7 @@ class WithHardNegatives(ViewSource):
         self.text_lengths = np.concatenate([source.text_lengths, lengths[:, None]], axis=1)
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        """The pair of a sentence and its negative."""
+        """Return the pair of a sentence, with its hard negative."""
         (pair,) = self.source(index, rng)
         negative = _numbers(self.aligned[index])
         missing = len(negative) == 0

@@ -1,4 +1,4 @@
-"""DeCLUTR's span sampling (Giorgi et al. 2020, arXiv:2006.03659, section 3.1.1), pure: lengths, anchors, positives.
+"""DeCLUTR's span sampling (Giorgi et al. 2020, arXiv:2006.03659, section 3.1.1) as pure functions: lengths, anchors, positives.
 
 A span is (start, end): the tokens x_start ... x_(end-1) of a document of n tokens.
 """
@@ -18,8 +18,10 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class SpanSettings:
-    """What a document is cut into: A ``anchors``, P ``positives`` of each, lengths from ``low`` to ``high``, the parameters of
-    their beta distributions, and which kind of positives.
+    """Settings of span sampling.
+
+    A document gets A ``anchors``, each with P ``positives``. Lengths are from ``low`` to ``high``, with beta distributions for
+    anchors and positives. ``strategy`` is the kind of positives (``kind_of``, or ``any``).
     """
 
     anchors: int
@@ -34,8 +36,10 @@ class SpanSettings:
 
     @property
     def least_length(self) -> int:
-        """Tokens of the shortest document in which every draw of lengths has a place: A anchors of ``high`` tokens, ``high``
-        apart. One anchor also needs room beside it where positives must lie there; several have it between them.
+        """Tokens of the shortest document in which anchors and positives of any drawn lengths can be placed.
+
+        That is A anchors of ``high`` tokens, ``high`` apart. A single anchor also needs space next to it if the strategy places
+        positives there; several anchors have that space between them.
         """
         if self.anchors > 1:
             return (2 * self.anchors - 1) * self.high
@@ -43,11 +47,11 @@ class SpanSettings:
 
     @property
     def least_span(self) -> int:
-        """The shortest span that makes sense: one that partly overlaps another has two tokens."""
+        """The shortest possible span: one that partly overlaps another has at least two tokens."""
         return 2 if self.strategy == "overlapping" else 1
 
     def greatest_high(self, lengths: Tokens) -> Tokens:
-        """For documents of these lengths (D,) the greatest ``high`` that they allow: (D,)."""
+        """The largest ``high`` for which documents of these lengths (D,) are long enough: (D,)."""
         if self.anchors > 1:
             return lengths // (2 * self.anchors - 1)
         if self.strategy == "adjacent":
@@ -58,21 +62,21 @@ class SpanSettings:
 def sample_lengths(
     rng: np.random.Generator, size: int | tuple[int, ...], low: int, high: int | Tokens, alpha: float, beta: float
 ) -> Tokens:
-    """floor(p * (high - low + 1) + low) with p ~ Beta(alpha, beta): int64 of shape ``size``.
+    """Draw lengths floor(p * (high - low + 1) + low) with p ~ Beta(alpha, beta): int64 of shape ``size``.
 
-    The paper has high - low, by which no span would ever be ``high`` tokens long. This way each length has one of
-    high - low + 1 equal parts of [0, 1]: P(length <= low + k) is the distribution function at (k + 1) / (high - low + 1).
+    The paper has high - low as the factor, so no span would ever be ``high`` tokens long. Here each length corresponds to one
+    of high - low + 1 equal parts of [0, 1]: P(length <= low + k) is the distribution function at (k + 1) / (high - low + 1).
     """
     p = rng.beta(alpha, beta, size)
-    # p rounds to 1.0 now and then
+    # p may be rounded to 1.0
     return np.minimum(np.floor(p * (high - low + 1) + low), high).astype(np.int64)
 
 
 def place_anchors(n: int, lengths: Tokens, apart: int, rng: np.random.Generator) -> Tokens:
-    """Starts (A,), ascending, of spans of these lengths at least ``apart`` tokens apart, every placement equally likely.
+    """Draw starts (A,), ascending, of spans of these lengths, at least ``apart`` tokens apart; placements are equally likely.
 
-    One span starts uniformly in 0 ... n - length, as in the paper. For several, with each span and the gap after it shrunk
-    to nothing, a placement is a multiset of A of the positions that are left.
+    A single span starts uniformly in 0 ... n - length, as in the paper. With several, if each span and the gap after it are
+    shrunk to nothing, a placement is a multiset of A of the remaining positions.
     """
     spans = len(lengths)
     slack = n - int(lengths.sum()) - (spans - 1) * apart
@@ -87,8 +91,10 @@ def place_anchors(n: int, lengths: Tokens, apart: int, rng: np.random.Generator)
 
 
 def place_positive(n: int, anchor: Span, length: int, strategy: str, rng: np.random.Generator) -> int:
-    """Start of a positive of this length: uniform in {start_anchor - length ... end_anchor}, within the document, among the
-    places of the strategy's kind (``kind_of``).
+    """Draw the start of a positive of this length.
+
+    It is uniform in {start_anchor - length ... end_anchor}, restricted to the document and to positives of the strategy's kind
+    (``kind_of``).
     """
     start, end = anchor
     first, last = max(start - length, 0), min(end, n - length)
@@ -99,7 +105,7 @@ def place_positive(n: int, anchor: Span, length: int, strategy: str, rng: np.ran
     if strategy == "adjacent":
         sides = [side for side in (start - length, end) if first <= side <= last]
         return sides[int(rng.integers(len(sides)))]
-    # left of the anchor's start without touching only, and so far right that the end is beyond the anchor's
+    # starts before the anchor that overlap it, and starts from which the end is beyond the anchor's end
     before = max(start - length + 1, 0), min(start, last + 1)
     after = max(start, end - length + 1), min(end, last + 1)
     left = max(before[1] - before[0], 0)
@@ -108,8 +114,9 @@ def place_positive(n: int, anchor: Span, length: int, strategy: str, rng: np.ran
 
 
 def kind_of(anchor: Span, positive: Span) -> str:
-    """Figure 1 B: ``adjacent`` (touching), ``subsumed`` (within the anchor) or ``overlapping`` (partly; also one that the
-    anchor is within).
+    """Return the kind of a positive, as in the paper's figure 1 B.
+
+    ``adjacent`` touches the anchor, ``subsumed`` lies within it, ``overlapping`` overlaps it partly or contains it.
     """
     if positive[1] == anchor[0] or positive[0] == anchor[1]:
         return "adjacent"
@@ -117,8 +124,9 @@ def kind_of(anchor: Span, positive: Span) -> str:
 
 
 def sample_spans(n: int, low: int, high: int, settings: SpanSettings, rng: np.random.Generator) -> list[list[Span]]:
-    """For each anchor in a document of n tokens: the anchor, then its P positives. Lengths are from low to high here, which a
-    short document may have scaled.
+    """Draw the spans of a document of n tokens: for each anchor, the anchor and then its P positives.
+
+    ``low`` and ``high`` replace those of the settings, because they may be scaled down for a short document.
     """
     s = settings
     lengths = sample_lengths(rng, s.anchors, low, high, s.alpha_anchor, s.beta_anchor)

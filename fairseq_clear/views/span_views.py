@@ -1,4 +1,4 @@
-"""``span``: anchors of a document and positives around each (DeCLUTR, section 3.1)."""
+"""``span``: anchors of a document, and positives near each of them (DeCLUTR, section 3.1)."""
 
 import logging
 
@@ -18,36 +18,37 @@ logger = logging.getLogger(__name__)
 FRAME = 2  # <s> and </s>
 
 SPAN_KNOBS = {
-    "anchors": Knob(2, int, 1, help="A, anchors of a document"),
-    "positives": Knob(2, int, 1, help="P, positives of an anchor"),
+    "anchors": Knob(2, int, 1, help="A, number of anchors of a document"),
+    "positives": Knob(2, int, 1, help="P, number of positives of an anchor"),
     "min": Knob(32, int, 1, help="tokens of the shortest span"),
     "max": Knob(512, int, 1, help="tokens of the longest span"),
-    "alpha_anchor": Knob(4.0, float, 0.001, help="of the beta distribution of anchor lengths"),
-    "beta_anchor": Knob(2.0, float, 0.001, help="of the beta distribution of anchor lengths"),
-    "alpha_positive": Knob(2.0, float, 0.001, help="of the beta distribution of positive lengths"),
-    "beta_positive": Knob(4.0, float, 0.001, help="of the beta distribution of positive lengths"),
-    "strategy": Knob("any", str, help="which positives", choices=STRATEGIES),
+    "alpha_anchor": Knob(4.0, float, 0.001, help="parameter of the beta distribution of anchor lengths"),
+    "beta_anchor": Knob(2.0, float, 0.001, help="parameter of the beta distribution of anchor lengths"),
+    "alpha_positive": Knob(2.0, float, 0.001, help="parameter of the beta distribution of positive lengths"),
+    "beta_positive": Knob(4.0, float, 0.001, help="parameter of the beta distribution of positive lengths"),
+    "strategy": Knob("any", str, help="kind of the positives", choices=STRATEGIES),
 }
 
 
 class SpanViews(ViewSource):
-    """An item is a document; it yields A pairs of one anchor and P positives. Each span is framed by ``<s>`` and ``</s>``.
+    """Spans of documents. An item is a document, with A pairs of one anchor and P positives, each in ``<s>`` and ``</s>``.
 
-    A document in which not every draw of lengths has a place is short. ``short="clip"`` scales its longest span to what it
-    allows, and the shortest in proportion, ``skip`` leaves it out, ``error`` raises UserError.
+    A document is short if spans of some lengths may not fit into it (``SpanSettings.least_length``). ``short="clip"`` scales
+    the maximum length of its spans down until they fit, and the minimum in proportion; ``skip`` leaves it out; ``error`` raises
+    a UserError.
 
     Args:
-        documents: of the split.
-        settings: of the draws.
-        short: what becomes of short documents.
-        contrast_documents: the identity of a pair is its document's, so that spans of one document are no negatives of each
-            other; else it is the hash of the anchor, and they are (the paper's hard negatives).
+        documents: documents of the split.
+        settings: settings of the sampling.
+        short: treatment of short documents.
+        contrast_documents: if True, the identity of a pair is that of its document, so spans of one document are not negatives
+            of each other. If False, it is the hash of the anchor, and they are (the paper's hard negatives).
 
     Attributes:
-        items: (items,) int64 documents that are used.
+        items: (items,) int64 indices of the documents that are used.
 
     Raises:
-        UserError: a document is short, and ``short`` is ``error``; or none is left.
+        UserError: a document is short and ``short`` is ``error``, or no document is left.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class SpanViews(ViewSource):
         )
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        """The A pairs of an item."""
+        """Return the A pairs of an item."""
         number = int(self.items[index])
         document = self.documents[number]
         s, high = self.settings, int(self._highs[index])
@@ -101,7 +102,7 @@ class SpanViews(ViewSource):
             f"{documents.name}: all {len(documents)} documents are too short: the longest has {documents.lengths.max()} tokens "
             f"of the {self._needs()}; give a smaller max or fewer anchors"
             + (", or --short-documents clip" if short == "skip" else "")
-            + "; where each line is a document, --document-boundary line; where one is several lines, part them by blank ones"
+            + "; if each line is a document, --document-boundary line; else separate the documents by blank lines"
         )
 
     def _log(self, short: str, count: int) -> None:
@@ -109,7 +110,7 @@ class SpanViews(ViewSource):
             return
         dropped = len(self.documents) - len(self.items)
         logger.info(
-            "%s: %d of %d documents have less than the %s: %d clipped, %d left out",
+            "%s: %d of %d documents have fewer than the %s: %d clipped, %d left out",
             self.documents.name, count, len(self.documents), self._needs(), count - dropped, dropped,
         )  # fmt: skip
 
@@ -122,10 +123,10 @@ def build_span_views(
     tokens_per_sample: int,
     **knobs: int | float | str,
 ) -> SpanViews:
-    """Build the source from the spec's knobs and the task's settings.
+    """Build the view source from the spec's knobs and the task's settings.
 
     Raises:
-        UserError: knobs that contradict each other or the task.
+        UserError: knobs contradict each other or the task's settings.
     """
     low, high, strategy = int(knobs["min"]), int(knobs["max"]), str(knobs["strategy"])
     if low > high:

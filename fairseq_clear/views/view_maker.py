@@ -1,4 +1,4 @@
-"""Pairs of augmented views of one item, reproducible from seed, epoch and index."""
+"""Makes the augmented views of an item, reproducible from seed, epoch and index."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from fairseq_clear.views.view_source import RawInstance, ViewSource
 
 __all__ = ["ViewMaker"]
 
-# For a chain that draws nothing.
+# Generator for a chain that draws nothing.
 UNUSED = np.random.default_rng(0)
 
 
@@ -21,32 +21,32 @@ class ViewMaker:
     """Makes the pairs of augmented views of an item, the same in every process.
 
     Args:
-        source: which texts form a pair.
-        augment: the chain applied to each view by itself.
-        seed: the run's.
-        max_tokens: views are cut to this length, keeping their last token.
+        source: makes the pairs of texts.
+        augment: chain of augmentations, applied to each text separately.
+        seed: seed of the run.
+        max_tokens: maximum length to which views are cut, keeping their last token.
     """
 
     def __init__(self, source: ViewSource, augment: Chain, seed: int, max_tokens: int) -> None:
         self.source, self.augment, self.seed, self.max_tokens = source, augment, seed, max_tokens
 
     def __call__(self, index: int, epoch: int) -> list[Instance]:
-        """The instances of item ``index`` in this epoch."""
+        """Return the instances of item ``index`` in this epoch."""
         return [instance for _, instance in self.pairs(index, epoch)]
 
     def pairs(self, index: int, epoch: int) -> list[tuple[RawInstance, Instance]]:
-        """The instances of item ``index``, each with the texts it was made of."""
+        """Return the instances of item ``index``, each with the texts from which it was made."""
         rng = rng_for(self.seed, epoch, index, 0)
         traced = self._trace(self.source(index, rng), index, epoch)
-        # drawn after the source's own draws, so that they are what they were
+        # Instance.draw is drawn after the source's draws, which it therefore does not change.
         return [(pair, self._instance(pair, views, rng.random())) for pair, views in traced]
 
     def texts(self, index: int, epoch: int) -> list[RawInstance]:
-        """The texts of item ``index``, without augmentation."""
+        """Return the texts of item ``index``, without augmentation."""
         return self.source(index, rng_for(self.seed, epoch, index, 0))
 
     def trace(self, index: int, epoch: int) -> list[tuple[RawInstance, list[Augmented]]]:
-        """The texts of each instance of item ``index`` and their views, the anchor's first, before ``cut``."""
+        """Return the texts of each instance of item ``index`` and their views, the anchor's first, before ``cut``."""
         return self._trace(self.texts(index, epoch), index, epoch)
 
     def _trace(self, raw: list[RawInstance], index: int, epoch: int) -> list[tuple[RawInstance, list[Augmented]]]:
@@ -54,7 +54,7 @@ class ViewMaker:
         traced = []
         for pair in raw:
             texts = (pair.anchor, *pair.positives, *pair.negatives)
-            if self.augment.is_identity:  # six generators cost as much as DeCLUTR's six spans
+            if self.augment.is_identity:  # without generators: six of them cost as much as drawing DeCLUTR's six spans
                 traced.append((pair, [self.augment(text, UNUSED) for text in texts]))
                 continue
             rngs = [rng_for(self.seed, epoch, index, view + number) for number in range(1, len(texts) + 1)]
@@ -63,13 +63,13 @@ class ViewMaker:
         return traced
 
     def cut(self, tokens: Tokens) -> Tokens:
-        """At most ``max_tokens`` of a view's tokens, keeping the last one."""
+        """Cut a view to ``max_tokens``, keeping its last token."""
         return tokens if len(tokens) <= self.max_tokens else np.append(tokens[: self.max_tokens - 1], tokens[-1])
 
     def longest(self) -> Tokens:
-        """(items, views) upper bounds of the views' lengths, in every epoch."""
+        """Upper bounds of the views' lengths over all epochs: (items, views)."""
         lengths = self.source.text_lengths
-        bounds = np.zeros(int(lengths.max(initial=0)) + 1, np.int32)  # by length, of those that there are
+        bounds = np.zeros(int(lengths.max(initial=0)) + 1, np.int32)  # bound of each length that occurs
         for length in np.unique(np.concatenate([np.unique(column) for column in lengths.T])).tolist():
             bounds[length] = min(self.augment.bound(length), self.max_tokens)
         return bounds[lengths]

@@ -1,4 +1,4 @@
-"""The interface of view sources: what they read, and the positive pairs that they make."""
+"""The interface of view sources, which turn an item of the data set into positive pairs of texts."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -30,11 +30,12 @@ class RawInstance:
     Attributes:
         anchor: (n,) int64 token ids, with ``<s>`` and ``</s>``.
         positives: one or more texts like ``anchor``; the same number in every instance of a source.
-        identity: of the source text; instances of equal identity are not negatives of each other.
+        identity: hash of the source text. Instances with the same identity are not negatives of each other.
         negatives: texts that differ in meaning from the anchor (SimCSE's hard negatives); the same number in every instance.
-        fell_back: how many texts were missing and replaced by the original.
-        document: the document that the texts are spans of, -1 for none.
-        spans: (first token, last token + 1) in that document, of the anchor, then of each positive; ``</s>`` is not counted.
+        fell_back: number of texts that were missing and replaced by the original text.
+        document: index of the document that the texts are spans of; -1 if they are not spans.
+        spans: (begin, end) in that document, end exclusive, of the anchor and then of each positive. Positions do not count
+            ``</s>``.
     """
 
     anchor: Tokens
@@ -47,15 +48,15 @@ class RawInstance:
 
 
 class ViewSource(ABC):
-    """Makes the positive pairs of an item. Reads the data set and changes nothing; every random draw comes from ``rng``.
+    """Makes the positive pairs of an item. Does not modify the data set; every random draw comes from ``rng``.
 
     Attributes:
-        text_lengths: (items, texts) upper bounds of the lengths of an item's texts in every epoch, in the order in which its
-            instances name them: anchor, positives, negatives.
+        text_lengths: (items, texts) upper bounds, over all epochs, of the lengths of an item's texts: anchor, positives and
+            negatives of its first instance, then those of the next.
         positives: number of positives of each anchor.
         negatives: number of hard negatives of each anchor.
-        texts: what a masked language model reads, one text per item. None where it reads the anchors instead.
-        anchors: number of instances of an item.
+        texts: input of the masked language model, one text per item; None if it reads the anchors instead.
+        anchors: number of anchors of an item; each has an instance of its own.
     """
 
     text_lengths: npt.NDArray[np.integer[Any]]
@@ -66,4 +67,4 @@ class ViewSource(ABC):
 
     @abstractmethod
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        """The instances of item ``index``, ``anchors`` in number."""
+        """Return the instances of item ``index``, one for each of its ``anchors``."""

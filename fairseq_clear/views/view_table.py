@@ -1,4 +1,4 @@
-"""The table of view sources, and how a spec builds one."""
+"""The table of view sources, and building one from a spec."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,20 +34,27 @@ class SameText(ViewSource):
     def __init__(self, texts: TokenSource) -> None:
         self.texts = texts
         sizes = np.asarray(texts.sizes)
-        self.text_lengths = np.broadcast_to(sizes[:, None], (len(sizes), 2))  # a copy would be of each text of a corpus
+        self.text_lengths = np.broadcast_to(
+            sizes[:, None], (len(sizes), 2)
+        )  # without a copy, which would have an entry for each text
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        # not np.asarray: numpy 2 warns of tensors, at every text
+        # not np.asarray, with which numpy 2 warns about each tensor
         tokens = torch.as_tensor(self.texts[index]).numpy().astype(np.int64, copy=False)
         return [RawInstance(tokens, (tokens,), content_hash(tokens))]
 
 
 @dataclass(frozen=True)
 class ViewSourceKind:
-    """An entry of VIEWS: how to build the source, its knobs, and its description.
+    """An entry of VIEWS.
 
-    ``values`` shows what stands without a knob's name, for a source that reads aligned texts. Items are documents, not texts,
-    where ``needs_documents``; ``settings`` are those of the task that ``build`` takes by name.
+    Attributes:
+        build: makes the view source.
+        knobs: settings that a spec may give.
+        summary: one-line description.
+        values: example of positional values, which are names of aligned texts; empty if the source takes none.
+        needs_documents: whether items are documents instead of texts.
+        settings: names of the task's settings that ``build`` takes.
     """
 
     build: Callable[..., ViewSource]
@@ -61,19 +68,22 @@ class ViewSourceKind:
 VIEWS: dict[str, ViewSourceKind] = {
     "same": ViewSourceKind(SameText, {}, "the text itself, twice (CLEAR, SimCSE)"),
     "paraphrase": ViewSourceKind(
-        Paraphrases, {}, "texts of one meaning, such as back-translations (CERT; Self-Guided Table 7)", "original,de"
+        Paraphrases,
+        {},
+        "texts with the same meaning, such as back-translations (CERT; Self-Guided Table 7)",
+        "original,de",
     ),
     "neighbor": ViewSourceKind(
         NeighborViews,
-        {"sentences": Knob(1, int, 1, help="sentences of a span")},
-        "adjacent sentences of a document, or spans of n (Investigating Views)",
+        {"sentences": Knob(1, int, 1, help="number of sentences of a span")},
+        "adjacent sentences of a document, or adjacent spans of n sentences (Investigating Views)",
         needs_documents=True,
         settings=("tokens_per_sample",),
     ),
     "span": ViewSourceKind(
         build_span_views,
         SPAN_KNOBS,
-        "anchor spans of a document, each with spans around it (DeCLUTR section 3.1)",
+        "anchor spans of a document, each with positive spans near it (DeCLUTR section 3.1)",
         needs_documents=True,
         settings=("short_documents", "same_document_negatives", "tokens_per_sample"),
     ),
@@ -84,7 +94,7 @@ def find_view_source(spec: str, *, flag: str = "--views") -> tuple[ViewSourceKin
     """Return the entry that a spec names, and the parsed spec.
 
     Raises:
-        UserError: no such source, or a chain where one name is due.
+        UserError: there is no such source, or the spec is a chain.
     """
     chains = parse_spec(spec, flag=flag)
     if len(chains) != 1 or len(chains[0]) != 1:
@@ -106,18 +116,18 @@ def build_view_source(
 
     Args:
         spec: as the user typed it.
-        texts: the items, a TokenSource; Documents for a source that needs them.
-        aligned: name -> other texts, line for line, for a source that takes such names.
-        settings: of the task, for sources that take some.
-        flag: named in messages.
+        texts: a TokenSource; Documents for a source that needs them.
+        aligned: returns the aligned texts of a name, for a source with positional values.
+        settings: settings of the task.
+        flag: flag that messages name.
 
     Raises:
-        UserError: no such source or knob, or a chain where one name is due.
+        UserError: there is no such source or knob, or the spec is a chain.
     """
     kind, step = find_view_source(spec, flag=flag)
     knobs = check_knobs(step, kind.knobs, flag=flag, allow_values=bool(kind.values))
     if kind.values:
         if aligned is None:
-            raise UserError(f"{flag} {spec}: needs texts aligned with those of a data folder; give --data-bin")
+            raise UserError(f"{flag} {spec}: needs texts that are aligned with those of a data folder; give --data-bin")
         return kind.build(texts, aligned=aligned, names=step.values, **knobs)
     return kind.build(texts, **{name: (settings or {})[name] for name in kind.settings}, **knobs)

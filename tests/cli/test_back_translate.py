@@ -98,7 +98,7 @@ def test_command(toys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "self-BLEU" in done.out and "41 lines, 1 of them blank" in done.out and done.err == ""
     report = json.loads((tmp_path / "out.report.json").read_text())
     assert report["lines"] == 41 and (tmp_path / "out.report.txt").read_text() in done.out
-    assert here() == 0 and "complete already" in capsys.readouterr().out
+    assert here() == 0 and "already complete" in capsys.readouterr().out
     for shard in ("0", "1"):
         assert here("--num-shards", "2", "--shard-id", shard, output="parts") == 0
     assert here("--num-shards", "2", "--merge", output="parts") == 0

@@ -93,7 +93,7 @@ def test_mistakes_are_one_line_and_write_nothing(source, tmp_path, flags, capsys
         ([*fine, "--output", output, "--batch-size", "0"], "--batch-size 0: must be 1 or more"),
         ([*fine, "--output", output, "--pooling", "best"], "no such pooling"),
         ([*fine, "--output", output, "--device", "abacus"], "no such device"),
-        ([*fine, "--output", output, "--checkpoint", str(existing)], "not a whole checkpoint"),
+        ([*fine, "--output", output, "--checkpoint", str(existing)], "not a complete checkpoint"),
         ([*fine, "--output", output, "--data-bin", str(tmp_path)], "has no dict.txt"),
         ([*fine, "--output", output, "--tokenizer", "absent.model"], "cannot read this sentencepiece model"),
         ([*plain, "--output", output], "add --tokenizer whitespace"),

@@ -248,8 +248,8 @@ def test_the_submission_has_every_row_in_gluess_words(runs, prepared, tmp_path, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--tasks", "AX"], "AX: has no training data; glue predict predicts it by MNLI"),
-        (["--tasks", "RTE", "--seeds", "2", "2"], "--seeds 2 2: give how many, or different seeds"),
+        (["--tasks", "AX"], "AX: has no training data; glue predict predicts it with the model of MNLI"),
+        (["--tasks", "RTE", "--seeds", "2", "2"], "--seeds 2 2: give a number of restarts, or different seeds"),
         (["--tasks", "RTE", "--seeds", "0"], "--seeds 0"),
         (["--tasks", "CoLA"], "has no CoLA prepared"),
         (["--tasks", "RTE", "--local-jobs", "0"], "--local-jobs 0"),

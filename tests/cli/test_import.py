@@ -42,7 +42,7 @@ def test_it_prints_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[s
     command = ["import", str(source), "--dest", str(tmp_path / "ours")]
     assert main(command) == 0
     said = capsys.readouterr().out
-    for part in ("states no pooling", "no head for", "segment 0 of 2 is folded", "largest difference to transformers"):
+    for part in ("has no pooling", "no head for", "segment 0 of 2 is added", "largest difference to transformers"):
         assert part in said
     assert f"--finetune-from-model {tmp_path / 'ours' / 'model.pt'} --arch clear_roberta --encoder-layers 3" in said
     assert sorted(path.name for path in (tmp_path / "ours").iterdir()) == [
@@ -51,7 +51,7 @@ def test_it_prints_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(command) == 2
     assert "exists already" in capsys.readouterr().err
     assert main([*command, "--overwrite", "--pooling", "cls"]) == 0
-    assert "states no pooling" not in capsys.readouterr().out
+    assert "has no pooling" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

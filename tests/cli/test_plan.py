@@ -166,11 +166,11 @@ def test_masked_spans_are_of_mixed_length(capsys):
         (["--config", "clear/base_256gpu", "task.augment=del-wrd", "--gpus", "1"], "del-wrd"),
         (["--config", "clear/base_256gpu", "model._name=roberta", "--gpus", "1"], "model._name roberta"),
         (["--config", "clear/base_256gpu", "--gpus", "0"], "--gpus 0: must be 1 or more"),
-        (["--config", "clear/base_256gpu", "--gpus", "1", "--mfu", "45"], "--mfu 45: is a share"),
+        (["--config", "clear/base_256gpu", "--gpus", "1", "--mfu", "45"], "--mfu 45: must be a share"),
         (["--config", "clear/base_256gpu", "--gpus", "1", "--memory", "nan"], "--memory nan: must be above 0"),
         (
             ["--config", "clear/base_256gpu", THIN, "--gpus", "1", "--memory", "0.5"],
-            "--memory 0.5: one text alone needs",
+            "--memory 0.5: a single text needs",
         ),
         (["--config", "clear/base_256gpu", "--gpus", "1", "--data-bin", "nowhere"], "--data-bin nowhere"),
         (["--config", "clear/base_256gpu", "--gpus", "1", "--json", "no/where.json"], "there is no folder no"),
@@ -200,4 +200,4 @@ def test_a_curve_over_numbers_of_gpus(tmp_path, capsys):
     assert main(["plan", "--config", "simcse/unsupervised", THIN, *flags]) == 0
     assert {point["texts"] for point in json.loads(file.read_text())["curve"]} == {64}
     assert main([*BASE, "--gpus", "256", "--per-gpu"]) == 2
-    assert "--per-gpu: is of --curve" in capsys.readouterr().err
+    assert "--per-gpu: has an effect only with --curve" in capsys.readouterr().err

@@ -74,7 +74,7 @@ def test_mistakes_are_one_line_and_write_nothing(table, tmp_path, capsys):
     [
         ("a b\tc d\n", "pairs.tsv:1: 2 tab-separated columns"),
         ("a b,c d,3\n", "pairs.tsv:1: 1 tab-separated columns"),
-        ("3\ta b\tc d\n", "pairs.tsv:1: the score 'c d' is no number"),
+        ("3\ta b\tc d\n", "pairs.tsv:1: the score 'c d' is not a number"),
     ],
 )
 def test_another_format_names_the_expected_ones(table, content, what, capsys):

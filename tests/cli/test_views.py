@@ -144,7 +144,7 @@ def test_without_augmentation_a_text_is_shown_once(data, capsys):
     assert main([*command, "none"]) == 0
     output = capsys.readouterr().out
     assert output.count(texts[0]) == output.count(texts[1]) == 1 and f"#1\n  text 1, 2  {texts[1]}\n" in output
-    assert "two views of one text differ by the model's dropout alone" in output and "<del>" not in output
+    assert "two views of one text differ only by the model's dropout" in output and "<del>" not in output
     assert main([*command, "reorder:pairs=0"]) == 0  # an augmentation that happens to change nothing
     assert capsys.readouterr().out.count(texts[0]) == 4
 
@@ -258,7 +258,7 @@ def test_mistakes_are_one_line(data, data_bin, tmp_path, capsys):
         ([*fine, "--views", "sideways"], "--views: there is no 'sideways'"),
         (["views", "--data-bin", str(data_bin), "--augment", "subs"], "no synonym table here"),
         ([*fine, "--split", "dev"], "Dataset not found: dev"),
-        ([*fine, "--index", "120"], "--index 120: there are 120 texts, 0 to 119"),
+        ([*fine, "--index", "120"], "--index 120: there are 120 texts, with index 0 to 119"),
         ([*fine, "--start", "-1"], "--start -1: must be 0 or more"),
         ([*fine, "--count", "0"], "--count 0: must be 1 or more"),
         ([*fine, "--epoch", "0"], "--epoch 0: must be 1 or more"),

@@ -78,5 +78,5 @@ def test_joint_needs_spans(data_bin: Path, caplog: pytest.LogCaptureFixture) -> 
         build(data_bin, "--anchor-mlm", "joint")
     assert stop.value.code == 2
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == [
-        "--anchor-mlm joint: goes with --views span, whose anchors it masks; leave it out"
+        "--anchor-mlm joint: only works with --views span, whose anchors it masks; leave it out"
     ]

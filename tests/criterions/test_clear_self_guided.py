@@ -237,7 +237,7 @@ def test_nt_xent_with_the_same_regulariser_and_frozen_layer(paired_bin: Path) ->
         (("--guide-layers", "2-1"), "--guide-layers 2-1"),
         (("--guide-layers", "upper"), "--guide-layers upper"),
         (("--frozen-layers", "4"), "give 0 to 3"),
-        (("--views", "paraphrase:original"), "name two or more"),
+        (("--views", "paraphrase:original"), "give two or more"),
         (("--views", "paraphrase:original,de"), "paraphrase/de/train does not exist"),
         (("--hard-negatives", "x"), "only --criterion clear_nt_xent"),
     ],

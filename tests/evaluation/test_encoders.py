@@ -57,7 +57,7 @@ def test_arrays_of_any_kind(returned):
         (np.ones((2, 0)), r"encoder x: returned an array of shape \(2, 0\)"),
         ([[1.0], [1.0, 2.0]], "encoder x: returned list, not vectors of equal length"),
         (None, r"encoder x: returned an array of shape \(\)"),
-        ([[1.0], [float("nan")]], "encoder x: 1 of 2 vectors have NaN"),
+        ([[1.0], [float("nan")]], "encoder x: 1 of 2 vectors contain NaN"),
     ],
 )
 def test_what_is_no_matrix_is_refused(returned, message):
@@ -70,11 +70,11 @@ def test_other_mistakes():
         CachedEncoder(object(), name="x")
     with pytest.raises(UserError, match="batch size 0"):
         CachedEncoder(Letters(), batch_size=0)
-    with pytest.raises(UserError, match="asked for no sentence"):
+    with pytest.raises(UserError, match="the list of sentences is empty"):
         CachedEncoder(Letters()).encode([])
     changing = Words(4)
     cached = CachedEncoder(changing, name="x")
     cached.encode(["a"])
     changing.size = 5
-    with pytest.raises(UserError, match="encoder x: vectors of 5 numbers after some of 4"):
+    with pytest.raises(UserError, match="encoder x: vectors have dimension 5, earlier ones 4"):
         cached.encode(["b"])

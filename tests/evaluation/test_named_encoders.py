@@ -49,7 +49,7 @@ def test_poolings_of_a_checkpoint_share_its_model(checkpoint, data_bin):
         ("no_such_package.x:y", None, "cannot import it .No module named 'no_such_package'"),
         (f"{TOYS}:NUMBER", None, "is a int, neither an encoder nor a function"),
         (f"{TOYS}:Letters", "cls", "takes no argument `pooling`"),
-        (f"{TOYS}:INSTANCE", "cls", "is an encoder already"),
+        (f"{TOYS}:INSTANCE", "cls", "is an encoder itself"),
         (__file__, None, "a checkpoint needs --data-bin"),
     ],
 )

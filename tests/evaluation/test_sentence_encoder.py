@@ -218,13 +218,13 @@ def refuse(message, checkpoint, data_bin, **options):
 def test_checkpoints_that_are_none(checkpoint, data_bin, tmp_path, capsys):
     refuse("absent.pt: no such checkpoint", tmp_path / "absent.pt", data_bin)
     refuse("is a folder, name the .pt file", tmp_path, data_bin)
-    refuse("dict.txt: not a whole checkpoint", data_bin / "dict.txt", data_bin)
+    refuse("dict.txt: not a complete checkpoint", data_bin / "dict.txt", data_bin)
     (tmp_path / "cut.pt").write_bytes(checkpoint.read_bytes()[:-5000])
-    refuse("cut.pt: not a whole checkpoint", tmp_path / "cut.pt", data_bin)
+    refuse("cut.pt: not a complete checkpoint", tmp_path / "cut.pt", data_bin)
     (tmp_path / "empty.pt").write_bytes(b"")
-    refuse("empty.pt: not a whole checkpoint", tmp_path / "empty.pt", data_bin)
+    refuse("empty.pt: not a complete checkpoint", tmp_path / "empty.pt", data_bin)
     torch.save({"weights": torch.ones(2)}, tmp_path / "other.pt")
-    refuse("other.pt: not a whole checkpoint", tmp_path / "other.pt", data_bin)
+    refuse("other.pt: not a complete checkpoint", tmp_path / "other.pt", data_bin)
     refuse("could run code", changed(checkpoint, tmp_path / "h.pt", lambda s: s.update(x=Harmful())), data_bin)
     assert "harm done" not in capsys.readouterr().out
 
@@ -233,7 +233,9 @@ def test_other_architectures(checkpoint, data_bin, tmp_path):
     def rename(state):
         state["cfg"]["model"]._name = "transformer_lm_gpt"
 
-    refuse("is a transformer_lm_gpt, not a RoBERTa", changed(checkpoint, tmp_path / "a.pt", rename), data_bin)
+    refuse(
+        "its architecture transformer_lm_gpt is not a RoBERTa", changed(checkpoint, tmp_path / "a.pt", rename), data_bin
+    )
 
     def widen(state):
         state["cfg"]["model"].encoder_ffn_embed_dim = 128

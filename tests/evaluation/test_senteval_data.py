@@ -46,8 +46,8 @@ def test_order_and_labels_are_sentevals(tmp_path):
     ("task", "file", "lines", "message"),
     [
         ("TREC", "TREC/TREC_10.label", ["HUM:x ok", "no colon"], "TREC_10.label:2: no colon"),
-        ("TREC", "TREC/TREC_10.label", ["ZOO:x ok"], "TREC_10.label:1: the label 'ZOO' is none of ABBR"),
-        ("SST2", "SST/binary/sentiment-dev", ["a\t2"], "sentiment-dev:1: the label '2' is none of 0, 1"),
+        ("TREC", "TREC/TREC_10.label", ["ZOO:x ok"], "TREC_10.label:1: the label 'ZOO' is not one of ABBR"),
+        ("SST2", "SST/binary/sentiment-dev", ["a\t2"], "sentiment-dev:1: the label '2' is not one of 0, 1"),
         ("SST5", "SST/fine/sentiment-dev", ["9 a"], "sentiment-dev:1: the label '9'"),
         ("MRPC", "MRPC/msr_paraphrase_test.txt", ["h", "1\tx\ty\ta"], "test.txt:2: 4 tab-separated columns"),
         ("SNLI", "SNLI/s2.dev", ["a"], "s2.dev: 1 lines, but .*labels.dev has 18"),

@@ -88,9 +88,9 @@ def test_any_table_of_two_texts_and_a_score(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a\tb\t1\na\tb\tx\n", r"table.tsv:2: the score 'x' is no number$"),
+        (b"a\tb\t1\na\tb\tx\n", r"table.tsv:2: the score 'x' is not a number$"),
         (b"text\ttext\tscore\n", r"table.tsv:1: the score 'score' is no number; if this is a header, remove it"),
-        (b"a\tb\tnan\n", r"table.tsv:1: the score 'nan' is no number"),
+        (b"a\tb\tnan\n", r"table.tsv:1: the score 'nan' is not a number"),
         (b"a\tb\t1\n\na\tb\n", r"table.tsv:3: 2 tab-separated columns, but column 3 is needed"),
         (b"a\tb\t1\ncaf\xe9\tb\t1\n", r"table.tsv:2: byte 0xe9 is not UTF-8"),
         ("a\tb\t1\n".encode("utf-16"), r"table.tsv:1: this is UTF-16"),
@@ -109,7 +109,7 @@ def test_broken_years_are_named_by_file_and_line(tmp_path):
     gold = folder / "STS.gs.plagiarism.txt"
     for content, message in [
         ("1\n", "STS.input.plagiarism.txt: 2 pairs, but .*STS.gs.plagiarism.txt has 1 lines"),
-        ("1\nhigh\n", "STS.gs.plagiarism.txt:2: the score 'high' is no number"),
+        ("1\nhigh\n", "STS.gs.plagiarism.txt:2: the score 'high' is not a number"),
         ("\n\n", "STS.input.plagiarism.txt: holds no scored pair"),
     ]:
         gold.write_text(content)

@@ -115,7 +115,9 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="two.pt: cannot write it .No space left on device."):
             write_whole({**STATE, "model": {"weight": torch.zeros(9000)}}, str(disk / "two.pt"))
         write_whole(STATE, str(disk / "last.pt"))
-        with pytest.raises(UserError, match="three.pt: cannot write it .No space left on device.; .*one.pt is whole"):
+        with pytest.raises(
+            UserError, match="three.pt: cannot write it .No space left on device.; .*one.pt is complete"
+        ):
             copy_whole(str(disk / "one.pt"), str(disk / "three.pt"))
         assert sorted(path.name for path in disk.iterdir()) == ["last.pt", "one.pt"]
         assert torch.load(disk / "one.pt", weights_only=True)["n"] == 1
@@ -127,7 +129,7 @@ def test_a_copy_is_whole_or_not_at_all(place: Path, monkeypatch: pytest.MonkeyPa
     source = place.with_name("one.pt")
     source.write_bytes(b"newer")
     assert not copy_whole(str(source), str(place)) and place.read_bytes() == b"earlier"
-    with monkeypatch.context() as patch, pytest.raises(UserError, match="one.pt is whole: free some space"):
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="one.pt is complete: free some space"):
         full(place, patch, 3, errno.ENOSPC)
         copy_whole(str(source), str(place), overwrite=True)
     assert place.read_bytes() == b"earlier"
@@ -151,7 +153,7 @@ def test_whatever_is_missing_is_noticed(checkpoint: Path, tmp_path: Path) -> Non
     cut = tmp_path / "cut.pt"
     for length in (0, 1, 100, len(whole) // 2, len(whole) - 1):
         cut.write_bytes(whole[:length])
-        with pytest.raises(UserError, match="cut.pt: not a whole checkpoint of fairseq-train"):
+        with pytest.raises(UserError, match="cut.pt: not a complete checkpoint of fairseq-train"):
             read_checkpoint(str(cut))
     with pytest.raises(UserError, match=r"gone.pt: cannot read it \(No such file"):
         read_checkpoint(str(tmp_path / "gone.pt"))
@@ -166,7 +168,7 @@ def test_a_changed_bit_is_noticed(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "changed.pt").write_bytes(content)
     loaded = torch.load(tmp_path / "changed.pt", weights_only=True)["model"]
     assert not torch.equal(loaded[name], weights[name]), "the negative control: torch does not notice"
-    with pytest.raises(UserError, match="changed.pt: not a whole checkpoint .*CRC"):
+    with pytest.raises(UserError, match="changed.pt: not a complete checkpoint .*CRC"):
         read_checkpoint(str(tmp_path / "changed.pt"))
 
 

@@ -71,7 +71,7 @@ def test_text_that_is_cut_off(folder: Path, size: int) -> None:
 
 def test_files_of_two_data_sets(folder: Path) -> None:
     shutil.copyfile(folder / "valid.bin", folder / "train.bin")
-    with pytest.raises(UserError, match="train.bin: .* of others"):
+    with pytest.raises(UserError, match="train.bin: .* of other data"):
         check_data_files(str(folder / "train"), entries(folder))
 
 
@@ -155,7 +155,7 @@ def test_whatever_reads_the_text(folder: Path, flags: tuple[str, ...], caplog: p
     cut(folder / "train.bin", -1)
     with pytest.raises(SystemExit, match="2"):
         load(folder, *flags)
-    assert "train.bin: " in caplog.text and "cut off, or of others" in caplog.text
+    assert "train.bin: " in caplog.text and "cut off, or of other data" in caplog.text
 
 
 def test_fairseq_would_have_begun(folder: Path) -> None:

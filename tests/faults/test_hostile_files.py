@@ -245,5 +245,5 @@ def test_a_table_that_asks_for_all_memory(data_bin: Path, tmp_path: Path) -> Non
     header = header.ljust(118) + b"\n"
     with zipfile.ZipFile(tmp_path / "synonyms.npz", "w") as archive:
         archive.writestr("format.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
-    with pytest.raises(UserError, match="not a whole synonym table"):
+    with pytest.raises(UserError, match="not a complete synonym table"):
         load_synonyms(tmp_path / "synonyms.npz", data_bin / "dict.txt")

@@ -143,7 +143,7 @@ def test_a_score_that_is_nan_does_not_make_it_forget_the_best(
             checkpoint_utils.save_checkpoint(made.cfg.checkpoint, made, iterator(), score)
             found.append(torch.load(tmp_path / "checkpoint_best.pt", weights_only=True)["extra_state"]["best"])
         assert found == [3.0, 3.0, 2.0, 2.0]
-        assert "--best-checkpoint-metric loss is NaN: checkpoint_best.pt stays as it is" in caplog.text
+        assert "--best-checkpoint-metric loss is NaN: checkpoint_best.pt is not changed" in caplog.text
         monkeypatch.setattr(checkpoint_utils, "save_checkpoint", original("fairseq.checkpoint_utils:save_checkpoint"))
         for score in (3.0, math.nan, 4.0):
             original("fairseq.checkpoint_utils:save_checkpoint")(made.cfg.checkpoint, made, iterator(), score)
@@ -187,7 +187,7 @@ def test_what_cannot_be_resumed_is_one_line(
     wrong, damaged, foreign, missing = errors(caplog)
     theirs = "--encoder-embed-dim 128 --encoder-ffn-embed-dim 512 --encoder-attention-heads 2"
     assert f"checkpoint_last.pt: was trained with {theirs}, and the flags say 64 256 1; give those" in wrong
-    assert "torn.pt: not a whole checkpoint" in damaged and damaged.endswith(f"{torn}") and ": cp " in damaged
+    assert "torn.pt: not a complete checkpoint" in damaged and damaged.endswith(f"{torn}") and ": cp " in damaged
     assert "Optimizer does not match; please reset the optimizer (--reset-optimizer)" in foreign
     assert (
         missing == "--restore-file gone.pt: no such file, and training would start from scratch; leave it out for that"

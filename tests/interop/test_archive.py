@@ -110,7 +110,7 @@ def test_what_is_missing_is_named(archive: Path, tmp_path: Path, capsys: pytest.
         ([], "needs GPT-2's byte-level BPE"),
         (gpt2_flags(tmp_path)[:2], "belong together"),
         ([*gpt2_flags(tmp_path), "--segments", "2"], "--segments 2: "),
-        ([*gpt2_flags(tmp_path), "--extend-positions", "30"], "--extend-positions 30: there are 30 already"),
+        ([*gpt2_flags(tmp_path), "--extend-positions", "30"], "--extend-positions 30: the model already has 30"),
     ):
         assert main([*command, *more]) == 2
         assert message in capsys.readouterr().err

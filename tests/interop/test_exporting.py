@@ -140,7 +140,7 @@ def test_transformers_finds_every_weight(imported: tuple[Path, Path], tmp_path: 
 def test_other_poolings_are_refused(imported: tuple[Path, Path], tmp_path: Path) -> None:
     _, ours = imported
     for pooling in ("first-last", "layer:1"):
-        with pytest.raises(UserError, match="pools the last layer alone, by cls, mean, max"):
+        with pytest.raises(UserError, match="only pools the last layer, by cls, mean, max"):
             export(
                 ours / "model.pt", ours, tmp_path / "st", "sentence-transformers", load_tokenizer(ours), pooling=pooling
             )

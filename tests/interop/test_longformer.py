@@ -170,6 +170,6 @@ def test_projections_that_differ_are_refused(tmp_path: Path) -> None:
     weights[f"{name}_global.weight"][0, 0] = 2
     with pytest.raises(UserError, match="query_global.weight differs from .*one projection"):
         merge_global(weights, tmp_path)
-    with pytest.raises(UserError, match="one for all layers"):
+    with pytest.raises(UserError, match="one window for all layers"):
         read_window({"attention_window": [4, 8]}, tmp_path)
     assert read_window({"attention_window": [4, 4]}, tmp_path) == 4

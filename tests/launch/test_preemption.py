@@ -212,7 +212,7 @@ def test_ctrl_c_on_plain_fairseq_train(workers: int, undisturbed: Path, data_bin
         os.killpg(processes[-1].pid, signal.SIGINT)
     assert [process.returncode for process in processes] == [EXIT_INTERRUPTED] * workers, log(tmp_path / "run")[-3000:]
     text = log(tmp_path / "run")
-    assert "stopped by a signal after update 11" in text and "the same command goes on from there" in text
+    assert "stopped by a signal after update 11" in text and "the same command resumes from there" in text
     assert "Traceback" not in text
     assert finish(start(STOCK, data_bin, tmp_path / "run", *flags, workers=workers)) == [0] * workers
     assert "from update 11 of" in log(tmp_path / "run")
@@ -270,7 +270,7 @@ def test_a_killed_worker_ends_the_others(killed: int, undisturbed: Path, data_bi
         processes[killed].kill()
         # The other stands still, outside of any collective: only the peer watchdog can notice it.
         assert processes[1 - killed].wait(MINUTE) == EXIT_LOST
-    assert f"worker {killed} is gone" in log(tmp_path, 1 - killed)
+    assert f"worker {killed} is lost" in log(tmp_path, 1 - killed)
     if killed == 0:
         return
     assert saved(tmp_path)["optimizer_history"][-1]["num_updates"] == 8
@@ -283,9 +283,9 @@ def test_a_killed_worker_ends_the_others(killed: int, undisturbed: Path, data_bi
     [
         (["--no-save"], 1, "--no-save: a preempted run resumes"),
         (["--no-last-checkpoints"], 1, "--no-last-checkpoints: a preempted run"),
-        (["--reset-optimizer"], 1, "--reset-optimizer: it would be done again"),
-        (["--restore-file", "other.pt"], 1, "--restore-file other.pt: the run would begin there again"),
-        ([], 2, "--distributed-world-size 2: signals reach no worker"),
+        (["--reset-optimizer"], 1, "--reset-optimizer: it would be repeated"),
+        (["--restore-file", "other.pt"], 1, "--restore-file other.pt: the run would start from this file again"),
+        ([], 2, "--distributed-world-size 2: signals do not reach workers"),
     ],
 )
 def test_what_cannot_be_resumed_is_refused(flags: list[str], workers: int, said: str, data_bin: Path) -> None:

@@ -138,7 +138,7 @@ def test_chunks_bound_what_is_kept(data_bin: Path) -> None:
 @pytest.mark.parametrize(("size", "is_told"), [("0", False), ("31", True), ("32", False)])
 def test_chunks_are_of_tokens(size: str, is_told: bool, data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
     build(data_bin, "--encode-chunk-size", size)
-    assert ("texts of more are encoded one by one (--tokens-per-sample 32)" in caplog.text) == is_told
+    assert ("longer texts are encoded one by one (--tokens-per-sample 32)" in caplog.text) == is_told
 
 
 def test_a_chunk_has_no_negative_size(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -110,7 +110,7 @@ def test_mixed_lengths_cost_little_padding_and_like_ones_stay_in_place() -> None
 
 @pytest.mark.parametrize("lengths", [[3], [3, 2, 1]])
 def test_every_row_has_a_length(lengths: list[int]) -> None:
-    with pytest.raises(ValueError, match=f"{len(lengths)} lengths of 2 rows"):
+    with pytest.raises(ValueError, match=f"{len(lengths)} lengths for 2 rows"):
         Parts(padded([3, 2]), PADDING, lengths)
 
 

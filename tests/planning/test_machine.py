@@ -82,8 +82,8 @@ def test_epochs_are_those_of_the_corpus(thin: Recipe, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("workers", "memory", "batch", "message"),
     [
-        (3, 32, 8192, "--global-batch 8192: is no multiple of --gpus 3"),
-        (8, 0.5, 64, "--memory 0.5: one text alone needs"),
+        (3, 32, 8192, "--global-batch 8192: is not a multiple of --gpus 3"),
+        (8, 0.5, 64, "--memory 0.5: a single text needs"),
         (8, 32, 0, "dataset.batch_size: the recipe has none"),
     ],
 )
@@ -175,5 +175,5 @@ def test_a_curve_is_a_plan_for_each_number_of_gpus(thin: Recipe) -> None:
     # each GPU's queries meet the keys of all
     assert each[1].compute_seconds > each[0].compute_seconds and each[1].sent > 0
     assert [point.gpus for point in make_curve(thin, PAPER, 24, gpus=(1, 2, 8, 16, 32))] == [1, 2, 8]
-    with pytest.raises(UserError, match="--global-batch 3: cannot be dealt out"):
+    with pytest.raises(UserError, match="--global-batch 3: cannot be divided"):
         make_curve(thin, replace(PAPER, memory=GIB), 3, gpus=(2, 4))

@@ -44,8 +44,8 @@ def fails(dest: Path, *inputs: Path, **options: object) -> str:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"valid_share": 0.0}, "--valid-share 0.0: a share"),
-        ({"valid_share": 1.0}, "--valid-share 1.0: a share"),
+        ({"valid_share": 0.0}, "--valid-share 0.0: must be a share"),
+        ({"valid_share": 1.0}, "--valid-share 1.0: must be a share"),
         ({"shards": 0}, "--shards 0: must be 1 or more"),
         ({"shards": 30}, "--shards 30: more than the 29 training documents"),
         ({"workers": 0}, "--workers 0"),
@@ -55,7 +55,7 @@ def fails(dest: Path, *inputs: Path, **options: object) -> str:
         ({"split_sentences": "pages"}, "--split-sentences pages: choose from lines, paragraphs"),
         ({"document_start": "["}, "--document-start [: not a regular expression"),
         ({"gpt2_vocab_bpe": Path("x")}, "belong together"),
-        ({"dictionary": Path("x")}, "--dict belongs to a tokenizer that exists"),
+        ({"dictionary": Path("x")}, "--dict belongs to an existing tokenizer"),
         ({"spm_model": Path("/gone.model")}, "/gone.model: cannot read this sentencepiece model"),
         ({"valid": (Path("/gone.txt"),)}, "/gone.txt: no such file"),
         ({"vocab_size": 100}, "--vocab-size 100: too small"),
@@ -80,8 +80,8 @@ def test_a_vocabulary_larger_than_the_corpus_supports_tells_the_greatest(tmp_pat
 def test_an_empty_corpus(tmp_path: Path, corpus: Path, text: str) -> None:
     empty = tmp_path / "empty.txt"
     empty.write_text(text, encoding="utf-8")
-    assert "empty.txt: no sentence in it" in fails(tmp_path / "d", empty)
-    assert "empty.txt: no sentence in it" in fails(tmp_path / "d", corpus, valid=(empty,))
+    assert "empty.txt: holds no sentence" in fails(tmp_path / "d", empty)
+    assert "empty.txt: holds no sentence" in fails(tmp_path / "d", corpus, valid=(empty,))
 
 
 def test_inputs_that_cannot_be(tmp_path: Path, corpus: Path) -> None:
@@ -96,7 +96,7 @@ def test_inputs_that_cannot_be(tmp_path: Path, corpus: Path) -> None:
     inside = tmp_path / "old"
     inside.mkdir()
     (inside / "dict.txt").write_text("a 1\n")
-    assert "lies in --dest" in fails(inside, write_corpus(inside / "c.txt", 9), overwrite=True)
+    assert "is in --dest" in fails(inside, write_corpus(inside / "c.txt", 9), overwrite=True)
 
 
 def test_late_mistakes_in_the_text_leave_nothing_not_even_parents(tmp_path: Path, corpus: Path) -> None:

@@ -82,7 +82,7 @@ def test_the_dictionary_does_not_depend_on_the_text(folder: Path, tmp_path: Path
     [
         (["--tokenizer", "hf"], "give its folder with --tokenizer-dir"),
         (["--tokenizer", "gpt2"], "give --gpt2-encoder-json"),
-        (["--tokenizer", "sentencepiece", "--tokenizer-dir", "x"], "the other flags name a hf tokenizer"),
+        (["--tokenizer", "sentencepiece", "--tokenizer-dir", "x"], "the other flags give a hf tokenizer"),
         (["--tokenizer-dir", "x", "--spm-model", "y"], "a folder has one tokenizer"),
         (["--tokenizer-dir", "nowhere"], "nowhere"),
     ],

@@ -245,7 +245,7 @@ def test_unequal_line_counts_tell_both(model: Path, tmp_path: Path, lines: int, 
         ({"paraphrase": (("de", Path("/gone.txt")),)}, "/gone.txt: no such file"),
         ({"paraphrase": (("de", Path("IN")), ("de", Path("IN")))}, "2 files for de, but 1 inputs"),
         ({"valid": (Path("IN2"),)}, "--valid: there is no --valid-paraphrase de=FILE; give it, or leave --valid out"),
-        ({"valid_paraphrase": (("de", Path("IN2")),)}, "--valid-paraphrase: there is no --valid"),
+        ({"valid_paraphrase": (("de", Path("IN2")),)}, "--valid-paraphrase: needs --valid"),
         (
             {"valid": (Path("IN2"),), "valid_paraphrase": (("de", Path("IN2")), ("zh", Path("IN2")))},
             "--valid: there is no --paraphrase zh=FILE",

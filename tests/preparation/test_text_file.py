@@ -22,9 +22,9 @@ def test_destinations_of_text(tmp_path: Path) -> None:
     before = corpus.read_bytes()
     for options, message in (
         ({"dest": corpus}, "exists already"),
-        ({"dest": corpus, "overwrite": True}, "lies in --dest"),
-        ({"dest": tmp_path / "out.gz"}, "names? it so|name it so"),
-        ({"dest": tmp_path, "overwrite": True}, "name it so"),
+        ({"dest": corpus, "overwrite": True}, "is in --dest"),
+        ({"dest": tmp_path / "out.gz"}, "give a name that ends in .txt"),
+        ({"dest": tmp_path, "overwrite": True}, "give a name that ends in .txt"),
         ({"dest": tmp_path / "no" / "out.txt"}, "No such file"),
         ({"dest": tmp_path / "out.txt", "valid": (corpus,)}, "both input and --valid|leave --valid out"),
     ):
@@ -67,7 +67,7 @@ def test_a_sample_has_so_many_sentences_in_order_and_in_their_documents(tmp_path
     assert text_of(tmp_path / "c.txt", corpus, sample=50, seed=2) != text
     everything = sum(map(len, made))
     assert text_of(tmp_path / "d.txt", corpus, sample=everything) == canonical(made)
-    with pytest.raises(UserError, match=f"the input has {everything} sentences; ask for fewer"):
+    with pytest.raises(UserError, match=f"the input has {everything} sentences; give a smaller number"):
         text_of(tmp_path / "e.txt", corpus, sample=everything + 1)
 
 

@@ -65,7 +65,7 @@ def test_documents_are_the_text(shapes, boundary, data):
         first += sum(shape)
         expected += [lines[begin:end] for begin, end in slow_documents(shape, boundary)]
     if not expected:
-        with pytest.raises(UserError, match="no document in it"):
+        with pytest.raises(UserError, match="holds no document"):
             in_memory(*shapes, boundary=boundary)
         return
     documents = in_memory(*shapes, boundary=boundary)
@@ -184,5 +184,5 @@ def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch, caplog):
     with monkeypatch.context() as patch:
         patch.setattr(np, "save", full)
         assert load_document_index(prefix, sizes).tolist() == [[0, 1], [2, 3]]
-    assert "No space left on device" in caplog.text and "stays in memory" in caplog.text
+    assert "No space left on device" in caplog.text and "is kept in memory" in caplog.text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.bin", "train.idx"]

@@ -101,7 +101,7 @@ def test_truncated_files_are_refused_wherever_they_end(folder):
     whole = (folder / "synonyms.npz").read_bytes()
     for length in range(0, len(whole) - 1, 97):
         (folder / "synonyms.npz").write_bytes(whole[:length])
-        refused(folder, "not a whole synonym table .*remake it with `fairseq-clear synonyms")
+        refused(folder, "not a complete synonym table .*remake it with `fairseq-clear synonyms")
 
 
 def test_altered_files_load_the_same_or_are_refused(folder):
@@ -125,13 +125,13 @@ def test_encrypted_and_unknown_compression_are_refused(folder, offset, flags):
     central = whole.index(b"PK\x01\x02")  # the first entry of the archive's directory
     whole[central + offset] = flags
     (folder / "synonyms.npz").write_bytes(whole)
-    refused(folder, "not a whole synonym table .*(password|compression)")
+    refused(folder, "not a complete synonym table .*(password|compression)")
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"\x80\x04K\x05."])
 def test_other_files_are_refused(folder, content):
     (folder / "synonyms.npz").write_bytes(content)
-    refused(folder, "not a whole synonym table")
+    refused(folder, "not a complete synonym table")
 
 
 def rewrite(folder, **changed):
@@ -147,25 +147,25 @@ def test_pickles_are_never_loaded(folder):
             return os.mkdir, (str(folder / "exploded"),)
 
     rewrite(folder, word_pieces=np.array([Bomb()], object))
-    refused(folder, "not a whole synonym table .*allow_pickle")
+    refused(folder, "not a complete synonym table .*allow_pickle")
     assert not (folder / "exploded").exists()
 
 
 def test_a_single_array_is_refused(folder):
     np.save(folder / "synonyms.npy", np.arange(3))
     (folder / "synonyms.npy").rename(folder / "synonyms.npz")
-    refused(folder, "not a whole synonym table")
+    refused(folder, "not a complete synonym table")
 
 
 @pytest.mark.parametrize("name", ["word_offsets", "vocabulary_hash", "format", "is_word_start"])
 def test_missing_arrays_are_refused(folder, name):
     rewrite(folder, **{name: None})
-    refused(folder, "not a whole synonym table")
+    refused(folder, "not a complete synonym table")
 
 
 def test_arrays_that_do_not_fit_are_refused(folder):
     rewrite(folder, row_offsets=np.array([0, 1, 2]))
-    refused(folder, "not a whole synonym table .*offsets")
+    refused(folder, "not a complete synonym table .*offsets")
 
 
 def test_another_format_is_refused(folder):

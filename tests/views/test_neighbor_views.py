@@ -69,4 +69,4 @@ def test_texts_are_the_first_spans_cut():
 def test_lone_sentences_are_counted(caplog):
     caplog.set_level(logging.INFO)
     source(in_memory([6, 0, 2, 1, 0, 3]))
-    assert "1 pairs of neighbours; 2 of 3 documents have fewer than 2 sentences and none" in caplog.text
+    assert "1 pairs of neighbours; 2 of 3 documents have fewer than 2 sentences, so no pair" in caplog.text

@@ -78,12 +78,12 @@ def test_hard_negatives_follow_the_positives() -> None:
 
 @pytest.mark.parametrize("names", [[], ["original"], ["de", "de"]])
 def test_too_few_or_equal_names(names: list[str]) -> None:
-    with pytest.raises(UserError, match="name two or more different texts"):
+    with pytest.raises(UserError, match="give two or more different texts"):
         Paraphrases(sentences(), lambda name: AlignedSentences(sentences(), OTHER, name), names)
 
 
 def test_unequal_line_counts_name_both(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"has 5 lines, the text itself 4"):
+    with pytest.raises(UserError, match=r"has 5 lines, but the text 4"):
         AlignedSentences(sentences(), Lines([[1]] * 5), "x")
 
 

@@ -75,7 +75,7 @@ def test_skipping_counts_and_refusing_names_the_first(caplog):
     caplog.set_level(logging.INFO)
     views = source(documents, short_documents="skip")
     assert views.items.tolist() == [0, 1]
-    assert "3 of 5 documents have less than the 18 tokens" in caplog.text
+    assert "3 of 5 documents have fewer than the 18 tokens" in caplog.text
     assert "0 clipped, 3 left out" in caplog.text
     caplog.clear()
     source(documents)

@@ -1,4 +1,4 @@
-"""Prepared data of GLUE: writing the folders that fairseq's ``sentence_prediction`` reads, reading them, cutting inputs.
+"""Writes and reads the folders of GLUE data for fairseq's ``sentence_prediction``, and shortens long inputs.
 
 A task's folder holds ``input0``, ``input1`` for pairs, ``label``, and ``glue.json``.
 """
@@ -55,7 +55,7 @@ class SplitSummary:
 
 
 def parse_split_dev(text: str) -> tuple[int, int]:
-    """``10/90`` to (10, 90): per cent of the dev set for choosing a restart, and for the report.
+    """Parse ``10/90`` to (10, 90): per cent of the dev set for choosing epoch and restart, and for the report.
 
     Raises:
         UserError: not two whole numbers that add up to 100.
@@ -77,15 +77,15 @@ def prepare_task(
     drop_malformed: bool = False,
     overwrite: bool = False,
 ) -> dict[str, SplitSummary]:
-    """Write ``dest/TASK``, whole or not at all.
+    """Convert the files of a task to the folder ``dest/TASK``; on an error, nothing is written.
 
     Args:
-        task: which.
+        task: the task.
         glue_dir: folder of GLUE, with a folder for each task.
         data_bin: folder with the ``dict.txt`` of the checkpoint.
         dest: folder to write the task's folder to.
-        tokenizer: of ``data_bin``.
-        split_dev: shares of the dev set, its first examples for ``valid`` and its last for ``heldout``
+        tokenizer: tokenizer of ``data_bin``.
+        split_dev: per cent of the dev set whose first examples become ``valid``, and whose last become ``heldout``
             (Self-Guided A.4: 10 and 90).
         drop_malformed: see ``read_examples``.
         overwrite: replace an existing folder.
@@ -194,10 +194,10 @@ class TaskData:
     """A folder that ``prepare_task`` wrote.
 
     Attributes:
-        task: which.
-        folder: with ``input0`` and so on in it.
-        rows: split -> examples.
-        content_hash: of the folder.
+        task: the task.
+        folder: the folder, which holds ``input0``, ``label`` and so on.
+        rows: split -> number of examples.
+        content_hash: hash over the files of the folder.
         vocabulary_hash: of its ``dict.txt``.
         files: names of GLUE's files -> SHA-256.
     """
@@ -226,17 +226,17 @@ class TaskData:
             ) from None
         if content.get("format") != GLUE_FORMAT:
             raise UserError(
-                f"{folder / GLUE_JSON}: of format {content.get('format')}, not {GLUE_FORMAT}; prepare it again"
+                f"{folder / GLUE_JSON}: has format {content.get('format')}, not {GLUE_FORMAT}; prepare it again"
             )
         rows = {name: int(split["rows"]) for name, split in content["splits"].items()}
         return cls(task, folder, rows, content["content_hash"], content["vocabulary_hash"], content["files"])
 
     def labelled(self) -> list[str]:
-        """The splits with labels, without train."""
+        """The splits with labels, except train."""
         return [name for name in self.rows if name.startswith(("valid", "heldout"))]
 
     def inputs(self, split: str) -> list[list[Ids]]:
-        """The one or two texts of each example as ids; each text ends with ``</s>``."""
+        """Return the one or two texts of each example as ids; each text ends with ``</s>``."""
         columns = []
         for column in range(len(self.task.texts)):
             folder = self.folder / f"input{column}"
@@ -245,7 +245,7 @@ class TaskData:
         return [list(row) for row in zip(*columns, strict=True)]
 
     def gold(self, split: str) -> npt.NDArray[np.float64] | Ids:
-        """Class ids (N,), or STS-B's scores from 0 to 5."""
+        """Return the class ids (N,), or STS-B's scores from 0 to 5."""
         folder = self.folder / "label"
         if self.task.is_regression:
             return MAXIMUM_SCORE * np.loadtxt(folder / f"{split}.label", np.float64, ndmin=1)
@@ -264,7 +264,7 @@ def cut_pair(texts: list[Ids], longest: int) -> list[Ids]:
 
     Args:
         texts: one or two texts as ids, each with ``</s>`` at its end, which stays.
-        longest: tokens of the input, special ones included; 4 or more.
+        longest: maximum number of tokens of the input, special ones included; 4 or more.
     """
     lengths = [len(text) - 1 for text in texts]
     for _ in range(max(input_length(texts) - longest, 0)):
@@ -273,14 +273,14 @@ def cut_pair(texts: list[Ids], longest: int) -> list[Ids]:
 
 
 def shorten(data: TaskData, longest: int, dest: Path) -> tuple[Path, int]:
-    """Return a folder with inputs of at most ``longest`` tokens: that of ``data``, or a copy if an input is too long.
+    """Return a folder with inputs of at most ``longest`` tokens: that of ``data``, or a shortened copy if any is longer.
 
-    fairseq's ``--shorten-method truncate`` drops the end of the pair, often the whole second text, and its length is
-    the number of positions of the model.
+    fairseq's ``--shorten-method truncate`` is not used: it drops the end of a pair, often the whole second text, and always
+    cuts to the number of positions of the model.
 
     Args:
-        data: prepared.
-        longest: tokens of an input, special ones included.
+        data: a prepared task.
+        longest: maximum number of tokens of an input, special ones included.
         dest: folder of the copy; reused if it exists.
 
     Returns:

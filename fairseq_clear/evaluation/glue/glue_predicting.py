@@ -31,7 +31,7 @@ SUBMISSION_FILES = (
     *("CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "QNLI.tsv", "RTE.tsv"),
     *("WNLI.tsv", "QQP.tsv", "AX.tsv"),
 )
-_DATE = (1980, 1, 1, 0, 0, 0)  # so that the same predictions make the same file
+_DATE = (1980, 1, 1, 0, 0, 0)  # a fixed date, so that equal predictions give identical zip files
 
 
 Doubles = npt.NDArray[np.float64]
@@ -42,18 +42,17 @@ class Classifier:
     """A model with its classification head, in float32.
 
     Args:
-        checkpoint: of fairseq-train on ``sentence_prediction``.
+        checkpoint: written by fairseq-train with ``--task sentence_prediction``.
         data: prepared data with the ``dict.txt`` of the checkpoint.
         device: such as ``cpu`` or ``cuda``.
 
     Raises:
-        UserError: no checkpoint of this kind, or another vocabulary or number of classes.
+        UserError: a checkpoint without such a head, or with another vocabulary or number of classes.
     """
 
     def __init__(self, checkpoint: Path, data: TaskData, device: str = "cpu") -> None:
-        with _without_warnings(
-            "fairseq.models.roberta.model"
-        ):  # which warns that the head is not loaded; it is loaded below
+        # The model warns that it does not load the head, which is loaded below.
+        with _without_warnings("fairseq.models.roberta.model"):
             loaded = load_model(checkpoint, data.folder / "input0")
         weights = read_checkpoint(str(checkpoint))["model"]
         head = {key.removeprefix(_PREFIX): value for key, value in weights.items() if key.startswith(_PREFIX)}
@@ -68,13 +67,13 @@ class Classifier:
         self.model.float().to(device)
 
     def predict(self, data: TaskData, split: str, longest: int, batch_size: int = 32) -> Ids | Doubles:
-        """Class ids (N,), or scores on a scale of 0 to 5, not clipped, in the order of the split.
+        """Predict class ids (N,), or for STS-B scores (N,) on its scale of 0 to 5, not clipped, in the order of the split.
 
         Args:
             data: prepared data.
-            split: of the data.
-            longest: maximum tokens of an input, as in training.
-            batch_size: of inference; it does not change the result.
+            split: name of the split.
+            longest: maximum number of tokens of an input; give the value of training.
+            batch_size: inputs per batch; it does not change the result.
         """
         outputs = self.outputs(data, split, longest, batch_size)
         if data.task.is_regression:
@@ -83,7 +82,7 @@ class Classifier:
         return ids
 
     def outputs(self, data: TaskData, split: str, longest: int, batch_size: int = 32) -> npt.NDArray[np.float32]:
-        """Logits (N, classes), or (N, 1) scores divided by 5."""
+        """Outputs of the head: logits (N, classes), or for STS-B scores divided by 5, (N, 1)."""
         rows = [self._row(texts, min(longest, int(self.model.max_positions()))) for texts in data.inputs(split)]
         outputs = np.empty((len(rows), data.task.outputs), np.float32)
         with evaluating(self.model):
@@ -94,8 +93,9 @@ class Classifier:
         return outputs
 
     def _row(self, texts: list[Ids], longest: int) -> Ids:
-        """``<s> a </s>`` or ``<s> a </s> </s> b </s>``, as sentence_prediction joins texts; ``<s> a </s> b </s>`` for a
-        model with segments.
+        """Join the texts of an input as sentence_prediction does in training.
+
+        ``<s> a </s>``; ``<s> a </s> </s> b </s>``, or ``<s> a </s> b </s>`` for a model with segments.
         """
         between = [] if self.model.args.segments > 1 else [self.dictionary.eos()]
         starts = [[self.dictionary.bos()], between]
@@ -116,19 +116,19 @@ def _without_warnings(name: str) -> Iterator[None]:
 
 
 def _batches(lengths: list[int], batch_size: int) -> Iterator[list[int]]:
-    """Indices, longest inputs first, to pad little."""
+    """Yield the row indices of each batch, longest inputs first, so that batches contain little padding."""
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     for begin in range(0, len(order), batch_size):
         yield order[begin : begin + batch_size]
 
 
 def strip_checkpoint(source: Path, target: Path) -> dict[str, Any]:
-    """Copy a checkpoint without the state of its optimizer, two thirds of the file, and return facts about the run.
+    """Copy a checkpoint without its optimizer state, which is two thirds of the file, and return facts about the run.
 
     Returns:
         ``updates``, ``epoch``, and ``best``: the accuracy that fairseq measured (None if it did not).
     """
-    # by torch, as fairseq's reader turns the settings into a class that it cannot read again
+    # torch.load, because fairseq's reader converts the settings to a class that it cannot load again
     state = torch.load(source, map_location="cpu", weights_only=True)
     state["last_optimizer_state"] = None
     partial = target.with_name(f".{target.name}.partial")
@@ -137,7 +137,7 @@ def strip_checkpoint(source: Path, target: Path) -> dict[str, Any]:
     iterator = state["extra_state"]["train_iterator"]
     return {
         "updates": int(state["optimizer_history"][-1]["num_updates"]),
-        # at the end of an epoch it is the number of the next one
+        # At the end of an epoch, the iterator already has the number of the next one.
         "epoch": int(iterator["epoch"]) - int(iterator["iterations_in_epoch"] == 0),
         "best": state["extra_state"].get("best"),
     }
@@ -150,7 +150,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 
 def best_restart(results: Sequence[Result], recipe: str) -> Result:
-    """The result with the best score on the dev set, without its held-out part; the first of equals."""
+    """The result with the best score on the dev set (without a held-out part); the first one if several are equal."""
     return max(results, key=lambda result: float(result["metrics"]["valid"][headline(recipe, result["task"])]))
 
 
@@ -159,12 +159,12 @@ def read_record(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{path}: is no JSON ({error}); remove the folder and rerun the restart") from None
+        raise UserError(f"{path}: not valid JSON ({error}); remove the folder and rerun the restart") from None
     return content
 
 
 class Chosen(NamedTuple):
-    """A fine-tuned checkpoint, the maximum tokens of its inputs (None if unknown), and the reason for the choice."""
+    """A fine-tuned checkpoint, the maximum number of tokens of its inputs (None if unknown), and why it was chosen."""
 
     checkpoint: Path
     longest: int | None
@@ -182,15 +182,15 @@ def predict_tests(
     """Predict every test set for which there is a checkpoint; the model of MNLI predicts AX.
 
     Args:
-        checkpoints: folders of ``glue run``, or ``TASK=FILE``; later ones win.
-        data: what ``glue prepare`` wrote.
-        recipe: whose metric chooses among restarts.
+        checkpoints: output folders of ``glue run``, or ``TASK=FILE``; for a task that occurs twice, the last one counts.
+        data: output folder of ``glue prepare``.
+        recipe: its metric chooses the best restart.
         by_majority: tasks for which to predict the most frequent training label.
         device: such as ``cpu``.
-        max_length: maximum tokens of an input, if not as in training.
+        max_length: maximum number of tokens of an input (default: as in training).
 
     Returns:
-        File of the submission -> its content, and one line per file that names its source.
+        Name of a submission file -> its content; and one line per file that says which checkpoint made it.
 
     Raises:
         UserError: no checkpoint, or a test set that is not prepared.
@@ -205,7 +205,7 @@ def predict_tests(
         if task.evaluated_as not in chosen and task.name not in majorities:
             continue
         if task.name != task.evaluated_as and not (data / task.name).is_dir():
-            continue  # AX is not prepared; the command names missing files at the end
+            continue  # AX is not prepared; the command lists missing files at the end
         opened = TaskData.open(data, task)
         by = None if task.name in majorities else chosen[task.evaluated_as]
         classifier = None if by is None else Classifier(by.checkpoint, opened, device)
@@ -241,7 +241,7 @@ def _best_of(folder: Path, recipe: str) -> dict[str, Chosen]:
             chosen[name] = Chosen(home / MODEL, int(best["max_length"]), why)
     if not chosen:
         raise UserError(
-            f"--checkpoints {folder}: no finished restart in it; give an --output of glue run, or TASK=FILE"
+            f"--checkpoints {folder}: holds no finished restart; give the --output of glue run, or TASK=FILE"
         )
     return chosen
 
@@ -250,14 +250,14 @@ def _rows(data: TaskData, split: str, folder: Path) -> int:
     if split not in data.rows:
         file = data.task.splits[split]
         raise UserError(
-            f"--data {folder}: {data.task.name} was prepared without its {file}; put it into GLUE's folder and run glue "
-            "prepare --overwrite"
+            f"--data {folder}: {data.task.name} was prepared without its {file}; put the file into GLUE's folder and rerun "
+            "glue prepare with --overwrite"
         )
     return data.rows[split]
 
 
 def format_predictions(task: GlueTask, predicted: npt.NDArray[np.generic]) -> str:
-    """A header and ``index<TAB>prediction`` lines: GLUE's labels, or scores from 0 to 5, from (N,) class ids or scores."""
+    """Format (N,) class ids or scores as a submission file: a header, then ``index<TAB>LABEL`` or ``index<TAB>SCORE``."""
     if task.is_regression:
         cells: Sequence[str] = [f"{score:.3f}" for score in np.clip(predicted.astype(np.float64), 0, MAXIMUM_SCORE)]
     else:
@@ -266,7 +266,7 @@ def format_predictions(task: GlueTask, predicted: npt.NDArray[np.generic]) -> st
 
 
 def majority(data: TaskData, rows: int) -> npt.NDArray[np.float64] | npt.NDArray[np.int64]:
-    """The most frequent training label, or the mean score for STS-B, for each row: (rows,)."""
+    """Predict the most frequent training label for every row, or the mean training score for STS-B: (rows,)."""
     gold = data.gold("train")
     if data.task.is_regression:
         return np.full(rows, gold.mean())
@@ -274,7 +274,7 @@ def majority(data: TaskData, rows: int) -> npt.NDArray[np.float64] | npt.NDArray
 
 
 def write_submission(path: Path, contents: Mapping[str, str]) -> list[str]:
-    """Write the zip file, whole or not at all; return the names of the files that the server expects but it lacks."""
+    """Write the zip file atomically; return the names of the files that the server expects and that are missing."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name in sorted(contents, key=SUBMISSION_FILES.index):

@@ -1,4 +1,4 @@
-"""Hyper-parameters of fine-tuning and the metrics of the tables, from the papers, with sources."""
+"""The papers' hyper-parameters for fine-tuning on GLUE, and the metrics that their tables report."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -19,17 +19,17 @@ class FineTuning:
     """Hyper-parameters of a task.
 
     Attributes:
-        learning_rate: after the warm-up; it then decays linearly to 0.
+        learning_rate: learning rate after the warm-up; it then decays linearly to 0.
         batch_size: examples per update.
-        epochs: over the training split.
-        max_length: maximum tokens of an input, special ones included; longer pairs lose the end of the longer text.
+        epochs: passes over the training split.
+        max_length: maximum number of tokens of an input, special ones included; longer pairs lose the end of the longer text.
             None for the number of positions of the model.
-        warmup_share: of the updates.
-        weight_decay: decoupled, of Adam.
+        warmup_share: share of the updates in which the learning rate rises.
+        weight_decay: decoupled weight decay of Adam.
         adam_betas: in the format of fairseq's flag.
         adam_eps: Adam's epsilon.
-        clip_norm: of the gradient; 0 for none.
-        dropout: of layers, attention and classification head.
+        clip_norm: maximum norm of the gradient; 0 for no limit.
+        dropout: dropout probability in layers, attention and classification head.
     """
 
     learning_rate: float
@@ -53,8 +53,8 @@ class FineTuning:
 
 
 # CLEAR section 4.2 follows RoBERTa (Liu et al. 2019, table 10): those are the values in fairseq's
-# examples/roberta/config/finetuning/*.yaml, less their memory limit of 4,400 tokens a batch, which splits batches of long
-# pairs, and with 6 % warm-up for QQP too (its file has 25 %). WNLI is not among them and is taken as RTE.
+# examples/roberta/config/finetuning/*.yaml, without their limit of 4,400 tokens per batch, which splits batches of long
+# pairs, and with 6 % warm-up for QQP too (its file has 25 %). There is no file for WNLI, which uses the values of RTE.
 _CLEAR: dict[str, tuple[float, int, int]] = {
     #        learning rate, batch, epochs
     "CoLA": (1e-5, 16, 10),
@@ -93,7 +93,7 @@ RECIPES: dict[str, dict[str, FineTuning]] = {
 
 
 def choose_recipe(recipe: str, task: str, **overrides: float | int | None) -> FineTuning:
-    """The hyper-parameters of a task, replaced by those of ``overrides`` that are not None.
+    """Return the hyper-parameters of a task, with those replaced that ``overrides`` gives (None: not given).
 
     Raises:
         UserError: a value is out of range.
@@ -129,10 +129,10 @@ def headline(recipe: str, task: str) -> str:
 
 
 def measure(task: GlueTask, predicted: npt.NDArray[np.generic], gold: npt.NDArray[np.generic]) -> dict[str, float]:
-    """Every metric that GLUE has for a task, x100.
+    """Compute every metric that GLUE uses for a task, x100.
 
-    A constant prediction has Matthews' correlation, Pearson and Spearman 0, with a warning for STS-B: a failed restart is
-    a result, not an error.
+    A constant prediction scores 0 in Matthews' correlation, Pearson and Spearman (for STS-B with a warning), because a failed
+    restart is a result, not an error.
 
     Args:
         task: determines the metrics.
@@ -142,7 +142,9 @@ def measure(task: GlueTask, predicted: npt.NDArray[np.generic], gold: npt.NDArra
     if task.is_regression:
         pairs = (predicted.astype(np.float64), gold.astype(np.float64))
         if any(np.ptp(values) == 0 for values in pairs):
-            logger.warning("%s: all scores are equal, so the correlations are undefined; counted as 0", task.name)
+            logger.warning(
+                "%s: all predicted scores are equal, so the correlations are undefined; counted as 0", task.name
+            )
             return dict.fromkeys(("pearson", "spearman", "pearson_and_spearman"), 0.0)
         pearson, spearman = (100 * float(metric(*pairs)[0]) for metric in (stats.pearsonr, stats.spearmanr))
         return {"pearson": pearson, "spearman": spearman, "pearson_and_spearman": (pearson + spearman) / 2}

@@ -1,4 +1,7 @@
-"""Fine-tuning: restarts of tasks by fairseq-train, several at a time or as a Slurm array, resumed where they stopped."""
+"""Fine-tuning on GLUE: runs fairseq-train once per task and seed, in parallel or as a Slurm array.
+
+A *restart* is the fine-tuning of one task with one seed. A restart that was stopped resumes where it stopped.
+"""
 
 import os
 import shlex
@@ -32,7 +35,9 @@ from fairseq_clear.files import hash_file, write_json
 from fairseq_clear.models.encoder_stack import FAIRSEQ_EPS
 
 PLAN, LOG = "restart.json", "train.log"
-ROUNDING = 0.15  # fairseq rounds its accuracy to one decimal and computes it in the precision of training
+# Percentage points by which our accuracy may differ from fairseq's, which is rounded to one decimal and computed in the
+# precision of training.
+ROUNDING = 0.15
 # fp16 as in fairseq's examples/roberta/config/finetuning
 PRECISIONS: dict[str, tuple[str, ...]] = {
     "float32": (),
@@ -64,19 +69,22 @@ class Start:
 
     @classmethod
     def load(cls, checkpoint: Path, data: TaskData) -> "Start":
-        """Load a checkpoint with the ``dict.txt`` of the data; UserError if it is of another vocabulary."""
+        """Load a checkpoint with the ``dict.txt`` of the data; UserError if it was trained with another vocabulary."""
         loaded = load_model(checkpoint, data.folder / "input0")
         return cls(checkpoint, hash_file(checkpoint), loaded)
 
     def pair_note(self, tasks: Sequence[GlueTask]) -> str | None:
-        """A note if pairs are fine-tuned on an encoder imported from BERT, recognised by its epsilon, without its segments."""
+        """Return a note if tasks on pairs use a BERT encoder that was imported without its segment embeddings.
+
+        Such an encoder is recognised by its LayerNorm epsilon.
+        """
         pairs = [task.name for task in tasks if len(task.texts) > 1]
         args = self.loaded.model.args
         if not pairs or args.segments > 1 or args.layer_norm_eps == FAIRSEQ_EPS:
             return None
         return (
-            f"{self.checkpoint}: BERT's segments are dropped, both texts of a pair ({', '.join(pairs)}) are read as the "
-            "first; import it with --segments 2 to keep them"
+            f"{self.checkpoint}: was imported without BERT's second segment, so both texts of a pair ({', '.join(pairs)}) are "
+            "read as segment 0; import it with --segments 2 to keep both"
         )
 
 
@@ -91,7 +99,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Restart:
-    """The fine-tuning of one task with one seed, in a folder of its own."""
+    """The fine-tuning of one task with one seed, in its own folder."""
 
     data: TaskData
     seed: int
@@ -142,7 +150,7 @@ class Restart:
         began = time.monotonic()
         positions = int(start.loaded.model.max_positions())
         longest = min(self.settings.max_length or positions, positions)
-        # next to the folders of the restarts, which share it
+        # The restarts of a task share the shortened inputs, so these lie next to their folders.
         folder, cut = shorten(self.data, longest, self.folder.parent / f"inputs-{self.data.content_hash[:8]}-{longest}")
         self._train(self.command(folder, start, environment), environment)
         result = self._measure(longest, environment.device)
@@ -155,8 +163,13 @@ class Restart:
     def command(self, data: Path, start: Start, environment: Environment) -> list[str]:
         """The command line of fairseq-train, which validates and saves after each epoch.
 
-        The command resumes from ``checkpoint_last.pt`` in the folder of the restart. The best epoch has the highest dev
-        accuracy, as in fairseq's recipes, or the lowest loss for STS-B. ``data`` may be a copy with shorter inputs.
+        The run resumes from ``checkpoint_last.pt`` if the folder of the restart has one. The best epoch is the one with the
+        highest dev accuracy, as in fairseq's recipes, or with the lowest dev loss for STS-B.
+
+        Args:
+            data: the prepared task, or a copy of it with shortened inputs.
+            start: the checkpoint to fine-tune.
+            environment: device and precision.
         """
         task, settings, examples = self.data.task, self.settings, self.data.rows["train"]
         loaded = start.loaded
@@ -168,7 +181,7 @@ class Restart:
             "--task", "sentence_prediction", "--criterion", "sentence_prediction", "--num-classes", task.outputs,
             *(["--regression-target"] if task.is_regression else []),
             "--init-token", loaded.dictionary.bos(),
-            # RoBERTa separates two texts by a second </s>; BERT, whose first segment ends with </s>, does not
+            # RoBERTa puts a second </s> between two texts. BERT does not, since its first segment ends with </s>.
             *(() if loaded.model.args.segments > 1 else ("--separator-token", loaded.dictionary.eos())),
             "--max-positions", int(loaded.model.max_positions()),
             "--arch", "clear_roberta", *encoder_flags(loaded.model.args),
@@ -224,14 +237,16 @@ def encoder_flags(args: Any) -> list[str]:
 
 
 def seed_list(numbers: Sequence[int]) -> list[int]:
-    """``5`` means 1 to 5; several numbers are the seeds themselves.
+    """Return the seeds that ``--seeds`` names: ``5`` means 1 to 5; several numbers are the seeds themselves.
 
     Raises:
-        UserError: below 1, or one seed twice.
+        UserError: a number below 1, or a repeated seed.
     """
     seeds = list(range(1, numbers[0] + 1)) if len(numbers) == 1 else list(numbers)
     if not seeds or min(seeds) < 1 or len(set(seeds)) < len(seeds):
-        raise UserError(f"--seeds {' '.join(map(str, numbers))}: give how many, or different seeds of 1 or more")
+        raise UserError(
+            f"--seeds {' '.join(map(str, numbers))}: give a number of restarts, or different seeds of 1 or more"
+        )
     return seeds
 
 
@@ -247,7 +262,7 @@ def plan_restarts(
     for task in tasks:
         if task.evaluated_as != task.name:
             raise UserError(
-                f"--tasks {task.name}: has no training data; glue predict predicts it by {task.evaluated_as}"
+                f"--tasks {task.name}: has no training data; glue predict predicts it with the model of {task.evaluated_as}"
             )
         opened = TaskData.open(data, task)
         settings = choose_recipe(recipe, task.name, **overrides)
@@ -265,9 +280,9 @@ def run_restarts(
 ) -> list[Result]:
     """Run restarts, ``jobs`` at a time, and return their results in order.
 
-    All restarts are checked before the first one runs. If a restart fails, the running ones end, no other is started, and
-    its error is raised; finished restarts are kept. The processes share the cores, and take the ``devices`` GPUs in turn.
-    ``done`` is called after each restart.
+    All restarts are checked before the first one runs. If a restart fails, those that are running finish, no other starts,
+    and its error is raised; finished restarts are kept. The processes share the CPU cores, and are assigned to the
+    ``devices`` GPUs round-robin. ``done`` is called after each restart.
     """
     for restart in restarts:
         restart.check(start, environment.precision)
@@ -297,10 +312,10 @@ def slurm_script(arguments: Sequence[str], restarts: int, output: Path, flags: s
     """A batch script for sbatch with one array task per restart.
 
     Args:
-        arguments: of ``fairseq-clear``, without those for Slurm.
+        arguments: command line of ``fairseq-clear``, without ``--slurm``.
         restarts: number of restarts.
         output: folder of the logs.
-        flags: of sbatch, such as ``--partition=gpu --gres=gpu:1``.
+        flags: further flags for sbatch, such as ``--partition=gpu --gres=gpu:1``.
     """
     own = shlex.join([sys.executable, "-m", "fairseq_clear.cli", *arguments])
     return "\n".join(

@@ -1,4 +1,4 @@
-"""The report over finished restarts: median and best, as in CERT Table 2."""
+"""The report of glue run: median and best score over the finished restarts, as in CERT Table 2."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,14 +15,16 @@ AVERAGE = "Avg."
 
 
 def build_report(restarts: Sequence[Restart], recipe: str, start: Start, label: str, precision: str) -> Report:
-    """Median and best over the restarts that are finished; the name of a row says how many these are.
+    """Build the report: a row with the median and a row with the best score over the finished restarts.
+
+    The name of a row says how many restarts it covers.
 
     Args:
-        restarts: planned ones, finished or not.
-        recipe: determines the metrics of the table; the details have all metrics.
-        start: what the restarts start from.
-        label: of the rows.
-        precision: of training.
+        restarts: all planned restarts, finished or not.
+        recipe: determines the metric of each task in the table; the details hold all metrics.
+        start: the checkpoint that the restarts fine-tune.
+        label: name of the encoder, with which the names of the rows begin.
+        precision: precision of training.
 
     Raises:
         UserError: no restart is finished.
@@ -76,7 +78,7 @@ def build_report(restarts: Sequence[Restart], recipe: str, start: Start, label: 
 
 
 def _columns(data: TaskData) -> dict[str, str]:
-    """Column of the table -> split: the held-out parts of a split dev set, else the dev sets; MNLI has two."""
+    """Map columns of the table to splits: the held-out part if the dev set was split, else the dev set. MNLI has two."""
     name = data.task.name
     splits = [split for split in data.labelled() if split.startswith(HELD_OUT)] or data.labelled()
     if len(splits) == 1:

@@ -9,7 +9,7 @@ from pathlib import Path
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import read_text_lines, write_whole
 
-# Scores of STS-B are 0 to 5; models are trained on a fifth of them, as fairseq's preprocess_GLUE_tasks.sh does.
+# Scores of STS-B are 0 to 5; models are trained on scores divided by 5, as in fairseq's preprocess_GLUE_tasks.sh.
 MAXIMUM_SCORE = 5.0
 
 _SPLITS = {"train": "train.tsv", "valid": "dev.tsv", "test": "test.tsv"}
@@ -26,18 +26,18 @@ _BINARY = ("0", "1")
 
 @dataclass(frozen=True)
 class GlueTask:
-    """One task.
+    """A task of GLUE.
 
     Attributes:
-        name: as on GLUE's leaderboard.
+        name: name on GLUE's leaderboard.
         texts: names of the columns of the one or two texts.
         label: name of the column of the label.
-        labels: in the order of their class ids; empty if a score is predicted.
+        labels: labels in the order of their class ids; empty if a score is predicted.
         splits: fairseq's name of a split -> file; ``valid1`` and ``test1`` are the mismatched sets of MNLI.
-        headless: splits whose file has no header, with the names of its columns.
-        folders: names of the folder of the files; the task's name if empty.
-        submission: file of the submission -> split; ``TASK.tsv`` -> ``test`` if empty.
-        evaluated_as: the task whose model predicts this one, which has no training data.
+        headless: split whose file has no header -> names of its columns.
+        folders: possible names of the task's folder (default: the task's name).
+        submission: file of the submission -> split (default: ``TASK.tsv`` -> ``test``).
+        evaluated_as: the task whose model predicts this one; another task only if this one has no training data.
     """
 
     name: str
@@ -95,7 +95,7 @@ GLUE_TASKS: dict[str, GlueTask] = {
 
 
 def choose_tasks(names: Sequence[str]) -> list[GlueTask]:
-    """The tasks of these names, in the order of the table; case does not matter.
+    """Return the tasks of these names, in the order of the table; case does not matter.
 
     Raises:
         UserError: no such task.
@@ -110,11 +110,11 @@ def choose_tasks(names: Sequence[str]) -> list[GlueTask]:
 
 @dataclass(frozen=True)
 class Examples:
-    """One split.
+    """The examples of one split.
 
     Attributes:
-        texts: one list of N texts for each input.
-        labels: N of the task's labels, or scores as they are written; None where the split has none.
+        texts: one list of N texts for each of the one or two inputs.
+        labels: N labels, or scores as text; None if the split has no labels.
         dropped: number of malformed lines that were left out.
     """
 
@@ -126,13 +126,13 @@ class Examples:
         return len(self.texts[0])
 
     def part(self, begin: int, end: int) -> "Examples":
-        """Rows from ``begin`` to before ``end``."""
+        """Return the examples ``begin`` to ``end``, end exclusive."""
         labels = None if self.labels is None else self.labels[begin:end]
         return Examples(tuple(column[begin:end] for column in self.texts), labels)
 
 
 def find_task_folder(glue_dir: Path, task: GlueTask) -> Path:
-    """The folder of a task in ``glue_dir``; the case of its name does not matter.
+    """Find the folder of a task in ``glue_dir``; the case of its name does not matter.
 
     Raises:
         UserError: it is missing.
@@ -142,23 +142,25 @@ def find_task_folder(glue_dir: Path, task: GlueTask) -> Path:
         if name.lower() in present and present[name.lower()].is_dir():
             return present[name.lower()]
     what = f"has no folder {' or '.join(task.folders)}" if glue_dir.is_dir() else "no such folder"
-    raise UserError(f"--glue-dir {glue_dir}: {what}; it is the folder with a folder for each task, as GLUE is packed")
+    raise UserError(
+        f"--glue-dir {glue_dir}: {what}; give the folder that holds one folder per task, as in GLUE's archive"
+    )
 
 
 def read_examples(path: Path, task: GlueTask, split: str, *, drop_malformed: bool = False) -> Examples:
-    """Read one file.
+    """Read the file of one split.
 
     Quotes have no special meaning. A text may be empty, but each line must have as many columns as the header.
 
     Args:
-        path: of the file.
-        task: names the columns.
-        split: fairseq's name of it; test splits have no labels.
+        path: path of the file.
+        task: the task, which has the names of the columns.
+        split: fairseq's name of the split; test splits have no labels.
         drop_malformed: leave out malformed lines of files with labels and count them, as fairseq's script does for QQP.
             Test files are always read whole, as the server expects a prediction for each line.
 
     Raises:
-        UserError: a missing file or column, or a malformed line, with file and line.
+        UserError: a missing file or column, or a malformed line; the message names file and line.
     """
     lines = read_text_lines(path)
     header = task.headless.get(split)
@@ -198,7 +200,7 @@ def _row(path: Path, number: int, line: str, width: int, columns: list[int], tas
     if task.is_regression:
         _check_score(path, number, row[-1])
     elif row[-1] not in task.labels:
-        raise UserError(f"{path}:{number}: label {row[-1]!r} is none of {task.name}'s: {', '.join(task.labels)}")
+        raise UserError(f"{path}:{number}: label {row[-1]!r} is not one of {task.name}: {', '.join(task.labels)}")
     return row
 
 
@@ -208,7 +210,7 @@ def _check_score(path: Path, number: int, text: str) -> None:
     except ValueError:
         score = math.nan
     if not 0 <= score <= MAXIMUM_SCORE:
-        raise UserError(f"{path}:{number}: the score {text!r} is no number from 0 to {MAXIMUM_SCORE:g}")
+        raise UserError(f"{path}:{number}: the score {text!r} is not a number from 0 to {MAXIMUM_SCORE:g}")
 
 
 def write_texts(
@@ -220,9 +222,9 @@ def write_texts(
     twice; only empty texts are left out.
 
     Args:
-        task: which.
+        task: the task.
         glue_dir: the GLUE folder, with one folder per task.
-        path: the file to write; it appears whole or not at all.
+        path: the file to write; on an error, nothing is written.
         splits: ``train``, ``dev`` (both dev sets of MNLI).
         is_joined: write the two texts of a pair as one line, joined by a space.
         drop_malformed: leave out malformed lines and count them.

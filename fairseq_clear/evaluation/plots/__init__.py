@@ -1,1 +1,1 @@
-"""Pictures at the width of a paper's column: training curves, reports side by side, layers, embeddings."""
+"""Figures at the width of a paper's column: training curves, reports side by side, layers, embeddings."""

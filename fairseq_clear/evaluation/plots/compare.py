@@ -1,4 +1,4 @@
-"""Reports side by side, as bars."""
+"""Draws evaluation reports side by side, as bars."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from fairseq_clear.evaluation.reports import REPORT_FORMAT
 __all__ = ["Bars", "draw_compare", "read_bars"]
 
 _BAR = 0.13  # inches
-_MOST_NUMBERS = 40  # with more bars, numbers at their ends only clutter
+_MOST_NUMBERS = 40  # with more bars than this, the numbers at their ends are left out
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Bars:
 
 
 def read_bars(paths: Sequence[Path]) -> list[Bars]:
-    """Every row of the reports; where two have the same name, the file's is put before it.
+    """Read every row of the reports; rows with the same name get the name of their file as prefix.
 
     Raises:
-        UserError: a missing file, or one that is no report.
+        UserError: a missing file, or one that is not a report.
     """
     rows = [(path, row) for path in paths for row in _rows(path)]
     labels = [str(row["label"]) for _, row in rows]
@@ -54,7 +54,9 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     except ValueError:
         report = None
     if not isinstance(report, dict) or report.get("format") != REPORT_FORMAT or not report.get("rows"):
-        raise UserError(f"{path}: is no report of fairseq-clear; give what --output of sts, senteval or glue wrote")
+        raise UserError(
+            f"{path}: is not a report of fairseq-clear; give a file that sts, senteval or glue wrote (--output)"
+        )
     rows: list[dict[str, Any]] = report["rows"]
     return rows
 
@@ -64,13 +66,13 @@ def draw_compare(bars: Sequence[Bars], columns: Sequence[str] | None = None) -> 
 
     Args:
         bars: up to eight rows.
-        columns: which, in this order; by default all, in the order in which they come.
+        columns: columns to draw, in this order (default: all, in the order of the reports).
 
     Raises:
         UserError: too many rows, or a column that no report has.
     """
     if len(bars) > len(COLOURS):
-        raise UserError(f"{len(bars)} rows are too many to tell apart in one picture; give at most {len(COLOURS)}")
+        raise UserError(f"{len(bars)} rows are too many for one picture; give at most {len(COLOURS)}")
     known = list(dict.fromkeys(column for row in bars for column in row.scores))
     for column in columns or []:
         if column not in known:

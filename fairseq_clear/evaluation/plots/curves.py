@@ -1,4 +1,4 @@
-"""Training curves: losses, accuracy, and alignment against uniformity."""
+"""Draws training curves: losses, accuracy, and alignment against uniformity."""
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle
@@ -13,7 +13,7 @@ from fairseq_clear.evaluation.plots.style import COLOURS, DASHES, MARKERS, PAGE_
 
 __all__ = ["PANELS", "draw_curves"]
 
-# metric -> label of its axis, with its unit; the total is drawn only where a run does not log its parts
+# Metric -> label of its axis, with its unit. The total loss is only drawn for a run that does not log its two terms.
 PANELS: dict[str, str] = {
     "mlm_loss": "MLM loss (bits/token)",
     "contrastive_loss": "contrastive loss (bits)",
@@ -26,19 +26,19 @@ _HEIGHT = 1.45  # inches a panel
 
 
 def draw_curves(logs: Sequence[TrainingLog], metrics: Sequence[str] | None = None) -> Figure:
-    """A row for each metric: training on the left, validation on the right; alignment against uniformity in the last row.
+    """Draw a row for each metric: training on the left, validation on the right; last, alignment against uniformity.
 
-    A colour is a run; a dash and a marker are a validation subset. Without validation there is one column.
+    Colours show runs; dashes and markers show validation subsets. Without validation there is one column.
 
     Args:
-        logs: up to eight.
-        metrics: names as logged, in place of PANELS.
+        logs: up to eight logs.
+        metrics: names of metrics as logged (default: those of PANELS).
 
     Raises:
         UserError: too many logs, or none of the metrics in any of them.
     """
     if len(logs) > len(COLOURS):
-        raise UserError(f"{len(logs)} logs are too many to tell apart in one picture; give at most {len(COLOURS)}")
+        raise UserError(f"{len(logs)} logs are too many for one picture; give at most {len(COLOURS)}")
     panels = _choose(logs, metrics)
     subsets = list(dict.fromkeys(subset for log in logs for subset in log.validations))
     columns: list[Sequence[str]] = [TRAINING, subsets] if subsets else [TRAINING]
@@ -67,7 +67,7 @@ def draw_curves(logs: Sequence[TrainingLog], metrics: Sequence[str] | None = Non
 def _draw_column(
     axes: Sequence[Axes], logs: Sequence[TrainingLog], parts: Sequence[str], panels: dict[str, str], *, has_ways: bool
 ) -> None:
-    """The panels of training or of validation, from top to bottom."""
+    """Draw the panels of training or of validation, from top to bottom."""
     for (metric, label), axis in zip(panels.items(), axes, strict=False):
         _draw_metric(axis, logs, parts, metric, label)
     if has_ways:
@@ -100,7 +100,7 @@ def _has_parts(log: TrainingLog) -> bool:
 def _draw_metric(axis: Axes, logs: Sequence[TrainingLog], parts: Sequence[str], metric: str, label: str) -> None:
     for log, colour in zip(logs, COLOURS, strict=False):
         if label == _TOTAL[1] and _has_parts(log):
-            continue  # a sum of two losses beside a loss would compare what is not comparable
+            continue  # the sum of two losses is not comparable with a single loss
         if parts == TRAINING:
             curve = log.training(metric)
             if curve is not None:
@@ -114,13 +114,13 @@ def _draw_metric(axis: Axes, logs: Sequence[TrainingLog], parts: Sequence[str], 
 
 
 def _forms() -> Iterator[dict[str, str]]:
-    """Dash and marker of each validation subset; there are few values, so each is marked."""
+    """Yield a dash and a marker for each validation subset. There are few values, so each gets a marker."""
     for dash, marker in cycle(zip(DASHES, MARKERS, strict=False)):
         yield {"linestyle": dash, "marker": marker, "markerfacecolor": "white"}
 
 
 def _way(log: TrainingLog, parts: Sequence[str]) -> tuple[Curve, Curve] | None:
-    """Alignment and uniformity at the same updates, of the first part with several updates, else of the last part."""
+    """Alignment and uniformity of the first part that has several updates, else of the last part."""
     for part in parts:
         alignment, uniformity = log.curve(part, "alignment"), log.curve(part, "uniformity")
         if alignment is not None and uniformity is not None and (len(alignment.updates) > 1 or part == parts[-1]):
@@ -129,7 +129,7 @@ def _way(log: TrainingLog, parts: Sequence[str]) -> tuple[Curve, Curve] | None:
 
 
 def _draw_ways(axis: Axes, ways: Sequence[tuple[Curve, Curve] | None]) -> None:
-    """Wang and Isola (2020, arXiv:2005.10242)."""
+    """Draw alignment against uniformity (Wang and Isola 2020, arXiv:2005.10242)."""
     for way, colour in zip(ways, COLOURS, strict=False):
         if way is None:
             continue

@@ -1,4 +1,4 @@
-"""Where pairs lie: t-SNE of the highest and the lowest scored ones (Self-Guided, figure 5)."""
+"""Draws a t-SNE map of the highest and the lowest scored pairs of an STS task (Self-Guided, figure 5)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,19 +21,19 @@ _PERPLEXITY = 15.0
 
 @dataclass(frozen=True)
 class PairMap:
-    """(2 K, 2, 2): K highest scored pairs, then K lowest; first and second text; x and y."""
+    """Positions of pairs, (2 K, 2, 2): the K highest scored pairs, then the K lowest; first and second text; x and y."""
 
     label: str
     points: npt.NDArray[np.float64]
 
 
 def choose_pairs(data: StsData, count: int, seed: int = 1) -> tuple[list[tuple[str, str]], tuple[float, float]]:
-    """The ``count`` highest and the ``count`` lowest scored pairs, drawn at random among equal scores.
+    """Choose the ``count`` highest and the ``count`` lowest scored pairs, at random among equal scores.
 
-    Pairs of one and the same text are left out, as are repeated pairs: they would lie on top of each other.
+    Repeated pairs, and pairs of a text with itself, are left out, because their points would coincide.
 
     Returns:
-        The pairs, the highest first, and the score of the last of each half.
+        The pairs, the highest first; and the lowest score of the high half and the highest score of the low half.
 
     Raises:
         UserError: too few pairs.
@@ -48,16 +48,16 @@ def choose_pairs(data: StsData, count: int, seed: int = 1) -> tuple[list[tuple[s
         raise UserError(f"--pairs {count}: {data.name} has {len(scored)} different pairs; give 2 to {len(scored) // 2}")
     pairs = list(scored)
     shuffled = np.random.default_rng(seed).permutation(len(pairs))
-    order = sorted(shuffled, key=lambda index: -scored[pairs[index]])  # stable: chance decides among equals
+    order = sorted(shuffled, key=lambda index: -scored[pairs[index]])  # stable, so equal scores stay in random order
     chosen = [pairs[index] for index in [*order[:count], *order[-count:]]]
     return chosen, (scored[pairs[order[count - 1]]], scored[pairs[order[-count]]])
 
 
 def map_pairs(encoder: CachedEncoder, pairs: Sequence[tuple[str, str]], *, seed: int = 1) -> PairMap:
-    """Vectors of length 1 on the plane, by scikit-learn's t-SNE from their principal components.
+    """Map vectors, scaled to length 1, to the plane by scikit-learn's t-SNE, initialised with principal components.
 
     Args:
-        encoder: any.
+        encoder: any encoder.
         pairs: from ``choose_pairs``.
         seed: of t-SNE.
     """
@@ -72,10 +72,10 @@ def map_pairs(encoder: CachedEncoder, pairs: Sequence[tuple[str, str]], *, seed:
 
 
 def draw_embedding(maps: Sequence[PairMap], scores: tuple[float, float]) -> Figure:
-    """A panel for each encoder; a line joins the two texts of a pair.
+    """Draw a panel for each encoder; a line joins the two texts of a pair.
 
     Args:
-        maps: up to four.
+        maps: up to four maps.
         scores: the lowest of the high half, the highest of the low half, for the legend.
 
     Raises:

@@ -1,4 +1,4 @@
-"""STS by layer and pooling: which hidden states hold the meaning (Self-Guided, figure 1)."""
+"""Draws STS scores by layer and pooling (Self-Guided, figure 1)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -26,8 +26,9 @@ LAYER_POOLINGS = ("cls", "mean", "max")  # those that read one layer
 
 @dataclass(frozen=True)
 class LayerScores:
-    """Spearman's correlation x100 of one encoder: pooling -> (layers + 1,), the embeddings first; NaN
-    where every pair has the same cosine, as the embedding of ``<s>`` alone has.
+    """Spearman's correlation x100 of one encoder: pooling -> (layers + 1,), the embeddings first.
+
+    NaN if all pairs have the same cosine, as with the embedding of ``<s>``.
     """
 
     label: str
@@ -43,14 +44,14 @@ def score_layers(
     batch_size: int = 32,
     on_batch: Callable[[int], object] | None = None,
 ) -> LayerScores:
-    """Every layer and pooling from one pass over the pairs; only their cosines are kept.
+    """Score every layer and pooling in one pass over the pairs; only their cosines are kept.
 
     Args:
-        encoder: a checkpoint.
-        data: the pairs; of a year, the subsets are correlated all at once.
-        poolings: of LAYER_POOLINGS.
-        label: of the legend.
-        batch_size: pairs at a time.
+        encoder: the encoder of a checkpoint.
+        data: the pairs; the subsets of a year are concatenated.
+        poolings: names from LAYER_POOLINGS.
+        label: name in the legend.
+        batch_size: pairs per batch.
         on_batch: called with the number of pairs of each batch when it is done.
 
     Raises:
@@ -77,7 +78,7 @@ def score_layers(
             if on_batch is not None:
                 on_batch(len(batch))
     if "cls" in poolings:
-        cosines[poolings.index("cls"), 0] = 1.0  # <s> before any attention: the same for every text, but for rounding
+        cosines[poolings.index("cls"), 0] = 1.0  # the embedding of <s>, equal for all texts up to rounding
     where = f"{label or 'encoder'}, {data.name}"
     scores = {
         name: np.array([_score(cosines[number, layer], gold, where) for layer in range(layers)])
@@ -87,7 +88,7 @@ def score_layers(
 
 
 def _score(cosines: npt.NDArray[np.float64], gold: npt.NDArray[np.float64], where: str) -> float:
-    """x100; NaN where all cosines are the same, which is left out of the picture."""
+    """Spearman x100; NaN if all cosines are equal, which the picture leaves out."""
     if (cosines == cosines[0]).all():
         return math.nan
     return 100 * spearman(cosines, gold, where=where)
@@ -102,7 +103,7 @@ def _ids(encoder: SentenceEncoder, text: str) -> npt.NDArray[np.int64]:
 def _vectors(
     encoder: SentenceEncoder, rows: Sequence[npt.NDArray[np.int64]], poolings: Sequence[str]
 ) -> list[list[Tensor]]:
-    """For each pooling and layer the vectors (B, D)."""
+    """Vectors (B, D) for each pooling and layer."""
     device = next(encoder.model.parameters()).device
     tokens = pad_rows(list(rows), encoder.dictionary.pad()).to(device)  # (B, T)
     states = encoder.model.hidden_states(tokens)
@@ -111,17 +112,17 @@ def _vectors(
 
 
 def draw_layers(results: Sequence[LayerScores], task: str) -> Figure:
-    """One line for each encoder (colour) and pooling (marker and dash) over the layers.
+    """Draw one line over the layers for each encoder (colour) and pooling (marker and dash).
 
     Args:
-        results: of up to eight encoders.
-        task: for the axis.
+        results: scores of up to eight encoders.
+        task: name of the task, for the label of the axis.
 
     Raises:
         UserError: too many encoders.
     """
     if len(results) > len(COLOURS):
-        raise UserError(f"{len(results)} encoders are too many to tell apart; give at most {len(COLOURS)}")
+        raise UserError(f"{len(results)} encoders are too many for one picture; give at most {len(COLOURS)}")
     one = len(results) == 1
     with style():
         lines = sum(len(result.scores) for result in results)

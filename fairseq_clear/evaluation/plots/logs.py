@@ -1,4 +1,4 @@
-"""fairseq's training logs, as ``--log-format`` simple, tqdm and json write them, on the screen or to ``--log-file``."""
+"""Reads fairseq's training logs in ``--log-format`` simple, tqdm and json, printed or in ``--log-file``."""
 
 import json
 import math
@@ -33,7 +33,7 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Curve:
-    """One number over training: (N,) updates, rising, and (N,) values."""
+    """A metric over training: (N,) updates, ascending, and (N,) values."""
 
     updates: Doubles
     values: Doubles
@@ -41,12 +41,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class TrainingLog:
-    """A log.
+    """The statistics of a training log.
 
     Attributes:
-        name: of the picture's legend.
-        records: part (``train_inner``, ``train``, ``valid``, ...) -> update -> name without the part -> value. Of an
-            update that was logged twice, as after resuming, the later counts.
+        name: name in the legend.
+        records: part (``train_inner``, ``train``, ``valid``, ...) -> update -> name without the part -> value. If an update was
+            logged twice, as after resuming, the later record counts.
     """
 
     name: str
@@ -58,7 +58,7 @@ class TrainingLog:
         return [part for part in self.records if part not in TRAINING]
 
     def training(self, metric: str) -> Curve | None:
-        """While training: within epochs where that was logged, else at their ends; None where it was not."""
+        """A metric of training: from records within epochs if there are any, else at their ends; None if it was not logged."""
         for part in TRAINING:
             curve = self.curve(part, metric)
             if curve is not None:
@@ -66,7 +66,7 @@ class TrainingLog:
         return None
 
     def curve(self, part: str, metric: str) -> Curve | None:
-        """A metric of one part; None where it was not logged."""
+        """A metric of one part; None if it was not logged."""
         found = {at: values[metric] for at, values in self.records.get(part, {}).items() if metric in values}
         if not found:
             return None
@@ -78,8 +78,8 @@ def read_log(path: Path, name: str | None = None) -> TrainingLog:
     """Read a log of fairseq-train or fairseq-hydra-train.
 
     Args:
-        path: what the run printed, or its ``--log-file``.
-        name: for the legend; by default the name of the file, or of its folder if the file has a common name.
+        path: the output of the run, or its ``--log-file``.
+        name: name in the legend (default: the name of the file, or of its folder if the file has a common name).
 
     Raises:
         UserError: a missing file, one without statistics, or a JSON record that is cut off before the end of the file.
@@ -104,7 +104,7 @@ def _read_statistics(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     for number, line in enumerate(lines, 1):
         match = _LINE.search(line)
         if match is None or (number == len(lines) and _ends_within_line(path)):
-            continue  # the last line of a run that is still writing may end within a number
+            continue  # the last line of a running run may be incomplete
         if match["json"]:
             try:
                 yield _read_json(match["json"])
@@ -122,7 +122,7 @@ def _ends_within_line(path: Path) -> bool:
 
 
 def _read_json(text: str) -> tuple[str, dict[str, object]]:
-    """The part is the prefix of ``num_updates``; within an epoch there is none. ValueError if the record is cut off."""
+    """Read (part, statistics). The part is the prefix of ``num_updates``, if any. ValueError if the record is cut off."""
     record = json.loads(text)
     prefix = next((key.removesuffix(_UPDATES) for key in record if key.endswith(f"_{_UPDATES}")), "")
     return prefix.removesuffix("_") or "train_inner", {key.removeprefix(prefix): value for key, value in record.items()}

@@ -1,4 +1,4 @@
-"""How every picture looks, and how it is written: PNG for the screen and SVG for print."""
+"""The look of all pictures, and writing them: PNG for the screen and SVG for print."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +22,8 @@ __all__ = [
     "style",
 ]
 
-# Okabe and Ito's palette (2008), told apart with every kind of colour blindness; its yellow, too pale for lines on white,
-# comes last. Markers, dashes and hatches repeat what the colour says, for prints in grey.
+# Okabe and Ito's palette (2008), whose colours can be distinguished with every kind of colour blindness. Its yellow, too
+# pale for lines on white, comes last. Markers, dashes and hatches repeat the information of the colours, for prints in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", ":", "-.")
@@ -51,25 +51,25 @@ _STYLE = {
     "lines.markersize": 3.5,
     "hatch.linewidth": 0.5,
     "figure.constrained_layout.use": True,
-    "svg.hashsalt": "fairseq_clear",  # the same picture is the same file
+    "svg.hashsalt": "fairseq_clear",  # so that equal pictures give identical files
 }
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The project's look, within; nothing global is changed."""
+    """Apply the project's style inside the block, without changing global settings."""
     with matplotlib.rc_context(_STYLE):
         yield
 
 
 def check_picture_path(path: Path, overwrite: bool, *, flag: str = "--output") -> list[Path]:
-    """The two files that ``save_figure`` will write.
+    """Return the two files that ``save_figure`` will write.
 
     Raises:
-        UserError: no such folder, another suffix, or one of them exists.
+        UserError: the folder does not exist, the suffix is another one, or one of the files exists.
     """
     if path.suffix and path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{flag} {path}: give a name ending in .png or .svg, or in neither; both are written")
+        raise UserError(f"{flag} {path}: give a name that ends in .png, in .svg or in neither; both files are written")
     files = [path.with_suffix(suffix) for suffix in SUFFIXES]
     for file in files:
         check_output_file(file, overwrite, flag=flag)
@@ -77,18 +77,18 @@ def check_picture_path(path: Path, overwrite: bool, *, flag: str = "--output") -
 
 
 def save_figure(figure: Figure, path: Path) -> list[Path]:
-    """Write ``path`` as PNG (300 dots an inch) and as SVG; return both names."""
+    """Write a figure as PNG (300 dots per inch) and as SVG; return both paths."""
     files = [path.with_suffix(suffix) for suffix in SUFFIXES]
     for file in files:
-        beside = file.with_name(f".{file.stem}.partial{file.suffix}")
+        partial = file.with_name(f".{file.stem}.partial{file.suffix}")
         try:
-            # no date in the file, so that it changes only when the picture does
+            # without a date, so that equal pictures give identical files
             metadata = {"Date": None} if file.suffix == ".svg" else {"Software": None}
-            with style():  # hatches and the salt of names are read only now
-                figure.savefig(beside, dpi=300, metadata=metadata)
-            beside.replace(file)
+            with style():  # settings of hatches and of the hash salt are read while saving
+                figure.savefig(partial, dpi=300, metadata=metadata)
+            partial.replace(file)
         except OSError as error:
             raise UserError(f"--output {file}: cannot write it ({error.strerror or error})") from None
         finally:
-            beside.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
     return files

@@ -1,4 +1,4 @@
-"""Finished chunks on disk: each in a file of its own, written whole, so that a killed run resumes where it stopped.
+"""Stores finished chunks in separate files, so that a killed run resumes where it stopped.
 
 ``OUTPUT.partial`` holds ``settings.json``, ``lock``, and one file per chunk: a line of JSON with the counts of the chunk and
 the SHA-256 of its text, then the text. A chunk is finished if its file exists and the hash matches.
@@ -23,13 +23,13 @@ SETTINGS, LOCK = "settings.json", "lock"
 
 
 class FinishedChunks:
-    """The chunks of one output that are translated.
+    """The finished chunks of an output.
 
     Args:
         folder: ``OUTPUT.partial``.
 
     Attributes:
-        counts: number of the chunk -> its counts.
+        counts: index of a chunk -> its counts.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,14 +53,16 @@ class FinishedChunks:
         self.counts[chunk] = counts
 
     def text(self, chunk: int) -> bytes:
-        """The lines of a finished chunk.
+        """Return the lines of a finished chunk.
 
         Raises:
             UserError: the file has changed since it was written.
         """
         read = _read_chunk(self._path(chunk))
         if read is None:
-            raise UserError(f"{self._path(chunk)}: damaged since it was written; rerun to translate this chunk again")
+            raise UserError(
+                f"{self._path(chunk)}: was damaged after it was written; rerun to translate this chunk again"
+            )
         return read[1]
 
     def _path(self, chunk: int) -> Path:
@@ -72,7 +74,7 @@ def _chunk_files(folder: Path) -> list[Path]:
 
 
 def _read_chunk(path: Path) -> tuple[Counter[str], bytes] | None:
-    """Counts and text of a chunk; None if the file is missing or its hash does not match."""
+    """Read counts and text of a chunk; None if the file is missing or its hash does not match."""
     try:
         head, _, text = path.read_bytes().partition(b"\n")
         content = json.loads(head)
@@ -98,9 +100,9 @@ def open_chunks(output: Path, settings: dict[str, Any], overwrite: bool) -> Iter
     """Lock the partial folder of an output and yield its finished chunks.
 
     Args:
-        output: the file to write in the end.
-        settings: what determines its content; chunks of other settings are not reused.
-        overwrite: drop chunks of other settings instead of raising.
+        output: the output of the run.
+        settings: settings that determine its content; chunks made with other settings are not reused.
+        overwrite: delete chunks of other settings instead of raising an error.
 
     Raises:
         UserError: another process writes this output, the chunks have other settings, or the disk is full.
@@ -110,7 +112,7 @@ def open_chunks(output: Path, settings: dict[str, Any], overwrite: bool) -> Iter
         folder.mkdir(exist_ok=True)
         with open(folder / LOCK, "a+b") as lock:
             _lock(lock, output)
-            for leftover in folder.glob(".*.writing.*"):  # of a killed call of write_whole
+            for leftover in folder.glob(".*.writing.*"):  # left by a killed call of write_whole
                 leftover.unlink()
             _check_settings(folder, settings, overwrite)
             yield FinishedChunks(folder)
@@ -134,7 +136,7 @@ def _lock(lock: IO[bytes], output: Path) -> None:
 
 
 def _check_settings(folder: Path, settings: dict[str, Any], overwrite: bool) -> None:
-    """Record the settings of a new run; raise if there are chunks of other settings and ``overwrite`` is off."""
+    """Record the settings of a new run; UserError if there are chunks of other settings and ``overwrite`` is False."""
     path = folder / SETTINGS
     try:
         begun = json.loads(path.read_bytes())
@@ -150,7 +152,7 @@ def _check_settings(folder: Path, settings: dict[str, Any], overwrite: bool) -> 
         names = [name for name in sorted({*begun, *settings}) if begun.get(name) != settings.get(name)]
         changes = "; ".join(_difference(name, begun.get(name), settings.get(name)) for name in names)
         raise UserError(
-            f"{folder}: was begun with other settings ({changes}); give the same ones to resume, or start again with "
+            f"{folder}: was started with other settings ({changes}); give the same settings to resume, or start again with "
             "--overwrite"
         )
     for chunk in _chunk_files(folder):

@@ -1,4 +1,4 @@
-"""``back_translate``: a text file through two translation models, resumable, in one or several processes."""
+"""Translates a text file with two translation models, in one or several processes; a killed run can be resumed."""
 
 import hashlib
 import json
@@ -45,7 +45,7 @@ Chunks = Iterator[tuple[int, list[str]]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call did: the output file, its report, and whether the output was complete before."""
+    """Result of a call: the output file, its report, and whether the output was already complete."""
 
     output: Path
     report: dict[str, Any]
@@ -54,17 +54,17 @@ class Outcome:
     def summary(self) -> str:
         """The text to print at the end."""
         if self.was_complete:
-            return f"{self.output}: complete already, from the same input, models and settings; nothing to do"
+            return f"{self.output}: already complete, from the same input, models and settings; nothing to do"
         return f"{report_text(self.report)}\nwrote {self.output}, {self.output.name}{REPORT_SUFFIX} and {TEXT_SUFFIX}"
 
 
 def back_translate(settings: BackTranslateSettings) -> Outcome:
-    """Write ``settings.shard_output``, its report as JSON and its report as text.
+    """Write ``settings.shard_output``, and its report as JSON and as text.
 
-    Chunks that an earlier call finished are not translated again. Output and reports appear whole, at the end.
+    Chunks that an earlier call finished are not translated again. Output and reports are written atomically at the end.
 
     Raises:
-        UserError: anything wrong with settings, input, models or disk; finished chunks are kept for the next call.
+        UserError: an error in settings, input, models or disk; finished chunks are kept for the next call.
     """
     began = time.monotonic()
     lines, deciding = _check(settings)
@@ -82,7 +82,7 @@ def back_translate(settings: BackTranslateSettings) -> Outcome:
     shard, shards = settings.shard_id, settings.num_shards
     chunks = range(
         count * shard // shards, count * (shard + 1) // shards
-    )  # contiguous, of equal size but for one chunk
+    )  # contiguous chunks; shards differ by at most one chunk
     with open_chunks(output, deciding, settings.overwrite) as finished:
         before = finished.total()["lines"]
         _translate_missing(settings, lines, finished, chunks)
@@ -97,11 +97,11 @@ def merge_shards(settings: BackTranslateSettings) -> Outcome:
     """Write ``settings.output`` from its finished shards, and one report over all of them; the shards stay.
 
     Raises:
-        UserError: a shard is missing, unfinished, or of other settings or input.
+        UserError: a shard is missing, unfinished, or was made with other settings or from another input.
     """
     began = time.monotonic()
     if settings.num_shards < 2:
-        raise UserError(f"--merge: needs the --num-shards of the shards to join, not {settings.num_shards}")
+        raise UserError(f"--merge: give the --num-shards with which the shards were made, not {settings.num_shards}")
     if settings.output.exists() and not settings.overwrite:
         raise UserError(f"--output {settings.output}: exists already; add --overwrite to replace it")
     lines, deciding = _check(replace(settings, shard_id=0))
@@ -109,10 +109,12 @@ def merge_shards(settings: BackTranslateSettings) -> Outcome:
     shards = [shard_path(settings.output, shard, settings.num_shards) for shard in range(settings.num_shards)]
     for shard, path in enumerate(shards):
         if not path.is_file():
-            raise UserError(f"--merge: {path} is not there; run its shard to the end first")
+            raise UserError(f"--merge: {path} does not exist; finish its shard first")
         report = read_report(path)
         if report is None or report.get("settings") != deciding | {"shard_id": shard}:
-            raise UserError(f"--merge: {path} was made from another input, other models or settings; make it again")
+            raise UserError(
+                f"--merge: {path} was made from another input, or with other models or settings; make it again"
+            )
         counts.update(report["sums"])
     report = build_report(counts, {**deciding, "num_shards": 1}, time.monotonic() - began, 0)
     try:
@@ -124,10 +126,10 @@ def merge_shards(settings: BackTranslateSettings) -> Outcome:
 
 
 def scan(path: Path) -> tuple[int, str]:
-    """Number of lines of the input, and the SHA-256 of its text; only LF ends a line, as for ``wc -l``.
+    """Read the number of lines of the input, and the SHA-256 of its text; only LF ends a line, as for ``wc -l``.
 
     Raises:
-        UserError: a missing, unreadable, damaged or empty file, or one that is not UTF-8; the line is named.
+        UserError: the file is missing, unreadable, damaged, empty or not UTF-8; the message names the line.
     """
     if path.is_dir() or not path.exists():
         raise UserError(f"--input {path}: {'is a folder' if path.is_dir() else 'no such file'}; give a text file")
@@ -142,7 +144,7 @@ def scan(path: Path) -> tuple[int, str]:
 
 
 def read_chunks(path: Path, chunk_lines: int, first: int, end: int) -> Chunks:
-    """Yield (number, lines) of the chunks from ``first`` to before ``end``."""
+    """Yield (index, lines) of the chunks ``first`` to ``end``, end exclusive."""
     lines = islice(_lines(path), first * chunk_lines, end * chunk_lines)
     for number in range(first, end):
         if chunk := list(islice(lines, chunk_lines)):
@@ -150,7 +152,7 @@ def read_chunks(path: Path, chunk_lines: int, first: int, end: int) -> Chunks:
 
 
 def read_report(output: Path) -> dict[str, Any] | None:
-    """The report next to an output; None if it is missing or unreadable."""
+    """Read the report next to an output; None if it is missing or unreadable."""
     try:
         report = json.loads(output.with_name(output.name + REPORT_SUFFIX).read_bytes())
     except (OSError, ValueError):
@@ -165,10 +167,10 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _check(settings: BackTranslateSettings) -> tuple[int, dict[str, Any]]:
-    """Check everything that can be checked before a model is loaded.
+    """Check settings and input before a model is loaded.
 
     Returns:
-        Number of input lines, and everything that determines the output.
+        Number of input lines, and all settings and hashes that determine the output.
     """
     settings.check()
     output = settings.shard_output
@@ -201,7 +203,7 @@ def _write_output(output: Path, parts: Iterable[bytes], report: dict[str, Any]) 
 
 
 def _joined(shards: list[Path], lines: int) -> Iterator[bytes]:
-    """Yield the content of the shards; raise at the end unless they have ``lines`` lines, so that nothing is written."""
+    """Yield the content of the shards; at the end, raise an error unless they have ``lines`` lines."""
     found = 0
     for path in shards:
         with open(path, "rb") as stream:
@@ -230,10 +232,10 @@ def translate_chunks(
     """Yield the result of each chunk when it is ready, in any order.
 
     Args:
-        settings: ``workers`` is the number of processes; with 1 this process translates.
-        chunks: number and lines.
+        settings: ``workers`` is the number of processes; with 1, this process translates.
+        chunks: (index, lines) of each chunk.
         show: called with the number of lines done so far.
-        count: number of chunks; no more processes than that are started.
+        count: number of chunks, which is the maximum number of processes.
 
     Raises:
         UserError: a model cannot be loaded, or a process was killed.
@@ -265,7 +267,7 @@ def translate_chunks(
                 yield future.result()
 
 
-_worker: tuple[Any, ...]  # of a worker process: settings, lines done by all, number of the process
+_worker: tuple[Any, ...]  # in a worker process: settings, lines done by all workers, index of the process
 
 
 def _start_worker(settings: BackTranslateSettings, done: Any, started: Any) -> None:
@@ -279,7 +281,7 @@ def _start_worker(settings: BackTranslateSettings, done: Any, started: Any) -> N
 
 @cache
 def _trip() -> RoundTrip:
-    """The models of a worker process, loaded with its first chunk, when errors reach the parent."""
+    """The models of a worker process. They are loaded with its first chunk, so that errors reach the parent."""
     settings, done, number = _worker
 
     def add(lines: float) -> None:
@@ -298,12 +300,13 @@ def show_progress(lines: int, before: int, interval: float) -> Iterator[Callable
     """Show progress on standard error: a bar on a terminal, else a line every ``interval`` seconds.
 
     Args:
-        lines: of the whole run.
-        before: of these, lines that earlier calls have done.
-        interval: seconds; 0 for a line at each change.
+        lines: number of lines of the run.
+        before: number of lines that earlier calls have done.
+        interval: seconds between two lines of progress; 0 for a line at each change.
 
     Yields:
-        A function of the number of lines that this call has done; lines that only one model has translated count half.
+        A function to call with the number of lines that this call has done; a line that only one model has translated counts
+        half.
     """
     is_terminal = sys.stderr.isatty()
     form = "{desc}: {n_fmt} of {total_fmt} lines ({percentage:.1f}%), {rate_fmt}, {remaining} left"

@@ -1,4 +1,4 @@
-"""Text to the tokens of a translation model and back: Moses tokenizer, then byte pairs or sentencepiece, or neither."""
+"""Converts text to the tokens of a translation model and back: Moses tokenizer, byte pair encoding, sentencepiece."""
 
 import re
 from argparse import Namespace
@@ -24,13 +24,13 @@ Merges = dict[tuple[str, str], int]
 
 
 class Coder(Protocol):
-    """Turns text into tokens separated by spaces and back."""
+    """Converts text to tokens separated by spaces, and back."""
 
     def encode(self, x: str) -> str:
-        """Text to tokens."""
+        """Convert text to tokens."""
 
     def decode(self, x: str) -> str:
-        """Tokens to text."""
+        """Convert tokens to text."""
 
 
 @dataclass(frozen=True)
@@ -38,47 +38,47 @@ class Segmentation:
     """The steps from text to the tokens of a model.
 
     Attributes:
-        steps: applied in this order, and in reverse for decoding.
-        name: for the log.
+        steps: steps of encoding in their order; decoding applies them in reverse.
+        name: name for the log.
     """
 
     steps: tuple[Coder, ...]
     name: str
 
     def encode(self, text: str) -> str:
-        """Text to tokens separated by spaces."""
+        """Convert text to tokens separated by spaces."""
         for step in self.steps:
             text = step.encode(text)
         return text
 
     def decode(self, tokens: str) -> str:
-        """Tokens separated by spaces to one line of text."""
+        """Convert tokens separated by spaces to one line of text."""
         for step in reversed(self.steps):
             tokens = step.decode(tokens)
         return clean_line(tokens)
 
 
 def clean_line(text: str) -> str:
-    """The text, stripped, with each control character, line separator and run of white space as one space.
+    """Strip a text and replace control characters, line separators and runs of white space by one space.
 
-    The result is one line for any reader: it has no tab, CR, NUL, U+0085, U+2028 or U+2029.
+    Every program reads the result as one line: it has no tab, CR, NUL, U+0085, U+2028 or U+2029.
     """
     return " ".join(_CONTROL.sub(" ", text).split())
 
 
 def make_segmentation(languages: tuple[str, str], *, bpe: str, tokenizer: str, codes: Path | None) -> Segmentation:
-    """The segmentation of a model.
+    """Make the segmentation of a model.
 
-    With ``auto``, codes in a ``.model`` file are sentencepiece, other codes are byte pairs, and byte pairs come after the
-    Moses tokenizer, as in the WMT19 archives. Without codes, words are separated by spaces.
+    With ``auto``, codes in a ``.model`` file are taken as sentencepiece, other codes as byte pair encoding after the Moses
+    tokenizer, as in the WMT19 archives. Without codes, tokens are words separated by spaces.
 
     Args:
-        languages: source and target, which the rules of Moses depend on.
+        languages: source and target language, on which the rules of Moses depend.
         bpe, tokenizer: as in the settings.
         codes: the file of codes, if any.
 
     Raises:
-        UserError: a file of another kind, or sacremoses is not installed.
+        UserError: the file has another format, or sacremoses is not installed.
     """
     kind = "none" if codes is None else bpe
     if kind == "auto":
@@ -121,8 +121,8 @@ def read_codes(path: Path) -> tuple[Merges, bool]:
     """Read the codes of fastBPE (``left right count``) or subword-nmt (``#version: 0.2``, then ``left right``).
 
     Returns:
-        Each merge with its rank, and whether the end of a word is part of its last character. In version 0.1 of
-        subword-nmt, whose files have no version line, the end of a word is a symbol of its own.
+        Each merge with its rank, and whether the end-of-word mark is part of a word's last character. In version 0.1 of
+        subword-nmt, whose files have no version line, it is a separate symbol.
 
     Raises:
         UserError: a line that is not a merge.
@@ -138,21 +138,21 @@ def read_codes(path: Path) -> tuple[Merges, bool]:
         parts = line.split(" ")
         if len(parts) not in (2, 3) or not all(parts) or (len(parts) == 3 and not parts[2].isdecimal()):
             raise UserError(
-                f"{path}:{number}: {line[:60]!r} is no merge; BPE codes hold 'left right' or 'left right count' a line"
+                f"{path}:{number}: {line[:60]!r} is not a merge; BPE codes have 'left right' or 'left right count' on each line"
             )
-        merges.setdefault((parts[0], parts[1]), len(merges))  # the first of equal merges counts
+        merges.setdefault((parts[0], parts[1]), len(merges))  # of equal merges, the first counts
     if not merges:
         raise UserError(f"{path}: holds no merge; give the codes that the model was trained with")
     return merges, is_joined
 
 
 class BytePairs:
-    """Byte pair encoding of words (Sennrich et al. 2016, arXiv:1508.07909, algorithm 1); ``@@`` ends a piece that goes on.
+    """Byte pair encoding (Sennrich et al. 2016, arXiv:1508.07909, algorithm 1); all but a word's last piece end in ``@@``.
 
-    The fastBPE package needs a compiler; both tools apply codes in this way.
+    Implemented here because the fastBPE package needs a compiler. Both fastBPE and subword-nmt apply codes in this way.
 
     Args:
-        path: the codes.
+        path: file of the codes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -160,11 +160,11 @@ class BytePairs:
         self._known: dict[str, str] = {}
 
     def encode(self, text: str) -> str:
-        """Words separated by spaces to pieces separated by spaces."""
+        """Split words into pieces, both separated by spaces."""
         return " ".join(self._pieces(word) for word in text.split(" ") if word)
 
     def decode(self, text: str) -> str:
-        """Pieces to words."""
+        """Join pieces to words."""
         return (text + " ").replace(JOINER + " ", "").rstrip()
 
     def _pieces(self, word: str) -> str:
@@ -175,7 +175,7 @@ class BytePairs:
         return self._known[word]
 
     def _merge(self, word: str) -> list[str]:
-        """Merge the pair of the lowest rank, wherever it occurs, until no pair has a rank."""
+        """Merge the pair with the lowest rank, at all its occurrences, until no pair has a rank."""
         symbols = [*word[:-1], word[-1] + WORD_END] if self._joined else [*word, WORD_END]
         while pairs := [pair for pair in zip(symbols, symbols[1:], strict=False) if pair in self._merges]:
             symbols = _join(symbols, min(pairs, key=self._merges.__getitem__))

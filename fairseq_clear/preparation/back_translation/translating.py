@@ -1,4 +1,4 @@
-"""Chunks of lines through both models: as many lines out as in; lines that fail keep their own text and are counted."""
+"""Translates chunks of lines with both models, one line per input line; lines that fail keep their text and are counted."""
 
 import logging
 from collections import Counter
@@ -35,12 +35,12 @@ class RoundTrip:
     """Both models, ready to translate chunks.
 
     Args:
-        settings: of the run.
-        device: of the models.
+        settings: settings of the run.
+        device: device of the models.
         on_lines: called with the number of lines done; a line that only one model has translated counts half.
 
     Raises:
-        UserError: a model cannot be loaded, or the second does not translate back.
+        UserError: a model cannot be loaded, or the second model does not translate back.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class RoundTrip:
         self._on_lines = on_lines
 
     def translate(self, chunk: int, lines: Sequence[str]) -> ChunkResult:
-        """Translate lines and back; a line that cannot be translated stays as it is, with white space normalised."""
+        """Translate lines and back. A line that cannot be translated keeps its text, with white space normalised."""
         originals = [clean_line(line) for line in lines]
         counts: Counter[str] = Counter()
         # line -> its pieces (several if it was too long); lines that fail leave this dictionary
@@ -79,7 +79,7 @@ class RoundTrip:
 
 @dataclass(frozen=True)
 class Unit:
-    """One input of the model: a text, or a sentence of a text that is too long."""
+    """An input of the model: a text, or a sentence of a text that is too long."""
 
     text: int
     ids: list[int]
@@ -89,8 +89,8 @@ class Pass:
     """One direction, applied to the texts of a chunk.
 
     Args:
-        model: of the direction.
-        settings: for batches, seed and overlong texts.
+        model: model of the direction.
+        settings: settings for batches, seed and texts that are too long.
         on_texts: called with the number of texts that each batch completes.
     """
 
@@ -106,15 +106,15 @@ class Pass:
         self._split: Callable[[str], list[str]] | None = None
 
     def translate(self, texts: Sequence[Sequence[str]], chunk: int, counts: Counter[str]) -> list[list[str] | None]:
-        """Translate each text; the result is its translated pieces, or None if it could not be translated.
+        """Translate each text to its translated pieces, or None if it could not be translated.
 
         Args:
-            texts: each as a list of pieces, which are translated separately; no piece is blank.
-            chunk: number of the chunk; with the seed it determines the samples.
+            texts: lists of pieces, which are translated separately; no piece is blank.
+            chunk: index of the chunk; with the seed it determines the samples.
             counts: updated with ``forward.split`` and so on.
 
         Raises:
-            UserError: none of several texts could be translated, so the texts are not the cause.
+            UserError: none of several texts could be translated, so the cause is not a text.
         """
         found: Counter[str] = Counter()
         units = [unit for index, pieces in enumerate(texts) for unit in self._units(index, pieces, found)]
@@ -136,7 +136,7 @@ class Pass:
         return results
 
     def _units(self, index: int, pieces: Sequence[str], found: Counter[str]) -> list[Unit]:
-        """The inputs of a text: its pieces, the sentences of pieces that are too long, or nothing."""
+        """The inputs for a text: its pieces, the sentences of pieces that are too long, or nothing if that fails."""
         encoded: list[list[int]] = []
         try:
             for piece in pieces:
@@ -146,8 +146,8 @@ class Pass:
                     found["copied"] += 1
                     return []
                 encoded += parts
-        except Exception as error:  # one text that a library fails on must not end the run
-            logger.warning("%s: %r is kept as it is: %s", self.model.which, pieces[0][:80], error)
+        except Exception as error:  # a single text for which a library fails must not end the run
+            logger.warning("%s: %r is kept unchanged: %s", self.model.which, pieces[0][:80], error)
             return []
         found["split"] += len(encoded) > len(pieces)
         found["tokens"] += sum(map(len, encoded)) - len(encoded)
@@ -155,7 +155,7 @@ class Pass:
         return [Unit(index, ids) for ids in encoded]
 
     def _sentences(self, text: str) -> list[list[int]]:
-        """The sentences of a text; empty if a sentence is too long too, or with ``--too-long copy``."""
+        """The sentences of a text; empty with ``--too-long copy``, or if a sentence is still too long."""
         if self.settings.too_long == "copy":
             return []
         if self._split is None:
@@ -184,7 +184,7 @@ class Pass:
     def _translate_group(
         self, group: list[int], units: list[Unit], chunk: int, results: list[Translation | None]
     ) -> Exception | None:
-        """Fill in the results of a batch; a batch that fails is halved until only the failing text is left."""
+        """Store the results of a batch; a batch that fails is halved until only the failing text is left."""
         try:
             seed = _seed(self.settings.seed, self.model.which, chunk, group[0])
             translations = self.model.translate_batch([units[position].ids for position in group], seed)
@@ -198,7 +198,7 @@ class Pass:
                 halves = group[: len(group) // 2], group[len(group) // 2 :]
                 errors = [self._translate_group(half, units, chunk, results) for half in halves]
                 return errors[0] or errors[1]
-            logger.warning("%s: one text is kept as it is: %s", self.model.which, one_line(error))
+            logger.warning("%s: one text is kept unchanged: %s", self.model.which, one_line(error))
             return error
         for position, translation in zip(group, translations, strict=True):
             results[position] = translation
@@ -206,18 +206,18 @@ class Pass:
 
 
 def _seed(seed: int, which: str, chunk: int, first: int) -> int:
-    """One seed per batch, so that samples do not depend on earlier batches or on the process."""
+    """Seed of a batch, so that samples do not depend on earlier batches or on the process."""
     sequence = np.random.SeedSequence([seed, which == "backward", chunk, first])
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def batches(lengths: list[int], max_tokens: int, batch_size: int | None) -> Iterator[list[int]]:
-    """Positions in groups of similar length, longest first.
+    """Yield batches of indices of similar length, longest first.
 
     Args:
-        lengths: in tokens.
-        max_tokens: maximum tokens of a group, padding included; a longer text is a group of its own.
-        batch_size: maximum texts of a group.
+        lengths: lengths in tokens.
+        max_tokens: maximum tokens of a batch, padding included; a longer text is a batch by itself.
+        batch_size: maximum number of texts of a batch.
     """
     group: list[int] = []
     for position in sorted(range(len(lengths)), key=lambda position: (-lengths[position], position)):
@@ -231,10 +231,10 @@ def batches(lengths: list[int], max_tokens: int, batch_size: int | None) -> Iter
 
 
 def choose_device(name: str | None, fp16: bool, worker: int = 0) -> torch.device:
-    """The device of a worker; ``cuda`` gives worker i GPU i, modulo the number of GPUs.
+    """Choose the device of a worker; with ``cuda``, worker i gets GPU i modulo the number of GPUs.
 
     Raises:
-        UserError: no such device, or half precision without a GPU.
+        UserError: the device does not exist, or half precision is requested without a GPU.
     """
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))

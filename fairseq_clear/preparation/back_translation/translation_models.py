@@ -1,4 +1,4 @@
-"""A translation model of fairseq-train: its files, and the model as a function from batches of tokens to translations."""
+"""Loads translation models of fairseq-train, and translates batches of tokens with them."""
 
 import logging
 import re
@@ -26,12 +26,12 @@ register()
 
 logger = logging.getLogger(__name__)
 
-# What torch.load and fairseq raise for a file that is truncated, of another kind, or does not fit its dictionaries.
+# Raised by torch.load and fairseq for a file that is truncated, of another kind, or does not fit its dictionaries.
 _DAMAGE = (RuntimeError, EOFError, KeyError, AttributeError, TypeError, ValueError, IndexError, OmegaConfBaseException)
 _EVALUATION_OFF = {"eval_bleu": False, "load_alignments": False}  # not needed to translate
 MODEL_NAME = re.compile(r"model\d*\.pt")
 TRAINED_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
-# The names of codes in fairseq's archives and examples, tried in this order.
+# Names of the file of codes in fairseq's archives and examples, tried in this order.
 CODE_NAMES = {
     "bpe": ("bpecodes", "code", "codes", "bpe.codes", "bpe_codes"),
     "sentencepiece": ("sentencepiece.bpe.model", "spm.model", "sentencepiece.model"),
@@ -40,7 +40,7 @@ CODE_NAMES = {
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation, and whether it was cut off at the maximum length."""
+    """A translation, and whether it was cut off at the maximum length."""
 
     text: str
     is_cut: bool
@@ -48,12 +48,12 @@ class Translation:
 
 @dataclass
 class TranslationModel:
-    """One direction: a model or an ensemble with its dictionaries and its segmentation.
+    """The model of one direction, or an ensemble, with its dictionaries and its segmentation.
 
     Attributes:
         which: ``forward`` or ``backward``.
-        languages: source and target, as the checkpoint names them.
-        max_source: most tokens of a source text, ``</s>`` included.
+        languages: source and target language, as the checkpoint names them.
+        max_source: maximum number of tokens of a source text, ``</s>`` included.
     """
 
     which: str
@@ -69,7 +69,7 @@ class TranslationModel:
         self.generator = self.task.build_generator(self.models, _generation(self.search, self.which))
 
     def encode(self, text: str) -> list[int]:
-        """Token ids, ``</s>`` last; a special symbol such as ``</s>`` in the text is an unknown word."""
+        """Convert text to token ids that end in ``</s>``; a special symbol such as ``</s>`` in the text becomes unknown."""
         dictionary = self.task.source_dictionary
         ids = [dictionary.index(token) for token in self.segmentation.encode(text).split()]
         return [index if index >= dictionary.nspecial else dictionary.unk() for index in ids] + [dictionary.eos()]
@@ -79,11 +79,11 @@ class TranslationModel:
         return ids.count(self.task.source_dictionary.unk())
 
     def translate_batch(self, batch: list[list[int]], seed: int) -> list[Translation | None]:
-        """The best translation of each text, in order; None where the search finds none.
+        """Find the best translation of each text, in order; None if the search finds none.
 
         Args:
             batch: token ids of each text.
-            seed: of the samples, with ``--sampling``.
+            seed: seed of the samples, with ``--sampling``.
         """
         dictionary = self.task.source_dictionary
         tokens = data_utils.collate_tokens(
@@ -113,10 +113,10 @@ class TranslationModel:
 
 
 def checkpoint_files(source: ModelSource, which: str) -> list[Path]:
-    """The checkpoints that ``--forward`` or ``--backward`` names: all ``model*.pt`` of a folder, or its best or last.
+    """Find the checkpoints of ``--forward`` or ``--backward``: all ``model*.pt`` of a folder, or its best or last checkpoint.
 
     Raises:
-        UserError: there is none.
+        UserError: no checkpoint is found.
     """
     folder = Path(source.path)
     if folder.is_dir():
@@ -136,7 +136,7 @@ def checkpoint_files(source: ModelSource, which: str) -> list[Path]:
 
 
 def _find_files(settings: BackTranslateSettings, which: str) -> tuple[list[Path], Path, Path | None]:
-    """Checkpoints, folder of the dictionaries, and the file of codes of a direction."""
+    """Find checkpoints, folder of the dictionaries, and file of codes of a direction."""
     source: ModelSource = getattr(settings, which)
     files = checkpoint_files(source, which)
     folder = source.dictionaries or files[0].parent
@@ -153,7 +153,7 @@ def _find_files(settings: BackTranslateSettings, which: str) -> tuple[list[Path]
 
 
 def identity(settings: BackTranslateSettings, which: str) -> dict[str, str]:
-    """SHA-256 of the checkpoints, dictionaries and codes of a direction, by file name.
+    """Hash the checkpoints, dictionaries and codes of a direction (SHA-256, by file name).
 
     Raises:
         UserError: one of them is missing.
@@ -169,10 +169,10 @@ def identity(settings: BackTranslateSettings, which: str) -> dict[str, str]:
 
 
 def load_translation_model(settings: BackTranslateSettings, which: str, device: torch.device) -> TranslationModel:
-    """The model of ``--forward`` or ``--backward``, in evaluation mode on the device.
+    """Load the model of ``--forward`` or ``--backward`` on the device, in evaluation mode.
 
     Raises:
-        UserError: a missing file, not a translation model, or dictionaries or codes of another model.
+        UserError: a file is missing, is not a translation model, or dictionaries or codes belong to another model.
     """
     files, folder, codes = _find_files(settings, which)
     task: TranslationTask | None = None
@@ -185,14 +185,14 @@ def load_translation_model(settings: BackTranslateSettings, which: str, device: 
                 task = TranslationTask.setup_task(cfg.task)
                 expected = languages
             if languages != expected:
-                raise UserError(f"{file}: translates {' to '.join(languages)}, {files[0]} {' to '.join(expected)}")
+                raise UserError(f"{file}: translates {' to '.join(languages)}, but {files[0]} {' to '.join(expected)}")
             models += load_model_ensemble_and_task([str(file)], task=task, state=state)[0]
         except UserError:
             raise
         except (*_DAMAGE, AssertionError, OSError) as error:
             raise UserError(
-                f"{file}: does not load with the dictionaries of {folder} ({one_line(error)}); add --{which}-data DIR "
-                "with those that it was trained with"
+                f"{file}: cannot be loaded with the dictionaries of {folder} ({one_line(error)}); add "
+                f"--{which}-data DIR with the dictionaries of its training"
             ) from None
     assert task is not None
     for model in models:
@@ -206,16 +206,18 @@ def load_translation_model(settings: BackTranslateSettings, which: str, device: 
 
 
 def _read(path: Path, folder: Path, which: str) -> tuple[dict[str, Any], Any]:
-    """The content of a checkpoint, and its configuration with ``folder`` as its data."""
+    """Read a checkpoint; return its content, and its configuration with ``folder`` as data folder."""
     try:
         state: dict[str, Any] = read_checkpoint(str(path), {"data": str(folder), **_EVALUATION_OFF})
         cfg = state["cfg"]
-        state["args"] = None  # of fairseq before 0.10; converted to cfg above, a second conversion takes a second
+        state["args"] = (
+            None  # settings of fairseq before 0.10, already converted to cfg; converting them again would take a second
+        )
         name, languages = cfg.task._name, (cfg.task.get("source_lang"), cfg.task.get("target_lang"))
     except UserError:
         raise
     except _DAMAGE as error:
-        raise UserError(f"{path}: not a whole checkpoint of fairseq-train ({one_line(error)})") from None
+        raise UserError(f"{path}: not a complete checkpoint of fairseq-train ({one_line(error)})") from None
     if name != "translation" or None in languages:
         raise UserError(f"{path}: was trained by --task {name}; give one of --task translation with both languages")
     missing = [lang for lang in languages if not (folder / f"dict.{lang}.txt").is_file()]
@@ -225,7 +227,7 @@ def _read(path: Path, folder: Path, which: str) -> tuple[dict[str, Any], Any]:
 
 
 def _generation(search: Search, which: str) -> Namespace:
-    """Settings of the generator. ``<unk>`` is never written: training would take it for a word of the text."""
+    """Settings of the generator. It never writes ``<unk>``, because training would take that for a word of the text."""
     samples = search.samples_in(which)
     return Namespace(
         beam=search.beam_in(which),

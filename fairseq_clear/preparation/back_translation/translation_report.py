@@ -1,4 +1,4 @@
-"""The report of a run, from sums over chunks and shards: lines kept, lengths, self-BLEU."""
+"""Makes the report of back-translation from counts of chunks and shards: kept lines, lengths, self-BLEU."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ RATIO_BINS = ("below 0.5", "0.5 to 0.8", "0.8 to 1.25", "1.25 to 2", "above 2")
 # sacrebleu's tokenizers by language; the default is 13a
 BLEU_TOKENIZERS = {"zh": "zh", "ja": "char", "ko": "char"}
 PASS_COUNTS = {
-    "split": "translated sentence by sentence, being too long",
-    "copied": "too long, kept as they were",
-    "failed": "failed, kept as they were",
-    "empty": "translated to nothing, kept as they were",
-    "cut": "reached the greatest length (--max-len-a, --max-len-b)",
+    "split": "too long, translated sentence by sentence",
+    "copied": "too long, kept unchanged",
+    "failed": "failed, kept unchanged",
+    "empty": "translated to nothing, kept unchanged",
+    "cut": "cut off at the maximum length (--max-len-a, --max-len-b)",
 }
 
 
 def compare(originals: Sequence[str], results: Sequence[str], language: str) -> Counter[str]:
-    """Sums over the lines that are not blank: identical lines, words, bins of length ratios, statistics of BLEU.
+    """Count, over the lines that are not blank: identical lines, words, bins of length ratios, statistics of BLEU.
 
     BLEU compares the results with the originals (Papineni et al. 2002; Zhu et al. 2018 call it self-BLEU): the lower,
     the more the wording changed.
@@ -49,7 +49,7 @@ def compare(originals: Sequence[str], results: Sequence[str], language: str) -> 
 
 
 def _self_bleu(counts: Counter[str]) -> float | None:
-    """BLEU of summed statistics, 0 to 100; None without a line."""
+    """BLEU from summed statistics, 0 to 100; None without lines."""
     if not counts["bleu ref_len"]:
         return None
     orders = range(1, BLEU_ORDER + 1)
@@ -63,13 +63,13 @@ def _self_bleu(counts: Counter[str]) -> float | None:
 
 
 def build_report(counts: Counter[str], settings: dict[str, Any], seconds: float, translated: int) -> dict[str, Any]:
-    """The report as a dictionary for JSON.
+    """Build the report as a dictionary for JSON.
 
     Args:
-        counts: sums over the chunks.
-        settings: everything that determines the output, with the hash of the input.
+        counts: counts summed over the chunks.
+        settings: settings that determine the output, with the hash of the input.
         seconds: duration of this call.
-        translated: lines that this call translated; earlier calls did the others.
+        translated: number of lines that this call translated; earlier calls translated the others.
     """
     texts = counts["lines"] - counts["blank"]
     bleu = _self_bleu(counts)
@@ -96,7 +96,7 @@ def build_report(counts: Counter[str], settings: dict[str, Any], seconds: float,
 
 
 def report_text(report: dict[str, Any]) -> str:
-    """The report in words."""
+    """Format the report as text."""
     lines = [
         f"{report['lines']:,} lines, {report['blank']:,} of them blank",
         f"{report['identical']:,} identical to the original ({_percent(report['identical_share'])}), of which "

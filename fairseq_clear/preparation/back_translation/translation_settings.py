@@ -33,12 +33,12 @@ class ModelSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """How a translation is chosen."""
+    """Settings of the search for a translation."""
 
     GROUP: ClassVar[str] = "search"
 
     beam: int | None = setting(
-        "beam width; with sampling, the number of samples, of which the most probable is taken (default: 5, with --sampling 1)",
+        "beam width; with --sampling, number of samples, of which the most probable is kept (default: 5, with --sampling 1)",
         None,
         least=1,
     )
@@ -54,7 +54,7 @@ class Search:
         "draw from the most probable words whose probabilities sum to P", None, metavar="P"
     )
     temperature: float = setting("divides the logits", 1.0, above=0)
-    lenpen: float = setting("a score is divided by its length to this power; above 1 favours long ones", 1.0)
+    lenpen: float = setting("scores are divided by length to this power; above 1 favours long translations", 1.0)
     max_len_a: float = setting("a translation has at most A times the source's tokens, plus B", 1.5, metavar="A")
     max_len_b: int = setting("see --max-len-a", 50, metavar="B")
 
@@ -75,36 +75,39 @@ class Search:
         if self.sampling_topk is not None and self.sampling_topp is not None:
             raise UserError("--sampling-topk and --sampling-topp exclude each other; give one")
         if self.sampling_topp is not None and not 0 < self.sampling_topp <= 1:
-            raise UserError(f"--sampling-topp {self.sampling_topp}: a probability, above 0 and at most 1")
+            raise UserError(f"--sampling-topp {self.sampling_topp}: must be a probability, above 0 and at most 1")
         if self.max_len_a < 0 or self.max_len_b < 0 or self.max_len_a + self.max_len_b < 1:
-            raise UserError(f"--max-len-a {self.max_len_a} --max-len-b {self.max_len_b}: allow no word at all")
+            raise UserError(
+                f"--max-len-a {self.max_len_a} --max-len-b {self.max_len_b}: allow no word at all; give larger values"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class BackTranslateSettings:
     """Settings of a run."""
 
-    input: Path = setting("UTF-8 text, one sentence a line; also .gz or .xz")
-    output: Path = setting("the text to write")
+    input: Path = setting("UTF-8 text, one sentence per line; also .gz or .xz")
+    output: Path = setting("file to write the translated text to")
     overwrite: bool = setting("replace an existing output, and delete chunks of other settings", False)
     forward: ModelSource
     backward: ModelSource
     bpe: str = setting(
-        "how words are split into subwords; auto depends on the file of codes, and splits at spaces only if there is none",
+        "how words are split into subwords; auto: as the file of codes says, or not at all without such a file",
         "auto",
         choices=BPE_KINDS,
         group="models",
     )
     tokenizer: str = setting(
-        "how text is split into words; auto is moses before bpe, else none",
+        "how text is split into words; auto: moses before bpe, else none",
         "auto",
         choices=TOKENIZER_KINDS,
         group="models",
     )
     search: Search = field(default_factory=Search)
-    seed: int = setting("of --sampling", 1, least=0, group="search")
+    seed: int = setting("seed of --sampling", 1, least=0, group="search")
     too_long: str = setting(
-        "a line longer than the model takes: split into sentences (what is still too long is copied), or copy",
+        "what to do with a line that is too long for the model: split it into sentences (or copy it if a sentence is still too "
+        "long), or copy it",
         "split",
         choices=TOO_LONG,
         group="search",
@@ -112,41 +115,45 @@ class BackTranslateSettings:
     device: str | None = setting("cpu, cuda or cuda:N (default: cuda if available)", None, group="running")
     fp16: bool = setting("half precision, on a GPU", False, group="running")
     max_tokens: int = setting(
-        "source tokens of a batch, padding included; divide it for a beam above 5. A batch that does not fit into memory is "
-        "halved",
+        "maximum source tokens per batch, padding included; give less for a beam above 5. A batch that does not fit into "
+        "memory is halved",
         4096,
         least=1,
         group="running",
     )
-    batch_size: int | None = setting("most lines of a batch (default: no limit)", None, least=1, group="running")
+    batch_size: int | None = setting("maximum lines per batch (default: no limit)", None, least=1, group="running")
     chunk_lines: int = setting(
-        "lines that are sorted by length, translated and saved together: a kill loses at most one chunk per worker",
+        "lines per chunk; a chunk is sorted by length, translated and saved as a whole, so a killed call loses at most one "
+        "chunk per worker",
         1024,
         least=1,
         group="running",
     )
     workers: int = setting(
-        "processes, each with both models; with cuda each on the next GPU. The output does not depend on it",
+        "number of processes, each with both models; with cuda, each on its own GPU. The output does not depend on it",
         1,
         least=1,
         group="running",
     )
     threads: int | None = setting(
-        "of each process (default: OMP_NUM_THREADS, else the available cores divided by --workers)",
+        "threads of each process (default: OMP_NUM_THREADS, else the available cores divided by --workers)",
         None,
         least=1,
         group="running",
     )
     num_shards: int = setting(
-        "divide the input among N calls, each with its --shard-id; they write OUTPUT.0ofN and so on, whose lines in this "
-        "order are those of a single call",
+        "divide the input among N calls, each with its --shard-id; they write OUTPUT.0ofN and so on, which joined in this "
+        "order equal the output of a single call",
         1,
         least=1,
         group="running",
     )
-    shard_id: int = setting("0 to N - 1", 0, metavar="I", group="running")
+    shard_id: int = setting("shard that this call translates, 0 to N - 1", 0, metavar="I", group="running")
     log_interval: float = setting(
-        "between two lines of progress if standard error is not a terminal", 60.0, metavar="SECONDS", group="running"
+        "seconds between two lines of progress if standard error is not a terminal",
+        60.0,
+        metavar="SECONDS",
+        group="running",
     )
 
     def check(self) -> None:
@@ -164,7 +171,7 @@ class BackTranslateSettings:
         return given or max(available_cores() // self.workers, 1)
 
     def deciding(self) -> dict[str, Any]:
-        """Everything that determines the output, except files and device; a run resumes only with the same values."""
+        """Return all settings that determine the output, except files and device; a run resumes only with the same values."""
         names = ("bpe", "tokenizer", "seed", "too_long", "max_tokens", "batch_size", "chunk_lines", "fp16")
         flags = {name: getattr(self, name) for name in names} | asdict(self.search)
         return flags | {"num_shards": self.num_shards, "shard_id": self.shard_id}
@@ -176,6 +183,6 @@ class BackTranslateSettings:
 
 
 def shard_path(output: Path, shard: int, shards: int) -> Path:
-    """``OUTPUT.02of16``, which sorts in order; OUTPUT itself for a single shard."""
+    """The file of a shard, ``OUTPUT.02of16``, whose names sort in order; OUTPUT itself if there is only one shard."""
     width = len(str(shards))
     return output if shards == 1 else output.with_name(f"{output.name}.{shard:0{width}}of{shards}")

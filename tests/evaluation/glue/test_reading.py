@@ -52,7 +52,7 @@ def test_malformed_files_are_named_with_their_line(tmp_path, content, message):
 
 @pytest.mark.parametrize("score", ["x", "", "nan", "5.1", "-1"])
 def test_scores_must_be_numbers_from_0_to_5(tmp_path, score):
-    with pytest.raises(UserError, match=r"file.tsv:2: the score .* is no number from 0 to 5"):
+    with pytest.raises(UserError, match=r"file.tsv:2: the score .* is not a number from 0 to 5"):
         read(tmp_path, f"sentence1\tsentence2\tscore\na\tb\t{score}\n", GLUE_TASKS["STS-B"])
 
 

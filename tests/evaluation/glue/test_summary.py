@@ -83,7 +83,7 @@ def test_unfinished_restarts_are_left_out(tmp_path):
         build_report(restarts, "clear", START, "x", "float32")
     (restarts[1].folder / "model.pt").touch()
     (restarts[1].folder / "result.json").write_text("{")
-    with pytest.raises(UserError, match=r"result.json: is no JSON"):
+    with pytest.raises(UserError, match=r"result.json: not valid JSON"):
         build_report(restarts, "clear", START, "x", "float32")
 
 

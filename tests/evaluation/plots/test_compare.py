@@ -51,7 +51,7 @@ def test_mistakes(report, tmp_path):
         draw_compare(read_bars([report] * 5))
     for content in ("{", "[]", json.dumps({"format": 1, "rows": []}), json.dumps({"rows": [1]})):
         (tmp_path / "bad.json").write_text(content)
-        with pytest.raises(UserError, match=r"bad.json: is no report of fairseq-clear"):
+        with pytest.raises(UserError, match=r"bad.json: is not a report of fairseq-clear"):
             read_bars([tmp_path / "bad.json"])
     with pytest.raises(UserError, match="cannot read it"):
         read_bars([tmp_path / "absent.json"])

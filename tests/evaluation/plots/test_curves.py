@@ -188,7 +188,7 @@ def test_both_files_are_written_whole_and_the_same_each_time(tmp_path):
     with pytest.raises(UserError, match="a.png: exists already"):
         check_picture_path(tmp_path / "a", overwrite=False)
     assert check_picture_path(tmp_path / "a.png", overwrite=True) == [tmp_path / "a.png", tmp_path / "a.svg"]
-    with pytest.raises(UserError, match="ending in .png or .svg"):
+    with pytest.raises(UserError, match="ends in .png, in .svg"):
         check_picture_path(tmp_path / "a.pdf", overwrite=False)
     with pytest.raises(UserError, match="there is no folder"):
         check_picture_path(tmp_path / "absent" / "a", overwrite=False)

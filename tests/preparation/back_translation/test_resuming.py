@@ -247,7 +247,7 @@ def test_text_that_changes_while_it_is_joined_is_not_written_out(
             stream.write(b"X")
 
     monkeypatch.setattr(finished_chunks.FinishedChunks, "add", damaged)
-    with pytest.raises(UserError, match="chunk0: damaged since it was written; rerun"):
+    with pytest.raises(UserError, match="chunk0: was damaged after it was written; rerun"):
         back_translate(settings)
     assert not settings.output.exists()
 
@@ -270,7 +270,7 @@ def test_shards_join_to_what_one_call_writes(settings: BackTranslateSettings, sh
 def test_shards_that_do_not_belong_together_are_not_joined(settings: BackTranslateSettings) -> None:
     sharded = replace(settings, num_shards=2)
     back_translate(sharded)
-    with pytest.raises(UserError, match="out.1of2 is not there"):
+    with pytest.raises(UserError, match="out.1of2 does not exist"):
         merge_shards(sharded)
     back_translate(replace(sharded, shard_id=1, seed=9))
     with pytest.raises(UserError, match="out.1of2 was made from"):
@@ -281,7 +281,7 @@ def test_shards_that_do_not_belong_together_are_not_joined(settings: BackTransla
     with pytest.raises(UserError, match="15 lines, not 14"):
         merge_shards(sharded)
     assert not settings.output.exists()
-    with pytest.raises(UserError, match="needs the --num-shards"):
+    with pytest.raises(UserError, match="give the --num-shards"):
         merge_shards(settings)
 
 
