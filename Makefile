@@ -27,7 +27,7 @@ demo: install ## train and compare two small encoders, five minutes on two cores
 test: install ## run all tests
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS)
 
-test-fast: install ## run the tests that take under two seconds each
+test-fast: install ## the tests that start no training, about a minute on two cores
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m "not slow and not real"
 
 test-slurm: install ## test scripts/slurm on a temporary Slurm of this machine; needs root and Debian (apt-get)

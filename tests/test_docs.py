@@ -24,6 +24,8 @@ from fairseq_clear.views.view_table import VIEWS
 from tests.conftest import ROOT, run
 from tests.training import FLAGS
 
+pytestmark = pytest.mark.slow
+
 README = (ROOT / "README.md").read_text()
 DOCS = ROOT / "docs"
 SITE = sorted(DOCS.rglob("*.md"))
@@ -423,7 +425,6 @@ def test_lines_of_the_page_name_tables_that_are_there() -> None:
         assert not name or f"{name}" in (ROOT / path).read_text(), title
 
 
-@pytest.mark.slow
 def test_the_plugin_of_the_page_passes_its_tests_and_trains(plugin: Path, data_bin: Path, tmp_path: Path) -> None:
     for path in plugin.glob("test_*.py"):
         path.write_text(

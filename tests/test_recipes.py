@@ -21,6 +21,8 @@ from fairseq_clear.files import hash_file
 from fairseq_clear.text.synonym_files import save_synonyms
 from tests.conftest import ROOT, run, tool
 
+pytestmark = pytest.mark.slow
+
 CONFIGS = sorted(ROOT.glob("examples/*/config/*.yaml"))
 # Changes to the first file of their example's folder that they can be laid over: +ablation=sg
 CHANGES = sorted(ROOT.glob("examples/*/config/*/*.yaml"))
@@ -188,7 +190,6 @@ def runs() -> list[tuple[Path, str | None]]:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "change"), runs(), ids=lambda value: value.stem if isinstance(value, Path) else str(value)
 )

@@ -42,7 +42,7 @@ def test_a_target_with_another_signature_is_named(
     (problem,) = found["problems"]
     assert status == 1 and found["patches"][0]["on"]
     assert problem.startswith("fairseq.trainer:Trainer.train_step takes (self, samples, raise_oom) in this version")
-    assert "takes (self, samples)" in problem
+    assert "but (self, samples) in 0.12.3" in problem
 
 
 def test_a_patch_that_is_off_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from fairseq_clear.cli.export_model import FORMATS
 from fairseq_clear.cli.main import main
 from tests.conftest import run
 
+pytestmark = pytest.mark.slow
+
 
 def test_help_explains_every_format() -> None:
     shown = run(sys.executable, "-m", "fairseq_clear.cli", "export", "--help").stdout

@@ -9,6 +9,8 @@ from fairseq_clear.cli.main import main
 from tests.test_recipes import BASE as FIRST
 from tests.test_recipes import CONFIGS
 
+pytestmark = pytest.mark.slow
+
 BASE = ["plan", "--config", "clear/base_256gpu"]
 THIN = "++model.encoder_layers=1"
 

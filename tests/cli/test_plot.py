@@ -7,6 +7,8 @@ from fairseq_clear.evaluation.reports import Report, Row
 from tests.conftest import sentences
 from tests.evaluation.plots.test_curves import LINES
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def pairs(tmp_path):

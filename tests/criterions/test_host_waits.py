@@ -20,6 +20,8 @@ from fairseq_clear.modules.chunking import trim_padding
 from tests.planning.measuring import make_data
 from tests.training import build
 
+pytestmark = pytest.mark.slow
+
 COMMON = (
     *("--arch", "clear_roberta_tiny", "--optimizer", "adam", "--lr", "1e-4", "--max-positions", "64"),
     *("--tokens-per-sample", "64", "--augment", "del-word", "--sample-break-mode", "eos"),

@@ -20,6 +20,8 @@ from fairseq_clear.files import content_hash
 from tests.conftest import WORDS, run, sentences, tool
 from tests.training import build
 
+pytestmark = pytest.mark.slow
+
 AUGMENTS = ["none", "del-word", "del-span+reorder", "del-word:ratio=0.3/reorder"]
 
 
@@ -264,7 +266,6 @@ def test_missing_split_and_folder(data_bin: Path, tmp_path: Path, caplog: pytest
     assert "fairseq-clear prepare" in caplog.text
 
 
-@pytest.mark.slow
 def test_shards_take_turns(tmp_path: Path) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
     for folder, seed in ((first, 1), (second, 5)):

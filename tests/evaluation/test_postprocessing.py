@@ -61,7 +61,11 @@ def test_texts_are_means_of_their_words(packed: bool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("film 1 0\ngood 1\n", ":2: not a word and 2 numbers"), ("film 1 x\n", ":1: a number"), ("", "no word vector")],
+    [
+        ("film 1 0\ngood 1\n", ":2: not a word and 2 numbers"),
+        ("film 1 x\n", ":1: malformed number"),
+        ("", "no word vector"),
+    ],
 )
 def test_malformed_files_are_named_with_line(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "bad.vec").write_text(text)

@@ -89,7 +89,7 @@ def test_any_table_of_two_texts_and_a_score(tmp_path):
     ("content", "message"),
     [
         (b"a\tb\t1\na\tb\tx\n", r"table.tsv:2: the score 'x' is not a number$"),
-        (b"text\ttext\tscore\n", r"table.tsv:1: the score 'score' is no number; if this is a header, remove it"),
+        (b"text\ttext\tscore\n", r"table.tsv:1: the score 'score' is not a number; if this is a header, remove it"),
         (b"a\tb\tnan\n", r"table.tsv:1: the score 'nan' is not a number"),
         (b"a\tb\t1\n\na\tb\n", r"table.tsv:3: 2 tab-separated columns, but column 3 is needed"),
         (b"a\tb\t1\ncaf\xe9\tb\t1\n", r"table.tsv:2: byte 0xe9 is not UTF-8"),

@@ -27,6 +27,8 @@ from tests.interop.folders import make_folder
 from tests.preparation.back_translation.archives import make_archive
 from tests.preparation.corpora import sentencepiece_model
 
+pytestmark = pytest.mark.slow
+
 
 class Hostile:
     """Unpickled, it makes a file."""
@@ -95,7 +97,6 @@ def test_every_command_that_takes_a_checkpoint(
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ["--finetune-from-model", "--restore-file", "checkpoint_last.pt"])
 def test_training_from_it(way: str, hostile: Path, data_bin: Path, tmp_path: Path, trace: Path) -> None:
     folder = tmp_path / "run"
@@ -185,7 +186,6 @@ class _Scalar:
         return self.call[0], self.call[1:]
 
 
-@pytest.mark.slow
 def test_code_in_a_hugging_face_folder(tmp_path: Path, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is neither run nor asked about, also where the folder has none but its own tokenizer's class."""
     pytest.importorskip("transformers")

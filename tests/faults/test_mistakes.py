@@ -12,6 +12,8 @@ import pytest
 from tests.conftest import ROOT
 from tests.faults.commands import NT_XENT, fairseq_hydra_train, fairseq_train, run
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """# @package _group_
 common: {{user_dir: {plugin}, cpu: true, log_format: none, seed: 1}}
 task: {{_name: clear_lm, data: {data}, sample_break_mode: eos, tokens_per_sample: 32, augment: del-word}}

@@ -18,6 +18,8 @@ from fairseq_clear.text.tokenizers import Gpt2Tokenizer
 from fairseq_clear.text.vocabulary import build_dictionary
 from tests.preparation.corpora import gpt2_files  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["the cat", "", "Caf\u00e9 the the"]
 
 

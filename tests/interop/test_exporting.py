@@ -24,6 +24,8 @@ from fairseq_clear.text.tokenizers import SentencePieceTokenizer, WhitespaceToke
 from tests.conftest import ROOT, run, sentences, tool  # noqa: E402
 from tests.interop.folders import make_folder, their_states  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["bada kefe linu", "A man plays, isn't he?", "", "Caf\u00e9 \u4e2d and more of it " * 9]
 
 
@@ -70,7 +72,6 @@ def test_there_and_back(imported: tuple[Path, Path], tmp_path: Path) -> None:
     assert max((first[name] - again[name]).abs().max().item() for name in first) == 0
 
 
-@pytest.mark.slow
 def test_sentencepiece_checkpoints(trained: tuple[Path, Path], tmp_path: Path) -> None:
     checkpoint, folder = trained
     export(checkpoint, folder, tmp_path / "hf", "hf", load_tokenizer(folder))
@@ -80,7 +81,6 @@ def test_sentencepiece_checkpoints(trained: tuple[Path, Path], tmp_path: Path) -
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["vocab_size"] == len(words) - 1  # no <del>
 
 
-@pytest.mark.slow
 def test_sentencepiece_tokens_are_the_same(trained: tuple[Path, Path], tmp_path: Path) -> None:
     from tokenizers import Tokenizer
 
@@ -105,7 +105,6 @@ def test_sentencepiece_tokens_are_the_same(trained: tuple[Path, Path], tmp_path:
         ), text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
 def test_sentence_transformers_pool_the_same(imported: tuple[Path, Path], tmp_path: Path, pooling: str) -> None:
     library = pytest.importorskip("sentence_transformers", reason="optional, extra hf")
@@ -185,7 +184,6 @@ def test_whitespace_vocabularies(checkpoint: Path, data_bin: Path, tmp_path: Pat
     np.testing.assert_allclose(vectors, expected, atol=2e-5)
 
 
-@pytest.mark.slow
 def test_stock_fairseq_needs_no_plugin(checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
     report = export(checkpoint, data_bin, tmp_path / "stock", "fairseq", WhitespaceTokenizer())
     assert report.parities[0].hidden_states < 1e-5

@@ -19,6 +19,8 @@ from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS  # noqa: E402
 from fairseq_clear.interop.importing import import_hf  # noqa: E402
 from tests.interop.folders import make_folder  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:

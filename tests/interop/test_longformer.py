@@ -25,6 +25,8 @@ from fairseq_clear.text.tokenizers import WhitespaceTokenizer  # noqa: E402
 from tests.conftest import WORDS  # noqa: E402
 from tests.interop.folders import make_folder  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [" ".join(WORDS), "A man plays, isn't he?", "", "Caf\u00e9 and more of it " * 9]
 
 

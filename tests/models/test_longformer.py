@@ -17,6 +17,8 @@ from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import ROOT, WORDS, run, tool
 from tests.training import build
 
+pytestmark = pytest.mark.slow
+
 LONG = ("--tokens-per-sample", "100", "--sample-break-mode", "complete", "--max-positions", "100")
 WINDOW = ("--attention-window", "4")
 
@@ -173,7 +175,6 @@ def full_checkpoint(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return train(data_bin, tmp_path_factory.mktemp("full"), "--criterion", "clear_nt_xent", *lengths)
 
 
-@pytest.mark.slow
 def test_from_full_attention_to_a_window_to_a_classifier(full_checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
     """A checkpoint of full attention starts one with a window, which SentenceEncoder reads, which a classifier starts from."""
     lengths = ("--sample-break-mode", "complete", "--tokens-per-sample", "100", "--pooling", "mean")

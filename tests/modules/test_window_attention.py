@@ -190,6 +190,7 @@ def peak_bytes(length: int, window: int, dropout: float, padded: bool) -> int:
     return counter.peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padded", [False, True])
 def test_memory_is_linear_in_the_length(padded: bool) -> None:
     # the control: a window over everything is full attention, whose scores with dropout are held whole

@@ -16,6 +16,8 @@ from fairseq_clear import patches
 from fairseq_clear.patches import compatibility
 from tests.conftest import ROOT, Ranks
 
+pytestmark = pytest.mark.slow
+
 
 def test_old_checkpoints_load_with_weights_only_on(tmp_path: Path) -> None:
     state = {
@@ -86,7 +88,6 @@ def handed_over(rank: int, fixed: bool) -> str:
     return f"{state['cfg'].arch} {state['best']} {state['weights'].tolist()}"
 
 
-@pytest.mark.slow
 def test_every_worker_gets_what_the_first_read(ranks: Ranks) -> None:
     assert ranks(2, handed_over, True) == ["roberta 1.5 [0.0, 1.0, 2.0]"] * 2
     with pytest.raises(ProcessRaisedException, match="UnpicklingError|closed by peer"):  # by whichever is heard first

@@ -13,7 +13,7 @@ from fairseq_clear.criterions.clear_nt_xent import ClearNTXentConfig, ClearNTXen
 from tests.planning.measuring import LENGTH, live_bytes, make_data, peak_bytes, recipe_of, trainer_of
 
 # --amp without a GPU
-pytestmark = pytest.mark.filterwarnings("ignore:(?s).*(GradScaler|autocast)")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:(?s).*(GradScaler|autocast)")]
 
 TEXTS, VOCABULARY = 16, 2_000
 SLIM = {
@@ -87,7 +87,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_data(tmp_path_factory.mktemp("plan"), words=VOCABULARY)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_real_update_costs_what_is_estimated(name: str, data: Path) -> None:
     config, texts = CASES[name], TEXTS // 4 if "neighbors" in name else TEXTS

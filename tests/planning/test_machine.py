@@ -12,6 +12,8 @@ from fairseq_clear.planning.costs import Recipe
 from fairseq_clear.planning.machine import GIB, GPUS, HEADROOM, Machine, make_curve, make_plan, read_folder
 from fairseq_clear.planning.recipe import compose_recipe
 
+pytestmark = pytest.mark.slow
+
 PAPER = Machine(workers=256)
 THIN = ("++model.encoder_layers=2",)
 

@@ -16,6 +16,8 @@ import torch
 from fairseq_clear.cli import COMMANDS
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 BENCH = ROOT / "scripts" / "bench"
 KEYS = {"what", "unit", "ours", "beside", "theirs", "ratio", "aim", "met", "mib", "their_mib"}
 MISSING_KEYS = {"what", "beside", "aim", "missing"}
@@ -334,7 +336,6 @@ def test_growth_sees_memory(bench):
     assert 20 < figures["checkpoint_mib"] < 140
 
 
-@pytest.mark.slow
 def test_gpu_bench_is_tried_on_a_cpu(bench, monkeypatch, capsys):
     """The figures mean nothing there; every part of it runs."""
     small = ("--arch", "clear_roberta_tiny", "--length", "32", "--long", "64", "--window", "16", "--texts", "2")

@@ -135,6 +135,7 @@ def test_mistakes(stubs: Path, arguments: list[str], variables: dict[str, str], 
     assert said in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_signals_wait_while_fairseq_is_loaded(tmp_path: Path) -> None:
     """And the wrapper takes them when it is there; without it they end a process at once."""
     loading = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n"

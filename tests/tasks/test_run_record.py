@@ -16,6 +16,8 @@ from tests.conftest import ROOT, binarize, sentences
 from tests.faults.commands import NT_XENT, fairseq_hydra_train, fairseq_train, run
 from tests.faults.test_mistakes import CONFIG
 
+pytestmark = pytest.mark.slow
+
 SHORT = ("--max-update", "2", "--log-interval", "1")
 
 

@@ -23,6 +23,8 @@ from tests.test_recipes import BASE, CHANGES, CONFIGS, compose
 from tests.training import compose as compose_flags
 from tests.training import configuration
 
+pytestmark = pytest.mark.slow
+
 ADAM = "--optimizer adam "
 POLYNOMIAL = "--lr-scheduler polynomial_decay --total-num-update 9 "
 COSINE = "--lr-scheduler cosine "

@@ -37,7 +37,7 @@ def read(tmp_path, content, task=RTE, split="train", **options):
     [
         (HEADER + "0\ta\tb\tentailment\n1\ta\tentailment\n", r"file.tsv:3: 3 tab-separated columns, not 4"),
         (HEADER + "0\ta\tb\tc\tentailment\n", r"file.tsv:2: 5 tab-separated columns"),
-        (HEADER + "0\ta\tb\tneutral\n", r"file.tsv:2: label 'neutral' is none of RTE's: entailment, not_entailment"),
+        (HEADER + "0\ta\tb\tneutral\n", r"file.tsv:2: label 'neutral' is not one of RTE: entailment, not_entailment"),
         (HEADER + "\n", r"file.tsv:2: 1 tab-separated columns"),
         (HEADER, "holds no examples"),
         ("", "holds no examples"),

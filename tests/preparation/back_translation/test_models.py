@@ -22,6 +22,8 @@ from fairseq_clear.preparation.back_translation.translation_models import (
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
 from tests.preparation.back_translation.archives import PIECES, SENTENCE, make_archive
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 
@@ -53,7 +55,6 @@ def test_archive_is_tokenized_as_moses_and_fastbpe_do(archives: Path) -> None:
     assert back.segmentation.decode(" ".join(PIECES)) == SENTENCE
 
 
-@pytest.mark.slow
 def test_ensemble_is_that_of_the_hub(archives: Path) -> None:
     """fairseq's own interface on the same files and ids; one model alone says something else."""
     model = load(archives, search=Search(beam=4, max_len_a=0, max_len_b=30))
