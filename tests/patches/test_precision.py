@@ -27,7 +27,7 @@ MOCO = (
 )
 FP16 = ("--fp16", "--fp16-no-flatten-grads")
 # on a CPU fairseq's autocast does nothing, and says so
-pytestmark = pytest.mark.filterwarnings("ignore:CUDA is not available")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:CUDA is not available")]
 BATCHES = ((0, 1, 2), (3, 4), (5, 6, 7), (8, 9, 10, 11))
 
 
