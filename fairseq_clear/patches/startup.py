@@ -76,7 +76,9 @@ def parse_args_and_arch(
     except RuntimeError as error:
         if error.args:
             raise
-        fail("--arch: is required; give an architecture, such as clear_roberta_base")  # fairseq raises without a message
+        fail(
+            "--arch: is required; give an architecture, such as clear_roberta_base"
+        )  # fairseq raises without a message
 
 
 def _explain(message: str, parser: argparse.ArgumentParser) -> str:
