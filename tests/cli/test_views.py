@@ -87,6 +87,7 @@ def texts_shown_once(output):
     return views
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [SOURCES.get(name, name) for name in VIEWS])
 @pytest.mark.parametrize("augment", CHAINS)
 def test_views_are_those_of_training(data, capsys, source, augment):

@@ -41,6 +41,7 @@ def printed(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[l
     return (folder / "log").read_text().splitlines(), (folder / "log.txt").read_text()
 
 
+@pytest.mark.slow
 def test_at_most_a_screen_before_the_first_metric(printed: tuple[list[str], str]) -> None:
     lines, _ = printed
     first = next(number for number, line in enumerate(lines) if "train_inner" in line)
