@@ -9,7 +9,8 @@ from setuptools import find_packages, setup
 
 HF = ["transformers>=4.40", "tokenizers>=0.19", "safetensors>=0.4", "sentence-transformers>=3.0"]
 EVAL = ["scikit-learn>=1.3", "scipy>=1.10", "matplotlib>=3.7"]
-TEST = [*EVAL, "sentencex>=1.0.20", "pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.3", "hypothesis>=6.100"]
+CHECKS = ["pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.3", "hypothesis>=6.100", "pytrec_eval-terrier>=0.5.6"]
+TEST = [*EVAL, "sentencex>=1.0.20", *CHECKS]
 
 setup(
     name="fairseq_clear",
