@@ -38,9 +38,8 @@ METRICS = ("MRR@10", "nDCG@10", "MAP@100", "recall@1", "recall@5", "recall@10", 
 DEPTH = 100  # passages of a ranking
 RESAMPLES = 1000
 CONFIDENCE = 0.95
-QUERIES_PER_BLOCK, PASSAGES_PER_BLOCK = 512, 16384
+QUERIES_PER_BLOCK, PASSAGES_PER_BLOCK = 256, 32768
 PASSAGES_AT_ONCE = 65536  # encoded, searched and forgotten before the next ones
-EXACT_NUMBERS = 1 << 22  # float64 numbers of the products that are computed at once
 
 
 @dataclass(frozen=True)
@@ -147,8 +146,9 @@ def search(
 def _unit(vectors: Floats, device: torch.device | str) -> Tensor:
     if not np.isfinite(vectors).all():
         raise UserError("retrieval: a vector contains NaN or infinity; check the encoder it comes from")
-    exact = torch.from_numpy(np.ascontiguousarray(vectors)).to(device).double()  # (N, D)
-    return (exact / exact.norm(dim=1, keepdim=True).clamp(min=1e-12)).float()
+    given = torch.from_numpy(np.ascontiguousarray(vectors)).to(device)  # (N, D)
+    norms = torch.linalg.vector_norm(given, dim=1, keepdim=True, dtype=torch.float64)
+    return torch.div(given, norms.clamp(min=1e-12), out=torch.empty_like(given))  # divides in float64
 
 
 def _candidates(queries: Tensor, passages: Tensor, floor: Tensor, depth: int) -> tuple[Tensor, Tensor]:
@@ -156,7 +156,7 @@ def _candidates(queries: Tensor, passages: Tensor, floor: Tensor, depth: int) ->
     cosines = queries @ passages.T  # (Q, P)
     slack = queries.shape[1] * 2.0**-23  # twice the bound of the rounding error of a product of unit vectors
     chosen = cosines > (floor - slack).float()
-    if len(passages) > depth and int(chosen.sum()) > 4 * depth * len(queries):
+    if len(passages) > depth and int(chosen.count_nonzero()) > 4 * depth * len(queries):
         lowest = cosines.topk(depth, dim=1).values[:, -1:]
         chosen &= cosines >= lowest - 2 * slack
     rows, columns = chosen.nonzero(as_tuple=True)
@@ -164,13 +164,11 @@ def _candidates(queries: Tensor, passages: Tensor, floor: Tensor, depth: int) ->
 
 
 def _exact(queries: Tensor, passages: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Return the cosines (N,) of these rows and columns in float64, rounded to 12 decimals."""
-    size = max(1, EXACT_NUMBERS // queries.shape[1])
-    parts = [
-        (queries[rows[n : n + size]].double() * passages[columns[n : n + size]].double()).sum(dim=1)
-        for n in range(0, len(rows), size)
-    ]
-    return torch.cat(parts).round(decimals=12) if parts else queries.new_empty(0, dtype=torch.float64)
+    """Return the cosines (N,) of these rows, sorted, and columns in float64, rounded to 12 decimals."""
+    counts = torch.bincount(rows, minlength=len(queries)).tolist()
+    wanted = queries.double()
+    parts = [passages[own].double() @ query for query, own in zip(wanted, columns.split(counts), strict=True)]
+    return torch.cat(parts).round(decimals=12)
 
 
 def search_terms(
@@ -190,8 +188,8 @@ def search_terms(
             products = queries[some] @ block
             products.sort_indices()
             found = products.tocoo()
-            indices = (torch.from_numpy(side.astype(np.int64)) for side in (found.row, found.col + begin))
-            nearest.add(some, *indices, torch.from_numpy(found.data))
+            rows, columns = (torch.from_numpy(side.astype(np.int64)) for side in (found.row, found.col))
+            nearest.add(some, rows, begin + columns, torch.from_numpy(found.data))
     return nearest
 
 

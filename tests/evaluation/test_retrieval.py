@@ -213,12 +213,13 @@ def test_the_bootstrap_of_a_share_is_a_binomial_distribution() -> None:
     values[:, 1] = 0.5
     low, high = bootstrap(values, 3, resamples=20_000)
     expected = [binom.ppf(q, 60, 21 / 60) / 60 for q in (0.025, 0.975)]
-    assert [low[0], high[0]] == pytest.approx(expected, abs=1 / 60 + 1e-9)
+    assert [low[0], high[0]] == pytest.approx(expected)
     assert low[1] == high[1] == 0.5
-    assert (bootstrap(values, 3) == bootstrap(values, 3)).all() and (bootstrap(values, 3) != bootstrap(values, 4)).any()
+    values = np.random.default_rng(0).random((60, 2))
+    assert (bootstrap(values, 3) == bootstrap(values, 3)).all() and (bootstrap(values, 3) != bootstrap(values, 4)).all()
 
 
-PAIRS = [("abc", "abcd"), ("bad", "dab"), ("xyz", "zyxy"), ("fee", "eef"), ("abc", "cab"), ("tuv", "abcd")]
+PAIRS = [("abc", "abcd"), ("bad", "daz"), ("xyz", "zyxy"), ("fee", "bce"), ("abc", "cay"), ("tad", "abcd")]
 
 
 def by_hand(encoder: Any, pairs: list[tuple[str, str]], prefixes: tuple[str, str] = ("", "")) -> float:
