@@ -68,15 +68,14 @@ class Nearest:
         queries: number of queries, Q.
         depth: number of passages to keep for each, K.
         device: where to keep them.
-        above: only passages with a higher score are kept.
 
     Attributes:
         scores: (Q, K) float64, highest first.
         passages: (Q, K) int64, their numbers; -1 where there are fewer than K.
     """
 
-    def __init__(self, queries: int, depth: int, device: torch.device | str = "cpu", above: float = -math.inf) -> None:
-        self.scores = torch.full((queries, depth), above, dtype=torch.float64, device=device)
+    def __init__(self, queries: int, depth: int, device: torch.device | str = "cpu") -> None:
+        self.scores = torch.full((queries, depth), -math.inf, dtype=torch.float64, device=device)
         self.passages = torch.full((queries, depth), -1, dtype=torch.int64, device=device)
 
     def add(self, queries: slice, rows: Tensor, passages: Tensor, scores: Tensor) -> None:
@@ -180,7 +179,7 @@ def search_terms(
     passages_per_block: int = PASSAGES_PER_BLOCK,
 ) -> Nearest:
     """As ``search``, for the inner products of sparse rows (Q, V) and (P, V). Passages with a score of 0 are not found."""
-    nearest = Nearest(queries.shape[0], depth, above=0.0)
+    nearest = Nearest(queries.shape[0], depth)
     for begin in range(0, passages.shape[0], passages_per_block):
         block = passages[begin : begin + passages_per_block].T.tocsr()  # (V, P)
         for row in range(0, queries.shape[0], queries_per_block):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,10 @@ DOCUMENT = "bada kefe\nligi moho bada\nnuju\n\nligi pala\nreme ligi\n\nalone\n\n
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
     path = tmp_path / "pairs.tsv"
-    path.write_text("bada kefe\tkefe moho\nligi\tligi pala\nnuju sine\tsine bada\nreme\tpala kefe\n")
+    words = [line.split()[:3] for line in sentences(24, 3) if line]
+    path.write_text(
+        "".join(f"{' '.join(first[:2])}\t{first[0]} {' '.join(other)}\n" for first, other in pairwise(words))
+    )
     return path
 
 
@@ -35,7 +39,7 @@ def test_encoders_and_baselines_are_rows_of_one_table(
 ) -> None:
     output = tmp_path / "report.json"
     names = [f"{TOYS}:Letters", f"{TOYS}:Words"]
-    flags = ["--baselines", "tfidf", "bm25", "--query-prefix", "q ", "--seed", "7", "--output", str(output)]
+    flags = ["--baselines", "tfidf", "bm25", "--query-prefix", "bada ligi ", "--seed", "7", "--output", str(output)]
     assert main(["retrieval", "--pairs", str(pairs), "--encoder", *names, *flags]) == 0
     out, err = capsys.readouterr()
     table = out.splitlines()
@@ -43,7 +47,7 @@ def test_encoders_and_baselines_are_rows_of_one_table(
     data = read_pairs_file(pairs)
     expected = [
         *(score_baseline(name, data, seed=7) for name in ("tfidf", "bm25")),
-        *(evaluate_retrieval(encoder, data, query_prefix="q ", seed=7) for encoder in (Letters(), Words())),
+        *(evaluate_retrieval(encoder, data, query_prefix="bada ligi ", seed=7) for encoder in (Letters(), Words())),
     ]
     labels = ["TF-IDF", "BM25", *names]
     for line, label, result in zip(table[1:5], labels, expected, strict=True):
@@ -51,7 +55,7 @@ def test_encoders_and_baselines_are_rows_of_one_table(
         for cell, metric in zip(cells(line, label), METRICS, strict=True):
             low, high = result.intervals[metric]
             assert cell == pytest.approx([result.scores[metric], (high - low) / 2], abs=0.006)
-    assert "queries 4; passages 4; query prefix 'q '; \u00b1 half of the 95 % interval" in table[5]
+    assert "queries 23; passages 23; query prefix 'bada ligi '; \u00b1 half of the 95 % interval" in table[5]
     assert table[5].endswith("seeds 7") and f"wrote {output}" in err
     report = json.loads(output.read_text())
     assert [row["label"] for row in report["rows"]] == labels and report["command"] == "retrieval"

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -273,6 +274,14 @@ def test_the_passage_with_the_id_of_the_query_is_not_counted() -> None:
     assert evaluate_retrieval(Letters(), free).scores["recall@1"] == 0
     assert evaluate_retrieval(Letters(), bound).scores["recall@1"] == 100
     assert score_baseline("tfidf", free).scores["recall@1"] == score_baseline("tfidf", bound).scores["recall@1"] == 0
+
+
+def test_the_passage_with_the_id_of_the_query_takes_no_place() -> None:
+    texts = ["ab", *("ab" + "b" * n for n in range(1, 120))]  # further and further from the query
+    data = RetrievalData("d", ["ab"], texts, [{100: 1}], [0])
+    assert evaluate_retrieval(Letters(), data).scores["recall@100"] == 100
+    assert evaluate_retrieval(Letters(), replace(data, identical=[])).scores["recall@100"] == 0
+    assert evaluate_retrieval(Letters(), replace(data, relevant=[{101: 1}])).scores["recall@100"] == 0
 
 
 def test_encoders_with_two_dimensions_are_an_error() -> None:
