@@ -127,6 +127,7 @@ def compare_sentence_transformers(
         normalized: whether the folder scales its vectors to length 1.
     """
     library = import_library("sentence_transformers")
+    texts = [text.strip() for text in texts]  # as the library does before version 6
     with quiet_transformers():
         encoder = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         expected = encoder.encode(list(texts), convert_to_tensor=True, show_progress_bar=False).float().cpu()

@@ -71,7 +71,14 @@ def parse_args_and_arch(
 
     parser.error = fail  # type: ignore[method-assign]
     stock = original("fairseq.options:parse_args_and_arch")
-    return stock(parser, input_args, parse_known, suppress_defaults, modify_parser)
+    try:
+        return stock(parser, input_args, parse_known, suppress_defaults, modify_parser)
+    except RuntimeError as error:
+        if error.args:
+            raise
+        fail(
+            "--arch: is required; give an architecture, such as clear_roberta_base"
+        )  # fairseq raises without a message
 
 
 def _explain(message: str, parser: argparse.ArgumentParser) -> str:
