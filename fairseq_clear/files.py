@@ -9,7 +9,7 @@ import platform
 import re
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -248,33 +248,55 @@ def read_whole_lines(
 
 
 def record_text(line: str, field: str, path: Path, number: int) -> str:
-    """Read the text of one line of a ``.jsonl`` file.
+    """Read one text of a line of a ``.jsonl`` file; see ``record_texts``."""
+    return record_texts(line, (field,), path, number)[0]
+
+
+def record_texts(
+    line: str,
+    names: Sequence[str],
+    path: Path,
+    number: int,
+    *,
+    optional: Sequence[str] = (),
+    hint: str = "name the right one with --text-field",
+) -> tuple[str, ...]:
+    """Read the texts of one line of a ``.jsonl`` file.
 
     Args:
         line: a JSON object.
-        field: name of the field that holds the text.
+        names: of the fields that hold the texts.
         path: of the file, for the message.
         number: of the line, from 1.
+        optional: fields that may be missing; their text is then empty.
+        hint: last words of the message about a missing field.
 
     Raises:
-        UserError: not a JSON object with a string under ``field``.
+        UserError: not a JSON object with a string under each name.
     """
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}:{number}: not JSON ({error}); a .jsonl file has one JSON object a line") from None
     if not isinstance(record, dict):
-        raise UserError(f'{path}:{number}: a {type(record).__name__}, not an object such as {{"{field}": "..."}}')
+        raise UserError(f'{path}:{number}: a {type(record).__name__}, not an object such as {{"{names[0]}": "..."}}')
+    return tuple(
+        "" if name in optional and name not in record else _text(record, name, f"{path}:{number}", hint)
+        for name in names
+    )
+
+
+def _text(record: dict[str, Any], field: str, where: str, hint: str) -> str:
     if field not in record:
         found = ", ".join(list(record)[:8]) or "none"
-        raise UserError(f"{path}:{number}: no field {field!r} (fields: {found}); name the right one with --text-field")
+        raise UserError(f"{where}: no field {field!r} (fields: {found}); {hint}")
     text = record[field]
     if not isinstance(text, str):
-        raise UserError(f"{path}:{number}: field {field!r} is {type(text).__name__}, not text; fix or drop the record")
+        raise UserError(f"{where}: field {field!r} is {type(text).__name__}, not text; fix or drop the record")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise UserError(f"{path}:{number}: an unpaired surrogate (\\ud800 to \\udfff) in {field!r}; drop it") from None
+        raise UserError(f"{where}: an unpaired surrogate (\\ud800 to \\udfff) in {field!r}; drop it") from None
     return text
 
 

@@ -17,6 +17,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "embed": ("embed:Embed", "turn a text file into sentence vectors with a trained checkpoint"),
     "sts": ("evaluation:Sts", "correlate the cosine of sentence vectors with human similarity scores"),
+    "retrieval": (
+        "retrieval:Retrieval",
+        "find the passage that answers a query, with labelled data or with documents of your own; TF-IDF and BM25 too",
+    ),
     "senteval": ("evaluation:Senteval", "train classifiers on frozen vectors: SentEval's transfer tasks"),
     "probing": ("evaluation:Probing", "find linguistic properties in frozen vectors: SentEval's probing tasks"),
     "captions": ("evaluation:Captions", "rank captions and images by each other: SentEval's retrieval task"),

@@ -93,6 +93,10 @@ class CachedEncoder:
                 self._store(block, to_vectors(returned, len(block), self.name))
                 bar.update(len(block))
 
+    def forget(self) -> None:
+        """Drop all cached vectors, to free their memory."""
+        self._vectors.clear()
+
     @property
     def padding_share(self) -> float | None:
         """Share of padding among the tokens that a SentenceEncoder computed; None for other encoders."""

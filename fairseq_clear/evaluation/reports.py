@@ -22,7 +22,8 @@ class Row:
         label: the encoder's name in the table.
         scores: column -> score (shares x100); with several seeds, their mean.
         encoder: description of the encoder, such as checkpoint, pooling and sizes.
-        deviations: column -> standard deviation over seeds (n - 1); empty for a single seed.
+        deviations: column -> what follows ± in the table: the standard deviation over seeds (n - 1), or half the width of a
+            confidence interval; empty if neither is known.
         details: further values for the JSON, such as both correlations, subsets, counts, chosen regularisation.
     """
 

@@ -17,7 +17,7 @@ from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.text.data_folders import data_folders, load_tokenizer
 from fairseq_clear.text.tokenizers import Tokenizer
 
-__all__ = ["SentenceEncoder"]
+__all__ = ["SentenceEncoder", "choose_device"]
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class SentenceEncoder:
             UserError: a missing or damaged checkpoint, another architecture or vocabulary, a missing tokenizer, or an
                 unknown pooling or device.
         """
-        where = _device(device)
+        where = choose_device(device)
         folder = data_folders(data_bin, flag="data_bin")[0]
         tokenizer = tokenizer if tokenizer is not None else load_tokenizer(folder)
         loaded = load_model(checkpoint, folder)
@@ -186,7 +186,8 @@ class SentenceEncoder:
         }
 
 
-def _device(name: str | torch.device | None) -> torch.device:
+def choose_device(name: str | torch.device | None) -> torch.device:
+    """The device of this name; CUDA if there is one, else the CPU, for None. UserError if the device does not exist."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import CorpusFile, corpus_file, corpus_files, read_lines, read_whole_lines, record_text
-from fairseq_clear.preparation.prepare_settings import ORIGINAL, PrepareSettings, TextSettings
+from fairseq_clear.preparation.prepare_settings import ORIGINAL, DocumentSettings, PrepareSettings
 
 Unit = str | None
 Row = tuple[str, ...]  # a sentence and its paraphrases; empty between two documents
@@ -33,7 +33,7 @@ class TextSource:
     """Input files and, by name, the paraphrase files that are aligned with them line by line."""
 
     files: list[CorpusFile]
-    settings: TextSettings
+    settings: DocumentSettings
     paraphrases: dict[str, list[CorpusFile]] = field(default_factory=dict)
 
     @property

@@ -32,7 +32,7 @@ def named_file(text: str) -> tuple[str, Path]:
 
 
 @dataclass(kw_only=True)
-class TextSettings:
+class DocumentSettings:
     """How input files become sentences and documents."""
 
     GROUP: ClassVar[str] = "text"
@@ -54,6 +54,14 @@ class TextSettings:
         const=SPLIT_MODES[0],
     )
     language: str = setting("language of --split-sentences, e.g. en, de, zh", "en", metavar="CODE")
+
+
+@dataclass(kw_only=True)
+class TextSettings(DocumentSettings):
+    """How input files and their paraphrases become sentences and documents."""
+
+    GROUP: ClassVar[str] = DocumentSettings.GROUP
+
     paraphrase: tuple[tuple[str, Path], ...] = setting(
         "paraphrases of a .txt input: line n of FILE is a paraphrase of line n of INPUT, as back-translate writes it. FILE "
         "becomes DEST/paraphrase/NAME, for --views paraphrase:NAME,...; a blank line is counted and replaced by the original. "

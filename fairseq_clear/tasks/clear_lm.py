@@ -23,6 +23,7 @@ from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.config import ClearLMConfig
 from fairseq_clear.tasks.masking import Masks
+from fairseq_clear.tasks.retrieval_validation import RetrievalValidation
 from fairseq_clear.tasks.run_record import (
     check_allowed,
     check_same_architecture,
@@ -65,7 +66,9 @@ class ClearLMTask(MaskedLMTask):
         self.watch = Watch(dropout_only=cfg.views == "same" and cfg.augment == "none")
         self.masks = Masks(cfg, self.dictionary, mask=self.mask_idx, delete=self.del_idx)
         self.chain = self._build_chain()
-        self.sts = StsValidation(cfg.eval_sts, utils.split_paths(cfg.data)[0]) if cfg.eval_sts else None
+        folder = utils.split_paths(cfg.data)[0]
+        self.sts = StsValidation(cfg.eval_sts, folder) if cfg.eval_sts else None
+        self.retrieval = RetrievalValidation(cfg.eval_retrieval, folder) if cfg.eval_retrieval else None
 
     @classmethod
     @exit_on_user_error
@@ -311,18 +314,20 @@ class ClearLMTask(MaskedLMTask):
         return super().valid_step(sample, model, criterion)
 
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
-        """Score the model on ``--eval-sts``, once for all valid subsets."""
+        """Score the model on ``--eval-sts`` and ``--eval-retrieval``, once for all valid subsets."""
         super().begin_valid_epoch(epoch, model)
-        if self.sts is not None:
-            self.sts(model, self.dictionary)
+        for validation in (self.sts, self.retrieval):
+            if validation is not None:
+                validation(model, self.dictionary)
 
     def reduce_metrics(self, logging_outputs: Any, criterion: Any) -> None:
         """Log averages.
 
-        In validation, also log the score of ``--eval-sts`` for every subset, because fairseq reads the best checkpoint's metric
-        from each. In training, warn about views that are too easy and about missing negatives.
+        In validation, also log the scores of ``--eval-sts`` and ``--eval-retrieval`` for every subset, because fairseq reads
+        the best checkpoint's metric from each. In training, warn about views that are too easy and about missing negatives.
         """
         super().reduce_metrics(logging_outputs, criterion)
-        if self.sts is not None and self.sts.score is not None and not self.watch.is_training:
-            metrics.log_scalar("sts_spearman", self.sts.score, round=2)
+        for name, validation in (("sts_spearman", self.sts), ("retrieval_mrr", self.retrieval)):
+            if validation is not None and validation.score is not None and not self.watch.is_training:
+                metrics.log_scalar(name, validation.score, round=2)
         self.watch(logging_outputs, self.max_update)

@@ -83,6 +83,14 @@ class ClearLMConfig(MaskedLMConfig):
             "--best-checkpoint-metric sts_spearman --maximize-best-checkpoint-metric it chooses the checkpoint"
         },
     )
+    eval_retrieval: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "at each validation, log as retrieval_mrr the MRR@10 (x 100) of finding the passage of each query of "
+            "this file among all its passages (lines of query, tab, passage; or .jsonl records with query and passage); with "
+            "--best-checkpoint-metric retrieval_mrr --maximize-best-checkpoint-metric it chooses the checkpoint"
+        },
+    )
     persistent_workers: bool = field(
         default=False,
         metadata={"help": "leave this off: data workers that outlive an epoch keep its masks and views"},

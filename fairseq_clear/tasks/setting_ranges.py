@@ -337,8 +337,12 @@ def _wrong_pairs(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         )
 
 
-STS = "sts_spearman"
-HIGHER_IS_BETTER = {STS, "contrastive_accuracy"}
+# Metric -> the task's setting that measures it in validation, and what its flag takes.
+MEASURED = {
+    "sts_spearman": ("eval_sts", "--eval-sts with a folder of STSBenchmark or a file of scored pairs"),
+    "retrieval_mrr": ("eval_retrieval", "--eval-retrieval with a file of queries and their passages"),
+}
+HIGHER_IS_BETTER = {*MEASURED, "contrastive_accuracy"}
 OF_MLM = {"mlm_loss", "ppl"}
 OF_CONTRAST = {
     *("contrastive_loss", "contrastive_accuracy", "positive_cosine", "negative_cosine", "alignment", "uniformity"),
@@ -357,15 +361,14 @@ def check_metric(cfg: Any) -> None:
     """
     metric, criterion = cfg.checkpoint.best_checkpoint_metric, cfg.criterion
     flag = f"--best-checkpoint-metric {metric}"
-    if metric == STS and not cfg.task.eval_sts:
-        raise UserError(
-            f"{flag}: nothing measures it; give --eval-sts with a folder of STSBenchmark or a file of scored pairs"
-        )
-    if metric == STS and cfg.dataset.disable_validation:
+    setting, source = MEASURED.get(metric, ("", ""))
+    if setting and not getattr(cfg.task, setting):
+        raise UserError(f"{flag}: nothing measures it; give {source}")
+    if setting and cfg.dataset.disable_validation:
         raise UserError(f"{flag}: it is measured in validation; leave --disable-validation out")
     if str(criterion._name).startswith("clear_"):
         known = (
-            {"loss", STS}
+            {"loss", *MEASURED}
             | (OF_MLM if criterion.mlm_weight else set())
             | (OF_CONTRAST if criterion.contrastive_weight else set())
         )

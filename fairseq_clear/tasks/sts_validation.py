@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from fairseq_clear.models.encoding import Floats, encode_texts
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import Tokenizer
 
-__all__ = ["StsValidation"]
+__all__ = ["StsValidation", "encode_on_workers"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class StsValidation:
         The score is one correlation over all subsets, of the cosines under the model's pooling. A collapsed model, all of whose
         cosines are equal, scores 0.
         """
-        vectors = self._encode(model, dictionary)
+        vectors = encode_on_workers(model, dictionary, self.tokenizer, self.texts)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         place = {text: number for number, text in enumerate(self.texts)}
         cosines, gold = [], []
@@ -64,16 +65,18 @@ class StsValidation:
             logger.warning("%s; counted as 0", error)
             self.score = 0.0
 
-    def _encode(self, model: Any, dictionary: Any) -> Floats:
-        group = distributed_utils.get_data_parallel_group() if world_size() > 1 else None
-        workers = world_size(group)
-        rank = torch.distributed.get_rank(group) if workers > 1 else 0
-        share, _ = encode_texts(model, dictionary, self.tokenizer, self.texts[rank::workers])  # (n, D)
-        if workers == 1:
-            return share
-        device = next(model.parameters()).device
-        gathered, _ = all_gather_ragged(torch.from_numpy(share).to(device), group)  # ordered by worker
-        order = np.concatenate([np.arange(rank, len(self.texts), workers) for rank in range(workers)])
-        vectors: Floats = np.empty_like(gathered.cpu().numpy())
-        vectors[order] = gathered.cpu().numpy()
-        return vectors
+
+def encode_on_workers(model: Any, dictionary: Any, tokenizer: Tokenizer, texts: Sequence[str]) -> Floats:
+    """Encode texts, divided among the workers, under the model's pooling. All workers return all vectors (N, D), in order."""
+    group = distributed_utils.get_data_parallel_group() if world_size() > 1 else None
+    workers = world_size(group)
+    rank = torch.distributed.get_rank(group) if workers > 1 else 0
+    share, _ = encode_texts(model, dictionary, tokenizer, texts[rank::workers])  # (n, D)
+    if workers == 1:
+        return share
+    device = next(model.parameters()).device
+    gathered, _ = all_gather_ragged(torch.from_numpy(share).to(device), group)  # ordered by worker
+    order = np.concatenate([np.arange(rank, len(texts), workers) for rank in range(workers)])
+    vectors: Floats = np.empty_like(gathered.cpu().numpy())
+    vectors[order] = gathered.cpu().numpy()
+    return vectors

@@ -103,6 +103,11 @@ MISTAKES = {
         "checkpoint.best_checkpoint_metric=sts_spearman checkpoint.maximize_best_checkpoint_metric=true",
         ("--best-checkpoint-metric sts_spearman: nothing measures it", "--eval-sts"),
     ),
+    "retrieval without data": Mistake(
+        "--best-checkpoint-metric retrieval_mrr --maximize-best-checkpoint-metric",
+        "checkpoint.best_checkpoint_metric=retrieval_mrr checkpoint.maximize_best_checkpoint_metric=true",
+        ("--best-checkpoint-metric retrieval_mrr: nothing measures it", "--eval-retrieval"),
+    ),
     "metric in the wrong direction": Mistake(
         "--best-checkpoint-metric contrastive_accuracy",
         "checkpoint.best_checkpoint_metric=contrastive_accuracy",

@@ -20,6 +20,7 @@ PANELS: dict[str, str] = {
     "contrastive_accuracy": "in-batch accuracy",
     "accuracy": "accuracy (%)",
     "sts_spearman": "STS Spearman (x100)",
+    "retrieval_mrr": "retrieval MRR@10 (x100)",
 }
 _TOTAL = ("loss", "loss (bits)")
 _HEIGHT = 1.45  # inches a panel

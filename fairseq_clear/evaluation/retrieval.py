@@ -1,0 +1,309 @@
+"""Retrieval: exact search for the passages nearest to a query, in blocks, and the metrics of the rankings."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder, Floats
+from fairseq_clear.evaluation.retrieval_data import RetrievalData, term_weights
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+__all__ = [
+    "DEPTH",
+    "METRICS",
+    "RESAMPLES",
+    "Nearest",
+    "RetrievalResult",
+    "bootstrap",
+    "evaluate_retrieval",
+    "score_baseline",
+    "score_rankings",
+    "score_retrieval",
+    "search",
+    "search_terms",
+]
+
+Doubles = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+METRICS = ("MRR@10", "nDCG@10", "MAP@100", "recall@1", "recall@5", "recall@10", "recall@100")
+DEPTH = 100  # passages of a ranking
+RESAMPLES = 1000
+CONFIDENCE = 0.95
+QUERIES_PER_BLOCK, PASSAGES_PER_BLOCK = 256, 32768
+PASSAGES_AT_ONCE = 65536  # encoded, searched and forgotten before the next ones
+
+
+@dataclass(frozen=True)
+class RetrievalResult:
+    """Metrics of one encoder, x100, and their confidence intervals.
+
+    Attributes:
+        scores: metric -> mean over the queries.
+        intervals: metric -> lower and upper end of the 95 % bootstrap interval over queries.
+    """
+
+    scores: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as JSON values."""
+        return asdict(self)
+
+
+class Nearest:
+    """The passages with the highest scores for each query, found so far.
+
+    Of passages with equal scores, the one with the lowest number is first.
+
+    Args:
+        queries: number of queries, Q.
+        depth: number of passages to keep for each, K.
+        device: where to keep them.
+
+    Attributes:
+        scores: (Q, K) float64, highest first.
+        passages: (Q, K) int64, their numbers; -1 where there are fewer than K.
+    """
+
+    def __init__(self, queries: int, depth: int, device: torch.device | str = "cpu") -> None:
+        self.scores = torch.full((queries, depth), -math.inf, dtype=torch.float64, device=device)
+        self.passages = torch.full((queries, depth), -1, dtype=torch.int64, device=device)
+
+    def add(self, queries: slice, rows: Tensor, passages: Tensor, scores: Tensor) -> None:
+        """Merge further candidates, sorted by row and then by passage. Their numbers are higher than those added before.
+
+        Args:
+            queries: to which the candidates belong.
+            rows: (N,) number of the query within ``queries``.
+            passages: (N,) numbers.
+            scores: (N,) float64.
+        """
+        kept, depth = self.scores[queries], self.scores.shape[1]
+        better = scores > kept[rows, -1]
+        rows, passages, scores = rows[better], passages[better], scores[better]
+        if not len(rows):
+            return
+        counts = torch.bincount(rows, minlength=len(kept))
+        slots = depth + torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+        merged = kept.new_full((len(kept), depth + int(counts.max())), -math.inf)
+        numbers = merged.new_full(merged.shape, -1, dtype=torch.int64)
+        merged[:, :depth], numbers[:, :depth] = kept, self.passages[queries]
+        merged[rows, slots], numbers[rows, slots] = scores, passages
+        merged, order = merged.sort(dim=1, descending=True, stable=True)  # keeps the order of equal scores
+        self.scores[queries] = merged[:, :depth]
+        self.passages[queries] = numbers.gather(1, order[:, :depth])
+
+
+def search(
+    queries: Floats,
+    passages: Iterable[Floats],
+    depth: int = DEPTH,
+    *,
+    device: torch.device | str = "cpu",
+    queries_per_block: int = QUERIES_PER_BLOCK,
+    passages_per_block: int = PASSAGES_PER_BLOCK,
+) -> Nearest:
+    """Search exactly for the passages with the highest cosine. Memory does not grow with the number of passages.
+
+    A block of cosines is computed in float32. Those that may be among the highest are computed again in float64 and rounded to
+    12 decimals, so that neither the ranking nor its ties depend on the sizes of the blocks.
+
+    Args:
+        queries: (Q, D).
+        passages: parts (N, D) of the passages' vectors, in their order; each is used once.
+        depth: number of passages to find for a query.
+        device: where to compute.
+        queries_per_block: rows of a block of cosines.
+        passages_per_block: columns of a block of cosines.
+
+    Raises:
+        UserError: a vector contains NaN or infinity.
+    """
+    wanted = _unit(queries, device)  # (Q, D)
+    nearest, first = Nearest(len(wanted), depth, device), 0
+    for part in passages:
+        for begin in range(0, len(part), passages_per_block):
+            block = _unit(part[begin : begin + passages_per_block], device)  # (P, D)
+            for row in range(0, len(wanted), queries_per_block):
+                some = slice(row, row + queries_per_block)
+                rows, columns = _candidates(wanted[some], block, nearest.scores[some, -1:], depth)
+                scores = _exact(wanted[some], block, rows, columns)
+                nearest.add(some, rows, first + columns, scores)
+            first += len(block)
+    return nearest
+
+
+def _unit(vectors: Floats, device: torch.device | str) -> Tensor:
+    if not np.isfinite(vectors).all():
+        raise UserError("retrieval: a vector contains NaN or infinity; check the encoder it comes from")
+    given = torch.from_numpy(np.ascontiguousarray(vectors)).to(device)  # (N, D)
+    norms = torch.linalg.vector_norm(given, dim=1, keepdim=True, dtype=torch.float64)
+    return torch.div(given, norms.clamp(min=1e-12), out=torch.empty_like(given))  # divides in float64
+
+
+def _candidates(queries: Tensor, passages: Tensor, floor: Tensor, depth: int) -> tuple[Tensor, Tensor]:
+    """Return rows and columns, sorted, of all cosines that may exceed ``floor`` (Q, 1) and be among the ``depth`` highest."""
+    cosines = queries @ passages.T  # (Q, P)
+    slack = queries.shape[1] * 2.0**-23  # twice the bound of the rounding error of a product of unit vectors
+    chosen = cosines > (floor - slack).float()
+    if len(passages) > depth and int(chosen.count_nonzero()) > 4 * depth * len(queries):
+        lowest = cosines.topk(depth, dim=1).values[:, -1:]
+        chosen &= cosines >= lowest - 2 * slack
+    rows, columns = chosen.nonzero(as_tuple=True)
+    return rows, columns
+
+
+def _exact(queries: Tensor, passages: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return the cosines (N,) of these rows, sorted, and columns in float64, rounded to 12 decimals."""
+    counts = torch.bincount(rows, minlength=len(queries)).tolist()
+    wanted = queries.double()
+    parts = [passages[own].double() @ query for query, own in zip(wanted, columns.split(counts), strict=True)]
+    return torch.cat(parts).round(decimals=12)
+
+
+def search_terms(
+    queries: "csr_matrix",
+    passages: "csr_matrix",
+    depth: int = DEPTH,
+    *,
+    queries_per_block: int = QUERIES_PER_BLOCK,
+    passages_per_block: int = PASSAGES_PER_BLOCK,
+) -> Nearest:
+    """As ``search``, for the inner products of sparse rows (Q, V) and (P, V). Passages with a score of 0 are not found."""
+    nearest = Nearest(queries.shape[0], depth)
+    for begin in range(0, passages.shape[0], passages_per_block):
+        block = passages[begin : begin + passages_per_block].T.tocsr()  # (V, P)
+        for row in range(0, queries.shape[0], queries_per_block):
+            some = slice(row, row + queries_per_block)
+            products = queries[some] @ block
+            products.sort_indices()
+            found = products.tocoo()
+            rows, columns = (torch.from_numpy(side.astype(np.int64)) for side in (found.row, found.col))
+            nearest.add(some, rows, begin + columns, torch.from_numpy(found.data))
+    return nearest
+
+
+def score_rankings(ranked: Numbers, relevant: Sequence[Mapping[int, int]]) -> Doubles:
+    """Compute the metrics of each query, 0 to 1, as trec_eval does.
+
+    MRR@10 is 1 / rank of the first relevant passage, 0 if that rank is above 10. nDCG@10 has the gain itself as numerator and
+    log2(rank + 1) as denominator. MAP@100 and recall divide by the number of all relevant passages. A query without a relevant
+    passage scores 0.
+
+    Args:
+        ranked: (Q, K) numbers of the passages, best first; -1 for none.
+        relevant: for each query, number of a passage -> gain, 1 or more.
+
+    Returns:
+        (Q, 7), in the order of METRICS.
+    """
+    ranked = np.pad(ranked[:, :DEPTH], ((0, 0), (0, max(0, DEPTH - ranked.shape[1]))), constant_values=-1)
+    numbers = zip(ranked.tolist(), relevant, strict=True)
+    gains: Doubles = np.array([[judged.get(n, 0) for n in row] for row, judged in numbers], np.float64)  # (Q, 100)
+    gains = gains.reshape(len(relevant), DEPTH)
+    best = np.zeros((len(relevant), 10))
+    for row, judged in zip(best, relevant, strict=True):
+        highest = sorted(judged.values(), reverse=True)[:10]
+        row[: len(highest)] = highest
+    ranks = np.arange(1, DEPTH + 1)
+    found = gains > 0
+    hits = found.cumsum(axis=1)  # (Q, 100)
+    total = np.array([max(1, len(judged)) for judged in relevant])
+    discounts = np.log2(ranks[:10] + 1)
+    ideal = (best / discounts).sum(axis=1)
+    columns = [
+        (found & (hits == 1))[:, :10] @ (1 / ranks[:10]),
+        (gains[:, :10] / discounts).sum(axis=1) / np.where(ideal > 0, ideal, 1),
+        (found * hits / ranks).sum(axis=1) / total,
+        *(hits[:, depth - 1] / total for depth in (1, 5, 10, 100)),
+    ]
+    return np.stack(columns, axis=1)
+
+
+def bootstrap(values: Doubles, seed: int, *, resamples: int = RESAMPLES, confidence: float = CONFIDENCE) -> Doubles:
+    """Return the percentile intervals of the means (2, M) of values (Q, M): queries are drawn again, with replacement."""
+    rng = np.random.default_rng(seed)
+    draws = (rng.integers(len(values), size=len(values)) for _ in range(resamples))
+    means = np.stack([values[rows].mean(axis=0) for rows in draws])  # (resamples, M)
+    return np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+
+
+def evaluate_retrieval(
+    encoder: Encoder,
+    data: RetrievalData,
+    *,
+    query_prefix: str = "",
+    passage_prefix: str = "",
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    batch_size: int = 32,
+) -> RetrievalResult:
+    """Search the passages for each query by the cosine of their vectors, and score the rankings.
+
+    Args:
+        encoder: see ``encoders.Encoder``.
+        data: see ``retrieval_data``.
+        query_prefix: is put before each query.
+        passage_prefix: is put before each passage.
+        seed: of the bootstrap.
+        device: where to search.
+        batch_size: passed to the encoder.
+
+    Raises:
+        UserError: the encoder does not return finite vectors of one dimension.
+    """
+    cached = CachedEncoder(encoder, batch_size=batch_size)
+    prefixes = {"query_prefix": query_prefix, "passage_prefix": passage_prefix}
+    return score_retrieval(cached, data, **prefixes, seed=seed, device=device)
+
+
+def score_retrieval(
+    encoder: CachedEncoder,
+    data: RetrievalData,
+    *,
+    query_prefix: str = "",
+    passage_prefix: str = "",
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> RetrievalResult:
+    """As ``evaluate_retrieval``. The encoder's cache is emptied."""
+    queries = encoder.encode([query_prefix + text for text in data.queries])  # (Q, D)
+
+    def parts() -> Iterator[Floats]:
+        for begin in range(0, len(data.passages), PASSAGES_AT_ONCE):
+            encoder.forget()
+            vectors = encoder.encode([passage_prefix + t for t in data.passages[begin : begin + PASSAGES_AT_ONCE]])
+            if vectors.shape[1] != queries.shape[1]:
+                raise UserError(
+                    f"encoder {encoder.name}: vectors of passages have dimension {vectors.shape[1]}, those of queries "
+                    f"{queries.shape[1]}"
+                )
+            yield vectors
+        encoder.forget()
+
+    return _score(search(queries, parts(), DEPTH + 1, device=device), data, seed)
+
+
+def score_baseline(baseline: str, data: RetrievalData, *, seed: int = 0) -> RetrievalResult:
+    """Score TF-IDF or BM25, see ``retrieval_data.term_weights``."""
+    return _score(search_terms(*term_weights(baseline, data.queries, data.passages), DEPTH + 1), data, seed)
+
+
+def _score(nearest: Nearest, data: RetrievalData, seed: int) -> RetrievalResult:
+    """Score the 101 nearest passages, without the one that has the query's id."""
+    ranked = nearest.passages.cpu().numpy()  # (Q, 101)
+    own = np.array(data.identical if len(data.identical) else [-1] * len(ranked), np.int64)[:, None]
+    last = np.argsort((ranked == own) & (own >= 0), axis=1, kind="stable")
+    values = 100 * score_rankings(np.take_along_axis(ranked, last, axis=1)[:, :DEPTH], data.relevant)  # (Q, 7)
+    low, high = bootstrap(values, seed).tolist()
+    scores = dict(zip(METRICS, values.mean(axis=0).tolist(), strict=True))
+    return RetrievalResult(scores, dict(zip(METRICS, zip(low, high, strict=True), strict=True)))

@@ -1,0 +1,147 @@
+"""``fairseq-clear retrieval`` as a user types it."""
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from fairseq_clear.cli.main import main
+from fairseq_clear.evaluation.retrieval import METRICS, evaluate_retrieval, score_baseline
+from fairseq_clear.evaluation.retrieval_data import read_beir, read_pairs_file
+from tests.conftest import sentences
+from tests.evaluation import toys
+from tests.evaluation.test_retrieval_data import CORPUS, QRELS, QUESTIONS, lines
+from tests.evaluation.toys import Letters, Words
+
+TOYS = "tests.evaluation.toys"
+DOCUMENT = "bada kefe\nligi moho bada\nnuju\n\nligi pala\nreme ligi\n\nalone\n\nsine reme\nsine sine\n"
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    path = tmp_path / "pairs.tsv"
+    words = [line.split()[:3] for line in sentences(24, 3) if line]
+    path.write_text(
+        "".join(f"{' '.join(first[:2])}\t{first[0]} {' '.join(other)}\n" for first, other in pairwise(words))
+    )
+    return path
+
+
+def cells(line: str, label: str) -> list[list[float]]:
+    """The score and the number after +- of each cell of a row."""
+    return [[float(part.rstrip("*")) for part in cell.split("\u00b1")] for cell in line.removeprefix(label).split()]
+
+
+def test_encoders_and_baselines_are_rows_of_one_table(
+    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    output = tmp_path / "report.json"
+    names = [f"{TOYS}:Letters", f"{TOYS}:Words"]
+    flags = ["--baselines", "tfidf", "bm25", "--query-prefix", "bada ligi ", "--seed", "7", "--output", str(output)]
+    assert main(["retrieval", "--pairs", str(pairs), "--encoder", *names, *flags]) == 0
+    out, err = capsys.readouterr()
+    table = out.splitlines()
+    assert table[0].split() == list(METRICS) and len(table) == 6
+    data = read_pairs_file(pairs)
+    expected = [
+        *(score_baseline(name, data, seed=7) for name in ("tfidf", "bm25")),
+        *(evaluate_retrieval(encoder, data, query_prefix="bada ligi ", seed=7) for encoder in (Letters(), Words())),
+    ]
+    labels = ["TF-IDF", "BM25", *names]
+    for line, label, result in zip(table[1:5], labels, expected, strict=True):
+        assert line.startswith(label)
+        for cell, metric in zip(cells(line, label), METRICS, strict=True):
+            low, high = result.intervals[metric]
+            assert cell == pytest.approx([result.scores[metric], (high - low) / 2], abs=0.006)
+    assert "queries 23; passages 23; query prefix 'bada ligi '; \u00b1 half of the 95 % interval" in table[5]
+    assert table[5].endswith("seeds 7") and f"wrote {output}" in err
+    report = json.loads(output.read_text())
+    assert [row["label"] for row in report["rows"]] == labels and report["command"] == "retrieval"
+    assert report["rows"][1]["encoder"] == {"baseline": "BM25", "k1": 1.2, "b": 0.75}
+    assert report["rows"][2]["details"]["intervals"]["MRR@10"] == pytest.approx(list(expected[2].intervals["MRR@10"]))
+    assert set(report["data"]["pairs.tsv"]) == {"pairs.tsv"} and report["seeds"] == [7]
+
+
+def test_a_checkpoint_with_two_poolings_on_documents(
+    tmp_path: Path, checkpoint: Path, data_bin: Path, capsys: pytest.CaptureFixture
+) -> None:
+    text = tmp_path / "held-out.txt"
+    text.write_text("\n".join(sentences(60, 5)) + "\n")
+    flags = ["--data-bin", str(data_bin), "--tokenizer", "whitespace", "--pooling", "mean", "cls", "--count", "6"]
+    assert main(["retrieval", "--documents", str(text), "--encoder", str(checkpoint), *flags]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[1].startswith(f"{checkpoint} mean") and out[2].startswith(f"{checkpoint} cls")
+    assert "queries 6; passages 6; documents 9;" in out[3]
+
+
+Asked = Callable[..., set[str]]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Asked:
+    """Runs the command with these flags and returns the texts that the encoder was given."""
+
+    def run(*flags: str | Path) -> set[str]:
+        encoder = Letters()
+        monkeypatch.setattr(toys, "INSTANCE", encoder)
+        assert main(["retrieval", *map(str, flags), "--encoder", f"{TOYS}:INSTANCE"]) == 0, capsys.readouterr().err
+        return {text for texts in encoder.asked for text in texts}
+
+    return run
+
+
+def test_every_kind_of_data(tmp_path: Path, asked: Asked) -> None:
+    text, news, queries, passages = (tmp_path / name for name in ("t.txt", "n.jsonl", "q.txt", "p.txt"))
+    text.write_text(DOCUMENT)
+    news.write_text(lines([{"head": "abc", "body": "dd ee"}, {"head": "fg", "body": "h\ni"}]))
+    queries.write_text("aa\nbb\n"), passages.write_text("cc\ndd\n")
+    of_text = {"bada kefe", "ligi moho bada nuju", "ligi pala", "reme ligi", "sine reme", "sine sine"}
+    assert asked("--documents", text) == of_text
+    flags = ("--documents", news, "--title-field", "head", "--text-field", "body")
+    assert asked(*flags) == {"abc", "dd ee", "fg", "h i"}
+    assert asked("--queries", queries, "--passages", passages) == {"aa", "bb", "cc", "dd"}
+    beir = tmp_path / "beir"
+    (beir / "qrels").mkdir(parents=True)
+    (beir / "corpus.jsonl").write_text(lines(CORPUS)), (beir / "queries.jsonl").write_text(lines(QUESTIONS))
+    (beir / "qrels" / "dev.tsv").write_text(QRELS)
+    data = read_beir(beir, "dev")
+    found = asked("--data", beir, "--split", "dev", "--passage-prefix", "p: ")
+    assert found == {*data.queries, *(f"p: {text}" for text in data.passages)}
+
+
+def test_running_text_is_split_into_sentences(tmp_path: Path, asked: Asked) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text("One is here. Two is\nthere.\n\nThree came. Four went.\n")
+    found = asked("--documents", text, "--split-sentences", "paragraphs")
+    assert found == {"One is here.", "Two is there.", "Three came.", "Four went."}
+
+
+def test_mistakes_are_one_line_and_write_nothing(pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    alone = tmp_path / "alone.txt"
+    alone.write_text("a\n\nb\n")
+    before = sorted(tmp_path.iterdir())
+    output = ["--output", str(tmp_path / "r.json"), "--encoder", f"{TOYS}:Letters"]
+    for arguments, message in [
+        ([], "no data: give --data, --pairs, --queries with --passages, or --documents"),
+        (["--queries", str(pairs)], "--queries and --passages belong together"),
+        (["--pairs", str(pairs), "--count", "3"], "--count 3: chooses among --documents"),
+        (["--documents", str(alone), "--count", "1"], "--count 1: must be 2 or more"),
+        (["--pairs", str(pairs), "--title-field", "t"], "--title-field t: belongs to --documents"),
+        (["--documents", str(alone)], "documents: 0 of 2 documents give a query and a passage"),
+        (["--documents", str(tmp_path / "no.txt")], "no.txt: no such file"),
+        (["--pairs", str(pairs), "--device", "gpu"], "device gpu: no such device"),
+    ]:
+        assert main(["retrieval", *arguments, *output]) == 2, arguments
+        out, err = capsys.readouterr()
+        assert message in err and err.count("\n") == 1 and out == "", err
+    for arguments, message in [
+        (["--pairs", str(pairs), "--documents", str(alone)], "not allowed with argument"),
+        (["--pairs", str(pairs), "--baselines", "bm52"], "invalid choice: 'bm52'"),
+    ]:
+        with pytest.raises(SystemExit) as left:
+            main(["retrieval", *arguments, *output])
+        err = capsys.readouterr().err
+        assert left.value.code == 2 and message in err and err.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before

@@ -1,0 +1,176 @@
+"""Readers of queries and passages: what they return, and one line with file and line for each mistake."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.retrieval_data import (
+    data_of_documents,
+    data_of_pairs,
+    pairs_of_documents,
+    pairs_of_titles,
+    read_aligned,
+    read_beir,
+    read_pairs,
+    read_pairs_file,
+)
+from fairseq_clear.files import corpus_files
+
+CORPUS = [
+    {"_id": "p1", "title": "T", "text": "one"},
+    {"_id": "p2", "text": "two"},
+    {"_id": "q1", "title": "", "text": "x"},
+]
+QUESTIONS = [{"_id": "q1", "text": "first?"}, {"_id": "q2", "text": "second?"}, {"_id": "q3", "text": "third?"}]
+QRELS = "query-id\tcorpus-id\tscore\nq2\tp1\t2\nq1\tgone\t1\nq2\tp2\t0\nq1\tp2\t1\n"
+
+
+def lines(records: list[Any]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+@pytest.fixture
+def beir(tmp_path: Path) -> Path:
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress(lines(CORPUS).encode()))
+    (tmp_path / "queries.jsonl").write_text(lines(QUESTIONS))
+    (tmp_path / "qrels" / "test.tsv").write_text(QRELS)
+    return tmp_path
+
+
+def test_the_layout_of_beir(beir: Path) -> None:
+    data = read_beir(beir)
+    assert data.passages == ["T one", "two", "x"]
+    assert data.queries == ["second?", "first?"], "judged ones, in the order of the qrels"
+    assert data.relevant == [{0: 2}, {3: 1, 1: 1}], "without those of gain 0; 3 is outside the corpus"
+    assert data.identical == [-1, 2]
+    assert set(data.hashes) == {"corpus.jsonl.gz", "queries.jsonl", "test.tsv"}
+    assert data.describe() == {"queries": 2, "passages": 3, "relevant passages that the corpus lacks": 1}
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("corpus.jsonl", "{}\n", "corpus.jsonl:1: no field '_id' (fields: none); BEIR's corpus.jsonl has _id"),
+        (
+            "corpus.jsonl",
+            '{"_id": "a", "text": "b"}\n\n{"_id": 3, "text": "b"}\n',
+            "jsonl:3: field '_id' is int, not text",
+        ),
+        ("corpus.jsonl", '{"_id": "a", "text": "b"}\n' * 2, "corpus.jsonl:2: the id 'a' occurs twice"),
+        ("corpus.jsonl", "\n", "corpus.jsonl: holds no record"),
+        ("queries.jsonl", "[]\n", "queries.jsonl:1: a list, not an object"),
+        ("queries.jsonl", "{\n", "queries.jsonl:1: not JSON"),
+        ("qrels/test.tsv", "q1\tp1\n", "test.tsv:1: 2 tab-separated columns, but column 3 is needed"),
+        ("qrels/test.tsv", QRELS + "q2\tp1\t0.5\n", "test.tsv:6: the score '0.5' is not a whole number"),
+        ("qrels/test.tsv", QRELS + "q9\tp1\t1\n", "test.tsv:6: the query 'q9' is not in"),
+        ("qrels/test.tsv", "query-id\tcorpus-id\tscore\n", "test.tsv: judges no query"),
+    ],
+)
+def test_mistakes_in_a_folder_of_beir(beir: Path, file: str, content: str, message: str) -> None:
+    (beir / file).write_text(content)
+    with pytest.raises(UserError) as error:
+        read_beir(beir)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_missing_parts_of_a_folder_of_beir(beir: Path) -> None:
+    with pytest.raises(UserError, match="no qrels/dev.tsv; its splits are test; choose one with --split"):
+        read_beir(beir, "dev")
+    (beir / "queries.jsonl").unlink()
+    with pytest.raises(UserError, match="has no queries.jsonl, nor one with .gz"):
+        read_beir(beir)
+    with pytest.raises(UserError, match="no such folder"):
+        read_beir(beir / "no")
+
+
+def test_pairs_of_every_form(tmp_path: Path) -> None:
+    expected = [("a b", "c"), ("d", "e f")]
+    table, records = tmp_path / "pairs.tsv", tmp_path / "pairs.jsonl.gz"
+    table.write_text("a b\t c\n\nd\te f\n")
+    records.write_bytes(gzip.compress(lines([{"query": q, "passage": p, "more": 1} for q, p in expected]).encode()))
+    queries, passages = tmp_path / "q.txt", tmp_path / "p.txt"
+    queries.write_text("a b\n\nd\n"), passages.write_text("c\n\ne f\n")
+    assert read_pairs(table) == read_pairs(records) == read_aligned(queries, passages) == expected
+    assert set(read_pairs_file(table).hashes) == {"pairs.tsv"}
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("x.tsv", "a\tb\nc\n", "x.tsv:2: 1 tab-separated columns, not the two"),
+        ("x.tsv", "a\tb\t3\n", "x.tsv:1: 3 tab-separated columns, not the two"),
+        ("x.tsv", "a\tb\n\t c\n", "x.tsv:2: the query is empty"),
+        ("x.tsv", "a\t \n", "x.tsv:1: the passage is empty"),
+        (
+            "x.jsonl",
+            '{"query": "a"}\n',
+            "x.jsonl:1: no field 'passage' (fields: query); a record has a query and a passage",
+        ),
+        ("x.tsv", "a\tb\n", "x.tsv: 1 different passages; retrieval needs two"),
+        ("x.tsv", "", "x.tsv: 0 different passages"),
+    ],
+)
+def test_mistakes_in_pairs(tmp_path: Path, file: str, content: str, message: str) -> None:
+    (tmp_path / file).write_text(content)
+    with pytest.raises(UserError) as error:
+        read_pairs_file(tmp_path / file)
+    assert message in str(error.value)
+
+
+def test_mistakes_in_aligned_files(tmp_path: Path) -> None:
+    queries, passages = tmp_path / "q.txt", tmp_path / "p.txt"
+    queries.write_text("a\nb\n"), passages.write_text("c\n")
+    with pytest.raises(UserError, match=r"p\.txt: 1 lines, but .*q\.txt has 2"):
+        read_aligned(queries, passages)
+    passages.write_text("c\n\n")
+    with pytest.raises(UserError, match=r"p\.txt:2: the passage is empty"):
+        read_aligned(queries, passages)
+    queries.write_text("\nb\n"), passages.write_text("c\nd\n")
+    with pytest.raises(UserError, match=r"q\.txt:1: the query is empty"):
+        read_aligned(queries, passages)
+    with pytest.raises(UserError, match=r"no\.txt: cannot read it"):
+        read_aligned(tmp_path / "no.txt", passages)
+
+
+def test_repeated_texts_are_one_query_or_passage() -> None:
+    data = data_of_pairs("d", [("a", "x"), ("b", "x"), ("a", "y")], {})
+    assert (data.queries, data.passages, data.relevant) == (["a", "b"], ["x", "y"], [{0: 1, 1: 1}, {0: 1}])
+
+
+DOCUMENTS = [["a", "b", "c"], ["alone"], ["d", "e"], ["a", "other"], ["f", "e"], ["g", "h"]]
+
+
+def test_a_first_sentence_is_the_query_of_the_rest() -> None:
+    data = data_of_documents("d", pairs_of_documents(DOCUMENTS), {})
+    assert data.queries == ["a", "d", "g"] and data.passages == ["b c", "e", "h"], "not those that occurred before"
+    assert data.relevant == [{0: 1}, {1: 1}, {2: 1}]
+    assert data.describe() == {"queries": 3, "passages": 3, "documents": 6}
+    with pytest.raises(UserError, match="d: 1 of 2 documents give a query and a passage.*--split-sentences"):
+        data_of_documents("d", pairs_of_documents(DOCUMENTS[:2]), {})
+
+
+def test_a_count_of_documents_is_drawn_by_the_seed() -> None:
+    documents = [[f"q{n}", f"p{n}"] for n in range(50)]
+    chosen = [data_of_documents("d", pairs_of_documents(documents), {}, count=10, seed=s).queries for s in (1, 1, 2)]
+    assert chosen[0] == chosen[1] != chosen[2]
+    assert len(set(chosen[0])) == 10 and chosen[0] == sorted(chosen[0], key=lambda query: int(query[1:]))
+    assert len(data_of_documents("d", pairs_of_documents(documents), {}, count=99).queries) == 50
+
+
+def test_a_title_is_the_query_of_its_text(tmp_path: Path) -> None:
+    path = tmp_path / "news.jsonl"
+    path.write_text(lines([{"head": "H  1", "text": "a\nb"}, {"head": "", "text": "c"}, {"head": "d", "text": " "}]))
+    assert list(pairs_of_titles(corpus_files([path]), "head", "text")) == [("H 1", "a b"), None, None]
+    with pytest.raises(
+        UserError, match=r"news\.jsonl:1: no field 'title' \(fields: head, text\); name the right ones with"
+    ):
+        list(pairs_of_titles(corpus_files([path]), "title", "text"))
+    plain = tmp_path / "news.txt"
+    plain.write_text("a\n")
+    with pytest.raises(UserError, match=r"news\.txt: --title-field reads \.jsonl files"):
+        list(pairs_of_titles(corpus_files([plain]), "title", "text"))
