@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fairseq_clear.augmentations.base import Tokens
@@ -107,7 +108,7 @@ class FirstSpans:
         max_tokens: maximum number of tokens, ``<s>`` and ``</s>`` included.
     """
 
-    def __init__(self, lengths: Tokens, anchor: Callable[[int], Tokens], max_tokens: int) -> None:
+    def __init__(self, lengths: npt.NDArray[np.integer[Any]], anchor: Callable[[int], Tokens], max_tokens: int) -> None:
         self.anchor, self.max_tokens = anchor, max_tokens
         self.sizes: Tokens = np.minimum(lengths, max_tokens)
 
