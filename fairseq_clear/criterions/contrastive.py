@@ -30,6 +30,7 @@ from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.objectives.matryoshka import at_dimensions, parse_dimensions
 
 __all__ = [
+    "FALSE_NEGATIVES_HELP",
     "ContrastiveConfig",
     "ContrastiveCriterion",
     "InBatchConfig",
@@ -87,6 +88,12 @@ class ContrastiveConfig(MaskedLmConfig):
         },
     )
     max_update: int = II("optimization.max_update")
+
+
+FALSE_NEGATIVES_HELP = (
+    "guide:margin=0.0 masks a candidate that the model itself finds nearer to the query than its positive less the margin, as "
+    "cosine (GISTEmbed, arXiv:2402.16829); none masks nothing"
+)
 
 
 def data_parallel_group() -> Any:
@@ -329,6 +336,7 @@ def log_numbers(logging_outputs: list[dict[str, Any]]) -> None:
         ratio("negatives_per_query", total("negatives"), "queries", 1)
         ratio("view_length_ratio", total("view_length"), "text_length")
         ratio("substituted_share", total("substituted"), "words")
+        ratio("false_negative_share", total("candidates") - total("negatives"), "candidates")
         ratio("queue_fill", total("queue_fill"), "queue_readings", 0)
         if any(log.get("fell_back", 0) for log in logging_outputs):
             metrics.log_scalar("paraphrases_missing", total("fell_back"), round=1)

@@ -43,6 +43,7 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "window, in chunks": ("--attention-window", "4", "--encode-chunk-size", "40"),
     "regularised, layers frozen": ("--regularizer-weight", "0.01", "--frozen-layers", "2"),
     "matryoshka": ("--matryoshka", "8,32,128", "--encode-chunk-size", "40"),
+    "false negatives masked": ("--false-negatives", "guide:margin=0.05"),
     "hard negatives": ("--views", "paraphrase:original,bt", "--hard-negatives", "other", "--augment", "none"),
     "sg": (*GUIDED, "--objective", "sg", "--views", "paraphrase:original,bt"),
     "opt1, in chunks": (*GUIDED, "--objective", "opt1", "--encode-chunk-size", "32"),
@@ -66,6 +67,9 @@ MOCO = (
 # so that queue holds them all.
 RECIPES |= {
     "moco": (*MOCO, "--views", "paraphrase:original,bt"),
+    "moco, false negatives masked": (
+        *(*MOCO, "--false-negatives", "guide:margin=0.05", "--views", "paraphrase:original,bt"),
+    ),
     "moco, matryoshka": (*MOCO, "--matryoshka", "8,32", "--views", "paraphrase:original,bt"),
     "moco with mlm, in chunks": (
         *MOCO,
@@ -90,6 +94,7 @@ LOGGED = [
     "uniformity",
     "squared_distance",
     "queue_fill",
+    "false_negative_share",
 ]
 FREQUENT = ("--update-freq", "4")
 
