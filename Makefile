@@ -13,7 +13,7 @@ TYPED := fairseq_clear/errors.py fairseq_clear/settings.py fairseq_clear/spec.py
          fairseq_clear/distributed.py fairseq_clear/augmentations fairseq_clear/objectives fairseq_clear/modules \
          fairseq_clear/text fairseq_clear/views fairseq_clear/data fairseq_clear/cli
 
-.PHONY: help install check docs format test test-fast demo bench bench-peers wheelhouse clean test-slurm
+.PHONY: help install check docs format test test-fast test-oldest demo bench bench-peers wheelhouse clean test-slurm
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,11 @@ test: install ## run all tests
 
 test-fast: install ## the tests that start no training, about a minute on two cores
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m "not slow and not real"
+
+test-oldest: install ## test-fast and the tests of import and export with the oldest supported packages, in build/oldest
+	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/oldest -r requirements-oldest.txt
+	@PYTHONPATH=build/oldest OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m "not slow and not real"
+	@PYTHONPATH=build/oldest OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) tests/interop
 
 test-slurm: install ## test scripts/slurm on a temporary Slurm of this machine; needs root and Debian (apt-get)
 	@if [ "$$(id -u)" -ne 0 ]; then echo "test-slurm: skipped: not root"; else OMP_NUM_THREADS=1 scripts/slurm/local_cluster.sh --install \

@@ -7,9 +7,9 @@ installation, with ``--user-dir fairseq_clear``.
 
 from setuptools import find_packages, setup
 
-HF = ["transformers>=4.40", "tokenizers>=0.19", "safetensors>=0.4", "sentence-transformers>=3.0"]
-EVAL = ["scikit-learn>=1.3", "scipy>=1.10", "matplotlib>=3.7"]
-TEST = [*EVAL, "sentencex>=1.0.20", "pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.3", "hypothesis>=6.100"]
+HF = ["transformers>=4.57.1", "tokenizers>=0.22", "safetensors>=0.4.3", "sentence-transformers>=5.1"]
+EVAL = ["scikit-learn>=1.3.2", "scipy>=1.10.1", "matplotlib>=3.7.5"]
+TEST = [*EVAL, "sentencex>=1.0.32", "pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.3", "hypothesis>=6.100"]
 
 setup(
     name="fairseq_clear",
@@ -20,20 +20,20 @@ setup(
     packages=find_packages(include=["fairseq_clear", "fairseq_clear.*"]),
     install_requires=[
         "torch>=2.4",
-        "numpy>=1.24",
+        "numpy>=1.24.4",
         "hydra-core==1.3.2",
         "omegaconf==2.3.0",
         "sentencepiece>=0.2",
-        "sacremoses>=0.1",
-        "sacrebleu>=2.3",
-        "nltk>=3.8",
+        "sacremoses>=0.1.1",
+        "sacrebleu>=2.3.1",
+        "nltk>=3.8.1",
         "tqdm>=4.60",
-        "tensorboardX>=2.5",
+        "tensorboardX>=2.6.2.2",
     ],
     extras_require={
         "eval": EVAL,
         "hf": HF,
-        "split": ["sentencex>=1.0.20"],
+        "split": ["sentencex>=1.0.32"],
         "test": TEST,
         "dev": [*TEST, "ruff>=0.6", "mypy>=1.10"],
     },

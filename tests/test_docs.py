@@ -15,6 +15,7 @@ import pytest
 import regex
 import yaml
 from fairseq import options
+from packaging.version import Version
 
 from fairseq_clear.augmentations import AUGMENTATIONS
 from fairseq_clear.cli import COMMANDS
@@ -447,3 +448,11 @@ def test_the_plugin_of_the_page_passes_its_tests_and_trains(plugin: Path, data_b
     log = done.stdout + done.stderr
     assert "4 passed" in log and "views      halves, augmented by reverse" in log and "pooling norm" in log
     assert "decoupled (temperature" in log and (tmp_path / "run" / "checkpoint_last.pt").is_file()
+
+
+def test_the_oldest_packages_tested_are_the_lower_bounds() -> None:
+    bounds = dict(re.findall(r'"([A-Za-z-]+)>=([\d.]+)"', (ROOT / "setup.py").read_text()))
+    tested = dict(re.findall(r"^([\w-]+)==([\d.]+)", (ROOT / "requirements-oldest.txt").read_text(), flags=re.M))
+    assert len(tested.keys() & bounds.keys()) == 14
+    for name in tested.keys() & bounds.keys():
+        assert Version(tested[name]) == Version(bounds[name]), name

@@ -129,6 +129,7 @@ def compare_sentence_transformers(
         dimension: number of dimensions that the folder keeps; None for all.
     """
     library = import_library("sentence_transformers")
+    texts = [text.strip() for text in texts]  # as the library does before version 6
     with quiet_transformers():
         encoder = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         expected = encoder.encode(list(texts), convert_to_tensor=True, show_progress_bar=False).float().cpu()

@@ -75,6 +75,12 @@ def parse_args_and_arch(
         return stock(parser, input_args, parse_known, suppress_defaults, modify_parser)
     except UserError as error:  # of --encoder-from
         fail(str(error))
+    except RuntimeError as error:
+        if error.args:
+            raise
+        fail(
+            "--arch: is required; give an architecture, such as clear_roberta_base"
+        )  # fairseq raises without a message
 
 
 def _explain(message: str, parser: argparse.ArgumentParser) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, tool
+from tests.conftest import run as call
 from tests.faults.commands import NT_XENT, fairseq_hydra_train, fairseq_train, run
 
 pytestmark = pytest.mark.slow
@@ -209,3 +210,9 @@ def test_a_folder_that_cannot_be_written(data_bin: Path, tmp_path: Path) -> None
         and "Traceback" not in text
         and text.count(f"--save-dir {tmp_path / 'file' / 'run'}: cannot write there") == 1
     )
+
+
+def test_no_architecture(tmp_path: Path) -> None:
+    done = call(*tool("train"), tmp_path, "--user-dir", ROOT / "fairseq_clear", "--task", "clear_lm", check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "--arch: is required; give an architecture, such as clear_roberta_base" in done.stderr
