@@ -44,6 +44,12 @@ echo 'A film.' | fairseq-clear embed - --checkpoint ck.pt --data-bin data-bin --
     pooling: str | None = setting(
         "cls, mean, max, first-last, last2 or layer:N (default: the checkpoint's own; mean for fairseq's roberta)", None
     )
+    dimension: int | None = setting(
+        "keep only the first D dimensions, scaled to length 1, of an encoder trained with --matryoshka (default: all)",
+        None,
+        least=1,
+        metavar="D",
+    )
     normalize: bool = setting("scale vectors to length 1", False)
     batch_size: int = setting(
         "texts per batch if all are as long as the longest; batches of shorter texts have more", 32, least=1
@@ -73,8 +79,9 @@ echo 'A film.' | fairseq-clear embed - --checkpoint ck.pt --data-bin data-bin --
         rows = count_lines(path, self.text_field)
         tokenizer = choose_tokenizer(self.tokenizer, data_folders(self.data_bin)[0])
         encoder = SentenceEncoder.from_pretrained(
-            self.checkpoint, self.data_bin, tokenizer=tokenizer, pooling=self.pooling, device=self.device
-        )
+            self.checkpoint, self.data_bin, tokenizer=tokenizer,
+            pooling=self.pooling, dimension=self.dimension, device=self.device,
+        )  # fmt: skip
         is_file = self.output is not None
         opened = (
             open_output(self.output, rows, encoder.dimension) if self.output else nullcontext(jsonl_writer(sys.stdout))

@@ -43,9 +43,18 @@ class EncoderFlags(ModelFlags):
         (None,),
     )
     whitening: Path | None = setting(
-        "whiten the vectors (Su et al. 2021), fitted without labels on the sentences of this file, one per line", None
+        "whiten the vectors (Su et al. 2021), fitted without labels on the sentences of this file, one per line",
+        None,
+        exclusive="dimensions",
     )
     whitening_dimensions: int | None = setting("dimensions that whitening keeps (default: all)", None, metavar="K")
+    dimension: int | None = setting(
+        "score only the first D dimensions of the vectors, scaled to length 1 (encoders trained with --matryoshka)",
+        None,
+        least=1,
+        metavar="D",
+        exclusive="dimensions",
+    )
     output: Path | None = setting(
         "write the report: numbers, data hashes, protocol, encoders, seeds, versions", None, metavar="FILE.json"
     )
@@ -60,7 +69,18 @@ class EncoderFlags(ModelFlags):
                 cached = CachedEncoder(encoder, batch_size=self.batch_size, name=label, progress=True)
                 if self.whitening is not None:
                     self.whiten(cached, self.whitening)
+                if self.dimension is not None:
+                    self.truncate(cached, self.dimension)
                 yield cached
+
+    def truncate(self, encoder: "CachedEncoder", dimension: int) -> None:
+        """Let the encoder return only the first dimensions of its vectors."""
+        from fairseq_clear.evaluation.encoders import first_dimensions
+
+        name = encoder.name
+        encoder.transform = lambda vectors: first_dimensions(vectors, dimension, name)
+        encoder.name = f"{name} first {dimension}"
+        encoder.notes["dimension"] = dimension
 
     def whiten(self, encoder: "CachedEncoder", file: Path) -> None:
         """Fit a whitening on the sentences of ``file``, and let the encoder apply it."""

@@ -47,6 +47,12 @@ fairseq-clear export checkpoint_best.pt --data-bin data-bin --format fairseq --d
         choices=("query", "key"),
     )
     normalize: bool = setting("make sentence-transformers scale vectors to length 1", False)
+    dimension: int | None = setting(
+        "make sentence-transformers keep only the first D dimensions (truncate_dim) of an encoder trained with --matryoshka",
+        None,
+        least=1,
+        metavar="D",
+    )
     scores: Path | None = setting("report of an evaluation (its --output), to show in the model card", None)
     tokenizer: str | None = setting(TOKENIZER_HELP, None)
     overwrite: bool = setting("replace DEST if it is an export", False)
@@ -55,12 +61,19 @@ fairseq-clear export checkpoint_best.pt --data-bin data-bin --format fairseq --d
         """Export the checkpoint and print the comparison."""
         if self.normalize and self.format != "sentence-transformers":
             raise UserError(f"--normalize: belongs to --format sentence-transformers; {self.format} cannot store it")
+        if self.dimension is not None and self.format != "sentence-transformers":
+            raise UserError(f"--dimension: belongs to --format sentence-transformers; {self.format} cannot store it")
+        if self.dimension is not None and self.normalize:
+            raise UserError(
+                "--normalize: sentence-transformers scales vectors before it truncates them to --dimension; leave one of the "
+                "two out, and call encode(..., normalize_embeddings=True)"
+            )
         from fairseq_clear.interop.exporting import export  # fairseq takes seconds to import
 
         folder = data_folders(self.data_bin)[0]
         report = export(
             self.checkpoint, folder, self.dest, self.format, choose_tokenizer(self.tokenizer, folder),
-            pooling=self.pooling, normalized=self.normalize, scores=self.scores,
+            pooling=self.pooling, normalized=self.normalize, dimension=self.dimension, scores=self.scores,
             key_encoder=self.encoder == "key", overwrite=self.overwrite,
         )  # fmt: skip
         print("\n".join(report.lines()))

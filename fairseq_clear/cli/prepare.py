@@ -8,7 +8,7 @@ from fairseq_clear.cli.flags import Command
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 
 SHORT_DOCUMENTS = (
-    "most documents have one sentence, but --views neighbor and span need several; blank lines end documents unless "
+    "most documents have one sentence, but --views neighbor, cloze and span need several; blank lines end documents unless "
     "--document-start says where they start (file: each file is one), and --split-sentences splits running text"
 )
 

@@ -9,12 +9,19 @@ from fairseq.criterions import register_criterion
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_clear.criterions.contrastive import ContrastiveConfig, ContrastiveCriterion, data_parallel_group
+from fairseq_clear.criterions.contrastive import (
+    FALSE_NEGATIVES_HELP,
+    ContrastiveConfig,
+    ContrastiveCriterion,
+    data_parallel_group,
+)
 from fairseq_clear.distributed import Layout, all_gather_rows, world_size
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.key_queue import KeyQueue
 from fairseq_clear.modules.momentum_encoder import MomentumEncoder
 from fairseq_clear.objectives.exclusion import Exclusion
+from fairseq_clear.objectives.false_negatives import exclude_nearer, parse_false_negatives
+from fairseq_clear.objectives.negatives import count_candidates
 
 __all__ = ["ClearMocoConfig", "ClearMocoCriterion"]
 
@@ -43,6 +50,7 @@ class ClearMocoConfig(ContrastiveConfig):
     mlm_weight: float = field(
         default=0.0, metadata={"help": "weight of an additional masked language model loss (CERT: none)"}
     )
+    false_negatives: str = field(default="none", metadata={"help": FALSE_NEGATIVES_HELP})
     amp: bool = II("common.amp")
 
 
@@ -62,6 +70,7 @@ class ClearMocoCriterion(ContrastiveCriterion):
 
     def __init__(self, cfg: ClearMocoConfig, task: Any) -> None:
         super().__init__(cfg, task)
+        self.margin = parse_false_negatives(str(cfg.false_negatives))
         self.queue: KeyQueue
         self.batches = 0
 
@@ -104,9 +113,14 @@ class ClearMocoCriterion(ContrastiveCriterion):
             keys = keys.view(len(queries), -1, keys.shape[-1]).mean(dim=1)  # (Q, D)
         same_text = None if self.cfg.keep_duplicates else (identity, queue.identities)
         excluded = Exclusion(identities=same_text, absent=~queue.is_written)
+        number = {}
+        if self.margin is not None:
+            number["candidates"] = count_candidates(excluded, len(queries), queue.size, queries.device)
+            excluded = exclude_nearer(excluded, queries, queue.keys, keys, self.margin)
         loss, counted, statistics = self.objective.function(
             queries, keys, queue.keys, temperature=self.cfg.temperature, excluded=excluded
         )
+        statistics |= number
         statistics["queue_fill"], statistics["queue_readings"] = queue.fill.float(), torch.ones_like(counted)
         if self.training:
             layout = layouts["keys"]

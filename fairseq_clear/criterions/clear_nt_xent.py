@@ -1,14 +1,16 @@
 """``clear_nt_xent``: CLEAR's loss, masked language modelling plus NT-Xent over the views of the batch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from fairseq.criterions import register_criterion
 from torch import Tensor
 
-from fairseq_clear.criterions.contrastive import InBatchConfig, InBatchCriterion
+from fairseq_clear.criterions.contrastive import FALSE_NEGATIVES_HELP, InBatchConfig, InBatchCriterion
 from fairseq_clear.distributed import Layout, all_gather_rows
+from fairseq_clear.objectives.false_negatives import exclude_nearer, parse_false_negatives
+from fairseq_clear.objectives.negatives import count_candidates
 
 __all__ = ["ClearNTXentConfig", "ClearNTXentCriterion"]
 
@@ -16,6 +18,8 @@ __all__ = ["ClearNTXentConfig", "ClearNTXentCriterion"]
 @dataclass
 class ClearNTXentConfig(InBatchConfig):
     """Settings of ``clear_nt_xent``."""
+
+    false_negatives: str = field(default="none", metadata={"help": FALSE_NEGATIVES_HELP})
 
 
 @register_criterion("clear_nt_xent", dataclass=ClearNTXentConfig)
@@ -25,7 +29,12 @@ class ClearNTXentCriterion(InBatchCriterion):
     The paper's eq. 2 is the sum over the batch; the mean keeps its weight independent of the batch size.
     """
 
+    cfg: ClearNTXentConfig
     takes_hard_negatives = True
+
+    def __init__(self, cfg: ClearNTXentConfig, task: Any) -> None:
+        super().__init__(cfg, task)
+        self.margin = parse_false_negatives(str(cfg.false_negatives))
 
     def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
         """Both views of each text, and the hard negatives."""
@@ -55,7 +64,13 @@ class ClearNTXentCriterion(InBatchCriterion):
             layout = layouts["negatives"]
             keys = torch.cat([keys, all_gather_rows(negatives, layout)])
             key_identity = torch.cat([key_identity, all_gather_rows(views["negative_identity"], layout)])
-        excluded = self.excluded(own, identity, key_identity)
-        return self.objective.function(
-            queries, keys, own.roll(texts), temperature=self.cfg.temperature, excluded=excluded
+        excluded, positive = self.excluded(own, identity, key_identity), own.roll(texts)
+        counted = {}
+        if self.margin is not None:
+            others = excluded.with_own(positive)
+            counted["candidates"] = count_candidates(others, len(queries), len(keys), queries.device)
+            excluded = exclude_nearer(excluded, queries, keys, keys[positive], self.margin)
+        loss, rows, statistics = self.objective.function(
+            queries, keys, positive, temperature=self.cfg.temperature, excluded=excluded
         )
+        return loss, rows, {**statistics, **counted}

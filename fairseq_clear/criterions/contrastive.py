@@ -6,8 +6,9 @@ T masked tokens and N queries of all workers in this micro-batch. Without an MLM
 of this worker. Several workers thus make the same update as a single worker would on the same global batch.
 """
 
+import logging
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,14 +27,18 @@ from fairseq_clear.modules.chunking import has_parts
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder
 from fairseq_clear.objectives import Candidates, find_objective
 from fairseq_clear.objectives.exclusion import Exclusion
+from fairseq_clear.objectives.matryoshka import at_dimensions, parse_dimensions
 
 __all__ = [
+    "FALSE_NEGATIVES_HELP",
     "ContrastiveConfig",
     "ContrastiveCriterion",
     "InBatchConfig",
     "InBatchCriterion",
     "data_parallel_group",
 ]
+
+logger = logging.getLogger(__name__)
 
 ANCHOR_MLM = ChoiceEnum(["separate", "joint"])
 # Outputs of ClearRobertaModel.forward that have one row per text.
@@ -74,7 +79,21 @@ class ContrastiveConfig(MaskedLmConfig):
     objective: str = field(
         default="nt-xent", metadata={"help": "contrastive loss, one of fairseq_clear.objectives.OBJECTIVES"}
     )
+    matryoshka: str = field(
+        default="",
+        metadata={
+            "help": "ascending dimensions such as 64,128,256: the contrastive term is its mean over the first 64, 128 and 256 "
+            "dimensions of the vectors, each scaled to length 1, so that vectors can be truncated (Kusupati et al. 2022); name "
+            "the full width to include it. With hydra quote it twice: 'criterion.matryoshka=\"64,128,256\"'"
+        },
+    )
     max_update: int = II("optimization.max_update")
+
+
+FALSE_NEGATIVES_HELP = (
+    "guide:margin=0.0 masks a candidate that the model itself finds nearer to the query than its positive less the margin, as "
+    "cosine (GISTEmbed, arXiv:2402.16829); none masks nothing"
+)
 
 
 def data_parallel_group() -> Any:
@@ -109,6 +128,14 @@ class ContrastiveCriterion(FairseqCriterion):
         self.cfg, self.anchor_mlm = cfg, str(cfg.anchor_mlm)
         self.max_update = cfg.max_update
         self.objective = find_objective(str(cfg.objective), self.candidates)
+        self.dimensions = parse_dimensions(str(cfg.matryoshka))
+        if self.dimensions and not cfg.contrastive_weight:
+            raise UserError(
+                f"--matryoshka {cfg.matryoshka}: needs the contrastive term, which --contrastive-weight 0 leaves out"
+            )
+        if self.dimensions:
+            function = at_dimensions(self.objective.function, self.dimensions)
+            self.objective = replace(self.objective, function=function)
         self.masked_lm = MaskedLmLoss(cfg, task)
         self.needs_mlm = cfg.mlm_weight > 0
         self.needs_views = cfg.contrastive_weight > 0
@@ -125,9 +152,22 @@ class ContrastiveCriterion(FairseqCriterion):
                 f"--key-encoder {chosen}: this criterion's is {self.key_encoder}; leave the flag out, or choose the criterion "
                 "(clear_nt_xent: shared, clear_moco: momentum, clear_self_guided: frozen)"
             )
+        self._check_dimensions(model)
         model.freeze_lowest(self.cfg.frozen_layers)
         if self.cfg.regularizer_weight and model.guide is None:
             model.add_guide(FrozenEncoder(model.encoder.sentence_encoder))
+
+    def _check_dimensions(self, model: Any) -> None:
+        """Raise UserError for dimensions that the vectors do not have; warn if those vectors are only used in training."""
+        flag, width = f"--matryoshka {self.cfg.matryoshka}", model.projection_head.output_dim
+        if self.dimensions and self.dimensions[-1] > width:
+            raise UserError(f"{flag}: the vectors have {width} dimensions; give none above {width}")
+        if self.dimensions and model.args.projection_layers:
+            logger.warning(
+                "%s: truncates the output of the projection head, which embed and export leave out; --projection-layers 0 "
+                "trains the text vectors themselves",
+                flag,
+            )
 
     def view_inputs(self, views: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of the model's forward pass that make it encode the inputs of ``contrast``."""
@@ -296,6 +336,7 @@ def log_numbers(logging_outputs: list[dict[str, Any]]) -> None:
         ratio("negatives_per_query", total("negatives"), "queries", 1)
         ratio("view_length_ratio", total("view_length"), "text_length")
         ratio("substituted_share", total("substituted"), "words")
+        ratio("false_negative_share", total("candidates") - total("negatives"), "candidates")
         ratio("queue_fill", total("queue_fill"), "queue_readings", 0)
         if any(log.get("fell_back", 0) for log in logging_outputs):
             metrics.log_scalar("paraphrases_missing", total("fell_back"), round=1)

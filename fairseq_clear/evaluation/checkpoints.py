@@ -20,21 +20,20 @@ from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import hash_file
 from fairseq_clear.models.architectures import set_defaults
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.models.pretrained_encoder import STOCK_POOLING
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.text.data_folders import DICTIONARY
 
 register()
 
-__all__ = ["STOCK_POOLING", "LoadedModel", "load_model"]
+__all__ = ["LoadedModel", "load_model"]
 
 logger = logging.getLogger(__name__)
 
 SENTENCE_ENCODER = "encoder.sentence_encoder."
 KEY_ENCODER = "key_encoder.encoder."
 
-# Stock RoBERTa checkpoints have no pooling. Their [CLS] vector was not trained, so the mean is the better default.
-STOCK_POOLING = "mean"
 # Raised when the settings in a checkpoint are not those of a model.
 _DAMAGE = (KeyError, AttributeError, TypeError, ValueError, IndexError, OmegaConfBaseException)
 

@@ -1,4 +1,4 @@
-"""The interface of encoders in evaluations, a cache of their vectors, and whitening of the vectors."""
+"""The interface of encoders in evaluations, a cache of their vectors, and whitening and truncation of the vectors."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,11 +11,12 @@ from tqdm import tqdm
 
 from fairseq_clear.errors import UserError
 
-__all__ = ["CachedEncoder", "Encoder", "Whitening", "describe_encoder", "to_vectors"]
+__all__ = ["CachedEncoder", "Encoder", "Whitening", "describe_encoder", "first_dimensions", "to_vectors"]
 
 Floats = npt.NDArray[np.float32]
 # Encoders sort and batch the sentences of a block by themselves; the progress bar moves once per block.
 BATCHES_PER_BLOCK = 64
+SHORTEST = 1e-8  # length of a vector below which it has no direction
 
 
 class Encoder(Protocol):
@@ -147,6 +148,27 @@ def describe_encoder(encoder: object) -> dict[str, Any]:
         if isinstance(described, dict):
             return described
     return {"class": f"{type(encoder).__module__}.{type(encoder).__qualname__}"}
+
+
+def first_dimensions(vectors: Floats, dimension: int, name: str) -> Floats:
+    """Return the first dimensions of vectors (N, D), scaled to length 1: (N, dimension).
+
+    A shorter vector than 1e-8 becomes the zero vector, as in training with ``--matryoshka``.
+
+    Args:
+        vectors: (N, D).
+        dimension: number of dimensions.
+        name: of the encoder, for the message.
+
+    Raises:
+        UserError: ``dimension`` is not from 1 to D.
+    """
+    width = vectors.shape[1]
+    if not 1 <= dimension <= width:
+        raise UserError(f"--dimension {dimension}: the vectors of {name} have {width} dimensions; give 1 to {width}")
+    kept = vectors[:, :dimension]
+    lengths = np.linalg.norm(kept, axis=1, keepdims=True)  # (N, 1)
+    return np.divide(kept, lengths, out=np.zeros_like(kept), where=lengths >= SHORTEST)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import load_model
+from fairseq_clear.evaluation.encoders import first_dimensions
 from fairseq_clear.files import versions
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.encoding import EncodingCounts, Floats, encode_texts
@@ -36,6 +37,8 @@ class SentenceEncoder:
         dictionary: fairseq's dictionary of the model.
         tokenizer: splits text into symbols of the dictionary.
         pooling: name of a pooling (default: the model's).
+        dimension: keep only the first dimensions of each vector, scaled to length 1, for a model that was trained with
+            ``--matryoshka`` (default: all, not scaled).
         origin: facts about the model's origin, for ``describe``.
 
     Attributes:
@@ -51,12 +54,17 @@ class SentenceEncoder:
         tokenizer: Tokenizer,
         *,
         pooling: str | None = None,
+        dimension: int | None = None,
         origin: dict[str, Any] | None = None,
     ) -> None:
         self.pooling = pooling or str(model.args.pooling)
         parse_pooling(self.pooling, model.args.encoder_layers, flag="pooling")
         self.model, self.dictionary, self.tokenizer = model, dictionary, tokenizer
         self.max_length = int(model.max_positions())
+        width = int(model.args.encoder_embed_dim)
+        if dimension is not None and not 1 <= dimension <= width:
+            raise UserError(f"--dimension {dimension}: the vectors have {width} dimensions; give 1 to {width}")
+        self._kept = dimension
         self.last = EncodingCounts()
         self._origin = dict(origin or {})
 
@@ -68,6 +76,7 @@ class SentenceEncoder:
         *,
         tokenizer: Tokenizer | None = None,
         pooling: str | None = None,
+        dimension: int | None = None,
         device: str | torch.device | None = None,
     ) -> "SentenceEncoder":
         """Load a checkpoint. The model is in float32, whatever the precision of its training.
@@ -81,11 +90,12 @@ class SentenceEncoder:
                 of ``fairseq_clear.text.tokenizers``.
             pooling: cls, mean, max, first-last, last2 or layer:N (default: the checkpoint's pooling; mean for stock roberta
                 checkpoints, which have none).
+            dimension: keep only the first dimensions of each vector, scaled to length 1 (default: all, not scaled).
             device: such as ``cpu`` or ``cuda`` (default: cuda where available).
 
         Raises:
             UserError: a missing or damaged checkpoint, another architecture or vocabulary, a missing tokenizer, or an
-                unknown pooling or device.
+                unknown pooling, dimension or device.
         """
         where = choose_device(device)
         folder = data_folders(data_bin, flag="data_bin")[0]
@@ -98,7 +108,8 @@ class SentenceEncoder:
             "updates": loaded.updates,
             "vocabulary_hash": loaded.vocabulary_hash,
         }
-        return cls(loaded.model.to(where), loaded.dictionary, tokenizer, pooling=pooling, origin=origin)
+        model, known = loaded.model.to(where), loaded.dictionary
+        return cls(model, known, tokenizer, pooling=pooling, dimension=dimension, origin=origin)
 
     def encode(
         self,
@@ -156,12 +167,12 @@ class SentenceEncoder:
             max_length=self.max_length,
             on_batch=on_batch,
         )
-        return vectors
+        return vectors if self._kept is None else first_dimensions(vectors, self._kept, "the encoder")
 
     @property
     def dimension(self) -> int:
         """Dimension D of the vectors."""
-        return int(self.model.args.encoder_embed_dim)
+        return self._kept or int(self.model.args.encoder_embed_dim)
 
     @property
     def truncated(self) -> int:

@@ -51,6 +51,7 @@ class Job:
         data_bin: the data folder.
         pooling: pooling to write to the config.
         normalized: whether vectors are scaled to length 1.
+        dimension: number of dimensions that sentence-transformers keeps; None for all.
     """
 
     model: LoadedModel
@@ -58,6 +59,7 @@ class Job:
     data_bin: Path
     pooling: str
     normalized: bool
+    dimension: int | None = None
 
     @property
     def symbols(self) -> list[str]:
@@ -86,6 +88,7 @@ def export(
     *,
     pooling: str | None = None,
     normalized: bool = False,
+    dimension: int | None = None,
     scores: Path | None = None,
     key_encoder: bool = False,
     overwrite: bool = False,
@@ -100,6 +103,7 @@ def export(
         tokenizer: tokenizer of the data folder.
         pooling: pooling to write to the config (default: the checkpoint's).
         normalized: have sentence-transformers scale vectors to length 1.
+        dimension: have sentence-transformers keep only the first dimensions.
         scores: report of an evaluation, for the model card.
         key_encoder: export MoCo's key encoder instead of the query encoder.
         overwrite: replace ``dest``.
@@ -110,7 +114,12 @@ def export(
     loaded = load_model(checkpoint, data_bin, key_encoder=key_encoder)
     chosen = pooling or str(loaded.model.args.pooling)
     parse_pooling(chosen, loaded.model.args.encoder_layers)
-    job = Job(loaded, tokenizer, data_bin, chosen, normalized)
+    width = int(loaded.model.args.encoder_embed_dim)
+    if dimension is not None and not 1 <= dimension <= width:
+        raise UserError(
+            f"--dimension {dimension}: the vectors of {checkpoint} have {width} dimensions; give 1 to {width}"
+        )
+    job = Job(loaded, tokenizer, data_bin, chosen, normalized, dimension)
     if form == "sentence-transformers" and chosen not in EXPORTED:
         raise UserError(
             f"--pooling {chosen}: sentence-transformers only pools the last layer, by {', '.join(EXPORTED)}; choose one of "
@@ -141,8 +150,11 @@ def _export_sentence_transformers(job: Job, folder: Path) -> list[Parity]:
     _write_hf(job, folder, with_head=False)
     model = job.model.model
     positions = int(model.max_positions())
-    write_modules(folder, job.pooling, model.args.encoder_embed_dim, positions, normalized=job.normalized)
-    compared = compare_sentence_transformers(job.model, job.tokenizer, folder, job.pooling, normalized=job.normalized)
+    normalized, dimension, width = job.normalized, job.dimension, model.args.encoder_embed_dim
+    write_modules(folder, job.pooling, width, positions, normalized=normalized, dimension=dimension)
+    compared = compare_sentence_transformers(
+        job.model, job.tokenizer, folder, job.pooling, normalized=normalized, dimension=dimension
+    )
     return [compare_hf(job.model, job.tokenizer, folder, job.pooling), compared]
 
 

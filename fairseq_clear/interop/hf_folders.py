@@ -227,8 +227,10 @@ def _read_mode(path: Path) -> str:
     return str(modes[0])
 
 
-def write_modules(folder: Path, pooling: str, dimension: int, positions: int, *, normalized: bool) -> None:
-    """Add the files that make a Hugging Face folder a sentence-transformers folder."""
+def write_modules(
+    folder: Path, pooling: str, width: int, positions: int, *, normalized: bool, dimension: int | None = None
+) -> None:
+    """Add the files that make a Hugging Face folder a sentence-transformers folder, which keeps ``dimension`` of ``width``."""
     parts = [("", "Transformer"), ("1_Pooling", "Pooling"), *([("2_Normalize", "Normalize")] if normalized else [])]
     modules = [
         {"idx": index, "name": str(index), "path": path, "type": _TYPE + name}
@@ -238,7 +240,9 @@ def write_modules(folder: Path, pooling: str, dimension: int, positions: int, *,
     for path, _ in parts[1:]:
         (folder / path).mkdir()
     _write(folder / "modules.json", modules)
-    _write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": dimension, **switches})
+    _write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **switches})
+    if dimension is not None:
+        _write(folder / "config_sentence_transformers.json", {"truncate_dim": dimension})
     _write(folder / "sentence_bert_config.json", {"max_seq_length": positions, "do_lower_case": False})
 
 

@@ -53,7 +53,7 @@ class ImportReport:
     Attributes:
         dest: the folder that was written.
         parity: comparison with the model that was imported.
-        flags: flags that fairseq-train needs to start from the checkpoint.
+        flags: flags that describe the model, one by one; fairseq-train takes them from the folder by --encoder-from.
         notes: parts that were left out or initialised, one line each.
     """
 
@@ -64,7 +64,7 @@ class ImportReport:
 
     def lines(self) -> list[str]:
         """Lines to print."""
-        start = f"to start from it: --finetune-from-model {self.dest / CHECKPOINT} {' '.join(self.flags)}"
+        start = f"to start from it: --arch {ARCH} --encoder-from {self.dest}"
         return [*self.notes, self.parity.summary(), f"wrote {self.dest}", start]
 
 

@@ -119,12 +119,14 @@ def compare_sentence_transformers(
     texts: Sequence[str] = SAMPLES,
     *,
     normalized: bool = False,
+    dimension: int | None = None,
 ) -> Parity:
     """Compare a checkpoint with a folder as sentence-transformers loads it, from text to embedding.
 
     Args:
         ours, tokenizer, folder, pooling, texts: see compare_hf.
         normalized: whether the folder scales its vectors to length 1.
+        dimension: number of dimensions that the folder keeps; None for all.
     """
     library = import_library("sentence_transformers")
     texts = [text.strip() for text in texts]  # as the library does before version 6
@@ -132,7 +134,13 @@ def compare_sentence_transformers(
         encoder = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         expected = encoder.encode(list(texts), convert_to_tensor=True, show_progress_bar=False).float().cpu()
     vectors, _ = encode_texts(ours.model, ours.dictionary, tokenizer, texts, pooling=pooling, normalize=normalized)
-    difference = (torch.from_numpy(vectors) - expected).abs().max().item()
+    kept = torch.from_numpy(vectors)[:, :dimension]
+    if kept.shape != expected.shape:
+        raise UserError(
+            f"--dimension {dimension}: sentence-transformers {library.__version__} does not read truncate_dim from a folder; "
+            "install a newer one"
+        )
+    difference = (kept - expected).abs().max().item()
     return Parity(None, difference, f"sentence-transformers {library.__version__}")
 
 

@@ -11,6 +11,7 @@ from fairseq.models.roberta.model import base_architecture
 from fairseq.utils import safe_getattr
 
 from fairseq_clear.models.encoder_stack import FAIRSEQ_EPS
+from fairseq_clear.models.pretrained_encoder import start_from_encoder
 from fairseq_clear.modules.projection import ACTIVATIONS
 from fairseq_clear.patches.compatibility import forget_tpu
 
@@ -47,6 +48,13 @@ DEFAULTS: dict[str, Any] = {
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
     """Declare the flags that ``clear_roberta`` adds to RoBERTa's; ``set_defaults`` sets their defaults."""
     add = parser.add_argument
+    add(
+        "--encoder-from",
+        metavar="FOLDER_OR_CHECKPOINT",
+        help="start from a folder of fairseq-clear import (its model.pt) or from a checkpoint: takes layers, widths, heads, "
+        "activation, LayerNorm's epsilon, positions, segments and pooling from it, and loads its weights as "
+        "--finetune-from-model does",
+    )
     add(
         "--pooling",
         metavar="NAME",
@@ -102,10 +110,12 @@ def set_defaults(args: Any, layers: int, width: int) -> None:
     """Set the default of every setting that ``args`` lacks, in place.
 
     Args:
-        args: settings of the model.
+        args: settings of the model, or all settings of a command line, in which ``--encoder-from`` is resolved.
         layers: default number of blocks.
         width: default width of the encoder.
     """
+    if isinstance(args, argparse.Namespace) and hasattr(args, "finetune_from_model"):  # a command line
+        start_from_encoder(args, args, getattr(args, "allow_change", ""))
     args.encoder_layers = safe_getattr(args, "encoder_layers", layers)
     args.encoder_embed_dim = width = safe_getattr(args, "encoder_embed_dim", width)
     args.encoder_ffn_embed_dim = safe_getattr(args, "encoder_ffn_embed_dim", 4 * width)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.architectures import add_model_flags, register_architectures
 from fairseq_clear.models.encoder_stack import adapt_encoder, exclude_from_compiling
+from fairseq_clear.models.pretrained_encoder import start_from_encoder
 from fairseq_clear.models.state_dicts import complete_copies, fit_state_dict
 from fairseq_clear.modules.chunking import Parts, check_chunk_size, trim_padding
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder, squared_distance
@@ -63,6 +64,16 @@ class ClearRobertaModel(RobertaModel):
         """Declare RoBERTa's flags and those of this model."""
         RobertaModel.add_args(parser)
         add_model_flags(parser)
+
+    @classmethod
+    def complete_run(cls, cfg: Any) -> None:
+        """Resolve ``encoder_from`` of a hydra configuration; on a command line ``set_defaults`` has done so.
+
+        Raises:
+            UserError: see ``start_from_encoder``.
+        """
+        allowed = getattr(cfg.task, "allow_change", None) or ""
+        start_from_encoder(cfg.model, cfg.checkpoint, allowed)
 
     def forward(
         self,

@@ -19,12 +19,15 @@ class Exclusion:
         identities: (Q,) and (K,) int64; a query and a key with the same identity come from the same text.
         absent: (K,) bool, keys that are excluded for all queries, such as unused places of a queue.
         matrix: (Q, K) bool, any other pattern.
+        nearer: (Q, G) and (K, G) unit vectors of a guide, without gradient, and (Q,) a threshold; a key whose cosine with the
+            query is above the query's threshold is excluded.
     """
 
     own: Tensor | None = None
     identities: tuple[Tensor, Tensor] | None = None
     absent: Tensor | None = None
     matrix: Tensor | None = None
+    nearer: tuple[Tensor, Tensor, Tensor] | None = None
 
     @classmethod
     def of(cls, excluded: "Exclusion | Tensor | None") -> "Exclusion":
@@ -45,11 +48,15 @@ class Exclusion:
             own = torch.cat([own + copy * total for copy in range(keys)], dim=1).repeat(queries, 1)
         if identities is not None:
             identities = (identities[0].repeat(queries), identities[1].repeat(keys))
+        nearer = self.nearer
+        if nearer is not None:
+            nearer = (nearer[0].repeat(queries, 1), nearer[1].repeat(keys, 1), nearer[2].repeat(queries))
         return Exclusion(
             own,
             identities,
             absent if absent is None else absent.repeat(keys),
             matrix if matrix is None else matrix.repeat(queries, keys),
+            nearer,
         )
 
     def spread(self, copies: int) -> "Exclusion":
@@ -60,11 +67,15 @@ class Exclusion:
             own = (own.unsqueeze(2) * copies + steps).flatten(1)
         if identities is not None:
             identities = (identities[0], identities[1].repeat_interleave(copies))
+        nearer = self.nearer
+        if nearer is not None:
+            nearer = (nearer[0], nearer[1].repeat_interleave(copies, dim=0), nearer[2])
         return Exclusion(
             own,
             identities,
             absent if absent is None else absent.repeat_interleave(copies),
             matrix if matrix is None else matrix.repeat_interleave(copies, dim=1),
+            nearer,
         )
 
     def block(self, rows: slice, columns: slice, device: torch.device) -> Tensor:
@@ -79,6 +90,9 @@ class Exclusion:
             excluded |= self.matrix[rows, columns]
         if self.absent is not None:
             excluded |= self.absent[columns]
+        if self.nearer is not None:
+            queries, keys, threshold = self.nearer
+            excluded |= queries[rows] @ keys[columns].T > threshold[rows].unsqueeze(1)
         if self.own is not None and shape[1]:
             for column in (self.own[rows] - columns.start).split(
                 1, dim=1

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairseq_clear.objectives.exclusion import Exclusion
 
-__all__ = ["Negatives", "contrast_statistics", "contrast_with_negatives"]
+__all__ = ["Negatives", "contrast_statistics", "contrast_with_negatives", "count_candidates"]
 
 BLOCK_ROWS, BLOCK = 512, 2**20  # queries and pairs of a block, which in float32 nearly fits into a core's cache
 
@@ -46,6 +46,15 @@ def contrast_with_negatives(queries: Tensor, keys: Tensor, temperature: float, e
         excluded: pairs that are not negatives.
     """
     return Negatives(*_Negatives.apply(queries, keys, temperature, excluded))
+
+
+@torch.no_grad()
+def count_candidates(excluded: Exclusion, queries: int, keys: int, device: torch.device) -> Tensor:
+    """Count the pairs that are not excluded, in blocks: a float32 scalar."""
+    number = torch.zeros((), device=device)
+    for rows, columns in _blocks(queries, keys):
+        number += (~excluded.block(rows, columns, device)).sum()
+    return number
 
 
 class _Negatives(torch.autograd.Function):

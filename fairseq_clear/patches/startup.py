@@ -73,6 +73,8 @@ def parse_args_and_arch(
     stock = original("fairseq.options:parse_args_and_arch")
     try:
         return stock(parser, input_args, parse_known, suppress_defaults, modify_parser)
+    except UserError as error:  # of --encoder-from
+        fail(str(error))
     except RuntimeError as error:
         if error.args:
             raise
@@ -244,6 +246,9 @@ def _check(cfg: Any) -> None:
         )
     if common.log_file and not os.path.isdir(os.path.dirname(os.path.abspath(common.log_file))):
         raise UserError(f"--log-file {common.log_file}: there is no such folder; make it, or name another file")
+    model = ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None))
+    if hasattr(model, "complete_run"):
+        model.complete_run(cfg)
     start = checkpoint.finetune_from_model
     if start and not PathManager.exists(start):
         raise UserError(

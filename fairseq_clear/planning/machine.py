@@ -95,8 +95,10 @@ def _texts(task: Mapping[str, Any], sentences: int, tokens: int, documents: int)
     if step.name == "neighbor":
         each = int(check_knobs(step, kind.knobs, flag="task.views")["sentences"])
         return max(sentences // each - documents, 1), length
-    if str(task.get("sample_break_mode", "none")) == "eos":
-        is_aligned = bool(kind.values or task.get("hard_negatives"))  # then a long line is cut off instead of split
+    if str(task.get("sample_break_mode", "none")) == "eos" or kind.needs_documents:
+        is_aligned = bool(
+            kind.values or task.get("hard_negatives") or kind.needs_documents
+        )  # then a long line is cut off instead of split
         return sentences if is_aligned else max(sentences, math.ceil((tokens - sentences) / max(limit - 2, 1))), length
     return math.ceil(tokens / max(limit - 1, 1)), None
 

@@ -30,6 +30,7 @@ from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.criterions.contrastive import ContrastiveCriterion
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
+from fairseq_clear.models.pretrained_encoder import start_from_encoder
 from fairseq_clear.planning.metering import Meter
 from fairseq_clear.text.synonym_files import save_synonyms
 from fairseq_clear.views.view_table import find_view_source
@@ -139,6 +140,7 @@ def _fairseq_config(config: Mapping[str, Any]) -> Any:
             if name in FairseqConfig.__dataclass_fields__:
                 cfg[name] = section if cfg.get(name) is None else OmegaConf.merge(cfg[name], section)
         _check(cfg)
+        start_from_encoder(cfg.model, cfg.checkpoint, cfg.task.get("allow_change") or "")
         # sgd reads its learning rate from its own section; schedules have no cost
         cfg.optimizer = {"lr": cfg.optimization.lr, **(cfg.optimizer or {"_name": OPTIMIZERS[0]})}
         cfg.lr_scheduler = {"_name": "fixed"}

@@ -26,8 +26,9 @@ class ClearLMConfig(MaskedLMConfig):
         metadata={
             "help": "which texts form a positive pair, as name:knob=value,...; same: the text, twice; "
             "paraphrase:original,de: the text and its line in DATA/paraphrase/de; neighbor: adjacent sentences of a document; "
+            "cloze:before=2,after=4,keep=0.1: a sentence of a document and the sentences around it; "
             "span:anchors=2,positives=2,min=32,max=512,strategy=any|adjacent|subsumed|overlapping: spans of a document "
-            "(DeCLUTR). The last two read whole documents and ignore --sample-break-mode"
+            "(DeCLUTR). The last three read whole documents and ignore --sample-break-mode"
         },
     )
     document_boundary: ChoiceEnum(BOUNDARIES) = field(  # type: ignore[valid-type]

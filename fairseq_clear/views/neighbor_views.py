@@ -9,9 +9,11 @@ its document, so that other pairs of the document are not negatives.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fairseq_clear.augmentations.base import Tokens
@@ -19,7 +21,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.text.documents import Documents
 from fairseq_clear.views.view_source import RawInstance, ViewSource
 
-__all__ = ["NeighborViews"]
+__all__ = ["FRAME", "FirstSpans", "NeighborViews"]
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +68,7 @@ class NeighborViews(ViewSource):
             in_pair = np.ones(len(lengths), np.bool_)
             in_pair[left_out] = False
             self.text_lengths[:, column] = lengths[in_pair]
-        self.texts = FirstSpans(self, tokens_per_sample)
+        self.texts = FirstSpans(self.text_lengths[:, 0], self.anchor, tokens_per_sample)
         long = int((self.text_lengths > tokens_per_sample).sum())
         if long:
             logger.info(
@@ -92,19 +94,29 @@ class NeighborViews(ViewSource):
             )
         ]
 
+    def anchor(self, index: int) -> Tokens:
+        """Return the first span of an item."""
+        return self(index, UNUSED)[0].anchor
+
 
 class FirstSpans:
-    """A data set of the first span of each pair, cut to ``max_tokens`` but keeping ``</s>``."""
+    """A data set of the first text of each pair, cut to ``max_tokens`` but keeping ``</s>``.
 
-    def __init__(self, views: NeighborViews, max_tokens: int) -> None:
-        self.views, self.max_tokens = views, max_tokens
-        self.sizes: Tokens = np.minimum(views.text_lengths[:, 0], max_tokens)
+    Args:
+        lengths: (items,) lengths of the texts.
+        anchor: returns the text of an item.
+        max_tokens: maximum number of tokens, ``<s>`` and ``</s>`` included.
+    """
+
+    def __init__(self, lengths: npt.NDArray[np.integer[Any]], anchor: Callable[[int], Tokens], max_tokens: int) -> None:
+        self.anchor, self.max_tokens = anchor, max_tokens
+        self.sizes: Tokens = np.minimum(lengths, max_tokens)
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> Any:
-        tokens = self.views(index, UNUSED)[0].anchor
+        tokens = self.anchor(index)
         if len(tokens) > self.max_tokens:
             tokens = np.append(tokens[: self.max_tokens - 1], tokens[-1])
         return torch.from_numpy(tokens)

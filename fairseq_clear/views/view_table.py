@@ -10,6 +10,7 @@ import torch
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import content_hash
 from fairseq_clear.spec import Knob, Step, check_knobs, check_name, parse_spec
+from fairseq_clear.views.cloze_views import CLOZE_KNOBS, ClozeViews
 from fairseq_clear.views.neighbor_views import NeighborViews
 from fairseq_clear.views.paraphrase_views import Paraphrases
 from fairseq_clear.views.span_views import SPAN_KNOBS, build_span_views
@@ -77,6 +78,13 @@ VIEWS: dict[str, ViewSourceKind] = {
         NeighborViews,
         {"sentences": Knob(1, int, 1, help="number of sentences of a span")},
         "adjacent sentences of a document, or adjacent spans of n sentences (Investigating Views)",
+        needs_documents=True,
+        settings=("tokens_per_sample",),
+    ),
+    "cloze": ViewSourceKind(
+        ClozeViews,
+        CLOZE_KNOBS,
+        "a sentence of a document and the context around it (inverse cloze task, Lee et al. 2019)",
         needs_documents=True,
         settings=("tokens_per_sample",),
     ),

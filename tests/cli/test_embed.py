@@ -50,6 +50,18 @@ def test_rows_are_the_lines_vectors(source, tmp_path, flags, encoder, capsys):
     assert not np.allclose(again, expected, atol=1e-2)
 
 
+def test_the_first_dimensions(source, tmp_path, flags, encoder, capsys):
+    output = tmp_path / "out.npy"
+    assert main(["embed", str(source), *flags, "--output", str(output), "--dimension", "5"]) == 0
+    kept = encoder.encode(TEXTS).astype(np.float64)[:, :5]
+    expected = kept / np.sqrt((kept * kept).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(np.load(output), expected, atol=1e-6)
+    assert "dimension 5; " in capsys.readouterr().out
+    assert main(["embed", str(source), *flags, "--dimension", "5"]) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    np.testing.assert_allclose([record["embedding"] for record in records], expected, atol=1e-6)
+
+
 def test_texts_of_json_lines(tmp_path, flags, encoder, capsys):
     records = [{"text": "ba\nda"}, {"text": ""}, {"id": 3, "text": TEXTS[1]}]
     source, output = tmp_path / "in.jsonl.gz", tmp_path / "out.npy"
@@ -92,6 +104,11 @@ def test_mistakes_are_one_line_and_write_nothing(source, tmp_path, flags, capsys
         ([*fine, "--output", str(tmp_path / "out.csv")], "unknown suffix"),
         ([*fine, "--output", output, "--batch-size", "0"], "--batch-size 0: must be 1 or more"),
         ([*fine, "--output", output, "--pooling", "best"], "no such pooling"),
+        ([*fine, "--output", output, "--dimension", "0"], "--dimension 0: must be 1 or more"),
+        (
+            [*fine, "--output", output, "--dimension", "33"],
+            "--dimension 33: the vectors have 32 dimensions; give 1 to 32",
+        ),
         ([*fine, "--output", output, "--device", "abacus"], "no such device"),
         ([*fine, "--output", output, "--checkpoint", str(existing)], "not a complete checkpoint"),
         ([*fine, "--output", output, "--data-bin", str(tmp_path)], "has no dict.txt"),

@@ -29,6 +29,12 @@ def test_the_command_line_knows_the_formats() -> None:
     [
         (["--format", "hf", "--normalize"], "--normalize: belongs to --format sentence-transformers"),
         (["--format", "hf", "--pooling", "best"], "no such pooling"),
+        (["--format", "hf", "--dimension", "8"], "--dimension: belongs to --format sentence-transformers"),
+        (
+            ["--format", "sentence-transformers", "--dimension", "8", "--normalize"],
+            "scales vectors before it truncates them to --dimension",
+        ),
+        (["--format", "sentence-transformers", "--dimension", "33"], "have 32 dimensions; give 1 to 32"),
         (["--format", "fairseq", "--scores", "nowhere.json"], "nowhere.json: cannot read it"),
     ],
 )

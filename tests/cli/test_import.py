@@ -44,7 +44,7 @@ def test_it_prints_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().out
     for part in ("has no pooling", "no head for", "segment 0 of 2 is added", "largest difference to transformers"):
         assert part in said
-    assert f"--finetune-from-model {tmp_path / 'ours' / 'model.pt'} --arch clear_roberta --encoder-layers 3" in said
+    assert f"to start from it: --arch clear_roberta --encoder-from {tmp_path / 'ours'}\n" in said
     assert sorted(path.name for path in (tmp_path / "ours").iterdir()) == [
         *("clear.json", "dict.txt", "model.pt", "special_tokens_map.json", "tokenizer.json")
     ]
@@ -83,7 +83,7 @@ def test_training_starts_from_it(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(sentences(120, seed=1)) + "\n")
     flags = ["--tokenizer", "hf", "--tokenizer-dir", str(tmp_path / "ours"), "--workers", "1", "--valid-share", "0.2"]
     assert main(["prepare", str(tmp_path / "text.txt"), "--dest", str(tmp_path / "bin"), *flags]) == 0
-    start = ["--finetune-from-model", tmp_path / "ours" / "model.pt", *report.flags]
+    start = report.lines()[-1].removeprefix("to start from it: ").split()
     common = [
         "--user-dir",
         ROOT / "fairseq_clear",

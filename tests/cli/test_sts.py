@@ -84,3 +84,34 @@ def test_another_format_names_the_expected_ones(table, content, what, capsys):
     assert what in err and err.count("\n") == 1
     for form in ("text, text, score", "STS-B's columns", "SICK's header", "STS.input.X.txt"):
         assert form in err
+
+
+def test_the_first_dimensions_are_scored(table, tmp_path, checkpoint, data_bin, capsys):
+    from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+    from fairseq_clear.text.tokenizers import WhitespaceTokenizer
+
+    encoder = SentenceEncoder.from_pretrained(checkpoint, data_bin, tokenizer=WhitespaceTokenizer())
+
+    class Truncated:
+        """The first dimensions by hand, not scaled: a cosine does not change."""
+
+        def encode(self, sentences, batch_size=32):
+            return encoder.encode(sentences)[:, :3]
+
+    expected = evaluate_sts(Truncated(), files=[table]).scores["pairs"].spearman
+    output = tmp_path / "report.json"
+    command = ["sts", "--sts-file", str(table), "--encoder", str(checkpoint), "--data-bin", str(data_bin)]
+    command += ["--tokenizer", "whitespace"]
+    assert main([*command, "--dimension", "3", "--output", str(output)]) == 0
+    (row,) = json.loads(output.read_text())["rows"]
+    assert row["scores"]["pairs"] == pytest.approx(expected)
+    assert row["encoder"]["dimension"] == 3 and f"{checkpoint} mean first 3" in capsys.readouterr().out
+    for flags, said in (
+        (("--dimension", "33"), "have 32 dimensions; give 1 to 32"),
+        (("--dimension", "3", "--whitening", str(table)), "not allowed with argument"),
+    ):
+        try:
+            assert main([*command, *flags]) == 2
+        except SystemExit as left:
+            assert left.code == 2
+        assert said in capsys.readouterr().err

@@ -307,6 +307,11 @@ def test_typed_lines_are_one_document(data, capsys):
     output = capsys.readouterr().out
     assert printed(output, "text") == [texts[0], texts[1], texts[1], texts[2]]
     assert "[====........] 0-4 anchor" in output and "[....====....] 4-8 adjacent" in output
+    cloze = ["--views", "cloze:before=1,after=2,keep=0", "--text", *texts, "--index", "1"]
+    assert main(["views", "--data-bin", str(data), *cloze]) == 0
+    output = capsys.readouterr().out
+    assert printed(output, "text") == [texts[1], f"{texts[0]} {texts[2]}"]
+    assert "[....====....] 4-8 anchor" in output and "[============] 0-12 overlapping" in output
     span = ["--views", "span:anchors=1,min=12,max=12", "--text", *texts]
     assert main(["views", "--data-bin", str(data), *span]) == 0
     assert printed(capsys.readouterr().out, "text")[0] == " ".join(texts)

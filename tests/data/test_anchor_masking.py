@@ -132,7 +132,14 @@ def test_joint_batches(data_bin: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [(), ("--mlm-weight", "0"), ("--contrastive-weight", "0"), ("--mlm-copies", "2")])
-@pytest.mark.parametrize("source", [SPAN, ("--views", "neighbor", "--augment", "slice", "--tokens-per-sample", "12")])
+@pytest.mark.parametrize(
+    "source",
+    [
+        SPAN,
+        ("--views", "neighbor", "--augment", "slice", "--tokens-per-sample", "12"),
+        ("--views", "cloze:keep=0.5", "--augment", "none", "--tokens-per-sample", "12"),
+    ],
+)
 def test_sizes_bound_every_epoch(source: tuple[str, ...], flags: tuple[str, ...], data_bin: Path) -> None:
     _, dataset = build(data_bin, *source, *flags)
     lengths, stand_in = set(), dataset.collater([])
@@ -156,6 +163,7 @@ def test_sizes_bound_every_epoch(source: tuple[str, ...], flags: tuple[str, ...]
         ("span:min=3,max=9,strategy=adjacent", "separate"),
         ("span:min=3,max=9,strategy=adjacent", "joint"),
         ("neighbor:sentences=2", "separate"),
+        ("cloze:keep=0.5", "separate"),
     ],
 )
 def test_items_do_not_depend_on_data_workers(source: str, mode: str, data_bin: Path) -> None:
@@ -178,7 +186,7 @@ def test_items_do_not_depend_on_data_workers(source: str, mode: str, data_bin: P
     assert items(0)[:4] != items(0)[4:]
 
 
-@pytest.mark.parametrize("source", ["span:min=3,max=9", "neighbor"])
+@pytest.mark.parametrize("source", ["span:min=3,max=9", "neighbor", "cloze"])
 def test_an_update(source: str, data_bin: Path) -> None:
     trainer, dataset = build(data_bin, "--views", source, "--same-document-negatives", "exclude")
     batch = dataset.collater([dataset[index] for index in (0, 7, 14)])  # of three documents

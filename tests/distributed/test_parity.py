@@ -42,10 +42,13 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "two copies": ("--mlm-copies", "2"),
     "window, in chunks": ("--attention-window", "4", "--encode-chunk-size", "40"),
     "regularised, layers frozen": ("--regularizer-weight", "0.01", "--frozen-layers", "2"),
+    "matryoshka": ("--matryoshka", "8,32,128", "--encode-chunk-size", "40"),
+    "false negatives masked": ("--false-negatives", "guide:margin=0.05"),
     "hard negatives": ("--views", "paraphrase:original,bt", "--hard-negatives", "other", "--augment", "none"),
     "sg": (*GUIDED, "--objective", "sg", "--views", "paraphrase:original,bt"),
     "opt1, in chunks": (*GUIDED, "--objective", "opt1", "--encode-chunk-size", "32"),
     "opt2 with mlm": (*GUIDED, "--objective", "opt2", "--mlm-weight", "1"),
+    "opt3, matryoshka": (*GUIDED, "--objective", "opt3", "--matryoshka", "8,32"),
     "opt3": (*GUIDED, "--objective", "opt3", "--guide-layers", "0,2"),
 }
 MOCO = (
@@ -64,6 +67,10 @@ MOCO = (
 # so that queue holds them all.
 RECIPES |= {
     "moco": (*MOCO, "--views", "paraphrase:original,bt"),
+    "moco, false negatives masked": (
+        *(*MOCO, "--false-negatives", "guide:margin=0.05", "--views", "paraphrase:original,bt"),
+    ),
+    "moco, matryoshka": (*MOCO, "--matryoshka", "8,32", "--views", "paraphrase:original,bt"),
     "moco with mlm, in chunks": (
         *MOCO,
         "--mlm-weight",
@@ -87,6 +94,7 @@ LOGGED = [
     "uniformity",
     "squared_distance",
     "queue_fill",
+    "false_negative_share",
 ]
 FREQUENT = ("--update-freq", "4")
 

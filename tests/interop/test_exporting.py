@@ -116,6 +116,29 @@ def test_sentence_transformers_pool_the_same(imported: tuple[Path, Path], tmp_pa
     np.testing.assert_allclose(theirs, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), atol=2e-5)
 
 
+def test_sentence_transformers_truncate_the_same(imported: tuple[Path, Path], tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers", reason="optional, extra hf")
+    _, ours = imported
+    form, tokenizer = "sentence-transformers", load_tokenizer(ours)
+    if int(library.__version__.partition(".")[0]) < 6:  # 5.1 does not read it
+        with pytest.raises(UserError, match="does not read truncate_dim from a folder; install a newer one"):
+            export(ours / "model.pt", ours, tmp_path / "st", form, tokenizer, pooling="mean", dimension=7)
+        assert not (tmp_path / "st").exists()
+        return
+    export(ours / "model.pt", ours, tmp_path / "st", form, tokenizer, pooling="mean", dimension=7)
+    theirs = library.SentenceTransformer(str(tmp_path / "st"), device="cpu")
+    assert theirs.truncate_dim == 7
+    vectors = theirs.encode(TEXTS)
+    assert vectors.shape == (len(TEXTS), 7)
+    np.testing.assert_allclose(vectors, encode(ours / "model.pt", ours, TEXTS)[:, :7], atol=2e-5)
+    unit = theirs.encode(TEXTS, normalize_embeddings=True)
+    np.testing.assert_allclose(unit, encode(ours / "model.pt", ours, TEXTS, dimension=7), atol=2e-5)
+    export(ours / "model.pt", ours, tmp_path / "whole", form, tokenizer, pooling="mean")
+    assert not (tmp_path / "whole" / "config_sentence_transformers.json").exists()
+    with pytest.raises(UserError, match="--dimension 999: the vectors of .* have .* dimensions"):
+        export(ours / "model.pt", ours, tmp_path / "wide", form, tokenizer, pooling="mean", dimension=999)
+
+
 @pytest.mark.parametrize("form", ["hf", "sentence-transformers"])
 def test_transformers_finds_every_weight(imported: tuple[Path, Path], tmp_path: Path, form: str) -> None:
     """What is left over of format hf belongs to the other class: each knows a part that the other lacks."""

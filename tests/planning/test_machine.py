@@ -158,6 +158,9 @@ def test_the_texts_of_a_folder(tmp_path: Path) -> None:
     assert texts(views="span:anchors=1") == (10, None)
     assert texts(views="span:anchors=1", document_boundary="line") == (1000, None)
     assert texts(views="neighbor:sentences=4") == (240, 21)
+    # sentences are cut, not split, and read one by one whatever the break mode
+    assert texts(views="cloze", tokens_per_sample=12) == (1000, 12)
+    assert texts(views="cloze", sample_break_mode="complete") == (1000, 21)
 
 
 def test_a_curve_is_a_plan_for_each_number_of_gpus(thin: Recipe) -> None:

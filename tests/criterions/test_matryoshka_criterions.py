@@ -1,0 +1,111 @@
+"""--matryoshka inside fairseq: every criterion, its queue, its guide, and what it does not accept."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.criterions.test_clear_nt_xent import backward, parts
+from tests.objectives import oracles
+from tests.training import build
+
+PLAIN = ("--augment", "none", "--mlm-weight", "0", "--projection-layers", "0")
+CRITERIONS = {
+    "nt-xent": (*PLAIN, "--criterion", "clear_nt_xent", "--views", "paraphrase:original,bt"),
+    "moco": (*PLAIN, "--criterion", "clear_moco", "--queue-size", "30", "--views", "paraphrase:original,bt"),
+    "sg": (*PLAIN, "--criterion", "clear_self_guided", "--objective", "sg", "--regularizer-weight", "0"),
+    "sg-opt": (*PLAIN, "--criterion", "clear_self_guided", "--regularizer-weight", "0"),
+}
+
+
+def loss_of(data: Path, *flags: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    model, criterion, dataset, _ = parts(data, *flags)
+    model.begin_training()
+    model.train()
+    if "clear_moco" in flags:  # its queue begins empty
+        criterion(model, dataset.collater([dataset[index] for index in range(9, 18)]))
+    loss, _, _, gradients = backward(model, criterion, dataset.collater([dataset[index] for index in range(6)]))
+    return loss.detach(), gradients
+
+
+@pytest.mark.parametrize("name", CRITERIONS)
+def test_it_is_the_mean_of_its_dimensions(name: str, paired_bin: Path) -> None:
+    flags = CRITERIONS[name]
+    whole, _ = loss_of(paired_bin, *flags)
+    full, gradients = loss_of(paired_bin, *flags, "--matryoshka", "128")
+    assert torch.equal(full, whole), "the full width alone changes nothing"
+    each = [loss_of(paired_bin, *flags, "--matryoshka", dimension)[0] for dimension in ("8", "32", "128")]
+    mean, of_mean = loss_of(paired_bin, *flags, "--matryoshka", "8,32,128")
+    assert mean.item() == pytest.approx(float(np.mean([one.item() for one in each])), rel=1e-5)
+    assert len({round(one.item(), 3) for one in each}) == 3
+    assert any(not torch.equal(gradients[key], of_mean[key]) for key in gradients)
+
+
+def test_nt_xent_on_real_vectors(paired_bin: Path) -> None:
+    flags = (*CRITERIONS["nt-xent"], "--matryoshka", "8,32", "--temperature", "0.2")
+    model, criterion, dataset, _ = parts(paired_bin, *flags)
+    sample = dataset.collater([dataset[index] for index in range(5)])
+    assert len(set(sample["views"]["identity"].tolist())) == 5
+    with torch.no_grad():
+        vectors = model(views=sample["views"]["tokens"])[1]["projections"].double().numpy()
+    loss, size, _ = criterion(model, sample)
+    expected = [oracles.clear_equation_2(vectors[:, :d], 0.2) for d in (8, 32)]
+    assert loss.item() == pytest.approx(sum(expected) / 2, rel=1e-4) and size == 10
+
+
+def test_the_queue_is_truncated_too(paired_bin: Path) -> None:
+    model, criterion, dataset, _ = parts(
+        paired_bin, *CRITERIONS["moco"], "--matryoshka", "8,32", "--temperature", "0.2"
+    )
+    model.begin_training()
+    model.train()
+    first, second = (dataset.collater([dataset[index] for index in rows]) for rows in (range(9, 15), range(4)))
+    criterion(model, first)
+    keys = model.key_queue.keys[:6].double().numpy().copy()
+    assert np.allclose(np.linalg.norm(keys, axis=1), 1) and keys.shape[1] == 128, "whole keys are stored"
+    tokens = second["views"]["tokens"]
+    with torch.no_grad():
+        vectors = model(views=tokens)[1]["projections"].double().numpy()  # the key encoder has the same weights
+    loss, size, _ = criterion(model, second)
+    expected = 0.0
+    for d in (8, 32):
+        for q, positive in zip(vectors[:4, :d], vectors[4:, :d], strict=True):
+            nearest = oracles.phi(q, positive, 0.2)
+            expected -= np.log(nearest / (nearest + sum(oracles.phi(q, key[:d], 0.2) for key in keys))) / 2
+    assert loss.item() == pytest.approx(expected, rel=1e-4) and size == 4
+
+
+MISTAKES = {
+    "not ascending": (("--matryoshka", "64,32"), "--matryoshka 64,32: give ascending whole numbers above 0"),
+    "too wide": (
+        ("--matryoshka", "64,129"),
+        "--matryoshka 64,129: the vectors have 128 dimensions; give none above 128",
+    ),
+    "wider than the head": (
+        ("--matryoshka", "64", "--projection-dim", "16", "--projection-layers", "1"),
+        "the vectors have 16 dimensions",
+    ),
+    "no contrast": (
+        ("--matryoshka", "64", "--contrastive-weight", "0", "--mlm-weight", "1"),
+        "needs the contrastive term, which --contrastive-weight 0 leaves out",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_one_line(name: str, paired_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    flags, said = MISTAKES[name]
+    with pytest.raises(SystemExit):
+        build(paired_bin, *PLAIN, *flags)
+    errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(errors) == 1 and said in errors[0] and "\n" not in errors[0]
+
+
+@pytest.mark.parametrize(("layers", "is_told"), [("2", True), ("0", False)])
+def test_a_head_is_told(layers: str, is_told: bool, paired_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    build(paired_bin, "--matryoshka", "16,64", "--projection-layers", layers)
+    told: list[Any] = [record for record in caplog.records if "--projection-layers 0" in record.getMessage()]
+    assert bool(told) == is_told

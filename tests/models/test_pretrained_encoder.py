@@ -1,0 +1,232 @@
+"""--encoder-from: the same run as with every flag given by hand, one line for what contradicts it, and resuming."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import options
+from fairseq.data import Dictionary
+from fairseq.models.roberta import RobertaModel
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.files import hash_file
+from fairseq_clear.interop.stock import build_model, settings_of, write_checkpoint
+from fairseq_clear.models.pretrained_encoder import encoder_settings
+from tests.conftest import ROOT
+from tests.faults.commands import NT_XENT, fairseq_hydra_train, fairseq_train, run
+from tests.faults.test_mistakes import CONFIG
+
+FLAGS: dict[str, Any] = {
+    "encoder-layers": 3,
+    "encoder-embed-dim": 24,
+    "encoder-ffn-embed-dim": 40,
+    "encoder-attention-heads": 3,
+    "activation-fn": "relu",
+    "layer-norm-eps": 1e-7,
+    "max-positions": 50,
+    "segments": 2,
+    "pooling": "first-last",
+}
+BY_HAND = tuple(word for name, value in FLAGS.items() for word in (f"--{name}", str(value)))
+COMMON = ("--task", "clear_lm", "--criterion", "clear_nt_xent", "--optimizer", "adam", "--batch-size", "8")
+
+
+def write(folder: Path, data: Path, arch: str = "clear_roberta", **flags: Any) -> Path:
+    """A folder with model.pt, as import writes it."""
+    folder.mkdir()
+    cfg = settings_of(folder, "clear_lm" if arch == "clear_roberta" else "masked_lm", arch, flags)
+    dictionary = Dictionary.load(str(data / "dict.txt"))
+    dictionary.add_symbol("<mask>")
+    if arch == "roberta":
+        model = RobertaModel.build_model(cfg.model, type("Task", (), {"source_dictionary": dictionary}))
+    else:
+        model = build_model(cfg, dictionary)
+    write_checkpoint(folder / "model.pt", cfg, model.state_dict(), hash_file(data / "dict.txt"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def imported(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("imported") / "encoder", data_bin, **FLAGS, **{"projection-layers": 0})
+
+
+def parse(*flags: str) -> dict[str, Any]:
+    command = ["data", "--arch", "clear_roberta", *COMMON, *flags]
+    found = vars(options.parse_args_and_arch(options.get_training_parser(), command))
+    return {name: value for name, value in found.items() if name != "encoder_from"}
+
+
+def test_one_flag_is_nine(imported: Path) -> None:
+    path = str(imported / "model.pt")
+    by_hand = parse("--finetune-from-model", path, *BY_HAND)
+    for source in (str(imported), path):
+        assert parse("--encoder-from", source) == by_hand
+    assert parse("--encoder-from", path, *BY_HAND) == by_hand, "equal values do not contradict"
+    assert parse("--encoder-from", path, "--finetune-from-model", path) == by_hand
+    assert parse("--finetune-from-model", path) != by_hand
+
+
+def test_what_a_checkpoint_does_not_have_may_be_added(imported: Path) -> None:
+    found = parse(
+        "--encoder-from", str(imported), "--attention-window", "8", "--projection-layers", "1", "--dropout", "0"
+    )
+    assert (found["attention_window"], found["projection_layers"], found["dropout"]) == (8, 1, 0.0)
+
+
+def test_a_window_is_taken(data_bin: Path, tmp_path: Path) -> None:
+    folder = str(write(tmp_path / "long", data_bin, **FLAGS, **{"attention-window": 6}))
+    assert parse("--encoder-from", folder)["attention_window"] == 6
+    assert "attention_window" not in encoder_settings(str(write(tmp_path / "full", data_bin, **FLAGS) / "model.pt"))
+
+
+def test_stock_roberta(data_bin: Path, tmp_path: Path) -> None:
+    flags = {name: value for name, value in FLAGS.items() if name not in ("layer-norm-eps", "segments", "pooling")}
+    folder = write(tmp_path / "stock", data_bin, arch="roberta", **flags)
+    expected = {name.replace("-", "_"): value for name, value in flags.items()}
+    expected |= {"layer_norm_eps": 1e-5, "segments": 1}
+    assert encoder_settings(str(folder / "model.pt")) == expected
+    expected["pooling"] = "mean"
+    assert {name: parse("--encoder-from", str(folder))[name] for name in expected} == expected
+    assert parse("--encoder-from", str(folder), "--pooling", "cls")["pooling"] == "cls", "it has none to contradict"
+
+
+OTHERS = {
+    "encoder-layers": 2,
+    "encoder-embed-dim": 48,
+    "encoder-ffn-embed-dim": 48,
+    "encoder-attention-heads": 2,
+    "activation-fn": "gelu",
+    "layer-norm-eps": 1e-12,
+    "max-positions": 512,
+    "segments": 1,
+    "pooling": "cls",
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_contradicts_is_one_line(name: str, imported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        parse("--encoder-from", str(imported), f"--{name}", str(OTHERS[name]))
+    said = capsys.readouterr().err
+    expected = f"--{name} {OTHERS[name]}: contradicts --encoder-from {imported}, which has {FLAGS[name]}; leave it out"
+    assert left.value.code == 2 and expected in said and said.count("\n") == 1
+    allow = ("--allow-change", name)
+    command = ("--encoder-from", str(imported), f"--{name}", str(OTHERS[name]), *allow)
+    if name in ("encoder-attention-heads", "activation-fn", "layer-norm-eps", "pooling"):
+        assert f"keep it with --allow-change {name}" in said
+        assert parse(*command)[name.replace("-", "_")] == OTHERS[name]
+    else:
+        with pytest.raises(SystemExit):
+            parse(*command)
+
+
+def test_what_cannot_be_read_is_one_line(imported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.pt").write_text("no checkpoint")
+    state = torch.load(imported / "model.pt", weights_only=True)
+    del state["model"]["encoder.sentence_encoder.embed_positions.weight"]
+    torch.save(state, tmp_path / "other.pt")
+    wrong = {
+        "none": "no such file or folder; give a folder of fairseq-clear import, or a checkpoint (.pt)",
+        "empty": "has no model.pt; give a folder of fairseq-clear import, or a checkpoint (.pt)",
+        "text.pt": "not a complete checkpoint of fairseq-train",
+        "other.pt": "not a RoBERTa model",
+    }
+    for name, reason in wrong.items():
+        with pytest.raises(SystemExit) as left:
+            parse("--encoder-from", str(tmp_path / name))
+        said = capsys.readouterr().err
+        assert left.value.code == 2 and f"{tmp_path / name}: {reason}" in said and said.count("\n") == 1
+    with pytest.raises(SystemExit):
+        parse("--encoder-from", str(imported), "--finetune-from-model", "other.pt")
+    assert "--finetune-from-model other.pt: --encoder-from" in capsys.readouterr().err
+
+
+def test_a_namespace_is_not_read_as_a_command_line(imported: Path) -> None:
+    with pytest.raises(UserError, match="not a complete checkpoint|cannot read"):
+        encoder_settings(str(imported / "none.pt"))
+
+
+# a run as tests.faults.commands has it; equal values are given twice
+START = {
+    "encoder-layers": 3,
+    "encoder-embed-dim": 32,
+    "encoder-ffn-embed-dim": 64,
+    "encoder-attention-heads": 2,
+    "activation-fn": "relu",
+    "layer-norm-eps": 1e-7,
+    "max-positions": 40,
+    "segments": 2,
+    "pooling": "mean",
+}
+
+
+def train(data: Path, folder: Path, *flags: str) -> tuple[int, str]:
+    """A run of two updates; its exit code and what it logged."""
+    log = folder.parent / f"{folder.name}.log"
+    log.unlink(missing_ok=True)
+    code = run(lambda: fairseq_train(data, folder, "--max-update", "2", *flags, recipe=NT_XENT), log)
+    return code, log.read_text()
+
+
+def state_of(folder: Path) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(folder / "checkpoint_last.pt", weights_only=True)
+    return state
+
+
+@pytest.mark.slow
+def test_runs_are_equal_to_the_bit_and_resume(data_bin: Path, tmp_path: Path) -> None:
+    start = write(tmp_path / "start", data_bin, **START)
+    path = str(start / "model.pt")
+    typed = tuple(word for name, value in START.items() for word in (f"--{name}", str(value)))
+    assert train(data_bin, tmp_path / "hand", "--finetune-from-model", path, *typed)[0] == 0
+    code, text = train(data_bin, tmp_path / "one", "--encoder-from", str(start))
+    assert code == 0, text[-3000:]
+    config = tmp_path / "run.yaml"
+    config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=tmp_path / "hydra"))
+    work = ("optimization.max_update=2", f"++model.encoder_from={start}")
+    log = tmp_path / "log"
+    assert run(lambda: fairseq_hydra_train(config, *work), log) == 0, log.read_text()[-3000:]
+    hand = state_of(tmp_path / "hand")
+    for name in ("one", "hydra"):
+        state = state_of(tmp_path / name)
+        assert state["model"].keys() == hand["model"].keys()
+        assert all(torch.equal(state["model"][key], value) for key, value in hand["model"].items()), name
+        assert state["task_state"]["run"]["start"] == hand["task_state"]["run"]["start"]
+        assert state["task_state"]["run"] == hand["task_state"]["run"]
+    changed = state_of(tmp_path / "one")["model"]["encoder.sentence_encoder.layers.2.fc1.weight"]
+    first = torch.load(path, weights_only=True)["model"]["encoder.sentence_encoder.layers.2.fc1.weight"]
+    assert 0 < (changed - first).abs().max() < 0.1, "starts from the weights, and trains"
+
+    # both ways of giving it resume each other's runs
+    longer = ("--max-update", "3")
+    assert train(data_bin, tmp_path / "one", "--finetune-from-model", path, *typed, *longer)[0] == 0
+    code, text = train(data_bin, tmp_path / "hand", "--encoder-from", str(start), *longer)
+    assert code == 0 and "from update 2" in text, text[-3000:]
+    copy = shutil.copyfile(path, tmp_path / "copy.pt")
+    code, text = train(data_bin, tmp_path / "hand", "--encoder-from", str(copy), "--max-update", "4")
+    assert code == 0, text[-3000:]
+    # the trained checkpoint does not need the file
+    (start / "model.pt").unlink()
+    assert train(data_bin, tmp_path / "next", "--encoder-from", str(tmp_path / "hand" / "checkpoint_last.pt"))[0] == 0
+    code, text = train(data_bin, tmp_path / "one", "--encoder-from", str(start), "--max-update", "4")
+    assert code == 2 and f"--encoder-from {start}: has no model.pt" in text and "Traceback" not in text
+
+
+@pytest.mark.slow
+def test_another_start_does_not_resume(data_bin: Path, tmp_path: Path) -> None:
+    start = write(tmp_path / "start", data_bin, **START)
+    assert train(data_bin, tmp_path / "run", "--encoder-from", str(start))[0] == 0
+    (start / "model.pt").write_bytes((start / "model.pt").read_bytes() + b" ")
+    code, text = train(data_bin, tmp_path / "run", "--encoder-from", str(start), "--max-update", "3")
+    assert code == 2 and f"--finetune-from-model {start / 'model.pt'} has changed" in text
+    config, log = tmp_path / "run.yaml", tmp_path / "log"
+    config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=tmp_path / "hydra"))
+    work = (f"++model.encoder_from={start}", "++model.activation_fn=gelu")
+    assert run(lambda: fairseq_hydra_train(config, *work), log) == 2
+    said = log.read_text()
+    assert (
+        f"--activation-fn gelu: contradicts --encoder-from {start}, which has relu" in said and "Traceback" not in said
+    )

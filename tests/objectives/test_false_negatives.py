@@ -1,0 +1,114 @@
+"""Masked false negatives, against a float64 oracle that leaves them out one by one."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.objectives import info_nce, nt_xent
+from fairseq_clear.objectives import negatives as module
+from fairseq_clear.objectives.exclusion import Exclusion
+from fairseq_clear.objectives.false_negatives import exclude_nearer, parse_false_negatives
+from fairseq_clear.objectives.negatives import count_candidates
+from tests.objectives import oracles
+from tests.objectives.test_moco import equation_2
+
+
+def drawn(rows: int, seed: int, width: int = 4) -> Tensor:
+    return torch.randn(rows, width, generator=torch.Generator().manual_seed(seed))
+
+
+def nearer(guide_q: Tensor, guide_k: Tensor, guide_positives: Tensor, margin: float) -> np.ndarray:
+    """(Q, K) True where a candidate is a false negative, GISTEmbed's rule pair by pair."""
+    q, k, p = (rows.double().numpy() for rows in (guide_q, guide_k, guide_positives))
+    rule = [
+        [oracles.cosine(one, other) > oracles.cosine(one, mine) - margin for other in k]
+        for one, mine in zip(q, p, strict=True)
+    ]
+    return np.array(rule, bool).reshape(len(q), len(k))
+
+
+@given(st.integers(2, 7), st.sampled_from([-0.3, -0.05, 0.0, 0.1, 0.7]), st.integers(1, 30), st.integers(0, 10**6))
+@settings(max_examples=150, deadline=None)
+def test_nt_xent_leaves_them_out(texts: int, margin: float, block: int, seed: int) -> None:
+    z, guide = drawn(2 * texts, seed), drawn(2 * texts, seed + 1)
+    positive = torch.arange(2 * texts).roll(texts)
+    own = torch.eye(2 * texts, dtype=torch.bool)
+    masked = nearer(guide, guide, guide[positive], margin)
+    rules = exclude_nearer(Exclusion(matrix=own), guide, guide, guide[positive], margin)
+    leaf = z.clone().requires_grad_()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BLOCK", block)
+        patch.setattr(module, "BLOCK_ROWS", 3)
+        loss, rows, statistics = nt_xent(leaf, leaf, positive, temperature=0.3, excluded=rules)
+        (ours,) = torch.autograd.grad(loss, leaf)
+        total = count_candidates(Exclusion(matrix=own).with_own(positive), len(z), len(z), z.device)
+    # whether a cosine on the threshold itself is masked is a matter of rounding
+    excluded = masked | own.numpy()
+    expected = oracles.nt_xent_with_exclusions(z.double().numpy(), z.double().numpy(), positive.tolist(), 0.3, excluded)
+    assert loss.item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    remaining = ~excluded
+    remaining[np.arange(len(z)), positive.numpy()] = False
+    assert statistics["negatives"] == remaining.sum() and rows == remaining.any(axis=1).sum()
+    assert total == len(z) * (len(z) - 2)
+    dense = z.double().requires_grad_()
+    unit = dense / dense.norm(dim=1, keepdim=True)
+    kept = torch.from_numpy(remaining)
+    kept[torch.arange(len(z)), positive] = True
+    logits = (unit @ unit.T / 0.3).masked_fill(~kept, -torch.inf)
+    (theirs,) = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, positive, reduction="sum"), dense)
+    torch.testing.assert_close(ours.double(), theirs, rtol=2e-4, atol=2e-5)
+
+
+def test_margins_mask_more_and_less() -> None:
+    z = drawn(20, 3)
+    positive = torch.arange(20).roll(10)
+    counts = []
+    for margin in (-2.0, -0.1, 0.0, 0.1, 2.0):
+        rules = exclude_nearer(Exclusion(), z, z, z[positive], margin).with_own(torch.arange(20)).with_own(positive)
+        counts.append(int(count_candidates(rules, 20, 20, z.device)))
+    assert counts[0] == 20 * 18 and counts[-1] == 0
+    assert counts == sorted(counts, reverse=True) and len(set(counts)) == 5
+
+
+@given(st.sampled_from([-0.1, 0.0, 0.2]), st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_the_keys_of_a_queue(margin: float, seed: int) -> None:
+    q, positives = drawn(4, seed), drawn(4, seed + 1)
+    keys = torch.nn.functional.normalize(drawn(9, seed + 2), dim=-1)
+    absent = torch.arange(9) > 6
+    rules = exclude_nearer(Exclusion(absent=absent), q, keys, positives, margin)
+    loss, rows, _ = info_nce(q, positives, keys, temperature=0.3, excluded=rules)
+    excluded = torch.from_numpy(nearer(q, keys, positives, margin)) | absent
+    expected, counted = equation_2(q, positives, keys, 0.3, excluded)
+    assert loss.item() == pytest.approx(expected, rel=1e-4, abs=1e-5) and rows == counted
+
+
+def test_copies_keep_the_rule() -> None:
+    q, k, p = drawn(3, 1), drawn(5, 2), drawn(3, 3)
+    rules, matrix = exclude_nearer(Exclusion(), q, k, p, 0.1), torch.from_numpy(nearer(q, k, p, 0.1))
+    assert 0 < matrix.sum() < matrix.numel()
+    device = q.device
+    assert torch.equal(rules.block(slice(0, 3), slice(0, 5), device), matrix)
+    assert torch.equal(rules.block(slice(1, 3), slice(2, 5), device), matrix[1:3, 2:5])
+    assert torch.equal(rules.tile(2, 3, 5).block(slice(0, 6), slice(0, 15), device), matrix.repeat(2, 3))
+    spread = rules.spread(2).block(slice(0, 3), slice(0, 10), device)
+    assert torch.equal(spread, matrix.repeat_interleave(2, dim=1))
+
+
+def test_the_spec() -> None:
+    assert parse_false_negatives("none") is None and parse_false_negatives("") is None
+    assert parse_false_negatives("guide") == 0 and parse_false_negatives("guide:margin=-0.05") == -0.05
+    for text, said in (
+        ("gude", "--false-negatives: there is no 'gude'; choose from guide, none"),
+        ("guide:margin=3", "is not a number from -2 to 2"),
+        ("guide:tau=3", "guide has no knob 'tau'"),
+        ("guide/guide", "give one rule"),
+        ("guide+guide", "give one rule"),
+    ):
+        with pytest.raises(UserError) as error:
+            parse_false_negatives(text)
+        assert said in str(error.value) and "\n" not in str(error.value)
