@@ -14,20 +14,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from fairseq_clear import __version__
 from fairseq_clear.errors import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 __all__ = [
     "COMPRESSIONS",
     "CorpusFile",
     "check_is_text",
-    "content_hash",
     "corpus_file",
     "corpus_files",
     "hash_file",
@@ -391,18 +386,6 @@ def hash_file(path: str | Path) -> str:
     """The SHA-256 of a file, in hexadecimal. For a ``dict.txt`` this is the vocabulary's hash."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def content_hash(tokens: "npt.NDArray[np.int64]") -> int:
-    """A 63-bit hash of token ids, equal in every process, which identifies a text among the candidates.
-
-    Args:
-        tokens: (T,) integers.
-    """
-    import numpy as np
-
-    digest = hashlib.blake2b(np.ascontiguousarray(tokens, dtype=np.int64).tobytes(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 def versions() -> dict[str, str]:

@@ -15,7 +15,7 @@ import torch
 
 from fairseq_clear import register
 from fairseq_clear.augmentations import AUGMENTATIONS, Augmentation
-from fairseq_clear.files import content_hash
+from fairseq_clear.text.documents import content_hash
 from fairseq_clear.modules.pooling import POOLINGS
 from fairseq_clear.objectives import OBJECTIVES, Objective
 from fairseq_clear.spec import Knob

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import content_hash, write_whole
+from fairseq_clear.files import write_whole
 from fairseq_clear.spec import BOUNDARIES
 from fairseq_clear.text.mapped_files import read_index
 
@@ -26,6 +26,7 @@ __all__ = [
     "Documents",
     "Lines",
     "MappedLines",
+    "content_hash",
     "documents_of",
     "find_documents",
     "index_path",
@@ -328,3 +329,13 @@ def _tokens_between(part: Lines, bounds: Bounds) -> Tokens:
     first, last = bounds[:, 0], bounds[:, 1] - 1
     lengths: Tokens = part.starts(last) + part.sizes[last] - part.starts(first) - (last - first + 1)
     return lengths
+
+
+def content_hash(tokens: npt.NDArray[np.int64]) -> int:
+    """A 63-bit hash of token ids, equal in every process, which identifies a text among the candidates.
+
+    Args:
+        tokens: (T,) integers.
+    """
+    digest = hashlib.blake2b(np.ascontiguousarray(tokens, dtype=np.int64).tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

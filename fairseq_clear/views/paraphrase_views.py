@@ -14,7 +14,7 @@ import torch
 
 from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import content_hash
+from fairseq_clear.text.documents import content_hash
 from fairseq_clear.text.sentence_dataset import SentenceDataset
 from fairseq_clear.views.view_source import RawInstance, TokenSource, ViewSource
 

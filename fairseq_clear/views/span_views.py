@@ -5,9 +5,8 @@ import logging
 import numpy as np
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import content_hash
 from fairseq_clear.spec import Knob
-from fairseq_clear.text.documents import Documents
+from fairseq_clear.text.documents import Documents, content_hash
 from fairseq_clear.views.span_sampling import STRATEGIES, SpanSettings, sample_spans
 from fairseq_clear.views.view_source import RawInstance, ViewSource
 

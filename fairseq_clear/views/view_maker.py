@@ -8,7 +8,7 @@ from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.augmentations.chain import Augmented, Chain
 from fairseq_clear.data.batch import Instance
 from fairseq_clear.data.seeding import rng_for
-from fairseq_clear.files import content_hash
+from fairseq_clear.text.documents import content_hash
 from fairseq_clear.views.view_source import RawInstance, ViewSource
 
 __all__ = ["ViewMaker"]

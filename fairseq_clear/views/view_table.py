@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import content_hash
 from fairseq_clear.spec import Knob, Step, check_knobs, check_name, parse_spec
+from fairseq_clear.text.documents import content_hash
 from fairseq_clear.views.cloze_views import CLOZE_KNOBS, ClozeViews
 from fairseq_clear.views.neighbor_views import NeighborViews
 from fairseq_clear.views.paraphrase_views import Paraphrases

@@ -16,7 +16,7 @@ from fairseq_cli import preprocess
 
 from fairseq_clear.data.seeding import rng_for
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import content_hash
+from fairseq_clear.text.documents import content_hash
 from tests.conftest import WORDS, run, sentences, tool
 from tests.training import build
 

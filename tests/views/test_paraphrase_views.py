@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import content_hash
+from fairseq_clear.text.documents import content_hash
 from fairseq_clear.text.sentence_dataset import SentenceDataset
 from fairseq_clear.views.paraphrase_views import AlignedSentences, Paraphrases, WithHardNegatives, aligned_sentences
 from tests.training import build
