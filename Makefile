@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SEEDS ?= 1
 # Two test processes. The tests of a file run in the same process, so that its fixtures are made once.
-WORKERS ?= -n 2 --dist loadfile
+WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
 BIN := .venv/bin
 # Benchmarks to run: names of files in scripts/bench; empty for all.
 BENCHES ?=

@@ -42,6 +42,12 @@ WORDS = [
 ]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests go first, so that at the end no process waits for another's long file."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def sentences(count: int, seed: int, longest: int = 14) -> list[str]:
     """Random sentences over WORDS, with blank lines between documents."""
     rng = random.Random(seed)
