@@ -13,6 +13,7 @@ pytest.importorskip("safetensors", reason="optional, extra hf")
 from fairseq_clear.cli.main import main  # noqa: E402
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # noqa: E402
 from fairseq_clear.interop.stock import build_model, settings_of
+from fairseq_clear.models.pretrained_encoder import encoder_settings
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import Gpt2Tokenizer
 from fairseq_clear.text.vocabulary import build_dictionary
