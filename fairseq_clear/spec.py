@@ -98,6 +98,11 @@ def parse_spec(text: str, *, flag: str = "spec") -> tuple[tuple[Step, ...], ...]
     return tuple(_parse_chain(chain.strip(), f"{flag} {text!r}") for chain in text.split("/"))
 
 
+def setting_names(text: str) -> set[str]:
+    """Read names of settings as ``--allow-change`` takes them: separated by commas, with or without leading dashes."""
+    return {name.strip().lstrip("-").replace("-", "_") for name in text.split(",") if name.strip()}
+
+
 def format_spec(alternatives: tuple[tuple[Step, ...], ...]) -> str:
     """Write alternatives as canonical text, which ``parse_spec`` reads back to the same steps."""
     return "/".join("+".join(map(str, chain)) or "none" for chain in alternatives)

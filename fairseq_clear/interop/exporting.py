@@ -245,7 +245,7 @@ def _check_architecture(args: Any) -> None:
 
 
 def _export_fairseq(job: Job, folder: Path) -> list[Parity]:
-    return [export_fairseq(job.model, job.symbols, job.data_bin, folder, job.pooling)]
+    return [export_fairseq(job.model, job.symbols, job.data_bin, folder)]
 
 
 _WRITERS: dict[str, Callable[[Job, Path], list[Parity]]] = {

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.patches.checkpoint_files import refused_class
+from fairseq_clear.patches.checkpoint_files import unloadable
 
 __all__ = [
     "EXPORTED",
@@ -94,13 +94,8 @@ def read_pickle(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        refused = refused_class(error)
-        if refused is None:
-            raise UserError(f"{path}: not a complete file of weights") from None
-        raise UserError(
-            f"{path}: not loaded, since it holds a {refused}, which is not a weight and could run code; if you trust the "
-            "file, save its weights as safetensors"
-        ) from None
+        remedy = "if you trust the file, save its weights as safetensors"
+        raise unloadable(path, error, "file of weights", "not a weight", remedy) from None
     except OSError as error:
         raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
     except (RuntimeError, EOFError, KeyError, ValueError) as error:

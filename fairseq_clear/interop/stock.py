@@ -51,7 +51,7 @@ VALUES = (
 SWITCHES = ("encoder_normalize_before", "untie_weights_roberta")
 
 
-def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, folder: Path, pooling: str) -> Parity:
+def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, folder: Path) -> Parity:
     """Write ``model.pt`` (roberta, masked_lm), ``dict.txt`` and the tokenizer's files; compare with stock fairseq.
 
     Args:
@@ -59,7 +59,6 @@ def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, fold
         symbols: its vocabulary without ``<del>``.
         data_bin: its data folder.
         folder: folder to write to.
-        pooling: not used: stock fairseq has no pooling, so vectors are compared with mean pooling.
 
     Raises:
         UserError: the encoder has parts that stock RoBERTa does not have.

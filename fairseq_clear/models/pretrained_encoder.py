@@ -13,8 +13,9 @@ from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.models.encoder_stack import FAIRSEQ_EPS
 from fairseq_clear.models.state_dicts import POSITIONS
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
+from fairseq_clear.spec import setting_names
 
-__all__ = ["STOCK_POOLING", "encoder_settings", "start_from_encoder"]
+__all__ = ["SHAPELESS", "STOCK_POOLING", "encoder_settings", "start_from_encoder"]
 
 MODEL_FILE = "model.pt"  # in a folder that fairseq-clear import made
 
@@ -54,7 +55,7 @@ def start_from_encoder(model: Any, checkpoint: Any, allowed: str = "") -> None:
     other = None if is_missing else checkpoint.finetune_from_model
     if other and os.path.abspath(other) != os.path.abspath(path):
         raise UserError(f"--finetune-from-model {other}: {flag} loads weights too; leave one of the two out")
-    permitted = {name.strip().lstrip("-").replace("-", "_") for name in allowed.split(",")}
+    permitted = setting_names(allowed)
     chosen: dict[str, Any] = {"pooling": getattr(model, "pooling", None) or STOCK_POOLING}
     for name, theirs in encoder_settings(path).items():
         given = getattr(model, name, None)

@@ -30,7 +30,7 @@ __all__ = [
     "copy_whole",
     "newest_whole",
     "read_checkpoint",
-    "refused_class",
+    "unloadable",
     "save",
     "verify_folder",
     "watch_reading",
@@ -74,13 +74,8 @@ def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: boo
         state: dict[str, Any] = original(READ)(path, arg_overrides, load_on_all_ranks)
         state["model"].keys, state["cfg"]  # noqa: B018  (what follows cannot do without)
     except pickle.UnpicklingError as error:
-        refused = refused_class(error)
-        if refused is None:
-            raise UserError(f"{path}: not a complete checkpoint of fairseq-train") from None
-        raise UserError(
-            f"{path}: holds a {refused}, which is neither weights nor settings and could run code; "
-            "give a checkpoint of fairseq-train"
-        ) from None
+        what, remedy = "checkpoint of fairseq-train", "give a checkpoint of fairseq-train"
+        raise unloadable(path, error, what, "neither weights nor settings", remedy) from None
     except OSError as error:
         raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
     except DAMAGE as error:
@@ -92,13 +87,20 @@ def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: boo
     return state
 
 
-def refused_class(error: pickle.UnpicklingError) -> str | None:
-    """Name of the class or function for which ``weights_only`` rejects a pickle; None if the file is damaged instead.
+def unloadable(path: object, error: pickle.UnpicklingError, what: str, unlike: str, remedy: str) -> UserError:
+    """Describe a file that ``weights_only`` rejects: torch's own message advises the user to turn the check off.
 
-    (torch's own message advises the user to turn the check off.)
+    Args:
+        path: of the file.
+        error: of ``torch.load``; it names a class or function, unless the file is damaged.
+        what: what the file should be.
+        unlike: what such a class is not.
+        remedy: what to do.
     """
     found = re.search(r"(?:GLOBAL|unrecognized function) (\S+)", str(error))
-    return found[1] if found else None
+    if found is None:
+        return UserError(f"{path}: not a complete {what}")
+    return UserError(f"{path}: holds a {found[1]}, which is {unlike} and could run code; {remedy}")
 
 
 def _check_sums(path: str) -> None:

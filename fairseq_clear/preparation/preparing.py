@@ -210,32 +210,44 @@ def _build(settings: PrepareSettings, texts: Texts, folder: Path, began: float) 
         for shard, train in zip(folders, texts.train, strict=True)
     ]
     valid = {name: count(parts, _place(folders[0], name) / "valid") for name, parts in texts.valid.texts.items()}
+    seconds = time.monotonic() - began
     common = {
         "format": CLEAR_FORMAT,
         "tokenizer": {"kind": kind, "files": files, "id_offset": id_offset},
         "vocabulary_hash": hash_file(folders[0] / "dict.txt"),
+        "settings": settings.as_json(),
+        "versions": versions(),
+        "seconds": round(seconds, 3),
     }
-    seconds = time.monotonic() - began
-    end = {"settings": settings.as_json(), "versions": versions(), "seconds": round(seconds, 3)}
     total = {name: sum_counts([shard[name] for shard in counts]) for name in names}
-    hashes = []
-    for shard, train, found in zip(folders, texts.train, counts, strict=True):
-        content = _describe(train, texts.valid, found, valid)
-        hashes.append(content["content_hash"])
-        _write_manifest(shard, {**common, **content, **end})
     splits_of_all = {"train": total[ORIGINAL], "valid": valid[ORIGINAL]}
-    if len(folders) > 1:
-        both = {
-            "shards": [shard.name for shard in folders],
-            "content_hash": hashlib.sha256("\n".join(hashes).encode()).hexdigest(),
-            "splits": {split: one.as_json() for split, one in splits_of_all.items()},
-        }
-        _write_manifest(folder, {**common, **both, **end})
+    contents = [_describe(train, texts.valid, one, valid) for train, one in zip(texts.train, counts, strict=True)]
+    _write_manifests(folder, folders, common, contents, splits_of_all)
     paraphrases = {name: sum_counts([total[name], valid[name]]) for name in names[1:]}
     return PrepareReport(
         settings.dest, splits_of_all, len(dictionary), seconds,
         {name: (both.sentences, both.blank) for name, both in paraphrases.items()},
     )  # fmt: skip
+
+
+def _write_manifests(
+    folder: Path,
+    folders: Sequence[Path],
+    common: dict[str, Any],
+    contents: Sequence[dict[str, Any]],
+    splits: dict[str, SplitCounts],
+) -> None:
+    """Write ``clear.json`` of each data folder, and of the folder that holds them if there are several."""
+    for shard, content in zip(folders, contents, strict=True):
+        _write_manifest(shard, {**common, **content})
+    if len(folders) > 1:
+        hashes = "\n".join(content["content_hash"] for content in contents)
+        both = {
+            "shards": [shard.name for shard in folders],
+            "content_hash": hashlib.sha256(hashes.encode()).hexdigest(),
+            "splits": {split: one.as_json() for split, one in splits.items()},
+        }
+        _write_manifest(folder, {**common, **both})
 
 
 def _place(folder: Path, name: str) -> Path:

@@ -15,6 +15,8 @@ from omegaconf import OmegaConf
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
+from fairseq_clear.models.pretrained_encoder import SHAPELESS
+from fairseq_clear.spec import setting_names
 from fairseq_clear.text.data_folders import DICTIONARY
 from fairseq_clear.views.paraphrase_views import ORIGINAL, PARAPHRASES
 from fairseq_clear.views.view_table import find_view_source
@@ -61,7 +63,6 @@ HASHED = {
     "start": "--finetune-from-model",
 }
 SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim")
-SHAPELESS = ("encoder_attention_heads", "activation_fn", "layer_norm_eps")
 WHOLE = 1 << 26  # bytes of a file that are hashed in full; of a larger one, 64 pieces of 1 MiB
 PIECES, PIECE = 64, 1 << 20
 SHOWN = 6
@@ -96,7 +97,7 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
     Raises:
         UserError: another setting differs.
     """
-    names = _names(allowed)
+    names = setting_names(allowed)
     differing = [name for name in current if name in saved and _value(saved[name]) != _value(current[name])]
     forbidden = [name for name in differing if name not in names]
     if forbidden:
@@ -119,7 +120,7 @@ def check_allowed(cfg: Any) -> None:
     known = set(HASHED).union(
         *(vars(part) if isinstance(part, argparse.Namespace) else part for part in _sections(cfg))
     )
-    for name in sorted(_names(cfg.task.allow_change) - known):
+    for name in sorted(setting_names(cfg.task.allow_change) - known):
         near = difflib.get_close_matches(name, known, n=1)
         hint = (
             f"; did you mean {near[0].replace('_', '-')}?" if near else "; give names of flags, without dashes in front"
@@ -139,7 +140,7 @@ def check_same_architecture(state: Mapping[str, Any], model: Any, path: str, all
     Raises:
         UserError: they differ, so the weights do not fit or would have another meaning.
     """
-    theirs, permitted = getattr(state.get("cfg"), "model", None), _names(allowed)
+    theirs, permitted = getattr(state.get("cfg"), "model", None), setting_names(allowed)
     pairs = {name: (getattr(theirs, name, None), getattr(model.args, name, None)) for name in (*SIZES, *SHAPELESS)}
     differing = {
         name: pair
@@ -194,10 +195,6 @@ def content_hash(path: Path) -> str:
             stream.seek(number * (size - PIECE) // (PIECES - 1))
             digest.update(stream.read(PIECE))
     return digest.hexdigest()
-
-
-def _names(allowed: str) -> set[str]:
-    return {name.strip().lstrip("-").replace("-", "_") for name in allowed.split(",") if name.strip()}
 
 
 def _sections(cfg: Any) -> list[Any]:

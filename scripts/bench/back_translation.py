@@ -55,13 +55,13 @@ def main() -> None:
         "lines": arguments.lines,
         "sentences_per_second": {key: round(value, 1) for key, value in medians.items()},
         "one_pass_ratio": round(medians["one pass"] / medians["generate, search alone"], 3),
-        "command_ratio": round(medians["back-translate"] / medians["generate, there and back"], 3),
+        "command_ratio": round(medians["back-translate"] / medians["generate, round trip"], 3),
         "rows": rows,
     }
     for key, value in medians.items():
         print(f"{key:28} {value:9.1f} sentences/s")
     print(f"one pass from text to text / search of fairseq-generate: {report['one_pass_ratio']:.3f}")
-    print(f"back-translate / fairseq-generate there and back:        {report['command_ratio']:.3f}")
+    print(f"back-translate / fairseq-generate, round trip:           {report['command_ratio']:.3f}")
     report["table"] = [
         row(
             f"back-translation, {arguments.size}, {what}", "sentences/s", medians[ours],
@@ -69,7 +69,7 @@ def main() -> None:
         )
         for what, ours, theirs, ratio in (
             ("one pass", "one pass", "generate, search alone", "one_pass_ratio"),
-            ("whole command", "back-translate", "generate, there and back", "command_ratio"),
+            ("whole command", "back-translate", "generate, round trip", "command_ratio"),
         )
     ]  # fmt: skip
     finish(report, arguments.json)
@@ -129,7 +129,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, float]:
     return {
         "generate, search alone": searched,
         "one pass": one_pass(folder, arguments, lengths),
-        "generate, there and back": arguments.lines / generated,
+        "generate, round trip": arguments.lines / generated,
         "back-translate": arguments.lines / translated,
     }
 

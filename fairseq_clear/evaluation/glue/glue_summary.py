@@ -1,8 +1,9 @@
 """The report of glue run: median and best score over the finished restarts, as in CERT Table 2."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from statistics import median
+from typing import Any
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.glue.glue_data import HELD_OUT, TaskData
@@ -51,19 +52,10 @@ def build_report(restarts: Sequence[Restart], recipe: str, start: Start, label: 
         "vocabulary_hash": start.loaded.vocabulary_hash,
     }
     counts = "/".join(map(str, sorted({len(found) for found in results.values()})))
-    rows = []
-    for kind, statistic in (("median", median), ("best", max)):
-        columns = [
-            {
-                column: float(statistic([result["metrics"][split][headline(recipe, name)] for result in results[name]]))
-                for column, split in _columns(data[name]).items()
-            }
-            for name in finished
-        ]
-        scores = {name: score for part in columns for name, score in part.items()}
-        if len(columns) > 1:  # MNLI's two columns count as one (CLEAR, caption of Table 1)
-            scores[AVERAGE] = sum(sum(part.values()) / len(part) for part in columns) / len(columns)
-        rows.append(Row(f"{label} {kind} of {counts}", scores, described, details=details if kind == "median" else {}))
+    rows = [
+        Row(f"{label} {kind} of {counts}", _scores(results, data, recipe, statistic), described, details=kept)
+        for kind, statistic, kept in (("median", median, details), ("best", max, {}))
+    ]
     is_held_out = any(split.startswith(HELD_OUT) for split in _columns(next(iter(data.values()))).values())
     segments = start.loaded.model.args.segments
     protocol = {
@@ -75,6 +67,23 @@ def build_report(restarts: Sequence[Restart], recipe: str, start: Start, label: 
     }
     seeds = sorted({restart.seed for pairs in finished.values() for restart, _ in pairs})
     return Report("glue", protocol, {name: one.files for name, one in data.items()}, list(rows[0].scores), rows, seeds)
+
+
+def _scores(
+    results: Mapping[str, list[Result]], data: Mapping[str, TaskData], recipe: str, statistic: Callable[[Any], float]
+) -> dict[str, float]:
+    """The statistic over the restarts for each column of the table, and the average over the tasks."""
+    columns = [
+        {
+            column: float(statistic([result["metrics"][split][headline(recipe, name)] for result in found]))
+            for column, split in _columns(data[name]).items()
+        }
+        for name, found in results.items()
+    ]
+    scores = {name: score for part in columns for name, score in part.items()}
+    if len(columns) > 1:  # MNLI's two columns count as one (CLEAR, caption of Table 1)
+        scores[AVERAGE] = sum(sum(part.values()) / len(part) for part in columns) / len(columns)
+    return scores
 
 
 def _columns(data: TaskData) -> dict[str, str]:

@@ -1,0 +1,149 @@
+"""--eval-sts and --eval-retrieval: the scores of encoding by hand, with one worker or two; files are checked at the start."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from fairseq_clear.tasks import sts_validation
+from tests.conftest import Ranks, run, sentences, tool
+from tests.training import build
+
+TEXTS = [line for line in sentences(60, 9) if line]
+FLAGS = {"sts": "--eval-sts", "retrieval": "--eval-retrieval"}
+METRICS = {"sts": "sts_spearman", "retrieval": "retrieval_mrr"}
+
+
+@pytest.fixture(scope="module")
+def folder(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data folder with its tokenizer recorded."""
+    home = tmp_path_factory.mktemp("recorded")
+    for file in data_bin.iterdir():
+        (home / file.name).write_bytes(file.read_bytes())
+    (home / "clear.json").write_text(json.dumps({"format": 1, "tokenizer": {"kind": "none", "files": []}}))
+    return home
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """17 scored pairs, some texts in several; 23 queries, whose passages share their first words, one answers two."""
+    rng, home = np.random.default_rng(0), tmp_path_factory.mktemp("pairs")
+    scored = [f"{TEXTS[i]}\t{TEXTS[(7 * i + 3) % 20]}\t{rng.uniform(0, 5):.2f}" for i in range(17)]
+    passages = [f"{' '.join(TEXTS[i].split()[:2])} {TEXTS[i + 25]}" for i in range(22)]
+    searched = [f"{TEXTS[i]}\t{passage}" for i, passage in enumerate(passages)] + [f"{TEXTS[50]}\t{passages[0]}"]
+    for name, lines in (("sts", scored), ("retrieval", searched)):
+        (home / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    return {name: home / f"{name}.tsv" for name in FLAGS}
+
+
+def score(rank: int, folder: str, kind: str, file: str, size: int = 1) -> tuple[float, bool]:
+    trainer, _ = build(folder, FLAGS[kind], file, "--dropout", "0.3", world_size=size)
+    trainer.get_model().train()
+    trainer.begin_valid_epoch(1)
+    return getattr(trainer.task, kind).score, trainer.get_model().training
+
+
+def by_hand(folder: Path, kind: str, file: Path) -> float:
+    trainer, _ = build(folder)
+    model, known = trainer.get_model().eval(), trainer.task.dictionary
+
+    def vector(text: str) -> torch.Tensor:
+        ids = [known.bos(), *(known.index(word) for word in text.split()), known.eos()]
+        with torch.no_grad():
+            return model.embed(torch.tensor([ids]))[0]
+
+    def cosine(one: str, other: str) -> float:
+        return torch.cosine_similarity(vector(one), vector(other), dim=0).item()
+
+    rows = [line.split("\t") for line in file.read_text().splitlines()]
+    if kind == "sts":
+        return 100 * spearmanr([cosine(*row[:2]) for row in rows], [float(row[2]) for row in rows]).statistic
+    corpus, reciprocal = {passage for _, passage in rows}, []
+    for query, passage in rows:
+        rank = 1 + sum(cosine(query, other) > cosine(query, passage) for other in corpus - {passage})
+        reciprocal.append(1 / rank if rank <= 10 else 0)
+    return 100 * float(np.mean(reciprocal))
+
+
+@pytest.mark.parametrize("kind", FLAGS)
+def test_the_score_is_that_of_encoding_by_hand(kind: str, folder: Path, pairs: dict[str, Path]) -> None:
+    found, was_training = score(0, str(folder), kind, str(pairs[kind]))
+    assert was_training and found == pytest.approx(by_hand(folder, kind, pairs[kind]), abs=1e-3)
+    assert kind == "sts" or 10 < found < 95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FLAGS)
+def test_workers_share_the_work(kind: str, folder: Path, pairs: dict[str, Path], ranks: Ranks) -> None:
+    alone, _ = score(0, str(folder), kind, str(pairs[kind]))
+    results: Any = ranks(2, score, str(folder), kind, str(pairs[kind]), 2)
+    assert [found for found, _ in results] == [pytest.approx(alone, abs=1e-3)] * 2
+
+
+@pytest.mark.parametrize("kind", FLAGS)
+def test_order_of_texts_matters_to_the_score(
+    kind: str, folder: Path, pairs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock: Callable[..., Any] = sts_validation.encode_texts
+    monkeypatch.setattr(
+        sts_validation, "encode_texts", lambda *args: (np.roll(stock(*args)[0], 1, axis=0), stock(*args)[1])
+    )
+    found, _ = score(0, str(folder), kind, str(pairs[kind]))
+    assert found != pytest.approx(by_hand(folder, kind, pairs[kind]), abs=1e-1)
+
+
+@pytest.mark.parametrize(("kind", "broken"), [("sts", "a\tb\tthree\n"), ("retrieval", "a\tb\tc\n")])
+def test_mistakes_are_met_at_the_start(
+    kind: str, broken: str, data_bin: Path, folder: Path, pairs: dict[str, Path], tmp_path: Path, caplog: Any
+) -> None:
+    (tmp_path / "broken.tsv").write_text(broken)
+    cases = [
+        (folder, tmp_path / "nowhere.tsv", "nowhere.tsv"),
+        (folder, tmp_path / "broken.tsv", "broken.tsv:1"),
+        (data_bin, pairs[kind], "clear.json"),
+    ]
+    for data, source, message in cases + ([(folder, tmp_path, "STSBenchmark")] if kind == "sts" else []):
+        caplog.clear()
+        with pytest.raises(SystemExit) as stop:
+            build(data, FLAGS[kind], str(source))
+        assert stop.value.code == 2
+        assert message in caplog.text
+
+
+def test_a_collapsed_model_scores_0(folder: Path, pairs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        sts_validation,
+        "encode_texts",
+        lambda model, known, tokenizer, texts: (np.ones((len(texts), 4), np.float32), None),
+    )
+    assert score(0, str(folder), "sts", str(pairs["sts"]))[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FLAGS)
+def test_it_chooses_the_checkpoint(kind: str, folder: Path, pairs: dict[str, Path], tmp_path: Path) -> None:
+    result = run(
+        *(*tool("train"), folder, "--user-dir", "fairseq_clear", "--task", "clear_lm", "--arch", "clear_roberta_tiny"),
+        *("--criterion", "clear_nt_xent", "--sample-break-mode", "eos", "--tokens-per-sample", "32", "--cpu"),
+        *("--optimizer", "adam", "--lr", "1e-3", "--batch-size", "8", "--max-update", "9", "--log-format", "json"),
+        *("--best-checkpoint-metric", METRICS[kind], "--maximize-best-checkpoint-metric", "--patience", "5"),
+        *(word for name, flag in FLAGS.items() for word in (flag, pairs[name])),
+        *("--validate-interval-updates", "3", "--save-interval-updates", "3"),
+        *("--valid-subset", "valid,train", "--save-dir", tmp_path / "run"),
+    )
+    lines = [json.loads(line) for line in re.findall(r"\| (?:valid|train) \| (\{.*\})", result.stdout + result.stderr)]
+    found = {
+        name: [float(line[name]) for line in lines if name in line]
+        for name in (f"{split}_{metric}" for split in ("valid", "train") for metric in METRICS.values())
+    }
+    # in the stats of both subsets, and not in those of training
+    assert all(len(values) == 3 for values in found.values())
+    assert found[f"valid_{METRICS[kind]}"] == found[f"train_{METRICS[kind]}"]
+    best = torch.load(tmp_path / "run" / "checkpoint_best.pt", weights_only=False)["extra_state"]["best"]
+    assert best == pytest.approx(max(found[f"valid_{METRICS[kind]}"]), abs=0.01)
