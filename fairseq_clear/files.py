@@ -26,7 +26,6 @@ __all__ = [
     "corpus_file",
     "corpus_files",
     "hash_file",
-    "read_columns",
     "read_lines",
     "read_text_lines",
     "read_whole_lines",
@@ -112,38 +111,31 @@ def read_text_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
-def read_columns(path: str | Path, line: str, number: int, columns: tuple[int, ...]) -> tuple[str, ...]:
-    """Split a line at tabs and return some columns (counted from 0), stripped. Quotes have no special meaning.
-
-    Args:
-        path: of the file, for the message.
-        line: without its end.
-        number: of the line, from 1.
-        columns: to return, in this order.
-
-    Raises:
-        UserError: the line has fewer columns.
-    """
-    fields = line.split("\t")
-    if len(fields) <= max(columns):
-        raise UserError(
-            f"{path}:{number}: {len(fields)} tab-separated columns, but column {max(columns) + 1} is needed; "
-            "is this file cut off, or of another format?"
-        )
-    return tuple(fields[column].strip() for column in columns)
-
-
 @dataclass(frozen=True)
 class CorpusFile:
-    """An input file: its path, its compression (``.gz``, ``.xz`` or an empty string), and whether its lines are JSON."""
+    """An input file; its name determines how it is read."""
 
     path: Path
-    compression: str
-    is_jsonl: bool
+
+    @property
+    def compression(self) -> str:
+        """``.gz``, ``.xz`` or an empty string."""
+        suffix = self.path.suffix.lower()
+        return suffix if suffix in COMPRESSIONS else ""
+
+    @property
+    def kind(self) -> str:
+        """The suffix without that of the compression, in lower case."""
+        return Path(self.path.stem if self.compression else self.path.name).suffix.lower()
+
+    @property
+    def is_jsonl(self) -> bool:
+        """Whether each line is a JSON object."""
+        return self.kind == ".jsonl"
 
 
 def corpus_file(path: Path) -> CorpusFile:
-    """Determine from its name how an input file is read.
+    """Check that a file exists and that its name says how it is read.
 
     Raises:
         UserError: the file does not exist, is a folder, or has a suffix of neither text nor JSON lines.
@@ -152,14 +144,13 @@ def corpus_file(path: Path) -> CorpusFile:
         raise UserError(f"{path}: is a folder; name its files, e.g. {path}/*.txt")
     if not path.exists():
         raise UserError(f"{path}: no such file")
-    compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
-    kind = Path(path.stem).suffix.lower() if compression else path.suffix.lower()
-    is_text = kind not in NOT_TEXT if compression else kind == ".txt"
-    if kind != ".jsonl" and not is_text:
-        with suppress(OSError), path.open("rb") as file:
-            check_is_text(path, file.read(16))
+    file = CorpusFile(path)
+    is_text = file.kind not in NOT_TEXT if file.compression else file.kind == ".txt"
+    if not (file.is_jsonl or is_text):
+        with suppress(OSError), path.open("rb") as stream:
+            check_is_text(path, stream.read(16))
         raise UserError(f"{path}: unknown suffix; inputs are .txt or .jsonl, also .gz or .xz; convert or rename it")
-    return CorpusFile(path, compression, kind == ".jsonl")
+    return file
 
 
 def corpus_files(paths: Iterable[Path]) -> list[CorpusFile]:
@@ -217,7 +208,7 @@ def read_whole_lines(
         errors: ``replace`` replaces bytes that are not UTF-8 by U+FFFD.
     """
     if isinstance(file, Path):
-        file = CorpusFile(file, file.suffix.lower() if file.suffix.lower() in COMPRESSIONS else "", is_jsonl=False)
+        file = CorpusFile(file)
     number = 0
     try:
         with open(file.path, "rb") as raw, _unpacked(raw, file.compression) as stream:

@@ -14,7 +14,7 @@ import numpy as np
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-from fairseq_clear.files import COMPRESSIONS, CorpusFile, check_output_file, read_whole_lines, record_text, write_whole
+from fairseq_clear.files import CorpusFile, check_output_file, read_whole_lines, record_text, write_whole
 from fairseq_clear.models.encoding import EncodingCounts, Floats
 
 __all__ = [
@@ -63,9 +63,8 @@ def read_sentences(path: Path, text_field: str = "text") -> Iterator[str]:
     Lines end with LF or CRLF, as ``wc -l`` counts them; a CR within a line becomes a space. In ``.jsonl`` each line is a
     record, whose text is under ``text_field``; line breaks in it become spaces, and blank lines are ignored.
     """
-    compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
-    is_jsonl = Path(path.stem if compression else path.name).suffix.lower() == ".jsonl"
-    for number, line in read_whole_lines(CorpusFile(path, compression, is_jsonl)):
+    is_jsonl = CorpusFile(path).is_jsonl
+    for number, line in read_whole_lines(path):
         if not is_jsonl:
             yield line.replace("\r", " ")
         elif line.strip():

@@ -6,15 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import (
-    COMPRESSIONS,
-    CorpusFile,
-    hash_file,
-    read_columns,
-    read_lines,
-    read_whole_lines,
-    record_texts,
-)
+from fairseq_clear.evaluation.sts_data import read_columns
+from fairseq_clear.files import COMPRESSIONS, CorpusFile, hash_file, read_lines, read_whole_lines, record_texts
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -156,8 +149,7 @@ def read_pairs(path: Path) -> list[Pair]:
     Raises:
         UserError: a missing file, or a malformed line, with file and line.
     """
-    plain = path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
-    is_jsonl = plain.suffix.lower() == ".jsonl"
+    is_jsonl = CorpusFile(path).is_jsonl
     hint = "a record has a query and a passage"
     pairs = []
     for number, line in read_whole_lines(path):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.sts_data import find_folder
-from fairseq_clear.files import hash_file, read_columns, read_text_lines
+from fairseq_clear.evaluation.sts_data import find_folder, read_columns
+from fairseq_clear.files import hash_file, read_text_lines
 
 if TYPE_CHECKING:
     import numpy as np

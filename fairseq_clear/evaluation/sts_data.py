@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import hash_file, read_columns, read_text_lines
+from fairseq_clear.files import hash_file, read_text_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -236,3 +236,24 @@ def _pairs(path: Path, texts: Sequence[tuple[str, ...]], scores: list[float]) ->
 
 def _hashes(files: Sequence[Path]) -> dict[str, str]:
     return {file.name: hash_file(file) for file in files}
+
+
+def read_columns(path: str | Path, line: str, number: int, columns: tuple[int, ...]) -> tuple[str, ...]:
+    """Split a line at tabs and return some columns (counted from 0), stripped. Quotes have no special meaning.
+
+    Args:
+        path: of the file, for the message.
+        line: without its end.
+        number: of the line, from 1.
+        columns: to return, in this order.
+
+    Raises:
+        UserError: the line has fewer columns.
+    """
+    fields = line.split("\t")
+    if len(fields) <= max(columns):
+        raise UserError(
+            f"{path}:{number}: {len(fields)} tab-separated columns, but column {max(columns) + 1} is needed; "
+            "is this file cut off, or of another format?"
+        )
+    return tuple(fields[column].strip() for column in columns)

@@ -242,4 +242,5 @@ def test_a_missing_splitter_names_the_extra(tmp_path: Path, monkeypatch: pytest.
 
 def test_corpus_file_tells_packing_and_kind(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl.xz", b"")
-    assert corpus_file(path) == CorpusFile(path, ".xz", True)
+    file = corpus_file(path)
+    assert file == CorpusFile(path) and file.compression == ".xz" and file.is_jsonl

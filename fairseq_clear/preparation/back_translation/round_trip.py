@@ -22,7 +22,7 @@ from typing import Any
 from tqdm import tqdm
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import COMPRESSIONS, CorpusFile, read_whole_lines, write_json, write_whole
+from fairseq_clear.files import read_whole_lines, write_json, write_whole
 from fairseq_clear.preparation.back_translation.finished_chunks import FinishedChunks, open_chunks, remove_partial
 from fairseq_clear.preparation.back_translation.translating import (
     ChunkResult,
@@ -161,9 +161,7 @@ def read_report(output: Path) -> dict[str, Any] | None:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    suffix = path.suffix.lower()
-    file = CorpusFile(path, suffix if suffix in COMPRESSIONS else "", is_jsonl=False)
-    return (line for _, line in read_whole_lines(file, allow_nul=True))
+    return (line for _, line in read_whole_lines(path, allow_nul=True))
 
 
 def _check(settings: BackTranslateSettings) -> tuple[int, dict[str, Any]]:
