@@ -13,8 +13,8 @@ from types import FrameType
 from fairseq_clear.errors import UserError
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-# Files that identify a data folder (of prepare or fairseq-preprocess), an export or a prepared GLUE folder.
-KNOWN_CONTENTS = ("clear.json", "dict.txt", "fairseq_clear.json", "glue.json")
+# Files that identify a data folder (of prepare or fairseq-preprocess), an export, a prepared GLUE folder or mined negatives.
+KNOWN_CONTENTS = ("clear.json", "dict.txt", "fairseq_clear.json", "glue.json", "mine.json")
 
 
 @contextmanager

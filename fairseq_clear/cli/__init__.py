@@ -11,6 +11,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "back_translate:BackTranslate",
         "translate every line of a text into another language and back, for paraphrases as views",
     ),
+    "mine": (
+        "mine:Mine",
+        "find hard negatives for pairs with an encoder: other passages that it takes for answers of the query",
+    ),
     "views": (
         "views:Views",
         "show what a recipe's views look like as text, with what is deleted, moved or substituted marked",

@@ -11,11 +11,14 @@ from types import NoneType
 from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.retrieval_data import Pair, read_aligned, read_pairs
+from fairseq_clear.files import hash_file
 from fairseq_clear.settings import check_settings, flag_name, setting
 from fairseq_clear.text.data_folders import CLEAR_JSON, load_tokenizer
 from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer, WhitespaceTokenizer
 
 Settings = TypeVar("Settings")
+PAIRS = "queries and passages (give one of these)"
 METAVARS = {int: "N", float: "X", str: "NAME", Path: "FILE"}
 TOKENIZER_HELP = (
     "tokenizer of a folder written by plain fairseq-preprocess, which does not record it: 'whitespace', a sentencepiece "
@@ -147,6 +150,39 @@ class ModelFlags:
             return choose_tokenizer(self.tokenizer, Path(self.data_bin or "")) if self.tokenizer else None
 
         return load_encoders(name, poolings, data_bin=self.data_bin, tokenizer=tokenizer, device=self.device)
+
+
+@dataclass(kw_only=True)
+class PairFlags:
+    """Flags of commands that read pairs of a query and a passage."""
+
+    pairs: Path | None = setting(
+        "lines of query, tab, passage; or .jsonl records with the fields query and passage",
+        None,
+        exclusive=PAIRS,
+        group=PAIRS,
+    )
+    queries: Path | None = setting(
+        "a query per line; line n of --passages answers line n", None, exclusive=PAIRS, group=PAIRS
+    )
+    passages: Path | None = setting("a passage per line, with --queries", None, group=PAIRS)
+    query_prefix: str = setting("text to put before each query (default: none)", "", metavar="TEXT")
+    passage_prefix: str = setting("text to put before each passage (default: none)", "", metavar="TEXT")
+
+    def read_pairs(self) -> tuple[str, list[Pair], dict[str, str]] | None:
+        """Read the pairs: their name in reports, the pairs, and file -> SHA-256; None if no flag is given.
+
+        Raises:
+            UserError: only one of --queries and --passages is given, or as for ``read_pairs`` and ``read_aligned``.
+        """
+        if (self.queries is None) != (self.passages is None):
+            raise UserError("--queries and --passages belong together: line n of one answers line n of the other")
+        if self.pairs is not None:
+            return self.pairs.name, read_pairs(self.pairs), {self.pairs.name: hash_file(self.pairs)}
+        if self.queries is not None and self.passages is not None:
+            hashes = {path.name: hash_file(path) for path in (self.queries, self.passages)}
+            return self.queries.name, read_aligned(self.queries, self.passages), hashes
+        return None
 
 
 def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Tokenizer] | None = None) -> Tokenizer:

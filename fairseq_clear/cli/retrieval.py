@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fairseq_clear.cli.evaluation import Evaluation
+from fairseq_clear.cli.flags import PAIRS, PairFlags
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.reports import Report, Row
 from fairseq_clear.evaluation.retrieval_data import (
@@ -18,9 +19,7 @@ from fairseq_clear.evaluation.retrieval_data import (
     data_of_pairs,
     pairs_of_documents,
     pairs_of_titles,
-    read_aligned,
     read_beir,
-    read_pairs_file,
 )
 from fairseq_clear.files import CorpusFile, corpus_files, hash_file
 from fairseq_clear.preparation.corpus_reading import TextSource
@@ -31,12 +30,11 @@ if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder
     from fairseq_clear.evaluation.retrieval import RetrievalResult
 
-DATA = "queries and passages (give one of these)"
 WEIGHTS = {"tfidf": {"baseline": "TF-IDF", "sublinear": True}, "bm25": {"baseline": "BM25", "k1": BM25_K1, "b": BM25_B}}
 
 
 @dataclass(kw_only=True)
-class Retrieval(Evaluation, DocumentSettings):
+class Retrieval(Evaluation, PairFlags, DocumentSettings):
     """Find the passages that answer a query by the cosine of their vectors: MRR, nDCG, MAP and recall, x100.
 
     The search is exact. After each score stands half of its 95 % interval, from a bootstrap over queries; the report has both
@@ -54,37 +52,25 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
         "folder in BEIR's layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv",
         None,
         metavar="DIR",
-        exclusive=DATA,
-        group=DATA,
-    )
-    pairs: Path | None = setting(
-        "lines of query, tab, passage; or .jsonl records with the fields query and passage",
-        None,
-        exclusive=DATA,
-        group=DATA,
-    )
-    queries: Path | None = setting(
-        "a query per line; line n of --passages answers line n", None, exclusive=DATA, group=DATA
+        exclusive=PAIRS,
+        group=PAIRS,
     )
     documents: tuple[Path, ...] = setting(
         "documents to make pairs of, as prepare reads them: .txt with a sentence per line and blank lines between documents, "
         ".jsonl, also .gz and .xz, or folders",
         (),
-        exclusive=DATA,
-        group=DATA,
+        exclusive=PAIRS,
+        group=PAIRS,
     )
-    passages: Path | None = setting("a passage per line, with --queries", None, group=DATA)
-    split: str = setting("with --data, the qrels to use", "test", group=DATA)
+    split: str = setting("with --data, the qrels to use", "test", group=PAIRS)
     title_field: str | None = setting(
         "with --documents, the field of a .jsonl record that is the query; the passage is --text-field",
         None,
-        group=DATA,
+        group=PAIRS,
     )
     count: int | None = setting(
-        "with --documents, use at most N of them, drawn with --seed (default: all)", None, least=2, group=DATA
+        "with --documents, use at most N of them, drawn with --seed (default: all)", None, least=2, group=PAIRS
     )
-    query_prefix: str = setting("text to put before each query (default: none)", "", metavar="TEXT")
-    passage_prefix: str = setting("text to put before each passage (default: none)", "", metavar="TEXT")
     baselines: tuple[str, ...] = setting(
         "also score word weights, fitted on the passages: tfidf, bm25", (), choices=tuple(BASELINES)
     )
@@ -105,28 +91,24 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
 
     def read_data(self) -> RetrievalData:
         """Read the queries and passages of the flag that is given."""
-        if (self.queries is None) != (self.passages is None):
-            raise UserError("--queries and --passages belong together: line n of one answers line n of the other")
+        pairs = self.read_pairs()
         if self.count is not None and not self.documents:
             raise UserError(f"--count {self.count}: chooses among --documents; leave it out for other data")
         if self.title_field is not None and not self.documents:
             raise UserError(f"--title-field {self.title_field}: belongs to --documents; leave it out for other data")
         if self.data is not None:
             return read_beir(self.data, self.split)
-        if self.pairs is not None:
-            return read_pairs_file(self.pairs)
-        if self.queries is not None and self.passages is not None:
-            hashes = {path.name: hash_file(path) for path in (self.queries, self.passages)}
-            return data_of_pairs(self.queries.name, read_aligned(self.queries, self.passages), hashes)
+        if pairs is not None:
+            return data_of_pairs(*pairs)
         if not self.documents:
             raise UserError("no data: give --data, --pairs, --queries with --passages, or --documents")
         files = corpus_files(self.documents)
         hashes = {file.path.name: hash_file(file.path) for file in files}
         if self.title_field is None:
-            pairs = pairs_of_documents(self.sentences(files))
+            found = pairs_of_documents(self.sentences(files))
         else:
-            pairs = pairs_of_titles(files, self.title_field, self.text_field)
-        return data_of_documents("documents", pairs, hashes, count=self.count, seed=self.seed)
+            found = pairs_of_titles(files, self.title_field, self.text_field)
+        return data_of_documents("documents", found, hashes, count=self.count, seed=self.seed)
 
     def sentences(self, files: list[CorpusFile]) -> Iterator[Sequence[str]]:
         """Yield the sentences of each document, as ``prepare`` reads them."""

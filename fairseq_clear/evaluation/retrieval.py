@@ -25,6 +25,7 @@ __all__ = [
     "RetrievalResult",
     "bootstrap",
     "evaluate_retrieval",
+    "pair_cosines",
     "score_baseline",
     "score_rankings",
     "score_retrieval",
@@ -168,6 +169,13 @@ def _exact(queries: Tensor, passages: Tensor, rows: Tensor, columns: Tensor) -> 
     wanted = queries.double()
     parts = [passages[own].double() @ query for query, own in zip(wanted, columns.split(counts), strict=True)]
     return torch.cat(parts).round(decimals=12)
+
+
+def pair_cosines(queries: Floats, passages: Floats, *, device: torch.device | str = "cpu") -> Doubles:
+    """Return the cosine (N,) of each query (N, D) with the passage (N, D) of its row, as ``search`` computes it."""
+    products = _unit(queries, device).double() * _unit(passages, device)  # (N, D)
+    cosines: Doubles = products.sum(dim=1).round(decimals=12).cpu().numpy()
+    return cosines
 
 
 def search_terms(

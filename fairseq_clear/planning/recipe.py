@@ -192,9 +192,11 @@ def _make_data(folder: Path, cfg: Any, positions: int, vocabulary: int, text_len
     for name in names:
         (folder / "paraphrase" / name).symlink_to(folder)
     if cfg.get("hard_negatives"):
-        cfg.hard_negatives = "negatives"
-        (folder / "paraphrase" / "negatives").mkdir()
-        _write_lines(folder / "paraphrase" / "negatives", ids[::-1, :1].copy(), False, vocabulary)
+        names = [f"negatives{number}" for number in range(len(cfg.hard_negatives.split(",")))]
+        cfg.hard_negatives = ",".join(names)
+        for name in names:
+            (folder / "paraphrase" / name).mkdir()
+            _write_lines(folder / "paraphrase" / name, ids[::-1, :1].copy(), False, vocabulary)
     if build_augmentation(cfg.augment, Symbols(0, 2, 1, 5, 3, 4), allow_missing_synonyms=True).needs_words:
         table = SynonymTable.build({(word,): [(word,)] for word in range(4, 4 + words)}, np.ones(5 + words, np.bool_))
         known = hash_file(folder / "dict.txt")

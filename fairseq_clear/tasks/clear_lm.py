@@ -191,7 +191,8 @@ class ClearLMTask(MaskedLMTask):
         settings = {name: getattr(self.cfg, name) for name in find_view_source(self.cfg.views)[0].settings}
         source = build_view_source(self.cfg.views, texts, aligned=aligned, settings=settings)
         if self.cfg.hard_negatives:
-            negatives = aligned_sentences(texts, self.cfg.hard_negatives, load, flag="--hard-negatives")
+            names = self.cfg.hard_negatives.split(",")
+            negatives = [aligned_sentences(texts, name, load, flag="--hard-negatives") for name in names]
             source = WithHardNegatives(source, negatives, texts)
         return ViewMaker(source, self.chain, self.cfg.seed, self.cfg.tokens_per_sample)
 

@@ -53,8 +53,10 @@ class ClearLMConfig(MaskedLMConfig):
     hard_negatives: Optional[str] = field(  # noqa: UP045
         default=None,
         metadata={
-            "help": "texts that differ in meaning from the data, aligned line by line: a name in DATA/paraphrase, or a data "
-            "folder; those of the batch are further negatives of every text (clear_nt_xent; SimCSE's supervised setting)"
+            "help": "texts that differ in meaning from the data, aligned line by line: names in DATA/paraphrase, or data "
+            "folders, joined by commas; those of the batch are further negatives of every text (clear_nt_xent; SimCSE's "
+            "supervised setting). fairseq-clear mine finds some. With hydra quote several twice: "
+            "'task.hard_negatives=\"negative1,negative2\"'"
         },
     )
     augment: str = field(

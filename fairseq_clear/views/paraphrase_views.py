@@ -129,29 +129,28 @@ class Paraphrases(ViewSource):
 
 
 class WithHardNegatives(ViewSource):
-    """Adds a hard negative to each instance of another source: a text that differs in meaning (SimCSE section 4).
+    """Adds hard negatives to each instance of another source: texts that differ in meaning (SimCSE section 4).
 
     A blank hard negative is replaced by the original, which is not a negative of its own views because it is a duplicate.
 
     Args:
         source: makes the pairs, one per sentence.
-        negatives: the hard negatives, aligned with the sentences.
+        negatives: one or several data sets of hard negatives, each aligned with the sentences.
         originals: the sentences.
     """
 
-    negatives = 1
     texts: TokenSource
 
-    def __init__(self, source: ViewSource, negatives: TokenSource, originals: TokenSource) -> None:
+    def __init__(self, source: ViewSource, negatives: Sequence[TokenSource], originals: TokenSource) -> None:
         self.source, self.aligned, self.texts = source, negatives, originals
-        self.positives = source.positives
-        lengths = np.where(np.asarray(negatives.sizes) > 0, negatives.sizes, originals.sizes)
-        self.text_lengths = np.concatenate([source.text_lengths, lengths[:, None]], axis=1)
+        self.positives, self.negatives = source.positives, len(negatives)
+        lengths = [np.where(np.asarray(texts.sizes) > 0, texts.sizes, originals.sizes) for texts in negatives]
+        self.text_lengths = np.concatenate([source.text_lengths, np.stack(lengths, axis=1)], axis=1)
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        """Return the pair of a sentence, with its hard negative."""
+        """Return the pair of a sentence, with its hard negatives."""
         (pair,) = self.source(index, rng)
-        negative = _numbers(self.aligned[index])
-        missing = len(negative) == 0
-        text = _numbers(self.texts[index]) if missing else negative
-        return [RawInstance(pair.anchor, pair.positives, pair.identity, (text,), pair.fell_back + missing)]
+        found = [_numbers(texts[index]) for texts in self.aligned]
+        negatives = [text if len(text) else _numbers(self.texts[index]) for text in found]
+        missing = sum(len(text) == 0 for text in found)
+        return [RawInstance(pair.anchor, pair.positives, pair.identity, negatives, pair.fell_back + missing)]

@@ -68,12 +68,25 @@ def test_the_identity_is_that_of_the_original() -> None:
 def test_hard_negatives_follow_the_positives() -> None:
     texts = sentences()
     other = AlignedSentences(texts, OTHER, "other")
-    source = WithHardNegatives(Paraphrases(texts, lambda name: other, ["original", "de"]), other, texts)
+    source = WithHardNegatives(Paraphrases(texts, lambda name: other, ["original", "de"]), [other], texts)
+    assert source.negatives == 1
     (pair,) = source(2, RNG)
     assert [row.tolist() for row in pair.negatives] == [[BOS, 23, 24, 25, 26, EOS]]
     (blank,) = source(1, RNG)
     assert blank.negatives[0].tolist() == texts[1].tolist()  # a duplicate of its own text, so no negative of its views
     assert source.text_lengths.shape == (3, 3)
+
+
+def test_several_hard_negatives_are_in_the_order_of_their_names() -> None:
+    texts = sentences()
+    other, longer = AlignedSentences(texts, OTHER, "other"), AlignedSentences(texts, Lines([[30, 31]] * 4), "longer")
+    source = WithHardNegatives(Paraphrases(texts, lambda name: other, ["original", "de"]), [longer, other], texts)
+    assert source.negatives == 2 and source.text_lengths.shape == (3, 4)
+    (pair,) = source(2, RNG)
+    assert [row.tolist() for row in pair.negatives] == [[BOS, 30, 31, EOS], [BOS, 23, 24, 25, 26, EOS]]
+    assert source.text_lengths[2].tolist() == [len(texts[2]), 6, 4, 6]
+    (blank,) = source(1, RNG)
+    assert blank.negatives[1].tolist() == texts[1].tolist() and blank.fell_back == 2
 
 
 @pytest.mark.parametrize("names", [[], ["original"], ["de", "de"]])
@@ -127,6 +140,18 @@ def test_through_the_task(paired_bin: Path) -> None:
     empty = dataset.collater([])
     assert empty["views"]["tokens"].shape[0] == 3
     assert trainer.get_criterion()(trainer.get_model(), empty)[1] == 0
+
+
+def test_two_hard_negatives_through_the_task(paired_bin: Path) -> None:
+    flags = ("--views", "same", "--hard-negatives", "other,bt", "--augment", "none", "--mlm-weight", "0")
+    trainer, dataset = build(paired_bin, *flags)
+    sample = batch(dataset, *range(4))
+    assert sample["views"]["tokens"].shape[0] == 16 and sample["views"]["negative_identity"].shape == (8,)
+    _, size, log = trainer.get_criterion()(trainer.get_model(), sample)
+    assert size == 8 and log["negatives"] == 8 * (6 + 8)
+    assert dataset.collater([])["views"]["tokens"].shape[0] == 4
+    with pytest.raises(SystemExit):
+        build(paired_bin, *flags[:3], "other,absent", *flags[4:])
 
 
 def test_hard_negatives_change_the_loss_as_the_equation_says(paired_bin: Path) -> None:

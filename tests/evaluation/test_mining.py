@@ -1,0 +1,186 @@
+"""Hard negatives against a search by hand through all candidates."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation import mining
+from fairseq_clear.evaluation.encoders import CachedEncoder
+from fairseq_clear.evaluation.mining import MinedNegatives, mine_negatives
+from fairseq_clear.evaluation.mining_settings import MiningSettings
+from tests.evaluation.toys import Constant, Letters
+
+Pairs = list[tuple[str, str]]
+
+
+class Table:
+    """A random vector for each text; texts with the same last letter get the same one, so there are ties."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+
+    def encode(self, texts: list[str], batch_size: int = 32) -> np.ndarray:
+        return np.stack([np.random.default_rng([self.seed, *text[-2:].encode()]).normal(size=4) for text in texts])
+
+
+def cosine(one: np.ndarray, other: np.ndarray) -> float:
+    one, other = one.astype(np.float32).astype(np.float64), other.astype(np.float32).astype(np.float64)
+    return float(one @ other / np.sqrt((one @ one) * (other @ other)))
+
+
+def eligible(
+    encoder: Any, pairs: Pairs, extra: list[str], chosen: MiningSettings
+) -> list[list[tuple[int, float, str]]]:
+    """(rank, cosine, text) of everything that each pair may get, nearest first; each cosine in float64, one by one."""
+    texts = list(dict.fromkeys([passage for _, passage in pairs] + extra))
+    vectors = dict(zip(texts, encoder.encode(texts), strict=True))
+    found = []
+    for query, passage in pairs:
+        own = {query, *(other for same, other in pairs if same == query)}
+        (vector,) = encoder.encode([query])
+        # sorted() keeps the order of the candidates where cosines are equal
+        others = sorted(
+            ((-round(cosine(vector, vectors[t]), 9), t) for t in texts if t not in own), key=lambda row: row[0]
+        )
+        limit = cosine(vector, vectors[passage]) - (chosen.margin or 0)
+        rows = [(rank, -negative, text) for rank, (negative, text) in enumerate(others, 1)]
+        rows = [row for row in rows if chosen.first_rank <= row[0] <= chosen.last_rank]
+        if chosen.margin is not None:
+            rows = [row for row in rows if row[1] < limit - 1e-9]
+        if chosen.max_similarity is not None:
+            rows = [row for row in rows if row[1] <= chosen.max_similarity + 1e-9]
+        found.append(rows)
+    return found
+
+
+def listed(mined: MinedNegatives) -> list[list[tuple[int, float, str]]]:
+    rows = zip(mined.ranks.tolist(), mined.similarities.tolist(), mined.negatives.tolist(), strict=True)
+    return [[(r, c, mined.texts[n]) for r, c, n in zip(*row, strict=True)] for row in rows]
+
+
+LETTERS = "abcdefgh"
+text = st.text(LETTERS, min_size=2, max_size=3)
+
+
+@st.composite
+def chosen_settings(draw: Any) -> MiningSettings:
+    negatives, first = draw(st.integers(1, 3)), draw(st.integers(1, 5))
+    return MiningSettings(
+        negatives=negatives,
+        first_rank=first,
+        last_rank=first + negatives - 1 + draw(st.integers(0, 20)),
+        margin=draw(st.sampled_from([None, 0.0, 0.2, -0.3])),
+        max_similarity=draw(st.sampled_from([None, 0.9, 0.3])),
+    )
+
+
+@given(
+    st.lists(st.tuples(text, text), min_size=1, max_size=12),
+    st.lists(text, max_size=12),
+    chosen_settings(),
+    st.integers(1, 5),
+    st.integers(0, 99),
+)
+@settings(max_examples=150)
+def test_the_nearest_are_those_of_a_full_search(
+    pairs: Pairs, extra: list[str], chosen: MiningSettings, block: int, seed: int
+) -> None:
+    """Random texts: duplicates, queries that are passages, queries with several positives and ties all occur."""
+    encoder = Table(seed)
+    rows = eligible(encoder, pairs, extra, chosen)
+    kept = [number for number, row in enumerate(rows) if len(row) >= chosen.negatives]
+    if not kept:
+        with pytest.raises(UserError, match=f"none of the {len(pairs)} pairs has {chosen.negatives} negatives among"):
+            mine_negatives(encoder, pairs, extra, chosen, pairs_per_block=block)
+        return
+    mined = mine_negatives(encoder, pairs, extra, chosen, pairs_per_block=block)
+    assert mined.kept.tolist() == kept
+    expected = [rows[number][: chosen.negatives] for number in kept]
+    for found, wanted in zip(listed(mined), expected, strict=True):
+        assert [(rank, text) for rank, _, text in found] == [(rank, text) for rank, _, text in wanted]
+        assert [c for _, c, _ in found] == pytest.approx([c for _, c, _ in wanted], abs=1e-6)
+    columns = dict(mined.columns())
+    assert [*columns] == ["query", "positive", *(f"negative{n + 1}" for n in range(chosen.negatives))]
+    assert [*zip(columns["query"], columns["positive"], strict=True)] == [pairs[number] for number in kept]
+
+
+@pytest.mark.parametrize("block", [1, 3, 100])
+def test_random_ones_are_drawn_by_the_seed_among_the_eligible(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mining, "PASSAGES_AT_ONCE", 7), monkeypatch.setattr(mining, "PASSAGES_PER_BLOCK", 5)
+    rng = np.random.default_rng(0)
+    words = ["".join(row) for row in rng.choice(list(LETTERS), (60, 4)).tolist()]
+    pairs = [*zip(words[:20], words[20:40], strict=True)]
+    rule = {"negatives": 2, "first_rank": 3, "last_rank": 12, "margin": -0.1, "sample": "random"}
+    rows = eligible(Table(), pairs, words[40:], MiningSettings(**rule))
+
+    def draw(seed: int, block: int = block) -> list[list[tuple[int, float, str]]]:
+        chosen = MiningSettings(**rule, seed=seed)
+        mined = mine_negatives(Table(), pairs, words[40:], chosen, pairs_per_block=block)
+        assert mined.kept.tolist() == [number for number, row in enumerate(rows) if len(row) >= 2]
+        found = listed(mined)
+        for number, row in zip(mined.kept.tolist(), found, strict=True):
+            assert len({text for _, _, text in row}) == 2
+            assert {(rank, text) for rank, _, text in row} <= {(rank, text) for rank, _, text in rows[number]}
+        return found
+
+    assert draw(1) == draw(1, 1000) != draw(2)
+    ranks = {rank for seed in range(20) for row in draw(seed) for rank, _, _ in row}
+    assert ranks == set(range(3, 13))  # no rank is left out
+
+
+def test_texts_that_are_equal_up_to_white_space_are_one() -> None:
+    pairs = [("ab", "ba\n c"), ("ab ", "cab"), ("xy", "xz")]
+    mined = mine_negatives(Letters(), pairs, ["ba  c", " ", "ab", "xy z", "bx"])
+    assert mined.texts == ["ba c", "cab", "xz", "ab", "xy z", "bx"]
+    # the nearest to "ab" that is neither "ab" nor one of its positives
+    assert [[text for *_, text in row] for row in listed(mined)] == [["bx"], ["bx"], ["xy z"]]
+    assert mined.ranks.tolist() == [[1], [1], [1]]
+
+
+def test_prefixes_are_encoded_and_not_written(tmp_path: Path) -> None:
+    encoder = Letters()
+    pairs = [("ab", "ba"), ("cd", "dc")]
+    mined = mine_negatives(encoder, pairs, query_prefix="q: ", passage_prefix="p: ")
+    assert {text for texts in encoder.asked for text in texts} == {"q: ab", "q: cd", "p: ba", "p: dc"}
+    assert [*mined.write(tmp_path)] == ["query.txt", "positive.txt", "negative1.txt"]
+    texts = [(tmp_path / f"{name}.txt").read_text() for name in ("query", "positive", "negative1")]
+    assert texts == ["ab\ncd\n", "ba\ndc\n", "dc\nba\n"]
+
+
+def test_nothing_is_left_in_the_folder_of_the_vectors(tmp_path: Path) -> None:
+    cached = CachedEncoder(Letters())
+    mine_negatives(cached, [("ab", "ba"), ("cd", "dc")], folder=tmp_path)
+    assert not [*tmp_path.iterdir()] and not cached._vectors
+
+
+class TwoWidths:
+    def encode(self, texts: list[str], batch_size: int = 32) -> np.ndarray:
+        return np.ones((len(texts), 2 if texts[0].startswith("q") else 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "chosen", "message"),
+    [
+        (
+            Letters(),
+            {"first_rank": 5, "last_rank": 6, "negatives": 3},
+            "--last-rank 6: 2 ranks, fewer than --negatives 3",
+        ),
+        (Letters(), {"first_rank": 9, "last_rank": 4}, "--first-rank 9 --last-rank 4: 0 ranks"),
+        (Letters(), {"margin": float("nan")}, "--margin nan: must be between -2 and 2"),
+        (Letters(), {"max_similarity": 70.0}, "--max-similarity 70: must be between -1 and 1"),
+        (Letters(), {"negatives": 0}, "--negatives 0: must be 1 or more"),
+        (Letters(), {"sample": "best"}, "--sample best: choose from top, random"),
+        (Letters(), {"negatives": 2}, "none of the 2 pairs has 2 negatives among 2 candidates"),
+        (Constant(), {"margin": 0.0}, "none of the 2 pairs has 1 negatives"),
+        (TwoWidths(), {}, "vectors of queries have dimension 2, those of candidates 3"),
+    ],
+)
+def test_mistakes(encoder: Any, chosen: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        mine_negatives(encoder, [("qa", "b"), ("qc", "d")], (), MiningSettings(**chosen))
