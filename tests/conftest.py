@@ -149,6 +149,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory, data_bin: Path) -> Path
     return folder / "checkpoint_last.pt"
 
 
+@pytest.fixture(scope="session")
+def guide(tmp_path_factory: pytest.TempPathFactory, data_bin: Path) -> Path:
+    """A folder with model.pt as import writes it: random weights, other sizes than other models have, and no <del>."""
+    from tests.models.test_pretrained_encoder import FLAGS, write
+
+    return write(tmp_path_factory.mktemp("guide") / "encoder", data_bin, **FLAGS)
+
+
 Ranks = Callable[..., list[object]]
 
 

@@ -9,18 +9,14 @@ from fairseq.criterions import register_criterion
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_clear.criterions.contrastive import (
-    FALSE_NEGATIVES_HELP,
-    ContrastiveConfig,
-    ContrastiveCriterion,
-    data_parallel_group,
-)
+from fairseq_clear.criterions.contrastive import data_parallel_group
+from fairseq_clear.criterions.false_negative_masking import MaskingConfig, MaskingCriterion
 from fairseq_clear.distributed import Layout, all_gather_rows, world_size
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.key_queue import KeyQueue
 from fairseq_clear.modules.momentum_encoder import MomentumEncoder
 from fairseq_clear.objectives.exclusion import Exclusion
-from fairseq_clear.objectives.false_negatives import exclude_nearer, parse_false_negatives
+from fairseq_clear.objectives.false_negatives import exclude_nearer
 from fairseq_clear.objectives.negatives import count_candidates
 
 __all__ = ["ClearMocoConfig", "ClearMocoCriterion"]
@@ -30,7 +26,7 @@ CHECK_EVERY = 1_000
 
 
 @dataclass
-class ClearMocoConfig(ContrastiveConfig):
+class ClearMocoConfig(MaskingConfig):
     """CERT's settings as defaults."""
 
     objective: str = field(
@@ -50,12 +46,11 @@ class ClearMocoConfig(ContrastiveConfig):
     mlm_weight: float = field(
         default=0.0, metadata={"help": "weight of an additional masked language model loss (CERT: none)"}
     )
-    false_negatives: str = field(default="none", metadata={"help": FALSE_NEGATIVES_HELP})
     amp: bool = II("common.amp")
 
 
 @register_criterion("clear_moco", dataclass=ClearMocoConfig)
-class ClearMocoCriterion(ContrastiveCriterion):
+class ClearMocoCriterion(MaskingCriterion):
     """CERT section 4.1 (Fang and Xie 2020, arXiv:2005.12766): the anchor is the query, its positive is encoded as the key.
 
     The queue is empty at first. Places that were never written are not candidates, so the queries of the first micro-batch are
@@ -70,7 +65,6 @@ class ClearMocoCriterion(ContrastiveCriterion):
 
     def __init__(self, cfg: ClearMocoConfig, task: Any) -> None:
         super().__init__(cfg, task)
-        self.margin = parse_false_negatives(str(cfg.false_negatives))
         self.queue: KeyQueue
         self.batches = 0
 
@@ -80,7 +74,9 @@ class ClearMocoCriterion(ContrastiveCriterion):
         momentum = model.args.key_momentum
         encoder = MomentumEncoder(model.encoder.sentence_encoder, model.projection_head, momentum, model.args.pooling)
         # With --amp, fairseq repeats a batch that overflows, so its keys must be removed again.
-        queue = KeyQueue(self.cfg.queue_size, model.projection_head.output_dim, undoable=self.cfg.amp)
+        guided = 0 if self.guide is None else self.guide.width
+        width = model.projection_head.output_dim
+        queue = KeyQueue(self.cfg.queue_size, width, guide_width=guided, undoable=self.cfg.amp)
         model.add_key_encoder(encoder, queue)
         # In a list, so that the queue's buffers are not registered as the criterion's too.
         self._held = [queue]
@@ -109,14 +105,17 @@ class ClearMocoCriterion(ContrastiveCriterion):
         queue, group = self._held[0], data_parallel_group()
         queries, keys = vectors["projections"], vectors["keys"]  # (Q, D), (Q * P, D)
         identity = views["identity"].repeat(2) if self.cfg.symmetric else views["identity"]  # (Q,)
-        if len(queries):
-            keys = keys.view(len(queries), -1, keys.shape[-1]).mean(dim=1)  # (Q, D)
+        keys = mean_of_positives(keys, len(queries))  # (Q, D)
+        judged, judged_keys, judged_queue = queries, keys, queue.keys
+        if self.guide is not None:
+            judged, judged_keys = self._guided(vectors["view_guides"], views["identity"].shape[0])  # (Q, G) each
+            judged_queue = queue.guides
         same_text = None if self.cfg.keep_duplicates else (identity, queue.identities)
         excluded = Exclusion(identities=same_text, absent=~queue.is_written)
         number = {}
         if self.margin is not None:
             number["candidates"] = count_candidates(excluded, len(queries), queue.size, queries.device)
-            excluded = exclude_nearer(excluded, queries, queue.keys, keys, self.margin)
+            excluded = exclude_nearer(excluded, judged, judged_queue, judged_keys, self.margin)
         loss, counted, statistics = self.objective.function(
             queries, keys, queue.keys, temperature=self.cfg.temperature, excluded=excluded
         )
@@ -124,9 +123,17 @@ class ClearMocoCriterion(ContrastiveCriterion):
         statistics["queue_fill"], statistics["queue_readings"] = queue.fill.float(), torch.ones_like(counted)
         if self.training:
             layout = layouts["keys"]
-            queue.enqueue(all_gather_rows(keys.detach(), layout), all_gather_rows(identity, layout))
+            guides = () if self.guide is None else (all_gather_rows(judged_keys, layout),)
+            queue.enqueue(all_gather_rows(keys.detach(), layout), all_gather_rows(identity, layout), *guides)
             self._check_now_and_then(queue, group)
         return loss, counted, statistics
+
+    def _guided(self, vectors: Tensor, texts: int) -> tuple[Tensor, Tensor]:
+        """The guide's vectors of the queries and of their keys, (Q, G) each, from those of all views, (N + N * P, G)."""
+        anchors, positives = vectors[:texts], vectors[texts:]
+        if self.cfg.symmetric:
+            return vectors, torch.cat([positives, anchors])
+        return anchors, mean_of_positives(positives, texts)
 
     def _check_now_and_then(self, queue: KeyQueue, group: Any) -> None:
         self.batches += 1
@@ -138,3 +145,8 @@ class ClearMocoCriterion(ContrastiveCriterion):
                 raise RuntimeError(
                     "the workers' queues differ: they started from different checkpoints, or the data were gathered differently"
                 )
+
+
+def mean_of_positives(vectors: Tensor, queries: int) -> Tensor:
+    """The mean (Q, D) of each query's positives, whose vectors (Q * P, D) are given in the order of the queries."""
+    return vectors.view(queries, -1, vectors.shape[-1]).mean(dim=1) if queries else vectors

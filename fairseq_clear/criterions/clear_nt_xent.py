@@ -1,29 +1,28 @@
 """``clear_nt_xent``: CLEAR's loss, masked language modelling plus NT-Xent over the views of the batch."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from fairseq.criterions import register_criterion
 from torch import Tensor
 
-from fairseq_clear.criterions.contrastive import FALSE_NEGATIVES_HELP, InBatchConfig, InBatchCriterion
+from fairseq_clear.criterions.contrastive import InBatchConfig, InBatchCriterion
+from fairseq_clear.criterions.false_negative_masking import MaskingConfig, MaskingCriterion
 from fairseq_clear.distributed import Layout, all_gather_rows
-from fairseq_clear.objectives.false_negatives import exclude_nearer, parse_false_negatives
+from fairseq_clear.objectives.false_negatives import exclude_nearer
 from fairseq_clear.objectives.negatives import count_candidates
 
 __all__ = ["ClearNTXentConfig", "ClearNTXentCriterion"]
 
 
 @dataclass
-class ClearNTXentConfig(InBatchConfig):
+class ClearNTXentConfig(MaskingConfig, InBatchConfig):
     """Settings of ``clear_nt_xent``."""
-
-    false_negatives: str = field(default="none", metadata={"help": FALSE_NEGATIVES_HELP})
 
 
 @register_criterion("clear_nt_xent", dataclass=ClearNTXentConfig)
-class ClearNTXentCriterion(InBatchCriterion):
+class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
     """CLEAR eq. 1 to 3 (arXiv:2012.15466): L_MLM + weight * L_CL, L_CL as SimCLR's mean over the 2N views.
 
     The paper's eq. 2 is the sum over the batch; the mean keeps its weight independent of the batch size.
@@ -31,10 +30,6 @@ class ClearNTXentCriterion(InBatchCriterion):
 
     cfg: ClearNTXentConfig
     takes_hard_negatives = True
-
-    def __init__(self, cfg: ClearNTXentConfig, task: Any) -> None:
-        super().__init__(cfg, task)
-        self.margin = parse_false_negatives(str(cfg.false_negatives))
 
     def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
         """Both views of each text, and the hard negatives."""
@@ -48,29 +43,47 @@ class ClearNTXentCriterion(InBatchCriterion):
 
         The hard negatives of all texts are further candidates of every query (SimCSE, arXiv:2104.08821, eq. 5).
         """
-        projections = vectors["projections"]  # (N + N * P + N * H, D)
-        texts, hard = views["identity"].shape[0], views["negative_identity"].shape[0]
-        last = projections.shape[0] - hard
-        anchors, positives, negatives = projections[:texts], projections[texts:last], projections[last:]
-        if texts:
-            positives = positives.view(texts, -1, positives.shape[-1]).mean(dim=1)  # (N, D), DeCLUTR section 3.1
-        queries = torch.cat([anchors, positives])  # (2N, D)
+        queries, keys = self.candidates_of(vectors["projections"], views, layouts)  # (2N, D), (K, D)
+        texts, layout = views["identity"].shape[0], layouts["queries"]
         identity = views["identity"].repeat(2)  # (2N,)
-
-        layout = layouts["queries"]
-        keys, key_identity = all_gather_rows(queries, layout), all_gather_rows(identity, layout)  # (K, D), (K,)
+        key_identity = all_gather_rows(identity, layout)  # (K,)
         own = torch.arange(2 * texts, device=queries.device) + layout.offset
         if self.has_hard_negatives:
-            layout = layouts["negatives"]
-            keys = torch.cat([keys, all_gather_rows(negatives, layout)])
-            key_identity = torch.cat([key_identity, all_gather_rows(views["negative_identity"], layout)])
+            hard_identity = all_gather_rows(views["negative_identity"], layouts["negatives"])
+            key_identity = torch.cat([key_identity, hard_identity])
         excluded, positive = self.excluded(own, identity, key_identity), own.roll(texts)
         counted = {}
         if self.margin is not None:
             others = excluded.with_own(positive)
             counted["candidates"] = count_candidates(others, len(queries), len(keys), queries.device)
-            excluded = exclude_nearer(excluded, queries, keys, keys[positive], self.margin)
+            judged, judged_keys = queries, keys
+            if self.guide is not None:
+                judged, judged_keys = self.candidates_of(vectors["view_guides"], views, layouts)  # (2N, G), (K, G)
+            excluded = exclude_nearer(excluded, judged, judged_keys, judged_keys[positive], self.margin)
         loss, rows, statistics = self.objective.function(
             queries, keys, positive, temperature=self.cfg.temperature, excluded=excluded
         )
         return loss, rows, {**statistics, **counted}
+
+    def candidates_of(
+        self, vectors: Tensor, views: dict[str, Any], layouts: dict[str, Layout]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the queries of this worker (2N, D), anchors and then (means of) positives, and the keys of all workers (K, D).
+
+        The keys are the queries of all workers and then their hard negatives. A collective.
+
+        Args:
+            vectors: (N + N * P + N * H, D), a vector for each row of the batch's views.
+            views: the batch's views.
+            layouts: as for ``contrast``.
+        """
+        texts, hard = views["identity"].shape[0], views["negative_identity"].shape[0]
+        last = vectors.shape[0] - hard
+        anchors, positives, negatives = vectors[:texts], vectors[texts:last], vectors[last:]
+        if texts:
+            positives = positives.view(texts, -1, positives.shape[-1]).mean(dim=1)  # (N, D), DeCLUTR section 3.1
+        queries = torch.cat([anchors, positives])
+        keys = all_gather_rows(queries, layouts["queries"])
+        if self.has_hard_negatives:
+            keys = torch.cat([keys, all_gather_rows(negatives, layouts["negatives"])])
+        return queries, keys

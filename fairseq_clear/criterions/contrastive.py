@@ -30,7 +30,6 @@ from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.objectives.matryoshka import at_dimensions, parse_dimensions
 
 __all__ = [
-    "FALSE_NEGATIVES_HELP",
     "ContrastiveConfig",
     "ContrastiveCriterion",
     "InBatchConfig",
@@ -41,8 +40,8 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 ANCHOR_MLM = ChoiceEnum(["separate", "joint"])
-# Outputs of ClearRobertaModel.forward that have one row per text.
-VECTORS = ("projections", "guides", "keys")
+# Outputs of ClearRobertaModel.forward that have one row per text, and the vectors of a separate guide.
+VECTORS = ("projections", "guides", "keys", "view_guides")
 
 
 @dataclass
@@ -88,12 +87,6 @@ class ContrastiveConfig(MaskedLmConfig):
         },
     )
     max_update: int = II("optimization.max_update")
-
-
-FALSE_NEGATIVES_HELP = (
-    "guide:margin=0.0 masks a candidate that the model itself finds nearer to the query than its positive less the margin, as "
-    "cosine (GISTEmbed, arXiv:2402.16829); none masks nothing"
-)
 
 
 def data_parallel_group() -> Any:

@@ -226,6 +226,11 @@ class ClearRobertaModel(RobertaModel):
         """
         return self._pooled(trim_padding(tokens, self.padding_idx), pooling)
 
+    def embed_parts(self, tokens: Tensor, lengths: Sequence[int]) -> Tensor:
+        """As ``embed``, with the lengths of the rows known: texts of similar length are encoded together, as in training."""
+        parts = self._parts(tokens, lengths, trained=False)
+        return parts.in_order(parts.map(self._pooled))
+
     def _pooled(self, tokens: Tensor, pooling: str | None = None, lengths: Sequence[int] = ()) -> Tensor:
         name = pooling or self.args.pooling
         states = self.hidden_states(tokens, needs_all_layers(name), lengths)

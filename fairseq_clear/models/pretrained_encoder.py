@@ -15,7 +15,7 @@ from fairseq_clear.models.state_dicts import POSITIONS
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.spec import setting_names
 
-__all__ = ["SHAPELESS", "STOCK_POOLING", "encoder_settings", "start_from_encoder"]
+__all__ = ["SHAPELESS", "STOCK_POOLING", "checkpoint_in", "encoder_settings", "start_from_encoder"]
 
 MODEL_FILE = "model.pt"  # in a folder that fairseq-clear import made
 
@@ -47,7 +47,7 @@ def start_from_encoder(model: Any, checkpoint: Any, allowed: str = "") -> None:
     source = getattr(model, "encoder_from", None)
     if not source:
         return
-    path = _checkpoint_in(str(source))
+    path = checkpoint_in(str(source))
     flag = f"--encoder-from {source}"
     is_missing = OmegaConf.is_config(checkpoint) and OmegaConf.is_missing(
         checkpoint, "finetune_from_model"
@@ -102,18 +102,22 @@ def encoder_settings(path: str) -> dict[str, Any]:
     return found | {name: getattr(args, name) for name in OPTIONAL if getattr(args, name, None)}
 
 
-def _checkpoint_in(source: str) -> str:
-    """Path of the checkpoint that ``--encoder-from`` names."""
+def checkpoint_in(source: str, flag: str = "--encoder-from") -> str:
+    """Return the path of the checkpoint that a folder of ``fairseq-clear import``, or the path of a checkpoint, stands for.
+
+    Raises:
+        UserError: there is none; the message names the flag.
+    """
     if os.path.isdir(source):
         path = os.path.join(source, MODEL_FILE)
         if os.path.isfile(path):
             return path
         raise UserError(
-            f"--encoder-from {source}: has no {MODEL_FILE}; give a folder of fairseq-clear import, or a checkpoint (.pt)"
+            f"{flag} {source}: has no {MODEL_FILE}; give a folder of fairseq-clear import, or a checkpoint (.pt)"
         )
     if not Path(source).is_file():
         raise UserError(
-            f"--encoder-from {source}: no such file or folder; give a folder of fairseq-clear import, or a checkpoint (.pt)"
+            f"{flag} {source}: no such file or folder; give a folder of fairseq-clear import, or a checkpoint (.pt)"
         )
     return source
 

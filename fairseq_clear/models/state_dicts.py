@@ -56,11 +56,11 @@ def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: st
     foreign = [key for key in foreign if not key.startswith(fixed)]
     parts = {prefix + key: value for key, value in own.items() if not (prefix + key).startswith(fixed)}
     other_shape = [key for key, value in parts.items() if key in loaded and loaded[key].shape != value.shape]
-    if any(
-        key.startswith(prefix + QUEUE) for key in other_shape
-    ):  # in a queue of another size, the fill count would be wrong
+    queue = [key for key in parts if key.startswith(prefix + QUEUE)]
+    is_part = 0 < sum(key in loaded for key in queue) < len(queue)  # a queue without the vectors of a guide
+    if is_part or not {*queue}.isdisjoint(other_shape):  # in a queue of another size, the fill count would be wrong
         other_shape = sorted({*other_shape, *(key for key in loaded if key.startswith(prefix + QUEUE))})
-    for key in foreign + other_shape:
+    for key in {*foreign, *other_shape}:
         del loaded[key]
     missing = [key for key in parts if key not in loaded]
     for key in missing:

@@ -20,20 +20,25 @@ class KeyQueue(nn.Module):
     Args:
         size: K.
         width: D of a key.
+        guide_width: G, the dimension of a separate guide's vectors, which are then kept with the keys; 0 for none.
         undoable: keep what ``enqueue`` overwrites until ``confirm`` or ``undo``, for updates that may be repeated.
     """
 
     keys: Tensor
     identities: Tensor
+    guides: Tensor
     pointer: Tensor
     fill: Tensor
 
-    def __init__(self, size: int, width: int, *, undoable: bool = False) -> None:
+    def __init__(self, size: int, width: int, *, guide_width: int = 0, undoable: bool = False) -> None:
         super().__init__()
         self.size, self.undoable = size, undoable
         self._overwritten: list[tuple[Tensor, ...]] = []
         self.register_buffer("keys", torch.zeros(size, width))
         self.register_buffer("identities", torch.zeros(size, dtype=torch.int64))
+        if guide_width:
+            self.register_buffer("guides", torch.zeros(size, guide_width))
+        self._columns = ("keys", "identities", "guides")[: 2 + (guide_width > 0)]
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
         self.register_buffer("fill", torch.zeros((), dtype=torch.int64))
 
@@ -43,12 +48,13 @@ class KeyQueue(nn.Module):
         return torch.arange(self.size, device=self.keys.device) < self.fill
 
     @torch.no_grad()
-    def enqueue(self, keys: Tensor, identities: Tensor) -> None:
+    def enqueue(self, keys: Tensor, identities: Tensor, guides: Tensor | None = None) -> None:
         """Write keys over the oldest ones.
 
         Args:
             keys: (n, D), of any length and floating dtype; normalised here, in float32. Of more than K keys, the last K stay.
             identities: (n,) int64, the hash of each key's source text.
+            guides: (n, G), a separate guide's vectors of the keys' texts, of any length; normalised like the keys.
         """
         count = keys.shape[0]
         position = (self.pointer + torch.arange(count, device=keys.device)) % self.size
@@ -56,10 +62,12 @@ class KeyQueue(nn.Module):
         last = slice(max(count - self.size, 0), None)
         position = position[last]
         if self.undoable:
-            old = self.keys[position], self.identities[position], self.pointer.clone(), self.fill.clone()
-            self._overwritten.append((position, *old))
+            old = [getattr(self, name)[position] for name in self._columns]
+            self._overwritten.append((position, self.pointer.clone(), self.fill.clone(), *old))
         self.keys.index_copy_(0, position, unit_vectors(keys[last]))
         self.identities.index_copy_(0, position, identities[last])
+        if guides is not None:
+            self.guides.index_copy_(0, position, unit_vectors(guides[last]))
         self.pointer.add_(count).remainder_(self.size)
         self.fill.add_(count).clamp_(max=self.size)
 
@@ -71,29 +79,26 @@ class KeyQueue(nn.Module):
     def undo(self) -> None:
         """Restore the queue to the last ``confirm``; called when the update overflowed."""
         while self._overwritten:
-            position, keys, identities, pointer, fill = self._overwritten.pop()
-            self.keys.index_copy_(0, position, keys)
-            self.identities.index_copy_(0, position, identities)
+            position, pointer, fill, *old = self._overwritten.pop()
+            for name, rows in zip(self._columns, old, strict=True):
+                getattr(self, name).index_copy_(0, position, rows)
             self.pointer.copy_(pointer)
             self.fill.copy_(fill)
 
     @torch.no_grad()
     def clear(self) -> None:
         """Remove all keys; called when training starts."""
-        for buffer in (self.keys, self.identities, self.pointer, self.fill):
+        for buffer in self.buffers():
             buffer.zero_()
 
     def checksum(self) -> Tensor:
-        """A (4,) float64 checksum, by which workers check that their queues are equal."""
+        """A (4,) float64 checksum, (5,) with guides, by which workers check that their queues are equal."""
         weights = torch.arange(1, self.size + 1, device=self.keys.device, dtype=torch.float64)
-        return torch.stack(
-            [
-                (self.keys.sum(dim=1).double() * weights).sum(),
-                (self.identities.remainder(1 << 20).double() * weights).sum(),
-                self.pointer.double(),
-                self.fill.double(),
-            ]
-        )
+        rows = {"keys": self.keys.sum(dim=1), "identities": self.identities.remainder(1 << 20)}
+        if "guides" in self._columns:
+            rows["guides"] = self.guides.sum(dim=1)
+        sums = [(values.double() * weights).sum() for values in rows.values()]
+        return torch.stack([*sums, self.pointer.double(), self.fill.double()])
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "KeyQueue":
         return super()._apply(keeping_float32(fn), recurse)

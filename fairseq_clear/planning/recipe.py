@@ -166,6 +166,8 @@ def _check(cfg: Any) -> None:
     for setting in ("checkpoint_activations", "encoder_layerdrop", "quant_noise_pq"):
         if cfg.model.get(setting):
             raise UserError(f"model.{setting} {cfg.model[setting]}: is not estimated; leave it out")
+    if cfg.criterion.get("guide"):
+        raise UserError(f"criterion.guide {cfg.criterion.guide}: is not estimated; leave it out")
     if cfg.distributed_training.ddp_backend not in DDP:
         backend = cfg.distributed_training.ddp_backend
         raise UserError(f"distributed_training.ddp_backend {backend}: is not estimated; give one of {', '.join(DDP)}")

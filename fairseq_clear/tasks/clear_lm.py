@@ -16,10 +16,15 @@ from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.chain import Chain, build_augmentation
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.criterions.contrastive import ContrastiveCriterion
+from fairseq_clear.criterions.false_negative_masking import MaskingCriterion
 from fairseq_clear.data.dataset import ClearDataset
 from fairseq_clear.errors import UserError, exit_on_user_error
 from fairseq_clear.files import hash_file
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.models.guide_encoder import GuideEncoder
+from fairseq_clear.models.pretrained_encoder import checkpoint_in
+from fairseq_clear.modules.hidden_states import compile_blocks
+from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.config import ClearLMConfig
 from fairseq_clear.tasks.masking import Masks
@@ -130,13 +135,40 @@ class ClearLMTask(MaskedLMTask):
         if isinstance(criterion, ContrastiveCriterion):
             self.needs_mlm, self.needs_views = criterion.needs_mlm, criterion.needs_views
             self.anchor_mlm, self.max_update = criterion.anchor_mlm, criterion.max_update
+        if isinstance(criterion, MaskingCriterion) and criterion.needs_guide:
+            criterion.guide = self._load_guide(str(criterion.cfg.guide))
         if isinstance(self.model, ClearRobertaModel):
             self.model.freeze_unused(mlm=self.needs_mlm, views=self.needs_views)
             if isinstance(criterion, ContrastiveCriterion):
                 criterion.prepare_model(self.model)
             if self.model.args.compile:
                 self.model.compile_encoders()
+                if isinstance(criterion, MaskingCriterion) and criterion.guide is not None:
+                    compile_blocks(criterion.guide.model.encoder.sentence_encoder)
         return criterion
+
+    def _load_guide(self, source: str) -> GuideEncoder:
+        """Load the encoder of ``--guide``.
+
+        Raises:
+            UserError: it cannot be read, has another vocabulary, or has too few positions.
+        """
+        from fairseq_clear.evaluation.checkpoints import load_model
+
+        folder, path = Path(utils.split_paths(self.cfg.data)[0]), checkpoint_in(source, "--guide")
+        try:
+            check_same_vocabulary(read_checkpoint(path), path, str(folder))
+            loaded = load_model(path, folder)
+        except UserError as error:
+            raise UserError(f"--guide {error}") from None
+        positions, longest = int(loaded.model.max_positions()), self.cfg.tokens_per_sample
+        if positions < longest:
+            raise UserError(
+                f"--guide {source}: reads texts of at most {positions} tokens; give --tokens-per-sample {positions}, or "
+                "another guide"
+            )
+        chunk = int(getattr(getattr(self.model, "args", None), "encode_chunk_size", 0))
+        return GuideEncoder(loaded.model, loaded.dictionary, chunk=chunk)
 
     @exit_on_user_error
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
-from fairseq_clear.models.pretrained_encoder import SHAPELESS
+from fairseq_clear.models.pretrained_encoder import SHAPELESS, checkpoint_in
 from fairseq_clear.spec import setting_names
 from fairseq_clear.text.data_folders import DICTIONARY
 from fairseq_clear.views.paraphrase_views import ORIGINAL, PARAPHRASES
@@ -61,6 +61,7 @@ HASHED = {
     "vocabulary": "the vocabulary of",
     "synonyms": "--synonyms",
     "start": "--finetune-from-model",
+    "guide": "--guide",
 }
 SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim")
 WHOLE = 1 << 26  # bytes of a file that are hashed in full; of a larger one, 64 pieces of 1 MiB
@@ -240,6 +241,8 @@ def _files(cfg: Any) -> dict[str, Any]:
     if task.synonyms:
         files["synonyms"] = _file(task.synonyms)
     files["start"] = _file(cfg.checkpoint.finetune_from_model)
+    guide = getattr(cfg.criterion, "guide", None)
+    files["guide"] = _file(checkpoint_in(guide, "--guide")) if guide else None
     return files
 
 

@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.modules import chunking
 from fairseq_clear.modules.chunking import trim_padding
+from tests.models.test_pretrained_encoder import FLAGS as SIZES
+from tests.models.test_pretrained_encoder import write
 from tests.planning.measuring import make_data
 from tests.training import build
 
@@ -71,6 +73,13 @@ def test_clear_waits_where_masked_lm_does(data: Path) -> None:
     stock = waits(data, "--criterion", "masked_lm")
     assert stock["_local_scalar_dense"] > ENCODER, "masked_lm's own are seen"
     assert waits(data, "--criterion", "clear_nt_xent") == stock
+
+
+@pytest.mark.parametrize("criterion", ["clear_nt_xent", "clear_moco"])
+def test_a_guide_adds_none(criterion: str, data: Path, tmp_path: Path) -> None:
+    guide = str(write(tmp_path / "guide", data, **{**SIZES, "max-positions": 64}))
+    flags = ("--criterion", criterion, "--mlm-weight", "0", "--false-negatives", "guide", "--guide", guide)
+    assert waits(data, *flags) == Counter()
 
 
 @pytest.mark.parametrize("size", ["0", "128"])

@@ -44,6 +44,13 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "regularised, layers frozen": ("--regularizer-weight", "0.01", "--frozen-layers", "2"),
     "matryoshka": ("--matryoshka", "8,32,128", "--encode-chunk-size", "40"),
     "false negatives masked": ("--false-negatives", "guide:margin=0.05"),
+    "false negatives of a guide, in chunks": (
+        *("--false-negatives", "guide:margin=0.0", "--guide", "GUIDE", "--encode-chunk-size", "40"),
+    ),
+    "hard negatives, a guide": (
+        *("--views", "same", "--hard-negatives", "other,bt", "--augment", "none"),
+        *("--false-negatives", "guide:margin=-0.002", "--guide", "GUIDE"),
+    ),
     "hard negatives": ("--views", "paraphrase:original,bt", "--hard-negatives", "other", "--augment", "none"),
     "sg": (*GUIDED, "--objective", "sg", "--views", "paraphrase:original,bt"),
     "opt1, in chunks": (*GUIDED, "--objective", "opt1", "--encode-chunk-size", "32"),
@@ -70,6 +77,7 @@ RECIPES |= {
     "moco, false negatives masked": (
         *(*MOCO, "--false-negatives", "guide:margin=0.05", "--views", "paraphrase:original,bt"),
     ),
+    "moco, a guide": (*(*MOCO, "--false-negatives", "guide", "--guide", "GUIDE", "--views", "paraphrase:original,bt"),),
     "moco, matryoshka": (*MOCO, "--matryoshka", "8,32", "--views", "paraphrase:original,bt"),
     "moco with mlm, in chunks": (
         *MOCO,
@@ -123,12 +131,13 @@ def hosts_stand_in() -> Iterator[None]:
         yield
 
 
-def cases(workers: int) -> dict[tuple[str, ...], Case]:
+def cases(workers: int, guide: Path) -> dict[tuple[str, ...], Case]:
     """Every update that ``workers`` make, by name."""
     found = {}
     for backend in BACKENDS if workers > 1 else ["legacy_ddp"]:
         for recipe, flags in RECIPES.items():
-            with_backend = (*flags, "--ddp-backend", backend)
+            named = [str(guide) if flag == "GUIDE" else flag for flag in flags]
+            with_backend = (*named, "--ddp-backend", backend)
             found[recipe, backend] = Case(with_backend, SHARES[workers], steps=STEPS[recipe])
             if workers in SEVEN_SHARES:
                 found["seven", recipe, backend] = Case((*with_backend, *FREQUENT), SEVEN_SHARES[workers])
@@ -145,15 +154,15 @@ Results = dict[tuple[str, ...], list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def single(paired_bin: Path) -> Results:
-    return {name: [update(0, str(paired_bin), case)] for name, case in cases(1).items()}
+def single(paired_bin: Path, guide: Path) -> Results:
+    return {name: [update(0, str(paired_bin), case)] for name, case in cases(1, guide).items()}
 
 
 @pytest.fixture(scope="module")
-def several(paired_bin: Path, ranks: Ranks) -> dict[int, Results]:
+def several(paired_bin: Path, guide: Path, ranks: Ranks) -> dict[int, Results]:
     found = {}
     for workers in (2, 3):
-        wanted = cases(workers)
+        wanted = cases(workers, guide)
         for case in wanted.values():
             configuration(paired_bin, *case.flags)  # kept for the workers, which are forked
         by_rank: Any = ranks(workers, updates, str(paired_bin), list(wanted.values()))

@@ -1,0 +1,70 @@
+"""``--false-negatives`` and ``--guide`` of the criterions that mask false negatives."""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from torch import Tensor
+
+from fairseq_clear.criterions.contrastive import ContrastiveConfig, ContrastiveCriterion
+from fairseq_clear.distributed import Layout
+from fairseq_clear.errors import UserError
+from fairseq_clear.models.guide_encoder import GuideEncoder
+from fairseq_clear.objectives.false_negatives import parse_false_negatives
+
+__all__ = ["MaskingConfig", "MaskingCriterion"]
+
+
+@dataclass
+class MaskingConfig(ContrastiveConfig):
+    """Settings that mask false negatives."""
+
+    false_negatives: str = field(
+        default="none",
+        metadata={
+            "help": "guide:margin=0.0 masks a candidate that the guide finds nearer to the query than its positive less the "
+            "margin, as cosine (GISTEmbed, arXiv:2402.16829); the guide is the trained model itself, or that of --guide; none "
+            "masks nothing"
+        },
+    )
+    guide: Optional[str] = field(  # noqa: UP045  (fairseq makes no flag of "str | None")
+        default=None,
+        metadata={
+            "help": "with --false-negatives guide, a frozen encoder as the guide: a folder of fairseq-clear import, or a "
+            "checkpoint, with the vocabulary of the data; size and pooling are its own. It is not saved with the model: "
+            "give it again to resume"
+        },
+    )
+
+
+class MaskingCriterion(ContrastiveCriterion):
+    """A criterion that masks false negatives, by the vectors of the trained model or of a separate guide.
+
+    Attributes:
+        margin: margin of the rule, see ``objectives.false_negatives``; None if nothing is masked.
+        guide: the encoder of ``--guide``, which the task loads before ``prepare_model``; None for the trained model itself.
+    """
+
+    cfg: MaskingConfig
+
+    def __init__(self, cfg: MaskingConfig, task: Any) -> None:
+        super().__init__(cfg, task)
+        self.margin = parse_false_negatives(str(cfg.false_negatives))
+        self.guide: GuideEncoder | None = None
+        if cfg.guide and self.margin is None:
+            raise UserError(
+                f"--guide {cfg.guide}: only decides what --false-negatives masks; add --false-negatives guide"
+            )
+
+    @property
+    def needs_guide(self) -> bool:
+        """Whether the task must load the encoder of ``--guide``."""
+        return bool(self.cfg.guide) and self.needs_views
+
+    def _contrastive_term(
+        self, extra: dict[str, Any], sample: dict[str, Any], masked_tokens: Tensor | None, layouts: dict[str, Layout]
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """Add the guide's vectors of all views, ``view_guides`` (R, G), to what ``contrast`` gets."""
+        if self.guide is not None:
+            views = sample["views"]
+            extra["view_guides"] = self.guide(views["tokens"], views["lengths"], like=extra["projections"])
+        return super()._contrastive_term(extra, sample, masked_tokens, layouts)

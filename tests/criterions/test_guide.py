@@ -1,0 +1,274 @@
+"""--guide: a frozen encoder of its own decides what --false-negatives masks."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_clear.evaluation.checkpoints import load_model
+from fairseq_clear.modules.key_queue import KeyQueue
+from tests.criterions.test_clear_nt_xent import backward, parts
+from tests.faults.commands import MOCO, NT_XENT, fairseq_train, run
+from tests.objectives import oracles
+from tests.objectives.test_false_negatives import nearer
+from tests.objectives.test_moco import equation_2
+from tests.training import build
+
+PLAIN = ("--mlm-weight", "0", "--temperature", "0.2", "--projection-layers", "0")
+PAIRS = ("--views", "paraphrase:original,other")
+GUIDED = ("--false-negatives", "guide:margin=0.0", "--guide")
+QUEUE = ("--criterion", "clear_moco", "--queue-size", "30", "--key-momentum", "0.5")
+
+
+def vectors_of(guide: Path, data: Path, views: dict[str, Any], missing: int = -1) -> torch.Tensor:
+    """The guide's vectors of all views in float64, one text at a time and without padding."""
+    loaded = load_model(guide / "model.pt", data)
+    rows = [row[:length] for row, length in zip(views["tokens"], views["lengths"], strict=True)]
+    masks = [row.masked_fill(row == missing, loaded.dictionary.index("<mask>")) for row in rows]
+    with torch.no_grad():
+        return torch.cat([loaded.model.double().embed(row.unsqueeze(0)) for row in masks])
+
+
+@pytest.mark.parametrize("chunk", ["0", "40"])
+@pytest.mark.parametrize(
+    "flags",
+    [(*PAIRS, "--augment", "none"), ("--views", "same", "--hard-negatives", "other,bt", "--augment", "del-word")],
+    ids=["pairs", "hard negatives, <del>"],
+)
+def test_nt_xent_against_the_oracle(flags: tuple[str, ...], chunk: str, paired_bin: Path, guide: Path) -> None:
+    model, criterion, dataset, task = parts(
+        paired_bin, *PLAIN, *flags, *GUIDED, str(guide), "--encode-chunk-size", chunk
+    )
+    sample = dataset.collater([dataset[index] for index in range(8)])
+    views = sample["views"]
+    has_deleted = bool((views["tokens"] == task.del_idx).any())
+    assert has_deleted == ("del-word" in flags)
+    g = vectors_of(guide, paired_bin, views, task.del_idx)
+    assert g.shape == (len(views["tokens"]), 24)
+    with torch.no_grad():
+        z = model(views=views["tokens"])[1]["projections"]
+    positive = torch.arange(16).roll(8)
+    identity = torch.cat([views["identity"].repeat(2), views["negative_identity"]])
+    same = (identity[:16].unsqueeze(1) == identity).numpy()  # the query itself, its positive, blank hard negatives
+    masked = nearer(g[:16], g, g[positive], 0.0)
+    expected = oracles.nt_xent_with_exclusions(
+        z[:16].double().numpy(), z.double().numpy(), positive.tolist(), 0.2, masked | same
+    )
+    loss, size, log = criterion(model, sample)
+    left = ~(masked | same)
+    assert 0 < left.sum() < (~same).sum(), "some are masked, some are not"
+    assert loss.item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert size == left.any(axis=1).sum()
+    assert log["candidates"] == (~same).sum() and log["negatives"] == left.sum()
+    by_itself = nearer(z[:16], z, z[positive], 0.0)
+    assert (by_itself & ~same).sum() != (masked & ~same).sum(), "the negative control: the model masks others"
+
+
+@pytest.mark.parametrize(
+    ("flags", "margin"),
+    [((*PAIRS, "--symmetric"), 0.0), (PAIRS, 0.0), (("--views", "paraphrase:original,bt,other"), 0.2)],
+    ids=["symmetric", "one positive", "two positives"],
+)
+def test_moco_keeps_the_guides_vectors_with_the_keys(
+    flags: tuple[str, ...], margin: float, paired_bin: Path, guide: Path
+) -> None:
+    masking = ("--false-negatives", f"guide:margin={margin}", "--guide", str(guide))
+    command = (*PLAIN, "--augment", "none", *QUEUE, *flags, *masking)
+    model, criterion, dataset, _ = parts(paired_bin, *command)
+    model.begin_training()
+    model.train()
+    first, second = (dataset.collater([dataset[n] for n in rows]) for rows in (range(9, 15), range(4)))
+    g = []
+    for sample in (first, second):
+        texts, rows = len(sample["id"]), vectors_of(guide, paired_bin, sample["views"])
+        anchors, positives = rows[:texts], rows[texts:]
+        if "--symmetric" in flags:
+            g.append((rows, torch.cat([positives, anchors])))
+        else:
+            g.append((anchors, positives.view(texts, -1, 24).mean(dim=1)))
+    criterion(model, first)
+    queue = model.key_queue
+    count = len(g[0][1])
+    unit = torch.nn.functional.normalize(g[0][1], dim=-1)
+    torch.testing.assert_close(queue.guides[:count].double(), unit, atol=1e-5, rtol=0)
+    assert queue.guides.dtype == torch.float32 and not queue.guides[count:].any()
+    keys = queue.keys[:count].clone()
+    called = criterion.view_inputs(second["views"])
+    with torch.no_grad():
+        extra = model(**called)[1]
+    q = extra["projections"]
+    own = extra["keys"].view(len(q), -1, q.shape[1]).mean(dim=1)
+    masked = nearer(g[1][0], g[0][1], g[1][1], margin)
+    assert 0 < masked.sum() < masked.size
+    expected, counted = equation_2(q, own, keys, 0.2, torch.from_numpy(masked))
+    loss, size, log = criterion(model, second)
+    assert loss.item() == pytest.approx(expected, rel=1e-4, abs=1e-5) and size == counted
+    assert log["candidates"] == masked.size and log["negatives"] == (~masked).sum()
+
+
+def test_the_guide_is_neither_trained_nor_saved(paired_bin: Path, guide: Path) -> None:
+    for criterion, added in (((), set()), (QUEUE, {"key_queue.guides"})):
+        command = (*PLAIN, *PAIRS, *criterion, "--dropout", "0.1", "--optimizer", "adam")
+        plain, _ = build(paired_bin, *command)
+        trainer, dataset = build(paired_bin, *command, *GUIDED, str(guide))
+        encoder = trainer.get_criterion().guide.model
+        before = {name: value.clone() for name, value in encoder.state_dict().items()}
+        sample = dataset.collater([dataset[index] for index in range(6)])
+        rng = torch.get_rng_state()
+        views = sample["views"]
+        vectors = trainer.get_criterion().guide(views["tokens"], views["lengths"], torch.zeros(1))
+        assert torch.equal(torch.get_rng_state(), rng) and not vectors.requires_grad
+        for _ in range(2):
+            trainer.train_step([sample])
+        assert all(torch.equal(before[name], value) for name, value in encoder.state_dict().items())
+        assert not any(module.training for module in encoder.modules())
+        assert not any(parameter.requires_grad for parameter in encoder.parameters())
+        assert not [*trainer.get_criterion().parameters()]
+        state = trainer.get_model().state_dict()
+        assert state.keys() - plain.get_model().state_dict().keys() == added
+        ours = {id(parameter) for parameter in encoder.parameters()}
+        groups = trainer.optimizer.optimizer.param_groups
+        assert not any(id(parameter) in ours for group in groups for parameter in group["params"])
+
+
+def test_without_views_no_guide_is_loaded(paired_bin: Path, guide: Path) -> None:
+    trainer, _ = build(paired_bin, "--contrastive-weight", "0", *GUIDED, str(guide))
+    assert trainer.get_criterion().guide is None
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
+def test_half_precision_compares_in_float32(precision: torch.dtype, paired_bin: Path, guide: Path) -> None:
+    command = (*PLAIN, *PAIRS, "--augment", "none", *QUEUE, *GUIDED, str(guide))
+    model, criterion, dataset, _ = parts(paired_bin, *command)
+    model.begin_training()
+    first, second = (dataset.collater([dataset[n] for n in rows]) for rows in (range(9, 15), range(4)))
+    criterion(model, first)
+    exact = model.key_queue.guides.clone()
+    model.to(precision)
+    model.key_queue.clear()
+    backward(model, criterion, first)
+    assert next(criterion.guide.model.parameters()).dtype == precision
+    assert model.key_queue.guides.dtype == torch.float32
+    torch.testing.assert_close(model.key_queue.guides, exact, atol=0.05, rtol=0)
+    assert torch.allclose(model.key_queue.guides[:6].norm(dim=1), torch.ones(6), atol=1e-5)  # normalised in float32
+    loss, *_ = backward(model, criterion, second)
+    assert loss.dtype == torch.float32 and bool(loss.isfinite())
+
+
+def test_a_queue_without_the_guides_vectors_begins_empty(data_bin: Path, guide: Path) -> None:
+    with_guide, *_ = parts(data_bin, *PLAIN, *QUEUE, *GUIDED, str(guide))
+    plain, *_ = parts(data_bin, *PLAIN, *QUEUE)
+    larger, *_ = parts(data_bin, *PLAIN, *QUEUE, "--queue-size", "40")
+    for model in (with_guide, plain):
+        guides = (torch.randn(5, 24),) if model is with_guide else ()
+        model.key_queue.enqueue(torch.randn(5, 128), torch.arange(5), *guides)
+    saved, other = with_guide.state_dict(), plain.state_dict()
+    again, *_ = parts(data_bin, *PLAIN, *QUEUE, *GUIDED, str(guide))
+    again.load_state_dict({**saved})
+    assert int(again.key_queue.fill) == 5 and torch.equal(again.key_queue.guides, saved["key_queue.guides"])
+    fresh, *_ = parts(data_bin, *PLAIN, *QUEUE, *GUIDED, str(guide))
+    fresh.load_state_dict({**other})
+    assert int(fresh.key_queue.fill) == 0 and not fresh.key_queue.keys.any()
+    plain.load_state_dict({**saved})
+    assert int(plain.key_queue.fill) == 5
+    larger.load_state_dict({**saved})
+    assert int(larger.key_queue.fill) == 0
+
+
+def test_the_queue_undoes_and_checks_guides() -> None:
+    queue, other = (KeyQueue(5, 2, guide_width=3, undoable=True) for _ in range(2))
+    for each in (queue, other):
+        each.enqueue(torch.eye(2), torch.arange(2), 7 * torch.eye(3)[:2])
+        each.confirm()
+    assert torch.equal(queue.guides[:2], torch.eye(3)[:2]) and torch.equal(queue.checksum(), other.checksum())
+    for count in (4, 9):
+        queue.enqueue(torch.randn(count, 2), torch.arange(count), torch.randn(count, 3))
+    queue.undo()
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in queue.state_dict().items())
+    other.guides.add_(1)
+    assert not torch.equal(queue.checksum(), other.checksum())
+    queue.clear()
+    assert not queue.guides.any()
+
+
+def test_mistakes_are_one_line(paired_bin: Path, guide: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.pt").write_text("no checkpoint")
+    other = tmp_path / "other"
+    shutil.copytree(paired_bin, other)
+    lines = (other / "dict.txt").read_text().splitlines()
+    (other / "dict.txt").write_text("\n".join([lines[1], lines[0], *lines[2:]]) + "\n")
+    unrecorded = tmp_path / "unrecorded"  # the dict.txt in its folder tells its vocabulary
+    unrecorded.mkdir()
+    state = torch.load(guide / "model.pt", weights_only=True)
+    torch.save({**state, "task_state": {}}, unrecorded / "model.pt")
+    shutil.copyfile(other / "dict.txt", unrecorded / "dict.txt")
+    for data, flags, message in [
+        (paired_bin, (*GUIDED, str(unrecorded)), f"--guide {unrecorded / 'model.pt'}: its vocabulary ("),
+        (paired_bin, ("--guide", str(guide)), f"--guide {guide}: only decides what --false-negatives masks; add"),
+        (paired_bin, (*GUIDED, "none.pt"), "--guide none.pt: no such file or folder; give a folder of"),
+        (paired_bin, (*GUIDED, str(tmp_path / "empty")), f"--guide {tmp_path / 'empty'}: has no model.pt"),
+        (paired_bin, (*GUIDED, str(tmp_path / "text.pt")), "text.pt: not a complete checkpoint"),
+        (other, (*GUIDED, str(guide)), f"--guide {guide / 'model.pt'}: its vocabulary ("),
+        (
+            paired_bin,
+            (*GUIDED, str(guide), "--tokens-per-sample", "51", "--max-positions", "60"),
+            f"--guide {guide}: reads texts of at most 50 tokens; give --tokens-per-sample 50",
+        ),
+    ]:
+        caplog.clear()
+        with pytest.raises(SystemExit) as left:
+            build(data, *flags)
+        errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+        assert left.value.code == 2 and len(errors) == 1 and message in errors[0] and "\n" not in errors[0], errors
+
+
+def train(data: Path, folder: Path, *flags: str, recipe: tuple[str, ...] = MOCO) -> tuple[int, str]:
+    log = folder.parent / f"{folder.name}.log"
+    log.unlink(missing_ok=True)
+    code = run(lambda: fairseq_train(data, folder, *flags, recipe=recipe), log)
+    return code, log.read_text()
+
+
+@pytest.mark.slow
+def test_resuming_needs_the_same_guide(data_bin: Path, guide: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(guide, tmp_path / "guide"))
+    flags = ("--false-negatives", "guide", "--save-interval-updates", "0")
+    states = {}
+    for recipe in (MOCO, NT_XENT):
+        for name, updates in (("whole", (6,)), ("parts", (3, 6))):
+            folder = tmp_path / f"{recipe[1]}-{name}"
+            for number in updates:
+                code, text = train(
+                    data_bin, folder, *flags, "--guide", str(own), "--max-update", str(number), recipe=recipe
+                )
+                assert code == 0, text[-3000:]
+            assert name == "whole" or "from update 3" in text
+            states[name] = torch.load(folder / "checkpoint_last.pt", weights_only=True)
+        assert states["whole"]["model"].keys() == states["parts"]["model"].keys()
+        assert all(torch.equal(states["parts"]["model"][key], value) for key, value in states["whole"]["model"].items())
+        assert not [key for key in states["whole"]["model"] if key.startswith("guide")]
+    assert states["whole"]["task_state"]["run"]["guide"]["path"] == str(own / "model.pt")
+
+    moved = Path(shutil.copytree(own, tmp_path / "moved"))
+    more = ("--max-update", "7")
+    code, text = train(data_bin, folder, *flags, "--guide", str(moved), *more, recipe=NT_XENT)
+    assert code == 0, text[-3000:]
+    for command, message in (
+        ((*flags, *more), f"--guide {moved / 'model.pt'}, now none"),
+        ((*flags, "--guide", str(own), *more), f"--guide {moved / 'model.pt'}, now {own / 'model.pt'}"),
+    ):
+        (own / "model.pt").write_bytes((guide / "model.pt").read_bytes() + b" ")
+        code, text = train(data_bin, folder, *command, recipe=NT_XENT)
+        assert code == 2 and message in text and "Traceback" not in text, text[-3000:]
+
+
+def test_numpy_and_torch_agree_on_the_rule() -> None:
+    """The rule of the oracle is not vacuous: of random guides it masks about half."""
+    rows = torch.randn(40, 8, generator=torch.Generator().manual_seed(1))
+    share = nearer(rows[:20], rows, rows[torch.arange(20).roll(10)], 0.0)[:, 20:].mean()
+    assert np.isclose(share, 0.5, atol=0.15)
