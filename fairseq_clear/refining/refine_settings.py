@@ -47,7 +47,7 @@ RECIPES: dict[str, RefineRecipe] = {
     ),
     "span": RefineRecipe(
         "two spans of one document (DeCLUTR)",
-        f"{_NT_XENT} --views span:anchors=1,positives=1,min=16,max=48 --augment none",
+        f"{_NT_XENT} --views span:anchors=1,positives=1,min=4,max={{max_span}} --augment none",
         True,
     ),
     "simcse": RefineRecipe("a sentence twice, with different dropout", f"{_NT_XENT} --views same --augment none"),

@@ -30,7 +30,9 @@ __all__ = ["Refined", "refine", "run_refine"]
 
 MEASURED_UPDATES, TRIAL_SHARE, SHORTEST_TRIAL = 10, 0.2, 20
 EXAMPLES = 3  # queries that the report shows
+FEWEST_TRIAL_PAIRS = 10  # that can tell recipes apart
 CHECKPOINT_FOLDER = "checkpoint"
+KEPT = ("lock", "texts.jsonl")  # of an emptied work folder: the lock is held, the texts belong to this call
 
 
 @dataclass(frozen=True)
@@ -137,17 +139,28 @@ class _Run:
         return self.settings.work
 
     def check_same(self, hashes: dict[str, str]) -> None:
-        """Raise UserError if the work folder belongs to another call; else read what it has finished."""
+        """Read what the work folder has finished. If it belongs to another call, empty it.
+
+        Raises:
+            UserError: it belongs to another call and holds a training, which may have taken hours.
+        """
         wanted = {**self.settings.as_json(), "texts": hashes}
         path = self.work / "settings.json"
         if path.is_file():
             found = json.loads(path.read_text(encoding="utf-8"))
             differing = sorted(name for name in wanted if found.get(name) != wanted[name])
-            if differing:
+            if differing and any(self.work.glob("training/*.pt")):
                 raise UserError(
-                    f"{self.work}: was begun with another {', '.join(differing)}; give the same to go on, or remove the folder"
+                    f"{self.work}: holds a training with another {', '.join(differing)}; give the same to go on, or remove the "
+                    "folder"
                 )
-            if (self.work / "stages.json").is_file():
+            if differing:
+                for old in self.work.iterdir():
+                    if old.is_dir():
+                        shutil.rmtree(old)
+                    elif old.name not in KEPT:
+                        old.unlink()
+            elif (self.work / "stages.json").is_file():
                 self.stages = json.loads((self.work / "stages.json").read_text(encoding="utf-8"))
         write_json(path, wanted, flag="--dest")
 
@@ -175,7 +188,10 @@ class _Run:
         if not report.keeps_untouched:
             scores = ["--scores", compared["retrieval"]] if "retrieval" in compared else []
             self.export("export the refined encoder", refined, data, result, *scores)
-        self.put_in_place(report, untouched if report.keeps_untouched else result, refined, data)
+        if report.keeps_untouched:
+            self.put_in_place(report, untouched, checkpoint, data)
+        else:
+            self.put_in_place(report, result, refined, data)
         report.print_verdict()
         return report.to_dict()
 
@@ -254,7 +270,7 @@ class _Run:
         """Return the recipe; for auto, after a short trial of several on the held-out documents."""
         wanted = self.settings.recipe
         has_documents = 2 * counts.long_documents > counts.documents
-        if wanted == AUTO and has_documents and counts.dev:
+        if wanted == AUTO and has_documents and counts.dev >= FEWEST_TRIAL_PAIRS:
             trials = self.try_recipes(encoder, checkpoint, data)
             best = max(trials[1:], key=lambda trial: trial.score)
             print(f"# recipe: {best.recipe}, with the highest MRR@10 after {best.updates} updates")
@@ -285,7 +301,9 @@ class _Run:
         for recipe in TRIALS:
             result = self.work / "trials" / f"{recipe}.json"
             updates = max(SHORTEST_TRIAL, round(TRIAL_SHARE * length))
-            training = Training(recipe, encoder, data, result.with_suffix(""), updates, pairs, saves=False)
+            training = Training(
+                recipe, encoder, data, result.with_suffix(""), updates, pairs, saves=False, validations=1
+            )
             if not result.is_file():
                 records = self.run_training(f"try {recipe}", training)
                 found = [record["retrieval_mrr"] for record in records if "retrieval_mrr" in record]
@@ -301,7 +319,7 @@ class _Run:
             path = self.work / "speed.json"
             if not path.is_file():
                 place = self.work / "speed"
-                trial = Training(recipe, encoder, data, place, MEASURED_UPDATES, None, saves=False, validates=False)
+                trial = Training(recipe, encoder, data, place, MEASURED_UPDATES, None, saves=False, validations=0)
                 records = self.run_training("measure the first updates", trial)
                 first, last = records[0], records[-1]
                 count = last["num_updates"] - first["num_updates"]
@@ -367,10 +385,8 @@ class _Run:
     def device_flag(self) -> list[str]:
         return ["--device", self.device]
 
-    def put_in_place(self, report: RefineReport, encoder: Path, refined: Path, data: Path) -> None:
+    def put_in_place(self, report: RefineReport, encoder: Path, checkpoint: Path, data: Path) -> None:
         """Write FOLDER: the exported encoder, its checkpoint, and the report."""
-        _, untouched = self.get_encoder()
-        checkpoint = untouched if report.keeps_untouched else refined
         with output_folder(self.settings.dest, self.settings.overwrite) as folder:
             shutil.copytree(encoder, folder, dirs_exist_ok=True)
             place = folder / CHECKPOINT_FOLDER

@@ -22,13 +22,12 @@ from fairseq_clear.refining.refine_settings import DEFAULT_UPDATES, RECIPES, Ref
 
 __all__ = ["Training", "run_training", "shown_command", "training_command"]
 
-VALIDATIONS = 4
 WARMUP_SHARE = 0.1
+FRAME = 2  # <s> and </s>
 SECONDS_PER_LINE = 15  # of a log that is no terminal
 RECORD = re.compile(r"\| (train_inner|valid\w*) \| (\{.*\})")
 PROGRAMS = {"fairseq_cli.train": "fairseq-train", "fairseq_cli.hydra_train": "fairseq-hydra-train"}
-# fairseq_cli.hydra_train has no main guard that parses; its console script calls cli_main
-RUN = "import sys; from {module} import cli_main; sys.exit(cli_main())"
+RUN = "import sys; sys.argv[0] = '{program}'; from {module} import cli_main; sys.exit(cli_main())"
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Training:
         updates: number of updates; None for that of a FILE.yaml.
         pairs: file for --eval-retrieval; None without retrieval.
         saves: if False, no checkpoint is written, for a trial.
-        validates: if False, there is no validation, for measuring speed.
+        validations: number of validations; 0 for measuring speed.
     """
 
     recipe: str
@@ -53,7 +52,7 @@ class Training:
     updates: int | None
     pairs: Path | None
     saves: bool = True
-    validates: bool = True
+    validations: int = 4
 
     @property
     def log(self) -> Path:
@@ -66,7 +65,13 @@ def training_command(training: Training, settings: RefineSettings, device: str) 
     is_yaml = training.recipe not in RECIPES
     module = "fairseq_cli.hydra_train" if is_yaml else "fairseq_cli.train"
     arguments = _overrides(training, settings, device) if is_yaml else _flags(training, settings, device)
-    return [sys.executable, "-c", RUN.format(module=module), *map(str, arguments), *settings.training_flags]
+    return [
+        sys.executable,
+        "-c",
+        RUN.format(module=module, program=PROGRAMS[module]),
+        *map(str, arguments),
+        *settings.training_flags,
+    ]
 
 
 def shown_command(command: Sequence[str]) -> str:
@@ -77,19 +82,19 @@ def shown_command(command: Sequence[str]) -> str:
 
 def _flags(training: Training, settings: RefineSettings, device: str) -> list[Any]:
     updates = training.updates or DEFAULT_UPDATES
-    interval = math.ceil(updates / VALIDATIONS)
+    interval = math.ceil(updates / max(1, training.validations))
     best = ["--eval-retrieval", training.pairs, "--best-checkpoint-metric", "retrieval_mrr"]
-    best = [*best, "--maximize-best-checkpoint-metric"] if training.pairs and training.validates else []
+    best = [*best, "--maximize-best-checkpoint-metric"] if training.pairs and training.validations else []
     saving = ["--save-interval-updates", interval, "--keep-interval-updates", 1, "--no-epoch-checkpoints"]
     return [
         training.data, "--user-dir", Path(fairseq_clear.__file__).parent, "--save-dir", training.save_dir,
         "--task", "clear_lm", "--arch", "clear_roberta", "--encoder-from", training.encoder,
-        *shlex.split(RECIPES[training.recipe].flags),
+        *shlex.split(RECIPES[training.recipe].flags.format(max_span=min(48, settings.max_length - FRAME))),
         "--sample-break-mode", "eos", "--tokens-per-sample", settings.max_length,
         "--batch-size", settings.batch_size, "--required-batch-size-multiple", 1,
         "--optimizer", "adam", "--lr", f"{settings.learning_rate:g}", "--lr-scheduler", "polynomial_decay",
         "--warmup-updates", max(1, round(WARMUP_SHARE * updates)), "--total-num-update", updates, "--max-update", updates,
-        *(["--validate-interval-updates", interval] if training.validates else ["--disable-validation"]),
+        *(["--validate-interval-updates", interval] if training.validations else ["--disable-validation"]),
         *best, *(saving if training.saves else ["--no-save"]),
         "--seed", settings.seed, "--num-workers", 1, "--distributed-world-size", 1,
         "--log-format", "json", "--log-interval", _log_interval(updates), *(["--cpu"] if device == "cpu" else []),
@@ -106,16 +111,16 @@ def _overrides(training: Training, settings: RefineSettings, device: str) -> lis
         "model.encoder_from": training.encoder.resolve(), "checkpoint.no_epoch_checkpoints": "true",
         "task.eval_sts": settings.sts.resolve() if settings.sts else "null",
         "distributed_training.distributed_world_size": 1, "checkpoint.no_save": str(not training.saves).lower(),
-        "dataset.disable_validation": str(not training.validates).lower(),
+        "dataset.disable_validation": str(not training.validations).lower(),
     }  # fmt: skip
-    if training.pairs and training.validates:
+    if training.pairs and training.validations:
         values |= {
             "task.eval_retrieval": training.pairs.resolve(),
             "checkpoint.best_checkpoint_metric": "retrieval_mrr",
             "checkpoint.maximize_best_checkpoint_metric": "true",
         }
     if training.updates is not None:
-        interval = math.ceil(training.updates / VALIDATIONS)
+        interval = math.ceil(training.updates / max(1, training.validations))
         values |= {
             "optimization.max_update": training.updates, "lr_scheduler.total_num_update": training.updates,
             "lr_scheduler.warmup_updates": max(1, round(WARMUP_SHARE * training.updates)),
