@@ -66,6 +66,8 @@ class MixedDataset(SizedDataset):
                     f"{len(corpora[0]):,} of {names[0]} once; give weights with which it reads 1 to {LARGEST:,}"
                 )
         self.ends = np.cumsum(self.counts)
+        for corpus in corpora:
+            corpus.set_epoch(1)  # fairseq's masks begin with epoch 0
         self.epoch = 0
         self.set_epoch(1)
 

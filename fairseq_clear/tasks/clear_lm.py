@@ -24,7 +24,7 @@ from fairseq_clear.files import hash_file
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.config import ClearLMConfig
-from fairseq_clear.tasks.corpus_mix import check_corpora, parse_mix
+from fairseq_clear.tasks.corpus_mix import Corpus, check_corpora, parse_mix
 from fairseq_clear.tasks.masking import Masks
 from fairseq_clear.tasks.retrieval_validation import RetrievalValidation
 from fairseq_clear.tasks.run_record import (
@@ -66,7 +66,7 @@ class ClearLMTask(MaskedLMTask):
         self.model: Any = None
         self.has_begun = False
         self.record: dict[str, Any] = {}
-        self.mix = parse_mix(cfg.mix, cfg.data)
+        self.mix: list[Corpus] = []
         self.watch = Watch(dropout_only=cfg.views == "same" and cfg.augment == "none")
         self.masks = Masks(cfg, self.dictionary, mask=self.mask_idx, delete=self.del_idx)
         self.chain = self._build_chain()
@@ -84,7 +84,6 @@ class ClearLMTask(MaskedLMTask):
             raise UserError(f"{dictionary} does not exist: make the data folder with fairseq-clear prepare")
         for path in paths:
             check_vocabulary(Path(path))
-        check_corpora(parse_mix(cfg.mix, cfg.data, cfg.mix_batches))
         try:
             loaded = cls.load_dict(cfg)
         except Exception as error:  # fairseq raises a bare Exception for another encoding
@@ -146,10 +145,15 @@ class ClearLMTask(MaskedLMTask):
     @exit_on_user_error
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Load a split: its masked texts, their views, or both; with ``--mix``, the training set of all corpora."""
-        if not self.mix or split != self.cfg.train_subset:
+        if self.cfg.mix and split == self.cfg.train_subset:
+            self.datasets[split] = self._build_mix(split, epoch, combine)
+        else:
             self.datasets[split] = self.build_dataset(split, epoch, combine)
-            return
-        self.datasets[split] = MixedDataset(
+
+    def _build_mix(self, split: str, epoch: int, combine: bool) -> MixedDataset:
+        self.mix = parse_mix(self.cfg.mix, self.cfg.data)
+        check_corpora(self.mix)
+        return MixedDataset(
             [self._with_data(corpus.folder).build_dataset(split, epoch, combine) for corpus in self.mix],
             [corpus.weight for corpus in self.mix],
             self.cfg.seed,

@@ -149,10 +149,10 @@ def _flags_of_tokenizer(folder: Path) -> str:
 
 
 def describe_mix(corpora: Sequence[Corpus], dataset: MixedDataset, items: str) -> str:
-    """One line on the corpora of a mix: size, weight, share of an epoch, and how often an epoch reads each."""
+    """One line on the corpora of a mix: the size of each, its weight and its share of an epoch."""
     parts = [
-        f"{corpus.folder}: {len(texts):,} {items}, weight {float(corpus.weight):g}, {count / len(dataset):.1%} of an epoch, "
-        f"each read {count / len(texts):.3g} times"
+        f"{corpus.folder}: {len(texts):,} {items}, weight {float(corpus.weight):g}, {count / len(dataset):.1%} of an epoch "
+        f"({count:,})"
         for corpus, texts, count in zip(corpora, dataset.corpora, dataset.counts, strict=True)
     ]
     return "; ".join(parts) + ("; each batch of one corpus" if dataset.is_separate else "")

@@ -34,8 +34,10 @@ def _lines(task: Any, trainer: Any) -> Iterator[tuple[str, str]]:
     cfg, model, criterion = trainer.cfg, trainer.get_model(), trainer.get_criterion()
     data = task.datasets[cfg.dataset.train_subset]
     items = "documents" if data.texts is not None and task.reads_documents else "texts"
-    yield "data", f"{cfg.task.data}, {len(data):,} {items} to train on, vocabulary of {len(task.dictionary):,}"
-    if isinstance(data, MixedDataset):
+    is_mixed = isinstance(data, MixedDataset)
+    read = f"{len(data):,} {items} {'an epoch' if is_mixed else 'to train on'}"
+    yield "data", f"{cfg.task.data}, {read}, vocabulary of {len(task.dictionary):,}"
+    if is_mixed:
         yield "mix", describe_mix(task.mix, data, items)
     longest, mean = int(data.sizes.max(initial=0)), float(np.mean(data.totals)) if len(data) else 0.0
     yield "tokens", f"at most {longest} in a text or view, {mean:.0f} an item on average with its masked copy and views"
