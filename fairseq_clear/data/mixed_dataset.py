@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.data.batch import Example
@@ -41,7 +42,7 @@ class MixedDataset(SizedDataset):
 
     Attributes:
         counts: number of items of each corpus in an epoch.
-        workers: number of workers; in separate batches, each group of so many consecutive batches holds items of one corpus.
+        workers: number of workers. Of separate batches, each group of ``workers`` consecutive ones holds items of one corpus.
 
     Raises:
         UserError: the weight of a corpus is far too small or too large.
@@ -66,6 +67,7 @@ class MixedDataset(SizedDataset):
                     f"{len(corpora[0]):,} of {names[0]} once; give weights with which it reads 1 to {LARGEST:,}"
                 )
         self.ends = np.cumsum(self.counts)
+        self.order = rng_for(seed, 0, 0, TIES).permutation(_numbers(len(self)))
         for corpus in corpora:
             corpus.set_epoch(1)  # fairseq's masks begin with epoch 0
         self.epoch = 0
@@ -82,9 +84,8 @@ class MixedDataset(SizedDataset):
         pairs = [(corpus, items) for corpus, (items, _) in zip(self.corpora, parts, strict=True)]
         self.sizes = np.concatenate([corpus.sizes[items] for corpus, items in pairs])
         self.totals = np.concatenate([corpus.totals[items] for corpus, items in pairs])
-        self.order = rng_for(self.seed, epoch, 0, TIES).permutation(_numbers(len(self.items)))
 
-    def _items_of(self, number: int, epoch: int) -> tuple[Tokens, Tokens]:
+    def _items_of(self, number: int, epoch: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """The items of a corpus that an epoch reads (count,), and the pass of each, from 1 (count,)."""
         size, count = len(self.corpora[number]), self.counts[number]
         begin = (epoch - 1) * count

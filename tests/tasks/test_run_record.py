@@ -122,6 +122,9 @@ def test_another_mix_does_not_resume(data_bin: Path, copy: Path, tmp_path: Path)
     ):
         code, text = train(data_bin, mixed, *flags, "--max-update", "4")
         assert code == 2 and said in text, text[-3000:]
+    config, log = tmp_path / "run.yaml", tmp_path / "log"
+    config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=mixed))
+    assert run(lambda: fairseq_hydra_train(config, f'++task.mix="{mix}"', "optimization.max_update=3"), log) == 0
     # the same corpora elsewhere, in another order, with equal shares
     moved = Path(shutil.copytree(other, tmp_path / "moved"))
     code, text = train(data_bin, mixed, "--mix", f"{moved}:1,{data_bin}:4", "--max-update", "4")
