@@ -46,7 +46,7 @@ def over_runs(values: list[float]) -> list[float]:
 
 
 def read_demo(path: Path) -> dict[str, Cells]:
-    """The rows of ``demo.json``, as examples/demo/run.py writes it."""
+    """The rows of ``demo.json``, as examples/demo/scratch.py writes it."""
     report = json.loads(path.read_text(encoding="utf-8"))
     rows = {}
     for label, name in DEMO_ROWS.items():
