@@ -2,6 +2,7 @@
 
 import errno
 import gzip
+import hashlib
 import json
 import lzma
 
@@ -10,11 +11,12 @@ import pytest
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.embedding_files import (
+    Sentences,
     check_output,
-    count_lines,
     embed_lines,
     open_output,
     read_sentences,
+    scan_sentences,
 )
 from fairseq_clear.models.encoding import EncodingCounts
 
@@ -36,6 +38,7 @@ class Letters:
         return np.array([[len(text), ord(text[:1] or " ") / 3] for text in texts], np.float32)
 
 
+DIGEST = hashlib.sha256("".join(f"{line}\n" for line in LINES).encode()).hexdigest()
 EXPECTED = Letters().encode_block(LINES, 1, on_batch=lambda _: None)
 
 
@@ -54,7 +57,7 @@ def test_every_line_is_one_text(tmp_path, suffix, pack, end):
     path = tmp_path / f"in{suffix}"
     path.write_bytes(pack(end.join(LINES).encode()))  # the last line has no end
     assert list(read_sentences(path)) == LINES
-    assert count_lines(path) == len(LINES)
+    assert scan_sentences(path) == Sentences(len(LINES), DIGEST)
     path.write_bytes(pack((end.join(["a\rb", *LINES]) + end).encode()))
     assert list(read_sentences(path)) == ["a b", *LINES]
 
@@ -132,5 +135,5 @@ def test_bad_input_is_found_before_encoding(tmp_path):
         ("absent.txt", "absent.txt: cannot read it"),
     ]:
         with pytest.raises(UserError, match=message) as caught:
-            count_lines(tmp_path / name)
+            scan_sentences(tmp_path / name)
         assert "\n" not in str(caught.value)
