@@ -13,7 +13,7 @@ TYPED := fairseq_clear/errors.py fairseq_clear/settings.py fairseq_clear/spec.py
          fairseq_clear/distributed.py fairseq_clear/augmentations fairseq_clear/objectives fairseq_clear/modules \
          fairseq_clear/text fairseq_clear/views fairseq_clear/data fairseq_clear/cli fairseq_clear/refining
 
-.PHONY: help install check docs format test test-fast test-oldest demo demo-scratch bench bench-peers wheelhouse clean test-slurm
+.PHONY: help install check docs format test test-fast test-oldest test-mteb demo demo-scratch bench bench-peers wheelhouse clean test-slurm
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -37,6 +37,11 @@ test-oldest: install ## test-fast and the tests of import and export with the ol
 	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/oldest -r requirements-oldest.txt
 	@PYTHONPATH=build/oldest OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m "not slow and not real"
 	@PYTHONPATH=build/oldest OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) tests/interop
+
+# The folder is named site-packages because dill, which mteb's datasets use, pickles modules that are elsewhere by value.
+test-mteb: install ## the tests of the mteb adapter, with mteb in build/mteb
+	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/mteb/site-packages -r requirements-mteb.txt
+	@PYTHONPATH=build/mteb/site-packages OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs tests/evaluation/test_mteb.py
 
 test-slurm: install ## test scripts/slurm on a temporary Slurm of this machine; needs root and Debian (apt-get)
 	@if [ "$$(id -u)" -ne 0 ]; then echo "test-slurm: skipped: not root"; else OMP_NUM_THREADS=1 scripts/slurm/local_cluster.sh --install \

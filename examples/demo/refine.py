@@ -27,7 +27,8 @@ from fairseq_clear import SentenceEncoder, __version__
 
 PAIRS = 1_200  # refine chooses the checkpoint by 200 of them, and compares by the others
 TOPIC_TRAIN, TOPIC_TEST = 60, 50  # docstrings of each topic
-METRICS = {"MRR@10": "retrieval MRR@10", "recall@1": "first hit right"}
+METRICS = {"MRR@10": "retrieval MRR@10", "recall@1": "first hit right"}  # of the report of retrieval -> title
+TOPICS = "topics (accuracy)"
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLOURS = {"TF-IDF": "#999999", "BM25": "#56B4E9", "untouched": "#E69F00", "refined": "#009E73"}
 
@@ -113,12 +114,12 @@ def rows(runs: list[dict], accuracies: dict[str, list[float]]) -> dict[str, dict
     found: dict[str, dict[str, list[float]]] = {}
     for run in runs:
         for row in run["reports"]["retrieval"]["rows"]:
-            scores = found.setdefault(row["label"], {name: [] for name in METRICS})
-            for name in METRICS:
-                if row["label"] == "refined" or not scores[name]:
-                    scores[name].append(row["scores"][name])
+            scores = found.setdefault(row["label"], {title: [] for title in METRICS.values()})
+            for name, title in METRICS.items():
+                if row["label"] == "refined" or not scores[title]:
+                    scores[title].append(row["scores"][name])
     for label, values in accuracies.items():
-        found[label]["topics"] = values
+        found[label][TOPICS] = values
     return found
 
 
@@ -128,8 +129,8 @@ def _mean(values: list[float]) -> float:
 
 def print_report(report: dict) -> None:
     """Print the table and three queries with what each encoder finds."""
-    columns = {**METRICS, "topics": "topics (accuracy)"}
-    print("\n" + " " * 10 + "".join(f"{title:>20}" for title in columns.values()))
+    columns = [*METRICS.values(), TOPICS]
+    print("\n" + " " * 10 + "".join(f"{title:>20}" for title in columns))
     for label, scores in report["rows"].items():
         cells = [f"{_mean(scores[name]):.1f}" if name in scores else "" for name in columns]
         print(f"{label:10}" + "".join(f"{cell:>20}" for cell in cells))
@@ -154,12 +155,12 @@ def _short(text: str, width: int = 110) -> str:
 
 def draw(report: dict, path: Path) -> None:
     """Bars from 0 to 100: retrieval, the first hit, and topics."""
-    columns = {**METRICS, "topics": "topics"}
+    columns = [*METRICS.values(), TOPICS]
     figure, axes = plt.subplots(1, 3, figsize=(8, 2.6), sharey=True, constrained_layout=True)
-    for axis, (name, title) in zip(axes, columns.items(), strict=True):
+    for axis, title in zip(axes, columns, strict=True):
         for place, (label, scores) in enumerate(report["rows"].items()):
-            if name in scores:
-                value = _mean(scores[name])
+            if title in scores:
+                value = _mean(scores[title])
                 axis.bar(place, value, color=COLOURS[label], width=0.75)
                 axis.text(place, value + 1, f"{value:.1f}", ha="center", fontsize=9)
         axis.set_title(title, fontsize=10)
