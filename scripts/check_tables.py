@@ -2,7 +2,7 @@
 
 A comment above a table names its source:
 
-- ``<!-- figures: rows examples/demo/refine.json -->``: rows of lists of numbers, one per seed, as examples/demo/refine.py writes;
+- ``<!-- figures: rows examples/demo/refine.json -->``: rows of lists of numbers, one per seed, of examples/demo/refine.py;
 - ``<!-- figures: demo examples/demo/scratch.json -->``: the output of examples/demo/scratch.py;
 - ``<!-- figures: runs examples/views/runs -->``: the output folder of an example's measure.py;
 - ``<!-- figures: report sts.json -->``: a report of fairseq-clear;

@@ -51,29 +51,14 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     Raises:
         UserError: the text is a single document.
     """
-    lengths = [len(document) for document in _documents(text)]
-    if len(lengths) < 2:
-        raise UserError(
-            f"the text is one document of {lengths[0]} sentences, and some documents must be held out; put a blank line "
-            "between documents, or add --document-start . if every line stands for itself"
-        )
+    lengths = _lengths(text)
     count = min(max(FEWEST_HELD_OUT, round(share * len(lengths))), MOST_DEV + MOST_TEST, len(lengths) // 2)
     chosen = np.random.default_rng(seed).permutation(len(lengths))[:count].tolist()
     dev_count = min(max(FEWEST, count // 6), count)
-    dev, test = set(chosen[:dev_count]), set(chosen[dev_count:])
-    valid = set(chosen[: min(MOST_VALID, dev_count)])
-    pairs: dict[str, list[list[str]]] = {"dev": [], "test": []}
-    with (
-        open(folder / "train.txt", "w", encoding="utf-8") as train,
-        open(folder / "valid.txt", "w", encoding="utf-8") as held,
-    ):
-        for number, document in enumerate(_documents(text)):
-            if number in dev or number in test:
-                pairs["dev" if number in dev else "test"].append(document)
-            if number in valid or number not in dev | test:
-                (held if number in valid else train).write("\n".join(document) + "\n\n")
-    kept = {name: [pair for pair in pairs_of_documents(documents) if pair] for name, documents in pairs.items()}
-    return _write(folder, kept, HeldOut(len(lengths), sum(length > 1 for length in lengths), 0, 0))
+    documents = _divide(text, folder, valid=chosen[: min(MOST_VALID, dev_count)], held_out=chosen)
+    parts = {"dev": chosen[:dev_count], "test": chosen[dev_count:]}
+    pairs = {name: [p for p in pairs_of_documents(documents[n] for n in some) if p] for name, some in parts.items()}
+    return _write(folder, pairs, lengths)
 
 
 def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> HeldOut:
@@ -84,21 +69,51 @@ def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> Held
     """
     if len(pairs) < 2 * FEWEST:
         raise UserError(f"--pairs: {len(pairs)} pairs; give {2 * FEWEST} or more")
-    order = np.random.default_rng(seed).permutation(len(pairs)).tolist()
+    rng, lengths = np.random.default_rng(seed), _lengths(text)
+    order = rng.permutation(len(pairs)).tolist()
     count = min(max(FEWEST, len(pairs) // 5), MOST_DEV)
     divided = {"dev": [pairs[n] for n in sorted(order[:count])], "test": [pairs[n] for n in sorted(order[count:])]}
+    valid = rng.permutation(len(lengths))[: min(MOST_VALID, len(lengths) // 2)].tolist()
+    _divide(text, folder, valid=valid, held_out=valid)
+    return _write(folder, divided, lengths)
+
+
+def _lengths(text: Path) -> list[int]:
+    """Number of sentences of each document; UserError if there is only one document."""
     lengths = [len(document) for document in _documents(text)]
-    return _write(folder, divided, HeldOut(len(lengths), sum(length > 1 for length in lengths), 0, 0))
+    if len(lengths) < 2:
+        raise UserError(
+            f"the text is one document of {sum(lengths)} sentences, and some documents must be held out; put a blank line "
+            "between documents, or add --document-start . if every line stands for itself"
+        )
+    return lengths
 
 
-def _write(folder: Path, pairs: dict[str, list[Pair]], counts: HeldOut) -> HeldOut:
+def _divide(text: Path, folder: Path, *, valid: list[int], held_out: list[int]) -> dict[int, list[str]]:
+    """Write train.txt and valid.txt; return the documents of ``held_out``, which train.txt does not have, by number."""
+    found: dict[int, list[str]] = {}
+    for_valid, wanted = set(valid), set(held_out)
+    with (
+        open(folder / "train.txt", "w", encoding="utf-8") as train,
+        open(folder / "valid.txt", "w", encoding="utf-8") as held,
+    ):
+        for number, document in enumerate(_documents(text)):
+            if number in wanted:
+                found[number] = document
+            if number in for_valid or number not in wanted:
+                (held if number in for_valid else train).write("\n".join(document) + "\n\n")
+    return found
+
+
+def _write(folder: Path, pairs: dict[str, list[Pair]], lengths: list[int]) -> HeldOut:
+    """Write the pairs, none if there are too few, and the counts."""
     enough = all(len({passage for _, passage in some}) >= FEWEST for some in pairs.values())
     for name, some in pairs.items():
         with open(folder / f"{name}.jsonl", "w", encoding="utf-8") as file:
             for query, passage in some if enough else ():
                 file.write(json.dumps({"query": query, "passage": passage}, ensure_ascii=False) + "\n")
     sizes = {name: len(some) if enough else 0 for name, some in pairs.items()}
-    counts = HeldOut(counts.documents, counts.long_documents, sizes["dev"], sizes["test"])
+    counts = HeldOut(len(lengths), sum(length > 1 for length in lengths), sizes["dev"], sizes["test"])
     write_json(folder / COUNTS, asdict(counts), flag="--dest")
     return counts
 
