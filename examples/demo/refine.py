@@ -44,7 +44,7 @@ def main() -> None:
     folder = Path(arguments.output)
     folder.mkdir(parents=True, exist_ok=True)
     parts = split(documents())
-    print(f"{len(parts.train):,} docstrings to train on, {len(parts.held_out):,} of other modules held out")
+    print(f"{len(parts.train):,} docstrings to train on, {len(parts.held_out):,} of other modules held out", flush=True)
     write_text(parts.train, folder / "docstrings.jsonl")
     write_pairs(choose_candidates(parts.held_out, seed=3, count=PAIRS), folder / "pairs.jsonl")
     clear("import", get_model_path(), "--dest", folder / "minilm", "--overwrite")
