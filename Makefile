@@ -11,9 +11,9 @@ PEERS := build/bench-peers
 # The modules that are type-checked; most of them do not need fairseq.
 TYPED := fairseq_clear/errors.py fairseq_clear/settings.py fairseq_clear/spec.py fairseq_clear/files.py fairseq_clear/output_folder.py \
          fairseq_clear/distributed.py fairseq_clear/augmentations fairseq_clear/objectives fairseq_clear/modules \
-         fairseq_clear/text fairseq_clear/views fairseq_clear/data fairseq_clear/cli
+         fairseq_clear/text fairseq_clear/views fairseq_clear/data fairseq_clear/cli fairseq_clear/refining
 
-.PHONY: help install check docs format test test-fast test-oldest demo bench bench-peers wheelhouse clean test-slurm
+.PHONY: help install check docs format test test-fast test-oldest test-mteb demo demo-scratch bench bench-peers wheelhouse clean test-slurm
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -21,8 +21,11 @@ help: ## list the targets
 install: ## make .venv with the exact versions of requirements.txt (Python 3.11 or 3.12); safe to rerun
 	@PYTHON=$(PYTHON) scripts/install.sh
 
-demo: install ## train and compare two small encoders, five minutes on two cores (SEEDS="1 2 3" for three seeds)
-	@$(BIN)/python examples/demo/run.py --output demo --seeds $(SEEDS)
+demo: install ## refine a pretrained encoder on documentation, and compare; ten minutes on two cores (SEEDS="1 2 3" for three seeds)
+	@$(BIN)/python examples/demo/refine.py --output demo --seeds $(SEEDS)
+
+demo-scratch: install ## train two small encoders from scratch, and compare; five minutes on two cores (SEEDS="1 2 3")
+	@$(BIN)/python examples/demo/scratch.py --output demo/scratch --seeds $(SEEDS)
 
 test: install ## run all tests
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS)
@@ -34,6 +37,11 @@ test-oldest: install ## test-fast and the tests of import and export with the ol
 	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/oldest -r requirements-oldest.txt
 	@PYTHONPATH=build/oldest OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m "not slow and not real"
 	@PYTHONPATH=build/oldest OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) tests/interop
+
+# The folder is named site-packages because dill, which mteb's datasets use, pickles modules that are elsewhere by value.
+test-mteb: install ## the tests of the mteb adapter, with mteb in build/mteb
+	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/mteb/site-packages -r requirements-mteb.txt
+	@PYTHONPATH=build/mteb/site-packages OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs tests/evaluation/test_mteb.py
 
 test-slurm: install ## test scripts/slurm on a temporary Slurm of this machine; needs root and Debian (apt-get)
 	@if [ "$$(id -u)" -ne 0 ]; then echo "test-slurm: skipped: not root"; else OMP_NUM_THREADS=1 scripts/slurm/local_cluster.sh --install \

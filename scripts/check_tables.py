@@ -2,7 +2,8 @@
 
 A comment above a table names its source:
 
-- ``<!-- figures: demo examples/demo/demo.json -->``: the output of the demonstration;
+- ``<!-- figures: rows examples/demo/refine.json -->``: rows of lists of numbers, one per seed, of examples/demo/refine.py;
+- ``<!-- figures: demo examples/demo/scratch.json -->``: the output of examples/demo/scratch.py;
 - ``<!-- figures: runs examples/views/runs -->``: the output folder of an example's measure.py;
 - ``<!-- figures: report sts.json -->``: a report of fairseq-clear;
 - ``<!-- figures: not kept -->``: the JSON is not in the repository. Such tables are listed, not checked.
@@ -46,7 +47,7 @@ def over_runs(values: list[float]) -> list[float]:
 
 
 def read_demo(path: Path) -> dict[str, Cells]:
-    """The rows of ``demo.json``, as examples/demo/run.py writes it."""
+    """The rows of the output of examples/demo/scratch.py."""
     report = json.loads(path.read_text(encoding="utf-8"))
     rows = {}
     for label, name in DEMO_ROWS.items():
@@ -55,6 +56,12 @@ def read_demo(path: Path) -> dict[str, Cells]:
         if any(speeds):
             rows[label]["tokens/s"] = [mean(speeds)]
     return rows
+
+
+def read_rows(path: Path) -> dict[str, Cells]:
+    """The rows of a file with a list of numbers, one per seed, for each row and column."""
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return {label: {column: over_runs(values) for column, values in cells.items()} for label, cells in rows.items()}
 
 
 def read_runs(folder: Path) -> dict[str, Cells]:
@@ -72,7 +79,12 @@ def read_report(path: Path) -> dict[str, Cells]:
     return {row["label"]: {c: [v, row["deviations"].get(c, 0.0)] for c, v in row["scores"].items()} for row in rows}
 
 
-READERS: dict[str, Callable[[Path], dict[str, Cells]]] = {"demo": read_demo, "runs": read_runs, "report": read_report}
+READERS: dict[str, Callable[[Path], dict[str, Cells]]] = {
+    "demo": read_demo,
+    "rows": read_rows,
+    "runs": read_runs,
+    "report": read_report,
+}
 
 
 def tables(text: str) -> list[tuple[int, str, list[list[str]]]]:

@@ -99,7 +99,7 @@ PROGRAMS = {
     "torchrun": {"--standalone", "--nproc-per-node", "--no-python"},
     "sbatch": {
         *("--nodes", "--ntasks", "--ntasks-per-node", "--gpus", "--gpus-per-node", "--time", "--array", "--requeue"),
-        *("--gres", "--wrap", "-N", "-n", "-G"),
+        *("--gres", "--wrap", "--dependency", "-N", "-n", "-G"),
     },
     "srun": {"--ntasks"},
     "pip": {"--no-build-isolation", "--no-deps", "-e"},
@@ -115,6 +115,7 @@ PROGRAMS = {
 WRAPPERS = {
     "scripts/slurm/backtranslate_array.sbatch": ["fairseq-clear", "back-translate"],
     "scripts/slurm/glue_array.sbatch": ["fairseq-clear", "glue", "run"],
+    "scripts/slurm/embed.sbatch": ["fairseq-clear", "embed"],
 }
 
 

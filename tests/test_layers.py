@@ -35,6 +35,7 @@ LAYERS = {
     "planning": 7,
     "launch": 7,
     "cli": 8,
+    "refining": 9,
 }
 # The package's own __init__ names modules of every layer.
 BESIDE = {"__init__"}

@@ -5,6 +5,7 @@ import inspect
 import json
 import random
 import re
+import subprocess
 import sys
 import sysconfig
 import warnings
@@ -16,6 +17,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 SKIPPED_FOLDERS = {"tests", "test", "testing", "_vendor", "vendor", "__pycache__", "idle_test", "examples"}
+PROJECT = Path(__file__).resolve().parents[2]
 FEWEST_WORDS, MOST_WORDS = 25, 400
 
 
@@ -142,3 +144,18 @@ def write_text(chosen: list[Document], path: Path) -> None:
             file.write(
                 json.dumps({"text": document.text, "package": document.package, "module": document.module}) + "\n"
             )
+
+
+def commit() -> str:
+    """The commit of the code, with a mark if files were changed."""
+    try:
+        result = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return result.stdout.strip()

@@ -1,7 +1,11 @@
 """The command line: commands are dataclasses whose fields are the flags (``fairseq_clear.cli.flags``)."""
 
-# name -> (module:class in this package, one line of help); only the module of the given command is imported
+# name -> (module:class, relative to this package; one line of help); only the module of the given command is imported
 COMMANDS: dict[str, tuple[str, str]] = {
+    "refine": (
+        ".refining.refine_command:Refine",
+        "train a pretrained encoder on text of your own, show whether it got better, and export it, in one command",
+    ),
     "prepare": (
         "prepare:Prepare",
         "turn raw text into a folder that fairseq-train reads: tokenizer, dict.txt, binarized train and valid",

@@ -3,16 +3,23 @@
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fairseq_clear.cli.flags import Command, ModelFlags, choose_tokenizer
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import hash_file
 from fairseq_clear.settings import setting
-from fairseq_clear.text.data_folders import data_folders
+from fairseq_clear.text.data_folders import CLEAR_JSON, data_folders, read_clear_json
+
+if TYPE_CHECKING:
+    from fairseq_clear.evaluation.embedding_files import EmbedReport, Sentences, Writer
+    from fairseq_clear.evaluation.embedding_parts import Shard
+    from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 
 
 @dataclass(kw_only=True)
@@ -22,25 +29,39 @@ class Embed(Command, ModelFlags):
     Each line is one sentence. A blank line is embedded as an empty text, so row i of the output belongs to line i of the input.
     In .jsonl each line is a JSON object, whose text is the field --text-field. Memory does not grow with the file. If the
     command fails, no output is written.
+
+    For several GPUs of one machine, give --devices. For several machines, embed one part per job with --shard, and join the
+    parts with --join. On devices of one kind, the output has the same bytes as without parts.
     """
 
     EXAMPLES: ClassVar[str] = """
 fairseq-clear embed sentences.txt --checkpoint checkpoints/checkpoint_best.pt --data-bin data-bin --output out.npy
 zcat big.gz | fairseq-clear embed - --checkpoint ck.pt --data-bin data-bin --output out.jsonl --normalize
-echo 'A film.' | fairseq-clear embed - --checkpoint ck.pt --data-bin data-bin --pooling mean"""
+echo 'A film.' | fairseq-clear embed - --checkpoint ck.pt --data-bin data-bin --pooling mean
+fairseq-clear embed big.txt --checkpoint ck.pt --data-bin data-bin --output out.npy --devices 8
+fairseq-clear embed big.txt --checkpoint ck.pt --data-bin data-bin --output out.npy --shard 1/16   # ... 16/16
+fairseq-clear embed --join 16 --output out.npy"""
 
-    input: str = setting(
-        "UTF-8 text, or .jsonl, also .gz or .xz; - for text on standard input", metavar="INPUT", positional=True
+    input: str | None = setting(
+        "UTF-8 text, or .jsonl, also .gz or .xz; - for text on standard input",
+        None,
+        metavar="INPUT",
+        positional=True,
+        nargs="?",
     )
-    checkpoint: Path = setting("checkpoint of clear_roberta, trained with any criterion, or of fairseq's roberta")
-    data_bin: str = setting("folder with the dict.txt (and the tokenizer) of the checkpoint", metavar="DIR")
+    checkpoint: Path | None = setting(
+        "checkpoint of clear_roberta, trained with any criterion, or of fairseq's roberta", None
+    )
+    data_bin: str | None = setting(
+        "folder with the dict.txt (and the tokenizer) of the checkpoint", None, metavar="DIR"
+    )
     text_field: str = setting("name of the field of a .jsonl record that holds its text", "text")
     output: Path | None = setting(
         '.npy: one (lines, dimension) float32 array; .jsonl: {"text": ..., "embedding": [...]} per line (default: JSON lines '
         "on standard output)",
         None,
     )
-    overwrite: bool = setting("replace an existing output", False)
+    overwrite: bool = setting("replace an existing output, or part", False)
     pooling: str | None = setting(
         "cls, mean, max, first-last, last2 or layer:N (default: the checkpoint's own; mean for fairseq's roberta)", None
     )
@@ -54,14 +75,41 @@ echo 'A film.' | fairseq-clear embed - --checkpoint ck.pt --data-bin data-bin --
     batch_size: int = setting(
         "texts per batch if all are as long as the longest; batches of shorter texts have more", 32, least=1
     )
+    devices: str | None = setting(
+        "several devices of this machine, one process each: N for the first N GPUs, or names such as cuda:0,cuda:1 or cpu,cpu",
+        None,
+        metavar="DEVICES",
+        group="parts",
+        exclusive="parts",
+    )
+    shard: str | None = setting(
+        "embed only part I of N contiguous parts, I from 1 to N, into OUTPUT.part-I-of-N.npy (or .jsonl) and .json. Parts are "
+        "of equal size, up to 10,000 lines. A part that is finished already is not embedded again",
+        None,
+        metavar="I/N",
+        group="parts",
+        exclusive="parts",
+    )
+    join: int | None = setting(
+        "join the N finished parts into OUTPUT and remove them; fails if a part is missing, or was made from another input or "
+        "checkpoint or with other settings. Takes no other flags than --output and --overwrite",
+        None,
+        least=1,
+        group="parts",
+        exclusive="parts",
+    )
 
     def run(self) -> int:
-        """Embed the input and print one line of counts."""
+        """Embed the input, or join its parts, and print one line of counts."""
         from fairseq_clear.evaluation.embedding_files import check_output  # fairseq takes seconds to import
 
+        self.check_flags()
         if self.output is not None:
             check_output(self.output, self.overwrite)
-        with input_file(self.input) as path:
+        if self.join is not None:
+            self.join_parts(self.join)
+            return 0
+        with input_file(str(self.input)) as path:
             try:
                 self.embed(path)
             except UserError as error:
@@ -69,31 +117,166 @@ echo 'A film.' | fairseq-clear embed - --checkpoint ck.pt --data-bin data-bin --
                 raise UserError(str(error).replace(str(path), shown)) from None
         return 0
 
+    def check_flags(self) -> None:
+        """Raise UserError if a required flag is missing or two flags exclude each other."""
+        required = {"INPUT": self.input, "--checkpoint": self.checkpoint, "--data-bin": self.data_bin}
+        if self.join is not None:
+            given = [name for name, value in required.items() if value is not None]
+            if given:
+                raise UserError(f"--join {self.join}: reads only the parts; leave out {', '.join(given)}")
+        elif missing := [name for name, value in required.items() if value is None]:
+            raise UserError(
+                f"{', '.join(missing)}: missing; give the text to embed, the checkpoint and its data folder"
+            )
+        if self.devices is not None and self.device is not None:
+            raise UserError(f"--devices {self.devices}: names the devices; leave out --device")
+        for name in ("devices", "shard", "join"):
+            if getattr(self, name) is not None and self.output is None:
+                raise UserError(f"--{name} {getattr(self, name)}: writes no standard output; add --output FILE.npy")
+
     def embed(self, path: Path) -> None:
-        """Embed the lines of ``path``."""
+        """Embed the lines of ``path``, or one part of them, and print one line of counts."""
         from tqdm import tqdm
 
-        from fairseq_clear.evaluation.embedding_files import count_lines, embed_lines, jsonl_writer, open_output
+        from fairseq_clear.evaluation.embedding_files import scan_sentences
+        from fairseq_clear.evaluation.embedding_parts import Shard
+
+        shard = Shard.parse(self.shard) if self.shard is not None else None
+        devices = self.read_devices()
+        sentences = scan_sentences(path, self.text_field)
+        lines = shard.lines(sentences.count) if shard is not None else range(sentences.count)
+        # disable=None hides the bar in a log file, where it would write a line for every batch
+        with tqdm(total=len(lines), unit="sentence", file=sys.stderr, disable=None) as bar:
+            if devices:
+                closing = self.embed_on(devices, path, sentences, bar.update)
+            elif shard is not None:
+                closing = self.embed_part(path, sentences, self.output, shard, self.device, bar.update)
+            else:
+                closing = self.embed_whole(path, sentences, bar.update)
+        print(closing, file=sys.stdout if self.output is not None else sys.stderr)
+
+    def embed_whole(self, path: Path, sentences: "Sentences", on_batch: Callable[[int], object]) -> str:
+        """Embed all lines in this process; return the line to print."""
+        from fairseq_clear.evaluation.embedding_files import jsonl_writer, open_output
+
+        encoder = self.load_encoder(self.device)
+        opened = (
+            open_output(self.output, sentences.count, encoder.dimension)
+            if self.output is not None
+            else nullcontext(jsonl_writer(sys.stdout))
+        )
+        with opened as write:
+            report = self.embed_lines(encoder, path, write, None, on_batch)
+        closing = f"{report.summary()}; pooling {encoder.pooling}"
+        return closing if self.output is None else f"{closing}; wrote {self.output}"
+
+    def embed_part(
+        self,
+        path: Path,
+        sentences: "Sentences",
+        output: Path | None,
+        shard: "Shard",
+        device: str | None,
+        on_batch: Callable[[int], object],
+    ) -> str:
+        """Embed the lines of one part of ``output`` in this process; return the line to print."""
+        from fairseq_clear.evaluation.embedding_parts import is_finished, open_part
+
+        assert output is not None  # check_flags
+        encoder = self.load_encoder(device)
+        source = self.source(encoder, sentences)
+        lines, part = shard.lines(sentences.count), f"part {shard.number}/{shard.count}"
+        if is_finished(output, shard, source, overwrite=self.overwrite):
+            return f"{part}: is finished already, {shard.path(output)}"
+        with open_part(output, shard, source, len(lines), encoder.dimension) as (write, finish):
+            report = self.embed_lines(encoder, path, write, lines, on_batch)
+            finish(report)
+        return f"{part}: {report.summary()}; pooling {encoder.pooling}; wrote {shard.path(output)}"
+
+    def embed_on(
+        self, devices: list[str], path: Path, sentences: "Sentences", on_batch: Callable[[int], object]
+    ) -> str:
+        """Embed one part on each device, and join them; return the line to print."""
+        from fairseq_clear.cli.embed_devices import embed_on_devices
+
+        assert self.output is not None  # check_flags
+        embed = partial(self.embed_part, path, sentences)
+        count = sentences.count
+        report = embed_on_devices(embed, self.output, devices, count, overwrite=self.overwrite, on_batch=on_batch)
+        return f"{report.summary()}; on {', '.join(devices)}; wrote {self.output}"
+
+    def join_parts(self, count: int) -> None:
+        """Join the parts, remove them, and print one line of counts."""
+        from fairseq_clear.evaluation.embedding_parts import join_parts, remove_parts
+
+        assert self.output is not None  # check_flags
+        report = join_parts(self.output, count, overwrite=self.overwrite)
+        remove_parts(self.output, count)
+        print(f"{report.summary()} of the slowest part; joined {count} parts; wrote {self.output}")
+
+    def read_devices(self) -> list[str]:
+        """The devices of --devices; an empty list without the flag."""
+        if self.devices is None:
+            return []
+        from fairseq_clear.cli.embed_devices import read_devices
+
+        return read_devices(self.devices)
+
+    def load_encoder(self, device: str | None) -> "SentenceEncoder":
+        """Load the checkpoint."""
         from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 
-        rows = count_lines(path, self.text_field)
+        assert self.checkpoint is not None and self.data_bin is not None  # check_flags
         tokenizer = choose_tokenizer(self.tokenizer, data_folders(self.data_bin)[0])
-        encoder = SentenceEncoder.from_pretrained(
+        return SentenceEncoder.from_pretrained(
             self.checkpoint, self.data_bin, tokenizer=tokenizer,
-            pooling=self.pooling, dimension=self.dimension, device=self.device,
+            pooling=self.pooling, dimension=self.dimension, device=device,
         )  # fmt: skip
-        is_file = self.output is not None
-        opened = (
-            open_output(self.output, rows, encoder.dimension) if self.output else nullcontext(jsonl_writer(sys.stdout))
-        )
-        # disable=None hides the bar in a log file, where it would write a line for every batch
-        with opened as write, tqdm(total=rows, unit="sentence", file=sys.stderr, disable=None) as bar:
-            report = embed_lines(
-                encoder, path, write,
-                batch_size=self.batch_size, normalize=self.normalize, text_field=self.text_field, on_batch=bar.update,
-            )  # fmt: skip
-        closing = f"{report.summary()}; pooling {encoder.pooling}"
-        print(closing + f"; wrote {self.output}" * is_file, file=sys.stdout if is_file else sys.stderr)
+
+    def embed_lines(
+        self,
+        encoder: "SentenceEncoder",
+        path: Path,
+        write: "Writer",
+        lines: range | None,
+        on_batch: Callable[[int], object],
+    ) -> "EmbedReport":
+        """Embed some lines, or all, with the settings of the flags."""
+        from fairseq_clear.evaluation.embedding_files import embed_lines
+
+        return embed_lines(
+            encoder, path, write, lines=lines, batch_size=self.batch_size,
+            normalize=self.normalize, text_field=self.text_field, on_batch=on_batch,
+        )  # fmt: skip
+
+    def source(self, encoder: "SentenceEncoder", sentences: "Sentences") -> dict[str, Any]:
+        """What determines the vectors: the text of the input, the files of the encoder, and the settings."""
+        from fairseq_clear.evaluation.embedding_files import BLOCK
+
+        assert self.checkpoint is not None and self.data_bin is not None  # check_flags
+        return {
+            "input": asdict(sentences),
+            "checkpoint": hash_file(self.checkpoint),
+            "vocabulary": encoder.describe().get("vocabulary_hash"),
+            "tokenizer": _hash_tokenizer(self.tokenizer, data_folders(self.data_bin)[0]),
+            "pooling": encoder.pooling,
+            "dimension": encoder.dimension,
+            "normalize": self.normalize,
+            "batch size": self.batch_size,
+            "block": BLOCK,
+        }
+
+
+def _hash_tokenizer(name: str | None, folder: Path) -> dict[str, str]:
+    """Names and SHA-256 of the files of the tokenizer that ``choose_tokenizer`` chooses."""
+    if name == "whitespace":
+        return {name: ""}
+    if name is not None:
+        paths = [Path(part) for part in (name.split(",") if name.count(",") == 1 else [name])]
+    else:
+        files = read_clear_json(folder).get("tokenizer", {}).get("files", [])
+        paths = [folder / CLEAR_JSON, *(folder / file for file in files)]
+    return {path.name: hash_file(path) for path in paths}
 
 
 @contextmanager

@@ -212,8 +212,8 @@ def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Toke
 
 @contextmanager
 def quiet_logs() -> Iterator[None]:
-    """Show only warnings inside the block. fairseq otherwise logs every step of a command."""
-    loggers = [logging.getLogger(name) for name in ("fairseq", "fairseq_clear")]
+    """Show only warnings inside the block. fairseq otherwise logs every step, and lets matplotlib log every font."""
+    loggers = [logging.getLogger(name) for name in ("fairseq", "fairseq_clear", "matplotlib")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.WARNING)

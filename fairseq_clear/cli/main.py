@@ -12,6 +12,7 @@ from fairseq_clear.errors import UserError
 
 USER_ERROR_STATUS = 2
 INTERRUPTED_STATUS = 130
+TAKES_REST = {"refine"}  # commands that pass what follows ``--`` on
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -45,7 +46,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
         )
         if name == command:
             module, _, kind = target.partition(":")
-            getattr(importlib.import_module(f"fairseq_clear.cli.{module}"), kind).add_arguments(subparser)
+            getattr(importlib.import_module(f".{module}", "fairseq_clear.cli"), kind).add_arguments(subparser)
     return parser
 
 
@@ -60,7 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = next((argument for argument in arguments if not argument.startswith("-")), None)
-    args = build_parser(command).parse_args(arguments)
+    parser = build_parser(command)
+    rest: list[str] = []
+    if command in TAKES_REST and "--" in arguments:
+        place = arguments.index("--")
+        arguments, rest = arguments[:place], arguments[place + 1 :]
+    args = parser.parse_args(arguments, argparse.Namespace(rest=tuple(rest)))
     try:
         return int(args.run(args))
     except UserError as error:

@@ -74,8 +74,12 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
     baselines: tuple[str, ...] = setting(
         "also score word weights, fitted on the passages: tfidf, bm25", (), choices=tuple(BASELINES)
     )
-    seed: int = setting("seed of the bootstrap and of --count", 0, least=0)
+    show: int = setting(
+        "print N queries, drawn with --seed, with the nearest passages that each encoder finds", 0, least=0
+    )
+    seed: int = setting("seed of the bootstrap, of --count and of --show", 0, least=0)
     rows: list[Row] = field(default_factory=list)  # the baselines, set by ``read``
+    shown: list[int] = field(default_factory=list)  # numbers of the queries of --show, set by ``read``
 
     def read(self) -> RetrievalData:
         """Read the data and score the baselines, which need no encoder."""
@@ -84,9 +88,10 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
 
         choose_device(self.device)
         data = self.read_data()
+        self.shown = choose_queries(data, self.show, self.seed)
         for name in self.baselines:
             result = score_baseline(name, data, seed=self.seed)
-            self.rows.append(make_row(BASELINES[name], result, WEIGHTS[name]))
+            self.rows.append(self.make_row(BASELINES[name], result, WEIGHTS[name], data))
         return data
 
     def read_data(self) -> RetrievalData:
@@ -123,7 +128,7 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
 
         prefixes = {"query_prefix": self.query_prefix, "passage_prefix": self.passage_prefix}
         result = score_retrieval(encoder, data, **prefixes, seed=self.seed, device=choose_device(self.device))
-        return make_row(encoder.name, result, encoder.describe())
+        return self.make_row(encoder.name, result, encoder.describe(), data)
 
     def report(self, data: RetrievalData, rows: list[Row]) -> Report:
         """Make the report; the baselines are its first rows, its columns the metrics."""
@@ -133,11 +138,49 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
         prefixes = {"query prefix": repr(self.query_prefix), "passage prefix": repr(self.passage_prefix)}
         protocol |= {name: text for name, text in prefixes.items() if text != "''"}
         protocol["\u00b1"] = f"half of the 95 % interval, bootstrap over queries, {RESAMPLES:,} resamples"
-        rows = [*self.rows, *rows]
+        self.rows += rows
+        rows = self.rows
         return Report("retrieval", protocol, {data.name: data.hashes}, list(rows[0].scores), rows, (self.seed,))
 
+    def run(self) -> int:
+        """Score the encoders, print the table and the queries of --show, write the report."""
+        status = super().run()
+        for number in range(len(self.shown)):
+            examples = [(row.label, row.details["examples"][number]) for row in self.rows]
+            print(f"\nquery: {shorten(examples[0][1]['query'])}")
+            for label, example in examples:
+                place = f"has rank {example['rank']}" if example["rank"] else "is not among the first 100"
+                print(f"  {label}: the right passage {place}")
+                marks = ["*" if is_right else " " for is_right in example["right"]]
+                for mark, text in zip(marks, example["passages"], strict=True):
+                    print(f"   {mark} {shorten(text)}")
+        return status
 
-def make_row(label: str, result: "RetrievalResult", description: dict[str, Any]) -> Row:
-    """Make the row of a result; half the width of each interval follows the score in the table."""
-    halves = {name: (high - low) / 2 for name, (low, high) in result.intervals.items()}
-    return Row(label, result.scores, description, halves, {"intervals": result.to_dict()["intervals"]})
+    def make_row(self, label: str, result: "RetrievalResult", description: dict[str, Any], data: RetrievalData) -> Row:
+        """Make the row of a result; half the width of each interval follows the score in the table."""
+        halves = {name: (high - low) / 2 for name, (low, high) in result.intervals.items()}
+        details = {"intervals": dict(result.intervals), "ranks": list(result.ranks)}
+        examples = [
+            {
+                "query": data.queries[number],
+                "rank": result.ranks[number],
+                "passages": [data.passages[n] for n in result.nearest[number] if n >= 0],
+                "right": [n in data.relevant[number] for n in result.nearest[number] if n >= 0],
+            }
+            for number in self.shown
+        ]
+        return Row(label, result.scores, description, halves, details | ({"examples": examples} if examples else {}))
+
+
+def choose_queries(data: RetrievalData, count: int, seed: int) -> list[int]:
+    """Draw the numbers of the queries to show, in ascending order."""
+    import numpy as np
+
+    chosen = np.random.default_rng(seed).permutation(len(data.queries))[:count]
+    return sorted(chosen.tolist())
+
+
+def shorten(text: str, width: int = 110) -> str:
+    """The text on one line, cut to ``width`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 1]}\u2026"

@@ -5,21 +5,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from fairseq.data import FairseqDataset, data_utils
 
-from fairseq_clear import patches
 from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.data.anchor_masking import AnchorMasks
-from fairseq_clear.data.batch import Example, Instance, add_left_over, collate
-from fairseq_clear.errors import UserError
+from fairseq_clear.data.batch import Example, Instance, collate
+from fairseq_clear.data.sized_dataset import SizedDataset
 from fairseq_clear.views.view_maker import ViewMaker
-
-patches.apply()
 
 __all__ = ["ClearDataset"]
 
 
-class ClearDataset(FairseqDataset):
+class ClearDataset(SizedDataset):
     """The data set that the trainer iterates over.
 
     Args:
@@ -109,32 +105,6 @@ class ClearDataset(FairseqDataset):
         rows = len(self.sources) if self.anchors is None else self.anchors.rows
         return Example(0, [self.blank] * rows, [nothing_masked] * rows, instances)
 
-    def num_tokens(self, index: int) -> int:
-        """Number of tokens of all parts of an item (masked copies and views); an upper bound over epochs."""
-        return int(self.totals[index])
-
-    def num_tokens_vec(self, indices: Tokens) -> Tokens:
-        """``num_tokens`` of several items."""
-        return self.totals[indices].astype(np.int64)
-
-    def size(self, index: int) -> int:
-        """Length of the longest part of an item; an upper bound over epochs."""
-        return int(self.sizes[index])
-
-    def ordered_indices(self) -> Tokens:
-        """Indices sorted by length, with items of equal length in random order."""
-        shuffled = np.empty_like(self.order)
-        shuffled[self.order] = np.arange(len(self.order))
-        sizes = self.sizes[shuffled]
-        if sizes.max(initial=0) < 2**16:
-            sizes = sizes.astype(np.uint16)  # numpy sorts 16-bit integers by radix, in linear time
-        return shuffled[np.argsort(sizes, kind="stable")].astype(np.int64)
-
-    def filter_indices_by_size(self, indices: Tokens, max_sizes: Any) -> tuple[Tokens, list[int]]:
-        """Drop items longer than ``max_sizes``; returns the remaining and the dropped indices."""
-        keep = self.sizes[indices] <= max_sizes
-        return indices[keep], indices[~keep].tolist()
-
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
         """True: sizes are upper bounds over epochs, so the batches need not be rebuilt when the views change."""
@@ -146,31 +116,3 @@ class ClearDataset(FairseqDataset):
         self.epoch = epoch
         for part in (*self.sources, *self.targets):
             part.set_epoch(epoch)
-
-    def batch_by_size(
-        self,
-        indices: Tokens,
-        max_tokens: int | None = None,
-        max_sentences: int | None = None,
-        required_batch_size_multiple: int = 1,
-    ) -> Any:
-        """Make batches within fairseq's limits; the error for an item above ``--max-tokens`` names the value to give."""
-        if not len(indices):  # fairseq would raise an IndexError
-            raise UserError(
-                "no text is left to train on: all are longer than --max-positions or --max-tokens, or --num-shards leaves none"
-            )
-        largest = int(self.totals[indices].max(initial=0))
-        if max_tokens is not None and largest > max_tokens:
-            raise UserError(
-                f"--max-tokens {max_tokens}: the longest item has {largest} tokens, counting its masked copies and its views; "
-                f"give --max-tokens {largest} or more, or a smaller --tokens-per-sample"
-            )
-        batches = data_utils.batch_by_size(
-            indices,
-            num_tokens_fn=self.num_tokens,
-            num_tokens_vec=self.num_tokens_vec(indices),
-            max_tokens=max_tokens,
-            max_sentences=max_sentences,
-            required_batch_size_multiple=required_batch_size_multiple,
-        )
-        return add_left_over(batches, indices)

@@ -35,7 +35,7 @@ def rng_for(seed: int, epoch: int, index: int, view: int) -> np.random.Generator
         seed: the run's ``--seed``.
         epoch: counted from 1, as fairseq does.
         index: of the sample in its dataset.
-        view: 0 for draws made once per sample; 1, 2, ... for its views.
+        view: 0 for draws made once per sample; 1, 2, ... for its views; negative for draws of a whole data set.
     """
     names = _Seed(int(seed), int(epoch), int(index), int(view))
     return np.random.Generator(np.random.PCG64(names))  # type: ignore[arg-type]  # numpy takes any ISeedSequence

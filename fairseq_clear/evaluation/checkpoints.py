@@ -22,12 +22,12 @@ from fairseq_clear.models.architectures import set_defaults
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.pretrained_encoder import STOCK_POOLING
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS
-from fairseq_clear.patches.checkpoint_files import read_checkpoint
+from fairseq_clear.patches.checkpoint_files import read_checkpoint, save
 from fairseq_clear.text.data_folders import DICTIONARY
 
 register()
 
-__all__ = ["LoadedModel", "load_model"]
+__all__ = ["LoadedModel", "load_model", "strip_checkpoint"]
 
 logger = logging.getLogger(__name__)
 
@@ -179,3 +179,24 @@ def _other_vocabulary(path: Path, folder: Path, trained: str, given: str) -> str
         f"{path}: its vocabulary ({trained}) is not that of {folder / DICTIONARY} ({given}); give the data folder "
         "it was trained on, or one made with its dict.txt"
     )
+
+
+def strip_checkpoint(source: Path, target: Path) -> dict[str, Any]:
+    """Copy a checkpoint without its optimizer state, which is two thirds of the file, and return facts about the run.
+
+    Returns:
+        ``updates``, ``epoch``, and ``best``: the accuracy that fairseq measured (None if it did not).
+    """
+    # torch.load, because fairseq's reader converts the settings to a class that it cannot load again
+    state = torch.load(source, map_location="cpu", weights_only=True)
+    state["last_optimizer_state"] = None
+    partial = target.with_name(f".{target.name}.partial")
+    save(state, partial)
+    partial.replace(target)
+    iterator = state["extra_state"]["train_iterator"]
+    return {
+        "updates": int(state["optimizer_history"][-1]["num_updates"]),
+        # At the end of an epoch, the iterator already has the number of the next one.
+        "epoch": int(iterator["epoch"]) - int(iterator["iterations_in_epoch"] == 0),
+        "best": state["extra_state"].get("best"),
+    }

@@ -1,5 +1,6 @@
 """Encodes a file of sentences to a file of vectors, block by block, in constant memory."""
 
+import hashlib
 import io
 import json
 import time
@@ -21,11 +22,13 @@ __all__ = [
     "BLOCK",
     "FORMATS",
     "EmbedReport",
+    "Sentences",
     "check_output",
-    "count_lines",
     "embed_lines",
     "jsonl_writer",
     "open_output",
+    "scan_sentences",
+    "write_npy_header",
 ]
 
 BLOCK = 10_000  # sentences that are sorted by length and encoded together
@@ -71,16 +74,27 @@ def read_sentences(path: Path, text_field: str = "text") -> Iterator[str]:
             yield " ".join(record_text(line, text_field, path, number).splitlines())
 
 
-def count_lines(path: Path, text_field: str = "text") -> int:
-    """Count the texts. Since this reads all of them, a malformed line is found before the first text is encoded.
+@dataclass(frozen=True)
+class Sentences:
+    """Number of sentences of an input, and the SHA-256 of their text, each followed by a line feed."""
+
+    count: int
+    sha256: str
+
+
+def scan_sentences(path: Path, text_field: str = "text") -> Sentences:
+    """Count and hash the texts. Since this reads all of them, a malformed line is found before the first text is encoded.
 
     Raises:
         UserError: the file is unreadable or has no lines.
     """
-    lines = sum(1 for _ in read_sentences(path, text_field))
-    if not lines:
+    digest, count = hashlib.sha256(), 0
+    for text in read_sentences(path, text_field):
+        digest.update(text.encode() + b"\n")
+        count += 1
+    if not count:
         raise UserError(f"{path}: holds no line; give a text file with one sentence a line")
-    return lines
+    return Sentences(count, digest.hexdigest())
 
 
 def check_output(path: Path, overwrite: bool) -> None:
@@ -98,14 +112,27 @@ def embed_lines(
     batch_size: int = 32,
     normalize: bool = False,
     text_field: str = "text",
+    lines: range | None = None,
     block: int = BLOCK,
     on_batch: Callable[[int], object] | None = None,
 ) -> EmbedReport:
-    """Encode the lines of a text file and pass the vectors to ``write``, block by block, in order."""
+    """Encode the lines of a text file and pass the vectors to ``write``, block by block, in order.
+
+    Args:
+        encoder: encodes each block.
+        path: of the file; see ``read_sentences``.
+        write: called with each block.
+        batch_size: texts per batch, as for ``SentenceEncoder.encode``.
+        normalize: scale vectors to length 1.
+        text_field: name of the field of a ``.jsonl`` record that holds its text.
+        lines: the texts to encode, counted from 0 (default: all).
+        block: number of texts that are encoded together.
+        on_batch: called after each batch with the number of its texts.
+    """
     started = time.perf_counter()
     counts = EncodingCounts()
-    lines = read_sentences(path, text_field)
-    while texts := list(islice(lines, block)):
+    chosen = islice(read_sentences(path, text_field), *((lines.start, lines.stop) if lines is not None else (None,)))
+    while texts := list(islice(chosen, block)):
         write(texts, encoder.encode_block(texts, batch_size, normalize=normalize, on_batch=on_batch))
         counts += encoder.last
     return EmbedReport(counts, encoder.dimension, time.perf_counter() - started)
@@ -145,10 +172,14 @@ def jsonl_writer(stream: TextIO) -> Writer:
 
 def _npy_writer(stream: BinaryIO, rows: int, dimension: int) -> Writer:
     # Written row by row: with a memory map, a full disk would end in a SIGBUS instead of an error.
-    shape = {"descr": "<f4", "fortran_order": False, "shape": (rows, dimension)}
-    np.lib.format.write_array_header_1_0(stream, shape)
+    write_npy_header(stream, rows, dimension)
 
     def write(texts: list[str], vectors: Floats) -> None:
         stream.write(np.ascontiguousarray(vectors, "<f4").data)
 
     return write
+
+
+def write_npy_header(stream: BinaryIO, rows: int, dimension: int) -> None:
+    """Write the start of a ``.npy`` file of a (rows, dimension) float32 array; its rows follow."""
+    np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": (rows, dimension)})

@@ -23,8 +23,10 @@ __all__ = [
     "RESAMPLES",
     "Nearest",
     "RetrievalResult",
+    "SHOWN",
     "bootstrap",
     "evaluate_retrieval",
+    "first_ranks",
     "pair_cosines",
     "score_baseline",
     "score_rankings",
@@ -37,6 +39,7 @@ Doubles = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 METRICS = ("MRR@10", "nDCG@10", "MAP@100", "recall@1", "recall@5", "recall@10", "recall@100")
 DEPTH = 100  # passages of a ranking
+SHOWN = 3  # passages of a ranking that reports show
 RESAMPLES = 1000
 CONFIDENCE = 0.95
 QUERIES_PER_BLOCK, PASSAGES_PER_BLOCK = 256, 32768
@@ -50,10 +53,14 @@ class RetrievalResult:
     Attributes:
         scores: metric -> mean over the queries.
         intervals: metric -> lower and upper end of the 95 % bootstrap interval over queries.
+        ranks: for each query, the rank of the first relevant passage, 1 to 100; 0 if it is not among the first 100.
+        nearest: for each query, the numbers of the SHOWN nearest passages; -1 for none.
     """
 
     scores: Mapping[str, float]
     intervals: Mapping[str, tuple[float, float]]
+    ranks: Sequence[int] = ()
+    nearest: Sequence[Sequence[int]] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON values."""
@@ -311,7 +318,15 @@ def _score(nearest: Nearest, data: RetrievalData, seed: int) -> RetrievalResult:
     ranked = nearest.passages.cpu().numpy()  # (Q, 101)
     own = np.array(data.identical if len(data.identical) else [-1] * len(ranked), np.int64)[:, None]
     last = np.argsort((ranked == own) & (own >= 0), axis=1, kind="stable")
-    values = 100 * score_rankings(np.take_along_axis(ranked, last, axis=1)[:, :DEPTH], data.relevant)  # (Q, 7)
+    ranked = np.take_along_axis(ranked, last, axis=1)[:, :DEPTH]  # (Q, 100)
+    values = 100 * score_rankings(ranked, data.relevant)  # (Q, 7)
     low, high = bootstrap(values, seed).tolist()
     scores = dict(zip(METRICS, values.mean(axis=0).tolist(), strict=True))
-    return RetrievalResult(scores, dict(zip(METRICS, zip(low, high, strict=True), strict=True)))
+    intervals = dict(zip(METRICS, zip(low, high, strict=True), strict=True))
+    return RetrievalResult(scores, intervals, first_ranks(ranked, data.relevant), ranked[:, :SHOWN].tolist())
+
+
+def first_ranks(ranked: Numbers, relevant: Sequence[Mapping[int, int]]) -> list[int]:
+    """Return the rank of the first relevant passage of each query, from 1; 0 if none of ``ranked`` (Q, K) is relevant."""
+    rows = zip(ranked.tolist(), relevant, strict=True)
+    return [next((rank for rank, n in enumerate(row, 1) if judged.get(n, 0) > 0), 0) for row, judged in rows]

@@ -13,6 +13,7 @@ from fairseq_clear.planning.costs import Memory, Operations, Recipe
 from fairseq_clear.planning.metering import Collective
 from fairseq_clear.planning.recipe import SYMBOLS
 from fairseq_clear.spec import check_knobs
+from fairseq_clear.tasks.corpus_mix import parse_mix
 from fairseq_clear.text.data_folders import CLEAR_JSON
 from fairseq_clear.views.view_table import find_view_source
 
@@ -37,7 +38,7 @@ class Folder:
     """Facts of a data folder that a plan uses.
 
     Attributes:
-        texts: number of texts into which the recipe divides the corpus.
+        texts: number of texts of an epoch, those of the other corpora of ``task.mix`` included.
         vocabulary: rows of the embedding.
         text_length: mean tokens of a text if each sentence is a text; None if texts are filled up to the maximum.
     """
@@ -55,8 +56,9 @@ def read_folder(folder: Path, task: Mapping[str, Any]) -> Folder:
         task: the recipe's section ``task``.
 
     Raises:
-        UserError: a file is missing, or was not written by fairseq-clear prepare.
+        UserError: a file is missing, or was not written by fairseq-clear prepare; or ``task.mix`` does not name the folder.
     """
+    corpora = parse_mix(str(task.get("mix") or ""), str(folder))
     manifest = folder / CLEAR_JSON
     try:
         content = json.loads(manifest.read_text(encoding="utf-8"))
@@ -79,6 +81,8 @@ def read_folder(folder: Path, task: Mapping[str, Any]) -> Folder:
     if str(task.get("document_boundary", "blank")) == "line":
         documents = sentences
     texts, length = _texts(task, sentences, tokens, documents)
+    if corpora:
+        texts = round(texts * sum(corpus.weight for corpus in corpora) / corpora[0].weight)
     return Folder(texts, vocabulary, length)
 
 

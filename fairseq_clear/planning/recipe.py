@@ -45,7 +45,15 @@ EXAMPLES = 128  # items whose views are drawn; batches have their lengths
 LINES = 16  # lines of a synthetic document
 OPTIMIZERS = ("adam", "clear_adamw", "sgd")
 # settings of a task that name files, or do not change the cost
-UNREAD = {"data": "", "eval_sts": None, "eval_retrieval": None, "synonyms": None, "mask_whole_words": False}
+UNREAD = {
+    "data": "",
+    "eval_sts": None,
+    "eval_retrieval": None,
+    "synonyms": None,
+    "mask_whole_words": False,
+    "mix": "",
+    "mix_batches": "any",
+}
 DDP = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d")
 
 

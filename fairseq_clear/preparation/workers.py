@@ -18,7 +18,11 @@ from fairseq_clear.errors import UserError
 
 @contextmanager
 def worker_pool(
-    workers: int, setup: Callable[..., None], arguments: tuple[Any, ...], method: str | None = None
+    workers: int,
+    setup: Callable[..., None],
+    arguments: tuple[Any, ...],
+    method: str | None = None,
+    remedy: str = "rerun with fewer --workers",
 ) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of ``workers`` processes, each of which calls ``setup(*arguments)`` first.
 
@@ -27,6 +31,7 @@ def worker_pool(
         setup: an importable function.
         arguments: arguments of ``setup``.
         method: start method of ``multiprocessing`` (default: fork on Linux, as in fairseq's binarizer, else the platform's).
+        remedy: last words of the message about a killed worker.
 
     Raises:
         UserError: a worker was killed, usually because memory ran out.
@@ -47,9 +52,7 @@ def worker_pool(
             process.join()
         pool.shutdown(wait=False, cancel_futures=True)
         if isinstance(error, BrokenProcessPool):
-            raise UserError(
-                "a worker process was killed, usually because memory ran out; rerun with fewer --workers"
-            ) from None
+            raise UserError(f"a worker process was killed, usually because memory ran out; {remedy}") from None
         raise
 
 

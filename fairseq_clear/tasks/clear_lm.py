@@ -1,5 +1,6 @@
 """The task ``clear_lm``: masked language modelling with contrastive views, on the data of stock ``masked_lm``."""
 
+import copy
 import logging
 import os
 from pathlib import Path
@@ -18,15 +19,14 @@ from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.criterions.contrastive import ContrastiveCriterion
 from fairseq_clear.criterions.false_negative_masking import MaskingCriterion
 from fairseq_clear.data.dataset import ClearDataset
+from fairseq_clear.data.mixed_dataset import MixedDataset
 from fairseq_clear.errors import UserError, exit_on_user_error
 from fairseq_clear.files import hash_file
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
-from fairseq_clear.models.guide_encoder import GuideEncoder
-from fairseq_clear.models.pretrained_encoder import checkpoint_in
-from fairseq_clear.modules.hidden_states import compile_blocks
-from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.config import ClearLMConfig
+from fairseq_clear.tasks.corpus_mix import Corpus, check_corpora, parse_mix
+from fairseq_clear.tasks.guide_loading import load_guide
 from fairseq_clear.tasks.masking import Masks
 from fairseq_clear.tasks.retrieval_validation import RetrievalValidation
 from fairseq_clear.tasks.run_record import (
@@ -68,6 +68,7 @@ class ClearLMTask(MaskedLMTask):
         self.model: Any = None
         self.has_begun = False
         self.record: dict[str, Any] = {}
+        self.mix: list[Corpus] = []
         self.watch = Watch(dropout_only=cfg.views == "same" and cfg.augment == "none")
         self.masks = Masks(cfg, self.dictionary, mask=self.mask_idx, delete=self.del_idx)
         self.chain = self._build_chain()
@@ -136,43 +137,44 @@ class ClearLMTask(MaskedLMTask):
             self.needs_mlm, self.needs_views = criterion.needs_mlm, criterion.needs_views
             self.anchor_mlm, self.max_update = criterion.anchor_mlm, criterion.max_update
         if isinstance(criterion, MaskingCriterion) and criterion.needs_guide:
-            criterion.guide = self._load_guide(str(criterion.cfg.guide))
+            folder, settings = Path(utils.split_paths(self.cfg.data)[0]), getattr(self.model, "args", None)
+            criterion.guide = load_guide(str(criterion.cfg.guide), folder, self.cfg.tokens_per_sample, settings)
         if isinstance(self.model, ClearRobertaModel):
             self.model.freeze_unused(mlm=self.needs_mlm, views=self.needs_views)
             if isinstance(criterion, ContrastiveCriterion):
                 criterion.prepare_model(self.model)
             if self.model.args.compile:
                 self.model.compile_encoders()
-                if isinstance(criterion, MaskingCriterion) and criterion.guide is not None:
-                    compile_blocks(criterion.guide.model.encoder.sentence_encoder)
         return criterion
-
-    def _load_guide(self, source: str) -> GuideEncoder:
-        """Load the encoder of ``--guide``.
-
-        Raises:
-            UserError: it cannot be read, has another vocabulary, or has too few positions.
-        """
-        from fairseq_clear.evaluation.checkpoints import load_model
-
-        folder, path = Path(utils.split_paths(self.cfg.data)[0]), checkpoint_in(source, "--guide")
-        try:
-            check_same_vocabulary(read_checkpoint(path), path, str(folder))
-            loaded = load_model(path, folder)
-        except UserError as error:
-            raise UserError(f"--guide {error}") from None
-        positions, longest = int(loaded.model.max_positions()), self.cfg.tokens_per_sample
-        if positions < longest:
-            raise UserError(
-                f"--guide {source}: reads texts of at most {positions} tokens; give --tokens-per-sample {positions}, or "
-                "another guide"
-            )
-        chunk = int(getattr(getattr(self.model, "args", None), "encode_chunk_size", 0))
-        return GuideEncoder(loaded.model, loaded.dictionary, chunk=chunk)
 
     @exit_on_user_error
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split: its masked texts, their views, or both."""
+        """Load a split: its masked texts, their views, or both; with ``--mix``, the training set of all corpora."""
+        if self.cfg.mix and split == self.cfg.train_subset:
+            self.datasets[split] = self._build_mix(split, epoch, combine)
+        else:
+            self.datasets[split] = self.build_dataset(split, epoch, combine)
+
+    def _build_mix(self, split: str, epoch: int, combine: bool) -> MixedDataset:
+        self.mix = parse_mix(self.cfg.mix, self.cfg.data)
+        check_corpora(self.mix)
+        return MixedDataset(
+            [self._with_data(corpus.folder).build_dataset(split, epoch, combine) for corpus in self.mix],
+            [corpus.weight for corpus in self.mix],
+            self.cfg.seed,
+            names=[corpus.folder for corpus in self.mix],
+            is_separate=str(self.cfg.mix_batches) == "one",
+        )
+
+    def _with_data(self, folder: str) -> "ClearLMTask":
+        """Return a copy of this task that reads texts of another folder, with the same vocabulary, masks and augmentation."""
+        task = copy.copy(self)
+        task.cfg = copy.deepcopy(self.cfg)
+        task.cfg.data = folder
+        return task
+
+    def build_dataset(self, split: str, epoch: int = 1, combine: bool = False) -> ClearDataset:
+        """Build the data set of a split of the data folder."""
         texts = self.load_texts(split, epoch, combine)
         of_documents = isinstance(texts, Documents)
         views = self.build_view_maker(texts) if self.needs_views or of_documents else None
@@ -193,7 +195,7 @@ class ClearLMTask(MaskedLMTask):
         with data_utils.numpy_seed(self.cfg.seed):
             order = np.random.permutation(items)  # noqa: NPY002  (masked_lm's own order)
             order = order.astype(np.int32 if items <= 2**31 else np.int64)  # kept in memory during training
-        self.datasets[split] = ClearDataset(
+        return ClearDataset(
             items,
             sources,
             targets,
@@ -229,9 +231,15 @@ class ClearLMTask(MaskedLMTask):
         return ViewMaker(source, self.chain, self.cfg.seed, self.cfg.tokens_per_sample)
 
     @exit_on_user_error
-    def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
-        """Return fairseq's batch iterator; errors in its limits are one line."""
-        return super().get_batch_iterator(*args, **kwargs)
+    def get_batch_iterator(self, dataset: Any, *args: Any, num_shards: int = 1, **kwargs: Any) -> Any:
+        """Return fairseq's batch iterator; errors in its limits are one line.
+
+        With ``--mix-batches one``, fairseq shuffles groups of one batch for each worker, and the batches of a group hold texts
+        of one corpus, because the negatives of a text come from all workers.
+        """
+        if isinstance(dataset, MixedDataset) and dataset.is_separate:
+            dataset.workers, kwargs["grouped_shuffling"] = num_shards, True
+        return super().get_batch_iterator(dataset, *args, num_shards=num_shards, **kwargs)
 
     def load_texts(self, split: str, epoch: int = 1, combine: bool = False) -> Any:
         """Load the texts of a split, or its documents if ``--views`` reads documents, before masks and views.
@@ -279,6 +287,7 @@ class ClearLMTask(MaskedLMTask):
         check_numbers(cfg)
         check_metric(cfg)
         check_allowed(cfg)
+        parse_mix(cfg.task.mix, cfg.task.data if cfg.task.mix else "", cfg.task.mix_batches)
 
     @property
     def reads_documents(self) -> bool:

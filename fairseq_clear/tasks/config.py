@@ -5,8 +5,9 @@ from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks.masked_lm import MaskedLMConfig
+from omegaconf import II
 
-from fairseq_clear.spec import BOUNDARIES, SAME_DOCUMENT_NEGATIVES, SHORT_DOCUMENTS
+from fairseq_clear.spec import BOUNDARIES, MIX_BATCHES, SAME_DOCUMENT_NEGATIVES, SHORT_DOCUMENTS
 
 __all__ = ["ClearLMConfig"]
 
@@ -78,6 +79,22 @@ class ClearLMConfig(MaskedLMConfig):
         default=1,
         metadata={"help": "number of masked copies of each text; 2 is the Double MLM baseline of CLEAR section 5.1"},
     )
+    mix: str = field(
+        default="",
+        metadata={
+            "help": "train on several data folders with the same dictionary, as FOLDER:WEIGHT,FOLDER:WEIGHT; DATA is one of "
+            "them. Weights set the share of each folder in an epoch, which reads DATA once. On the hydra command line: "
+            "'task.mix=\"own:0.8,general:0.2\"'"
+        },
+    )
+    mix_batches: ChoiceEnum(MIX_BATCHES) = field(  # type: ignore[valid-type]
+        default="any",
+        metadata={
+            "help": "with --mix: any mixes the corpora in each batch; with one, all texts of a batch are from one corpus, and "
+            "so are the negatives of a text"
+        },
+    )
+    train_subset: str = II("dataset.train_subset")
     eval_sts: Optional[str] = field(  # noqa: UP045
         default=None,
         metadata={

@@ -17,7 +17,8 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
 from fairseq_clear.models.pretrained_encoder import SHAPELESS, checkpoint_in
 from fairseq_clear.spec import setting_names
-from fairseq_clear.text.data_folders import DICTIONARY
+from fairseq_clear.tasks.corpus_mix import parse_mix
+from fairseq_clear.text.data_folders import DICTIONARY, read_symbols
 from fairseq_clear.views.paraphrase_views import ORIGINAL, PARAPHRASES
 from fairseq_clear.views.view_table import find_view_source
 
@@ -46,7 +47,7 @@ DECIDING = {
 }
 # Settings of the other sections that may differ: they name files, whose content is compared, or affect memory and speed.
 FREE = {
-    "task": {"data", "synonyms", "eval_sts", "eval_retrieval", "persistent_workers", "allow_change"},
+    "task": {"data", "mix", "synonyms", "eval_sts", "eval_retrieval", "persistent_workers", "allow_change"},
     "model": {
         "encoder_from",
         "encode_chunk_size",
@@ -58,6 +59,7 @@ FREE = {
 }
 HASHED = {
     "data": "the data of",
+    "mix": "--mix",
     "vocabulary": "the vocabulary of",
     "synonyms": "--synonyms",
     "start": "--finetune-from-model",
@@ -176,7 +178,7 @@ def check_same_vocabulary(state: Mapping[str, Any], path: str, data: str) -> Non
     if recorded is not None:
         differs, theirs = recorded != hash_file(ours), _dictionary_of(state) or "unknown"
     else:
-        differs = adjacent.is_file() and _symbols(adjacent) != _symbols(ours)
+        differs = adjacent.is_file() and read_symbols(adjacent) != read_symbols(ours)
         theirs = str(adjacent)
     if differs:
         raise UserError(
@@ -231,12 +233,14 @@ def _model(model: Any) -> dict[str, Any]:
 def _files(cfg: Any) -> dict[str, Any]:
     task, files = cfg.task, {}
     folders = [Path(folder) for folder in utils.split_paths(task.data)]
-    names = [name for name in find_view_source(task.views)[1].values if name != ORIGINAL]
-    parts = [folder / part for folder in folders for part in ("", *(f"{PARAPHRASES}/{name}" for name in names))]
-    prefixes = [part / cfg.dataset.train_subset for part in parts]
-    existing = [Path(f"{prefix}{end}") for prefix in prefixes for end in (".idx", ".bin")]
-    hashes = "".join(content_hash(path) for path in existing if path.is_file())
-    files["data"] = {"path": task.data, "hash": hashlib.sha256(hashes.encode()).hexdigest()}
+    files["data"] = {"path": task.data, "hash": _hash_texts(cfg, folders)}
+    corpora, mix = parse_mix(task.mix, task.data), None
+    if corpora:
+        shares = [
+            f"{corpus.weight / corpora[0].weight} {_hash_texts(cfg, [Path(corpus.folder)])}" for corpus in corpora
+        ]
+        mix = {"path": task.mix, "hash": hashlib.sha256(" ".join(shares).encode()).hexdigest()}
+    files["mix"] = mix
     files["vocabulary"] = _file(str(folders[0] / DICTIONARY))
     if task.synonyms:
         files["synonyms"] = _file(task.synonyms)
@@ -244,6 +248,16 @@ def _files(cfg: Any) -> dict[str, Any]:
     guide = getattr(cfg.criterion, "guide", None)
     files["guide"] = _file(checkpoint_in(guide, "--guide")) if guide else None
     return files
+
+
+def _hash_texts(cfg: Any, folders: list[Path]) -> str:
+    """Hash of the training texts of data folders, and of their paraphrases."""
+    names = [name for name in find_view_source(cfg.task.views)[1].values if name != ORIGINAL]
+    parts = [folder / part for folder in folders for part in ("", *(f"{PARAPHRASES}/{name}" for name in names))]
+    prefixes = [part / cfg.dataset.train_subset for part in parts]
+    existing = [Path(f"{prefix}{end}") for prefix in prefixes for end in (".idx", ".bin")]
+    hashes = "".join(content_hash(path) for path in existing if path.is_file())
+    return hashlib.sha256(hashes.encode()).hexdigest()
 
 
 def _file(path: str | None) -> dict[str, str] | None:
@@ -255,12 +269,6 @@ def _dictionary_of(state: Mapping[str, Any]) -> str | None:
         return os.path.join(utils.split_paths(state["cfg"].task.data)[0], DICTIONARY)
     except (AttributeError, KeyError, TypeError, IndexError):
         return None
-
-
-def _symbols(path: Path) -> list[str]:
-    return [
-        line.rpartition(" ")[0] for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")
-    ]
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Logs the summary of a run before its first update: ten lines, each on one subject."""
+"""Logs the summary of a run before its first update: ten lines, each on one subject; one more with ``--mix``."""
 
 import logging
 import math
@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+from fairseq_clear.data.mixed_dataset import MixedDataset
+from fairseq_clear.tasks.corpus_mix import describe_mix
 
 __all__ = ["log_summary"]
 
@@ -31,7 +34,11 @@ def _lines(task: Any, trainer: Any) -> Iterator[tuple[str, str]]:
     cfg, model, criterion = trainer.cfg, trainer.get_model(), trainer.get_criterion()
     data = task.datasets[cfg.dataset.train_subset]
     items = "documents" if data.texts is not None and task.reads_documents else "texts"
-    yield "data", f"{cfg.task.data}, {len(data):,} {items} to train on, vocabulary of {len(task.dictionary):,}"
+    is_mixed = isinstance(data, MixedDataset)
+    read = f"{len(data):,} {items} {'an epoch' if is_mixed else 'to train on'}"
+    yield "data", f"{cfg.task.data}, {read}, vocabulary of {len(task.dictionary):,}"
+    if is_mixed:
+        yield "mix", describe_mix(task.mix, data, items)
     longest, mean = int(data.sizes.max(initial=0)), float(np.mean(data.totals)) if len(data) else 0.0
     yield "tokens", f"at most {longest} in a text or view, {mean:.0f} an item on average with its masked copy and views"
     if task.needs_views:

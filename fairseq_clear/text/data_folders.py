@@ -25,6 +25,7 @@ __all__ = [
     "data_folders",
     "load_tokenizer",
     "read_clear_json",
+    "read_symbols",
 ]
 
 CLEAR_JSON = "clear.json"
@@ -108,6 +109,12 @@ def read_clear_json(folder: Path) -> dict[str, Any]:
         found = clear.get("format") if isinstance(clear, dict) else type(clear).__name__
         raise UserError(f"{path}: format {found!r}, but this version reads {CLEAR_FORMAT}; prepare the folder again")
     return clear
+
+
+def read_symbols(dictionary: Path) -> list[str]:
+    """Return the symbols of a ``dict.txt``, without their counts."""
+    lines = dictionary.read_text(encoding="utf-8").splitlines()
+    return [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
 
 
 def check_vocabulary(folder: Path) -> None:

@@ -37,6 +37,8 @@ BENCHES = (
     "documents",
     "back_translation",
     "longformer",
+    "retrieval",
+    "refine",
     "startup",
 )
 KEPT_OF_ERRORS = 2_000  # last characters of the output

@@ -97,8 +97,8 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A command named ``try`` that calls ``Try.act``; the modules that the command line imports are recorded here."""
     names: list[str] = []
 
-    def import_module(name: str) -> types.SimpleNamespace:
-        names.append(name)
+    def import_module(name: str, package: str) -> types.SimpleNamespace:
+        names.append(package + name)
         return types.SimpleNamespace(Try=Try)
 
     monkeypatch.setitem(COMMANDS, "try", ("somewhere:Try", "try something"))

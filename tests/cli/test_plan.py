@@ -140,6 +140,7 @@ def test_masked_spans_are_of_mixed_length(capsys):
             ["--config", "clear/base_256gpu", "+model.checkpoint_activations=true", "--gpus", "1"],
             "model.checkpoint_act",
         ),
+        (["--config", "clear/base_256gpu", "+criterion.guide=g.pt", "--gpus", "1"], "criterion.guide g.pt: is not"),
         (["--config", "clear/base_256gpu", "+model.attention_window=3", "--gpus", "1"], "--attention-window 3"),
         (["--config", "clear/base_256gpu", "optimizer._name=adafactor", "--gpus", "1"], "optimizer adafactor"),
         (["--config", "clear/base_256gpu", "+criterion.anchor_mlm=joint", "--gpus", "1"], "--anchor-mlm joint"),

@@ -2,21 +2,25 @@
 
 import errno
 import gzip
+import hashlib
 import json
 import lzma
+import sys
 
 import numpy as np
 import pytest
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.embedding_files import (
+    Sentences,
     check_output,
-    count_lines,
     embed_lines,
     open_output,
     read_sentences,
+    scan_sentences,
 )
 from fairseq_clear.models.encoding import EncodingCounts
+from tests.conftest import run
 
 LINES = ["one line", "", "  two ", "na\u00efve \u2028 line", "", "last"]
 
@@ -36,6 +40,7 @@ class Letters:
         return np.array([[len(text), ord(text[:1] or " ") / 3] for text in texts], np.float32)
 
 
+DIGEST = hashlib.sha256("".join(f"{line}\n" for line in LINES).encode()).hexdigest()
 EXPECTED = Letters().encode_block(LINES, 1, on_batch=lambda _: None)
 
 
@@ -54,7 +59,7 @@ def test_every_line_is_one_text(tmp_path, suffix, pack, end):
     path = tmp_path / f"in{suffix}"
     path.write_bytes(pack(end.join(LINES).encode()))  # the last line has no end
     assert list(read_sentences(path)) == LINES
-    assert count_lines(path) == len(LINES)
+    assert scan_sentences(path) == Sentences(len(LINES), DIGEST)
     path.write_bytes(pack((end.join(["a\rb", *LINES]) + end).encode()))
     assert list(read_sentences(path)) == ["a b", *LINES]
 
@@ -132,5 +137,43 @@ def test_bad_input_is_found_before_encoding(tmp_path):
         ("absent.txt", "absent.txt: cannot read it"),
     ]:
         with pytest.raises(UserError, match=message) as caught:
-            count_lines(tmp_path / name)
+            scan_sentences(tmp_path / name)
         assert "\n" not in str(caught.value)
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+import numpy as np, torch
+from fairseq_clear.evaluation.embedding_files import embed_lines, open_output, scan_sentences
+from fairseq_clear.models.encoding import EncodingCounts
+from tests.conftest import run
+
+class Linear:
+    dimension, last = 64, EncodingCounts()
+    layer = torch.nn.Linear(1, 64)
+    def encode_block(self, texts, batch_size, normalize=False, on_batch=None):
+        with torch.no_grad():
+            return self.layer(torch.tensor([[float(len(text))] for text in texts])).numpy()
+
+source = Path(sys.argv[1])
+rows = scan_sentences(source).count
+with open_output(source.with_suffix(".npy"), rows, 64) as write:
+    embed_lines(Linear(), source, write)
+print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    """The vectors of a million lines take 256 MB."""
+    found = []
+    for count in (100_000, 1_000_000):
+        source = tmp_path / f"{count}.txt"
+        source.write_text("".join(f"line {number}\n" for number in range(count)))
+        rows, kilobytes = run(sys.executable, "-c", PEAK, source).stdout.split()
+        assert int(rows) == count
+        assert np.load(source.with_suffix(".npy"), mmap_mode="r").shape == (count, 64)
+        source.with_suffix(".npy").unlink()
+        found.append(int(kilobytes) / 1024)
+    assert found[1] - found[0] < 30, found

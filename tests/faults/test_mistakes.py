@@ -137,6 +137,14 @@ MISTAKES = {
         ("--restore-file gone.pt: no such file",),
         later=True,
     ),
+    "mix without the data folder": Mistake(
+        "--mix gone:1,lost:2",
+        '++task.mix="gone:1,lost:2"',
+        ("--mix gone:1,lost:2: does not name the data folder", ":1,gone:1,lost:2"),
+    ),
+    "batches of a mix without a mix": Mistake(
+        "--mix-batches one", "++task.mix_batches=one", ("--mix-batches one: has an effect only with --mix",)
+    ),
     "key encoder": Mistake(
         "--key-encoder frozen", "++model.key_encoder=frozen", ("--key-encoder frozen", "clear_self_guided"), True
     ),

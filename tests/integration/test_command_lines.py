@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import ROOT, binarize, run, tool
+from tests.conftest import ROOT, binarize, run, sentences, tool
 from tests.faults.commands import fairseq_train
 from tests.faults.commands import run as in_a_fork
 
@@ -77,12 +78,23 @@ RESUMED = PRECISIONS | {
     for name, recipe in (("self-guided", GUIDED), ("moco", MOCO))
     for precision, flags in PRECISIONS.items()
 }
+# 120 + 13 sentences in batches of 8: 17 an epoch, of other texts each time
+RESUMED |= {f"mixed, {how}": ("--mix", "DATA:0.9,OTHER:0.1", "--mix-batches", how) for how in ("any", "one")}
+
+
+@pytest.fixture(scope="module")
+def other_bin(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 other sentences with the dictionary of ``data_bin``."""
+    folder = tmp_path_factory.mktemp("other") / "bin"
+    binarize(folder, data_bin / "dict.txt", train=sentences(300, 5), valid=sentences(9, 6))
+    return folder
 
 
 @pytest.mark.parametrize("recipe", RESUMED)
-def test_resumed_is_uninterrupted(recipe: str, data_bin: Path, tmp_path: Path) -> None:
+def test_resumed_is_uninterrupted(recipe: str, data_bin: Path, other_bin: Path, tmp_path: Path) -> None:
     # 120 sentences in batches of 8 at update frequency 2: 8 updates an epoch, so 5 is in the middle of one.
-    flags = (*RESUMED[recipe], "--update-freq", "2", "--num-workers", "2")
+    named = [flag.replace("DATA", str(data_bin)).replace("OTHER", str(other_bin)) for flag in RESUMED[recipe]]
+    flags = (*named, "--update-freq", "2", "--num-workers", "2")
     straight = train(data_bin, tmp_path / "straight", *flags, "--max-update", "11")
     train(data_bin, tmp_path / "resumed", *flags, "--max-update", "5")
     halfway = state(tmp_path / "resumed")
@@ -144,6 +156,24 @@ def test_two_workers_under_torchrun(backend: str, data_bin: Path, tmp_path: Path
     assert max(float(line["negatives_per_query"]) for line in train_lines) == 30
     assert checkpoint(tmp_path / "run")["extra_state"]["train_iterator"]["epoch"] == 3
     assert "workers    2 on CPUs" in result.stdout
+
+
+def test_two_workers_resume_a_mix(data_bin: Path, other_bin: Path, tmp_path: Path) -> None:
+    """120 + 24 sentences in batches of 4: 30 and 6 batches, 9 updates an epoch; 12 is in the middle of the second."""
+    mix = ("--mix", f"{data_bin}:5,{other_bin}:1", "--mix-batches", "one", "--batch-size", "4", "--update-freq", "2")
+    command = (*TORCHRUN, "--no-python", BIN / "fairseq-train", data_bin, *RUN, *mix, "--disable-validation")
+    straight = run(*command, "--save-dir", tmp_path / "straight", "--max-update", "15")
+    run(*command, "--save-dir", tmp_path / "resumed", "--max-update", "12")
+    halfway = state(tmp_path / "resumed")
+    assert (halfway[2]["epoch"], halfway[2]["iterations_in_epoch"]) == (2, 6)
+    run(*command, "--save-dir", tmp_path / "resumed", "--max-update", "15")
+    assert same(state(tmp_path / "straight"), state(tmp_path / "resumed"))
+    assert not same(state(tmp_path / "straight")[0], halfway[0])
+    said = (
+        f"mix        {data_bin}: 120 texts, weight 5, 83.3% of an epoch (120); {other_bin}: 300 texts, weight 1, 16.7% of an "
+        "epoch (24); each batch of one corpus"
+    )
+    assert said in straight.stdout + straight.stderr
 
 
 def test_hydra_under_torchrun(data_bin: Path, tmp_path: Path) -> None:
@@ -236,6 +266,25 @@ def test_validate(data_bin: Path, tmp_path: Path) -> None:
     again = json.loads(re.findall(r"\| valid \| (\{.*\})", result.stdout + result.stderr)[-1])
     before = numbers(trained, "valid")[-1]
     assert float(again["valid_loss"]) == pytest.approx(float(before["valid_loss"]), abs=2e-3)
+
+
+def test_a_mix_is_not_needed_to_validate(data_bin: Path, other_bin: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(other_bin, tmp_path / "other"))
+    train(data_bin, tmp_path / "run", "--mix", f"{data_bin}:1,{other}:1", "--max-update", "2", "--disable-validation")
+    shutil.rmtree(other)
+    flags = (
+        "--user-dir",
+        "fairseq_clear",
+        "--task",
+        "clear_lm",
+        "--cpu",
+        "--batch-size",
+        "8",
+        "--valid-subset",
+        "valid",
+    )
+    result = run(*tool("validate"), other_bin, *flags, "--path", tmp_path / "run" / "checkpoint_last.pt")
+    assert "valid on 'valid' subset" in result.stdout + result.stderr
 
 
 def test_stock_checkpoints_start_ours_and_ours_start_stock_tasks(data_bin: Path, tmp_path: Path) -> None:

@@ -161,6 +161,11 @@ def test_the_texts_of_a_folder(tmp_path: Path) -> None:
     # sentences are cut, not split, and read one by one whatever the break mode
     assert texts(views="cloze", tokens_per_sample=12) == (1000, 12)
     assert texts(views="cloze", sample_break_mode="complete") == (1000, 21)
+    # an epoch reads the folder once, and of the other corpora what their weights say; they need not exist
+    mix = f"general:1.5,{tmp_path}:5,news:0.5"
+    assert texts(sample_break_mode="eos", mix=mix) == (1400, 21)
+    with pytest.raises(UserError, match=f"--mix general:1,news:1: does not name the data folder {tmp_path}"):
+        texts(mix="general:1,news:1")
 
 
 def test_a_curve_is_a_plan_for_each_number_of_gpus(thin: Recipe) -> None:

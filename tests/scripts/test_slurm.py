@@ -207,10 +207,27 @@ def test_arrays(stubs: Path) -> None:
     assert glue.stdout.strip() == "srun fairseq-clear glue run --output o --restart 3"
 
 
-@pytest.mark.parametrize("script", ["backtranslate_array.sbatch", "glue_array.sbatch"])
-def test_an_array_it_must_be(stubs: Path, script: str) -> None:
+def test_the_array_of_embed(stubs: Path) -> None:
+    """Its tasks are numbered as the parts are, from 1."""
+    ids = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_MAX": "8"}
+    whole = call(stubs, "embed.sbatch", "in.txt", "--output", "o.npy", **ids, SLURM_ARRAY_TASK_COUNT="8")
+    assert whole.stdout.strip() == "srun fairseq-clear embed in.txt --output o.npy --shard 3/8"
+    for first, count in (("0", "9"), ("3", "6")):
+        part = call(stubs, "embed.sbatch", **{**ids, "SLURM_ARRAY_TASK_MIN": first}, SLURM_ARRAY_TASK_COUNT=count)
+        assert part.returncode == 2 and part.stdout == "" and part.stderr.count("\n") == 1
+        assert f"an array of {count} tasks from {first} to 8; submit with --array=1-LAST" in part.stderr
+    again = call(stubs, "embed.sbatch", **ids, SLURM_ARRAY_TASK_COUNT="2", NUM_SHARDS="16")
+    assert again.stdout.strip() == "srun fairseq-clear embed --shard 3/16"
+    assert call(stubs, "embed.sbatch", **ids, SLURM_ARRAY_TASK_COUNT="8", CODE="2").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "first"), [("backtranslate_array.sbatch", 0), ("glue_array.sbatch", 0), ("embed.sbatch", 1)]
+)
+def test_an_array_it_must_be(stubs: Path, script: str, first: int) -> None:
     done = call(stubs, script)
-    assert done.returncode == 2 and "submit with sbatch --array=0-LAST" in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"submit with sbatch --array={first}-LAST" in done.stderr
 
 
 @pytest.mark.parametrize("script", sorted(SLURM.glob("*.sbatch")), ids=lambda path: path.name)

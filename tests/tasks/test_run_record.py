@@ -107,6 +107,34 @@ def test_other_data_does_not_resume(data_bin: Path, copy: Path, tmp_path: Path) 
     assert code == 0, text[-3000:]
 
 
+def test_another_mix_does_not_resume(data_bin: Path, copy: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    binarize(other, data_bin / "dict.txt", train=sentences(50, 99), valid=sentences(20, 2))
+    mix = f"{data_bin}:0.8,{other}:0.2"
+    code, text = train(data_bin, copy, "--mix", mix)
+    assert code == 2 and f"is of another run: --mix none, now {mix}" in text and "--allow-change mix" in text
+    mixed = tmp_path / "mixed"
+    assert train(data_bin, mixed, "--mix", mix)[0] == 0
+    for flags, said in (
+        (("--mix", f"{data_bin}:0.7,{other}:0.3"), f"--mix {mix}, now {data_bin}:0.7,{other}:0.3"),
+        ((), f"--mix {mix}, now none"),
+        (("--mix", mix, "--mix-batches", "one"), "--mix-batches any, now one"),
+    ):
+        code, text = train(data_bin, mixed, *flags, "--max-update", "4")
+        assert code == 2 and said in text, text[-3000:]
+    config, log = tmp_path / "run.yaml", tmp_path / "log"
+    config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=mixed))
+    assert run(lambda: fairseq_hydra_train(config, f'++task.mix="{mix}"', "optimization.max_update=3"), log) == 0
+    # the same corpora elsewhere, in another order, with equal shares
+    moved = Path(shutil.copytree(other, tmp_path / "moved"))
+    code, text = train(data_bin, mixed, "--mix", f"{moved}:1,{data_bin}:4", "--max-update", "4")
+    assert code == 0 and updates(mixed) == 4, text[-3000:]
+    with (other / "train.bin").open("r+b") as stream:
+        stream.write(stream.read(8)[::-1])
+    code, text = train(data_bin, mixed, "--mix", mix, "--max-update", "6")
+    assert code == 2 and "--mix" in text and "is of another run" in text
+
+
 def test_another_start_does_not_resume(data_bin: Path, copy: Path, tmp_path: Path) -> None:
     start = ("--finetune-from-model", str(copy / "checkpoint_last.pt"))
     code, text = train(data_bin, tmp_path / "new", *start)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from fairseq_clear.data.batch import pad_rows
 from fairseq_clear.errors import UserError
@@ -21,7 +20,7 @@ from fairseq_clear.evaluation.glue.glue_recipes import headline
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, MAXIMUM_SCORE, GlueTask, choose_tasks
 from fairseq_clear.files import write_whole
 from fairseq_clear.models.encoding import evaluating
-from fairseq_clear.patches.checkpoint_files import read_checkpoint, save
+from fairseq_clear.patches.checkpoint_files import read_checkpoint
 
 HEAD = "sentence_classification_head"
 _PREFIX = f"classification_heads.{HEAD}."
@@ -120,27 +119,6 @@ def _batches(lengths: list[int], batch_size: int) -> Iterator[list[int]]:
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     for begin in range(0, len(order), batch_size):
         yield order[begin : begin + batch_size]
-
-
-def strip_checkpoint(source: Path, target: Path) -> dict[str, Any]:
-    """Copy a checkpoint without its optimizer state, which is two thirds of the file, and return facts about the run.
-
-    Returns:
-        ``updates``, ``epoch``, and ``best``: the accuracy that fairseq measured (None if it did not).
-    """
-    # torch.load, because fairseq's reader converts the settings to a class that it cannot load again
-    state = torch.load(source, map_location="cpu", weights_only=True)
-    state["last_optimizer_state"] = None
-    partial = target.with_name(f".{target.name}.partial")
-    save(state, partial)
-    partial.replace(target)
-    iterator = state["extra_state"]["train_iterator"]
-    return {
-        "updates": int(state["optimizer_history"][-1]["num_updates"]),
-        # At the end of an epoch, the iterator already has the number of the next one.
-        "epoch": int(iterator["epoch"]) - int(iterator["iterations_in_epoch"] == 0),
-        "best": state["extra_state"].get("best"),
-    }
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:

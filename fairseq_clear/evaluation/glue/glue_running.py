@@ -18,7 +18,7 @@ import numpy as np
 
 import fairseq_clear
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model
+from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model, strip_checkpoint
 from fairseq_clear.evaluation.glue.glue_data import TaskData, shorten
 from fairseq_clear.evaluation.glue.glue_predicting import (
     MODEL,
@@ -27,7 +27,6 @@ from fairseq_clear.evaluation.glue.glue_predicting import (
     Result,
     read_record,
     read_result,
-    strip_checkpoint,
 )
 from fairseq_clear.evaluation.glue.glue_recipes import FineTuning, choose_recipe, measure
 from fairseq_clear.evaluation.glue.glue_tasks import GlueTask

@@ -17,15 +17,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from corpus import Split, documents, split, write_text
-from measure import Questions, Scores, choose_candidates, score, tfidf_vectors
+from corpus import PROJECT, Split, commit, documents, split, write_text
 from report import draw, print_table
+from scores import Questions, Scores, choose_candidates, score, tfidf_vectors
 from tqdm import tqdm
 
 from fairseq_clear import SentenceEncoder, __version__
 from fairseq_clear.tasks import ClearLMConfig, ClearLMTask
 
-PROJECT = Path(__file__).resolve().parents[2]
 TOKENS_PER_SAMPLE = 128
 BATCH = 32
 WARMUP = 40
@@ -171,21 +170,6 @@ def tokens_per_update(data: Path, flags: tuple[str, ...], seed: int) -> float:
     sample = np.random.default_rng(0).choice(len(dataset), size=min(2_000, len(dataset)), replace=False)
     read = [dataset.collater([dataset[int(index)]])["ntokens"] for index in sample]
     return BATCH * float(np.mean(read))
-
-
-def commit() -> str:
-    """The commit of the code, with a mark if files were changed."""
-    try:
-        result = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=PROJECT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return result.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -50,15 +50,15 @@ class Questions:
         return labelled + [d.first_sentence for d in self.retrieval] + [d.body for d in self.retrieval]
 
 
-def choose_candidates(held_out: Sequence[Document], seed: int) -> list[Document]:
-    """Documents with unique first sentences and bodies of at least 15 words."""
+def choose_candidates(held_out: Sequence[Document], seed: int, count: int = CANDIDATES) -> list[Document]:
+    """Draw documents with unique first sentences and bodies of at least 15 words."""
     seen: dict[str, Document] = {}
     for document in held_out:
         if len(document.first_sentence.split()) >= 5 and len(document.body.split()) >= 15:
             seen.setdefault(document.first_sentence.lower(), document)
     order = np.random.default_rng(seed).permutation(len(seen))
     unique = list(seen.values())
-    return [unique[i] for i in order[:CANDIDATES]]
+    return [unique[i] for i in order[:count]]
 
 
 def score(vectors: np.ndarray | sparse.csr_matrix, questions: Questions) -> Scores:
@@ -85,9 +85,14 @@ def score(vectors: np.ndarray | sparse.csr_matrix, questions: Questions) -> Scor
 
 def tfidf_vectors(questions: Questions, corpus: Sequence[str]) -> sparse.csr_matrix:
     """TF-IDF vectors over words, fitted on the training text of the encoders."""
+    return term_vectors(corpus, questions.texts())
+
+
+def term_vectors(corpus: Sequence[str], texts: Sequence[str]) -> sparse.csr_matrix:
+    """TF-IDF vectors over words, fitted on the corpus."""
     vectorizer = TfidfVectorizer(sublinear_tf=True, min_df=2)
     vectorizer.fit(corpus)
-    return vectorizer.transform(questions.texts())
+    return vectorizer.transform(texts)
 
 
 def _split(vectors: np.ndarray | sparse.csr_matrix, sizes: Sequence[int]) -> list:
@@ -96,11 +101,19 @@ def _split(vectors: np.ndarray | sparse.csr_matrix, sizes: Sequence[int]) -> lis
 
 
 def _topics(train: np.ndarray, test: np.ndarray, questions: Questions) -> tuple[float, float]:
+    labels = [[document.package for document in some] for some in (questions.topic_train, questions.topic_test)]
+    accuracy = classify_topics(train, test, *labels)
+    return accuracy, math.sqrt(accuracy * (1 - accuracy) / test.shape[0])
+
+
+def classify_topics(
+    train: np.ndarray, test: np.ndarray, train_labels: Sequence[str], test_labels: Sequence[str]
+) -> float:
+    """Accuracy, 0 to 1, of a logistic regression on dense or sparse vectors."""
     scaler = StandardScaler(with_mean=not sparse.issparse(train), with_std=not sparse.issparse(train))
     classifier = make_pipeline(scaler, LogisticRegression(max_iter=2_000, C=10.0 if sparse.issparse(train) else 0.1))
-    classifier.fit(train, [document.package for document in questions.topic_train])
-    accuracy = float(classifier.score(test, [document.package for document in questions.topic_test]))
-    return accuracy, math.sqrt(accuracy * (1 - accuracy) / test.shape[0])
+    classifier.fit(train, train_labels)
+    return float(classifier.score(test, test_labels))
 
 
 def _unit(vectors: np.ndarray | sparse.csr_matrix) -> np.ndarray | sparse.csr_matrix:

@@ -1,0 +1,149 @@
+"""The training set of ``--mix``: several corpora, each with its share of every epoch."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fairseq_clear.augmentations.base import Tokens
+from fairseq_clear.data.batch import Example
+from fairseq_clear.data.dataset import ClearDataset
+from fairseq_clear.data.seeding import rng_for
+from fairseq_clear.data.sized_dataset import SizedDataset
+from fairseq_clear.errors import UserError
+
+__all__ = ["MixedDataset"]
+
+# Names of generators where views have 0, 1, ...
+PASS, TIES = -1, -2
+LARGEST = 2**31  # items of a corpus in an epoch
+
+
+class MixedDataset(SizedDataset):
+    """Several corpora as one data set, of which an epoch reads the first corpus once and the others by their weights.
+
+    A corpus is read in passes. A pass reads every item once, in a random order of its own; an epoch goes on in the pass in
+    which the epoch before it ended. So after every epoch, an item has been read at most once more than another of the same
+    corpus. The masks and views of an item in its n-th pass are those of epoch n of a run on its corpus alone.
+
+    fairseq's ``MultiCorpusDataset`` draws anew in every epoch, so that some items of a large corpus are read often and others
+    never, repeats an item of a small corpus with the same masks and views, drops items that are left over from full batches,
+    and returns None for the empty batch of a worker that has run out of data.
+
+    Args:
+        corpora: a data set of each corpus, all with the same kind of views and masks.
+        weights: of each corpus. Epochs read ``len(corpora[0]) * weight / weights[0]`` items of a corpus, rounded.
+        seed: seed of the run.
+        names: of the corpora, for messages.
+        is_separate: whether every batch, over all workers, holds items of one corpus.
+
+    Attributes:
+        counts: number of items of each corpus in an epoch.
+        workers: number of workers. Of separate batches, each group of ``workers`` consecutive ones holds items of one corpus.
+
+    Raises:
+        UserError: the weight of a corpus is far too small or too large.
+    """
+
+    def __init__(
+        self,
+        corpora: Sequence[ClearDataset],
+        weights: Sequence[Fraction],
+        seed: int,
+        *,
+        names: Sequence[str],
+        is_separate: bool = False,
+    ) -> None:
+        super().__init__()
+        self.corpora, self.seed, self.is_separate, self.workers = corpora, seed, is_separate, 1
+        self.counts = [round(len(corpora[0]) * weight / weights[0]) for weight in weights]
+        for name, count in zip(names, self.counts, strict=True):
+            if not 0 < count <= LARGEST:
+                raise UserError(
+                    f"--mix: by its weight, an epoch would read {count:,} texts of {name}, and each of the "
+                    f"{len(corpora[0]):,} of {names[0]} once; give weights with which it reads 1 to {LARGEST:,}"
+                )
+        self.ends = np.cumsum(self.counts)
+        self.order = rng_for(seed, 0, 0, TIES).permutation(_numbers(len(self)))
+        for corpus in corpora:
+            corpus.set_epoch(1)  # fairseq's masks begin with epoch 0
+        self.epoch = 0
+        self.set_epoch(1)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the items of an epoch, counted from 1; their choice depends only on seed and epoch."""
+        super().set_epoch(epoch)
+        if epoch == self.epoch:
+            return
+        self.epoch = epoch
+        parts = [self._items_of(number, epoch) for number in range(len(self.corpora))]
+        self.items, self.passes = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        pairs = [(corpus, items) for corpus, (items, _) in zip(self.corpora, parts, strict=True)]
+        self.sizes = np.concatenate([corpus.sizes[items] for corpus, items in pairs])
+        self.totals = np.concatenate([corpus.totals[items] for corpus, items in pairs])
+
+    def _items_of(self, number: int, epoch: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """The items of a corpus that an epoch reads (count,), and the pass of each, from 1 (count,)."""
+        size, count = len(self.corpora[number]), self.counts[number]
+        begin = (epoch - 1) * count
+        first, last = begin // size, (begin + count - 1) // size
+        orders = [
+            rng_for(self.seed, one, number, PASS).permutation(_numbers(size))[max(begin - one * size, 0) :]
+            for one in range(first, last + 1)
+        ]
+        passes = np.repeat(np.arange(first, last + 1, dtype=np.int32) + 1, [len(order) for order in orders])
+        return np.concatenate(orders)[:count], passes[:count]
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getitem__(self, index: int) -> Example:
+        corpus = self.corpora[int(self.corpus_of(index))]
+        number = int(self.passes[index])
+        if corpus.epoch != number:
+            corpus.set_epoch(number)
+        return replace(corpus[int(self.items[index])], index=int(index))
+
+    def corpus_of(self, index: Any) -> Any:
+        """Number of the corpus of an item, or of each of several items."""
+        return np.searchsorted(self.ends, index, side="right")
+
+    def collater(self, samples: Sequence[Example]) -> dict[str, Any]:
+        """Collate a batch, as ClearDataset does."""
+        return self.corpora[0].collater(samples)
+
+    @property
+    def texts(self) -> Any:
+        """The views of the first corpus, as in ClearDataset."""
+        return self.corpora[0].texts
+
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """False: every epoch has other items, so other batches."""
+        return False
+
+    def batch_by_size(
+        self,
+        indices: Tokens,
+        max_tokens: int | None = None,
+        max_sentences: int | None = None,
+        required_batch_size_multiple: int = 1,
+    ) -> Any:
+        """Make batches; separate ones are followed by empty batches up to a multiple of ``workers`` for each corpus."""
+        limits = (max_tokens, max_sentences, required_batch_size_multiple)
+        if not self.is_separate or not len(indices):
+            return super().batch_by_size(indices, *limits)
+        batches: list[Tokens] = []
+        corpora = self.corpus_of(indices)
+        for number in np.unique(corpora):
+            batches += super().batch_by_size(indices[corpora == number], *limits)
+            batches += [indices[:0]] * (-len(batches) % self.workers)
+        return batches
+
+
+def _numbers(count: int) -> Tokens:
+    """0 to ``count`` - 1, in 32 bits where they suffice: a corpus may have 100 million sentences."""
+    return np.arange(count, dtype=np.int32 if count <= 2**31 else np.int64)

@@ -1,0 +1,172 @@
+"""Recipes and settings of ``refine``; importable without fairseq."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.preparation.prepare_settings import SPLIT_MODES, DocumentSettings
+from fairseq_clear.settings import check_settings, setting
+
+__all__ = ["AUTO", "RECIPES", "TRIALS", "RefineRecipe", "RefineSettings"]
+
+AUTO = "auto"
+DEFAULT_UPDATES = 150
+LENGTH = "length of the training (give at most one)"
+# Settings that may differ between a run and the call that resumes it.
+FREE = ("dest", "overwrite", "device")
+
+
+@dataclass(frozen=True)
+class RefineRecipe:
+    """A way to train: what a positive pair is, and the flags of fairseq-train.
+
+    Attributes:
+        summary: one line of help.
+        flags: of fairseq-train.
+        needs_documents: whether pairs come from documents of several sentences.
+    """
+
+    summary: str
+    flags: str
+    needs_documents: bool = False
+
+
+_NT_XENT = "--criterion clear_nt_xent --temperature 0.05 --projection-layers 0 --mlm-weight 0"
+_SG_OPT = (
+    "--criterion clear_self_guided --objective sg-opt --temperature 0.01 --mlm-weight 0 --projection-layers 2 "
+    "--projection-hidden-dim 4096 --projection-dim 4096 --projection-activation gelu --projection-activate-last "
+    "--regularizer-weight 0.1 --frozen-layers 1 --guide-pooling max --guide-layers all"
+)
+RECIPES: dict[str, RefineRecipe] = {
+    "cloze": RefineRecipe(
+        "a sentence and its context (inverse cloze)", f"{_NT_XENT} --views cloze --augment none", True
+    ),
+    "neighbor": RefineRecipe(
+        "two adjacent pairs of sentences", f"{_NT_XENT} --views neighbor:sentences=2 --augment none", True
+    ),
+    "span": RefineRecipe(
+        "two spans of one document (DeCLUTR)",
+        f"{_NT_XENT} --views span:anchors=1,positives=1,min=4,max={{max_span}} --augment none",
+        True,
+    ),
+    "simcse": RefineRecipe("a sentence twice, with different dropout", f"{_NT_XENT} --views same --augment none"),
+    "clear": RefineRecipe("a sentence twice, 70 % of the words deleted", f"{_NT_XENT} --views same --augment del-word"),
+    "sg-opt": RefineRecipe("a sentence and its own hidden layers", f"{_SG_OPT} --views same --augment none"),
+}
+TRIALS = ("cloze", "neighbor", "span", "simcse")  # that auto compares
+
+
+@dataclass(kw_only=True)
+class RefineSettings(DocumentSettings):
+    """Everything that determines a refined encoder."""
+
+    texts: tuple[Path, ...] = setting(
+        "text to train on, as prepare reads it: .txt with blank lines between documents, .jsonl with a document per record, "
+        "also .gz and .xz, or folders of such files",
+        metavar="TEXT",
+        positional=True,
+    )
+    encoder: Path = setting(
+        "pretrained encoder: a Hugging Face or sentence-transformers folder, a folder of import, or a checkpoint (.pt) with "
+        "--data-bin",
+        flag="--from",
+        metavar="ENCODER",
+    )
+    dest: Path = setting("folder to create; FOLDER.partial holds what is finished so far", metavar="FOLDER")
+    data_bin: Path | None = setting(
+        "folder with the dict.txt and tokenizer of a checkpoint (default: the folder of the checkpoint)",
+        None,
+        metavar="DIR",
+    )
+    split_sentences: str = setting(
+        "how to split the text into sentences with sentencex: `lines` splits each line by itself, `paragraphs` first joins "
+        "hard-wrapped lines, `none` keeps one sentence per line",
+        SPLIT_MODES[0],
+        choices=(*SPLIT_MODES, "none"),
+        group="text",
+    )
+    recipe: str | None = setting(
+        "; ".join(f"{name}: {recipe.summary}" for name, recipe in RECIPES.items())
+        + f"; {AUTO}: a short trial of {', '.join(TRIALS)}, of which the best goes on; or FILE.yaml, a recipe for "
+        "fairseq-hydra-train (default: cloze, or simcse if documents have one sentence)",
+        None,
+        metavar="RECIPE",
+        group="training",
+    )
+    batch_size: int = setting("pairs per update", 32, least=2, group="training")
+    max_length: int = setting(
+        "tokens of the longest text of a pair; longer ones are cut", 128, least=8, group="training"
+    )
+    learning_rate: float = setting("highest learning rate", 5e-5, above=0, flag="--lr", group="training")
+    seed: int = setting("seed of the held-out documents, of batches, views and dropout", 1, least=0, group="training")
+    device: str | None = setting("cpu or cuda (default: cuda if available)", None, group="training")
+    updates: int | None = setting(
+        f"number of updates (default: {DEFAULT_UPDATES}; of a FILE.yaml, its own)",
+        None,
+        least=1,
+        exclusive=LENGTH,
+        group=LENGTH,
+    )
+    tokens: int | None = setting(
+        "number of tokens to read, views included", None, least=1, exclusive=LENGTH, group=LENGTH
+    )
+    minutes: float | None = setting(
+        "minutes of training: as many updates as fit, measured on the first ones",
+        None,
+        above=0,
+        exclusive=LENGTH,
+        group=LENGTH,
+    )
+    held_out: float = setting(
+        "share of the documents to hold out, at most 1,200: the encoders are compared by how well the first sentence of such a "
+        "document finds the rest of it",
+        0.1,
+        metavar="SHARE",
+        group="comparison",
+    )
+    pairs: Path | None = setting(
+        "compare by these queries and passages instead, as for retrieval --pairs; nothing is held out",
+        None,
+        group="comparison",
+    )
+    sts: Path | None = setting("also compare by STS: the folder of sts --data", None, metavar="DIR", group="comparison")
+    keep_best: bool = setting(
+        "export the refined encoder even if the untouched one is better in the comparison", True, group="comparison"
+    )
+    overwrite: bool = setting("replace FOLDER if it is a refined encoder or an export", False)
+    training_flags: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raise UserError for values that are out of range or contradict each other; no file is read."""
+        check_settings(self)
+        if not 0 < self.held_out < 1:
+            raise UserError(f"--held-out {self.held_out:g}: must be a share of the documents, above 0 and below 1")
+        given = [name for name in ("updates", "tokens", "minutes") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise UserError(f"{given[0]} and {given[1]} both give the length of the training; leave one out")
+        if self.recipe is not None and self.recipe not in (*RECIPES, AUTO) and self.config is None:
+            raise UserError(f"--recipe {self.recipe}: choose from {', '.join((*RECIPES, AUTO))}, or give a FILE.yaml")
+        if self.config is not None and not self.config.is_file():
+            raise UserError(f"--recipe {self.recipe}: no such file")
+
+    @property
+    def config(self) -> Path | None:
+        """The YAML file of the recipe, if it is one."""
+        is_file = self.recipe is not None and self.recipe.endswith((".yaml", ".yml"))
+        return Path(str(self.recipe)) if is_file else None
+
+    @property
+    def work(self) -> Path:
+        """The folder for what is finished so far."""
+        return self.dest.with_name(f"{self.dest.name}.partial")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the settings that determine the result, paths as text."""
+        return {name: _plain(value) for name, value in asdict(self).items() if name not in FREE}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

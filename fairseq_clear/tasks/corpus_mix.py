@@ -1,0 +1,158 @@
+"""The corpora of ``--mix``: reads the flag, and checks that the data folders belong together."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from fairseq_clear.data.mixed_dataset import MixedDataset
+from fairseq_clear.errors import UserError
+from fairseq_clear.files import hash_file
+from fairseq_clear.spec import MIX_BATCHES
+from fairseq_clear.text.data_folders import (
+    CLEAR_JSON,
+    DICTIONARY,
+    check_vocabulary,
+    data_folders,
+    read_clear_json,
+    read_symbols,
+)
+
+__all__ = ["Corpus", "check_corpora", "describe_mix", "parse_mix"]
+
+_WEIGHT = re.compile(r"\d+(\.\d*)?|\.\d+")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus of a mix.
+
+    Attributes:
+        folder: its data folder, as typed.
+        weight: its weight, exactly as typed.
+    """
+
+    folder: str
+    weight: Fraction
+
+
+def parse_mix(mix: str, data: str, batches: Any = "any") -> list[Corpus]:
+    """Read ``--mix FOLDER:WEIGHT,FOLDER:WEIGHT``.
+
+    Args:
+        mix: as typed; empty without the flag.
+        data: data folder of the run, which is one of the corpora.
+        batches: ``--mix-batches``.
+
+    Returns:
+        The corpora, that of ``data`` first; none without ``--mix``.
+
+    Raises:
+        UserError: the flag is malformed, names fewer than two folders, a folder twice, or not ``data``.
+    """
+    if not mix:
+        if str(batches) != MIX_BATCHES[0]:
+            raise UserError(f"--mix-batches {batches}: has an effect only with --mix; give --mix, or leave it out")
+        return []
+    corpora = [_parse_corpus(part.strip(), mix) for part in mix.split(",")]
+    if os.pathsep in data and not os.path.isdir(data):
+        raise UserError(f"--mix {mix}: the data folder {data} is several; give one, made without --shards")
+    places = [os.path.realpath(corpus.folder) for corpus in corpora]
+    for number, corpus in enumerate(corpora):
+        if places[number] in places[:number]:
+            raise UserError(f"--mix {mix}: names {corpus.folder} twice; name each corpus once")
+    own = os.path.realpath(data)
+    if own not in places:
+        raise UserError(
+            f"--mix {mix}: does not name the data folder {data}, which an epoch reads once; give it a weight too, as in "
+            f"--mix {data}:1,{mix}"
+        )
+    if len(corpora) == 1:
+        raise UserError(f"--mix {mix}: names one corpus; name another, or leave --mix out")
+    return sorted(corpora, key=lambda corpus: os.path.realpath(corpus.folder) != own)  # stable: the others as typed
+
+
+def _parse_corpus(part: str, mix: str) -> Corpus:
+    folder, _, weight = part.rpartition(":")
+    if not folder or not _WEIGHT.fullmatch(weight) or not Fraction(weight):
+        raise UserError(
+            f"--mix {mix}: cannot read {part!r}; write FOLDER:WEIGHT with a weight above 0, joined by commas, as in "
+            "data-bin/own:0.8,data-bin/general:0.2"
+        )
+    return Corpus(folder, Fraction(weight))
+
+
+def check_corpora(corpora: Sequence[Corpus]) -> None:
+    """Check that the corpora of a mix have the vocabulary and the tokenizer of the first.
+
+    Raises:
+        UserError: a folder is missing, consists of shards, or has another ``dict.txt`` or tokenizer.
+    """
+    first = Path(corpora[0].folder) if corpora else Path()
+    for corpus in corpora[1:]:
+        folder = Path(corpus.folder)
+        if len(data_folders(folder, flag="--mix")) > 1 or not (folder / DICTIONARY).is_file():
+            raise UserError(f"--mix {folder}: consists of shards; give a folder made without --shards")
+        check_vocabulary(folder)
+        difference = _difference_of_dictionaries(first, folder) or _difference_of_tokenizers(first, folder)
+        if difference:
+            raise UserError(
+                f"--mix {folder}: {difference}; prepare its text again with {_flags_of_tokenizer(first)}, so that every id "
+                "stands for the same piece"
+            )
+
+
+def _difference_of_dictionaries(first: Path, other: Path) -> str:
+    """What differs between the entries of two ``dict.txt``, whatever their counts; empty if nothing does."""
+    ours, theirs = (read_symbols(folder / DICTIONARY) for folder in (first, other))
+    if ours == theirs:
+        return ""
+    if len(ours) != len(theirs):
+        return f"{DICTIONARY} has {len(theirs)} entries, that of {first} {len(ours)}"
+    line = next(number for number, (one, two) in enumerate(zip(ours, theirs, strict=True)) if one != two)
+    return f"{DICTIONARY}:{line + 1} is {theirs[line]!r}, in {first} {ours[line]!r}"
+
+
+def _difference_of_tokenizers(first: Path, other: Path) -> str:
+    """What differs between two tokenizers; empty if nothing does, or if a folder does not record its tokenizer."""
+    if not all((folder / CLEAR_JSON).is_file() for folder in (first, other)):
+        return ""
+    (kind, files), (other_kind, other_files) = (_tokenizer_of(folder) for folder in (first, other))
+    if kind != other_kind:
+        return f"its tokenizer is {other_kind}, that of {first} {kind}"
+    for one, two in zip(files, other_files, strict=False):
+        if hash_file(first / one) != hash_file(other / two):
+            return f"its tokenizer ({two}) differs from that of {first}"
+    return ""
+
+
+def _tokenizer_of(folder: Path) -> tuple[str, list[str]]:
+    described: Any = read_clear_json(folder).get("tokenizer")
+    described = described if isinstance(described, dict) else {}
+    return str(described.get("kind")), [name for name in described.get("files", []) if (folder / name).is_file()]
+
+
+def _flags_of_tokenizer(folder: Path) -> str:
+    """The command and its flags that prepare a text with the tokenizer of a folder."""
+    kind, files = _tokenizer_of(folder) if (folder / CLEAR_JSON).is_file() else ("", [])
+    paths, dictionary = [str(folder / name) for name in files], f"--dict {folder / DICTIONARY}"
+    if kind == "sentencepiece" and paths:
+        return f"fairseq-clear prepare --spm-model {paths[0]} {dictionary}"
+    if kind == "gpt2" and len(paths) == 2:
+        return f"fairseq-clear prepare --gpt2-encoder-json {paths[0]} --gpt2-vocab-bpe {paths[1]} {dictionary}"
+    if kind == "hf":
+        return f"fairseq-clear prepare --tokenizer hf --tokenizer-dir {folder}"
+    return f"fairseq-preprocess --srcdict {folder / DICTIONARY}"
+
+
+def describe_mix(corpora: Sequence[Corpus], dataset: MixedDataset, items: str) -> str:
+    """One line on the corpora of a mix: the size of each, its weight and its share of an epoch."""
+    parts = [
+        f"{corpus.folder}: {len(texts):,} {items}, weight {float(corpus.weight):g}, {count / len(dataset):.1%} of an epoch "
+        f"({count:,})"
+        for corpus, texts, count in zip(corpora, dataset.corpora, dataset.counts, strict=True)
+    ]
+    return "; ".join(parts) + ("; each batch of one corpus" if dataset.is_separate else "")

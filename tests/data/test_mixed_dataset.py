@@ -1,0 +1,284 @@
+"""Several corpora as one training set: exact shares, equal coverage, the same in every process, also after resuming."""
+
+from collections import Counter
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_clear.data.batch import Example
+from fairseq_clear.data.mixed_dataset import MixedDataset
+from fairseq_clear.errors import UserError
+from tests.conftest import binarize, sentences
+from tests.training import build
+
+
+class Toy:
+    """A corpus whose items say which they are, and of which epoch."""
+
+    texts = None
+
+    def __init__(self, number: int, size: int) -> None:
+        self.number, self.size, self.epoch = number, size, 1
+        self.sizes = np.random.default_rng(number).integers(3, 9, size).astype(np.int32)
+        self.totals = 3 * self.sizes
+
+    def __len__(self) -> int:
+        return self.size
+
+    def set_epoch(self, epoch: int) -> None:
+        assert isinstance(epoch, int)
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> Example:
+        return Example(index, [np.array([self.number, index, self.epoch])])
+
+
+def mixed(sizes: list[int], weights: list[int], seed: int = 1, **options: Any) -> MixedDataset:
+    corpora: Any = [Toy(number, size) for number, size in enumerate(sizes)]
+    names = [f"corpus{number}" for number in range(len(sizes))]
+    return MixedDataset(corpora, [Fraction(weight) for weight in weights], seed, names=names, **options)
+
+
+def read(dataset: MixedDataset, epoch: int) -> list[tuple[int, int, int]]:
+    """(corpus, item, pass) of every item of an epoch, in the order of its indices."""
+    dataset.set_epoch(epoch)
+    found = []
+    for index in range(len(dataset)):
+        example = dataset[index]
+        assert example.index == index
+        found.append(tuple(int(number) for number in example.sources[0]))
+    return found  # type: ignore[return-value]
+
+
+def batches_of(dataset: MixedDataset, epoch: int, size: int) -> list[list[int]]:
+    dataset.set_epoch(epoch)
+    batches = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=size, required_batch_size_multiple=8)
+    return [np.asarray(batch).tolist() for batch in batches]
+
+
+MIXES = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 12)), min_size=2, max_size=4).filter(
+    # no corpus that is left with less than an item of an epoch
+    lambda mix: all(mix[0][0] * weight >= mix[0][1] for _, weight in mix)
+)
+
+
+@given(mix=MIXES, seed=st.integers(0, 2**32), epochs=st.integers(1, 5))
+def test_shares_are_exact_and_every_item_is_read_equally_often(
+    mix: list[tuple[int, int]], seed: int, epochs: int
+) -> None:
+    sizes, weights = ([pair[column] for pair in mix] for column in (0, 1))
+    dataset, reads = mixed(sizes, weights, seed), Counter[tuple[int, int]]()
+    passes = set()
+    for epoch in range(1, epochs + 1):
+        found = read(dataset, epoch)
+        counts = Counter(corpus for corpus, _, _ in found)
+        assert [counts[number] for number in range(len(mix))] == dataset.counts
+        for (_, weight), count in zip(mix, dataset.counts, strict=True):
+            assert abs(count * weights[0] - sizes[0] * weight) <= weights[0] / 2  # rounded to the nearest
+        assert sorted(item for corpus, item, _ in found if corpus == 0) == list(range(sizes[0]))
+        reads.update((corpus, item) for corpus, item, _ in found)
+        for number, size in enumerate(sizes):
+            each = [reads[number, item] for item in range(size)]
+            assert max(each) - min(each) <= 1
+        # each reading of an item is in a pass of its own, so it has views of its own
+        assert not passes & set(found) and len(set(found)) == len(found)
+        passes |= set(found)
+        assert all(dataset.size(i) == 3 + (dataset.num_tokens(i) - 9) // 3 for i in range(len(dataset)))
+        sizes_read = [int(dataset.corpora[corpus].sizes[item]) for corpus, item, _ in found]
+        assert sizes_read == dataset.sizes.tolist()
+    numbers = {number for (corpus, _, number) in passes if corpus == 0}
+    assert numbers == set(range(1, epochs + 1))
+
+
+@given(mix=MIXES, seed=st.integers(0, 9), epoch=st.integers(1, 4), workers=st.integers(1, 4), size=st.integers(1, 9))
+def test_batches_hold_every_item_once_and_separate_ones_one_corpus(
+    mix: list[tuple[int, int]], seed: int, epoch: int, workers: int, size: int
+) -> None:
+    sizes, weights = ([pair[column] for pair in mix] for column in (0, 1))
+    for is_separate in (False, True):
+        dataset = mixed(sizes, weights, seed, is_separate=is_separate)
+        dataset.workers = workers
+        batches = batches_of(dataset, epoch, size)
+        assert sorted(index for batch in batches for index in batch) == list(range(len(dataset)))
+        assert max(map(len, batches)) <= size and batches[0]
+        if not is_separate:
+            assert all(batches)
+            lengths = [dataset.size(index) for batch in batches for index in batch]
+            assert lengths == sorted(lengths)
+            continue
+        assert len(batches) % workers == 0
+        found = [
+            [int(dataset.corpus_of(index)) for batch in batches[first : first + workers] for index in batch]
+            for first in range(0, len(batches), workers)
+        ]
+        assert all(len(set(corpora)) == 1 for corpora in found)
+
+
+def test_an_epoch_depends_on_seed_and_number_alone() -> None:
+    sizes, weights = [40, 300], [4, 1]
+    dataset = mixed(sizes, weights)
+    forward = [(read(dataset, epoch), batches_of(dataset, epoch, 8)) for epoch in (1, 2, 3)]
+    fresh = [(read(mixed(sizes, weights), epoch), batches_of(mixed(sizes, weights), epoch, 8)) for epoch in (3, 1, 2)]
+    assert [fresh[1], fresh[2], fresh[0]] == forward
+    assert all(one != other for one, other in pairwise(forward))
+    assert all(
+        {item for c, item, _ in one[0] if c} != {item for c, item, _ in two[0] if c} for one, two in pairwise(forward)
+    )
+    assert read(mixed(sizes, weights, seed=2), 1) != forward[0][0]
+
+
+def test_any_batch_mixes_the_corpora() -> None:
+    dataset = mixed([64, 640], [1, 1])
+    found = [{int(dataset.corpus_of(index)) for index in batch} for batch in batches_of(dataset, 1, 16)]
+    assert sum(len(corpora) == 2 for corpora in found) >= len(found) - 1
+
+
+@pytest.mark.parametrize(("weights", "count"), [([1000, 1], "0"), ([1, 10**12], "10,000,000,000,000")])
+def test_a_weight_that_cannot_be_meant(weights: list[int], count: str) -> None:
+    with pytest.raises(UserError, match=rf"would read {count} texts of corpus1, and each of the 10 of corpus0 once"):
+        mixed([10, 10], weights)
+
+
+# Real corpora
+
+
+@pytest.fixture(scope="module")
+def other_bin(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 other sentences with the dictionary of ``data_bin``."""
+    folder = tmp_path_factory.mktemp("other") / "bin"
+    binarize(folder, data_bin / "dict.txt", train=sentences(300, 5), valid=sentences(9, 6))
+    return folder
+
+
+def rows(batch: dict[str, Any]) -> list[Any]:
+    """What a model reads of a batch."""
+    masked = batch["net_input"].get("src_tokens")
+    return [
+        batch["id"].tolist(),
+        masked.tolist() if masked is not None else None,
+        batch["views"]["tokens"].tolist() if "views" in batch else None,
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batches", ["any", "one"])
+@pytest.mark.parametrize("data_workers", ["0", "2"])
+def test_a_run_resumed_in_an_epoch_reads_the_rest(
+    batches: str, data_workers: str, data_bin: Path, other_bin: Path
+) -> None:
+    mix = ("--mix", f"{other_bin}:0.25,{data_bin}:.75", "--mix-batches", batches)
+    trainer, dataset = build(data_bin, *mix, "--num-workers", "0")
+    assert len(dataset) == 160 and dataset.counts == [120, 40]
+    iterator = trainer.get_train_iterator(1)
+    first = [rows(batch) for batch in iterator.next_epoch_itr()]
+    second = trainer.get_train_iterator(2, load_dataset=False)
+    found, saved = [], None
+    for batch in second.next_epoch_itr():
+        found.append(rows(batch))
+        if len(found) == 7:
+            saved = second.state_dict()
+    assert saved is not None and saved["iterations_in_epoch"] == 7
+    resumed_trainer, _ = build(data_bin, *mix, "--num-workers", data_workers)
+    resumed = resumed_trainer.get_train_iterator(2)
+    resumed.load_state_dict(saved)
+    assert [rows(batch) for batch in resumed.next_epoch_itr()] == found[7:]
+    third = trainer.get_train_iterator(3, load_dataset=False).next_epoch_itr()
+    again = resumed_trainer.get_train_iterator(3, load_dataset=False).next_epoch_itr()
+    assert [rows(batch) for batch in third] == [rows(batch) for batch in again]
+    assert first != found
+
+
+@pytest.mark.slow
+def test_items_are_those_of_the_corpora_alone(data_bin: Path, other_bin: Path) -> None:
+    """DATA's texts have the masks and views of the run without --mix; others those of their pass."""
+    _, dataset = build(data_bin, "--mix", f"{data_bin}:1,{other_bin}:5")
+    alone = [build(folder)[1] for folder in (data_bin, other_bin)]
+    seen = Counter[int]()
+    for epoch in (1, 2):
+        dataset.set_epoch(epoch)
+        for index in range(len(dataset)):
+            number, item = int(dataset.corpus_of(index)), int(dataset.items[index])
+            if index % 9 == 0:
+                alone[number].set_epoch(int(dataset.passes[index]))
+                ours, theirs = (
+                    source.collater([example])
+                    for source, example in ((dataset, dataset[index]), (alone[number], alone[number][item]))
+                )
+                assert rows(ours)[1:] == rows(theirs)[1:]
+            seen[int(dataset.passes[index])] += number
+    assert set(seen) == {1, 2, 3, 4} and seen[1] == seen[2] == seen[3] == 300 == 2 * 600 - 900
+
+
+@pytest.mark.slow
+def test_workers_contrast_texts_of_one_corpus(data_bin: Path, other_bin: Path) -> None:
+    """The workers' batches of a step are one contrastive batch."""
+    mix = ("--mix", f"{data_bin}:3,{other_bin}:1", "--mix-batches", "one")
+    steps = []
+    for worker in range(2):
+        trainer, dataset = build(data_bin, *mix)
+        iterator = trainer.task.get_batch_iterator(
+            dataset=dataset, max_sentences=8, required_batch_size_multiple=8, num_shards=2, shard_id=worker, epoch=2
+        )
+        steps.append([batch["id"].tolist() if not batch["is_empty"] else [] for batch in iterator.next_epoch_itr()])
+    assert len(steps[0]) == len(steps[1]) == 11  # 15 batches and an empty one; 5 and an empty one
+    corpora = [{int(dataset.corpus_of(index)) for index in (*one, *two)} for one, two in zip(*steps, strict=True)]
+    assert all(len(found) == 1 for found in corpora) and len({min(found) for found in corpora}) == 2
+    assert corpora != sorted(corpora, key=min), "shuffled"
+    assert sorted(index for share in steps for batch in share for index in batch) == list(range(160))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--views", "neighbor", "--augment", "none"),
+        ("--views", "span:anchors=2,positives=2,min=3,max=9", "--augment", "none", "--anchor-mlm", "joint"),
+        ("--sample-break-mode", "complete"),
+        ("--contrastive-weight", "0", "--mlm-copies", "2"),
+    ],
+    ids=lambda flags: " ".join(flags[:2]),
+)
+def test_documents_and_blocks_are_mixed_too(flags: tuple[str, ...], data_bin: Path, other_bin: Path) -> None:
+    trainer, dataset = build(data_bin, "--mix", f"{data_bin}:1,{other_bin}:1", *flags)
+    alone = len(build(data_bin, *flags)[1])
+    assert dataset.counts == [alone, alone]
+    for batch in trainer.get_train_iterator(1).next_epoch_itr():
+        assert len(batch["id"]) <= 8 and not batch["is_empty"]
+    assert trainer.task.mix[1].folder == str(other_bin)
+    assert trainer.task.cfg.data == str(data_bin)
+
+
+@pytest.mark.slow
+def test_paraphrases_and_hard_negatives_are_those_of_each_corpus(
+    paired_bin: Path, other_bin: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    flags = ("--views", "paraphrase:original,bt", "--hard-negatives", "other", "--augment", "none")
+    mine = tmp_path / "mine"
+    lines = {"train": sentences(40, 8), "valid": sentences(9, 9)}
+    binarize(mine, paired_bin / "dict.txt", **lines)
+    for name in ("bt", "other"):
+        reordered = {
+            split: [" ".join(sorted(line.split(), reverse=name == "bt")) for line in own]
+            for split, own in lines.items()
+        }
+        binarize(mine / "paraphrase" / name, paired_bin / "dict.txt", **reordered)
+    trainer, dataset = build(paired_bin, "--mix", f"{paired_bin}:3,{mine}:1", *flags)
+    assert dataset.counts == [120, 40]
+    words = trainer.task.dictionary.symbols
+    texts = [line.split() for line in lines["train"] if line]
+    for index in range(120, 160):
+        (pair,) = dataset[index].instances
+        anchor, positive, negative = (
+            [words[token] for token in text[1:-1]] for text in (pair.anchor, *pair.positives, *pair.negatives)
+        )
+        assert anchor == texts[dataset.items[index]]
+        assert positive == sorted(anchor, reverse=True) and negative == sorted(anchor)
+    with pytest.raises(SystemExit) as stop:
+        build(paired_bin, "--mix", f"{paired_bin}:3,{other_bin}:1", *flags)
+    assert stop.value.code == 2 and f"{other_bin}/paraphrase/bt/train does not exist" in caplog.text

@@ -1,0 +1,94 @@
+"""Held-out documents: no sentence is in two parts, pairs are the first sentence and the rest, the choice follows the seed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.refining.holding_out import MOST_DEV, MOST_TEST, divide_pairs, hold_out
+
+
+def write(folder: Path, lengths: list[int]) -> list[list[str]]:
+    """A text of documents of these numbers of sentences, all different."""
+    documents = [
+        [f"sentence {number} of document {n}." for number in range(length)] for n, length in enumerate(lengths)
+    ]
+    (folder / "text.txt").write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
+    return documents
+
+
+def read(folder: Path, name: str) -> list[list[str]]:
+    blocks = (folder / f"{name}.txt").read_text().split("\n\n")
+    return [block.strip().split("\n") for block in blocks if block.strip()]
+
+
+def pairs(folder: Path, name: str) -> list[tuple[str, str]]:
+    records = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+    return [(record["query"], record["passage"]) for record in records]
+
+
+@given(st.lists(st.integers(1, 5), min_size=2, max_size=60), st.floats(0.01, 0.9), st.integers(0, 9))
+def test_documents_are_in_one_part(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], share: float, seed: int
+) -> None:
+    folder = tmp_path_factory.mktemp("held")
+    documents = write(folder, lengths)
+    counts = hold_out(folder / "text.txt", folder, share, seed)
+    train, valid = read(folder, "train"), read(folder, "valid")
+    queries = [pair for name in ("dev", "test") for pair in pairs(folder, name)]
+    assert train and valid
+    assert (counts.documents, counts.long_documents) == (len(lengths), sum(length > 1 for length in lengths))
+    assert (counts.dev, counts.test) == (len(pairs(folder, "dev")), len(pairs(folder, "test")))
+    whole = {document[0]: document for document in documents}
+    for query, passage in queries:
+        assert passage == " ".join(whole[query][1:])
+    held = {query for query, _ in queries} | {document[0] for document in valid}
+    assert not held & {document[0] for document in train}
+    assert len({query for query, _ in queries}) == len(queries)
+    assert all(document in documents for document in (*train, *valid))
+
+
+def test_dev_and_test_are_apart_and_bounded(tmp_path: Path) -> None:
+    write(tmp_path, [2] * 4000)
+    counts = hold_out(tmp_path / "text.txt", tmp_path, 0.9, 1)
+    assert (counts.dev, counts.test) == (MOST_DEV, MOST_TEST)
+    assert not set(pairs(tmp_path, "dev")) & set(pairs(tmp_path, "test"))
+    assert len(read(tmp_path, "train")) == 4000 - MOST_DEV - MOST_TEST
+
+
+def test_the_choice_follows_the_seed(tmp_path: Path) -> None:
+    write(tmp_path, [3] * 200)
+
+    def chosen(seed: int) -> list[tuple[str, str]]:
+        hold_out(tmp_path / "text.txt", tmp_path, 0.2, seed)
+        return pairs(tmp_path, "test")
+
+    first = chosen(1)
+    assert chosen(1) == first
+    assert chosen(2) != first
+
+
+def test_one_document_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, [40])
+    with pytest.raises(UserError, match=r"one document of 40 sentences.*--document-start \."):
+        hold_out(tmp_path / "text.txt", tmp_path, 0.1, 1)
+
+
+def test_too_few_pairs_are_none(tmp_path: Path) -> None:
+    write(tmp_path, [1] * 50)
+    assert hold_out(tmp_path / "text.txt", tmp_path, 0.2, 1).test == 0
+    assert pairs(tmp_path, "test") == []
+
+
+def test_given_pairs_are_divided(tmp_path: Path) -> None:
+    documents = write(tmp_path, [1] * 5)
+    given_pairs = [(f"query {n}", f"passage {n}") for n in range(50)]
+    counts = divide_pairs(given_pairs, tmp_path / "text.txt", tmp_path, 1)
+    assert (counts.dev, counts.test, counts.documents) == (10, 40, 5)
+    assert sorted(read(tmp_path, "train") + read(tmp_path, "valid")) == documents
+    assert sorted(pairs(tmp_path, "dev") + pairs(tmp_path, "test")) == sorted(given_pairs)
+    with pytest.raises(UserError, match="--pairs: 3 pairs; give 4 or more"):
+        divide_pairs(given_pairs[:3], tmp_path / "text.txt", tmp_path, 1)

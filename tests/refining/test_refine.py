@@ -1,0 +1,267 @@
+"""``refine`` on a tiny encoder: what it writes, that it resumes after a kill in each stage, and its messages."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_clear import SentenceEncoder
+from fairseq_clear.refining.refine_stages import refine
+from tests import zygote
+from tests.conftest import ROOT, run, sentences
+from tests.interop.folders import make_folder
+
+pytestmark = pytest.mark.slow
+
+CLEAR = [sys.executable, "-m", "fairseq_clear.cli"]
+SHORT = ("--updates", "6", "--max-length", "36", "--device", "cpu", "--lr", "0.01")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny BERT and a text of 80 documents."""
+    folder = tmp_path_factory.mktemp("refine")
+    make_folder(folder / "tiny", "bert")
+    (folder / "text.txt").write_text("\n".join(sentences(560, seed=5)) + "\n")
+    return folder
+
+
+def call(folder: Path, dest: str, *flags: str, check: bool = True) -> Any:
+    """Run ``refine`` on the text."""
+    words = ["refine", folder / "text.txt", "--from", folder / "tiny", "--dest", folder / dest, *SHORT, *flags]
+    return run(*CLEAR, *words, check=check)
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path) -> Path:
+    """A refined encoder, and the output of the command in output.txt."""
+    done = call(folder, "finished", "--no-keep-best")
+    (folder / "output.txt").write_text(done.stdout)
+    return folder / "finished"
+
+
+def test_the_folder_is_the_encoder(finished: Path) -> None:
+    import sentence_transformers
+
+    texts = sentences(12, seed=8)
+    theirs = sentence_transformers.SentenceTransformer(str(finished), device="cpu").encode(texts)
+    place = finished / "checkpoint"
+    ours = SentenceEncoder.from_pretrained(place / "model.pt", place, device="cpu").encode(texts)
+    assert np.abs(theirs - ours).max() < 1e-5
+
+
+def test_training_changed_the_weights(finished: Path, folder: Path) -> None:
+    run(*CLEAR, "import", folder / "tiny", "--dest", folder / "imported")
+    before, after = (
+        torch.load(path, weights_only=False)["model"]
+        for path in (folder / "imported/model.pt", finished / "checkpoint/model.pt")
+    )
+    moved = [name for name in before if name in after and not torch.equal(before[name], after[name])]
+    assert any("layers.0" in name for name in moved)
+
+
+def test_the_report_says_what_retrieval_says(finished: Path, folder: Path) -> None:
+    report = json.loads((finished / "report.json").read_text())
+    assert report["exported"] == "refined"
+    assert report["recipe"] == "cloze"
+    rows = report["reports"]["retrieval"]["rows"]
+    assert [row["label"] for row in rows] == ["TF-IDF", "BM25", "untouched", "refined"]
+    ranks = [np.array(row["details"]["ranks"]) for row in rows[-2:]]
+    means = [100 * np.where((r >= 1) & (r <= 10), 1 / np.maximum(r, 1), 0).mean() for r in ranks]
+    assert means == pytest.approx([row["scores"]["MRR@10"] for row in rows[-2:]])
+    assert report["change"]["MRR@10"] == pytest.approx(means[1] - means[0])
+    assert report["change"]["low"] <= report["change"]["MRR@10"] <= report["change"]["high"]
+    text = (finished / "report.md").read_text()
+    assert f"{rows[-1]['scores']['MRR@10']:.2f}" in text
+    assert "fairseq-train " in text
+    assert (finished / "report.png").stat().st_size > 10_000
+
+
+def test_each_command_is_printed(finished: Path, folder: Path) -> None:
+    output = (folder / "output.txt").read_text()
+    commands = [line for line in output.splitlines() if line.startswith("fairseq-")]
+    names = [" ".join(command.split()[:2]) for command in commands]
+    assert names[:4] == [f"fairseq-clear {name}" for name in ("import", "prepare", "prepare", "export")]
+    assert names[4].startswith("fairseq-train ")
+    assert names[5:] == ["fairseq-clear retrieval", "fairseq-clear export"]
+    assert not (folder / "finished.partial").exists()
+
+
+def test_a_printed_training_is_the_training(finished: Path, folder: Path) -> None:
+    """The row of commands is no second code path: typed one by one, they give the same weights."""
+    commands = [line for line in (folder / "output.txt").read_text().splitlines() if line.startswith("fairseq-")]
+    old, new = str(folder / "finished.partial"), str(folder / "typed")
+    (folder / "typed").mkdir()
+    for number, command in enumerate(commands[:5]):
+        words = command.replace(old, new).replace("'", "").split()
+        if number == 2:  # what was held out is the only step that is not a command
+            from fairseq_clear.refining.holding_out import hold_out
+
+            hold_out(folder / "typed/text.txt", folder / "typed", 0.1, 1)
+        start = CLEAR if words[0] == "fairseq-clear" else [sys.executable, "-m", "fairseq_cli.train"]
+        run(*start, *words[1:])
+    saved = next(p for p in (folder / "typed/training").glob("checkpoint_best.pt"))
+    typed, ours = (torch.load(p, weights_only=False)["model"] for p in (saved, finished / "checkpoint/model.pt"))
+    assert typed.keys() == ours.keys()
+    assert all(torch.equal(typed[name], ours[name]) for name in typed)
+
+
+def weights(dest: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(dest / "checkpoint/model.pt", weights_only=False)["model"]
+    return found
+
+
+# What is in the work folder when the process is killed.
+KILLS = {
+    "before the import ends": lambda work: (work / "settings.json").exists(),
+    "while it trains": lambda work: any(work.glob("training/checkpoint_1_2.pt")),
+    "before the end": lambda work: (work / "trained.json").exists(),
+}
+
+
+@pytest.mark.parametrize("moment", KILLS)
+def test_a_killed_run_goes_on(folder: Path, finished: Path, tmp_path: Path, moment: str) -> None:
+    dest = tmp_path / "out"
+    words = [folder / "text.txt", "--from", folder / "tiny", "--dest", dest, *SHORT, "--no-keep-best"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    with open(tmp_path / "log", "w") as log:
+        process = zygote.start(
+            [*CLEAR, "refine", *map(str, words)], cwd=ROOT, env=environment, stdout=log.fileno(), stderr=log.fileno(),
+            start_new_session=True,
+        )  # fmt: skip
+        reached: Callable[[Path], bool] = KILLS[moment]
+        while process.poll() is None and not reached(tmp_path / "out.partial"):
+            time.sleep(0.005)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert not dest.exists(), (tmp_path / "log").read_text()
+    done = run(*CLEAR, "refine", *words)
+    assert ("import the encoder: done already" in done.stdout) == (moment != "before the import ends")
+    ours, theirs = weights(dest), weights(finished)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_a_mistake_before_the_training_can_be_corrected(folder: Path, tmp_path: Path) -> None:
+    words = [folder / "text.txt", "--from", folder / "tiny", "--dest", tmp_path / "out", *SHORT]
+    wrong = run(*CLEAR, "refine", *words, "--recipe", "neighbor", "--", "--no-such-flag", check=False)
+    assert wrong.returncode == 2
+    assert "--no-such-flag: no such flag of this command" in wrong.stderr.strip().splitlines()[-1]
+    assert not (tmp_path / "out").exists()
+    run(*CLEAR, "refine", *words, "--recipe", "neighbor", "--", "--clip-norm", "1")
+    assert "--clip-norm 1" in (tmp_path / "out/report.md").read_text()
+
+
+def test_a_begun_training_is_not_thrown_away(folder: Path, tmp_path: Path) -> None:
+    work = tmp_path / "out.partial"
+    (work / "training").mkdir(parents=True)
+    (work / "training/checkpoint_last.pt").touch()
+    (work / "settings.json").write_text(json.dumps({"recipe": "span"}))
+    words = [folder / "text.txt", "--from", folder / "tiny", "--dest", tmp_path / "out", *SHORT]
+    done = run(*CLEAR, "refine", *words, check=False)
+    assert done.returncode == 2
+    assert "holds a training with another" in done.stderr
+    assert (work / "training/checkpoint_last.pt").exists()
+
+
+def test_auto_compares_recipes(folder: Path, tmp_path: Path) -> None:
+    done = run(
+        *CLEAR, "refine", folder / "text.txt", "--from", folder / "tiny", "--dest", tmp_path / "out", "--recipe", "auto",
+        "--held-out", "0.5", "--minutes", "0.01", "--max-length", "36", "--device", "cpu",
+    )  # fmt: skip
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert report["counts"]["dev"] < 10  # too few to compare recipes by
+    assert "auto did not compare recipes" in done.stdout
+    assert report["recipe"] == "cloze"
+    assert report["updates"] >= 1
+    (tmp_path / "long.txt").write_text("\n".join(sentences(1400, seed=6)) + "\n")
+    run(
+        *CLEAR, "refine", tmp_path / "long.txt", "--from", folder / "tiny", "--dest", tmp_path / "trial", "--recipe", "auto",
+        "--held-out", "0.5", "--updates", "2", "--max-length", "36", "--device", "cpu",
+    )  # fmt: skip
+    report = json.loads((tmp_path / "trial/report.json").read_text())
+    scores = {trial["recipe"]: trial["score"] for trial in report["trials"]}
+    assert list(scores) == ["untouched", "cloze", "neighbor", "span", "simcse"]
+    del scores["untouched"]
+    assert scores[report["recipe"]] == max(scores.values())
+
+
+def test_python_and_documents_of_one_sentence(folder: Path, tmp_path: Path) -> None:
+    texts = [line for line in sentences(60, seed=7) if line]
+    refined = refine(texts, folder / "tiny", tmp_path / "out", updates=3, max_length=36, device="cpu")
+    assert refined.report["recipe"] == "simcse"
+    assert refined.report["change"] is None
+    assert refined.report["verdict"].startswith("Not compared")
+    assert refined.encoder.encode(texts[:2]).shape == (2, 24)
+
+
+def test_a_worse_encoder_is_not_exported(folder: Path, tmp_path: Path) -> None:
+    pairs = [f"{line}\t{line} {line}" for line in sentences(60, seed=9) if line]
+    (tmp_path / "pairs.tsv").write_text("\n".join(pairs) + "\n")
+    done = call(
+        folder, str(tmp_path / "out"), "--pairs", str(tmp_path / "pairs.tsv"), "--", "--lr", "3", "--clip-norm", "0",
+        "--best-checkpoint-metric", "loss",
+    )  # fmt: skip
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert report["change"]["MRR@10"] < 0
+    assert report["exported"] == "untouched"
+    assert "The folder holds the untouched encoder" in done.stdout
+    run(*CLEAR, "import", folder / "tiny", "--dest", tmp_path / "imported")
+    before = torch.load(tmp_path / "imported/model.pt", weights_only=False)["model"]
+    assert all(torch.equal(before[name], value) for name, value in weights(tmp_path / "out").items())
+
+
+def test_a_recipe_file(folder: Path, tmp_path: Path) -> None:
+    config = ROOT / "examples/simcse/config"
+    name = next(config.glob("*.yaml"))
+    call(folder, str(tmp_path / "out"), "--recipe", str(name), "--", "dataset.batch_size=16")
+    report = (tmp_path / "out/report.md").read_text()
+    assert "fairseq-hydra-train --config-dir" in report
+
+
+MISTAKES = {
+    "no such encoder": (["--from", "nowhere"], "nowhere: no such folder"),
+    "recipe": (["--recipe", "clozes"], "--recipe clozes: choose from cloze"),
+    "no file of a recipe": (["--recipe", "nowhere.yaml"], "--recipe nowhere.yaml: no such file"),
+    "share": (["--held-out", "1.5"], "--held-out 1.5: must be a share"),
+    "pairs": (["--pairs", "nowhere.tsv"], "nowhere.tsv"),
+    "device": (["--device", "tpu9"], "device tpu9"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_one_line(folder: Path, tmp_path: Path, mistake: str) -> None:
+    flags, message = MISTAKES[mistake]
+    words = ["refine", folder / "text.txt", "--from", folder / "tiny", "--dest", tmp_path / "out", *SHORT, *flags]
+    done = run(*CLEAR, *words, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_empty_text(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    words = ["refine", tmp_path / "empty.txt", "--from", folder / "tiny", "--dest", tmp_path / "out"]
+    done = run(*CLEAR, *words, check=False)
+    assert (done.returncode, "holds no sentence" in done.stderr) == (2, True)
+
+
+def test_two_processes_do_not_share_a_folder(folder: Path, tmp_path: Path) -> None:
+    import fcntl
+
+    (tmp_path / "out.partial").mkdir()
+    with open(tmp_path / "out.partial/lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        words = ["refine", folder / "text.txt", "--from", folder / "tiny", "--dest", tmp_path / "out"]
+        done = run(*CLEAR, *words, check=False)
+    assert done.returncode == 2
+    assert "another refine" in done.stderr

@@ -1,0 +1,120 @@
+"""``--mix`` is read exactly; folders that do not belong together are one line that says how to prepare them."""
+
+import json
+import shutil
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.tasks.corpus_mix import Corpus, check_corpora, parse_mix
+
+
+def test_corpora_and_weights_are_read_exactly() -> None:
+    found = parse_mix("general:.1, news/2020:2. ,own:0.7", "own")
+    assert found == [
+        Corpus("own", Fraction(7, 10)),
+        Corpus("general", Fraction(1, 10)),
+        Corpus("news/2020", Fraction(2)),
+    ]
+    assert parse_mix("a:b:3,own:1", "own/")[1] == Corpus("a:b", Fraction(3))
+    assert parse_mix("", "own") == parse_mix("", "own", "any") == []
+
+
+@pytest.mark.parametrize(
+    ("mix", "data", "said"),
+    [
+        ("general:0.2", "own", "does not name the data folder own, .* as in --mix own:1,general:0.2$"),
+        ("own:1", "own", "names one corpus; name another, or leave --mix out$"),
+        ("own:1,general:1,./own:2", "own", r"names ./own twice; name each corpus once$"),
+        ("own:1,general:1", "own:shard1", "the data folder own:shard1 is several; give one"),
+        *(
+            (f"own:1,{part}", "own", f"cannot read '{part}'; write FOLDER:WEIGHT with a weight above 0")
+            for part in ("general", "general:", ":1", "general:0", "general:0.0", "general:-1", "general:nan", "")
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(mix: str, data: str, said: str) -> None:
+    with pytest.raises(UserError, match=f"^--mix {mix}: {said}") as error:
+        parse_mix(mix, data)
+    assert "\n" not in str(error.value)
+
+
+def test_batches_need_a_mix() -> None:
+    with pytest.raises(UserError, match="--mix-batches one: has an effect only with --mix"):
+        parse_mix("", "own", "one")
+
+
+WORDS = [f"word{number} {number}" for number in range(9)]
+
+
+def write_folder(folder: Path, kind: str | None, words: list[str] = WORDS, model: str = "model") -> Path:
+    """A data folder as far as the check reads it."""
+    files = {
+        "sentencepiece": ["sentencepiece.bpe.model"],
+        "gpt2": ["encoder.json", "vocab.bpe"],
+        "hf": ["tokenizer.json", "special_tokens.json"],
+    }.get(kind or "", [])
+    folder.mkdir()
+    (folder / "dict.txt").write_text("\n".join(words) + "\n")
+    for name in files:
+        (folder / name).write_text(model)
+    if kind is not None:
+        (folder / "clear.json").write_text(json.dumps({"format": 1, "tokenizer": {"kind": kind, "files": files}}))
+    return folder
+
+
+def checked(*folders: Path) -> None:
+    check_corpora([Corpus(str(folder), Fraction(1)) for folder in folders])
+
+
+CURES = {
+    "sentencepiece": "fairseq-clear prepare --spm-model {own}/sentencepiece.bpe.model --dict {own}/dict.txt",
+    "gpt2": "fairseq-clear prepare --gpt2-encoder-json {own}/encoder.json --gpt2-vocab-bpe {own}/vocab.bpe "
+    "--dict {own}/dict.txt",
+    "hf": "fairseq-clear prepare --tokenizer hf --tokenizer-dir {own}",
+    None: "fairseq-preprocess --srcdict {own}/dict.txt",
+}
+
+
+@pytest.mark.parametrize("kind", CURES)
+def test_folders_of_another_vocabulary(kind: str | None, tmp_path: Path) -> None:
+    own = write_folder(tmp_path / "own", kind)
+    counts = write_folder(tmp_path / "counts", kind, [word.replace(" ", " 1") for word in WORDS])
+    checked(own, own, counts)
+    cure = CURES[kind].format(own=own)
+    for name, words, difference in (
+        ("short", WORDS[:-1], f"dict.txt has 8 entries, that of {own} 9"),
+        ("swapped", [*WORDS[:4], WORDS[5], WORDS[4], *WORDS[6:]], f"dict.txt:5 is 'word5', in {own} 'word4'"),
+    ):
+        other = write_folder(tmp_path / name, kind, words)
+        with pytest.raises(UserError) as error:
+            checked(own, counts, other)
+        assert str(error.value).startswith(f"--mix {other}: {difference}; prepare its text again with {cure}, so that")
+
+
+def test_folders_of_another_tokenizer(tmp_path: Path) -> None:
+    own = write_folder(tmp_path / "own", "sentencepiece")
+    checked(own, write_folder(tmp_path / "unknown", None))
+    with pytest.raises(UserError, match=f"its tokenizer is hf, that of {own} sentencepiece; prepare"):
+        checked(own, write_folder(tmp_path / "hf", "hf"))
+    with pytest.raises(
+        UserError, match=rf"its tokenizer \(sentencepiece.bpe.model\) differs from that of {own}; prepare"
+    ):
+        checked(own, write_folder(tmp_path / "model", "sentencepiece", model="another"))
+
+
+def test_folders_that_are_none(tmp_path: Path) -> None:
+    own = write_folder(tmp_path / "own", "sentencepiece")
+    with pytest.raises(UserError, match=f"--mix {tmp_path / 'gone'}: there is no folder"):
+        checked(own, tmp_path / "gone")
+    sharded = write_folder(tmp_path / "sharded", "sentencepiece")
+    shutil.copytree(sharded, sharded / "shard0"), shutil.copytree(own, sharded / "shard1")
+    (sharded / "dict.txt").unlink()
+    (sharded / "clear.json").write_text(json.dumps({"format": 1, "shards": ["shard0", "shard1"]}))
+    with pytest.raises(UserError, match=f"--mix {sharded}: consists of shards; give a folder made without --shards"):
+        checked(own, sharded)
+    (own / "clear.json").write_text(json.dumps({"format": 1, "vocabulary_hash": "0"}))
+    with pytest.raises(UserError, match=r"dict.txt: differs from the file that clear.json describes"):
+        checked(write_folder(tmp_path / "first", "gpt2"), own)
