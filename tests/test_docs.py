@@ -130,7 +130,7 @@ def unknown_flags(words: list[str], training: set[str]) -> list[str]:
         following = words[number + 1 :]
         if word == "fairseq-clear":
             known = flags_of(following[0], following[1:]) if following[0] in COMMANDS else None
-        elif word in ("fairseq-train", "fairseq-hydra-train"):
+        elif word in ("fairseq-train", "fairseq-hydra-train") or (word == "--" and words[1] == "refine"):
             known = training
         elif word == "python":
             module = following[1].replace(".", "/") + ".py" if following[0] == "-m" else following[0]
