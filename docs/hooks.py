@@ -34,6 +34,7 @@ PAGES = {
     "examples/views/RESULTS.md": "recipes/views-results.md",
     "examples/simcse/README.md": "recipes/simcse.md",
     "examples/demo/README.md": "recipes/demo.md",
+    "examples/refine/README.md": "recipes/refine.md",
     "examples/evaluation/README.md": "recipes/evaluation.md",
     "examples/glue/README.md": "recipes/glue.md",
     "examples/interop/README.md": "recipes/interop.md",
