@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 import fairseq_clear
 from fairseq_clear.errors import UserError
+from fairseq_clear.models.pretrained_encoder import checkpoint_in, encoder_settings
 from fairseq_clear.output_folder import signals_raise
 from fairseq_clear.refining.refine_settings import DEFAULT_UPDATES, RECIPES, RefineSettings
 
@@ -102,8 +103,9 @@ def _flags(training: Training, settings: RefineSettings, device: str) -> list[An
 
 
 def _overrides(training: Training, settings: RefineSettings, device: str) -> list[Any]:
-    """Overrides of a FILE.yaml. ``++`` also sets what the file does not name."""
+    """Overrides of a FILE.yaml. ``++`` also sets what the file does not name; sizes and pooling are those of the encoder."""
     config = Path(training.recipe).resolve()
+    sizes = encoder_settings(checkpoint_in(str(training.encoder)))
     values: dict[str, Any] = {
         "common.user_dir": Path(fairseq_clear.__file__).parent, "common.seed": settings.seed,
         "common.cpu": str(device == "cpu").lower(), "common.log_format": "json",
@@ -113,6 +115,7 @@ def _overrides(training: Training, settings: RefineSettings, device: str) -> lis
         "distributed_training.distributed_world_size": 1, "checkpoint.no_save": str(not training.saves).lower(),
         "dataset.disable_validation": str(not training.validations).lower(),
     }  # fmt: skip
+    values |= {f"model.{name}": str(value).lower() for name, value in sizes.items()}
     if training.pairs and training.validations:
         values |= {
             "task.eval_retrieval": training.pairs.resolve(),

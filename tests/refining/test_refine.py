@@ -2,10 +2,13 @@
 
 import json
 import os
+import select
+import shutil
 import signal
+import subprocess
 import sys
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,35 +122,73 @@ def weights(dest: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-# What is in the work folder when the process is killed.
-KILLS = {
-    "before the import ends": lambda work: (work / "settings.json").exists(),
-    "while it trains": lambda work: any(work.glob("training/checkpoint_1_2.pt")),
-    "before the end": lambda work: (work / "trained.json").exists(),
+# What is in the work folder when the process is killed, in the order of the stages.
+KILLS: dict[str, Callable[[Path], bool]] = {
+    "importing": lambda work: (work / "settings.json").exists(),
+    "preparing": lambda work: (work / "text.txt").exists(),
+    "exporting the untouched encoder": lambda work: (work / "data-bin").exists(),
+    "starting the training": lambda work: (work / "training/train.log").exists(),
+    "training": lambda work: any(work.glob("training/checkpoint_1_2.pt")),
+    "comparing": lambda work: (work / "trained.json").exists(),
+    "exporting": lambda work: (work / "retrieval.json").exists(),
 }
 
 
-@pytest.mark.parametrize("moment", KILLS)
-def test_a_killed_run_goes_on(folder: Path, finished: Path, tmp_path: Path, moment: str) -> None:
-    dest = tmp_path / "out"
+def test_a_run_that_is_killed_in_every_stage_goes_on(folder: Path, finished: Path, tmp_path: Path) -> None:
+    dest, work = tmp_path / "out", tmp_path / "out.partial"
     words = [folder / "text.txt", "--from", folder / "tiny", "--dest", dest, *SHORT, "--no-keep-best"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    with open(tmp_path / "log", "w") as log:
-        process = zygote.start(
-            [*CLEAR, "refine", *map(str, words)], cwd=ROOT, env=environment, stdout=log.fileno(), stderr=log.fileno(),
-            start_new_session=True,
-        )  # fmt: skip
-        reached: Callable[[Path], bool] = KILLS[moment]
-        while process.poll() is None and not reached(tmp_path / "out.partial"):
-            time.sleep(0.005)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert not dest.exists(), (tmp_path / "log").read_text()
+    killed = 0
+    for reached in KILLS.values():
+        with open(tmp_path / "log", "w") as log:
+            process = zygote.start(
+                [*CLEAR, "refine", *map(str, words)], cwd=ROOT, env=environment, stdout=log.fileno(), stderr=log.fileno(),
+                start_new_session=True,
+            )  # fmt: skip
+            while process.poll() is None and not reached(work):
+                select.select([], [], [], 0.005)
+            killed += process.poll() is None
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        assert not dest.exists(), (tmp_path / "log").read_text()
+    assert killed == len(KILLS)
     done = run(*CLEAR, "refine", *words)
-    assert ("import the encoder: done already" in done.stdout) == (moment != "before the import ends")
+    assert "# import the encoder: done already" in done.stdout
+    assert "# train: done already" in done.stdout
     ours, theirs = weights(dest), weights(finished)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    assert not (tmp_path / "out.partial").exists()
+    assert not work.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="mounting a small disk needs root")
+def test_a_full_disk_is_one_line_and_the_run_goes_on(folder: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(disk)], capture_output=True).returncode:
+        pytest.skip("mounting a small disk is not allowed here")
+    try:
+        words = [folder / "text.txt", "--from", folder / "tiny", "--dest", disk / "out", *SHORT]
+        (disk / "filler").write_bytes(b"x" * (3 << 20))
+        full = run(*CLEAR, "refine", *words, check=False)
+        assert full.returncode == 2, full.stderr
+        assert "No space left on device" in full.stderr.strip().splitlines()[-1]
+        assert not (disk / "out").exists()
+        (disk / "filler").unlink()
+        run(*CLEAR, "refine", *words)
+        assert (disk / "out/report.md").exists()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_checkpoint_of_another_vocabulary(folder: Path, finished: Path, tmp_path: Path) -> None:
+    make_folder(tmp_path / "roberta", "roberta")
+    run(*CLEAR, "import", tmp_path / "roberta", "--dest", tmp_path / "other")
+    words = [folder / "text.txt", "--from", finished / "checkpoint/model.pt", "--dest", tmp_path / "out", *SHORT]
+    done = run(*CLEAR, "refine", *words, "--data-bin", tmp_path / "other", check=False)
+    assert done.returncode == 2
+    assert "vocabulary" in done.stderr.strip().splitlines()[-1]
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_mistake_before_the_training_can_be_corrected(folder: Path, tmp_path: Path) -> None:
@@ -206,10 +247,7 @@ def test_python_and_documents_of_one_sentence(folder: Path, tmp_path: Path) -> N
 def test_a_worse_encoder_is_not_exported(folder: Path, tmp_path: Path) -> None:
     pairs = [f"{line}\t{line} {line}" for line in sentences(60, seed=9) if line]
     (tmp_path / "pairs.tsv").write_text("\n".join(pairs) + "\n")
-    done = call(
-        folder, str(tmp_path / "out"), "--pairs", str(tmp_path / "pairs.tsv"), "--", "--lr", "3", "--clip-norm", "0",
-        "--best-checkpoint-metric", "loss",
-    )  # fmt: skip
+    done = call(folder, str(tmp_path / "out"), "--pairs", str(tmp_path / "pairs.tsv"), "--", "--lr", "3")
     report = json.loads((tmp_path / "out/report.json").read_text())
     assert report["change"]["MRR@10"] < 0
     assert report["exported"] == "untouched"
