@@ -27,6 +27,7 @@ from fairseq_clear import SentenceEncoder, __version__
 
 PAIRS = 1_200  # refine chooses the checkpoint by 200 of them, and compares by the others
 TOPIC_TRAIN, TOPIC_TEST = 60, 50  # docstrings of each topic
+TOPIC_TOKENS = 128  # of a docstring
 METRICS = {"MRR@10": "retrieval MRR@10", "recall@1": "first hit right"}  # of the report of retrieval -> title
 TOPICS = "topics (accuracy)"
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
@@ -53,7 +54,7 @@ def main() -> None:
         dest = folder / f"refined{seed}"
         clear(
             "refine", folder / "docstrings.jsonl", "--from", folder / "minilm", "--pairs", folder / "pairs.jsonl",
-            "--recipe", "cloze", "--updates", arguments.updates, "--seed", seed, "--dest", dest, "--overwrite",
+            "--recipe", "cloze", "--updates", arguments.updates, "--max-length", 96, "--seed", seed, "--dest", dest, "--overwrite",
         )  # fmt: skip
         runs.append(json.loads((dest / "report.json").read_text()))
     report = {
@@ -100,6 +101,8 @@ def topics(parts: Split, folder: Path, seeds: list[int]) -> dict[str, list[float
     places = {"untouched": [folder / "minilm"], "refined": [folder / f"refined{seed}" / "checkpoint" for seed in seeds]}
     for label, folders in places.items():
         encoders = [SentenceEncoder.from_pretrained(place / "model.pt", place) for place in folders]
+        for encoder in encoders:
+            encoder.max_length = TOPIC_TOKENS
         found[label] = [encoder.encode(texts, show_progress_bar=sys.stderr.isatty()) for encoder in encoders]
     labels = [document.package for document in train], [document.package for document in test]
     count = len(train)
