@@ -29,6 +29,7 @@ from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, read_clear_j
 __all__ = ["Refined", "refine", "run_refine"]
 
 MEASURED_UPDATES, TRIAL_SHARE, SHORTEST_TRIAL = 10, 0.2, 20
+SHORTEST_SECONDS = 0.01  # lines of a log may be read at once
 EXAMPLES = 3  # queries that the report shows
 FEWEST_TRIAL_PAIRS = 10  # that can tell recipes apart
 CHECKPOINT_FOLDER = "checkpoint"
@@ -323,7 +324,8 @@ class _Run:
                 records = self.run_training("measure the first updates", trial)
                 first, last = records[0], records[-1]
                 count = last["num_updates"] - first["num_updates"]
-                speed = {"seconds": (last["wall"] - first["wall"]) / count, "tokens": last["wpb"]}
+                seconds = max(last["read_at"] - first["read_at"], SHORTEST_SECONDS) / max(1, count)
+                speed = {"seconds": seconds, "tokens": last["wpb"]}
                 write_json(path, speed, flag="--dest")
             speed = json.loads(path.read_text(encoding="utf-8"))
             wanted = (

@@ -153,7 +153,8 @@ def run_training(
         keep: file descriptor that fairseq-train inherits, so that a lock is held as long as it runs.
 
     Returns:
-        The records of fairseq's log, in order; ``part`` is train_inner or valid.
+        The records of fairseq's log, in order; ``part`` is train_inner or valid, ``read_at`` the time in seconds, on a clock of
+        this process (fairseq's ``wall`` is rounded to seconds).
 
     Raises:
         UserError: the training failed, with the last line of its log.
@@ -176,7 +177,7 @@ def run_training(
             for line in process.stdout:
                 log.write(line)
                 if match := RECORD.search(line):
-                    record = _read(match[1], match[2])
+                    record = {**_read(match[1], match[2]), "read_at": time.monotonic()}
                     records.append(record)
                     report(record)
         except BaseException:
