@@ -1,26 +1,29 @@
 """Shared by the measure.py of the examples: train recipes with several seeds, score each run, save the results, make a table.
 
-A run whose result exists already is not repeated, so an interrupted measurement resumes where it stopped.
+A run whose result is in the JSON file already is not repeated, so an interrupted measurement resumes where it stopped, and a
+table of a RESULTS.md can get further rows and seeds later: give the results.json that is next to it as ``--results``.
 """
 
+import argparse
 import json
 import lzma
 import os
 import platform
 import re
+import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean, stdev
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from tqdm import tqdm
 
 from fairseq_clear.evaluation.topics import REMOVALS, read_topics
+from fairseq_clear.files import write_json
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -33,6 +36,16 @@ UNTRAINED = ("optimization.max_update=1", "optimization.lr=[0.0]", "++optimizer.
 HYDRA = (sys.executable, "-W", "ignore", "-c", "from fairseq_cli.hydra_train import cli_main; cli_main()")
 
 
+class Trained(Protocol):
+    """A row of a table: something that trains an encoder."""
+
+    def train(self, seed: int, folder: Path) -> Path:
+        """Train in ``folder`` and return the checkpoint to score."""
+
+    def about(self) -> dict[str, Any]:
+        """What the JSON of a run says of the row."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """A config of an example, with the changes of the measurement.
@@ -41,89 +54,108 @@ class Recipe:
         config: path of the YAML file.
         overrides: hydra overrides, including an ablation (``+ablation=sg``).
         pooling: pooling for the scores; None for the checkpoint's.
-        trains: if False, the checkpoint that the other runs start from is scored instead.
     """
 
     config: Path
     overrides: tuple[str, ...] = ()
     pooling: str | None = None
-    trains: bool = True
+
+    def train(self, seed: int, folder: Path) -> Path:
+        """Run ``fairseq-hydra-train``; its log is ``FOLDER.log``."""
+        settings = [
+            *(f"common.user_dir={PROJECT / 'fairseq_clear'}", f"common.seed={seed}"),
+            *(f"checkpoint.save_dir={folder.resolve()}", f"hydra.run.dir={folder.resolve() / 'hydra'}"),
+            *self.overrides,
+        ]
+        named = ["--config-dir", str(self.config.parent), "--config-name", self.config.stem]
+        with open(folder.with_name(f"{folder.name}.log"), "w", encoding="utf-8") as log:
+            subprocess.run(
+                [*HYDRA, *named, *settings],
+                stdout=log, stderr=subprocess.STDOUT, check=True, cwd=PROJECT, env=_environment(),
+            )  # fmt: skip
+        return next(folder / f for f in ("checkpoint_best.pt", "checkpoint_last.pt") if (folder / f).exists())
+
+    def about(self) -> dict[str, Any]:
+        """The config and the overrides."""
+        return {"config": str(self.config.relative_to(PROJECT)), "overrides": list(self.overrides)}
+
+    def with_overrides(self, overrides: Sequence[str]) -> "Recipe":
+        """The recipe with further overrides, which its own overrides may replace."""
+        return replace(self, overrides=(*overrides, *self.overrides))
+
+
+@dataclass(frozen=True)
+class Untrained:
+    """A row that scores a given checkpoint; ``once`` if the scores do not depend on the seed."""
+
+    checkpoint: Path
+    pooling: str | None = None
+    once: bool = True
+
+    def train(self, seed: int, folder: Path) -> Path:
+        """Return the checkpoint."""
+        return self.checkpoint
+
+    def about(self) -> dict[str, Any]:
+        """Nothing: the checkpoint's path says nothing elsewhere."""
+        return {}
 
 
 def measure(
-    recipes: Mapping[str, Recipe],
+    rows: Mapping[str, Trained],
     seeds: Sequence[int],
     output: Path,
-    score: Callable[[Path, Recipe, int], dict[str, float]],
-    overrides: Sequence[str] = (),
-    start: Path | None = None,
+    score: Callable[[Path, Any, int], dict[str, float]],
+    results: Path,
+    table: str = "all",
 ) -> dict[str, list[dict[str, Any]]]:
-    """Train and score every recipe with every seed.
+    """Train and score every row with every seed. Runs that ``results`` has already are not repeated.
 
     Args:
-        recipes: name -> recipe.
-        seeds: seeds of every recipe.
-        output: folder for ``NAME.SEED.json`` and the log of each run; special characters of NAME become ``_``.
-        score: checkpoint, recipe, seed -> the numbers of a row.
-        overrides: hydra overrides of all runs.
-        start: the checkpoint to score for recipes that do not train.
+        rows: name -> row.
+        seeds: seeds of every row.
+        output: folder for the logs; special characters of a name become ``_``.
+        score: checkpoint, row, seed -> the numbers of a row.
+        results: JSON file, written after each run: table -> list of runs.
+        table: name of the table.
 
     Returns:
-        Name -> the results of its seeds, as in the JSON files.
+        Name -> the runs of its seeds.
     """
     output.mkdir(parents=True, exist_ok=True)
-    runs = [(name, seed) for seed in seeds for name in recipes]
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in recipes}
-    for name, seed in tqdm(runs, desc="runs"):
-        result = output / f"{_stem(name, seed)}.json"
-        if not result.exists():
-            run = _run(name, recipes[name], seed, output, [*overrides, *recipes[name].overrides], score, start)
-            temporary = result.with_suffix(".partial")
-            temporary.write_text(json.dumps(run, indent=1) + "\n")
-            os.replace(temporary, result)
-        found[name].append(json.loads(result.read_text()))
-    return found
+    kept: dict[str, list[dict[str, Any]]] = json.loads(results.read_text()) if results.exists() else {}
+    known = {(run["name"], run["seed"]): run for run in kept.setdefault(table, [])}
+    runs = [
+        (name, seed) for seed in seeds for name in rows if seed == seeds[0] or not getattr(rows[name], "once", False)
+    ]
+    for name, seed in tqdm(runs, desc=table, disable=None):
+        if (name, seed) not in known:
+            known[name, seed] = run = _run(name, rows[name], seed, output / _stem(name, seed), score)
+            kept[table].append(run)
+            write_json(results, kept, flag="--results")
+            print(f"{table}, {name}, seed {seed}: {run['scores']}, {run['train_seconds']:.0f} s", flush=True)
+    return {name: [known[name, seed] for other, seed in runs if other == name] for name in rows}
 
 
 def _run(
-    name: str,
-    recipe: Recipe,
-    seed: int,
-    output: Path,
-    overrides: Sequence[str],
-    score: Callable[[Path, Recipe, int], dict[str, float]],
-    start: Path | None,
+    name: str, row: Trained, seed: int, folder: Path, score: Callable[[Path, Any, int], dict[str, float]]
 ) -> dict[str, Any]:
-    checkpoint, trained = (start, 0.0) if not recipe.trains else _train(name, recipe, seed, output, overrides)
-    assert checkpoint is not None
-    scores = score(checkpoint, recipe, seed)
-    for file in (output / _stem(name, seed)).glob("*.pt"):
-        file.unlink()  # checkpoints of many runs would fill the disk
-    return {
-        "name": name,
-        "seed": seed,
-        "scores": scores,
-        "train_seconds": round(trained, 1),
-        "overrides": list(overrides),
-        "config": str(recipe.config.relative_to(PROJECT)),
-        **provenance(),
+    began, used = time.monotonic(), _processor_seconds()
+    checkpoint = row.train(seed, folder)
+    times = {
+        "train_seconds": round(time.monotonic() - began, 1),
+        "train_processor_seconds": round(_processor_seconds() - used, 1),
     }
+    scores = score(checkpoint, row, seed)
+    for file in folder.glob("*.pt"):
+        file.unlink()  # checkpoints of many runs would fill the disk
+    return {"name": name, "seed": seed, "scores": scores, **times, **row.about(), **provenance()}
 
 
-def _train(name: str, recipe: Recipe, seed: int, output: Path, overrides: Sequence[str]) -> tuple[Path, float]:
-    """Train one run; return its checkpoint and the seconds that it took."""
-    folder = output / _stem(name, seed)
-    settings = [
-        *(f"common.user_dir={PROJECT / 'fairseq_clear'}", f"common.seed={seed}"),
-        *(f"checkpoint.save_dir={folder.resolve()}", f"hydra.run.dir={folder.resolve() / 'hydra'}"),
-        *overrides,
-    ]
-    command = [*HYDRA, "--config-dir", str(recipe.config.parent), "--config-name", recipe.config.stem, *settings]
-    began = time.monotonic()
-    with open(folder.with_name(f"{folder.name}.log"), "w", encoding="utf-8") as log:
-        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True, cwd=PROJECT, env=_environment())
-    trained = time.monotonic() - began
-    return next(folder / f for f in ("checkpoint_best.pt", "checkpoint_last.pt") if (folder / f).exists()), trained
+def _processor_seconds() -> float:
+    """Processor time of the programs that this one has run, on all cores."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _environment() -> dict[str, str]:
@@ -184,6 +216,12 @@ def _block(text: str) -> str:
 DOCUMENTS = {"20news": _posts, "movie_reviews": _reviews, "wikitext2": _articles}
 
 
+def add_results(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--results``."""
+    text = "JSON file of all runs; runs in it are not repeated (default: OUTPUT/results.json)"
+    parser.add_argument("--results", type=Path, help=text)
+
+
 def _stem(name: str, seed: int) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.-]+', '_', name)}.{seed}"
 
@@ -216,34 +254,3 @@ def provenance() -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-
-
-def seconds(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """A line with the mean training time of each recipe over its runs."""
-    means = {name: mean(run["train_seconds"] for run in runs) for name, runs in found.items()}
-    return "\nseconds per run: " + ", ".join(f"{name} {value:.0f}" for name, value in means.items())
-
-
-def table(rows: Mapping[str, Sequence[Mapping[str, float]]], digits: int = 2) -> str:
-    """A Markdown table of means, with standard deviations if there are several seeds; the best of each column is bold.
-
-    Args:
-        rows: name -> the numbers of each seed.
-        digits: digits after the decimal point.
-    """
-    columns = list(dict.fromkeys(column for runs in rows.values() for run in runs for column in run))
-    means = {name: {c: mean(run[c] for run in runs) for c in columns if c in runs[0]} for name, runs in rows.items()}
-    best = {c: max(found[c] for found in means.values() if c in found) for c in columns}
-    lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-    for name, runs in rows.items():
-        cells = []
-        for column in columns:
-            if column not in means[name]:
-                cells.append("")
-                continue
-            text = f"{means[name][column]:.{digits}f}"
-            text = f"**{text}**" if means[name][column] == best[column] else text
-            spread = f" +- {stdev(run[column] for run in runs):.{digits}f}" if len(runs) > 1 else ""
-            cells.append(text + spread)
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)

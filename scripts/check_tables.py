@@ -1,17 +1,20 @@
 """Compares the tables of README and of the examples with their JSON sources: ``python scripts/check_tables.py``.
 
-A comment above a table names its source:
+With ``--write``, the cells of such tables are replaced by the figures of the JSON. A comment above a table names its source:
 
 - ``<!-- figures: rows examples/demo/refine.json -->``: rows of lists of numbers, one per seed, of examples/demo/refine.py;
 - ``<!-- figures: demo examples/demo/scratch.json -->``: the output of examples/demo/scratch.py;
-- ``<!-- figures: runs examples/views/runs -->``: the output folder of an example's measure.py;
+- ``<!-- figures: runs examples/refine/results.json#20news -->``: a table of the results.json of an example's measure.py. If the
+  first cell of the table is "minus ROW", its cells are differences from ROW, paired by seed, with standard errors;
 - ``<!-- figures: report sts.json -->``: a report of fairseq-clear;
 - ``<!-- figures: not kept -->``: the JSON is not in the repository. Such tables are listed, not checked.
 
 A table of measured numbers without a comment is an error. The exit status is 1 if anything differs.
 """
 
+import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -19,6 +22,9 @@ from pathlib import Path
 from statistics import mean, stdev
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "examples"))
+from result_tables import differences  # noqa: E402
+
 PAGES = ("README.md", "examples/**/*.md", "scripts/bench/README.md")
 SOURCE = re.compile(r"<!-- figures: (\S+) (\S+) -->")
 # A measured number has a decimal point (a count has none) and no name before it (a setting such as tau 0.01 has one).
@@ -64,13 +70,14 @@ def read_rows(path: Path) -> dict[str, Cells]:
     return {label: {column: over_runs(values) for column, values in cells.items()} for label, cells in rows.items()}
 
 
-def read_runs(folder: Path) -> dict[str, Cells]:
-    """The rows of an output folder of an example's measure.py, with a JSON file for each recipe and seed."""
+def read_runs(path: Path, name: str, base: str | None) -> dict[str, Cells]:
+    """The rows of a table of results.json, or their differences from the row ``base``."""
     scores: dict[str, list[dict[str, float]]] = {}
-    for path in sorted(folder.glob("*.json")):
-        run = json.loads(path.read_text(encoding="utf-8"))
+    for run in json.loads(path.read_text(encoding="utf-8"))[name]:
         scores.setdefault(run["name"], []).append(run["scores"])
-    return {name: {c: over_runs([run[c] for run in runs]) for c in runs[0]} for name, runs in scores.items()}
+    if base is not None:
+        return {row: {c: list(found) for c, found in cells.items()} for row, cells in differences(scores, base).items()}
+    return {row: {c: over_runs([run[c] for run in runs]) for c in runs[0]} for row, runs in scores.items()}
 
 
 def read_report(path: Path) -> dict[str, Cells]:
@@ -79,12 +86,30 @@ def read_report(path: Path) -> dict[str, Cells]:
     return {row["label"]: {c: [v, row["deviations"].get(c, 0.0)] for c, v in row["scores"].items()} for row in rows}
 
 
-READERS: dict[str, Callable[[Path], dict[str, Cells]]] = {
-    "demo": read_demo,
-    "rows": read_rows,
-    "runs": read_runs,
-    "report": read_report,
-}
+READERS: dict[str, Callable[[Path], dict[str, Cells]]] = {"demo": read_demo, "rows": read_rows, "report": read_report}
+
+
+def read(kind: str, source: str, head: str, root: Path) -> dict[str, Cells] | None:
+    """The figures of a source; None if there is no such kind, file or table.
+
+    Args:
+        kind, source: of the comment.
+        head: the first cell of the table.
+        root: the project.
+    """
+    name, _, table = source.partition("#")
+    path = root / name
+    if not path.is_file():
+        return None
+    if kind == "runs":
+        base = head.removeprefix("minus ") if head.startswith("minus ") else None
+        return read_runs(path, table, base) if table in json.loads(path.read_text(encoding="utf-8")) else None
+    return READERS[kind](path) if kind in READERS else None
+
+
+def pages(root: Path) -> list[Path]:
+    """The pages whose tables are checked."""
+    return sorted({path for pattern in PAGES for path in root.glob(pattern)})
 
 
 def tables(text: str) -> list[tuple[int, str, list[list[str]]]]:
@@ -111,7 +136,7 @@ def compare(rows: list[list[str]], wanted: dict[str, Cells]) -> list[str]:
             continue
         for column, cell in zip(head[1:], row[1:], strict=True):
             shown = re.findall(r"-?\d[\d,]*(?:\.\d+)?", cell)
-            expected = wanted[row[0]].get(column, [])
+            expected = [value for value in wanted[row[0]].get(column, []) if not math.isnan(value)]
             right = [f"{value:,.{len(text.partition('.')[2])}f}" for text, value in zip(shown, expected, strict=False)]
             if shown != right:
                 wrong.append(f"row {row[0]!r}, column {column!r}: shows {cell!r}, the JSON gives {expected}")
@@ -119,20 +144,57 @@ def compare(rows: list[list[str]], wanted: dict[str, Cells]) -> list[str]:
     return wrong + [f"row {name!r} of the JSON: not in the table" for name in absent]
 
 
+def write(path: Path, root: Path) -> None:
+    """Replace the cells of the tables of a page by the figures of their JSON; rows that only the JSON has come last."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, above, rows in reversed(tables("\n".join(lines))):
+        source = SOURCE.fullmatch(above)
+        wanted = read(source[1], source[2], rows[0][0], root) if source else None
+        if wanted is not None:
+            lines[number + 1 : number + len(rows)] = render(rows, wanted)  # below the head and the dashes
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def render(rows: list[list[str]], wanted: dict[str, Cells]) -> list[str]:
+    """Lines of a table: the order of the rows and the digits of a column are kept; the best of a column is bold."""
+    head, is_difference = rows[0], rows[0][0].startswith("minus ")
+    names = [row[0] for row in rows[1:] if row[0] in wanted]
+    names += [name for name in wanted if name not in names]
+    digits = [max([1, *(len(d) for row in rows[1:] for d in re.findall(r"\.(\d+)", row[i]))]) for i in range(len(head))]
+    best = {c: max((cells[c][0] for cells in wanted.values() if cells.get(c)), default=None) for c in head[1:]}
+    lines = []
+    for name in names:
+        cells = []
+        for column, places in zip(head[1:], digits[1:], strict=True):
+            values = [value for value in wanted[name].get(column, []) if not math.isnan(value)]
+            shown = [f"{value:,.{places}f}" for value in values]
+            if is_difference and values:
+                shown[0] = f"{values[0]:+,.{places}f}"
+            elif values and values[0] == best[column]:
+                shown[0] = f"**{shown[0]}**"
+            cells.append(shown[0] + f" ({shown[1]})" if is_difference and shown[1:] else " +- ".join(shown))
+        lines.append(f"| {' | '.join([name, *cells])} |")
+    return lines
+
+
 def check(root: Path) -> tuple[list[str], list[str]]:
     """The mistakes in the pages of a project folder, and the tables whose JSON is not kept."""
     mistakes, unkept = [], []
-    for path in sorted({path for pattern in PAGES for path in root.glob(pattern)}):
+    for path in pages(root):
         for line, above, rows in tables(path.read_text(encoding="utf-8")):
             where = f"{path.relative_to(root)}:{line}"
             source = SOURCE.fullmatch(above)
             figures = sum(bool(FIGURE.match(cell)) for row in rows[1:] for cell in row[1:])
             if above == "<!-- figures: not kept -->":
                 unkept.append(f"{where}: {rows[0][0] or rows[0][1]}, {len(rows) - 1} rows")
-            elif source and source[1] in READERS and (root / source[2]).exists():
-                mistakes += [f"{where}: {wrong}" for wrong in compare(rows, READERS[source[1]](root / source[2]))]
             elif source:
-                mistakes.append(f"{where}: {above}: no such kind or file; kinds are {', '.join(READERS)}")
+                wanted = read(source[1], source[2], rows[0][0], root)
+                if wanted is None:
+                    mistakes.append(
+                        f"{where}: {above}: no such kind, file or table; kinds are runs, {', '.join(READERS)}"
+                    )
+                else:
+                    mistakes += [f"{where}: {wrong}" for wrong in compare(rows, wanted)]
             elif figures > FEW:
                 mistakes.append(f"{where}: {figures} figures, and no <!-- figures: ... --> above the table")
     return mistakes, unkept
@@ -140,6 +202,13 @@ def check(root: Path) -> tuple[list[str], list[str]]:
 
 def main() -> int:
     """Print the mistakes and the tables whose JSON is not kept; return 1 if there are mistakes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--write", action="store_true", help="replace the cells of the tables by the figures of the JSON"
+    )
+    if parser.parse_args().write:
+        for path in pages(ROOT):
+            write(path, ROOT)
     mistakes, unkept = check(ROOT)
     print(*mistakes, sep="\n", end="\n" * bool(mistakes))
     print(f"check_tables: {len(unkept)} tables whose JSON is not kept" + "".join(f"\n  {table}" for table in unkept))

@@ -260,27 +260,55 @@ def test_published_tables_are_those_of_their_json() -> None:
 RUNS = [
     {"name": "slice", "scores": {"topics": 28.0, "sentiment": 60.5}},
     {"name": "slice", "scores": {"topics": 29.0, "sentiment": 61.5}},
+    {"name": "untrained", "scores": {"topics": 20.0, "sentiment": 61.5}},
 ]
-GOOD = "| | topics | sentiment |\n|---|---|---|\n| slice | **28.50** +- 0.71 | 61.0 +- 0.7 |\n"
+GOOD = "| | topics | sentiment |\n|---|---|---|\n| slice | **28.50** +- 0.71 | 61.0 +- 0.7 |\n| untrained | 20.00 | 61.5 |\n"
+LESS = "| minus untrained | topics | sentiment |\n|---|---|---|\n| slice | +8.5 (0.5) | -0.50 (0.50) |\n"
 
 
 @pytest.mark.parametrize(
     ("page", "found"),
     [
-        (f"<!-- figures: runs runs -->\n{GOOD}", None),
-        (f"<!-- figures: runs runs -->\n{GOOD.replace('28.50', '28.51')}", "README.md:2: row 'slice', column 'topics'"),
-        (f"<!-- figures: runs runs -->\n{GOOD.replace('slice', 'span')}", "README.md:2: row 'span': not in the JSON"),
-        (f"<!-- figures: runs other -->\n{GOOD}", "no such kind or file"),
-        (f"Text.\n\n{GOOD}| more | 1.5 | 2.5 |\n", "4 figures, and no <!-- figures: ... -->"),
+        (f"<!-- figures: runs results.json#one -->\n{GOOD}", None),
+        (f"<!-- figures: runs results.json#one -->\n{LESS}", None),
+        (
+            f"<!-- figures: runs results.json#one -->\n{LESS.replace('-0.50', '+0.50')}",
+            "README.md:2: row 'slice', column 'sentiment'",
+        ),
+        (
+            f"<!-- figures: runs results.json#one -->\n{GOOD.replace('28.50', '28.51')}",
+            "README.md:2: row 'slice', column 'topics'",
+        ),
+        (
+            f"<!-- figures: runs results.json#one -->\n{GOOD.replace('slice', 'span')}",
+            "README.md:2: row 'span': not in the JSON",
+        ),
+        (f"<!-- figures: runs results.json#other -->\n{GOOD}", "no such kind, file or table"),
+        (f"<!-- figures: runs other.json#one -->\n{GOOD}", "no such kind, file or table"),
+        (f"Text.\n\n{GOOD}", "4 figures, and no <!-- figures: ... -->"),
     ],
 )
 def test_a_wrong_table_is_found(page: str, found: str | None, tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
-    for number, one in enumerate(RUNS):
-        (tmp_path / "runs" / f"{number}.json").write_text(json.dumps(one))
+    (tmp_path / "results.json").write_text(json.dumps({"one": RUNS}))
     (tmp_path / "README.md").write_text(page)
     mistakes, _ = CHECK_TABLES.check(tmp_path)
     assert (found is None and mistakes == []) or (found is not None and found in mistakes[0])
+
+
+def test_tables_are_written_from_their_json(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({"one": RUNS}))
+    comment = "<!-- figures: runs results.json#one -->"
+    head = "| | topics | sentiment |\n|---|---|---|\n"
+    old = f"Text.\n\n{comment}\n{head}| untrained | 1.00 | 2.0 |\n| gone | 3 | 4 |\n\nEnd.\n\n"
+    (tmp_path / "README.md").write_text(
+        f"{old}{comment}\n{LESS.replace('8.5', '0.0')}\n| other | table |\n|---|---|\n| a | 1 |\n"
+    )
+    CHECK_TABLES.write(tmp_path / "README.md", tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    untrained, one = "| untrained | 20.00 | **61.5** |\n", "| slice | **28.50** +- 0.71 | 61.0 +- 0.7 |\n"
+    assert untrained + one + "\nEnd." in text and "+8.5 (0.5) | -0.50 (0.50)" in text and "gone" not in text
+    assert text.endswith("\n| other | table |\n|---|---|\n| a | 1 |\n")
+    assert CHECK_TABLES.check(tmp_path)[0] == []
 
 
 def test_a_table_of_the_demonstration_or_of_a_report(tmp_path: Path) -> None:

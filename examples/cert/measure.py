@@ -16,12 +16,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measuring import PROJECT, Recipe, clear, measure, sizes, table
+from measuring import PROJECT, Recipe, Trained, Untrained, add_results, clear, measure, sizes
+from result_tables import table
 
+PLAIN = "plain"  # fine-tuned without CERT
 CONFIG = PROJECT / "examples/cert/config/cert.yaml"
 BATCH = PROJECT / "examples/cert/config/batch_negatives.yaml"
 RECIPES = {
-    "plain": Recipe(CONFIG, trains=False),
     "CERT, EDA": Recipe(CONFIG, ("+ablation=eda",)),
     "CERT, synonym paraphrases": Recipe(CONFIG),
     "no queue (batch), EDA": Recipe(BATCH, ("task.views=same", "task.augment=eda")),
@@ -44,12 +45,15 @@ def main() -> None:
         ]
 
         def score(
-            checkpoint: Path, recipe: Recipe, seed: int, task: str = task, folder: Path = folder
+            checkpoint: Path, recipe: Trained, seed: int, task: str = task, folder: Path = folder
         ) -> dict[str, float]:
             return {task: finetune(arguments, task, checkpoint, folder, seed)}
 
-        chosen = {name: RECIPES[name] for name in arguments.recipes}
-        found = measure(chosen, arguments.seeds, folder / "runs", score, overrides, arguments.checkpoint)
+        chosen: dict[str, Trained] = (
+            {PLAIN: Untrained(arguments.checkpoint, once=False)} if PLAIN in arguments.recipes else {}
+        )
+        chosen |= {name: RECIPES[name].with_overrides(overrides) for name in arguments.recipes if name != PLAIN}
+        found = measure(chosen, arguments.seeds, folder / "runs", score, arguments.results, task)
         for name, runs in found.items():
             kept = rows.setdefault(name, [{} for _ in runs])
             for row, run in zip(kept, runs, strict=True):
@@ -117,7 +121,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--synonyms", type=Path, required=True, help="counterfitted_neighbors.json")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--tasks", nargs="+", default=["CoLA", "RTE"], choices=["CoLA", "RTE"])
-    parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES), help="default: all")
+    parser.add_argument(
+        "--recipes", nargs="+", default=[PLAIN, *RECIPES], choices=[PLAIN, *RECIPES], help="default: all"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--updates", type=int, default=100, help="updates of CERT (paper: 100 epochs)")
     parser.add_argument("--epochs", type=int, default=2, help="epochs of fine-tuning (paper: CoLA 20, RTE 5)")
@@ -125,7 +131,10 @@ def parse() -> argparse.Namespace:
         "--lr", type=float, default=1e-4, help="learning rate of fine-tuning (paper: CoLA 3e-5, RTE 2e-5)"
     )
     parser.add_argument("--batch-size", type=int, default=32, help="batch size of fine-tuning (paper: 16)")
-    return parser.parse_args()
+    add_results(parser)
+    arguments = parser.parse_args()
+    arguments.results = arguments.results or arguments.output / "results.json"
+    return arguments
 
 
 if __name__ == "__main__":

@@ -20,13 +20,13 @@ from measuring import (
     TINY,
     UNTRAINED,
     Recipe,
+    add_results,
     measure,
     prepare_documents,
     schedule,
-    seconds,
     sizes,
-    table,
 )
+from result_tables import scores_of, seconds, table
 
 from fairseq_clear import SentenceEncoder
 from fairseq_clear.evaluation.classifier_settings import PRESETS
@@ -65,9 +65,9 @@ def main() -> None:
         result = evaluate_senteval(encoder, arguments.senteval, TASKS, classifiers=PRESETS["logistic"].classifiers)
         return {task: float(result.mean(task) or 0) for task in TASKS}
 
-    chosen = {name: RECIPES[name] for name in arguments.recipes}
-    found = measure(chosen, arguments.seeds, arguments.output / "runs", score, overrides)
-    print(table({name: [run["scores"] for run in runs] for name, runs in found.items()}))
+    chosen = {name: RECIPES[name].with_overrides(overrides) for name in arguments.recipes}
+    found = measure(chosen, arguments.seeds, arguments.output / "runs", score, arguments.results)
+    print(table(scores_of(found)))
     print(seconds(found))
 
 
@@ -89,7 +89,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--lr", type=float, help="learning rate (default: the paper's 5e-5 with --imported, 1e-3 from scratch)"
     )
-    return parser.parse_args()
+    add_results(parser)
+    arguments = parser.parse_args()
+    arguments.results = arguments.results or arguments.output / "results.json"
+    return arguments
 
 
 if __name__ == "__main__":

@@ -5,18 +5,17 @@ r"""Measures the recipes of ``fairseq-clear refine`` on three corpora: retrieval
 
 Every recipe starts from the same encoder. Retrieval finds the rest of a held-out document by its first sentence (MRR@10, x100);
 topics and sentiment are the accuracy of a logistic regression, x100; STS-B is the Spearman correlation of its test split, x100.
-Writes one JSON file per run and prints a table for each corpus. A run whose file exists is not repeated.
+Writes all runs to ``results.json`` and prints the tables of RESULTS.md. A run in that file is not repeated.
 """
 
 import argparse
 import json
 import lzma
-import shutil
 import sys
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "demo"))
 
 from corpus import documents, split, write_text
-from measuring import DOCUMENTS, clear, provenance, table
+from measuring import DOCUMENTS, Trained, Untrained, add_results, clear, measure
+from result_tables import difference_table, scores_of, seconds, table
 from scores import choose_candidates, classify_topics
 
 from fairseq_clear import SentenceEncoder
@@ -37,15 +37,59 @@ from fairseq_clear.refining.refine_settings import RECIPES, RefineSettings
 from fairseq_clear.refining.refine_training import Training, run_training, training_command
 
 UNTOUCHED = "untouched"
-# Name -> recipe of refine, further flags of fairseq-train.
-ROWS = {
-    UNTOUCHED: ("", ()),
-    **{name: (name, ()) for name in RECIPES},
-    "cloze, false negatives masked": ("cloze", ("--false-negatives", "guide:margin=0.0")),
-    "cloze, lr 1e-5": ("cloze", ("--lr", "1e-5")),
-    "cloze, regulariser 0.1": ("cloze", ("--regularizer-weight", "0.1")),
-}
 TRAIN, TEST = 60, 30  # labelled texts of each class
+HELD_OUT = 720  # documents at most: 600 are queries, the others choose the checkpoint
+LENGTH = 64  # tokens of a text to score
+
+
+@dataclass(frozen=True)
+class Refined:
+    """A row: a recipe of refine with further flags of fairseq-train, on one corpus.
+
+    Attributes:
+        recipe: a key of RECIPES.
+        flags: of fairseq-train.
+        encoder, corpus: folders of the encoder and of the prepared corpus.
+        updates, max_length: as the flags of refine.
+    """
+
+    recipe: str
+    flags: tuple[str, ...] = ()
+    encoder: Path = Path()
+    corpus: Path = Path()
+    updates: int = 0
+    max_length: int = 0
+
+    def train(self, seed: int, folder: Path) -> Path:
+        """Train as ``refine`` does; return the best of the checkpoints by retrieval among other held-out documents."""
+        settings = RefineSettings(
+            texts=(), encoder=self.encoder, dest=self.corpus, seed=seed, max_length=self.max_length,
+            training_flags=self.flags,
+        )  # fmt: skip
+        run = Training(
+            self.recipe,
+            self.encoder,
+            self.corpus / "data-bin",
+            folder,
+            self.updates,
+            self.corpus / "dev.jsonl",
+            validations=2,
+        )
+        run_training(training_command(run, settings, "cpu"), run, f"{folder.parent.name}, {folder.name}")
+        return run.save_dir / "checkpoint_best.pt"
+
+    def about(self) -> dict[str, Any]:
+        """The recipe, its flags and the length of the training."""
+        return {"recipe": self.recipe, "flags": self.flags, "updates": self.updates, "max_length": self.max_length}
+
+
+# Name -> row; the last two are tried for a smaller loss on STS-B.
+ROWS = {
+    **{name: Refined(name) for name in RECIPES},
+    "cloze, false negatives masked": Refined("cloze", ("--false-negatives", "guide:margin=0.0")),
+    "cloze, lr 1e-5": Refined("cloze", ("--lr", "1e-5")),
+    "cloze, regulariser 0.1": Refined("cloze", ("--regularizer-weight", "0.1")),
+}
 
 
 @dataclass(frozen=True)
@@ -65,50 +109,39 @@ def main() -> None:
     encoder = arguments.output / "encoder"
     if not encoder.exists():
         clear("import", arguments.encoder, "--dest", encoder)
-    for name in arguments.only:
-        corpus = CORPORA[name](arguments.corpora, arguments.output / name, encoder)
-        rows: dict[str, list[dict[str, float]]] = {}
-        for seed in arguments.seeds:
-            for row in arguments.rows:
-                if row != UNTOUCHED or seed == arguments.seeds[0]:
-                    rows.setdefault(row, []).append(measured(arguments, corpus, row, seed, encoder)["scores"])
-        print(f"\n{name}\n\n{table(rows)}", flush=True)
+    corpora = {name: CORPORA[name](arguments.corpora, arguments.output / name, encoder) for name in arguments.only}
+    # by seed, so that an interrupted measurement has something of every corpus
+    for seeds in [arguments.seeds[: n + 1] for n in range(len(arguments.seeds))]:
+        found = {name: measure_corpus(arguments, corpus, seeds, encoder) for name, corpus in corpora.items()}
+    for name, runs in found.items():
+        rows = scores_of(runs)
+        print(f"\n{name}\n\n{table(rows)}\n\ndifferences from {UNTOUCHED}, with standard errors\n")
+        print(difference_table(rows, UNTOUCHED), seconds(runs), sep="\n", flush=True)
 
 
-def measured(arguments: argparse.Namespace, corpus: Corpus, row: str, seed: int, encoder: Path) -> dict:
-    """The result of a run, from its file if there is one."""
-    place = arguments.output / "runs" / corpus.folder.name
-    stem = f"{''.join(c if c.isalnum() else '_' for c in row)}.{seed}"
-    result = place / f"{stem}.json"
-    if not result.exists():
-        place.mkdir(parents=True, exist_ok=True)
-        recipe, flags = ROWS[row]
-        began, checkpoint, data = time.monotonic(), encoder / "model.pt", corpus.folder / "data-bin"
-        if recipe:
-            settings = RefineSettings(
-                texts=(), encoder=encoder, dest=corpus.folder, seed=seed, max_length=96, training_flags=flags
-            )
-            run = Training(recipe, encoder, data, place / stem, arguments.updates, corpus.folder / "dev.jsonl")
-            run_training(training_command(run, settings, "cpu"), run, f"{corpus.folder.name}, {row}, seed {seed}")
-            checkpoint = run.save_dir / "checkpoint_best.pt"
-        trained = time.monotonic() - began
-        scores = score(SentenceEncoder.from_pretrained(checkpoint, data), corpus, arguments.sts)
-        content = {"name": row, "seed": seed, "scores": scores, "train_seconds": round(trained, 1)}
-        content |= {"updates": arguments.updates if recipe else 0, "flags": list(flags), **provenance()}
-        result.write_text(json.dumps(content, indent=1) + "\n")
-        shutil.rmtree(place / stem, ignore_errors=True)  # checkpoints of many runs would fill the disk
-    found: dict = json.loads(result.read_text())
-    return found
+def measure_corpus(
+    arguments: argparse.Namespace, corpus: Corpus, seeds: list[int], encoder: Path
+) -> dict[str, list[dict[str, Any]]]:
+    """The runs of every row on a corpus."""
+    rows: dict[str, Trained] = {UNTOUCHED: Untrained(encoder / "model.pt")}
+    for name in arguments.rows:
+        sizes = {"updates": arguments.updates, "max_length": arguments.max_length}
+        rows[name] = replace(ROWS[name], encoder=encoder, corpus=corpus.folder, **sizes)
 
+    def score(checkpoint: Path, row: Trained, seed: int) -> dict[str, float]:
+        encoder = SentenceEncoder.from_pretrained(checkpoint, corpus.folder / "data-bin")
+        encoder.max_length = LENGTH
+        pairs = read_pairs_file(corpus.folder / "test.jsonl")
+        train, test = encoder.encode(corpus.train[0]), encoder.encode(corpus.test[0])
+        return {
+            "MRR@10": evaluate_retrieval(encoder, pairs).scores["MRR@10"],
+            corpus.task: 100 * classify_topics(train, test, corpus.train[1], corpus.test[1]),
+            "STS-B": evaluate_sts(encoder, arguments.sts, ("STS-B",)).scores["STS-B"].spearman,
+        }
 
-def score(encoder: SentenceEncoder, corpus: Corpus, sts: Path) -> dict[str, float]:
-    """MRR@10 on the held-out documents, accuracy of the classifier, STS-B."""
-    encoder.max_length = 128
-    retrieval = evaluate_retrieval(encoder, read_pairs_file(corpus.folder / "test.jsonl"))
-    train, test = encoder.encode(corpus.train[0]), encoder.encode(corpus.test[0])
-    accuracy = 100 * classify_topics(train, test, corpus.train[1], corpus.test[1])
-    similarity = evaluate_sts(encoder, sts, ("STS-B",)).scores["STS-B"].spearman
-    return {"MRR@10": retrieval.scores["MRR@10"], corpus.task: accuracy, "STS-B": similarity}
+    return measure(
+        rows, seeds, arguments.output / "runs" / corpus.folder.name, score, arguments.results, corpus.folder.name
+    )
 
 
 def sample(texts: list[str], labels: list[str], count: int, seed: int) -> tuple[list[str], list[str]]:
@@ -128,7 +161,7 @@ def docstrings(corpora: Path, folder: Path, encoder: Path) -> Corpus:
     if not (folder / "data-bin").exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_text(parts.train, folder / "docstrings.jsonl")
-        chosen = choose_candidates(parts.held_out, seed=3, count=1200)
+        chosen = choose_candidates(parts.held_out, seed=3, count=750)
         lines = [json.dumps({"query": d.first_sentence, "passage": d.body}) for d in chosen]
         (folder / "pairs.jsonl").write_text("\n".join(lines) + "\n")
         text = folder / "text.txt"
@@ -161,7 +194,7 @@ def reviews(corpora: Path, folder: Path, encoder: Path) -> Corpus:
 
 
 def whole(folder: Path, blocks: list[str], encoder: Path, split_sentences: str | None = None) -> None:
-    """Prepare documents, a twentieth of them held out."""
+    """Prepare documents, some of them held out."""
     if (folder / "data-bin").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -169,7 +202,7 @@ def whole(folder: Path, blocks: list[str], encoder: Path, split_sentences: str |
     text.write_text("\n\n".join(block for block in blocks if block) + "\n", encoding="utf-8")
     options = ("--split-sentences", split_sentences) if split_sentences else ()
     clear("prepare", text, "--dest", folder / "text.txt", "--text-only", *options)
-    hold_out(folder / "text.txt", folder, 0.1, 1)
+    hold_out(folder / "text.txt", folder, min(0.3, HELD_OUT / len(blocks)), 1)
     prepare(folder, encoder)
 
 
@@ -196,8 +229,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=list(CORPORA), choices=list(CORPORA), help="default: all corpora")
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS), help="default: all rows")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--updates", type=int, default=150, help="updates of each run")
-    return parser.parse_args()
+    parser.add_argument("--updates", type=int, default=60, help="updates of each run, of 32 pairs")
+    parser.add_argument("--max-length", type=int, default=64, help="tokens of the longest text of a pair")
+    add_results(parser)
+    arguments = parser.parse_args()
+    arguments.results = arguments.results or arguments.output / "results.json"
+    return arguments
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ r"""Measures Self-Guided, its ablations of Table 5 and SimCSE at small scale: [C
     python examples/self_guided/measure.py --data-bin stsb --checkpoint minilm/model.pt \
         --sts SentEval/data --output measured --seeds 1 2 3
 
-Writes one JSON file per run and prints the table of RESULTS.md.
+Writes all runs to ``results.json`` and prints the table of RESULTS.md.
 """
 
 import argparse
@@ -12,7 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measuring import PROJECT, Recipe, measure, seconds, sizes, table
+from measuring import PROJECT, Recipe, Trained, Untrained, add_results, measure, sizes
+from result_tables import scores_of, seconds, table
 
 from fairseq_clear import SentenceEncoder
 from fairseq_clear.evaluation.sts import evaluate_sts
@@ -50,23 +51,20 @@ def main() -> None:
         *("checkpoint.save_interval_updates=50", *starting),
     ]
 
-    def score(checkpoint: Path, recipe: Recipe, seed: int) -> dict[str, float]:
+    def score(checkpoint: Path, recipe: Recipe | Untrained, seed: int) -> dict[str, float]:
         encoder = SentenceEncoder.from_pretrained(checkpoint, arguments.data_bin, pooling=recipe.pooling)
         result = evaluate_sts(encoder, arguments.sts, arguments.tasks)
         return {task: result.scores[task].spearman for task in arguments.tasks}
 
-    chosen = {name: RECIPES[name] for name in arguments.recipes}
-    width = next(setting.split("=")[1] for setting in starting if "embed_dim" in setting)
-    for name in chosen:
-        if name == "SimCSE":  # whose head is as wide as the encoder
-            chosen[name] = Recipe(chosen[name].config, (*chosen[name].overrides, f"model.projection_dim={width}"))
-    found = measure(chosen, arguments.seeds, arguments.output, score, overrides)
-    rows = {
-        f"untuned, {pooling}": [score(arguments.checkpoint, Recipe(CONFIG, (), pooling), 0)]
-        for pooling in ("cls", "mean")
+    rows: dict[str, Trained] = {
+        f"untuned, {pooling}": Untrained(arguments.checkpoint, pooling) for pooling in ("cls", "mean")
     }
-    rows |= {name: [run["scores"] for run in runs] for name, runs in found.items()}
-    print(table(rows))
+    width = next(setting.split("=")[1] for setting in starting if "embed_dim" in setting)
+    for name in arguments.recipes:  # the head of SimCSE is as wide as the encoder
+        head = [f"model.projection_dim={width}"] if name == "SimCSE" else []
+        rows[name] = RECIPES[name].with_overrides([*overrides, *head])
+    found = measure(rows, arguments.seeds, arguments.output / "runs", score, arguments.results)
+    print(table(scores_of(found)))
     print(seconds(found))
 
 
@@ -85,7 +83,10 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--updates", type=int, default=100, help="updates of each run (paper: one epoch, 718)")
-    return parser.parse_args()
+    add_results(parser)
+    arguments = parser.parse_args()
+    arguments.results = arguments.results or arguments.output / "results.json"
+    return arguments
 
 
 if __name__ == "__main__":

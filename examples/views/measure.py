@@ -18,7 +18,8 @@ from sklearn.model_selection import cross_val_score
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measuring import PROJECT, TINY, UNTRAINED, Recipe, measure, prepare_documents, schedule, seconds, table
+from measuring import PROJECT, TINY, UNTRAINED, Recipe, add_results, measure, prepare_documents, schedule
+from result_tables import scores_of, seconds, table
 
 from fairseq_clear import SentenceEncoder
 from fairseq_clear.evaluation.topics import REMOVALS, evaluate_topics
@@ -53,9 +54,9 @@ def main() -> None:
         signs = cross_val_score(classifier, vectors, [review["label"] for review in reviews], cv=5)
         return {"topics": topics.accuracy, "macro-F1": topics.macro_f1, "sentiment": 100 * float(signs.mean())}
 
-    chosen = {name: RECIPES[name] for name in arguments.recipes}
-    found = measure(chosen, arguments.seeds, arguments.output / "runs", score, overrides)
-    print(table({name: [run["scores"] for run in runs] for name, runs in found.items()}))
+    chosen = {name: RECIPES[name].with_overrides(overrides) for name in arguments.recipes}
+    found = measure(chosen, arguments.seeds, arguments.output / "runs", score, arguments.results)
+    print(table(scores_of(found)))
     print(seconds(found))
 
 
@@ -68,7 +69,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--updates", type=int, default=200, help="updates of each run")
     parser.add_argument("--lr", type=float, default=1e-3, help="learning rate")
-    return parser.parse_args()
+    add_results(parser)
+    arguments = parser.parse_args()
+    arguments.results = arguments.results or arguments.output / "results.json"
+    return arguments
 
 
 if __name__ == "__main__":

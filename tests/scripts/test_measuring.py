@@ -4,47 +4,85 @@ import importlib.util
 import json
 import lzma
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
 
 
-@pytest.fixture(scope="module")
-def measuring():
-    spec = importlib.util.spec_from_file_location("measuring", ROOT / "examples/measuring.py")
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"examples/{name}.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules["measuring"] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def measuring():
+    return load("measuring")
+
+
+@pytest.fixture(scope="module")
+def result_tables():
+    return load("result_tables")
 
 
 def test_a_run_is_measured_once_and_kept(measuring, tmp_path):
     calls = []
 
-    def score(checkpoint, recipe, seed):
-        calls.append((checkpoint, seed))
+    class Row:
+        def train(self, seed, folder):
+            folder.mkdir()
+            (folder / "model.pt").write_text("large")
+            return folder / "model.pt"
+
+        def about(self):
+            return {"recipe": "of the row"}
+
+    def score(checkpoint, row, seed):
+        calls.append((checkpoint.parent.name, checkpoint.exists(), seed))
         return {"task": 10.0 * seed}
 
-    recipe = measuring.Recipe(ROOT / "examples/cert/config/cert.yaml", ("a=1",), trains=False)
-    recipes = {"no queue (batch), EDA": recipe}
-    first = measuring.measure(recipes, [1, 2], tmp_path, score, ["b=2"], Path("start.pt"))
-    again = measuring.measure(recipes, [1, 2, 3], tmp_path, score, ["b=2"], Path("start.pt"))
-    assert calls == [(Path("start.pt"), 1), (Path("start.pt"), 2), (Path("start.pt"), 3)]
-    assert again["no queue (batch), EDA"][:2] == first["no queue (batch), EDA"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"no_queue_batch_EDA.{seed}.json" for seed in (1, 2, 3)]
-    kept = json.loads((tmp_path / "no_queue_batch_EDA.2.json").read_text())
-    assert kept["scores"] == {"task": 20.0} and kept["overrides"] == ["b=2", "a=1"] and kept["commit"]
+    name = "no queue (batch), EDA"
+    rows = {"start": measuring.Untrained(ROOT / "start.pt"), name: Row()}
+    results = tmp_path / "results.json"
+    results.write_text('{"other": []}')
+    first = measuring.measure(rows, [1, 2], tmp_path / "runs", score, results, "table")
+    again = measuring.measure(rows, [1, 2, 3], tmp_path / "runs", score, results, "table")
+    stem = "no_queue_batch_EDA"
+    assert calls == [(ROOT.name, False, 1), *((f"{stem}.{seed}", True, seed) for seed in (1, 2, 3))]
+    assert again[name][:2] == first[name] and again["start"] == first["start"] and len(first["start"]) == 1
+    assert not list((tmp_path / "runs").rglob("*.pt"))
+    kept = json.loads(results.read_text())
+    assert kept["other"] == [] and [run["seed"] for run in kept["table"]] == [1, 1, 2, 3]
+    assert kept["table"][2]["scores"] == {"task": 20.0}
+    assert kept["table"][2]["recipe"] == "of the row" and kept["table"][2]["commit"]
 
 
-def test_the_table_has_means_deviations_and_the_best(measuring):
+def test_overrides_of_a_row_replace_those_of_all(measuring):
+    recipe = measuring.Recipe(ROOT / "examples/cert/config/cert.yaml", ("a=1",)).with_overrides(["b=2", "a=3"])
+    assert recipe.about() == {"config": "examples/cert/config/cert.yaml", "overrides": ["b=2", "a=3", "a=1"]}
+
+
+def test_the_table_has_means_deviations_and_the_best(result_tables):
     rows = {"one": [{"A": 1.0, "B": 5.0}, {"A": 3.0, "B": 5.0}], "other": [{"A": 2.5, "B": 4.0}]}
-    assert measuring.table(rows).splitlines() == [
+    assert result_tables.table(rows).splitlines() == [
         "| | A | B |",
         "|---|---|---|",
         "| one | 2.00 +- 1.41 | **5.00** +- 0.00 |",
         "| other | **2.50** | 4.00 |",
+    ]
+
+
+def test_differences_are_paired_by_seed(result_tables):
+    """The seeds of both rows rise together: the deviations are large, the error of the difference is not."""
+    rows = {"base": [{"A": 10.0}, {"A": 30.0}], "one": [{"A": 11.0}, {"A": 33.0}], "start": [{"A": 9.0, "B": 1.0}]}
+    assert result_tables.differences({k: rows[k] for k in ("base", "one")}, "base") == {"one": {"A": (2.0, 1.0)}}
+    assert result_tables.difference_table({k: rows[k] for k in ("start", "one")}, "start").splitlines() == [
+        "| minus start | A |",
+        "|---|---|",
+        "| one | +13.00 (11.00) |",
     ]
 
 

@@ -1,0 +1,71 @@
+"""Tables of measured runs: means, standard deviations, differences paired by seed. Needs only the standard library."""
+
+from collections.abc import Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any
+
+
+def seconds(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """A line with the mean training time of each recipe over its runs."""
+    means = {name: mean(run["train_seconds"] for run in runs) for name, runs in found.items()}
+    return "\nseconds per run: " + ", ".join(f"{name} {value:.0f}" for name, value in means.items())
+
+
+def scores_of(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[dict[str, float]]]:
+    """Name -> the scores of each seed."""
+    return {name: [run["scores"] for run in runs] for name, runs in found.items()}
+
+
+def differences(
+    rows: Mapping[str, Sequence[Mapping[str, float]]], base: str
+) -> dict[str, dict[str, tuple[float, float]]]:
+    """Differences of each row from the row ``base``, paired by seed, and their standard errors (NaN with one seed).
+
+    A base with one run, such as an untrained encoder, is compared with every seed.
+    """
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for name, runs in rows.items():
+        if name == base:
+            continue
+        bases = list(rows[base]) * len(runs) if len(rows[base]) == 1 else list(rows[base])
+        for column in [c for c in runs[0] if c in bases[0]]:
+            values = [run[column] - other[column] for run, other in zip(runs, bases, strict=True)]
+            error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+            found.setdefault(name, {})[column] = (mean(values), error)
+    return found
+
+
+def table(rows: Mapping[str, Sequence[Mapping[str, float]]], digits: int = 2) -> str:
+    """A Markdown table of means, with standard deviations if there are several seeds; the best of each column is bold.
+
+    Args:
+        rows: name -> the numbers of each seed.
+        digits: digits after the decimal point.
+    """
+    columns = list(dict.fromkeys(column for runs in rows.values() for run in runs for column in run))
+    means = {name: {c: mean(run[c] for run in runs) for c in columns if c in runs[0]} for name, runs in rows.items()}
+    best = {c: max(found[c] for found in means.values() if c in found) for c in columns}
+    lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for name, runs in rows.items():
+        cells = []
+        for column in columns:
+            if column not in means[name]:
+                cells.append("")
+                continue
+            text = f"{means[name][column]:.{digits}f}"
+            text = f"**{text}**" if means[name][column] == best[column] else text
+            spread = f" +- {stdev(run[column] for run in runs):.{digits}f}" if len(runs) > 1 else ""
+            cells.append(text + spread)
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def difference_table(rows: Mapping[str, Sequence[Mapping[str, float]]], base: str, digits: int = 2) -> str:
+    """A Markdown table of ``differences`` from the row ``base``, with standard errors."""
+    found = differences(rows, base)
+    columns = list(dict.fromkeys(column for cells in found.values() for column in cells))
+    lines = [f"| minus {base} | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for name, cells in found.items():
+        shown = [f"{cells[c][0]:+.{digits}f} ({cells[c][1]:.{digits}f})" if c in cells else "" for c in columns]
+        lines.append(f"| {name} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
