@@ -1,10 +1,11 @@
 """``clear_nt_xent``: CLEAR's loss, masked language modelling plus NT-Xent over the views of the batch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from fairseq.criterions import register_criterion
+from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
 from fairseq_clear.criterions.contrastive import InBatchConfig, InBatchCriterion
@@ -15,10 +16,21 @@ from fairseq_clear.objectives.negatives import count_candidates
 
 __all__ = ["ClearNTXentConfig", "ClearNTXentCriterion"]
 
+DIRECTIONS = ChoiceEnum(["both", "one"])
+
 
 @dataclass
 class ClearNTXentConfig(MaskingConfig, InBatchConfig):
     """Settings of ``clear_nt_xent``."""
+
+    directions: DIRECTIONS = field(
+        default="both",
+        metadata={
+            "help": "both: every view is a query, and all other views of the batch are its candidates (SimCLR, CLEAR: 2N - 2 "
+            "negatives); one: only the anchors are queries, and only the positives are candidates (SimCSE eq. 1: N - 1 "
+            "negatives)"
+        },
+    )
 
 
 @register_criterion("clear_nt_xent", dataclass=ClearNTXentConfig)
@@ -26,39 +38,51 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
     """CLEAR eq. 1 to 3 (arXiv:2012.15466): L_MLM + weight * L_CL, L_CL as SimCLR's mean over the 2N views.
 
     The paper's eq. 2 is the sum over the batch; the mean keeps its weight independent of the batch size.
+
+    ``--directions`` sets two things at once, the queries and their candidates, as the papers do. With ``both``, the 2N views
+    are queries, and all views are candidates, those of the query's own side included (SimCLR, CLEAR). With ``one``, the N
+    anchors are queries, and the N positives are candidates: SimCSE's loss (arXiv:2104.08821), eq. 1 and 4. Two directions
+    without candidates of the own side (CLIP) are not offered.
     """
 
     cfg: ClearNTXentConfig
     takes_hard_negatives = True
 
+    def __init__(self, cfg: ClearNTXentConfig, task: Any) -> None:
+        super().__init__(cfg, task)
+        self.sides = 1 if str(cfg.directions) == "one" else 2  # queries per text, and candidates per text
+
     def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
-        """Both views of each text, and the hard negatives."""
-        queries = {"queries": 2 * views["identity"].shape[0]}
+        """The candidates of each text, as many as its queries, and the hard negatives."""
+        queries = {"queries": self.sides * views["identity"].shape[0]}
         return {**queries, "negatives": views["negative_identity"].shape[0]} if self.has_hard_negatives else queries
 
     def contrast(
         self, vectors: dict[str, Tensor], views: dict[str, Any], layouts: dict[str, Layout]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Compute symmetric NT-Xent: each anchor is contrasted with (the mean of) its positives, and the reverse.
+        """Compute NT-Xent: each anchor is contrasted with (the mean of) its positives, and with ``both`` the reverse too.
 
         The hard negatives of all texts are further candidates of every query (SimCSE, arXiv:2104.08821, eq. 5).
         """
-        queries, keys = self.candidates_of(vectors["projections"], views, layouts)  # (2N, D), (K, D)
+        queries, keys = self.candidates_of(vectors["projections"], views, layouts)  # (Q, D), (K, D)
         texts, layout = views["identity"].shape[0], layouts["queries"]
-        identity = views["identity"].repeat(2)  # (2N,)
+        identity = views["identity"].repeat(self.sides)  # (Q,), Q = 2N or N
         key_identity = all_gather_rows(identity, layout)  # (K,)
-        own = torch.arange(2 * texts, device=queries.device) + layout.offset
+        own = torch.arange(self.sides * texts, device=queries.device) + layout.offset
         if self.has_hard_negatives:
             hard_identity = all_gather_rows(views["negative_identity"], layouts["negatives"])
             key_identity = torch.cat([key_identity, hard_identity])
-        excluded, positive = self.excluded(own, identity, key_identity), own.roll(texts)
+        excluded, positive = (
+            self.excluded(own, identity, key_identity),
+            own.roll(texts),
+        )  # with one side, own is the positive
         counted = {}
         if self.margin is not None:
             others = excluded.with_own(positive)
             counted["candidates"] = count_candidates(others, len(queries), len(keys), queries.device)
             judged, judged_keys = queries, keys
             if self.guide is not None:
-                judged, judged_keys = self.candidates_of(vectors["view_guides"], views, layouts)  # (2N, G), (K, G)
+                judged, judged_keys = self.candidates_of(vectors["view_guides"], views, layouts)  # (Q, G), (K, G)
             excluded = exclude_nearer(excluded, judged, judged_keys, judged_keys[positive], self.margin)
         loss, rows, statistics = self.objective.function(
             queries, keys, positive, temperature=self.cfg.temperature, excluded=excluded
@@ -68,9 +92,11 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
     def candidates_of(
         self, vectors: Tensor, views: dict[str, Any], layouts: dict[str, Layout]
     ) -> tuple[Tensor, Tensor]:
-        """Return the queries of this worker (2N, D), anchors and then (means of) positives, and the keys of all workers (K, D).
+        """Return the queries of this worker (Q, D) and the keys of all workers (K, D). A collective.
 
-        The keys are the queries of all workers and then their hard negatives. A collective.
+        With ``both``, the queries are anchors and then (means of) positives, and the keys are the queries of all workers. With
+        ``one``, the queries are the anchors, and the keys are the (means of) positives of all workers. Hard negatives of all
+        workers follow.
 
         Args:
             vectors: (N + N * P + N * H, D), a vector for each row of the batch's views.
@@ -82,8 +108,10 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
         anchors, positives, negatives = vectors[:texts], vectors[texts:last], vectors[last:]
         if texts:
             positives = positives.view(texts, -1, positives.shape[-1]).mean(dim=1)  # (N, D), DeCLUTR section 3.1
-        queries = torch.cat([anchors, positives])
-        keys = all_gather_rows(queries, layouts["queries"])
+        queries, candidates = anchors, positives
+        if self.sides == 2:
+            queries = candidates = torch.cat([anchors, positives])  # (2N, D)
+        keys = all_gather_rows(candidates, layouts["queries"])
         if self.has_hard_negatives:
             keys = torch.cat([keys, all_gather_rows(negatives, layouts["negatives"])])
         return queries, keys

@@ -50,7 +50,9 @@ RECIPES: dict[str, RefineRecipe] = {
         f"{_NT_XENT} --views span:anchors=1,positives=1,min=4,max={{max_span}} --augment none",
         True,
     ),
-    "simcse": RefineRecipe("a sentence twice, with different dropout", f"{_NT_XENT} --views same --augment none"),
+    "simcse": RefineRecipe(
+        "a sentence twice, with different dropout", f"{_NT_XENT} --directions one --views same --augment none"
+    ),
     "clear": RefineRecipe("a sentence twice, 70 % of the words deleted", f"{_NT_XENT} --views same --augment del-word"),
     "sg-opt": RefineRecipe("a sentence and its own hidden layers", f"{_SG_OPT} --views same --augment none"),
 }

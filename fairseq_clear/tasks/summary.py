@@ -67,7 +67,8 @@ def _objective(cfg: Any, criterion: Any) -> str:
         weight = "" if settings.contrastive_weight == 1 else f"{settings.contrastive_weight:g} x "
         name = getattr(settings, "objective", None) or settings._name
         dimensions = f", dimensions {settings.matryoshka}" if getattr(settings, "matryoshka", "") else ""
-        terms.append(f"{weight}{name} (temperature {settings.temperature:g}{dimensions})")
+        directions = ", one direction" if str(getattr(settings, "directions", "")) == "one" else ""
+        terms.append(f"{weight}{name} (temperature {settings.temperature:g}{directions}{dimensions})")
     if getattr(settings, "regularizer_weight", 0):
         terms.append(f"{settings.regularizer_weight:g} x squared distance from the start")
     return " + ".join(terms)

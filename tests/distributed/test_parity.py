@@ -52,6 +52,11 @@ RECIPES: dict[str, tuple[str, ...]] = {
         *("--false-negatives", "guide:margin=-0.002", "--guide", "GUIDE"),
     ),
     "hard negatives": ("--views", "paraphrase:original,bt", "--hard-negatives", "other", "--augment", "none"),
+    "one direction": ("--directions", "one"),
+    "one direction, hard negatives, a guide, in chunks": (
+        *("--directions", "one", "--views", "paraphrase:original,bt", "--hard-negatives", "other", "--augment", "none"),
+        *("--false-negatives", "guide:margin=-0.002", "--guide", "GUIDE", "--encode-chunk-size", "40"),
+    ),
     "sg": (*GUIDED, "--objective", "sg", "--views", "paraphrase:original,bt"),
     "opt1, in chunks": (*GUIDED, "--objective", "opt1", "--encode-chunk-size", "32"),
     "opt2 with mlm": (*GUIDED, "--objective", "opt2", "--mlm-weight", "1"),

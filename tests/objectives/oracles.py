@@ -81,3 +81,21 @@ def self_guided_opt3(c: np.ndarray, h: np.ndarray, tau: float) -> float:
             others = sum(phi(c[i], h[m][n], tau) for m in range(b) if m != i for n in range(layers))
             total += -math.log(phi(c[i], h[i][k], tau) / (phi(c[i], h[i][k], tau) + others)) / layers
     return total
+
+
+def simcse_equation_1(h: np.ndarray, positives: np.ndarray, tau: float) -> float:
+    """Sum over i of l_i, SimCSE eq. 1 (eq. 4 if the positives are the same texts under another dropout mask)."""
+    total = 0.0
+    for i in range(len(h)):
+        denominator = sum(phi(h[i], positives[j], tau) for j in range(len(h)))
+        total += -math.log(phi(h[i], positives[i], tau) / denominator)
+    return total
+
+
+def simcse_equation_5(h: np.ndarray, positives: np.ndarray, negatives: np.ndarray, tau: float) -> float:
+    """Sum over i of SimCSE eq. 5: the denominator has the positive and the hard negative of every j."""
+    total = 0.0
+    for i in range(len(h)):
+        denominator = sum(phi(h[i], positives[j], tau) + phi(h[i], negatives[j], tau) for j in range(len(h)))
+        total += -math.log(phi(h[i], positives[i], tau) / denominator)
+    return total

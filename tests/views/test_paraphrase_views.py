@@ -155,7 +155,7 @@ def test_two_hard_negatives_through_the_task(paired_bin: Path) -> None:
 
 
 def test_hard_negatives_change_the_loss_as_the_equation_says(paired_bin: Path) -> None:
-    """SimCSE eq. 5 with both directions: softmax over views and hard negatives, by hand."""
+    """Both directions, whose candidates are all views and the hard negatives: a softmax by hand."""
     flags = ("--views", "paraphrase:original,bt", "--hard-negatives", "other", "--augment", "none", "--mlm-weight", "0")
     trainer, dataset = build(paired_bin, *flags, "--temperature", "0.3")
     model = trainer.get_model().eval()
