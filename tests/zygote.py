@@ -77,6 +77,7 @@ def _server() -> str:
     )
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
     atexit.register(process.kill)
+    atexit.register(Path(path).unlink, missing_ok=True)
     return path
 
 
