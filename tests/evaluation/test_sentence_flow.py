@@ -2,12 +2,15 @@
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import spearmanr
 
+from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.evaluation.sentence_flow import Flow, fit_flow, load_flow, save_flow
