@@ -104,7 +104,13 @@ def test_views_are_those_of_training(data, capsys, source, augment):
         assert shown[::2] != shown[1::2], "the two views of a text are draws of their own"
         assert shown != views_in_training(data, range(3, 9), epoch=1, **settings)
         assert shown != views_in_training(data, range(3, 9), epoch=2, seed=2, **settings)
-    marks = {"<del>": ["del"], "<mask>": ["slice"], "{+": ["reorder", "eda"], "\u2192": ["subs", "eda"], "[+": ["eda"]}
+    marks = {
+        "<del>": ["del"],
+        "<mask>": ["slice", "mask-span"],
+        "{+": ["reorder", "eda"],
+        "\u2192": ["subs", "eda"],
+        "[+": ["eda"],
+    }
     for mark, names in marks.items():
         assert (mark in "".join(printed(output))) == any(name in augment for name in names), mark
     assert all(symbol in output for symbol in ("\n#3", "\n#8", " views: ", augment.partition(":")[0].partition("/")[0]))
