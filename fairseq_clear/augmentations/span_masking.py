@@ -1,8 +1,9 @@
 """Random span masking (Mirror-BERT, Liu et al. 2021, arXiv:2104.08027, section 2.1): one span becomes ``<mask>``.
 
 The paper replaces a random span of k = 5 characters in one of the two copies of a text; its public code
-(cambridgeltl/mirror-bert) leaves texts of fewer than 30 characters as they are. Training data are tokens here, so the span consists of whole tokens: an
-English word piece has about as many characters. ``--augment-texts positives`` leaves the other copy as it is.
+(cambridgeltl/mirror-bert) leaves texts of fewer than 30 characters as they are. Training data are tokens here, so the span
+consists of whole tokens: an English word piece has about as many characters. ``--augment-texts positives`` leaves the other
+copy as it is.
 """
 
 import numpy as np

@@ -64,8 +64,8 @@ class ClearLMConfig(MaskedLMConfig):
         default="none",
         metadata={
             "help": "augmentation of each view: none, del-word, del-span, reorder, subs, slice, mask-span, eda, with knobs as "
-            "in 'subs:ratio=0.3+del-span:spans=5,ratio=0.05'; a+b applies a, then b; a/b applies one of them at random per view. "
-            "On the hydra command line: 'task.augment=\"del-span:spans=5,ratio=0.05\"'"
+            "in 'subs:ratio=0.3+del-span:spans=5,ratio=0.05'; a+b applies a, then b; a/b applies one of them at random per "
+            "view. On the hydra command line: 'task.augment=\"del-span:spans=5,ratio=0.05\"'"
         },
     )
     augment_texts: ChoiceEnum(AUGMENT_TEXTS) = field(  # type: ignore[valid-type]

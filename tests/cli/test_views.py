@@ -116,6 +116,18 @@ def test_views_are_those_of_training(data, capsys, source, augment):
     assert all(symbol in output for symbol in ("\n#3", "\n#8", " views: ", augment.partition(":")[0].partition("/")[0]))
 
 
+@pytest.mark.slow
+def test_only_the_positives_are_augmented(data, capsys):
+    recipe = ["--augment", "del-word", "--augment-texts", "positives", "--tokens-per-sample", "300"]
+    assert main(["views", "--data-bin", str(data), *recipe, "--start", "3", "--count", "6", "--epoch", "2"]) == 0
+    output = capsys.readouterr().out
+    shown = [unmarked(line) for line in printed(output)]
+    settings = {"augment": "del-word", "augment_texts": "positives", "tokens_per_sample": 300}
+    assert shown == views_in_training(data, range(3, 9), epoch=2, **settings) and len(shown) == 12
+    assert shown[::2] == [line.split() for line in printed(output, "text")[::2]]
+    assert all("<del>" in view for view in shown[1::2])
+
+
 def test_swaps_and_deletions_of_whole_words_need_no_table(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("\n".join(sentences(200, 3)) + "\n")
     folder = tmp_path / "bin"
