@@ -33,6 +33,7 @@ PAGES = {
     "examples/views/README.md": "recipes/views.md",
     "examples/views/RESULTS.md": "recipes/views-results.md",
     "examples/simcse/README.md": "recipes/simcse.md",
+    "examples/mirror_bert/README.md": "recipes/mirror-bert.md",
     "examples/demo/README.md": "recipes/demo.md",
     "examples/refine/README.md": "recipes/refine.md",
     "examples/evaluation/README.md": "recipes/evaluation.md",

@@ -19,6 +19,7 @@ from fairseq_clear.errors import UserError
 BOUNDARIES = ("blank", "line")  # --document-boundary
 SHORT_DOCUMENTS = ("clip", "skip", "error")  # --short-documents
 SAME_DOCUMENT_NEGATIVES = ("include", "exclude")  # --same-document-negatives
+AUGMENT_TEXTS = ("all", "positives")  # --augment-texts
 MIX_BATCHES = ("any", "one")  # --mix-batches
 
 KnobValue = float | int | str

@@ -30,6 +30,7 @@ BASE = {
     "cert": "cert",
     "clear": "base_256gpu",
     "declutr": "small",
+    "mirror_bert": "sentence",
     "self_guided": "sg_opt",
     "simcse": "unsupervised",
     "views": "neighbor_slice",

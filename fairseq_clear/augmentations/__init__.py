@@ -5,6 +5,7 @@ from fairseq_clear.augmentations.deletion import delete_spans, delete_words
 from fairseq_clear.augmentations.eda import OPERATIONS, augment_easily, draws_synonyms, grow_by_operations
 from fairseq_clear.augmentations.reordering import reorder_spans
 from fairseq_clear.augmentations.slicing import mask_slices
+from fairseq_clear.augmentations.span_masking import mask_span
 from fairseq_clear.augmentations.substitution import SynonymTable, grow_by_ratio, substitute_words
 from fairseq_clear.spec import Knob
 
@@ -50,6 +51,12 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         "Replaces disjoint slices of the text by one <mask> each.",
         "Investigating Views (Nguyen), Methods",
         {"slices": Knob(2, int, 0, None, "number of slices"), "ratio": _ratio(0.2, "the text that each slice covers")},
+    ),
+    "mask-span": Augmentation(
+        mask_span,
+        "Replaces one span of tokens by <mask>.",
+        "Mirror-BERT (Liu et al. 2021), section 2.1",
+        {"length": Knob(1, int, 0, None, "tokens of the span")},
     ),
     "eda": Augmentation(
         augment_easily,

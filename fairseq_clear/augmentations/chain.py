@@ -31,6 +31,12 @@ class Augmented(NamedTuple):
     substituted: int
 
 
+def unchanged(text: npt.ArrayLike) -> Augmented:
+    """The view of a text (n,) that equals it."""
+    tokens = np.array(text, np.int64)
+    return Augmented(tokens, np.arange(len(tokens)), 0, 0)
+
+
 @dataclass(frozen=True)
 class _Call:
     augmentation: Augmentation
@@ -64,7 +70,7 @@ class Chain:
         """
         text = np.asarray(tokens, dtype=np.int64)
         if self.is_identity:
-            return Augmented(text.copy(), np.arange(len(text)), 0, 0)
+            return unchanged(text)
         head = int(len(text) > 0 and text[0] == self._symbols.bos)
         tail = int(len(text) > head and text[-1] == self._symbols.eos)
         content, source = text[head : len(text) - tail], None
@@ -77,7 +83,7 @@ class Chain:
                 counts = count_words(before, content, step_source, self._symbols)
                 words, substituted = words + counts[0], substituted + counts[1]
         if source is None:  # no step was applied
-            return Augmented(text.copy(), np.arange(len(text)), 0, 0)
+            return unchanged(text)
         content, source = self._collapse(content, source)
         end = head + len(content)
         view, origin = np.empty(end + tail, np.int64), np.empty(end + tail, np.int64)

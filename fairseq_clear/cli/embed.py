@@ -70,6 +70,13 @@ fairseq-clear embed --join 16 --output out.npy"""
         None,
         least=1,
         metavar="D",
+        exclusive="dimensions",
+    )
+    flow: Path | None = setting(
+        "map the vectors with the flow of this file, which fairseq-clear flow fitted to the same encoder and pooling",
+        None,
+        metavar="FILE.npz",
+        exclusive="dimensions",
     )
     normalize: bool = setting("scale vectors to length 1", False)
     batch_size: int = setting(
@@ -230,7 +237,7 @@ fairseq-clear embed --join 16 --output out.npy"""
         tokenizer = choose_tokenizer(self.tokenizer, data_folders(self.data_bin)[0])
         return SentenceEncoder.from_pretrained(
             self.checkpoint, self.data_bin, tokenizer=tokenizer,
-            pooling=self.pooling, dimension=self.dimension, device=device,
+            pooling=self.pooling, dimension=self.dimension, flow=self.flow, device=device,
         )  # fmt: skip
 
     def embed_lines(
@@ -264,6 +271,7 @@ fairseq-clear embed --join 16 --output out.npy"""
             "normalize": self.normalize,
             "batch size": self.batch_size,
             "block": BLOCK,
+            **({"flow": hash_file(self.flow)} if self.flow is not None else {}),
         }
 
 

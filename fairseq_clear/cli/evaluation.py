@@ -21,6 +21,7 @@ from fairseq_clear.settings import setting
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder
+    from fairseq_clear.evaluation.sentence_flow import Flow
 
 ALL = "all"
 AVERAGE = "Avg."  # plain mean over the tasks of the table
@@ -48,6 +49,13 @@ class EncoderFlags(ModelFlags):
         exclusive="dimensions",
     )
     whitening_dimensions: int | None = setting("dimensions that whitening keeps (default: all)", None, metavar="K")
+    flow: Path | None = setting(
+        "map the vectors with the flow of this file, which fairseq-clear flow fitted to the same encoder and pooling "
+        "(BERT-flow, Li et al. 2020)",
+        None,
+        exclusive="dimensions",
+        metavar="FILE.npz",
+    )
     dimension: int | None = setting(
         "score only the first D dimensions of the vectors, scaled to length 1 (encoders trained with --matryoshka)",
         None,
@@ -63,12 +71,16 @@ class EncoderFlags(ModelFlags):
     def encoders(self) -> "Iterator[CachedEncoder]":
         """Yield every encoder with every pooling; a checkpoint is freed before the next one is loaded."""
         from fairseq_clear.evaluation.encoders import CachedEncoder  # takes seconds to import
+        from fairseq_clear.evaluation.sentence_flow import load_flow
 
+        flow = load_flow(self.flow) if self.flow is not None else None
         for name in self.encoder:
             for label, encoder in self.load_encoders(name, self.pooling):
                 cached = CachedEncoder(encoder, batch_size=self.batch_size, name=label, progress=True)
                 if self.whitening is not None:
                     self.whiten(cached, self.whitening)
+                if flow is not None:
+                    self.apply_flow(cached, flow)
                 if self.dimension is not None:
                     self.truncate(cached, self.dimension)
                 yield cached
@@ -81,6 +93,14 @@ class EncoderFlags(ModelFlags):
         encoder.transform = lambda vectors: first_dimensions(vectors, dimension, name)
         encoder.name = f"{name} first {dimension}"
         encoder.notes["dimension"] = dimension
+
+    def apply_flow(self, encoder: "CachedEncoder", flow: "Flow") -> None:
+        """Let the encoder map its vectors with the flow of --flow; UserError if it was fitted to others."""
+        assert self.flow is not None
+        flow.check_encoder(encoder.describe())
+        encoder.transform = flow.transform
+        encoder.name = f"{encoder.name} flow"
+        encoder.notes["flow"] = {"file": str(self.flow), "sha256": hash_file(self.flow), "fitted on": flow.origin}
 
     def whiten(self, encoder: "CachedEncoder", file: Path) -> None:
         """Fit a whitening on the sentences of ``file``, and let the encoder apply it."""

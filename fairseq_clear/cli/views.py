@@ -10,7 +10,7 @@ from fairseq_clear import register
 from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.settings import setting
-from fairseq_clear.spec import BOUNDARIES, SHORT_DOCUMENTS, parse_spec
+from fairseq_clear.spec import AUGMENT_TEXTS, BOUNDARIES, SHORT_DOCUMENTS, parse_spec
 from fairseq_clear.text.data_folders import data_folders
 from fairseq_clear.text.tokenizers import Tokenizer, WhitespaceTokenizer
 
@@ -22,6 +22,7 @@ AS_THEY_ARE = "no augmentation: each view equals its text; two views of one text
 RECIPE = (
     "views",
     "augment",
+    "augment_texts",
     "synonyms",
     "document_boundary",
     "short_documents",
@@ -40,6 +41,9 @@ class RecipeFlags:
     views: str = setting("which texts form a pair", "same", metavar="SPEC")
     augment: str = setting(
         "augmentation of each view, such as subs:ratio=0.3+del-span:spans=5,ratio=0.05", "none", metavar="SPEC"
+    )
+    augment_texts: str = setting(
+        "which texts of a pair are augmented: all, or only the positives", "all", choices=AUGMENT_TEXTS
     )
     synonyms: str | None = setting(
         "synonym table for subs and eda (eda's ops rs and rd need none; default: synonyms.npz in the data folder)",
@@ -125,7 +129,7 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
         print(AS_THEY_ARE if maker.augment.is_identity else printer.legend())
         steps = {step.name for chain in parse_spec(task.chain.spec, flag="--augment") for step in chain}
         # only if no other step deletes, because a view does not show which step deleted a token
-        totals = ViewTotals(deletes_spans="del-span" in steps and not steps & {"del-word", "slice", "eda"})
+        totals = ViewTotals(deletes_spans="del-span" in steps and not steps & {"del-word", "slice", "mask-span", "eda"})
         for index in indices:
             for line in draw_item(index, self.epoch, maker, printer, totals):
                 print(line)

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.evaluation.encoders import first_dimensions
+from fairseq_clear.evaluation.sentence_flow import Flow, load_flow
 from fairseq_clear.files import versions
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.encoding import EncodingCounts, Floats, encode_texts
@@ -39,6 +40,7 @@ class SentenceEncoder:
         pooling: name of a pooling (default: the model's).
         dimension: keep only the first dimensions of each vector, scaled to length 1, for a model that was trained with
             ``--matryoshka`` (default: all, not scaled).
+        flow: maps each vector, see ``sentence_flow`` (default: vectors stay as they are).
         origin: facts about the model's origin, for ``describe``.
 
     Attributes:
@@ -55,6 +57,7 @@ class SentenceEncoder:
         *,
         pooling: str | None = None,
         dimension: int | None = None,
+        flow: Flow | None = None,
         origin: dict[str, Any] | None = None,
     ) -> None:
         self.pooling = pooling or str(model.args.pooling)
@@ -64,7 +67,11 @@ class SentenceEncoder:
         width = int(model.args.encoder_embed_dim)
         if dimension is not None and not 1 <= dimension <= width:
             raise UserError(f"--dimension {dimension}: the vectors have {width} dimensions; give 1 to {width}")
-        self._kept = dimension
+        if dimension is not None and flow is not None:
+            raise UserError(
+                f"{flow.name} and --dimension {dimension}: a flow maps whole vectors; leave one of them out"
+            )
+        self._kept, self.flow = dimension, flow
         self.last = EncodingCounts()
         self._origin = dict(origin or {})
 
@@ -77,6 +84,7 @@ class SentenceEncoder:
         tokenizer: Tokenizer | None = None,
         pooling: str | None = None,
         dimension: int | None = None,
+        flow: str | Path | None = None,
         device: str | torch.device | None = None,
     ) -> "SentenceEncoder":
         """Load a checkpoint. The model is in float32, whatever the precision of its training.
@@ -91,13 +99,15 @@ class SentenceEncoder:
             pooling: cls, mean, max, first-last, last2 or layer:N (default: the checkpoint's pooling; mean for stock roberta
                 checkpoints, which have none).
             dimension: keep only the first dimensions of each vector, scaled to length 1 (default: all, not scaled).
+            flow: file of ``fairseq-clear flow``, which maps each vector (default: vectors stay as they are).
             device: such as ``cpu`` or ``cuda`` (default: cuda where available).
 
         Raises:
-            UserError: a missing or damaged checkpoint, another architecture or vocabulary, a missing tokenizer, or an
+            UserError: a missing or damaged checkpoint or flow, another architecture or vocabulary, a missing tokenizer, or an
                 unknown pooling, dimension or device.
         """
         where = choose_device(device)
+        mapped = None if flow is None else load_flow(flow)
         folder = data_folders(data_bin, flag="data_bin")[0]
         tokenizer = tokenizer if tokenizer is not None else load_tokenizer(folder)
         loaded = load_model(checkpoint, folder)
@@ -109,7 +119,7 @@ class SentenceEncoder:
             "vocabulary_hash": loaded.vocabulary_hash,
         }
         model, known = loaded.model.to(where), loaded.dictionary
-        return cls(model, known, tokenizer, pooling=pooling, dimension=dimension, origin=origin)
+        return cls(model, known, tokenizer, pooling=pooling, dimension=dimension, flow=mapped, origin=origin)
 
     def encode(
         self,
@@ -155,7 +165,13 @@ class SentenceEncoder:
         normalize: bool = False,
         on_batch: Callable[[int], object] | None = None,
     ) -> Floats:
-        """As ``encode``, but always (N, D), without progress bar and warnings; the caller reads ``last`` instead."""
+        """As ``encode``, but always (N, D), without progress bar and warnings; the caller reads ``last`` instead.
+
+        Raises:
+            UserError: the flow was fitted on vectors of another dimension or pooling.
+        """
+        if self.flow is not None:
+            self.flow.check_encoder({"dimension": self.dimension, "pooling": pooling or self.pooling})
         vectors, self.last = encode_texts(
             self.model,
             self.dictionary,
@@ -163,10 +179,13 @@ class SentenceEncoder:
             texts,
             pooling=pooling or self.pooling,
             batch_size=batch_size,
-            normalize=normalize,
+            normalize=normalize and self.flow is None,
             max_length=self.max_length,
             on_batch=on_batch,
         )
+        if self.flow is not None:
+            vectors = self.flow.transform(vectors)
+            return first_dimensions(vectors, self.dimension, "the encoder") if normalize else vectors
         return vectors if self._kept is None else first_dimensions(vectors, self._kept, "the encoder")
 
     @property
@@ -190,6 +209,7 @@ class SentenceEncoder:
             **self._origin,
             "pooling": self.pooling,
             "dimension": self.dimension,
+            **({"flow": self.flow.origin} if self.flow is not None else {}),
             "layers": int(self.model.args.encoder_layers),
             "max_length": self.max_length,
             "device": str(next(self.model.parameters()).device),

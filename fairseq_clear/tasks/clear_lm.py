@@ -228,7 +228,8 @@ class ClearLMTask(MaskedLMTask):
             names = self.cfg.hard_negatives.split(",")
             negatives = [aligned_sentences(texts, name, load, flag="--hard-negatives") for name in names]
             source = WithHardNegatives(source, negatives, texts)
-        return ViewMaker(source, self.chain, self.cfg.seed, self.cfg.tokens_per_sample)
+        only_positives = str(self.cfg.augment_texts) == "positives"
+        return ViewMaker(source, self.chain, self.cfg.seed, self.cfg.tokens_per_sample, only_positives=only_positives)
 
     @exit_on_user_error
     def get_batch_iterator(self, dataset: Any, *args: Any, num_shards: int = 1, **kwargs: Any) -> Any:

@@ -7,7 +7,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks.masked_lm import MaskedLMConfig
 from omegaconf import II
 
-from fairseq_clear.spec import BOUNDARIES, MIX_BATCHES, SAME_DOCUMENT_NEGATIVES, SHORT_DOCUMENTS
+from fairseq_clear.spec import AUGMENT_TEXTS, BOUNDARIES, MIX_BATCHES, SAME_DOCUMENT_NEGATIVES, SHORT_DOCUMENTS
 
 __all__ = ["ClearLMConfig"]
 
@@ -63,9 +63,16 @@ class ClearLMConfig(MaskedLMConfig):
     augment: str = field(
         default="none",
         metadata={
-            "help": "augmentation of each view: none, del-word, del-span, reorder, subs, slice, eda, with knobs as in "
-            "'subs:ratio=0.3+del-span:spans=5,ratio=0.05'; a+b applies a, then b; a/b applies one of them at random per view. "
-            "On the hydra command line: 'task.augment=\"del-span:spans=5,ratio=0.05\"'"
+            "help": "augmentation of each view: none, del-word, del-span, reorder, subs, slice, mask-span, eda, with knobs as "
+            "in 'subs:ratio=0.3+del-span:spans=5,ratio=0.05'; a+b applies a, then b; a/b applies one of them at random per "
+            "view. On the hydra command line: 'task.augment=\"del-span:spans=5,ratio=0.05\"'"
+        },
+    )
+    augment_texts: ChoiceEnum(AUGMENT_TEXTS) = field(  # type: ignore[valid-type]
+        default="all",
+        metadata={
+            "help": "which texts of a pair --augment changes: all; or positives, which leaves anchors and hard negatives as "
+            "they are (Mirror-BERT)"
         },
     )
     synonyms: Optional[str] = field(  # noqa: UP045  (fairseq makes no flag of "str | None")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fairseq_clear.augmentations.base import Tokens
-from fairseq_clear.augmentations.chain import Augmented, Chain
+from fairseq_clear.augmentations.chain import Augmented, Chain, unchanged
 from fairseq_clear.data.batch import Instance
 from fairseq_clear.data.seeding import rng_for
 from fairseq_clear.text.documents import content_hash
@@ -25,10 +25,14 @@ class ViewMaker:
         augment: chain of augmentations, applied to each text separately.
         seed: seed of the run.
         max_tokens: maximum length to which views are cut, keeping their last token.
+        only_positives: augment only the positives; anchors and hard negatives stay as they are.
     """
 
-    def __init__(self, source: ViewSource, augment: Chain, seed: int, max_tokens: int) -> None:
+    def __init__(
+        self, source: ViewSource, augment: Chain, seed: int, max_tokens: int, *, only_positives: bool = False
+    ) -> None:
         self.source, self.augment, self.seed, self.max_tokens = source, augment, seed, max_tokens
+        self.only_positives = only_positives
 
     def __call__(self, index: int, epoch: int) -> list[Instance]:
         """Return the instances of item ``index`` in this epoch."""
@@ -57,8 +61,10 @@ class ViewMaker:
             if self.augment.is_identity:  # without generators: six of them cost as much as drawing DeCLUTR's six spans
                 traced.append((pair, [self.augment(text, UNUSED) for text in texts]))
                 continue
-            rngs = [rng_for(self.seed, epoch, index, view + number) for number in range(1, len(texts) + 1)]
-            traced.append((pair, [self.augment(text, rng) for text, rng in zip(texts, rngs, strict=True)]))
+            chosen = range(1, 1 + len(pair.positives)) if self.only_positives else range(len(texts))
+            rngs = {number: rng_for(self.seed, epoch, index, view + number + 1) for number in chosen}
+            views = [self.augment(text, rngs[n]) if n in rngs else unchanged(text) for n, text in enumerate(texts)]
+            traced.append((pair, views))
             view += len(texts)
         return traced
 

@@ -42,7 +42,7 @@ def array(tokens):
 
 def share_of(name):
     """The knob that says how much of a text an augmentation changes; 0 is nothing."""
-    return next(knob for knob in ("ratio", "alpha") if knob in AUGMENTATIONS[name].knobs)
+    return next(knob for knob in ("ratio", "alpha", "length") if knob in AUGMENTATIONS[name].knobs)
 
 
 @st.composite

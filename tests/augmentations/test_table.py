@@ -65,6 +65,7 @@ def test_the_papers_settings():
     assert settings_of["del-span"] == {"spans": 5, "ratio": 0.05}
     assert settings_of["reorder"] == {"pairs": 5, "ratio": 0.05}
     assert settings_of["subs"] == {"ratio": 0.3}
+    assert settings_of["mask-span"] == {"length": 1}  # for 5 characters, see span_masking
     assert settings_of["eda"] == {"alpha": 0.1, "ops": "sr-ri-rs-rd", "draw": "one"}
 
 

@@ -104,10 +104,28 @@ def test_views_are_those_of_training(data, capsys, source, augment):
         assert shown[::2] != shown[1::2], "the two views of a text are draws of their own"
         assert shown != views_in_training(data, range(3, 9), epoch=1, **settings)
         assert shown != views_in_training(data, range(3, 9), epoch=2, seed=2, **settings)
-    marks = {"<del>": ["del"], "<mask>": ["slice"], "{+": ["reorder", "eda"], "\u2192": ["subs", "eda"], "[+": ["eda"]}
+    marks = {
+        "<del>": ["del"],
+        "<mask>": ["slice", "mask-span"],
+        "{+": ["reorder", "eda"],
+        "\u2192": ["subs", "eda"],
+        "[+": ["eda"],
+    }
     for mark, names in marks.items():
         assert (mark in "".join(printed(output))) == any(name in augment for name in names), mark
     assert all(symbol in output for symbol in ("\n#3", "\n#8", " views: ", augment.partition(":")[0].partition("/")[0]))
+
+
+@pytest.mark.slow
+def test_only_the_positives_are_augmented(data, capsys):
+    recipe = ["--augment", "del-word", "--augment-texts", "positives", "--tokens-per-sample", "300"]
+    assert main(["views", "--data-bin", str(data), *recipe, "--start", "3", "--count", "6", "--epoch", "2"]) == 0
+    output = capsys.readouterr().out
+    shown = [unmarked(line) for line in printed(output)]
+    settings = {"augment": "del-word", "augment_texts": "positives", "tokens_per_sample": 300}
+    assert shown == views_in_training(data, range(3, 9), epoch=2, **settings) and len(shown) == 12
+    assert shown[::2] == [line.split() for line in printed(output, "text")[::2]]
+    assert all("<del>" in view for view in shown[1::2])
 
 
 def test_swaps_and_deletions_of_whole_words_need_no_table(tmp_path, capsys):

@@ -1,0 +1,272 @@
+"""BERT-flow: an invertible network that maps the vectors of sentences to a standard normal distribution.
+
+Li et al. 2020 (arXiv:2011.05864), section 4: vectors of a pretrained encoder are unevenly distributed, which distorts their
+cosines. A flow z = f^-1(u) is fitted to the vectors u of unlabelled sentences by maximum likelihood, and z replaces u.
+The network is Glow's (Kingma and Dhariwal 2018, arXiv:1807.03039) on vectors: no images, so one level and no convolutions.
+The paper's public code (bohanli/BERT-flow) has three levels, reverses the dimensions and only shifts in its couplings; here
+the dimensions are permuted at random and the couplings also scale, as in Glow.
+"""
+
+import json
+import math
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_clear.errors import UserError, one_line
+from fairseq_clear.files import write_whole
+
+__all__ = ["ActNorm", "Coupling", "Flow", "fit_flow", "load_flow", "save_flow"]
+
+Floats = npt.NDArray[np.float32]
+FLOW_FORMAT = 1
+STEPS, WIDTH = 9, 32  # of the paper's public code: 3 levels of 3 steps, hidden layers of 32
+FIRST_ROWS = 8192  # vectors from which ActNorm is initialised
+NEW_WEIGHTS = 0.05  # standard deviation of new weights, Glow's
+FLAT = 1e-4  # share of the largest deviation below which a dimension has no variance
+# Raised by numpy, zipfile and json for files that are cut off, altered, or of another format.
+_DAMAGE = (OSError, EOFError, KeyError, ValueError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
+
+class ActNorm(nn.Module):
+    """Activation normalisation, a shift and a scale for each dimension (Glow, section 3.1).
+
+    z = (x - mean) / deviation * exp(log_scale) + shift. Mean and deviation are those of the first vectors and stay fixed, so
+    that the first output has mean 0 and variance 1; log_scale and shift are trained from 0.
+    """
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.shift, self.log_scale = nn.Parameter(torch.zeros(dimension)), nn.Parameter(torch.zeros(dimension))
+        self.register_buffer("mean", torch.zeros(dimension))
+        self.register_buffer("deviation", torch.ones(dimension))
+        self.mean: Tensor
+        self.deviation: Tensor
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor) -> None:
+        """Set mean and deviation from these vectors (N, D). A dimension without variance gets the largest deviation."""
+        deviation = x.std(dim=0, correction=0)
+        greatest = deviation.max() if deviation.max() > 0 else torch.ones(())
+        self.mean.copy_(x.mean(dim=0))
+        self.deviation.copy_(deviation.where(deviation > FLAT * greatest, greatest))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Transform (N, D); also return log |det| (N,)."""
+        z = (x - self.mean) / self.deviation * self.log_scale.exp() + self.shift
+        return z, (self.log_scale - self.deviation.log()).sum().expand(len(x))
+
+    def inverse(self, z: Tensor) -> Tensor:
+        """Undo ``forward``."""
+        return (z - self.shift) * (-self.log_scale).exp() * self.deviation + self.mean
+
+
+class Coupling(nn.Module):
+    """Affine coupling: the first half of the dimensions sets shift and scale of the second half (Glow, section 3.3).
+
+    z_2 = (x_2 + shift(x_1)) * scale(x_1), with scale = sigmoid(. + 2). A new layer shifts by 0.
+    """
+
+    def __init__(self, dimension: int, width: int) -> None:
+        super().__init__()
+        self.first, self.second = dimension // 2, dimension - dimension // 2
+        layers = (nn.Linear(self.first, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+        self.network = nn.Sequential(*layers, nn.Linear(width, 2 * self.second))
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw new weights; those of the last layer are 0."""
+        linear = [layer for layer in self.network if isinstance(layer, nn.Linear)]
+        for layer in linear:
+            layer.weight.normal_(0.0, NEW_WEIGHTS, generator=generator)
+            layer.bias.zero_()
+        linear[-1].weight.zero_()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Transform (N, D); also return log |det| (N,)."""
+        fixed, moved = x.split((self.first, self.second), dim=1)
+        shift, log_scale = self._shift_and_scale(fixed)
+        return torch.cat([fixed, (moved + shift) * log_scale.exp()], dim=1), log_scale.sum(dim=1)
+
+    def inverse(self, z: Tensor) -> Tensor:
+        """Undo ``forward``."""
+        fixed, moved = z.split((self.first, self.second), dim=1)
+        shift, log_scale = self._shift_and_scale(fixed)
+        return torch.cat([fixed, moved * (-log_scale).exp() - shift], dim=1)
+
+    def _shift_and_scale(self, fixed: Tensor) -> tuple[Tensor, Tensor]:
+        shift, scale = self.network(fixed).chunk(2, dim=1)  # (N, D - D // 2) each
+        return shift, F.logsigmoid(scale + 2.0)
+
+
+class Flow(nn.Module):
+    """An invertible map of R^D to itself, in steps of ActNorm, a random permutation of the dimensions, and a coupling.
+
+    Args:
+        dimension: D, 2 or more.
+        steps: number of steps.
+        width: width of the two hidden layers of each coupling.
+
+    Attributes:
+        origin: what the flow was fitted on, such as the description of the encoder and the hash of the text.
+        name: first words of error messages.
+    """
+
+    def __init__(self, dimension: int, steps: int = STEPS, width: int = WIDTH) -> None:
+        super().__init__()
+        if dimension < 2:
+            raise UserError(f"flow: needs vectors of two or more dimensions, got {dimension}")
+        self.dimension, self.width = dimension, width
+        self.norms = nn.ModuleList(ActNorm(dimension) for _ in range(steps))
+        self.couplings = nn.ModuleList(Coupling(dimension, width) for _ in range(steps))
+        self.register_buffer("orders", torch.arange(dimension).repeat(steps, 1))  # (steps, D)
+        self.orders: Tensor
+        self.origin: dict[str, Any] = {}
+        self.name = "flow"
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor, seed: int) -> None:
+        """Draw permutations and weights, and initialise each ActNorm on the vectors (N, D) that reach it."""
+        generator = torch.Generator().manual_seed(seed)
+        for number, (norm, coupling) in enumerate(zip(self.norms, self.couplings, strict=True)):
+            self.orders[number] = torch.randperm(self.dimension, generator=generator)
+            coupling.initialise(generator)
+            norm.initialise(x)
+            x = coupling(norm(x)[0][:, self.orders[number]])[0]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Map vectors (N, D) to z (N, D); also return log |det dz / dx| (N,). A permutation's is 0."""
+        log_determinant = x.new_zeros(len(x))
+        for norm, order, coupling in zip(self.norms, self.orders, self.couplings, strict=True):
+            x, of_norm = norm(x)
+            x, of_coupling = coupling(x[:, order])
+            log_determinant = log_determinant + of_norm + of_coupling
+        return x, log_determinant
+
+    def inverse(self, z: Tensor) -> Tensor:
+        """Undo ``forward``: the vectors (N, D) of z (N, D)."""
+        for norm, order, coupling in reversed(list(zip(self.norms, self.orders, self.couplings, strict=True))):
+            z = norm.inverse(coupling.inverse(z)[:, order.argsort()])
+        return z
+
+    def log_likelihood(self, x: Tensor) -> Tensor:
+        """Log p(x) (N,) in nats, by the change of variables: log N(z; 0, I) + log |det dz / dx| (the paper's eq. 4)."""
+        z, log_determinant = self(x)
+        return -0.5 * (z.square() + math.log(2 * math.pi)).sum(dim=1) + log_determinant
+
+    def check_encoder(self, description: Mapping[str, Any]) -> None:
+        """Raise UserError if an encoder with this description has another dimension or pooling than that of the fit.
+
+        Args:
+            description: of the encoder, see ``encoders.describe_encoder``; what it does not say is not checked.
+        """
+        fitted = {"dimension": self.dimension, "pooling": self.origin.get("encoder", {}).get("pooling")}
+        for name, value in fitted.items():
+            other = description.get(name)
+            if None not in (value, other) and value != other:
+                raise UserError(
+                    f"{self.name}: was fitted on vectors of {name} {value}, these have {name} {other}; fit another with "
+                    "fairseq-clear flow"
+                )
+
+    @torch.no_grad()
+    def transform(self, vectors: Floats) -> Floats:
+        """Map vectors (N, D) to z (N, D), both float32.
+
+        Raises:
+            UserError: the vectors have another dimension.
+        """
+        self.check_encoder({"dimension": vectors.shape[1]})
+        found: Floats = self(torch.from_numpy(np.ascontiguousarray(vectors, np.float32)))[0].numpy()
+        return found
+
+
+def fit_flow(
+    vectors: npt.ArrayLike,
+    *,
+    steps: int = STEPS,
+    width: int = WIDTH,
+    epochs: int = 1,
+    batch_size: int = 32,
+    learning_rate: float = 1e-3,
+    seed: int = 1,
+    on_batch: Callable[[int], object] | None = None,
+) -> Flow:
+    """Fit a flow to vectors by maximum likelihood, with Adam, in float32 on the CPU. The encoder is not changed.
+
+    Args:
+        vectors: (N, D) of unlabelled sentences.
+        steps, width: see ``Flow``.
+        epochs: passes over the vectors (paper: 1).
+        batch_size: vectors per update.
+        learning_rate: of Adam (paper: 1e-3).
+        seed: of the permutations, the weights and the order of the vectors.
+        on_batch: called after each update with the number of its vectors.
+
+    Raises:
+        UserError: fewer than two vectors, fewer than two dimensions, or the likelihood becomes NaN or infinite.
+    """
+    rows = torch.from_numpy(np.array(vectors, np.float32))
+    if len(rows) < 2:
+        raise UserError(f"flow: needs two or more sentences, got {len(rows)}")
+    flow = Flow(rows.shape[1], steps, width)
+    generator = torch.Generator().manual_seed(seed)
+    flow.initialise(rows[torch.randperm(len(rows), generator=generator)[:FIRST_ROWS]], seed)
+    optimizer = torch.optim.Adam(flow.parameters(), lr=learning_rate)
+    for _ in range(epochs):
+        for chosen in torch.randperm(len(rows), generator=generator).split(batch_size):
+            loss = -flow.log_likelihood(rows[chosen]).mean()
+            if not math.isfinite(loss.item()):
+                raise UserError(f"flow: the likelihood became {-loss.item()}; give a smaller --lr")
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if on_batch is not None:
+                on_batch(len(chosen))
+    return flow.requires_grad_(False)
+
+
+def save_flow(path: str | Path, flow: Flow, origin: Mapping[str, Any]) -> None:
+    """Write a flow to a ``.npz`` file, atomically, with ``origin`` (JSON values): what it was fitted on."""
+    sizes = {"format": FLOW_FORMAT, "dimension": flow.dimension, "steps": len(flow.norms), "width": flow.width}
+    state = {name: value.numpy() for name, value in flow.state_dict().items()}
+    described = np.array(json.dumps({**sizes, "origin": dict(origin)}))
+    try:
+        with write_whole(path) as file:
+            np.savez(file, description=described, **state)
+    except OSError as error:
+        raise UserError(f"--output {path}: cannot write it ({error.strerror or error})") from None
+
+
+def load_flow(path: str | Path) -> Flow:
+    """Read a flow that ``save_flow`` wrote.
+
+    Raises:
+        UserError: the file is missing, damaged, or of another format.
+    """
+    if not Path(path).is_file():
+        raise UserError(f"--flow {path}: no such file; make it with fairseq-clear flow")
+    try:
+        with np.load(path, allow_pickle=False) as npz:  # a pickle could run code
+            state = {name: npz[name] for name in npz.files}
+        sizes = json.loads(str(state.pop("description")))
+        if sizes["format"] != FLOW_FORMAT:
+            raise UserError(
+                f"--flow {path}: format {sizes['format']}, but this version reads {FLOW_FORMAT}; fit it again"
+            )
+        flow = Flow(sizes["dimension"], sizes["steps"], sizes["width"])
+        flow.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
+        flow.origin, flow.name = dict(sizes["origin"]), f"--flow {path}"
+    except _DAMAGE as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"--flow {path}: not a complete flow ({one_line(error)}); fit it again") from None
+    return flow.requires_grad_(False)

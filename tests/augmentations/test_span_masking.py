@@ -1,0 +1,58 @@
+"""Random span masking: one span, every place alike, and only in the positives of a pair if wanted."""
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from fairseq_clear.augmentations.chain import build_augmentation
+from fairseq_clear.augmentations.span_masking import mask_span
+from fairseq_clear.views.view_maker import ViewMaker
+from fairseq_clear.views.view_table import RawInstance
+from tests.augmentations.cases import MASK, SYMBOLS, array
+from tests.views.test_view_maker import TEXT, Pairs
+
+WORDS = array(range(4, 14))
+
+
+@pytest.mark.parametrize("length", [1, 3, 9])
+def test_a_span_becomes_one_mask(length):
+    places = np.zeros(10 - length + 1, int)
+    rng = np.random.default_rng(1)
+    for _ in range(200 * len(places)):
+        result, source = mask_span(WORDS, rng, symbols=SYMBOLS, length=length)
+        (start,) = np.flatnonzero(result == MASK)
+        assert result.tolist() == [*WORDS[:start], MASK, *WORDS[start + length :]]
+        assert source.tolist() == [*range(start), -1, *range(start + length, 10)]
+        places[start] += 1
+    assert chisquare(places).pvalue > 1e-3 or len(places) == 1
+
+
+@pytest.mark.parametrize("length", [10, 11])
+def test_a_short_text_stays_as_it_is(length):
+    result, source = mask_span(WORDS, np.random.default_rng(1), symbols=SYMBOLS, length=length)
+    assert result.tolist() == WORDS.tolist() and source.tolist() == list(range(10))
+
+
+class WithNegatives(Pairs):
+    """The same pairs, each with a hard negative."""
+
+    text_lengths = np.full((5, 12), len(TEXT))
+
+    def __call__(self, index, rng):
+        pairs = super().__call__(index, rng)
+        return [RawInstance(pair.anchor, pair.positives, pair.identity, negatives=(TEXT[::-1],)) for pair in pairs]
+
+
+def test_only_the_positives_of_a_pair():
+    chain = build_augmentation("mask-span", SYMBOLS)
+    every, positives = (
+        ViewMaker(WithNegatives(), chain, 7, 30, only_positives=only_positives)(3, epoch=2)
+        for only_positives in (False, True)
+    )
+    raw = ViewMaker(WithNegatives(), chain, 7, 30).texts(3, epoch=2)
+    assert len(raw) == 3
+    for pair, one, both in zip(raw, positives, every, strict=True):
+        assert one.anchor.tolist() == pair.anchor.tolist() and MASK in both.anchor
+        assert one.negatives[0].tolist() == TEXT[::-1].tolist() and MASK in both.negatives[0]
+        assert [view.tolist() for view in one.positives] == [view.tolist() for view in both.positives]
+        assert all((view == MASK).sum() == 1 for view in one.positives)
