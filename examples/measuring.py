@@ -130,7 +130,7 @@ def measure(
     ]
     for name, seed in tqdm(runs, desc=table, disable=None):
         if (name, seed) not in known:
-            known[name, seed] = run = _run(name, rows[name], seed, output / _stem(name, seed), score)
+            known[name, seed] = run = _run(name, rows[name], seed, output / stem(name, seed), score)
             kept[table].append(run)
             write_json(results, kept, flag="--results")
             print(f"{table}, {name}, seed {seed}: {run['scores']}, {run['train_seconds']:.0f} s", flush=True)
@@ -222,7 +222,8 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, help=text)
 
 
-def _stem(name: str, seed: int) -> str:
+def stem(name: str, seed: int) -> str:
+    """The name of a run's files."""
     return f"{re.sub(r'[^A-Za-z0-9.-]+', '_', name)}.{seed}"
 
 
