@@ -15,7 +15,7 @@ FILES = ("--input", "in", "--output", "out", "--forward", "f", "--backward", "b"
 def parse(*flags: str) -> BackTranslateSettings:
     parser = argparse.ArgumentParser()
     BackTranslate.add_arguments(parser)
-    return BackTranslate.from_flags(parser.parse_args([*FILES, *flags])).settings
+    return BackTranslate.from_flags(parser.parse_args([*FILES, *flags])).runs[0]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from fairseq_clear.preparation.back_translation.translation_report import build_report, compare, report_text
+from fairseq_clear.preparation.back_translation.text_similarity import compare
+from fairseq_clear.preparation.back_translation.translation_report import build_report, report_text
 
 
 def made(count: int) -> tuple[list[str], list[str]]:
