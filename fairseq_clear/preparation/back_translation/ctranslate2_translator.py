@@ -2,6 +2,9 @@
 
 import json
 import logging
+import mmap
+import re
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,8 @@ MODEL, CONFIG = "model.bin", "config.json"
 LOOKED_FOR = f"{MODEL} (CTranslate2)"
 FLAGS = frozenset({"languages", "search", "fp16"})
 VOCABULARIES = ("shared_vocabulary", "source_vocabulary")
-MAX_SOURCE = 512  # positions of OPUS-MT; model.bin does not tell, and NLLB and M2M100 have more
+POSITIONS = re.compile(rb"coder/position_encodings/encodings\0")  # a variable in model.bin, of the encoder or the decoder
+MAX_SOURCE = 512  # for a model without this variable
 END = "</s>"
 
 
@@ -47,7 +51,6 @@ class CTranslate2Translator:
         UserError: ctranslate2 is not installed, or the folder is not a complete model.
     """
 
-    max_source = MAX_SOURCE
     has_alternatives = True
 
     def __init__(self, which: str, folder: Path, settings: BackTranslateSettings, device: torch.device) -> None:
@@ -55,6 +58,7 @@ class CTranslate2Translator:
         self.languages = getattr(settings, which).languages
         self.search: Search = settings.search
         self.draws = self.search.samples_in(which)
+        self.max_source = read_positions(folder / MODEL)
         self._library = import_library("ctranslate2", "translate")
         self._options = {
             "device": device.type,
@@ -92,7 +96,7 @@ class CTranslate2Translator:
             [tokens[:-1] for tokens in batch] if self._adds_end else list(batch),
             target_prefix=[list(self._marks.target)] * len(batch) if self._marks.target else None,
             num_hypotheses=count,
-            max_decoding_length=min(limit, MAX_SOURCE - 2) + 1 + len(self._marks.target),
+            max_decoding_length=min(limit, self.max_source - 2) + 1 + len(self._marks.target),
             max_input_length=0,
             return_end_token=True,
             disable_unk=True,
@@ -133,6 +137,21 @@ def load_translator(settings: BackTranslateSettings, which: str, device: torch.d
     translator = CTranslate2Translator(which, Path(source.path), settings, device)
     logger.info("%s: CTranslate2 model %s", which, source.path)
     return translator
+
+
+def read_positions(path: Path) -> int:
+    """Read the number of positions of a model from its ``model.bin``; the library does not tell.
+
+    Each variable is written as its name, a zero byte, its rank in one byte, and its dimensions in four bytes each. At the end
+    stand names of variables that share the content of another.
+    """
+    try:
+        with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            ends = [found.end() for found in POSITIONS.finditer(content)]
+            sizes = [struct.unpack_from("<I", content, end + 1)[0] for end in ends if content[end : end + 1] == b"\2"]
+    except (OSError, ValueError, struct.error) as error:
+        raise UserError(f"{path}: not a complete model ({one_line(error)}); convert it again") from None
+    return min(sizes, default=MAX_SOURCE)
 
 
 def _read_json(path: Path, default: Any = None) -> Any:

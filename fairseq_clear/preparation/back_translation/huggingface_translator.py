@@ -54,7 +54,8 @@ class HuggingFaceTranslator:
         self.max_source = int(model.config.max_position_embeddings)
         self._tokenizer, self._model = tokenizer, model
         self.languages = source.languages or _own_languages(tokenizer)
-        vocabulary = tokenizer.get_vocab()
+        # get_vocab of M2M100 can lack the languages
+        vocabulary = tokenizer.get_vocab() | getattr(tokenizer, "lang_token_to_id", {})
         marks: LanguageTokens = language_tokens(vocabulary, source.languages, which, source.path)
         self._source_marks = [vocabulary[token] for token in marks.source]
         self._target_marks = [vocabulary[token] for token in marks.target]
@@ -83,6 +84,7 @@ class HuggingFaceTranslator:
         found = self._model.generate(
             input_ids=tokens.to(self.device),
             attention_mask=mask.to(self.device),
+            min_new_tokens=1 + len(self._target_marks),  # no empty translation, as in fairseq and CTranslate2
             max_new_tokens=limit + 1 + len(self._target_marks),
             num_return_sequences=count,
         )  # (B * count, L)

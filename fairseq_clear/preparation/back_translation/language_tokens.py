@@ -39,10 +39,16 @@ def language_tokens(
         path: path of the model, for messages.
 
     Raises:
-        UserError: the model has several languages and none was given, or it does not know a given one.
+        UserError: the model has several languages and none was given, or it does not know a given one; or languages were
+            given for a model of one language pair.
     """
     known = sorted(token for token in vocabulary if LANGUAGE.fullmatch(token))
     if len(known) < 2:
+        if languages is not None:
+            raise UserError(
+                f"--{which}-languages {':'.join(languages)}: {path} has no language tokens in its vocabulary; leave the flag "
+                "out if it translates between two languages, else convert or download it again"
+            )
         return LanguageTokens()
     shown = ", ".join(token.strip("_<>") for token in known[:SHOWN]) + ", ..." * (len(known) > SHOWN)
     if languages is None:

@@ -77,12 +77,12 @@ def back_translate(settings: BackTranslateSettings) -> Outcome:
         count * shard // shards, count * (shard + 1) // shards
     )  # contiguous chunks; shards differ by at most one chunk
     with open_chunks(output, deciding, settings.overwrite) as finished:
-        before = finished.total()["lines"]
+        before = _sentences(finished.total())
         _translate_missing(settings, lines, finished, chunks)
         counts = finished.total()
         texts = [finished.texts(chunks, copy, settings.copies) for copy in range(settings.copies)]
         examples = _examples(settings, chunks, texts, counts["lines"])
-        report = build_report(counts, deciding, time.monotonic() - began, counts["lines"] - before, examples)
+        report = build_report(counts, deciding, time.monotonic() - began, _sentences(counts) - before, examples)
         _write_output(
             output, [finished.texts(chunks, copy, settings.copies) for copy in range(settings.copies)], report
         )
@@ -126,6 +126,10 @@ def merge_shards(settings: BackTranslateSettings) -> Outcome:
         raise UserError(f"--output {settings.output}: cannot write it ({error.strerror or error})") from None
     remove_partial(settings.output)
     return Outcome(settings.output, report, was_complete=False, copies=settings.copies)
+
+
+def _sentences(counts: Counter[str]) -> int:
+    return counts["lines"] - counts["blank"]
 
 
 def scan(path: Path) -> tuple[int, str]:

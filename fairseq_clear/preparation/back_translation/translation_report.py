@@ -30,7 +30,7 @@ def build_report(
         counts: counts summed over the chunks.
         settings: settings that determine the output, with the hash of the input.
         seconds: duration of this call.
-        translated: number of lines that this call translated; earlier calls translated the others.
+        translated: number of lines, without blank ones, that this call translated; earlier calls translated the others.
         examples: lines to show, see ``choose_examples``.
     """
     bleu, chrf = bleu_score(counts), chrf_score(counts)
@@ -80,7 +80,7 @@ def report_text(report: dict[str, Any]) -> str:
         lines.append(f"{which}: " + "; ".join([unknown, *told]))
     if report["translated_now"]:
         lines.append(
-            f"{report['translated_now']:,} lines in {report['seconds']:.1f} s, "
+            f"{report['translated_now']:,} sentences in {report['seconds']:.1f} s, "
             f"{report['sentences_per_second']:,.1f} sentences/s for the round trip"
         )
     return "\n".join([*lines, *_example_lines(report["examples"])])
