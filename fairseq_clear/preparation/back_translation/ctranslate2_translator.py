@@ -26,7 +26,9 @@ MODEL, CONFIG = "model.bin", "config.json"
 LOOKED_FOR = f"{MODEL} (CTranslate2)"
 FLAGS = frozenset({"languages", "search", "fp16"})
 VOCABULARIES = ("shared_vocabulary", "source_vocabulary")
-POSITIONS = re.compile(rb"coder/position_encodings/encodings\0")  # a variable in model.bin, of the encoder or the decoder
+POSITIONS = re.compile(
+    rb"coder/position_encodings/encodings\0"
+)  # a variable in model.bin, of the encoder or the decoder
 MAX_SOURCE = 512  # for a model without this variable
 END = "</s>"
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import escape
 from itertools import islice
@@ -26,8 +26,6 @@ from fairseq_clear.preparation.back_translation.translation_report import (
 from fairseq_clear.preparation.back_translation.translation_settings import (
     PASSES,
     BackTranslateSettings,
-    copy_paths,
-    shard_path,
 )
 from fairseq_clear.preparation.back_translation.translator_kinds import check_flags, identity
 from fairseq_clear.preparation.corpus_reading import sentence_splitter
@@ -38,18 +36,18 @@ BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a call: the output file, its report, and whether the output was already complete."""
+    """Result of a call: name of the output, its report, whether it was already complete, and the file of each copy."""
 
     output: Path
     report: dict[str, Any]
     was_complete: bool
-    copies: int = 1
+    files: list[Path]
 
     def summary(self) -> str:
         """The text to print at the end."""
         if self.was_complete:
             return f"{self.output}: already complete, from the same input, models and settings; nothing to do"
-        files = " ".join(str(path) for path in copy_paths(self.output, self.copies))
+        files = ", ".join(map(str, self.files))
         return f"{report_text(self.report)}\nwrote {files}, {self.output.name}{REPORT_SUFFIX} and {TEXT_SUFFIX}"
 
 
@@ -68,7 +66,7 @@ def back_translate(settings: BackTranslateSettings) -> Outcome:
     if report is not None and report.get("settings") == deciding and not settings.overwrite:
         if all(path.is_file() for path in settings.output_files):
             remove_partial(output)
-            return Outcome(output, report, was_complete=True, copies=settings.copies)
+            return Outcome(output, report, was_complete=True, files=settings.output_files)
     else:
         _check_outputs(settings.output_files, settings.overwrite)
     count = -(-lines // settings.chunk_lines)
@@ -83,11 +81,10 @@ def back_translate(settings: BackTranslateSettings) -> Outcome:
         texts = [finished.texts(chunks, copy, settings.copies) for copy in range(settings.copies)]
         examples = _examples(settings, chunks, texts, counts["lines"])
         report = build_report(counts, deciding, time.monotonic() - began, _sentences(counts) - before, examples)
-        _write_output(
-            output, [finished.texts(chunks, copy, settings.copies) for copy in range(settings.copies)], report
-        )
+        texts = [finished.texts(chunks, copy, settings.copies) for copy in range(settings.copies)]
+        _write_output(output, dict(zip(settings.output_files, texts, strict=True)), report)
         remove_partial(output)
-    return Outcome(output, report, was_complete=False, copies=settings.copies)
+    return Outcome(output, report, was_complete=False, files=settings.output_files)
 
 
 def merge_shards(settings: BackTranslateSettings) -> Outcome:
@@ -99,33 +96,35 @@ def merge_shards(settings: BackTranslateSettings) -> Outcome:
     began = time.monotonic()
     if settings.num_shards < 2:
         raise UserError(f"--merge: give the --num-shards with which the shards were made, not {settings.num_shards}")
-    for path in copy_paths(settings.output, settings.copies):
+    whole = replace(settings, num_shards=1, shard_id=0)
+    for path in whole.output_files:
         if path.exists() and not settings.overwrite:
             raise UserError(f"--output {path}: exists already; add --overwrite to replace it")
     lines, deciding = check(replace(settings, shard_id=0))
     counts: Counter[str] = Counter()
-    shards = [shard_path(settings.output, shard, settings.num_shards) for shard in range(settings.num_shards)]
-    for shard, path in enumerate(shards):
-        for part in copy_paths(path, settings.copies):
-            if not part.is_file():
-                raise UserError(f"--merge: {part} does not exist; finish its shard first")
+    shards = [replace(settings, shard_id=shard) for shard in range(settings.num_shards)]
+    for shard in shards:
+        path = shard.shard_output
+        for file in shard.output_files:
+            if not file.is_file():
+                raise UserError(f"--merge: {file} does not exist; finish its shard first")
         report = read_report(path)
-        if report is None or report.get("settings") != deciding | {"shard_id": shard}:
+        if report is None or report.get("settings") != deciding | {"shard_id": shard.shard_id}:
             raise UserError(
                 f"--merge: {path} was made from another input, or with other models or settings; make it again"
             )
         counts.update(report["sums"])
-    parts = [[copy_paths(path, settings.copies)[copy] for path in shards] for copy in range(settings.copies)]
-    whole = replace(settings, num_shards=1, shard_id=0)
+    parts = list(zip(*(shard.output_files for shard in shards), strict=True))  # of each copy
     chunks = range(-(-lines // settings.chunk_lines))
     examples = _examples(whole, chunks, [_joined(paths, lines) for paths in parts], lines)
     report = build_report(counts, {**deciding, "num_shards": 1}, time.monotonic() - began, 0, examples)
+    joined = [_joined(paths, lines) for paths in parts]
     try:
-        _write_output(settings.output, [_joined(paths, lines) for paths in parts], report)
+        _write_output(settings.output, dict(zip(whole.output_files, joined, strict=True)), report)
     except OSError as error:
         raise UserError(f"--output {settings.output}: cannot write it ({error.strerror or error})") from None
     remove_partial(settings.output)
-    return Outcome(settings.output, report, was_complete=False, copies=settings.copies)
+    return Outcome(settings.output, report, was_complete=False, files=whole.output_files)
 
 
 def _sentences(counts: Counter[str]) -> int:
@@ -230,24 +229,23 @@ def _decoded_lines(parts: Iterable[bytes]) -> Iterator[str]:
         yield from (line.decode() for line in whole)
 
 
-def _write_output(output: Path, copies: Sequence[Iterable[bytes]], report: dict[str, Any]) -> None:
-    """Write the reports, then the copies, so that an output always has its report."""
+def _write_output(output: Path, texts: Mapping[Path, Iterable[bytes]], report: dict[str, Any]) -> None:
+    """Write the reports of ``output``, then the text of each copy, so that a text always has its report."""
     text, content = (output.with_name(output.name + suffix) for suffix in (TEXT_SUFFIX, REPORT_SUFFIX))
-    outputs = copy_paths(output, len(copies))
-    for path in (text, content, *outputs):
+    for path in (text, content, *texts):
         for leftover in output.parent.glob(f".{escape(path.name)}.writing.*"):  # of a killed call of write_whole
             leftover.unlink(missing_ok=True)
-    for path in outputs:  # of other settings, with --overwrite
+    for path in texts:  # of other settings, with --overwrite
         path.unlink(missing_ok=True)
     with write_whole(text) as stream:
         stream.write(report_text(report).encode() + b"\n")
     write_json(content, report, flag="--output")
-    for path, parts in zip(outputs, copies, strict=True):
+    for path, parts in texts.items():
         with write_whole(path) as stream:
             stream.writelines(parts)
 
 
-def _joined(shards: list[Path], lines: int) -> Iterator[bytes]:
+def _joined(shards: Sequence[Path], lines: int) -> Iterator[bytes]:
     """Yield the content of the shards; at the end, raise an error unless they have ``lines`` lines."""
     found = 0
     for path in shards:

@@ -199,7 +199,7 @@ class BackTranslateSettings:
     @property
     def output_files(self) -> list[Path]:
         """The text files that this run writes, one for each copy."""
-        return copy_paths(self.shard_output, self.copies)
+        return [shard_path(path, self.shard_id, self.num_shards) for path in copy_paths(self.output, self.copies)]
 
 
 def shard_path(output: Path, shard: int, shards: int) -> Path:

@@ -81,6 +81,8 @@ class StandIn:
         capacity: batches of more texts fail for memory.
     """
 
+    draws, has_alternatives = False, True
+
     def __init__(self, limit: int = 1000, bad: str = "\0", capacity: int = 10**9, which: str = "forward") -> None:
         self.which, self.max_source, self.languages = which, limit, ("en", "xx")
         self.bad, self.capacity = bad, capacity
