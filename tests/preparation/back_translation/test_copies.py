@@ -18,6 +18,7 @@ from fairseq_clear.preparation.preparing import prepare
 from tests.preparation.back_translation.test_resuming import killed_at
 from tests.preparation.back_translation.test_translating import SETTINGS
 from tests.preparation.back_translation.toys import StandIn, toy_settings
+from tests.preparation.corpora import sentencepiece_model
 
 
 class Fan(StandIn):
@@ -165,6 +166,7 @@ def test_prepare_reads_the_copies(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     settings = settings_of(tmp_path, copies=2)
     back_translate(settings)
     pairs = tuple((f"pt{copy}", path) for copy, path in enumerate(settings.output_files))
-    options = {"tokenizer": "whitespace", "valid_share": 0.3, "workers": 1}
-    prepare(PrepareSettings(inputs=(settings.input,), dest=tmp_path / "bin", paraphrase=pairs, **options))
+    model = sentencepiece_model(tmp_path / "given.model")
+    texts = {"inputs": (settings.input,), "paraphrase": pairs, "valid_share": 0.3}
+    prepare(PrepareSettings(dest=tmp_path / "bin", spm_model=model, workers=1, **texts))
     assert {path.name for path in (tmp_path / "bin" / "paraphrase").iterdir()} == {"pt0", "pt1"}

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.preparation.back_translation.finished_chunks import FinishedChunks
 from fairseq_clear.preparation.back_translation.round_trip import back_translate, read_report
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
 from fairseq_clear.preparation.back_translation.translator_kinds import (
@@ -83,10 +84,27 @@ def test_batches_have_at_most_as_many_words(module: str, tmp_path: Path) -> None
     assert 6 < max(found) <= 20
 
 
+def stop_after(chunks: int) -> Any:
+    """Take the place of FinishedChunks.add: add some chunks, then act like Ctrl-C."""
+    add = FinishedChunks.add
+
+    def limited(self: FinishedChunks, *arguments: Any) -> None:
+        if len(self.counts) == chunks:
+            raise KeyboardInterrupt
+        add(self, *arguments)
+
+    return limited
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["marian", pytest.param("ctranslate2", marks=NO_CTRANSLATE2)])
-def test_any_mix_is_the_same_with_two_workers_and_after_a_kill(module: str, tmp_path: Path, kind: str) -> None:
-    """Samples of a model forward, samples of a function back; in one process, in two, and killed between two chunks."""
+def test_any_mix_is_the_same_with_two_workers_and_after_a_stop(
+    module: str, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples of a model forward, samples of a function back; in one process, in two, and stopped between two chunks.
+
+    A process in which CTranslate2 has run cannot be forked, so nothing is killed here; ``test_resuming`` does that.
+    """
     model = make_marian(tmp_path / "marian", ends=7)
     if kind == "ctranslate2":
         model = convert(model, tmp_path / "converted", "source.spm", "target.spm")
@@ -98,11 +116,13 @@ def test_any_mix_is_the_same_with_two_workers_and_after_a_kill(module: str, tmp_
     pair = replace(quiet, output=tmp_path / "pair.txt", workers=2)
     back_translate(pair)
     assert pair.output.read_bytes() == wanted
-    killed = replace(quiet, output=tmp_path / "killed.txt")
-    assert killed_at(9, lambda: back_translate(killed))
-    assert 0 < finished(killed) < 7 and not killed.output.exists()
-    back_translate(killed)
-    assert killed.output.read_bytes() == wanted
+    stopped = replace(quiet, output=tmp_path / "stopped.txt")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(FinishedChunks, "add", stop_after(3))
+        back_translate(stopped)
+    assert finished(stopped) == 3 and not stopped.output.exists()
+    back_translate(stopped)
+    assert stopped.output.read_bytes() == wanted
     other = replace(quiet, output=tmp_path / "other.txt", seed=2)
     back_translate(other)
     assert other.output.read_bytes() != wanted
