@@ -50,7 +50,7 @@ def test_every_flag_arrives() -> None:
 
 def test_several_languages_are_one_run_each() -> None:
     """Values in one flag, or the flag again; each model with its own dictionaries and languages."""
-    models = "--forward f1 f2 --backward b1 --backward b2 --output o1 o2 --copies 3".split()
+    models = ["--forward", "f1", "f2", "--backward", "b1", "--backward", "b2", "--output", "o1", "o2", "--copies", "3"]
     models += ["--forward-languages", "en:de", "en:zh"]
     parser = argparse.ArgumentParser()
     BackTranslate.add_arguments(parser)

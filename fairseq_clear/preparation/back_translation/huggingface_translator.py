@@ -53,7 +53,7 @@ class HuggingFaceTranslator:
         self.draws = search.samples_in(which)
         self.max_source = int(model.config.max_position_embeddings)
         self._tokenizer, self._model = tokenizer, model
-        self.languages = source.languages or _own_languages(tokenizer)
+        self.languages = source.languages
         # get_vocab of M2M100 can lack the languages
         vocabulary = tokenizer.get_vocab() | getattr(tokenizer, "lang_token_to_id", {})
         marks: LanguageTokens = language_tokens(vocabulary, source.languages, which, source.path)
@@ -164,9 +164,3 @@ def load_translator(settings: BackTranslateSettings, which: str, device: torch.d
     model = model.to(device).eval()
     logger.info("%s: %s %s", which, TYPES.get(model.config.model_type), source.path)
     return HuggingFaceTranslator(which, tokenizer, model, source, settings.search)
-
-
-def _own_languages(tokenizer: Any) -> tuple[str, str] | None:
-    """The languages that the tokenizer of a bilingual model names, if it names them."""
-    found = getattr(tokenizer, "source_lang", None), getattr(tokenizer, "target_lang", None)
-    return (str(found[0]), str(found[1])) if all(found) else None

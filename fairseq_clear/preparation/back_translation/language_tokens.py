@@ -60,6 +60,8 @@ def language_tokens(
     )
     if target is not None and target.startswith(">>"):
         return LanguageTokens((target,))
+    if target is None and source is not None and source.startswith(">>"):  # OPUS-MT from several languages into one
+        return LanguageTokens()
     for name, token in zip(languages, (source, target), strict=True):
         if token is None:
             raise UserError(f"--{which}-languages {':'.join(languages)}: {path} does not know {name}; it has {shown}")

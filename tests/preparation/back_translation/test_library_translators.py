@@ -12,6 +12,7 @@ import torch
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.libraries import quiet_transformers
+from fairseq_clear.preparation.back_translation.language_tokens import LanguageTokens, language_tokens
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
 from fairseq_clear.preparation.back_translation.translator import Translation, Translator
 from fairseq_clear.preparation.back_translation.translator_kinds import identity, load_translator
@@ -105,7 +106,7 @@ def test_marian_translates_as_by_hand(models: Path, monkeypatch: pytest.MonkeyPa
     found = translate(model)
     assert [one.text for (one,) in found] == by_hand(models / "marian", None, 0)
     assert {one.is_cut for (one,) in found} == {True, False}
-    assert model.languages == LANGUAGES and model.max_source == POSITIONS and not model.draws
+    assert model.languages is None and model.max_source == POSITIONS and not model.draws
     penalty = Search(beam=4, max_len_a=0, max_len_b=LIMIT)
     assert translate(load(models / "marian", search=penalty)) != found
 
@@ -254,6 +255,16 @@ def test_languages_are_given_where_they_are_needed(models: Path) -> None:
         load(models / "m2m100", ("en", "klingon"))
     with pytest.raises(UserError, match="no language tokens in its vocabulary; leave the flag out"):
         load(models / "marian", LANGUAGES)
+
+
+def test_opus_mt_marks_the_target_in_the_source() -> None:
+    several, nllb = {">>por<<", ">>spa<<", "a"}, {"eng_Latn", "por_Latn", "a"}
+    assert language_tokens(several, ("eng", "por"), "forward", "x") == LanguageTokens((">>por<<",), ())
+    assert language_tokens(several, ("por", "eng"), "forward", "x") == LanguageTokens()
+    assert language_tokens(nllb, ("eng_Latn", "por_Latn"), "forward", "x") == LanguageTokens(
+        ("eng_Latn",), ("por_Latn",)
+    )
+    assert language_tokens({"a", "b_c"}, None, "forward", "x") == LanguageTokens()
 
 
 def test_identity_is_that_of_files_and_languages(models: Path, tmp_path: Path) -> None:
