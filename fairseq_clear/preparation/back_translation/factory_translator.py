@@ -82,9 +82,11 @@ class FactoryTranslator:
         """
         texts = [" ".join(words[:-1]) for words in batch]
         found = self._translate(texts, **({"seed": seed} if self.draws else {}))
-        if not isinstance(found, list | tuple) or not all(isinstance(text, str) for text in found):
-            kind = type(found).__name__
-            raise UserError(f"--{self.which} {self.name}: translate must return a list of str, not {kind} of others")
+        is_list = isinstance(found, list | tuple)
+        others = [text for text in found if not isinstance(text, str)] if is_list else [found]
+        if others:
+            kind = type(others[0]).__name__
+            raise UserError(f"--{self.which} {self.name}: translate must return a list of str; found {kind}")
         if len(found) != len(texts):
             raise UserError(
                 f"--{self.which} {self.name}: translate returned {len(found)} translations of {len(texts)} texts; it "

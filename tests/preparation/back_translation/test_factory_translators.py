@@ -159,6 +159,9 @@ def short(): return Short()
 class Kind:
     def translate(self, texts): return dict.fromkeys(texts)
 def kind(): return Kind()
+class Nones:
+    def translate(self, texts): return [None for text in texts]
+def none(): return Nones()
 class Fails:
     def translate(self, texts): raise RuntimeError("out of luck")
 def fails(): return Fails()
@@ -174,8 +177,9 @@ number = 3
         ("needs", "must take a list of texts, and besides it at most seed .*beam"),
         ("number", "has no function number"),
         ("absent", "has no function absent"),
-        ("short", r"returned \d+ translations of \d+ texts"),
-        ("kind", "must return a list of str, not dict"),
+        ("short", r"^--forward \w+:short: translate returned \d+ translations of \d+ texts"),
+        ("kind", r"^--forward \w+:kind: translate must return a list of str; found dict"),
+        ("none", r"^--forward \w+:none: translate must return a list of str; found NoneType"),
         ("fails", "not one of 8 texts could be translated .*out of luck"),
     ],
 )

@@ -69,6 +69,8 @@ def test_ensemble_is_that_of_the_hub(archives: Path) -> None:
     theirs = [model.segmentation.decode(hub.string(best[0]["tokens"])) for best in found]
     ours = [one.text for (one,) in model.translate_batch(ids, 0)]
     assert ours == theirs
+    several = [[one.text for one in hypotheses] for hypotheses in model.translate_batch(ids, 0, 3)]
+    assert several == [[model.segmentation.decode(hub.string(one["tokens"])) for one in best[:3]] for best in found]
     alone = load(archives, forward=ModelSource(str(archives / "en-de" / "model1.pt")), search=model.search)
     assert [one.text for (one,) in alone.translate_batch(ids, 0)] != theirs
 
