@@ -37,6 +37,7 @@ setup(
         "hf": HF,
         "mteb": MTEB,
         "split": ["sentencex>=1.0.32"],
+        "translate": ["ctranslate2>=4.8"],
         "test": TEST,
         "dev": [*TEST, "ruff>=0.6", "mypy>=1.10"],
     },

@@ -21,7 +21,7 @@ def setting(text: str, default: Any = MISSING, *, factory: Any = MISSING, **meta
         factory: function that makes the default.
         metadata: ``choices`` (allowed values), ``least`` (smallest value), ``above`` (values are greater), ``flag`` (``--name``
             if the field has another name), ``positional``, ``group`` (title of the flag's group), ``exclusive`` (name of a set
-            of flags of which one may be given); ``metavar``, ``nargs``, ``const`` and ``type`` as for argparse.
+            of flags of which one may be given); ``metavar``, ``nargs``, ``const``, ``type`` and ``action`` as for argparse.
     """
     return field(default=default, default_factory=factory, metadata={"help": text, **metadata})
 

@@ -67,7 +67,9 @@ def describe_flag(item: "Field[Any]", hint: Any, default: Any) -> tuple[list[str
     kind = get_args(kind)[0] if get_origin(kind) is tuple else kind
     kind = next((part for part in get_args(kind) if part is not NoneType), kind)
     options = {"help": text, "type": kind, **({"nargs": "+"} if several else {})}
-    options |= {name: metadata[name] for name in ("type", "nargs", "const", "choices", "metavar") if name in metadata}
+    options |= {
+        name: metadata[name] for name in ("type", "nargs", "const", "choices", "metavar", "action") if name in metadata
+    }
     if "choices" not in options:
         options.setdefault("metavar", METAVARS.get(kind))
     if metadata.get("positional"):

@@ -12,7 +12,7 @@ from torch import Tensor
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model
 from fairseq_clear.files import versions
-from fairseq_clear.interop.hf_folders import EXPORTED, import_library, write_modules
+from fairseq_clear.interop.hf_folders import EXPORTED, write_modules
 from fairseq_clear.interop.hf_format import (
     HEAD_WEIGHT,
     LONGFORMER,
@@ -29,6 +29,7 @@ from fairseq_clear.interop.model_card import model_card
 from fairseq_clear.interop.parity import Parity, compare_hf, compare_sentence_transformers, hf_ids
 from fairseq_clear.interop.stock import export_fairseq
 from fairseq_clear.interop.tokenizer_files import write_tokenizer
+from fairseq_clear.libraries import import_library
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import output_folder

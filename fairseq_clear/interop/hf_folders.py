@@ -1,13 +1,8 @@
 """Reads configuration, weights and pooling of Hugging Face and sentence-transformers folders, without running their code."""
 
-import importlib
 import json
-import logging
 import pickle
 import re
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +11,13 @@ import torch
 from torch import Tensor
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.libraries import import_library
 from fairseq_clear.patches.checkpoint_files import unloadable
 
 __all__ = [
     "EXPORTED",
     "HfFolder",
     "StatedPooling",
-    "import_library",
-    "quiet_transformers",
     "read_hf_folder",
     "read_json",
     "read_pickle",
@@ -103,38 +97,6 @@ def read_pickle(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path}: holds a {type(content).__name__}, not a table of weights")
     return content
-
-
-def import_library(name: str) -> Any:
-    """Import an optional library of the extra ``hf``; UserError if that fails."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        package = name.partition(".")[0].replace("_", "-")
-        raise UserError(
-            f"{package} cannot be imported ({error}); pip install 'fairseq_clear[hf]', or {package} by itself"
-        ) from None
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[Any]:
-    """Yield the library transformers, with its progress bars, advice and warnings turned off inside the block."""
-    transformers = import_library("transformers")
-    said = transformers.utils.logging
-    level = said.get_verbosity()
-    said.set_verbosity_error()
-    said.disable_progress_bar()
-    others = logging.getLogger("sentence_transformers")
-    others_level = others.level
-    others.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield transformers
-    finally:
-        said.set_verbosity(level)
-        said.enable_progress_bar()
-        others.setLevel(others_level)
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from fairseq_clear import register
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import STOCK_POOLING, load_model
 from fairseq_clear.files import hash_file, versions
-from fairseq_clear.interop.hf_folders import HfFolder, quiet_transformers, read_hf_folder, read_pooling
+from fairseq_clear.interop.hf_folders import HfFolder, read_hf_folder, read_pooling
 from fairseq_clear.interop.hf_format import (
     HEAD_WEIGHT,
     LONGFORMER,
@@ -30,6 +30,7 @@ from fairseq_clear.interop.hf_format import (
 )
 from fairseq_clear.interop.parity import Parity, compare_hf
 from fairseq_clear.interop.stock import build_model, settings_of, write_checkpoint
+from fairseq_clear.libraries import quiet_transformers
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling

@@ -11,8 +11,8 @@ from torch import Tensor
 from fairseq_clear.data.batch import pad_rows
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel
-from fairseq_clear.interop.hf_folders import import_library, quiet_transformers
 from fairseq_clear.interop.hf_format import global_attention
+from fairseq_clear.libraries import import_library, quiet_transformers
 from fairseq_clear.models.encoding import encode_texts, evaluating, read_tokens
 from fairseq_clear.text.tokenizers import Tokenizer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.interop.hf_folders import import_library
+from fairseq_clear.libraries import import_library
 from fairseq_clear.text.tokenizers import (
     HF_NAMES,
     ROLES,

@@ -1,5 +1,6 @@
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ FILES = ("--input", "in", "--output", "out", "--forward", "f", "--backward", "b"
 def parse(*flags: str) -> BackTranslateSettings:
     parser = argparse.ArgumentParser()
     BackTranslate.add_arguments(parser)
-    return BackTranslate.from_flags(parser.parse_args([*FILES, *flags])).settings
+    return BackTranslate.from_flags(parser.parse_args([*FILES, *flags])).runs[0]
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,66 @@ def test_every_flag_arrives() -> None:
     numbers = (settings.max_tokens, settings.batch_size, settings.chunk_lines, settings.workers, settings.threads)
     assert numbers == (99, 7, 5, 3, 2) and (settings.device, settings.seed) == ("cuda:1", 6)
     assert parse("--sampling").search.sampling == "both"
+
+
+def test_several_languages_are_one_run_each() -> None:
+    """Values in one flag, or the flag again; each model with its own dictionaries and languages."""
+    models = ["--forward", "f1", "f2", "--backward", "b1", "--backward", "b2", "--output", "o1", "o2", "--copies", "3"]
+    models += ["--forward-languages", "en:de", "en:zh"]
+    parser = argparse.ArgumentParser()
+    BackTranslate.add_arguments(parser)
+    runs = BackTranslate.from_flags(parser.parse_args(["--input", "in", "--show", "2", *models])).runs
+    sources = [(run.forward, run.backward, run.output, run.copies, run.show) for run in runs]
+    assert sources == [
+        (ModelSource("f1", languages=("en", "de")), ModelSource("b1"), Path("o1"), 3, 2),
+        (ModelSource("f2", languages=("en", "zh")), ModelSource("b2"), Path("o2"), 3, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("--forward g", "--backward: 1 given, but 2 --forward"),
+        ("--forward g --backward c", "--output: 1 given, but 2 --forward"),
+        ("--forward g --backward c --output out", "--output: names a file twice"),
+        ("--forward g --backward c --output p --backward-codes k", "--backward-codes: 1 given, but 2 --backward"),
+        ("--copies 0", "--copies 0"),
+    ],
+)
+def test_models_and_outputs_that_do_not_fit_are_one_line(flags: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        parse(*flags.split()).check()
+
+
+def test_languages_that_are_no_pair_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("--forward-languages", "eng_Latn")
+    assert "'eng_Latn' is not SOURCE:TARGET" in capsys.readouterr().err
+
+
+def test_two_languages_in_one_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each language has its file and its report; an error of the second is found before the first translates."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    (tmp_path / "two_languages.py").write_text(
+        "class Prefix:\n    def __init__(self, mark): self.mark = mark\n"
+        "    def translate(self, texts): return [self.mark + text for text in texts]\n"
+        "def there(): return Prefix('x')\ndef first(): return Prefix('1')\ndef second(): return Prefix('2')\n"
+    )
+    (tmp_path / "in.txt").write_text("a b\n\nc\n")
+    common = ["back-translate", "--input", "in.txt", "--device", "cpu", "--forward", *["two_languages:there"] * 2]
+    outputs = ["--output", "de.txt", "zh.txt"]
+    assert main([*common, *outputs, "--backward", "two_languages:first", "nowhere:second"]) == 2
+    assert "cannot import nowhere" in capsys.readouterr().err and not (tmp_path / "de.txt").exists()
+    assert main([*common, *outputs, "--backward", "two_languages:first", "two_languages:second"]) == 0
+    assert (tmp_path / "de.txt").read_text() == "1xa b\n\n1xc\n"
+    assert (tmp_path / "zh.txt").read_text() == "2xa b\n\n2xc\n"
+    shown = capsys.readouterr().out
+    for name in ("de.txt", "zh.txt"):
+        assert (tmp_path / f"{name}.report.txt").read_text() in shown
+    assert "-> 1xa b" in shown and "-> 2xc" in shown
 
 
 def test_beam_is_five_and_one_where_words_are_drawn() -> None:

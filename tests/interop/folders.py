@@ -120,7 +120,7 @@ def unigram() -> Any:
 
 def their_states(folder: Path, texts: Sequence[str], longest: int = 40) -> list[torch.Tensor]:
     """Last hidden states (T, D) of each text by transformers: tokenizer and model as a user of theirs would have them."""
-    from fairseq_clear.interop.hf_folders import quiet_transformers
+    from fairseq_clear.libraries import quiet_transformers
 
     with quiet_transformers() as transformers:
         model = transformers.AutoModel.from_pretrained(str(folder)).eval()

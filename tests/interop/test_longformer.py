@@ -49,7 +49,7 @@ def long(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def their_states(folder: Path, texts: list[str], *, marked: bool = True, window: int | None = None) -> list[Tensor]:
     """Last hidden states (T, D) as a user of transformers has them, who marks <s> for global attention or forgets to."""
-    from fairseq_clear.interop.hf_folders import quiet_transformers
+    from fairseq_clear.libraries import quiet_transformers
 
     with quiet_transformers() as transformers:
         changes = {} if window is None else {"attention_window": window}

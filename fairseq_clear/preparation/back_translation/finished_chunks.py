@@ -11,7 +11,7 @@ import os
 import shutil
 import socket
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -64,6 +64,17 @@ class FinishedChunks:
                 f"{self._path(chunk)}: was damaged after it was written; rerun to translate this chunk again"
             )
         return read[1]
+
+    def texts(self, chunks: Iterable[int], copy: int = 0, copies: int = 1) -> Iterator[bytes]:
+        """Yield the lines of a copy, chunk by chunk; a chunk holds its copies one after the other.
+
+        Raises:
+            UserError: as for ``text``.
+        """
+        for chunk in chunks:
+            lines = self.text(chunk).splitlines(keepends=True)
+            count = len(lines) // copies
+            yield b"".join(lines[copy * count : (copy + 1) * count])
 
     def _path(self, chunk: int) -> Path:
         return self.folder / f"chunk{chunk}"

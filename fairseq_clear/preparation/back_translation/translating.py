@@ -10,21 +10,21 @@ import torch
 
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.preparation.back_translation.segmentation import clean_line
-from fairseq_clear.preparation.back_translation.translation_models import (
-    Translation,
-    TranslationModel,
-    load_translation_model,
-)
-from fairseq_clear.preparation.back_translation.translation_report import compare
+from fairseq_clear.preparation.back_translation.text_similarity import compare
 from fairseq_clear.preparation.back_translation.translation_settings import PASSES, BackTranslateSettings
+from fairseq_clear.preparation.back_translation.translator import Tokens, Translation, Translator
+from fairseq_clear.preparation.back_translation.translator_kinds import load_translator
 from fairseq_clear.preparation.corpus_reading import sentence_splitter
 
 logger = logging.getLogger(__name__)
 
 
+Pieces = list[str]  # a text, or the parts of a text that was too long
+
+
 @dataclass(frozen=True)
 class ChunkResult:
-    """The translated lines of a chunk, and its counts (see ``translation_report``)."""
+    """The translated lines of a chunk, copy after copy, and its counts (see ``translation_report``)."""
 
     chunk: int
     lines: list[str]
@@ -40,41 +40,80 @@ class RoundTrip:
         on_lines: called with the number of lines done; a line that only one model has translated counts half.
 
     Raises:
-        UserError: a model cannot be loaded, or the second model does not translate back.
+        UserError: a model cannot be loaded, the second model does not translate back, or no model makes several copies.
     """
 
     def __init__(
         self, settings: BackTranslateSettings, device: torch.device, on_lines: Callable[[float], object]
     ) -> None:
         torch.set_num_threads(settings.threads_each)
-        models = [load_translation_model(settings, which, device) for which in PASSES]
+        models = [load_translator(settings, which, device) for which in PASSES]
         there, back = (model.languages for model in models)
-        if there[1] != back[0] or there[0] != back[1]:
+        if there is not None and back is not None and there != back[::-1]:
             raise UserError(
                 f"--forward translates {' to '.join(there)} and --backward {' to '.join(back)}: the second must undo "
                 "the first"
             )
-        self.language = there[0]
-        self.passes = [Pass(model, settings, lambda texts: on_lines(texts / 2)) for model in models]
+        self.copies = settings.copies
+        _check_copies(settings, models)
+        self.language = there[0] if there else back[1] if back else "en"
+        self.passes = [Pass(model, settings, self._on_texts) for model in models]
+        drawn = [model.draws for model in models]
+        self._passes_made = [self.copies if drawn[0] else 1, self.copies if any(drawn) else 1]
         self._on_lines = on_lines
 
     def translate(self, chunk: int, lines: Sequence[str]) -> ChunkResult:
         """Translate lines and back. A line that cannot be translated keeps its text, with white space normalised."""
         originals = [clean_line(line) for line in lines]
         counts: Counter[str] = Counter()
-        # line -> its pieces (several if it was too long); lines that fail leave this dictionary
-        pieces = {index: [text] for index, text in enumerate(originals) if text}
-        counts["lines"], counts["blank"] = len(lines), len(lines) - len(pieces)
-        for number, one_pass in enumerate(self.passes):
-            translated = one_pass.translate(list(pieces.values()), chunk, counts)
-            before = len(pieces)
-            pieces = {index: parts for index, parts in zip(pieces, translated, strict=True) if parts is not None}
-            self._on_lines((len(self.passes) - 1 - number) * (before - len(pieces)) / 2)
-        results = [" ".join(pieces.get(index, [text])) for index, text in enumerate(originals)]
-        counts["kept"] = len(lines) - counts["blank"] - len(pieces)
+        texts = {index: [text] for index, text in enumerate(originals) if text}
+        counts["lines"], counts["blank"] = len(lines), len(lines) - len(texts)
+        results = [
+            [" ".join(found.get(index, [text])) for index, text in enumerate(originals)]
+            for found in self._copies(texts, chunk, counts)
+        ]
         self._on_lines(counts["blank"])
-        counts.update(compare(originals, results, self.language))
-        return ChunkResult(chunk, results, counts)
+        for copy, result in enumerate(results):
+            counts["repeated"] += sum(
+                bool(text) and any(result[index] == other[index] for other in results[:copy])
+                for index, text in enumerate(originals)
+            )
+            counts.update(compare(originals, result, self.language))
+        return ChunkResult(chunk, [line for result in results for line in result], counts)
+
+    def _copies(self, texts: dict[int, Pieces], chunk: int, counts: Counter[str]) -> list[dict[int, Pieces]]:
+        """The round trips of each copy, without the texts that could not be translated."""
+        first, second = self.passes
+        there = [first.translate_some(texts, chunk, counts, copy) for copy in range(self._passes_made[0])]
+        for found in there:
+            self._on_texts((len(texts) - len(found)) * self._passes_made[1] / self._passes_made[0], 1)
+        if self._passes_made[1] > 1 or self.copies == 1:
+            drawn = range(self.copies)
+            back = [second.translate_some(there[copy % len(there)], chunk, counts, copy) for copy in drawn]
+        else:
+            back = second.alternatives_of_some(there[0], chunk, counts, self.copies)
+        counts["kept"] = sum(len(texts) - len(found) for found in back)
+        return back
+
+    def _on_texts(self, texts: float, which: int) -> None:
+        self._on_lines(texts / self._passes_made[which] / 2)
+
+
+def _check_copies(settings: BackTranslateSettings, models: Sequence[Translator]) -> None:
+    """Raise UserError if the models make fewer copies than ``settings`` wants."""
+    if settings.copies == 1 or any(model.draws for model in models):
+        return
+    back, beam = models[1], settings.search.beam_in("backward")
+    if not back.has_alternatives:
+        raise UserError(
+            f"--copies {settings.copies}: --backward {settings.backward.path} gives one translation of a text; let its "
+            "translate take a parameter seed"
+        )
+    if settings.copies > beam:
+        raise UserError(
+            f"--copies {settings.copies}: a beam of {beam} finds {beam} alternatives; add --beam {settings.copies} or "
+            "--sampling"
+        )
 
 
 @dataclass(frozen=True)
@@ -82,7 +121,16 @@ class Unit:
     """An input of the model: a text, or a sentence of a text that is too long."""
 
     text: int
-    ids: list[int]
+    ids: Tokens
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the texts of a call share: index of the chunk and of the copy, and the number of translations of each text."""
+
+    chunk: int
+    copy: int
+    count: int
 
 
 class Pass:
@@ -91,53 +139,79 @@ class Pass:
     Args:
         model: model of the direction.
         settings: settings for batches, seed and texts that are too long.
-        on_texts: called with the number of texts that each batch completes.
+        on_texts: called with the number of texts that each batch completes, and 0 or 1 for forward or backward.
     """
 
     def __init__(
         self,
-        model: TranslationModel,
+        model: Translator,
         settings: BackTranslateSettings,
-        on_texts: Callable[[float], object] = lambda texts: None,
+        on_texts: Callable[[float, int], object] = lambda texts, which: None,
     ) -> None:
         self.model = model
         self.settings = settings
-        self.on_texts = on_texts
+        self.on_texts = lambda texts: on_texts(texts, PASSES.index(model.which))
         self._split: Callable[[str], list[str]] | None = None
 
-    def translate(self, texts: Sequence[Sequence[str]], chunk: int, counts: Counter[str]) -> list[list[str] | None]:
+    def translate_some(
+        self, texts: dict[int, Pieces], chunk: int, counts: Counter[str], copy: int = 0
+    ) -> dict[int, Pieces]:
+        """Translate texts; those that could not be translated are left out. See ``translate``."""
+        found = self.translate(list(texts.values()), chunk, counts, copy)
+        return {index: pieces for index, pieces in zip(texts, found, strict=True) if pieces is not None}
+
+    def alternatives_of_some(
+        self, texts: dict[int, Pieces], chunk: int, counts: Counter[str], copies: int
+    ) -> list[dict[int, Pieces]]:
+        """Translate texts to ``copies`` alternatives each; those that could not be translated are left out."""
+        found = self.alternatives(list(texts.values()), chunk, counts, copies)
+        pairs = [(index, several) for index, several in zip(texts, found, strict=True) if several]
+        return [{index: several[copy % len(several)] for index, several in pairs} for copy in range(copies)]
+
+    def translate(
+        self, texts: Sequence[Sequence[str]], chunk: int, counts: Counter[str], copy: int = 0
+    ) -> list[Pieces | None]:
         """Translate each text to its translated pieces, or None if it could not be translated.
 
         Args:
             texts: lists of pieces, which are translated separately; no piece is blank.
-            chunk: index of the chunk; with the seed it determines the samples.
+            chunk: index of the chunk; with seed and copy it determines the samples.
             counts: updated with ``forward.split`` and so on.
+            copy: index of the copy.
 
         Raises:
             UserError: none of several texts could be translated, so the cause is not a text.
         """
+        found = self.alternatives(texts, chunk, counts, 1, copy)
+        return [several[0] if several else None for several in found]
+
+    def alternatives(
+        self, texts: Sequence[Sequence[str]], chunk: int, counts: Counter[str], copies: int, copy: int = 0
+    ) -> list[list[Pieces]]:
+        """Translate each text to at most ``copies`` different translations, best first; see ``translate``."""
         found: Counter[str] = Counter()
         units = [unit for index, pieces in enumerate(texts) for unit in self._units(index, pieces, found)]
-        translated = self._translate_units(units, len(texts), chunk, found)
-        parts: list[list[Translation]] = [[] for _ in texts]
+        count = self.settings.search.beam_in(self.model.which) if copies > 1 else 1
+        translated = self._translate_units(units, len(texts), Place(chunk, copy, count), found)
+        parts: list[list[list[Translation]]] = [[] for _ in texts]
         lost = set(range(len(texts))) - {unit.text for unit in units}
-        for unit, translation in zip(units, translated, strict=True):
-            if translation is None:
+        for unit, translations in zip(units, translated, strict=True):
+            if not translations:
                 lost.add(unit.text)
-            else:
-                parts[unit.text].append(translation)
+            parts[unit.text].append(translations)
         found["failed"] = len(lost) - found["copied"]
-        results: list[list[str] | None] = []
+        results: list[list[Pieces]] = []
         for index, pieces in enumerate(parts):
-            found["empty"] += index not in lost and not any(piece.text for piece in pieces)
-            found["cut"] += index not in lost and any(piece.is_cut for piece in pieces)
-            results.append(None if index in lost else [piece.text for piece in pieces if piece.text] or None)
-        counts.update({f"{self.model.which}.{name}": count for name, count in found.items()})
+            several = [] if index in lost else _combine(pieces, copies)
+            found["empty"] += index not in lost and not several
+            found["cut"] += index not in lost and any(piece[0].is_cut for piece in pieces)
+            results.append(several)
+        counts.update({f"{self.model.which}.{name}": number for name, number in found.items()})
         return results
 
     def _units(self, index: int, pieces: Sequence[str], found: Counter[str]) -> list[Unit]:
         """The inputs for a text: its pieces, the sentences of pieces that are too long, or nothing if that fails."""
-        encoded: list[list[int]] = []
+        encoded: list[Tokens] = []
         try:
             for piece in pieces:
                 whole = self.model.encode(piece)
@@ -154,23 +228,23 @@ class Pass:
         found["unknown"] += sum(map(self.model.count_unknown, encoded))
         return [Unit(index, ids) for ids in encoded]
 
-    def _sentences(self, text: str) -> list[list[int]]:
+    def _sentences(self, text: str) -> list[Tokens]:
         """The sentences of a text; empty with ``--too-long copy``, or if a sentence is still too long."""
         if self.settings.too_long == "copy":
             return []
         if self._split is None:
-            self._split = sentence_splitter(self.model.languages[0])
+            self._split = sentence_splitter(self.model.languages[0] if self.model.languages else "en")
         encoded = [self.model.encode(sentence) for sentence in self._split(text)]
         return encoded if all(len(ids) <= self.model.max_source for ids in encoded) else []
 
     def _translate_units(
-        self, units: list[Unit], texts: int, chunk: int, found: Counter[str]
-    ) -> list[Translation | None]:
-        results: list[Translation | None] = [None] * len(units)
+        self, units: list[Unit], texts: int, place: Place, found: Counter[str]
+    ) -> list[list[Translation]]:
+        results: list[list[Translation]] = [[] for _ in units]
         error: Exception | None = None
         share = texts / max(len(units), 1)
         for group in batches([len(unit.ids) for unit in units], self.settings.max_tokens, self.settings.batch_size):
-            error = self._translate_group(group, units, chunk, results) or error
+            error = self._translate_group(group, units, place, results) or error
             self.on_texts(len(group) * share)
         if error is not None and len(units) > 1 and not any(results):
             raise UserError(
@@ -182,12 +256,14 @@ class Pass:
         return results
 
     def _translate_group(
-        self, group: list[int], units: list[Unit], chunk: int, results: list[Translation | None]
+        self, group: list[int], units: list[Unit], place: Place, results: list[list[Translation]]
     ) -> Exception | None:
         """Store the results of a batch; a batch that fails is halved until only the failing text is left."""
         try:
-            seed = _seed(self.settings.seed, self.model.which, chunk, group[0])
-            translations = self.model.translate_batch([units[position].ids for position in group], seed)
+            seed = _seed(self.settings.seed, self.model.which, place.chunk, group[0], place.copy)
+            translations = self.model.translate_batch([units[position].ids for position in group], seed, place.count)
+        except UserError:  # about the model
+            raise
         except Exception as error:
             if "CUDA error" in str(error):  # the device cannot be used any more
                 raise UserError(f"--device {self.model.device}: {one_line(error)}; rerun to resume") from None
@@ -196,7 +272,7 @@ class Pass:
             if len(group) > 1:
                 logger.warning("%s: a batch of %d is halved: %s", self.model.which, len(group), one_line(error))
                 halves = group[: len(group) // 2], group[len(group) // 2 :]
-                errors = [self._translate_group(half, units, chunk, results) for half in halves]
+                errors = [self._translate_group(half, units, place, results) for half in halves]
                 return errors[0] or errors[1]
             logger.warning("%s: one text is kept unchanged: %s", self.model.which, one_line(error))
             return error
@@ -205,9 +281,22 @@ class Pass:
         return None
 
 
-def _seed(seed: int, which: str, chunk: int, first: int) -> int:
+def _combine(pieces: list[list[Translation]], copies: int) -> list[Pieces]:
+    """Join the alternatives of a text's pieces by rank; at most ``copies``, none twice, none empty.
+
+    A piece with fewer alternatives than another repeats its last one.
+    """
+    found: dict[tuple[str, ...], None] = {}
+    for rank in range(max(map(len, pieces))):
+        ranked = [alternatives[min(rank, len(alternatives) - 1)].text for alternatives in pieces]
+        if kept := tuple(text for text in ranked if text):
+            found[kept] = None
+    return [list(kept) for kept in found][:copies]
+
+
+def _seed(seed: int, which: str, chunk: int, first: int, copy: int = 0) -> int:
     """Seed of a batch, so that samples do not depend on earlier batches or on the process."""
-    sequence = np.random.SeedSequence([seed, which == "backward", chunk, first])
+    sequence = np.random.SeedSequence([seed, which == "backward", chunk, first, *([copy] if copy else [])])
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 

@@ -1,18 +1,12 @@
-"""Makes the report of back-translation from counts of chunks and shards: kept lines, lengths, self-BLEU."""
+"""Makes the report of back-translation from counts of chunks and shards: kept lines, lengths, BLEU, chrF, examples."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from sacrebleu.metrics.bleu import BLEU
-
+from fairseq_clear.preparation.back_translation.text_similarity import RATIO_BINS, bleu_score, chrf_score
 from fairseq_clear.preparation.back_translation.translation_settings import PASSES
 
-BLEU_ORDER = 4
-RATIO_EDGES = (0.5, 0.8, 1.25, 2.0)  # bins of words out / words in, symmetric around 1
-RATIO_BINS = ("below 0.5", "0.5 to 0.8", "0.8 to 1.25", "1.25 to 2", "above 2")
-# sacrebleu's tokenizers by language; the default is 13a
-BLEU_TOKENIZERS = {"zh": "zh", "ja": "char", "ko": "char"}
 PASS_COUNTS = {
     "split": "too long, translated sentence by sentence",
     "copied": "too long, kept unchanged",
@@ -20,66 +14,37 @@ PASS_COUNTS = {
     "empty": "translated to nothing, kept unchanged",
     "cut": "cut off at the maximum length (--max-len-a, --max-len-b)",
 }
+Example = dict[str, Any]  # line (from 1), text, and the paraphrases
 
 
-def compare(originals: Sequence[str], results: Sequence[str], language: str) -> Counter[str]:
-    """Count, over the lines that are not blank: identical lines, words, bins of length ratios, statistics of BLEU.
-
-    BLEU compares the results with the originals (Papineni et al. 2002; Zhu et al. 2018 call it self-BLEU): the lower,
-    the more the wording changed.
-    """
-    pairs = [(original, result) for original, result in zip(originals, results, strict=True) if original]
-    counts: Counter[str] = Counter()
-    if not pairs:
-        return counts
-    for original, result in pairs:
-        words_in, words_out = len(original.split()), len(result.split())
-        counts["identical"] += original == result
-        counts["words_in"] += words_in
-        counts["words_out"] += words_out
-        ratio = words_out / words_in
-        counts[f"ratio {RATIO_BINS[sum(ratio > edge for edge in RATIO_EDGES)]}"] += 1
-    bleu = BLEU(tokenize=BLEU_TOKENIZERS.get(language), force=True)
-    score = bleu.corpus_score([result for _, result in pairs], [[original for original, _ in pairs]])
-    counts["bleu sys_len"], counts["bleu ref_len"] = score.sys_len, score.ref_len
-    for order in range(BLEU_ORDER):
-        counts[f"bleu correct {order + 1}"] = score.counts[order]
-        counts[f"bleu total {order + 1}"] = score.totals[order]
-    return counts
-
-
-def _self_bleu(counts: Counter[str]) -> float | None:
-    """BLEU from summed statistics, 0 to 100; None without lines."""
-    if not counts["bleu ref_len"]:
-        return None
-    orders = range(1, BLEU_ORDER + 1)
-    return BLEU.compute_bleu(
-        correct=[counts[f"bleu correct {order}"] for order in orders],
-        total=[counts[f"bleu total {order}"] for order in orders],
-        sys_len=counts["bleu sys_len"],
-        ref_len=counts["bleu ref_len"],
-        smooth_method="exp",
-    ).score
-
-
-def build_report(counts: Counter[str], settings: dict[str, Any], seconds: float, translated: int) -> dict[str, Any]:
+def build_report(
+    counts: Counter[str],
+    settings: dict[str, Any],
+    seconds: float,
+    translated: int,
+    examples: list[Example] | None = None,
+) -> dict[str, Any]:
     """Build the report as a dictionary for JSON.
 
     Args:
         counts: counts summed over the chunks.
         settings: settings that determine the output, with the hash of the input.
         seconds: duration of this call.
-        translated: number of lines that this call translated; earlier calls translated the others.
+        translated: number of lines, without blank ones, that this call translated; earlier calls translated the others.
+        examples: lines to show, see ``choose_examples``.
     """
-    texts = counts["lines"] - counts["blank"]
-    bleu = _self_bleu(counts)
+    bleu, chrf = bleu_score(counts), chrf_score(counts)
     return {
         "lines": counts["lines"],
         "blank": counts["blank"],
         "identical": counts["identical"],
-        "identical_share": _share(counts["identical"], texts),
+        "identical_share": _share(counts["identical"], counts["pairs"]),
         "kept": counts["kept"],
+        "kept_share": _share(counts["kept"], counts["pairs"]),
+        "paraphrases": counts["pairs"],
+        "repeated": counts["repeated"],
         "self_bleu": None if bleu is None else round(bleu, 3),
+        "self_chrf": None if chrf is None else round(chrf, 3),
         "length_ratio": _share(counts["words_out"], counts["words_in"]),
         "length_ratios": {name: counts[f"ratio {name}"] for name in RATIO_BINS},
         **{
@@ -90,6 +55,7 @@ def build_report(counts: Counter[str], settings: dict[str, Any], seconds: float,
         "seconds": round(seconds, 3),
         "translated_now": translated,
         "sentences_per_second": round(translated / seconds, 3) if seconds else None,
+        "examples": examples or [],
         "settings": settings,
         "sums": dict(sorted(counts.items())),
     }
@@ -100,11 +66,13 @@ def report_text(report: dict[str, Any]) -> str:
     lines = [
         f"{report['lines']:,} lines, {report['blank']:,} of them blank",
         f"{report['identical']:,} identical to the original ({_percent(report['identical_share'])}), of which "
-        f"{report['kept']:,} were kept because they could not be translated",
-        f"self-BLEU {_number(report['self_bleu'])} (output against input, 0 to 100)",
+        f"{report['kept']:,} were kept because they could not be translated ({_percent(report['kept_share'])})",
+        f"self-BLEU {_number(report['self_bleu'])}, self-chrF {_number(report['self_chrf'])} (output against input, 0 to 100)",
         f"words out / words in {_number(report['length_ratio'])}; lines by ratio: "
         + ", ".join(f"{name}: {count:,}" for name, count in report["length_ratios"].items()),
     ]
+    if report["paraphrases"] > report["lines"] - report["blank"]:
+        lines.insert(1, f"{report['paraphrases']:,} paraphrases, {report['repeated']:,} equal to another of their line")
     for which in PASSES:
         done = report[which]
         told = [f"{done[name]:,} {words}" for name, words in PASS_COUNTS.items() if done[name]]
@@ -112,10 +80,35 @@ def report_text(report: dict[str, Any]) -> str:
         lines.append(f"{which}: " + "; ".join([unknown, *told]))
     if report["translated_now"]:
         lines.append(
-            f"{report['translated_now']:,} lines in {report['seconds']:.1f} s, "
+            f"{report['translated_now']:,} sentences in {report['seconds']:.1f} s, "
             f"{report['sentences_per_second']:,.1f} sentences/s for the round trip"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *_example_lines(report["examples"])])
+
+
+def choose_examples(texts: Iterable[tuple[str, ...]], lines: int, count: int) -> list[Example]:
+    """Choose lines at equal distances; a blank or unchanged line is replaced by the next one that is neither.
+
+    Args:
+        texts: each line with its paraphrases, in the order of the file.
+        lines: number of lines.
+        count: number of examples.
+    """
+    chosen: list[Example] = []
+    for number, (text, *paraphrases) in enumerate(texts):
+        if len(chosen) == count:
+            break
+        if number >= lines * len(chosen) // count and any(other != text for other in paraphrases):
+            chosen.append({"line": number + 1, "text": text, "paraphrases": paraphrases})
+    return chosen
+
+
+def _example_lines(examples: list[Example]) -> list[str]:
+    shown = [f"examples ({len(examples)}):"] if examples else []
+    for example in examples:
+        shown.append(f"  {example['line']}: {example['text']}")
+        shown += [f"  -> {paraphrase}" for paraphrase in example["paraphrases"]]
+    return shown
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -21,14 +21,17 @@ class ModelSource:
     """The model of one direction.
 
     Args:
-        path: folder of a model, or one checkpoint, or several joined by ``:`` for an ensemble.
+        path: folder of a model; or one checkpoint of fairseq, or several joined by ``:`` for an ensemble; or
+            ``package.module:factory``.
         dictionaries: folder with ``dict.LANGUAGE.txt``; None for the folder of the checkpoint.
         codes: file of BPE codes or a sentencepiece model; None to look for it in the folder of the checkpoint.
+        languages: source and target language, for models that do not name them.
     """
 
     path: str
     dictionaries: Path | None = None
     codes: Path | None = None
+    languages: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +90,7 @@ class BackTranslateSettings:
     """Settings of a run."""
 
     input: Path = setting("UTF-8 text, one sentence per line; also .gz or .xz")
-    output: Path = setting("file to write the translated text to")
+    output: Path  # file to write the translated text to; with ``copies``, see copy_path
     overwrite: bool = setting("replace an existing output, and delete chunks of other settings", False)
     forward: ModelSource
     backward: ModelSource
@@ -104,6 +107,15 @@ class BackTranslateSettings:
         group="models",
     )
     search: Search = field(default_factory=Search)
+    copies: int = setting(
+        "paraphrases per line, each in its own file for prepare --paraphrase: OUTPUT with .0, .1 ... before its suffix. With "
+        "--sampling they are independent samples; else they are the N best translations back, which differ as far as the beam "
+        "has different ones",
+        1,
+        least=1,
+        metavar="N",
+        group="search",
+    )
     seed: int = setting("seed of --sampling", 1, least=0, group="search")
     too_long: str = setting(
         "what to do with a line that is too long for the model: split it into sentences (or copy it if a sentence is still too "
@@ -115,8 +127,8 @@ class BackTranslateSettings:
     device: str | None = setting("cpu, cuda or cuda:N (default: cuda if available)", None, group="running")
     fp16: bool = setting("half precision, on a GPU", False, group="running")
     max_tokens: int = setting(
-        "maximum source tokens per batch, padding included; give less for a beam above 5. A batch that does not fit into "
-        "memory is halved",
+        "maximum source tokens per batch, padding included (words, for a function); give less for a beam above 5. A batch "
+        "that does not fit into memory is halved",
         4096,
         least=1,
         group="running",
@@ -149,6 +161,7 @@ class BackTranslateSettings:
         group="running",
     )
     shard_id: int = setting("shard that this call translates, 0 to N - 1", 0, metavar="I", group="running")
+    show: int = setting("examples in the report", 10, least=0, metavar="K", group="running")
     log_interval: float = setting(
         "seconds between two lines of progress if standard error is not a terminal",
         60.0,
@@ -174,15 +187,29 @@ class BackTranslateSettings:
         """Return all settings that determine the output, except files and device; a run resumes only with the same values."""
         names = ("bpe", "tokenizer", "seed", "too_long", "max_tokens", "batch_size", "chunk_lines", "fp16")
         flags = {name: getattr(self, name) for name in names} | asdict(self.search)
+        if self.copies > 1:
+            flags["copies"] = self.copies
         return flags | {"num_shards": self.num_shards, "shard_id": self.shard_id}
 
     @property
     def shard_output(self) -> Path:
-        """The file that this run writes."""
+        """The file of this run; with ``copies``, the name from which those of the copies are made."""
         return shard_path(self.output, self.shard_id, self.num_shards)
+
+    @property
+    def output_files(self) -> list[Path]:
+        """The text files that this run writes, one for each copy."""
+        return [shard_path(path, self.shard_id, self.num_shards) for path in copy_paths(self.output, self.copies)]
 
 
 def shard_path(output: Path, shard: int, shards: int) -> Path:
     """The file of a shard, ``OUTPUT.02of16``, whose names sort in order; OUTPUT itself if there is only one shard."""
     width = len(str(shards))
     return output if shards == 1 else output.with_name(f"{output.name}.{shard:0{width}}of{shards}")
+
+
+def copy_paths(output: Path, copies: int) -> list[Path]:
+    """The files of the copies, ``text.de.0.txt`` for ``text.de.txt``; OUTPUT itself if there is only one copy."""
+    if copies == 1:
+        return [output]
+    return [output.with_name(f"{output.stem}.{copy}{output.suffix}") for copy in range(copies)]

@@ -12,13 +12,13 @@ from fairseq import hub_utils
 from fairseq.models.transformer import TransformerModel
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.back_translation.round_trip import back_translate
-from fairseq_clear.preparation.back_translation.translation_models import (
-    TranslationModel,
+from fairseq_clear.preparation.back_translation.fairseq_translator import (
+    FairseqTranslator,
     checkpoint_files,
     identity,
-    load_translation_model,
+    load_translator,
 )
+from fairseq_clear.preparation.back_translation.round_trip import back_translate
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
 from tests.preparation.back_translation.archives import PIECES, SENTENCE, make_archive
 
@@ -41,8 +41,8 @@ def settings_of(archives: Path, **others: Any) -> BackTranslateSettings:
     return BackTranslateSettings(input=archives / "text", output=archives / "out", **given)
 
 
-def load(archives: Path, **others: Any) -> TranslationModel:
-    return load_translation_model(settings_of(archives, **others), "forward", CPU)
+def load(archives: Path, **others: Any) -> FairseqTranslator:
+    return load_translator(settings_of(archives, **others), "forward", CPU)
 
 
 def test_archive_is_tokenized_as_moses_and_fastbpe_do(archives: Path) -> None:
@@ -51,7 +51,7 @@ def test_archive_is_tokenized_as_moses_and_fastbpe_do(archives: Path) -> None:
     assert model.segmentation.encode(SENTENCE).split() == PIECES
     dictionary = model.task.source_dictionary
     assert [dictionary[index] for index in model.encode(SENTENCE)[:-1]] == PIECES
-    back = load_translation_model(settings_of(archives), "backward", CPU)
+    back = load_translator(settings_of(archives), "backward", CPU)
     assert back.segmentation.decode(" ".join(PIECES)) == SENTENCE
 
 
@@ -67,15 +67,17 @@ def test_ensemble_is_that_of_the_hub(archives: Path) -> None:
     flags = {"beam": 4, "max_len_a": 0, "max_len_b": 30, "unkpen": float("inf")}
     found = hub.generate([torch.tensor(one) for one in ids], **flags)
     theirs = [model.segmentation.decode(hub.string(best[0]["tokens"])) for best in found]
-    ours = [one.text for one in model.translate_batch(ids, 0) if one is not None]
+    ours = [one.text for (one,) in model.translate_batch(ids, 0)]
     assert ours == theirs
+    several = [[one.text for one in hypotheses] for hypotheses in model.translate_batch(ids, 0, 3)]
+    assert several == [[model.segmentation.decode(hub.string(one["tokens"])) for one in best[:3]] for best in found]
     alone = load(archives, forward=ModelSource(str(archives / "en-de" / "model1.pt")), search=model.search)
-    assert [one.text for one in alone.translate_batch(ids, 0) if one is not None] != theirs
+    assert [one.text for (one,) in alone.translate_batch(ids, 0)] != theirs
 
 
 def test_translations_end_at_the_greatest_length(archives: Path) -> None:
     model = load(archives, search=Search(beam=1, max_len_a=0, max_len_b=3))
-    cut = [one for one in model.translate_batch([model.encode("the cat"), model.encode("he")], 0) if one is not None]
+    cut = [one for (one,) in model.translate_batch([model.encode("the cat"), model.encode("he")], 0)]
     assert any(one.is_cut for one in cut)
     assert all(len(one.text.split()) <= 3 for one in cut)
 
@@ -171,7 +173,7 @@ def test_what_is_no_model_is_one_line(archives: Path, tmp_path: Path, edit: Any,
     settings = edited(archives, tmp_path / "model", edit)
     with pytest.raises(UserError, match=told) as caught:
         identity(settings, "forward")
-        load_translation_model(settings, "forward", CPU)
+        load_translator(settings, "forward", CPU)
     assert "\n" not in str(caught.value)
 
 

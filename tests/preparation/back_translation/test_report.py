@@ -5,8 +5,10 @@ from collections import Counter
 
 import pytest
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 
-from fairseq_clear.preparation.back_translation.translation_report import build_report, compare, report_text
+from fairseq_clear.preparation.back_translation.text_similarity import compare
+from fairseq_clear.preparation.back_translation.translation_report import build_report, choose_examples, report_text
 
 
 def made(count: int) -> tuple[list[str], list[str]]:
@@ -18,7 +20,7 @@ def made(count: int) -> tuple[list[str], list[str]]:
     return originals, results
 
 
-def test_self_bleu_of_chunks_is_that_of_the_whole() -> None:
+def test_self_bleu_and_chrf_of_chunks_are_those_of_the_whole() -> None:
     originals, results = made(90)
     counts: Counter[str] = Counter()
     for start in range(0, 90, 20):
@@ -28,8 +30,33 @@ def test_self_bleu_of_chunks_is_that_of_the_whole() -> None:
     report = build_report(counts, {}, 1.0, 0)
     assert report["self_bleu"] == pytest.approx(whole.score, abs=1e-3)
     assert 0 < whole.score < 100
+    characters = CHRF().corpus_score([results[i] for i in kept], [[originals[i] for i in kept]])
+    assert report["self_chrf"] == pytest.approx(characters.score, abs=1e-3)
+    assert 0 < characters.score < 100
     swapped = compare(results, originals, "en")
     assert build_report(swapped, {}, 1.0, 0)["self_bleu"] != pytest.approx(whole.score, abs=1e-3)
+    assert build_report(swapped, {}, 1.0, 0)["self_chrf"] != pytest.approx(characters.score, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "other"), [("a", "b"), ("abc", "abd"), ("a b c d e f g", "abcdefg"), ("ab", "a very long text")]
+)
+def test_chrf_of_short_texts_is_that_of_sacrebleu(text: str, other: str) -> None:
+    report = build_report(compare([text], [other], "en"), {}, 1.0, 0)
+    assert report["self_chrf"] == pytest.approx(CHRF().corpus_score([other], [[text]]).score, abs=1e-3)
+
+
+def test_examples_are_spread_and_changed() -> None:
+    texts = [(str(number), "" if number == 4 else str(number + number % 2)) for number in range(10)]
+    chosen = choose_examples(texts, 10, 3)
+    assert [(one["line"], one["text"], one["paraphrases"]) for one in chosen] == [
+        (2, "1", ["2"]),
+        (4, "3", ["4"]),
+        (8, "7", ["8"]),
+    ]
+    assert choose_examples(texts, 10, 0) == [] == choose_examples([("a", "a")], 1, 3)
+    shown = report_text(build_report(compare(["1"], ["2"], "en"), {}, 1.0, 1, chosen))
+    assert shown.endswith("examples (3):\n  2: 1\n  -> 2\n  4: 3\n  -> 4\n  8: 7\n  -> 8")
 
 
 def test_lengths_and_identical_lines() -> None:

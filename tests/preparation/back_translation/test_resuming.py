@@ -25,8 +25,8 @@ from fairseq_clear.preparation.back_translation.round_trip import (
     read_report,
 )
 from fairseq_clear.preparation.back_translation.segmentation import clean_line
+from fairseq_clear.preparation.back_translation.text_similarity import compare
 from fairseq_clear.preparation.back_translation.translating import ChunkResult
-from fairseq_clear.preparation.back_translation.translation_report import compare
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource
 
 LINES, CHUNKS = 14, 4
@@ -50,6 +50,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BackTranslateSe
     monkeypatch.setattr(round_trip, "translate_chunks", translate)
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # slow, and a killed process leaves the same files without it
     monkeypatch.setattr(round_trip, "identity", lambda settings, which: {"model.pt": getattr(settings, which).path})
+    monkeypatch.setattr(round_trip, "check_flags", lambda settings: None)
     return BackTranslateSettings(
         input=text, output=tmp_path / "out", forward=ModelSource("f"), backward=ModelSource("b"), chunk_lines=4
     )

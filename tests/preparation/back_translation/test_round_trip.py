@@ -15,9 +15,9 @@ import torch
 from fairseq_cli import interactive
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.preparation.back_translation.fairseq_translator import load_translator
 from fairseq_clear.preparation.back_translation.round_trip import Outcome, back_translate, read_report
 from fairseq_clear.preparation.back_translation.translating import Pass
-from fairseq_clear.preparation.back_translation.translation_models import load_translation_model
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, Search
 from tests.conftest import ROOT
 from tests.faults import commands
@@ -135,9 +135,7 @@ def test_hypotheses_are_those_of_fairseq(toys: Path, tmp_path: Path) -> None:
 
     settings = replace(toy_settings(toys, source, tmp_path / "out"), max_tokens=400)
     counts: Counter[str] = Counter()
-    ours = Pass(load_translation_model(settings, "backward", CPU), settings).translate(
-        [[line] for line in lines], 0, counts
-    )
+    ours = Pass(load_translator(settings, "backward", CPU), settings).translate([[line] for line in lines], 0, counts)
     assert ours == [[line] for line in theirs("5")]
     assert ours != [[line] for line in theirs("1")]
     assert counts["backward.unknown"] == 3 and not any("<unk>" in str(line) for line in ours)

@@ -71,7 +71,7 @@ def test_when_nothing_works_the_run_ends() -> None:
 def test_dead_device_ends_the_run() -> None:
     model = StandIn()
 
-    def die(batch: object, seed: int) -> None:
+    def die(batch: object, seed: int, count: int) -> None:
         raise RuntimeError("CUDA error: device-side assert triggered")
 
     model.translate_batch = die  # type: ignore[method-assign, assignment]

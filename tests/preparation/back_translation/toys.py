@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fairseq_clear.preparation.back_translation.translation_models import Translation
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource
+from fairseq_clear.preparation.back_translation.translator import Translation
 from tests.conftest import ROOT
 from tests.faults import commands
 
@@ -73,13 +73,15 @@ def toy_settings(toys: Path, text: Path, output: Path, **others: Any) -> BackTra
 
 
 class StandIn:
-    """Takes the place of a TranslationModel: tokens are the characters' numbers, translations are in capitals.
+    """Takes the place of a FairseqTranslator: tokens are the characters' numbers, translations are in capitals.
 
     Args:
         limit: most tokens of a text, the end included.
         bad: texts with this character make their batch fail.
         capacity: batches of more texts fail for memory.
     """
+
+    draws, has_alternatives = False, True
 
     def __init__(self, limit: int = 1000, bad: str = "\0", capacity: int = 10**9, which: str = "forward") -> None:
         self.which, self.max_source, self.languages = which, limit, ("en", "xx")
@@ -94,7 +96,7 @@ class StandIn:
     def count_unknown(self, ids: Sequence[int]) -> int:
         return ids.count(ord("?"))
 
-    def translate_batch(self, batch: Sequence[Sequence[int]], seed: int) -> list[Translation | None]:
+    def translate_batch(self, batch: Sequence[Sequence[int]], seed: int, count: int = 1) -> list[list[Translation]]:
         texts = ["".join(map(chr, ids[:-1])) for ids in batch]
         if len(texts) > self.capacity:
             raise MemoryError("too many at once")
@@ -102,4 +104,4 @@ class StandIn:
             raise ValueError("cannot take this")
         self.batches.append(texts)
         self.seeds.append(seed)
-        return [Translation(text.upper().replace("_", ""), is_cut="~" in text) for text in texts]
+        return [[Translation(text.upper().replace("_", ""), is_cut="~" in text)] for text in texts]

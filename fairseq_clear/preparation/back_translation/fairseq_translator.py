@@ -3,9 +3,10 @@
 import logging
 import re
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from fairseq import utils
@@ -20,12 +21,16 @@ from fairseq_clear.files import hash_file
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.preparation.back_translation.segmentation import Segmentation, make_segmentation
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
+from fairseq_clear.preparation.back_translation.translator import Translation
 
 register()
 
 
 logger = logging.getLogger(__name__)
 
+TITLE = "a model of fairseq"
+LOOKED_FOR = "model*.pt, checkpoint_best.pt or checkpoint_last.pt (fairseq)"
+FLAGS = frozenset({"data", "codes", "bpe", "tokenizer", "search", "fp16", "drawn-beam"})
 # Raised by torch.load and fairseq for a file that is truncated, of another kind, or does not fit its dictionaries.
 _DAMAGE = (RuntimeError, EOFError, KeyError, AttributeError, TypeError, ValueError, IndexError, OmegaConfBaseException)
 _EVALUATION_OFF = {"eval_bleu": False, "load_alignments": False}  # not needed to translate
@@ -38,16 +43,8 @@ CODE_NAMES = {
 }
 
 
-@dataclass(frozen=True)
-class Translation:
-    """A translation, and whether it was cut off at the maximum length."""
-
-    text: str
-    is_cut: bool
-
-
 @dataclass
-class TranslationModel:
+class FairseqTranslator:
     """The model of one direction, or an ensemble, with its dictionaries and its segmentation.
 
     Attributes:
@@ -64,6 +61,7 @@ class TranslationModel:
     max_source: int
     search: Search
     device: torch.device
+    has_alternatives: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self.generator = self.task.build_generator(self.models, _generation(self.search, self.which))
@@ -78,13 +76,13 @@ class TranslationModel:
         """Number of unknown tokens."""
         return ids.count(self.task.source_dictionary.unk())
 
-    def translate_batch(self, batch: list[list[int]], seed: int) -> list[Translation | None]:
-        """Find the best translation of each text, in order; None if the search finds none.
+    @property
+    def draws(self) -> bool:
+        """Whether words are drawn, so that translations depend on the seed."""
+        return self.search.samples_in(self.which)
 
-        Args:
-            batch: token ids of each text.
-            seed: seed of the samples, with ``--sampling``.
-        """
+    def translate_batch(self, batch: Sequence[list[int]], seed: int, count: int = 1) -> list[list[Translation]]:
+        """Translate texts; see ``Translator``."""
         dictionary = self.task.source_dictionary
         tokens = data_utils.collate_tokens(
             [torch.tensor(ids) for ids in batch],
@@ -94,11 +92,11 @@ class TranslationModel:
         )  # (B, L)
         lengths = torch.tensor([len(ids) for ids in batch])  # (B,)
         sample = {"net_input": {"src_tokens": tokens.to(self.device), "src_lengths": lengths.to(self.device)}}
-        if self.search.samples_in(self.which):
+        if self.draws:
             torch.manual_seed(seed)
         found = self.task.inference_step(self.generator, self.models, sample)
         limit = self._length_limit(tokens.shape[1])
-        return [self._text(hypotheses[0]["tokens"].tolist(), limit) if hypotheses else None for hypotheses in found]
+        return [[self._text(one["tokens"].tolist(), limit) for one in hypotheses[:count]] for hypotheses in found]
 
     def _text(self, ids: list[int], limit: int) -> Translation:
         target = self.task.target_dictionary
@@ -110,6 +108,14 @@ class TranslationModel:
         """Maximum number of tokens of a translation before ``</s>``, as fairseq's generator computes it."""
         generator = self.generator
         return min(int(generator.max_len_a * source_length + generator.max_len_b), generator.max_len - 1)
+
+
+def matches(path: str) -> bool:
+    """Whether this is a folder with checkpoints, or files joined by ``:``."""
+    folder = Path(path)
+    if folder.is_dir():
+        return any(folder.glob("*.pt"))
+    return any(Path(part).is_file() for part in path.split(":"))
 
 
 def checkpoint_files(source: ModelSource, which: str) -> list[Path]:
@@ -168,7 +174,7 @@ def identity(settings: BackTranslateSettings, which: str) -> dict[str, str]:
         raise UserError(f"{error.filename}: cannot read it ({error.strerror or error})") from None
 
 
-def load_translation_model(settings: BackTranslateSettings, which: str, device: torch.device) -> TranslationModel:
+def load_translator(settings: BackTranslateSettings, which: str, device: torch.device) -> FairseqTranslator:
     """Load the model of ``--forward`` or ``--backward`` on the device, in evaluation mode.
 
     Raises:
@@ -202,7 +208,7 @@ def load_translation_model(settings: BackTranslateSettings, which: str, device: 
     limits = utils.resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models])
     segmentation = make_segmentation(expected, bpe=settings.bpe, tokenizer=settings.tokenizer, codes=codes)
     logger.info("%s: %s to %s, %d model(s), %s", which, *expected, len(models), segmentation.name)
-    return TranslationModel(which, task, models, segmentation, expected, limits[0], settings.search, device)
+    return FairseqTranslator(which, task, models, segmentation, expected, limits[0], settings.search, device)
 
 
 def _read(path: Path, folder: Path, which: str) -> tuple[dict[str, Any], Any]:

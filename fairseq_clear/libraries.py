@@ -1,0 +1,52 @@
+"""Imports optional libraries, with an error that names the extra that installs them."""
+
+import importlib
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fairseq_clear.errors import UserError
+
+__all__ = ["import_library", "quiet_transformers"]
+
+
+def import_library(name: str, extra: str = "hf") -> Any:
+    """Import an optional library.
+
+    Args:
+        name: module to import.
+        extra: extra of ``setup.py`` that installs the library, for the message.
+
+    Raises:
+        UserError: the library is not installed, or fails.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0].replace("_", "-")
+        raise UserError(
+            f"{package} cannot be imported ({error}); pip install 'fairseq_clear[{extra}]', or {package} by itself"
+        ) from None
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[Any]:
+    """Yield the library transformers, with its progress bars, advice and warnings turned off inside the block."""
+    transformers = import_library("transformers")
+    said = transformers.utils.logging
+    level = said.get_verbosity()
+    said.set_verbosity_error()
+    said.disable_progress_bar()
+    others = logging.getLogger("sentence_transformers")
+    others_level = others.level
+    others.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield transformers
+    finally:
+        said.set_verbosity(level)
+        said.enable_progress_bar()
+        others.setLevel(others_level)
