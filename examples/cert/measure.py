@@ -1,10 +1,10 @@
-r"""Measures CERT at small scale from an imported encoder: dev scores of CoLA and RTE without CERT, with it, without a queue.
+r"""Measures CERT at small scale from an imported encoder: dev scores of GLUE tasks without CERT, with it, without a queue.
 
     python examples/cert/measure.py --glue glue_data --checkpoint minilm/model.pt --imported minilm \
-        --synonyms counterfitted_neighbors.json --output measured --seeds 1 2 3
+        --synonyms counterfitted_neighbors.json --round-trips translated --output measured --seeds 1 2 3
 
-The paper's views are back-translations, and EDA in an ablation. This script uses EDA, and a replacement for back-translation:
-it makes two copies of each text in which synonyms replace words, and reads them with --views paraphrase:de,zh.
+The paper's views are back-translations, and EDA in an ablation. Besides both, this script has two copies of each text in which
+synonyms replace words. The round trips are files TASK.txt of --round-trips, aligned with what ``glue text`` writes.
 """
 
 import argparse
@@ -19,13 +19,28 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from measuring import PROJECT, Recipe, Trained, Untrained, add_results, clear, measure, sizes
 from result_tables import table
 
+METRICS = {"CoLA": "matthews", "RTE": "accuracy", "MRPC": "accuracy"}
 PLAIN = "plain"  # fine-tuned without CERT
 CONFIG = PROJECT / "examples/cert/config/cert.yaml"
 BATCH = PROJECT / "examples/cert/config/batch_negatives.yaml"
+PAIR = "task.views='paraphrase:original,bt'"
+EDA = ("+ablation=eda",)
+
+
+def rate(value: float) -> tuple[str, str]:
+    """Overrides for a learning rate."""
+    return f"optimization.lr=[{value}]", f"optimizer.lr=[{value}]"
+
+
 RECIPES = {
-    "CERT, EDA": Recipe(CONFIG, ("+ablation=eda",)),
+    "CERT, back-translation": Recipe(CONFIG, (PAIR,)),
+    "CERT, EDA": Recipe(CONFIG, EDA),
     "CERT, synonym paraphrases": Recipe(CONFIG),
     "no queue (batch), EDA": Recipe(BATCH, ("task.views=same", "task.augment=eda")),
+    # what lowers CoLA: rate, pooling
+    "CERT, EDA, lr 4e-5": Recipe(CONFIG, (*EDA, *rate(4e-5))),
+    "CERT, EDA, lr 5e-4": Recipe(CONFIG, (*EDA, *rate(5e-4))),
+    "CERT, EDA, mean pooling": Recipe(CONFIG, (*EDA, "model.pooling=mean")),
 }
 STAND_IN_SHARE = 0.3
 
@@ -40,7 +55,7 @@ def main() -> None:
         overrides = [
             *(f"task.data={data.resolve()}", f"checkpoint.finetune_from_model={arguments.checkpoint.resolve()}"),
             *("common.cpu=true", "dataset.num_workers=0", "++dataset.disable_validation=true"),
-            *(f"++optimization.max_update={arguments.updates}", "optimization.lr=[0.005]", "optimizer.lr=[0.005]"),
+            *(f"++optimization.max_update={arguments.updates}", *rate(5e-3)),
             *sizes(arguments.checkpoint),
         ]
 
@@ -75,6 +90,8 @@ def prepare(arguments: argparse.Namespace, task: str, folder: Path) -> Path:
         rewritten = [stand_in(line, neighbors, random.Random(f"{seed} {number}")) for number, line in enumerate(lines)]
         (folder / f"{name}.txt").write_text("\n".join(rewritten) + "\n", encoding="utf-8")
     paraphrases = [f"{name}={folder / name}.txt" for name in ("de", "zh")]
+    if arguments.round_trips is not None:
+        paraphrases.append(f"bt={arguments.round_trips / f'{task}.txt'}")
     tokenizer = ("--tokenizer", "hf", "--tokenizer-dir", arguments.imported)
     clear("prepare", text, "--paraphrase", *paraphrases, "--document-start", ".", "--dest", data, *tokenizer)
     clear("synonyms", "--data-bin", data, "--source", arguments.synonyms)
@@ -108,19 +125,20 @@ def finetune(arguments: argparse.Namespace, task: str, checkpoint: Path, folder:
     metrics = json.loads(result.read_text())["metrics"]["valid"]
     for file in output.rglob("*.pt"):
         file.unlink()
-    value: float = metrics["matthews" if task == "CoLA" else "accuracy"]
+    value: float = metrics[METRICS[task]]
     return value
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--glue", type=Path, required=True, help="folder with CoLA and RTE in it")
+    parser.add_argument("--glue", type=Path, required=True, help="folder with CoLA, RTE and MRPC in it")
     parser.add_argument("--checkpoint", type=Path, required=True, help="model.pt that fairseq-clear import made")
     parser.add_argument("--imported", type=Path, required=True, help="folder that fairseq-clear import made")
     parser.add_argument("--synonyms", type=Path, required=True, help="counterfitted_neighbors.json")
+    parser.add_argument("--round-trips", type=Path, help="folder with TASK.txt of back-translate")
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--tasks", nargs="+", default=["CoLA", "RTE"], choices=["CoLA", "RTE"])
+    parser.add_argument("--tasks", nargs="+", default=list(METRICS), choices=list(METRICS))
     parser.add_argument(
         "--recipes", nargs="+", default=[PLAIN, *RECIPES], choices=[PLAIN, *RECIPES], help="default: all"
     )
@@ -133,6 +151,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=32, help="batch size of fine-tuning (paper: 16)")
     add_results(parser)
     arguments = parser.parse_args()
+    if arguments.round_trips is None and "CERT, back-translation" in arguments.recipes:
+        parser.error(
+            "the recipe 'CERT, back-translation' needs --round-trips; leave it out of --recipes, or give the folder"
+        )
     arguments.results = arguments.results or arguments.output / "results.json"
     return arguments
 
