@@ -1,6 +1,7 @@
 """A run that is killed at any instant at which something reaches the disk, and rerun, ends like an undisturbed one."""
 
 import errno
+import gc
 import json
 import os
 import shutil
@@ -67,6 +68,7 @@ def expected(settings: BackTranslateSettings) -> str:
 
 def killed_at(instant: int, work: Callable[[], object]) -> bool:
     """Do the work in a process that kills itself just before the n-th instant; whether it was killed."""
+    gc.collect()  # a child that takes a translator of CTranslate2 apart waits for threads that it does not have
     child = os.fork()
     if child == 0:
         try:
