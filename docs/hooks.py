@@ -36,6 +36,7 @@ PAGES = {
     "examples/mirror_bert/README.md": "recipes/mirror-bert.md",
     "examples/demo/README.md": "recipes/demo.md",
     "examples/refine/README.md": "recipes/refine.md",
+    "examples/refine/RESULTS.md": "recipes/refine-results.md",
     "examples/evaluation/README.md": "recipes/evaluation.md",
     "examples/glue/README.md": "recipes/glue.md",
     "examples/interop/README.md": "recipes/interop.md",

@@ -1,6 +1,6 @@
 """Compares the tables of README and of the examples with their JSON sources: ``python scripts/check_tables.py``.
 
-With ``--write``, the cells of such tables are replaced by the figures of the JSON. A comment above a table names its source:
+With ``--write``, the cells of tables of runs are replaced by the figures of the JSON. A comment above a table names its source:
 
 - ``<!-- figures: rows examples/demo/refine.json -->``: rows of lists of numbers, one per seed, of examples/demo/refine.py;
 - ``<!-- figures: demo examples/demo/scratch.json -->``: the output of examples/demo/scratch.py;
@@ -145,11 +145,13 @@ def compare(rows: list[list[str]], wanted: dict[str, Cells]) -> list[str]:
 
 
 def write(path: Path, root: Path) -> None:
-    """Replace the cells of the tables of a page by the figures of their JSON; rows that only the JSON has come last."""
+    """Replace the cells of the tables of ``runs`` by the figures of their JSON; rows that only the JSON has come last."""
     lines = path.read_text(encoding="utf-8").splitlines()
     for number, above, rows in reversed(tables("\n".join(lines))):
         source = SOURCE.fullmatch(above)
-        wanted = read(source[1], source[2], rows[0][0], root) if source else None
+        if source is None or source[1] != "runs":
+            continue
+        wanted = read("runs", source[2], rows[0][0], root)
         if wanted is not None:
             lines[number + 1 : number + len(rows)] = render(rows, wanted)  # below the head and the dashes
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -204,7 +206,7 @@ def main() -> int:
     """Print the mistakes and the tables whose JSON is not kept; return 1 if there are mistakes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--write", action="store_true", help="replace the cells of the tables by the figures of the JSON"
+        "--write", action="store_true", help="replace the cells of tables of runs by the figures of the JSON"
     )
     if parser.parse_args().write:
         for path in pages(ROOT):
