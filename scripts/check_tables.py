@@ -7,6 +7,7 @@ With ``--write``, the cells of tables of runs are replaced by the figures of the
 - ``<!-- figures: runs examples/refine/results.json#20news -->``: a table of the results.json of an example's measure.py. If the
   first cell of the table is "minus ROW", its cells are differences from ROW, paired by seed, with standard errors;
 - ``<!-- figures: report sts.json -->``: a report of fairseq-clear;
+- ``<!-- figures: curve plan.json -->``: the JSON of ``fairseq-clear plan --curve``;
 - ``<!-- figures: not kept -->``: the JSON is not in the repository. Such tables are listed, not checked.
 
 A table of measured numbers without a comment is an error. The exit status is 1 if anything differs.
@@ -86,7 +87,22 @@ def read_report(path: Path) -> dict[str, Cells]:
     return {row["label"]: {c: [v, row["deviations"].get(c, 0.0)] for c, v in row["scores"].items()} for row in rows}
 
 
-READERS: dict[str, Callable[[Path], dict[str, Cells]]] = {"demo": read_demo, "rows": read_rows, "report": read_report}
+def read_curve(path: Path) -> dict[str, Cells]:
+    """The rows of the JSON of ``fairseq-clear plan --curve``, one per number of GPUs."""
+    names = {"texts each": "texts", "chunk, tokens": "chunk", "computing, s": "compute_seconds"}
+    names["sending, s"] = "communication_seconds"
+    return {
+        f"{row['gpus']:,}": {**{c: [row[name]] for c, name in names.items()}, "efficiency": [100 * row["efficiency"]]}
+        for row in json.loads(path.read_text(encoding="utf-8"))["curve"]
+    }
+
+
+READERS: dict[str, Callable[[Path], dict[str, Cells]]] = {
+    "curve": read_curve,
+    "demo": read_demo,
+    "report": read_report,
+    "rows": read_rows,
+}
 
 
 def read(kind: str, source: str, head: str, root: Path) -> dict[str, Cells] | None:
