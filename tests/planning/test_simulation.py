@@ -63,7 +63,9 @@ def test_two_workers_send_what_is_planned_and_learn_what_one_learns(simulation: 
     assert alone.losses["loss"][0] != pytest.approx(alone.losses["loss"][1], abs=0.01)
     wider = Recipe(compose_recipe(str(simulation.CONFIG), ["++model.projection_dim=33"]), vocabulary)
     assert len(simulation.check(two, alone, wider)) == 2 * UPDATES + 1
-    assert simulation.table([alone, two], recipe).count("\n") == 3
+    found = simulation.rows([alone, two], recipe)
+    assert found["1"]["differs by, 1e-6"] == [] and found["2"]["planned, B"] == found["2"]["sent around a ring, B"]
+    assert simulation.table(found).count("\n") == 3
 
 
 def test_a_failing_worker_ends_the_others(simulation: Any, tmp_path: Path) -> None:

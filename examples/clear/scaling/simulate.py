@@ -16,9 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -92,8 +93,10 @@ def main() -> int:
         runs = [simulate(workers, args.updates, data, Path(folder)) for workers in args.workers]
     recipe = Recipe(compose_recipe(str(CONFIG)), vocabulary)
     mistakes = [mistake for run in runs for mistake in check(run, runs[0], recipe)]
-    print(table(runs, recipe))
-    report = {"updates": args.updates, "tolerance": TOLERANCE, "mistakes": mistakes, **provenance()}
+    found = rows(runs, recipe)
+    print(table(found))
+    report: dict[str, Any] = {"updates": args.updates, "tolerance": TOLERANCE, "mistakes": mistakes, **provenance()}
+    report["rows"] = found
     report["runs"] = [asdict(run) | {"planned": exchanges_of(recipe, run)} for run in runs]
     args.output.with_suffix(".json").write_text(json.dumps(report) + "\n")
     draw(runs, recipe, args.output)
@@ -219,19 +222,32 @@ def difference(run: Run, alone: Run) -> list[float]:
     ]
 
 
-def table(runs: Sequence[Run], recipe: Recipe) -> str:
-    """The Markdown table, with a row for each number of workers."""
-    lines = [
-        "| workers | texts each | given, B | sent around a ring, B | planned, B | first loss | last loss | differs by |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+def rows(runs: Sequence[Run], recipe: Recipe) -> dict[str, dict[str, list[float]]]:
+    """The numbers of the table: workers -> column -> one number, or none."""
+    found = {}
     for run in runs:
-        given = sum(size for _, size in run.exchanged[0][-1])
+        away = [] if run is runs[0] else [1e6 * max(difference(run, runs[0]))]
         planned = ring(recipe.exchanges(run.texts, run.workers, backend="gloo"), run.workers)
-        first, last = run.losses["loss"][0], run.losses["loss"][-1]
-        away = "" if run is runs[0] else f"{max(difference(run, runs[0])):.1e}"
-        numbers = (f"{given:,}", f"{run.sent:,.0f}", f"{planned:,.0f}", f"{first:.6f}", f"{last:.6f}", away)
-        lines.append(f"| {run.workers} | {run.texts} | {' | '.join(numbers)} |")
+        found[f"{run.workers}"] = {
+            "texts each": [run.texts],
+            "given, B": [sum(size for _, size in run.exchanged[0][-1])],
+            "sent around a ring, B": [run.sent],
+            "planned, B": [planned],
+            "first loss": [run.losses["loss"][0]],
+            "last loss": [run.losses["loss"][-1]],
+            "differs by, 1e-6": away,
+        }
+    return found
+
+
+def table(rows: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    """The Markdown table, with a row for each number of workers."""
+    columns = list(rows["1"])
+    lines = [f"| workers | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for workers, cells in rows.items():
+        digits = {column: 6 if "loss" in column else 1 if "differs" in column else 0 for column in columns}
+        shown = (" ".join(f"{value:,.{digits[column]}f}" for value in cells[column]) for column in columns)
+        lines.append(f"| {workers} | {' | '.join(shown)} |")
     return "\n".join(lines)
 
 
