@@ -68,7 +68,7 @@ def read_demo(path: Path) -> dict[str, Cells]:
 def read_rows(path: Path) -> dict[str, Cells]:
     """The rows of a file with a list of numbers, one per seed, for each row and column."""
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    return {label: {column: over_runs(values) for column, values in cells.items()} for label, cells in rows.items()}
+    return {label: {c: over_runs(values) for c, values in cells.items() if values} for label, cells in rows.items()}
 
 
 def read_runs(path: Path, name: str, base: str | None) -> dict[str, Cells]:
