@@ -126,7 +126,13 @@ def open_chunks(output: Path, settings: dict[str, Any], overwrite: bool) -> Iter
             for leftover in folder.glob(".*.writing.*"):  # left by a killed call of write_whole
                 leftover.unlink()
             _check_settings(folder, settings, overwrite)
-            yield FinishedChunks(folder)
+            finished = FinishedChunks(folder)
+            try:
+                yield finished
+            except UserError:
+                if not finished.counts:  # nothing to resume: a model that cannot be loaded leaves no folder
+                    remove_partial(output)
+                raise
     except OSError as error:
         where = error.filename or folder
         raise UserError(

@@ -137,6 +137,19 @@ def test_changed_source_does_not_resume(module: str, tmp_path: Path) -> None:
         back_translate(settings)
 
 
+def test_a_model_that_cannot_be_loaded_leaves_no_folder(module: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def one(): raise RuntimeError('no licence')\n")
+    settings = settings_of(tmp_path, f"{module}:there", "broken:one")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(UserError, match="no licence"):
+        back_translate(settings)
+    assert [path for path in sorted(tmp_path.iterdir()) if path.name != "__pycache__"] == before
+    assert killed_at(9, lambda: back_translate(replace(settings, backward=settings.forward)))
+    with pytest.raises(UserError):  # chunks that an earlier call finished stay
+        back_translate(settings)
+    assert (tmp_path / "out.txt.partial").is_dir()
+
+
 def test_identity_of_an_installed_package_is_its_version(tmp_path: Path) -> None:
     import sacrebleu
 
