@@ -137,6 +137,8 @@ def unknown_flags(words: list[str], training: set[str]) -> list[str]:
             path = ROOT / module
             files = [path] if path.is_file() else list(path.glob("*.py"))
             source, known = "".join(file.read_text() for file in files), set() if files else None
+            if "from measuring import" in source and "add_results(parser)" in source:
+                source += (ROOT / "examples" / "measuring.py").read_text()
         elif word in PROGRAMS and (number == 0 or word.startswith("scripts/")):
             known = PROGRAMS[word]
         elif word.startswith("examples/") and word.endswith(".sh"):
