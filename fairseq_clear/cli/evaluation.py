@@ -3,120 +3,30 @@
 import argparse
 import sys
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from fairseq_clear.cli.flags import Command, ModelFlags, add_flags, flag_dest, read_flags
+from fairseq_clear.cli.encoder_flags import EncoderFlags
+from fairseq_clear.cli.flags import Command, add_flags, flag_dest, read_flags
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.classifier_settings import PRESETS, Classifiers
 from fairseq_clear.evaluation.reports import Report, Row
 from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PROBING_TASKS
 from fairseq_clear.evaluation.sts_data import AGGREGATIONS, DEFAULT_TASKS, METRICS, STS_TASKS
 from fairseq_clear.evaluation.topics import REMOVALS, read_topics, score_topics
-from fairseq_clear.files import check_output_file, hash_file, read_text_lines
+from fairseq_clear.files import check_output_file, hash_file
 from fairseq_clear.settings import setting
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder
-    from fairseq_clear.evaluation.sentence_flow import Flow
 
 ALL = "all"
 AVERAGE = "Avg."  # plain mean over the tasks of the table
 DIRECTIONS = {"image>text": "captions", "text>image": "images"}
 MEASURES = ("R@1", "R@5", "R@10", "median rank")
-
-
-@dataclass(kw_only=True)
-class EncoderFlags(ModelFlags):
-    """Flags for the encoders to score, and for the report."""
-
-    encoder: tuple[str, ...] = setting(
-        "one or several: a checkpoint (with --data-bin), a .vec or GloVe .txt file of word vectors to average, or "
-        "package.module:factory, a function that returns anything with encode(list of str, batch_size=...) -> vectors",
-        metavar="ENC",
-    )
-    pooling: tuple[str | None, ...] = setting(
-        "one or several: cls, mean, max, first-last, last2, wk (SBERT-WK) or layer:N; each is a row "
-        "(default: the checkpoint's own)",
-        (None,),
-    )
-    whitening: Path | None = setting(
-        "whiten the vectors (Su et al. 2021), fitted without labels on the sentences of this file, one per line",
-        None,
-        exclusive="dimensions",
-    )
-    whitening_dimensions: int | None = setting("dimensions that whitening keeps (default: all)", None, metavar="K")
-    flow: Path | None = setting(
-        "map the vectors with the flow of this file, which fairseq-clear flow fitted to the same encoder and pooling "
-        "(BERT-flow, Li et al. 2020)",
-        None,
-        exclusive="dimensions",
-        metavar="FILE.npz",
-    )
-    dimension: int | None = setting(
-        "score only the first D dimensions of the vectors, scaled to length 1 (encoders trained with --matryoshka)",
-        None,
-        least=1,
-        metavar="D",
-        exclusive="dimensions",
-    )
-    output: Path | None = setting(
-        "write the report: numbers, data hashes, protocol, encoders, seeds, versions", None, metavar="FILE.json"
-    )
-    overwrite: bool = setting("replace an existing report", False)
-
-    def encoders(self) -> "Iterator[CachedEncoder]":
-        """Yield every encoder with every pooling; a checkpoint is freed before the next one is loaded."""
-        from fairseq_clear.evaluation.encoders import CachedEncoder  # takes seconds to import
-        from fairseq_clear.evaluation.sentence_flow import load_flow
-
-        flow = load_flow(self.flow) if self.flow is not None else None
-        for name in self.encoder:
-            for label, encoder in self.load_encoders(name, self.pooling):
-                cached = CachedEncoder(encoder, batch_size=self.batch_size, name=label, progress=True)
-                if self.whitening is not None:
-                    self.whiten(cached, self.whitening)
-                if flow is not None:
-                    self.apply_flow(cached, flow)
-                if self.dimension is not None:
-                    self.truncate(cached, self.dimension)
-                yield cached
-
-    def truncate(self, encoder: "CachedEncoder", dimension: int) -> None:
-        """Let the encoder return only the first dimensions of its vectors."""
-        from fairseq_clear.evaluation.encoders import first_dimensions
-
-        name = encoder.name
-        encoder.transform = lambda vectors: first_dimensions(vectors, dimension, name)
-        encoder.name = f"{name} first {dimension}"
-        encoder.notes["dimension"] = dimension
-
-    def apply_flow(self, encoder: "CachedEncoder", flow: "Flow") -> None:
-        """Let the encoder map its vectors with the flow of --flow; UserError if it was fitted to others."""
-        assert self.flow is not None
-        flow.check_encoder(encoder.describe())
-        encoder.transform = flow.transform
-        encoder.name = f"{encoder.name} flow"
-        encoder.notes["flow"] = {"file": str(self.flow), "sha256": hash_file(self.flow), "fitted on": flow.origin}
-
-    def whiten(self, encoder: "CachedEncoder", file: Path) -> None:
-        """Fit a whitening on the sentences of ``file``, and let the encoder apply it."""
-        from fairseq_clear.evaluation.encoders import Whitening
-
-        sentences = [line for line in read_text_lines(file) if line.strip()]
-        if not sentences:
-            raise UserError(f"--whitening {file}: holds no sentence")
-        encoder.transform = Whitening.fit(encoder.encode(sentences), self.whitening_dimensions)
-        encoder.name = f"{encoder.name} whitened"
-        encoder.notes["whitening"] = {
-            "file": str(file),
-            "sha256": hash_file(file),
-            "sentences": len(sentences),
-            "dimensions": int(encoder.transform.kernel.shape[1]),
-        }
 
 
 @dataclass(kw_only=True)

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from fairseq_clear.cli.flags import Command, ModelFlags
+from fairseq_clear.cli.encoder_flags import OneEncoderFlags
+from fairseq_clear.cli.flags import Command
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import check_output_file, hash_file, read_text_lines, versions
 from fairseq_clear.settings import setting
 
 
 @dataclass(kw_only=True)
-class FitFlow(Command, ModelFlags):
+class FitFlow(Command, OneEncoderFlags):
     """Fit a flow that maps the vectors of an encoder to a standard normal distribution (BERT-flow, Li et al. 2020).
 
     Each line of the text is one sentence; no labels are needed. The encoder is not changed. The flow only fits this encoder
@@ -25,14 +26,6 @@ fairseq-clear sts --data SentEval/data --encoder checkpoint_best.pt --data-bin d
 fairseq-clear embed new.txt --checkpoint checkpoint_best.pt --data-bin data-bin --pooling cls --flow flow.npz --output o.npy"""
 
     text: Path = setting("UTF-8 text, one sentence per line", metavar="TEXT", positional=True)
-    encoder: str = setting(
-        "a checkpoint (with --data-bin), a .vec or GloVe .txt file of word vectors to average, or package.module:factory, a "
-        "function that returns anything with encode(list of str, batch_size=...) -> vectors",
-        metavar="ENC",
-    )
-    pooling: str | None = setting(
-        "cls, mean, max, first-last, last2, wk (SBERT-WK) or layer:N (default: the checkpoint's own)", None
-    )
     output: Path = setting("file to write", metavar="FILE.npz")
     overwrite: bool = setting("replace FILE.npz", False)
     steps: int = setting("steps of the flow: ActNorm, permutation, coupling", 9, least=1, group="flow")
@@ -47,8 +40,7 @@ fairseq-clear embed new.txt --checkpoint checkpoint_best.pt --data-bin data-bin 
         """Encode the text, fit the flow, write it, and print one line."""
         from tqdm import tqdm
 
-        from fairseq_clear.evaluation.encoders import CachedEncoder  # takes seconds to import
-        from fairseq_clear.evaluation.sentence_flow import fit_flow, save_flow
+        from fairseq_clear.evaluation.sentence_flow import fit_flow, save_flow  # takes seconds to import
 
         if self.output.suffix != ".npz":
             raise UserError(f"--output {self.output}: unknown suffix; give a name that ends in .npz")
@@ -56,8 +48,7 @@ fairseq-clear embed new.txt --checkpoint checkpoint_best.pt --data-bin data-bin 
         sentences = [line for line in read_text_lines(self.text) if line.strip()]
         if not sentences:
             raise UserError(f"{self.text}: holds no sentence")
-        label, encoder = self.load_encoders(self.encoder, (self.pooling,))[0]
-        cached = CachedEncoder(encoder, batch_size=self.batch_size, name=label, progress=True)
+        cached = self.load()
         vectors = cached.encode(sentences)
         with tqdm(total=self.epochs * len(sentences), desc="flow", file=sys.stderr, disable=None, leave=False) as bar:
             flow = fit_flow(
@@ -69,6 +60,6 @@ fairseq-clear embed new.txt --checkpoint checkpoint_best.pt --data-bin data-bin 
         origin = {"encoder": cached.describe(), "text": text, "settings": settings, "versions": versions()}
         save_flow(self.output, flow, origin)
         print(
-            f"{label}: {len(sentences):,} sentences, dimension {flow.dimension}, {self.steps} steps; wrote {self.output}"
+            f"{cached.name}: {len(sentences):,} sentences, dimension {flow.dimension}, {self.steps} steps; wrote {self.output}"
         )
         return 0

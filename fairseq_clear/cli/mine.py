@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fairseq_clear.cli.flags import PAIRS, Command, ModelFlags, PairFlags
+from fairseq_clear.cli.encoder_flags import OneEncoderFlags
+from fairseq_clear.cli.flags import PAIRS, Command, PairFlags
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.mining_settings import MiningSettings
 from fairseq_clear.files import corpus_files, hash_file, versions, write_json
@@ -21,7 +22,7 @@ MINE_JSON = "mine.json"
 
 
 @dataclass(kw_only=True)
-class Mine(Command, MiningSettings, PairFlags, ModelFlags):
+class Mine(Command, MiningSettings, PairFlags, OneEncoderFlags):
     """Find hard negatives for pairs of a query and a passage: other texts whose vector is near to that of the query.
 
     A pair's negatives come from the passages of all pairs and from --candidates. Texts equal to the query or to one of its
@@ -43,21 +44,12 @@ fairseq-clear mine --queries q.txt --passages p.txt --candidates corpus.txt --en
         group=PAIRS,
     )
     text_field: str = setting("name of the field of a .jsonl record of --candidates", "text", group=PAIRS)
-    encoder: str = setting(
-        "a checkpoint (with --data-bin), a .vec or GloVe .txt file of word vectors to average, or package.module:factory, a "
-        "function that returns anything with encode(list of str, batch_size=...) -> vectors",
-        metavar="ENC",
-    )
-    pooling: str | None = setting(
-        "cls, mean, max, first-last, last2, wk (SBERT-WK) or layer:N (default: the checkpoint's own)", None
-    )
     dest: Path = setting("folder to create; must not exist yet", metavar="DEST")
     overwrite: bool = setting("replace DEST if it is a folder of this command", False)
 
     def run(self) -> int:
         """Mine the negatives, write the folder, and print counts and the next commands."""
-        from fairseq_clear.evaluation.encoders import CachedEncoder  # takes seconds to import
-        from fairseq_clear.evaluation.mining import mine_negatives
+        from fairseq_clear.evaluation.mining import mine_negatives  # takes seconds to import
         from fairseq_clear.evaluation.sentence_encoder import choose_device
 
         self.check()
@@ -72,8 +64,7 @@ fairseq-clear mine --queries q.txt --passages p.txt --candidates corpus.txt --en
         files = corpus_files(self.candidates)
         hashes |= {file.path.name: hash_file(file.path) for file in files}
         further = list(self.further_texts(file.path for file in files))
-        label, encoder = self.load_encoders(self.encoder, (self.pooling,))[0]
-        cached = CachedEncoder(encoder, batch_size=self.batch_size, name=label, progress=True)
+        cached = self.load()
         with output_folder(self.dest, self.overwrite) as folder:
             mined = mine_negatives(
                 cached, pairs, further, self, folder=folder, device=device,
