@@ -39,6 +39,10 @@ HYDRA = (sys.executable, "-W", "ignore", "-c", "from fairseq_cli.hydra_train imp
 class Trained(Protocol):
     """A row of a table: something that trains an encoder."""
 
+    @property
+    def once(self) -> bool:
+        """Whether the scores do not depend on the seed, so that one run is enough."""
+
     def train(self, seed: int, folder: Path) -> Path:
         """Train in ``folder`` and return the checkpoint to score."""
 
@@ -54,11 +58,13 @@ class Recipe:
         config: path of the YAML file.
         overrides: hydra overrides, including an ablation (``+ablation=sg``).
         pooling: pooling for the scores; None for the checkpoint's.
+        once: see ``Trained``.
     """
 
     config: Path
     overrides: tuple[str, ...] = ()
     pooling: str | None = None
+    once: bool = False
 
     def train(self, seed: int, folder: Path) -> Path:
         """Run ``fairseq-hydra-train``; its log is ``FOLDER.log``."""
@@ -125,9 +131,7 @@ def measure(
     output.mkdir(parents=True, exist_ok=True)
     kept: dict[str, list[dict[str, Any]]] = json.loads(results.read_text()) if results.exists() else {}
     known = {(run["name"], run["seed"]): run for run in kept.setdefault(table, [])}
-    runs = [
-        (name, seed) for seed in seeds for name in rows if seed == seeds[0] or not getattr(rows[name], "once", False)
-    ]
+    runs = [(name, seed) for seed in seeds for name in rows if seed == seeds[0] or not rows[name].once]
     for name, seed in tqdm(runs, desc=table, disable=None):
         if (name, seed) not in known:
             known[name, seed] = run = _run(name, rows[name], seed, output / stem(name, seed), score)

@@ -51,6 +51,7 @@ class Refined:
         flags: of fairseq-train.
         encoder, corpus: folders of the encoder and of the prepared corpus.
         updates, max_length: as the flags of refine.
+        once: see ``measuring.Trained``.
     """
 
     recipe: str
@@ -59,6 +60,7 @@ class Refined:
     corpus: Path = Path()
     updates: int = 0
     max_length: int = 0
+    once: bool = False
 
     def train(self, seed: int, folder: Path) -> Path:
         """Train as ``refine`` does; return the best of the checkpoints by retrieval among other held-out documents."""

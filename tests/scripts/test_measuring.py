@@ -32,6 +32,8 @@ def test_a_run_is_measured_once_and_kept(measuring, tmp_path):
     calls = []
 
     class Row:
+        once = False
+
         def train(self, seed, folder):
             folder.mkdir()
             (folder / "model.pt").write_text("large")
