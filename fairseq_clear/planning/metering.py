@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from fairseq.distributed import utils as distributed_utils
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from fairseq_clear import patches
@@ -90,7 +90,7 @@ class Meter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run ``func`` and count its operations and results."""
         kwargs = kwargs or {}
-        is_meta = any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in tree_leaves((args, kwargs)))
+        is_meta = any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in _flat((*args, *kwargs.values())))
         if is_meta and func in (aten._local_scalar_dense.default, aten.equal.default):
             return 1.0 if args[0].is_floating_point() else 1
         if is_meta and func._overloadpacket in IN_PLACE:
@@ -101,7 +101,7 @@ class Meter(TorchDispatchMode):
         node = torch._C._current_autograd_node()
         if flops:
             self.flops[self._phase_of(node)] += flops
-        for leaf in (result,) if isinstance(result, Tensor) else tree_leaves(result):
+        for leaf in _flat((result,)):
             if isinstance(leaf, Tensor):
                 self.hold(leaf, self.phase if node is None or torch.is_grad_enabled() else "backward")
         return result
@@ -149,37 +149,46 @@ def _as_numbers(index: Tensor | None) -> tuple[Tensor | None, ...]:
     return index.nonzero().unbind(1)
 
 
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield the values, and those in lists and tuples; an operation takes and returns no deeper structures."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from value
+        else:
+            yield value
+
+
+def _each(convert: Callable[[Any], Any], value: Any) -> Any:
+    """Apply a function to a value, or to those in a list or tuple."""
+    return type(value)(map(convert, value)) if type(value) in (list, tuple) else convert(value)
+
+
 # Cache for repeated layers: operation and shapes -> shapes of the results, and FLOPs
 _KNOWN: dict[Any, tuple[Any, int]] = {}
 
 
 def _on_meta(func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
     """Run an operation on meta tensors; return its result and its FLOPs."""
-    leaves, form = tree_flatten((args, kwargs))
-    signature = [
-        (leaf.shape, leaf.stride(), leaf.dtype) if isinstance(leaf, Tensor) else (type(leaf), leaf) for leaf in leaves
-    ]
     aliases = func._schema.is_mutable or any(value.alias_info is not None for value in func._schema.returns)
-    key = None if aliases or func is aten._unsafe_view.default else (func, form, *signature)
+    key = None
+    if not aliases and func is not aten._unsafe_view.default:
+        given = (*args, *kwargs, *kwargs.values())
+        key = (
+            func,
+            *(tuple(map(_signature, one)) if isinstance(one, (list, tuple)) else _signature(one) for one in given),
+        )
     if key in _KNOWN:
         made, flops = _KNOWN[key]
-        return tree_map_only(
-            _Shape,
-            lambda shape: torch.empty_strided(*shape[:2], dtype=shape[2], device="meta"),
-            made,
-            is_leaf=lambda leaf: isinstance(leaf, _Shape),
-        ), flops
-    args, kwargs = tree_map_only(Tensor, _without_values, (args, kwargs))
+        return _each(_made, made), flops
+    args = [_each(_without_values, value) for value in args]
+    kwargs = {name: _each(_without_values, value) for name, value in kwargs.items()}
     if kwargs.get("device") is not None:
-        kwargs = {**kwargs, "device": torch.device("meta")}
+        kwargs["device"] = torch.device("meta")
     result = func(*args, **kwargs)
     count = FLOPS.get(func._overloadpacket)
     flops = count(*args, **kwargs, out_val=result) if count is not None else 0
     if key is not None:
-        _KNOWN[key] = (
-            tree_map_only(Tensor, lambda tensor: _Shape(tensor.shape, tensor.stride(), tensor.dtype), result),
-            flops,
-        )
+        _KNOWN[key] = _each(_shape, result), flops
     return result, flops
 
 
@@ -189,10 +198,25 @@ class _Shape(NamedTuple):
     dtype: torch.dtype
 
 
-def _without_values(tensor: Tensor) -> Tensor:
-    if tensor.is_meta:
-        return tensor
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+def _signature(value: Any) -> Any:
+    # with the type, because 1, 1.0 and True are equal
+    return _shape(value) if isinstance(value, Tensor) else (type(value), value)
+
+
+def _shape(value: Any) -> Any:
+    return _Shape(value.shape, value.stride(), value.dtype) if isinstance(value, Tensor) else value
+
+
+def _made(value: Any) -> Any:
+    if not isinstance(value, _Shape):
+        return value
+    return torch.empty_strided(value.size, value.stride, dtype=value.dtype, device="meta")
+
+
+def _without_values(value: Any) -> Any:
+    if not isinstance(value, Tensor) or value.is_meta:
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
 
 def _kernels(*, is_cpu: bool, amp: bool) -> dict[str, Any]:
