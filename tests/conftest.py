@@ -6,11 +6,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,9 @@ from hypothesis import settings
 from tests import zygote
 
 torch.set_num_threads(1)
+# Hundreds of processes import the package: it is compiled once, also where the environment says otherwise.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # a shell starts background commands so, and their children inherit it
@@ -85,6 +90,17 @@ def run(
     if check and result.returncode:
         pytest.fail(f"{' '.join(line)}\nexit {result.returncode}\n{result.stdout[-4000:]}\n{result.stderr[-6000:]}")
     return result
+
+
+def run_workers(count: int, *command: str | Path) -> str:
+    """A training command on several workers, as torchrun starts them but forked; returns the output of all."""
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    variables = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    with ThreadPoolExecutor() as pool:
+        started = [pool.submit(run, *command, env={**os.environ, **variables, "RANK": str(n)}) for n in range(count)]
+        ended = [worker.result() for worker in started]
+    return "".join(worker.stdout + worker.stderr for worker in ended)
 
 
 def tool(name: str) -> list[str]:

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+FORKED = "{}.python"  # by the server's socket: the script that commands find as sys.executable
 
 
 class Forked:
@@ -72,12 +74,17 @@ class Forked:
 @cache
 def _server() -> str:
     path = tempfile.mktemp(prefix="zygote.")
+    script = Path(FORKED.format(path))
+    client = Path(__file__).with_name("forked_python.py")
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -SE {client} {path} "$@"\n')
+    script.chmod(0o755)
     process = subprocess.Popen(
         [sys.executable, __file__, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
     )
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
     atexit.register(process.kill)
-    atexit.register(Path(path).unlink, missing_ok=True)
+    for file in (path, FORKED.format(path)):
+        atexit.register(Path(file).unlink, missing_ok=True)
     return path
 
 
@@ -131,6 +138,9 @@ def _supervise(connection: socket.socket) -> None:
         connection.sendall(f"{child}\n".encode())
         for descriptor in (*fds, 0, 1, 2):
             os.close(descriptor)
+        ended = os.pidfd_open(child)
+        if ended not in select.select([ended, connection], [], [])[0]:  # who asked is gone
+            os.kill(child, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         try:
             connection.sendall(f"{code}\n".encode())
@@ -148,6 +158,7 @@ def _supervise(connection: socket.socket) -> None:
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["env"])
+    sys.executable = FORKED.format(sys.argv[1])
     _prepare(asked["command"])
 
 
