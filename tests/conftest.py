@@ -24,6 +24,7 @@ from hypothesis import settings
 from tests import zygote
 
 torch.set_num_threads(1)
+zygote.quicken_hydra()
 # Hundreds of processes import the package: it is compiled once, also where the environment says otherwise.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -5,6 +5,7 @@ for each request.
 """
 
 import atexit
+import copy
 import gc
 import json
 import logging
@@ -26,6 +27,20 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 FORKED = "{}.python"  # by the server's socket: the script that commands find as sys.executable
+
+
+def quicken_hydra() -> None:
+    """Let hydra share what it copies and parses anew for every configuration: 40 % of the time of a composition."""
+    from hydra._internal import config_repository
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    def keep(self: Any, delegate: Any) -> None:
+        self.delegate, self.cache = delegate, {}  # hydra's own copies every schema of fairseq
+
+    parse_once = cache(OverridesParser.parse_rule)
+    parser = OverridesParser.create()
+    config_repository.CachingConfigRepository.__init__ = keep  # type: ignore[method-assign]
+    OverridesParser.parse_rule = lambda _, text, rule: copy.copy(parse_once(parser, text, rule))  # type: ignore[method-assign]
 
 
 class Forked:
@@ -218,6 +233,7 @@ if __name__ == "__main__":
         from fairseq import options
         from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+        quicken_hydra()
         # hydra's parser keeps tables of what it has seen
         convert_namespace_to_omegaconf(
             options.parse_args_and_arch(options.get_training_parser(), ["data", "--arch", "roberta"])
