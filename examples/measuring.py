@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import torch
 from tqdm import tqdm
 
+from fairseq_clear import patches
 from fairseq_clear.evaluation.topics import REMOVALS, read_topics
 from fairseq_clear.files import write_json
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
@@ -242,6 +243,7 @@ def schedule(updates: int, rate: float) -> list[str]:
 
 def sizes(checkpoint: Path) -> list[str]:
     """The sizes of an imported checkpoint, as overrides of a recipe for another size."""
+    patches.apply()  # a checkpoint of import holds what torch alone does not load
     model = vars(read_checkpoint(str(checkpoint))["cfg"]["model"])
     names = (
         *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "activation_fn"),

@@ -1,5 +1,6 @@
 """What the examples' measure.py share: nothing is measured twice, names are fit for files and hydra, the table adds up."""
 
+import ast
 import importlib.util
 import json
 import lzma
@@ -7,7 +8,10 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run
+from tests.interop.folders import make_folder
+
+CLEAR = (sys.executable, "-m", "fairseq_clear.cli")
 
 
 def load(name):
@@ -115,3 +119,13 @@ def test_commands_are_those_of_the_checkout_that_measures(measuring, tmp_path, m
     measuring.clear("views", "--help")
     with pytest.raises(SystemExit, match="no-such"):
         measuring.clear("no-such")
+
+
+def test_sizes_of_an_import_are_read_before_anything_else_of_fairseq(tmp_path):
+    make_folder(tmp_path / "tiny", "bert")
+    run(*CLEAR, "import", tmp_path / "tiny", "--dest", tmp_path / "imported")
+    code = "import sys; sys.path.insert(0, 'examples'); import measuring, pathlib; print(measuring.sizes(pathlib.Path(sys.argv[1])))"
+    found = ast.literal_eval(run(sys.executable, "-c", code, tmp_path / "imported" / "model.pt").stdout)
+    config = json.loads((tmp_path / "tiny" / "config.json").read_text())
+    assert f"++model.encoder_layers={config['num_hidden_layers']}" in found
+    assert f"++model.encoder_embed_dim={config['hidden_size']}" in found
