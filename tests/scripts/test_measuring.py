@@ -124,8 +124,9 @@ def test_commands_are_those_of_the_checkout_that_measures(measuring, tmp_path, m
 def test_sizes_of_an_import_are_read_before_anything_else_of_fairseq(tmp_path):
     make_folder(tmp_path / "tiny", "bert")
     run(*CLEAR, "import", tmp_path / "tiny", "--dest", tmp_path / "imported")
-    code = "import sys; sys.path.insert(0, 'examples'); import measuring, pathlib; print(measuring.sizes(pathlib.Path(sys.argv[1])))"
-    found = ast.literal_eval(run(sys.executable, "-c", code, tmp_path / "imported" / "model.pt").stdout)
+    code = "import sys, pathlib; from measuring import sizes; print(sizes(pathlib.Path(sys.argv[1])))"
+    done = run(sys.executable, "-c", code, tmp_path / "imported" / "model.pt", fresh=True, cwd=ROOT / "examples")
+    found = ast.literal_eval(done.stdout)
     config = json.loads((tmp_path / "tiny" / "config.json").read_text())
     assert f"++model.encoder_layers={config['num_hidden_layers']}" in found
     assert f"++model.encoder_embed_dim={config['hidden_size']}" in found
