@@ -63,8 +63,9 @@ def mark_view(
 ) -> MarkedView:
     """Derive the marks of a view from ``source``.
 
-    * Substituted: words of which a token occurs in the view changed or more than once. A substitute may also be the first piece
-      of the word that it replaces; this is assumed if only the first piece is left and no ``<del>`` follows it.
+    * Substituted: words of which a token occurs in the view changed or more than once, without the tokens that stayed, such as
+      a comma at the end. A substitute may also be the first piece of the word that it replaces; this is assumed if only the
+      first piece is left and no ``<del>`` follows it.
     * Deleted: tokens of other words that do not occur in the view.
     * Moved: the smallest set of tokens whose move explains the order of the view. If two neighbouring spans changed places, it
       is the shorter one.
@@ -87,7 +88,7 @@ def mark_view(
         changed |= _cut_to_first_piece(word, came_out, view, source, delete)
     is_other = np.zeros(len(text), np.bool_)
     is_other[word[changed]] = True
-    substituted: Bools = is_other[word]  # (n,)
+    substituted: Bools = is_other[word] & (changed | (came_out != 1))  # (n,)
     view_moved = np.zeros(len(view), np.bool_)
     view_moved[old] = ~longest_ordered(source[old].tolist())
     moved = np.zeros(len(text), np.bool_)

@@ -82,6 +82,14 @@ def test_a_word_replaced_by_its_first_piece():
     assert moved.deleted.tolist() == [False, False, True, False, False]
 
 
+def test_punctuation_after_a_substitute_stayed():
+    """``cat.`` and ``dog.``: the last piece of the word is not substituted, though its first one is."""
+    text = array([BOS, 11, 14, 8, EOS])
+    marked = mark_view(text, array([0, 12, 14, 8, 2]), array([0, 1, 2, 3, 4]), WORDS, delete=DELETE)
+    assert marked.substituted.tolist() == [False, True, False, False, False]
+    assert marked.view_substituted.tolist() == [False, True, False, False, False]
+
+
 def test_a_word_replaced_by_itself_twice():
     doubled = mark_view(
         array([BOS, 4, 5, EOS]), array([BOS, 4, 4, 5, EOS]), array([0, 1, 1, 2, 3]), WORDS, delete=DELETE
