@@ -1,6 +1,6 @@
 """Runs the demonstration: pretrain with and without CLEAR on the documentation of the installed packages, and compare.
 
-All numbers of the table are measured in this run. ``make demo`` calls this script.
+All numbers of the table are measured in this run. ``make demo-scratch`` calls this script.
 """
 
 import argparse
