@@ -1,11 +1,12 @@
 """Compares the tables of README and of the examples with their JSON sources: ``python scripts/check_tables.py``.
 
-With ``--write``, the cells of tables of runs are replaced by the figures of the JSON. A comment above a table names its source:
+With ``--write``, tables of runs and of benchmarks get the figures of the JSON. A comment above a table names its source:
 
 - ``<!-- figures: rows examples/demo/refine.json -->``: rows of lists of numbers, one per seed, of examples/demo/refine.py;
 - ``<!-- figures: demo examples/demo/scratch.json -->``: the output of examples/demo/scratch.py;
 - ``<!-- figures: runs examples/refine/results.json#20news -->``: a table of the results.json of an example's measure.py. If the
   first cell of the table is "minus ROW", its cells are differences from ROW, paired by seed, with standard errors;
+- ``<!-- figures: bench scripts/bench/results.json -->``: all rows of an output of scripts/bench;
 - ``<!-- figures: report sts.json -->``: a report of fairseq-clear;
 - ``<!-- figures: curve plan.json -->``: the JSON of ``fairseq-clear plan --curve``;
 - ``<!-- figures: not kept -->``: the JSON is not in the repository. Such tables are listed, not checked.
@@ -24,7 +25,9 @@ from statistics import mean, stdev
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
+sys.path.append(str(ROOT / "scripts" / "bench"))
 from result_tables import differences  # noqa: E402
+from results import markdown  # noqa: E402
 
 PAGES = ("README.md", "examples/**/*.md", "scripts/bench/README.md")
 SOURCE = re.compile(r"<!-- figures: (\S+) (\S+) -->")
@@ -161,10 +164,12 @@ def compare(rows: list[list[str]], wanted: dict[str, Cells]) -> list[str]:
 
 
 def write(path: Path, root: Path) -> None:
-    """Replace the cells of the tables of ``runs`` by the figures of their JSON; rows that only the JSON has come last."""
+    """Replace the tables of ``bench``, and the cells of those of ``runs``; rows of runs that only the JSON has come last."""
     lines = path.read_text(encoding="utf-8").splitlines()
     for number, above, rows in reversed(tables("\n".join(lines))):
         source = SOURCE.fullmatch(above)
+        if source and source[1] == "bench" and (root / source[2]).is_file():
+            lines[number - 1 : number + len(rows)] = bench_table(root / source[2]).splitlines()
         if source is None or source[1] != "runs":
             continue
         wanted = read("runs", source[2], rows[0][0], root)
@@ -195,6 +200,11 @@ def render(rows: list[list[str]], wanted: dict[str, Cells]) -> list[str]:
     return lines
 
 
+def bench_table(path: Path) -> str:
+    """The table of an output of scripts/bench."""
+    return markdown(json.loads(path.read_text(encoding="utf-8"))["results"])
+
+
 def check(root: Path) -> tuple[list[str], list[str]]:
     """The mistakes in the pages of a project folder, and the tables whose JSON is not kept."""
     mistakes, unkept = [], []
@@ -205,11 +215,14 @@ def check(root: Path) -> tuple[list[str], list[str]]:
             figures = sum(bool(FIGURE.match(cell)) for row in rows[1:] for cell in row[1:])
             if above == "<!-- figures: not kept -->":
                 unkept.append(f"{where}: {rows[0][0] or rows[0][1]}, {len(rows) - 1} rows")
+            elif source and source[1] == "bench" and (root / source[2]).is_file():
+                if tables(bench_table(root / source[2]))[0][2] != rows:
+                    mistakes.append(f"{where}: differs from {source[2]}; run scripts/check_tables.py --write")
             elif source:
                 wanted = read(source[1], source[2], rows[0][0], root)
                 if wanted is None:
                     mistakes.append(
-                        f"{where}: {above}: no such kind, file or table; kinds are runs, {', '.join(READERS)}"
+                        f"{where}: {above}: no such kind, file or table; kinds are bench, runs, {', '.join(READERS)}"
                     )
                 else:
                     mistakes += [f"{where}: {wrong}" for wrong in compare(rows, wanted)]
@@ -222,7 +235,7 @@ def main() -> int:
     """Print the mistakes and the tables whose JSON is not kept; return 1 if there are mistakes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--write", action="store_true", help="replace the cells of tables of runs by the figures of the JSON"
+        "--write", action="store_true", help="give tables of runs and of benchmarks the figures of the JSON"
     )
     if parser.parse_args().write:
         for path in pages(ROOT):

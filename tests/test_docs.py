@@ -297,6 +297,29 @@ def test_a_wrong_table_is_found(page: str, found: str | None, tmp_path: Path) ->
     assert (found is None and mistakes == []) or (found is not None and found in mistakes[0])
 
 
+def test_a_table_of_benchmarks_is_that_of_its_json(tmp_path: Path) -> None:
+    row = {
+        "what": "update",
+        "unit": "s",
+        "ours": 0.5,
+        "beside": "",
+        "theirs": None,
+        "ratio": None,
+        "aim": "",
+        "met": None,
+    }
+    results = {"moco": {"table": [{**row, "mib": None, "their_mib": None}]}}
+    (tmp_path / "results.json").write_text(json.dumps({"results": results}))
+    page = tmp_path / "README.md"
+    page.write_text("<!-- figures: bench results.json -->\n| benchmark | what |\n|---|---|\n| moco | old |\n\nEnd.\n")
+    assert "README.md:2: differs from results.json" in CHECK_TABLES.check(tmp_path)[0][0]
+    CHECK_TABLES.write(page, tmp_path)
+    assert "| moco | update | 0.5000 s |" in page.read_text() and page.read_text().endswith("\n\nEnd.\n")
+    assert CHECK_TABLES.check(tmp_path)[0] == []
+    page.write_text(page.read_text().replace("0.5000", "0.4000"))
+    assert len(CHECK_TABLES.check(tmp_path)[0]) == 1
+
+
 def test_tables_are_written_from_their_json(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(json.dumps({"one": RUNS}))
     comment = "<!-- figures: runs results.json#one -->"

@@ -3,7 +3,8 @@
     python scripts/bench [NAME ...] [--output build/bench] [--peers build/bench-peers] [-- FLAGS OF THE ONE BENCHMARK]
 
 NAME is one of BENCHES (default: all). A benchmark that fails gives a row with the error, the others still run, and the exit
-status is 1. ``OUTPUT.json`` and ``OUTPUT.md`` are rewritten after each benchmark, so an interrupted run keeps its results.
+status is 1. ``OUTPUT.json`` and ``OUTPUT.md`` are rewritten after each benchmark, so an interrupted run keeps its results, and
+those of benchmarks that are not run are kept.
 """
 
 import argparse
@@ -70,12 +71,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"{name}: no such benchmark; choose from {', '.join(BENCHES)}")
     if flags and len(known.names) != 1:
         parser.error("flags after -- belong to one benchmark: name exactly one")
-    results: dict[str, Any] = {}
-    for name in known.names or BENCHES:
-        results[name] = run(FOLDER / f"{name}.py", flags, known.peers)
+    file, names = known.output.with_suffix(".json"), known.names or BENCHES
+    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["results"] if file.exists() else {}
+    for name in names:
+        results[name] = {"flags": flags, "machine": machine(), **run(FOLDER / f"{name}.py", flags, known.peers)}
+        results = {other: results[other] for other in BENCHES if other in results}
         keep(results, known.output)
     print(markdown(results), end="")
-    return int(any("failed" in result for result in results.values()))
+    return int(any("failed" in results[name] for name in names))
 
 
 def run(script: Path, flags: Sequence[str], peers: Path) -> dict[str, Any]:
@@ -112,8 +115,8 @@ def run(script: Path, flags: Sequence[str], peers: Path) -> dict[str, Any]:
 def keep(results: Mapping[str, Any], output: Path) -> None:
     """Write the JSON and the Markdown file."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    content = {"machine": machine(), "results": results}
-    output.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    content = json.dumps({"results": results}, indent=1)
+    output.with_suffix(".json").write_text(f"{content}\n", encoding="utf-8")
     output.with_suffix(".md").write_text(markdown(results), encoding="utf-8")
 
 
