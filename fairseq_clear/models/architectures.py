@@ -52,7 +52,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--encoder-from",
         metavar="FOLDER_OR_CHECKPOINT",
         help="start from a folder of fairseq-clear import (its model.pt) or from a checkpoint: takes layers, widths, heads, "
-        "activation, LayerNorm's epsilon, positions, segments and pooling from it, and loads its weights as "
+        "activation, LayerNorm's epsilon, positions, segments, attention window and pooling from it, and loads its weights as "
         "--finetune-from-model does",
     )
     add(

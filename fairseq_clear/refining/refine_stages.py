@@ -100,7 +100,7 @@ def run_refine(settings: RefineSettings) -> dict[str, Any]:
         raise UserError(f"--dest {settings.dest}: cannot make {settings.work} ({error.strerror or error})") from None
     with _locked(settings.work) as lock, quiet_logs():
         run = _Run(settings, device, lock)
-        run.check_same({file.path.name: hash_file(file.path) for file in files})
+        run.check_same([hash_file(file.path) for file in files])
         report = run.all()
     shutil.rmtree(settings.work)
     return report
@@ -139,7 +139,7 @@ class _Run:
     def work(self) -> Path:
         return self.settings.work
 
-    def check_same(self, hashes: dict[str, str]) -> None:
+    def check_same(self, hashes: list[str]) -> None:
         """Read what the work folder has finished. If it belongs to another call, empty it.
 
         Raises:

@@ -17,6 +17,9 @@ import pytest
 import torch
 
 from fairseq_clear import SentenceEncoder
+from fairseq_clear.errors import UserError
+from fairseq_clear.refining import refine_stages
+from fairseq_clear.refining.refine_settings import RefineSettings
 from fairseq_clear.refining.refine_stages import refine
 from tests import zygote
 from tests.conftest import ROOT, run, sentences
@@ -211,6 +214,28 @@ def test_a_begun_training_is_not_thrown_away(folder: Path, tmp_path: Path) -> No
     assert done.returncode == 2
     assert "holds a training with another" in done.stderr
     assert (work / "training/checkpoint_last.pt").exists()
+
+
+def test_files_of_one_name_are_all_compared(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of two files of one name changes after a training has begun."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        shutil.copy(folder / "text.txt", tmp_path / name / "text.txt")
+    settings = RefineSettings(
+        texts=(tmp_path / "a", tmp_path / "b"), encoder=folder / "tiny", dest=tmp_path / "out", device="cpu"
+    )
+
+    def begin(run: Any) -> dict[str, Any]:
+        (run.work / "training").mkdir()
+        (run.work / "training/checkpoint_last.pt").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(refine_stages._Run, "all", begin)
+    with pytest.raises(KeyboardInterrupt):
+        refine_stages.run_refine(settings)
+    (tmp_path / "a" / "text.txt").write_text("Other text.\n")
+    with pytest.raises(UserError, match="holds a training with another texts"):
+        refine_stages.run_refine(settings)
 
 
 def test_auto_compares_recipes(folder: Path, tmp_path: Path) -> None:
