@@ -13,14 +13,15 @@ if [ ! -f "$project/examples/$example/config/$config.yaml" ]; then
   echo "$0: $example/$config: examples/$example/config/$config.yaml does not exist" >&2
   exit 2
 fi
-# The folder of the run is named after the recipe and the overrides that decide the result. Overrides of length, logging and machine are
-# not part of the name, so that the run resumes in the same folder.
+# The folder of the run is named after the recipe and the overrides that decide the result. Overrides of length, logging, validation
+# and machine are not part of the name, so that the run resumes in the same folder.
 name=${example}_$config
 for override in "$@"; do
   case $override in
     +ablation=* | +setting=*) name=${name}_${override#*=} ;;
     checkpoint.* | common.log* | common.cpu=* | hydra.* | distributed_training.* | dataset.num_workers=* | dataset.*valid*) ;;
     optimization.max_update=* | optimization.max_epoch=* | optimization.stop_time_hours=*) ;;
+    *task.eval_* | *task.persistent_workers=* | *model.compile=* | *model.encode_chunk_size=*) ;;
     *) # task.augment="del-span:spans=5" gives augment-del-span-spans-5: hydra parses the name, so other characters are replaced
       key=${override%%=*}
       value=$(printf %s "${override#*=}" | tr -d "\"'" | tr -c 'A-Za-z0-9.' - | tr -s -)
