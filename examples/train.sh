@@ -21,7 +21,7 @@ for override in "$@"; do
     +ablation=* | +setting=*) name=${name}_${override#*=} ;;
     checkpoint.* | common.log* | common.cpu=* | hydra.* | distributed_training.* | dataset.num_workers=* | dataset.*valid*) ;;
     optimization.max_update=* | optimization.max_epoch=* | optimization.stop_time_hours=*) ;;
-    *task.eval_* | *task.persistent_workers=* | *model.compile=* | *model.encode_chunk_size=*) ;;
+    *task.eval_* | *task.persistent_workers=* | *model.compile=*) ;;
     *) # task.augment="del-span:spans=5" gives augment-del-span-spans-5: hydra parses the name, so other characters are replaced
       key=${override%%=*}
       value=$(printf %s "${override#*=}" | tr -d "\"'" | tr -c 'A-Za-z0-9.' - | tr -s -)
