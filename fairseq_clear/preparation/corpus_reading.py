@@ -4,6 +4,7 @@ The stages exchange *units*, not whole documents, so memory does not grow with t
 of text, an empty string for a blank line inside a document (the end of a paragraph), or ``None`` between two documents.
 """
 
+import logging
 import os
 import re
 import unicodedata
@@ -16,6 +17,8 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.files import CorpusFile, corpus_file, corpus_files, read_lines, read_whole_lines, record_text
 from fairseq_clear.preparation.prepare_settings import ORIGINAL, DocumentSettings, PrepareSettings
 
+logger = logging.getLogger(__name__)
+
 Unit = str | None
 Row = tuple[str, ...]  # a sentence and its paraphrases; empty between two documents
 Progress = Callable[[int], object]
@@ -25,6 +28,7 @@ INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Zs", "Zl", "Zp"})
 WHOLE_FILES = "file"  # a value of --document-start
 NO_LINE = r"(?!)"
 HAS_WORD = re.compile(r"\w")
+WRAPPED_SHARE, CAPITAL_SHARE, FEW_LINES = 0.3, 0.1, 20  # of hard-wrapped text; see warn_if_wrapped
 MAX_PARAGRAPH_CHARACTERS = 1_000_000  # longer text without a blank line is processed in portions, to bound memory
 
 
@@ -257,3 +261,27 @@ def join_paragraphs(units: Iterable[Unit]) -> Iterator[Unit]:
             yield unit
     if lines:
         yield " ".join(lines)
+
+
+def warn_if_wrapped(rows: Iterable[Row]) -> Iterator[Row]:
+    """Pass rows on. At the end, warn if many lines seem to go on in the next one, as in hard-wrapped text.
+
+    A line goes on if it ends in a letter, digit or comma, and the next one begins with a small letter. Texts without capital
+    letters do not count, because there a small letter begins a sentence.
+    """
+    lines = wrapped = capitals = 0
+    before = ""
+    for row in rows:
+        text = row[0] if row else ""
+        if before and text:
+            lines += 1
+            capitals += text[0].isupper()
+            wrapped += text[0].islower() and (before[-1].isalnum() or before[-1] == ",")
+        before = text
+        yield row
+    if lines >= FEW_LINES and wrapped > WRAPPED_SHARE * lines and capitals > CAPITAL_SHARE * lines:
+        logger.warning(
+            "%d %% of the lines go on in the next line, but every line ends a sentence; --split-sentences paragraphs joins the "
+            "lines of a paragraph and splits it into sentences",
+            round(100 * wrapped / lines),
+        )

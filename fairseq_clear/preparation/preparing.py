@@ -23,7 +23,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file, versions
 from fairseq_clear.output_folder import check_destination, output_folder, signals_raise
 from fairseq_clear.preparation.binarize import binarize_parts, count_ids
-from fairseq_clear.preparation.corpus_reading import TextSource, find_sources
+from fairseq_clear.preparation.corpus_reading import TextSource, find_sources, warn_if_wrapped
 from fairseq_clear.preparation.prepare_report import PrepareReport, SplitCounts, TextReport, sum_counts
 from fairseq_clear.preparation.prepare_settings import ORIGINAL, PrepareSettings
 from fairseq_clear.preparation.staging import (
@@ -139,7 +139,7 @@ def _stage_corpus(settings: PrepareSettings, source: TextSource, work: Path) -> 
 def _read(source: TextSource, folder: Path) -> Staged:
     what = ", ".join(map(str, source.paths))
     with _progress_bar("reading", sum(path.stat().st_size for path in source.paths)) as progress:
-        return stage_rows(source.rows(progress), folder, source.names, what)
+        return stage_rows(warn_if_wrapped(source.rows(progress)), folder, source.names, what)
 
 
 def _stage(settings: PrepareSettings, source: TextSource, valid: TextSource | None, work: Path) -> Texts:

@@ -107,7 +107,7 @@ class RefineReport:
             clear = "helped" if low > 0 else "hurt" if high < 0 else "made no clear difference"
             text = (
                 f"Refining {clear}: MRR@10 changed by {self.change['MRR@10']:+.2f} (95 % interval {low:+.2f} to {high:+.2f}, "
-                f"{self.counts.test:,} queries)."
+                f"{self.reports['retrieval']['protocol']['queries']:,} queries)."
             )
             text += f" The mean STS score changed by {self.sts_change:+.2f}." if self.sts_change is not None else ""
         if self.keeps_untouched:

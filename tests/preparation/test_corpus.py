@@ -22,6 +22,7 @@ from fairseq_clear.preparation.corpus_reading import (
     join_paragraphs,
     split_units,
     text_units,
+    warn_if_wrapped,
 )
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from tests.preparation.corpora import canonical, documents
@@ -244,3 +245,21 @@ def test_corpus_file_tells_packing_and_kind(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl.xz", b"")
     file = corpus_file(path)
     assert file == CorpusFile(path) and file.compression == ".xz" and file.is_jsonl
+
+
+@pytest.mark.parametrize(
+    ("line", "is_wrapped"),
+    [
+        ("The first line of a text that is\nwrapped at some width, so that\nit goes on here. And then", True),
+        ("A sentence of its own.\nAnother one.\nand a third, in small letters.", False),
+        ("no capitals and no full stops here\nas some corpora are\nbut one sentence per line", False),
+        ("Title without a full stop\nAnother Title\nThird", False),
+    ],
+)
+def test_hard_wrapped_lines_are_noticed(line: str, is_wrapped: bool, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [(text,) for text in line.splitlines()] * 20
+    assert list(warn_if_wrapped(rows)) == rows
+    assert len(caplog.messages) == is_wrapped
+    assert all("68 % of" in text and "--split-sentences paragraphs" in text for text in caplog.messages)
+    caplog.clear()
+    assert list(warn_if_wrapped([*rows[:6], ()])) == [*rows[:6], ()] and not caplog.messages

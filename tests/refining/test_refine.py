@@ -87,6 +87,7 @@ def test_the_report_says_what_retrieval_says(finished: Path, folder: Path) -> No
     assert report["change"]["low"] <= report["change"]["MRR@10"] <= report["change"]["high"]
     text = (finished / "report.md").read_text()
     assert f"{rows[-1]['scores']['MRR@10']:.2f}" in text
+    assert report["verdict"].endswith(f", {len(ranks[0]):,} queries).") and report["verdict"] in text
     assert "fairseq-train " in text
     assert (finished / "report.png").stat().st_size > 10_000
 
