@@ -83,8 +83,9 @@ class Recipe:
         return next(folder / f for f in ("checkpoint_best.pt", "checkpoint_last.pt") if (folder / f).exists())
 
     def about(self) -> dict[str, Any]:
-        """The config and the overrides."""
-        return {"config": str(self.config.relative_to(PROJECT)), "overrides": list(self.overrides)}
+        """The config and the overrides, without paths, which say nothing on another machine."""
+        overrides = [override for override in self.overrides if not Path(override.partition("=")[2]).is_absolute()]
+        return {"config": str(self.config.relative_to(PROJECT)), "overrides": overrides}
 
     def with_overrides(self, overrides: Sequence[str]) -> "Recipe":
         """The recipe with further overrides, which its own overrides may replace."""
@@ -128,11 +129,23 @@ def measure(
 
     Returns:
         Name -> the runs of its seeds.
+
+    Raises:
+        SystemExit: ``results`` has a run of one of the rows that was made with other settings or data.
     """
     output.mkdir(parents=True, exist_ok=True)
     kept: dict[str, list[dict[str, Any]]] = json.loads(results.read_text()) if results.exists() else {}
     known = {(run["name"], run["seed"]): run for run in kept.setdefault(table, [])}
-    runs = [(name, seed) for seed in seeds for name in rows if seed == seeds[0] or not rows[name].once]
+    once = {name: next((n for other, n in known if other == name), seeds[0]) for name in rows if rows[name].once}
+    runs = [*once.items(), *((name, seed) for seed in seeds for name in rows if name not in once)]
+    for name, seed in runs:
+        about = json.loads(json.dumps(rows[name].about()))
+        other = {key: known[name, seed][key] for key in about if key in known.get((name, seed), {})}
+        if differing := [key for key in other if other[key] != about[key]]:
+            raise SystemExit(
+                f"{results}: {table}, {name}, seed {seed} was made with another {', '.join(differing)}; give another "
+                "--results, or remove the run"
+            )
     for name, seed in tqdm(runs, desc=table, disable=None):
         if (name, seed) not in known:
             known[name, seed] = run = _run(name, rows[name], seed, output / stem(name, seed), score)

@@ -32,6 +32,7 @@ from fairseq_clear.evaluation.retrieval import evaluate_retrieval
 from fairseq_clear.evaluation.retrieval_data import read_pairs, read_pairs_file
 from fairseq_clear.evaluation.sts import evaluate_sts
 from fairseq_clear.evaluation.topics import REMOVALS, read_topics
+from fairseq_clear.files import hash_file
 from fairseq_clear.refining.holding_out import divide_pairs, hold_out
 from fairseq_clear.refining.refine_settings import RECIPES, RefineSettings
 from fairseq_clear.refining.refine_training import Training, run_training, training_command
@@ -81,8 +82,9 @@ class Refined:
         return run.save_dir / "checkpoint_best.pt"
 
     def about(self) -> dict[str, Any]:
-        """The recipe, its flags and the length of the training."""
-        return {"recipe": self.recipe, "flags": self.flags, "updates": self.updates, "max_length": self.max_length}
+        """The recipe, its flags, the length of the training, and the hash of the test pairs."""
+        sizes = {"updates": self.updates, "max_length": self.max_length}
+        return {"recipe": self.recipe, "flags": self.flags, **sizes, "test": hash_file(self.corpus / "test.jsonl")[:12]}
 
 
 # Name -> row; the last two are tried for a smaller loss on STS-B.

@@ -64,10 +64,17 @@ def test_a_run_is_measured_once_and_kept(measuring, tmp_path):
     assert kept["other"] == [] and [run["seed"] for run in kept["table"]] == [1, 1, 2, 3]
     assert kept["table"][2]["scores"] == {"task": 20.0}
     assert kept["table"][2]["recipe"] == "of the row" and kept["table"][2]["commit"]
+    # a row that does not depend on the seed is not scored for a further one; runs of other settings are not mixed in
+    assert measuring.measure({"start": rows["start"]}, [2], tmp_path / "runs", score, results, "table") == {
+        "start": first["start"]
+    }
+    Row.about = lambda self: {"recipe": "other"}
+    with pytest.raises(SystemExit, match="seed 1 was made with another recipe"):
+        measuring.measure(rows, [1], tmp_path / "runs", score, results, "table")
 
 
 def test_overrides_of_a_row_replace_those_of_all(measuring):
-    recipe = measuring.Recipe(ROOT / "examples/cert/config/cert.yaml", ("a=1",)).with_overrides(["b=2", "a=3"])
+    recipe = measuring.Recipe(ROOT / "examples/cert/config/cert.yaml", ("a=1",)).with_overrides(["b=2", "a=3", "c=/d"])
     assert recipe.about() == {"config": "examples/cert/config/cert.yaml", "overrides": ["b=2", "a=3", "a=1"]}
 
 
