@@ -12,6 +12,7 @@ import logging
 import os
 import runpy
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -91,7 +92,8 @@ def _server() -> str:
     path = tempfile.mktemp(prefix="zygote.")
     script = Path(FORKED.format(path))
     client = Path(__file__).with_name("forked_python.py")
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} -SE {client} {path} "$@"\n')
+    words = shlex.join([sys.executable, "-SE", str(client), path])
+    script.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
     script.chmod(0o755)
     process = subprocess.Popen(
         [sys.executable, __file__, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
