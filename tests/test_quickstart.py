@@ -1,4 +1,4 @@
-"""README's first training run, and what docs/getting-started.md adds to it (recipes, two workers), run verbatim."""
+"""README's first training run, and what the guides add to it (recipes, two workers), run verbatim."""
 
 import ast
 import os
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests import zygote
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
@@ -27,8 +28,8 @@ def bash_blocks(page: str, heading: str) -> list[list[str]]:
 
 GUIDE = "docs/getting-started.md"
 (BY_FLAGS,) = bash_blocks("README.md", "A first training run")
-(BY_RECIPE,) = bash_blocks(GUIDE, "The same with a recipe file")
-(BY_TORCHRUN,) = bash_blocks(GUIDE, "On several workers")
+(BY_RECIPE,) = bash_blocks(GUIDE, "Train with a recipe")
+(BY_TORCHRUN,) = bash_blocks("docs/many-gpus.md", "One machine")
 PYTHON = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
 
 
@@ -54,12 +55,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     documents = documentation()[::3]
     (folder / "corpus.txt").write_text("\n\n".join("\n".join(lines) for lines in documents) + "\n")
     (folder / "sentences.txt").write_text("Return the sum of two numbers.\nOpen a file.\n")
+    (folder / "bin").mkdir()
+    zygote.write_scripts(folder / "bin", "fairseq-clear", "fairseq-train", "torchrun")
     return folder
 
 
 def shell(folder: Path, *commands: str) -> str:
     """The commands as a user types them, with the environment activated."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONWARNINGS", None)
     text = ""

@@ -23,6 +23,7 @@ import types
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,18 @@ def can_fork(command: Sequence[str]) -> bool:
     return len(command) > 2 and command[0] == sys.executable and command[1] in ("-c", "-m")
 
 
+def write_scripts(folder: Path, *names: str) -> None:
+    """Write console scripts of the installed packages, and ``python``, so that what a shell starts is forked."""
+    python = FORKED.format(_server())
+    (folder / "python").symlink_to(python)
+    for name in names:
+        (point,) = entry_points(group="console_scripts", name=name)
+        code = f"import sys; sys.argv[0] = {name!r}; from {point.module} import {point.attr} as main; sys.exit(main())"
+        script = folder / name
+        script.write_text(f'#!/bin/sh\nexec {shlex.join([python, "-c", code])} "$@"\n')
+        script.chmod(0o755)
+
+
 def start(
     command: Sequence[str],
     *,
@@ -180,8 +193,8 @@ def _supervise(connection: socket.socket) -> None:
 
 
 def _prepare(command: list[str]) -> None:
-    if os.environ.get("PYTHONWARNINGS") == "ignore":
-        warnings.simplefilter("ignore")
+    if given := os.environ.get("PYTHONWARNINGS"):
+        warnings._processoptions(given.split(","))  # type: ignore[attr-defined]  # as Python does when it starts
     added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [os.getcwd(), *(path for path in added if path)]
     kind, text = command[1:3]
