@@ -54,7 +54,7 @@ def main() -> None:
         dest = folder / f"refined{seed}"
         clear(
             "refine", folder / "docstrings.jsonl", "--from", folder / "minilm", "--pairs", folder / "pairs.jsonl",
-            "--recipe", "cloze", "--updates", arguments.updates, "--max-length", 96, "--seed", seed,
+            "--recipe", "cloze", "--updates", arguments.updates, "--max-length", 64, "--seed", seed,
             "--dest", dest, "--overwrite",
         )  # fmt: skip
         runs.append(json.loads((dest / "report.json").read_text()))
