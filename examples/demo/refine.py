@@ -39,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", default="demo", help="folder for everything (default: demo)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="one training per seed (default: 1)")
-    parser.add_argument("--updates", type=int, default=150, help="updates of the training (default: 150)")
+    parser.add_argument("--updates", type=int, default=100, help="updates of the training (default: 100)")
     arguments = parser.parse_args()
     began = time.monotonic()
     folder = Path(arguments.output)
