@@ -21,7 +21,7 @@ help: ## list the targets
 install: ## make .venv with the exact versions of requirements.txt (Python 3.11 or 3.12); safe to rerun
 	@PYTHON=$(PYTHON) scripts/install.sh
 
-demo: install ## refine a pretrained encoder on documentation, and compare; eleven minutes on two cores (SEEDS="1 2 3" for three seeds)
+demo: install ## refine a pretrained encoder on documentation, and compare; nine minutes on two cores (SEEDS="1 2 3" for three seeds)
 	@$(BIN)/python examples/demo/refine.py --output demo --seeds $(SEEDS)
 
 demo-scratch: install ## train two small encoders from scratch, and compare; five minutes on two cores (SEEDS="1 2 3")

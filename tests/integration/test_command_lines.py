@@ -95,8 +95,10 @@ def test_resumed_is_uninterrupted(recipe: str, data_bin: Path, other_bin: Path, 
     # 120 sentences in batches of 8 at update frequency 2: 8 updates an epoch, so 5 is in the middle of one.
     named = [flag.replace("DATA", str(data_bin)).replace("OTHER", str(other_bin)) for flag in RESUMED[recipe]]
     flags = (*named, "--update-freq", "2", "--num-workers", "2")
-    straight = train(data_bin, tmp_path / "straight", *flags, "--max-update", "11")
-    train(data_bin, tmp_path / "resumed", *flags, "--max-update", "5")
+    straight = train(data_bin, tmp_path / "straight", *flags, "--max-update", "11", "--save-interval-updates", "5")
+    (tmp_path / "resumed").mkdir()
+    (saved,) = (tmp_path / "straight").glob("checkpoint_*_5.pt")
+    saved.rename(tmp_path / "resumed" / "checkpoint_last.pt")  # as a run that was killed after its 5th update leaves it
     halfway = state(tmp_path / "resumed")
     assert halfway[2]["iterations_in_epoch"] == 10
     resumed = train(data_bin, tmp_path / "resumed", *flags, "--max-update", "11")
