@@ -1,4 +1,4 @@
-"""The spec grammar: what it reads, what it writes back, what it refuses and how."""
+"""The spec grammar: what it reads, what it writes back, and its errors."""
 
 import re
 
@@ -63,7 +63,7 @@ def test_none_is_one_empty_chain(text):
         ("a+none:x=1", "'none' cannot be joined"),
     ],
 )
-def test_malformed_text_is_refused_with_the_flag_and_the_place(text, said):
+def test_malformed_text_names_the_flag_and_the_place(text, said):
     with pytest.raises(UserError) as error:
         parse_spec(text, flag="--augment")
     assert str(error.value).startswith(f"--augment {text!r}: ")
@@ -102,14 +102,14 @@ def test_the_ends_of_a_range_are_in_it(knob, text):
         ("spans", "1_0", "a whole number, 0 or more"),
     ],
 )
-def test_bad_values_are_refused_with_what_is_valid(knob, text, accepts):
+def test_bad_values_name_what_is_valid(knob, text, accepts):
     with pytest.raises(
         UserError, match=f"^--f: x:{knob}={text} is not {accepts}; it takes ratio: .*; spans: .*default 5"
     ):
         check_knobs(Step("x", (), {knob: text}), KNOB_TABLE, flag="--f")
 
 
-def test_infinity_is_refused_where_nothing_bounds_a_knob():
+def test_infinity_is_an_error_where_nothing_bounds_a_knob():
     with pytest.raises(UserError, match="is not a number"):
         check_knobs(Step("x", (), {"k": "inf"}), {"k": Knob(1.0)}, flag="--f")
 
@@ -122,21 +122,21 @@ def test_ranges_are_described():
     ]
 
 
-def test_unknown_knobs_are_refused_with_what_is_valid():
+def test_unknown_knobs_name_what_is_valid():
     with pytest.raises(UserError, match="^--f: x has no knob 'rate'; it takes ratio: .*language: a word"):
         check_knobs(Step("x", (), {"rate": "1"}), KNOB_TABLE, flag="--f")
     with pytest.raises(UserError, match="x has no knob 'rate'; it takes no knobs$"):
         check_knobs(Step("x", (), {"rate": "1"}), {}, flag="--f")
 
 
-def test_positional_values_are_refused_unless_allowed():
+def test_positional_values_are_an_error_unless_allowed():
     step = Step("x", ("0.5",))
     with pytest.raises(UserError, match="x takes no value without a name, got '0.5'; it takes ratio"):
         check_knobs(step, KNOB_TABLE, flag="--f")
     assert check_knobs(step, KNOB_TABLE, flag="--f", allow_values=True)["ratio"] == 0.7
 
 
-def test_unknown_names_are_refused_with_what_is_valid():
+def test_unknown_names_name_what_is_valid():
     check_name(Step("b"), ["a", "b"], flag="--f")
     with pytest.raises(UserError, match="^--f: there is no 'c'; choose from a, b, none$"):
         check_name(Step("c"), ["a", "b"], flag="--f")

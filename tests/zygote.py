@@ -7,6 +7,7 @@ for each request.
 import atexit
 import copy
 import gc
+import importlib
 import json
 import logging
 import os
@@ -22,6 +23,7 @@ import threading
 import types
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -248,6 +250,9 @@ if __name__ == "__main__":
         from fairseq import options
         from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+        for name in ("sentence_transformers", "sklearn.linear_model", "matplotlib.pyplot"):
+            with suppress(ImportError):
+                importlib.import_module(name)
         quicken_hydra()
         # hydra's parser keeps tables of what it has seen
         convert_namespace_to_omegaconf(

@@ -1,4 +1,4 @@
-"""Chains and mixtures: what a view keeps of its text whatever the spec, and what specs are refused."""
+"""Chains and mixtures: what a view keeps of its text with any spec, and which specs are errors."""
 
 import pickle
 from collections import Counter
@@ -213,13 +213,13 @@ def test_bounds():
         ("del-word+", "is not a name"),
     ],
 )
-def test_bad_specs_are_refused_with_the_flag_and_what_is_valid(spec, said):
+def test_bad_specs_name_the_flag_and_what_is_valid(spec, said):
     with pytest.raises(UserError) as error:
         build_augmentation(spec, SYMBOLS, flag="--view-augment")
     assert str(error.value).startswith("--view-augment") and said in str(error.value)
 
 
-def test_a_missing_table_is_refused_with_the_command_that_makes_it():
+def test_a_missing_table_names_the_command_that_makes_it():
     bare = replace(SYMBOLS, synonyms=None)
     with pytest.raises(UserError, match=r"--augment .*subs:ratio=0.3.*fairseq-clear synonyms --data-bin"):
         build_augmentation("del-word/subs", bare)

@@ -195,7 +195,7 @@ def test_an_operation_that_draws_synonyms_needs_the_table():
             with pytest.raises(UserError, match=f"ops={ops}.*fairseq-clear synonyms"):
                 build_augmentation(f"del-word/eda:ops={ops}", bare)
     mixed = build_augmentation("subs:ratio=0+eda:ops=rd,alpha=0", SYMBOLS)(array([4, 12]), np.random.default_rng(1))
-    assert mixed.words == 4, "beside steps that draw synonyms, its words count as before"
+    assert mixed.words == 4, "with steps that draw synonyms, its words count as before"
 
 
 def test_a_synonym_over_the_budget_is_left_out():

@@ -76,7 +76,7 @@ def test_an_empty_table_and_an_empty_text_find_nothing():
 @given(st.lists(WORDS, min_size=1, max_size=20))
 @example([(4, 4, 4), (5, 8), (4, 9), (9, 4)])
 @settings(max_examples=100, deadline=None)
-def test_a_text_word_of_the_same_hash_is_told_from_a_row(words):
+def test_a_text_word_with_the_hash_of_a_row_is_not_that_row(words):
     rows = {(4, 8): [(5,)], (6,): [(5,)], (5, 5, 6): [(4,)], (5, 8): [(4,)]}
     table = SynonymTable.build(rows, IS_WORD_START)
     # with equal multipliers all words of one length and sum collide
@@ -103,7 +103,7 @@ def test_rows_of_the_same_hash_get_other_multipliers(monkeypatch):
     assert table.find(array([5, 4, 4, 5, 4]), array([0, 2, 4])).tolist() == [1, 0, -1]
 
 
-def test_a_word_that_stands_twice_is_refused():
+def test_a_duplicate_word_is_an_error():
     with pytest.raises(ValueError, match="a word stands twice"):
         SynonymTable(IS_WORD_START, array([4, 4]), array([0, 1, 2]), array([0, 1, 2]), array([5, 6]), array([0, 1, 2]))
 
@@ -123,7 +123,7 @@ def test_a_word_that_stands_twice_is_refused():
         ("is_word_start", [True] * 4, "not in its vocabulary"),
     ],
 )
-def test_arrays_that_do_not_fit_together_are_refused(field, value, said):
+def test_inconsistent_arrays_are_an_error(field, value, said):
     dtype = np.bool_ if field == "is_word_start" else np.int64
     with pytest.raises(ValueError, match=said):
         replace(TABLE, **{field: np.array(value, dtype)})

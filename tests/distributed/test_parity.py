@@ -130,7 +130,7 @@ def queues_of_their_own() -> Iterator[None]:
 
 
 @contextmanager
-def hosts_stand_in() -> Iterator[None]:
+def fairseqs_empty_batch() -> Iterator[None]:
     ours = ClearDataset.collater
     with mock.patch.object(ClearDataset, "collater", lambda self, samples: ours(self, samples) if samples else {}):
         yield
@@ -150,7 +150,7 @@ def cases(workers: int, guide: Path) -> dict[tuple[str, ...], Case]:
         legacy = ("--ddp-backend", "legacy_ddp")
         found["detached",] = Case(legacy, SHARES[2], detached_gather)
         found["detached", "opt3"] = Case((*RECIPES["opt3"], *legacy), SHARES[2], detached_gather, STEPS["opt3"])
-        found["host",] = Case((*legacy, *FREQUENT), SEVEN_SHARES[2], hosts_stand_in)
+        found["fairseq's",] = Case((*legacy, *FREQUENT), SEVEN_SHARES[2], fairseqs_empty_batch)
         found["batch",] = Case((*legacy, "--negatives", "batch"), SHARES[2])
     return found
 
@@ -195,13 +195,13 @@ def test_the_update_does_not_depend_on_the_workers(
 
 
 @pytest.mark.slow
-def test_a_detached_gather_is_told_apart(single: Results, several: dict[int, Results]) -> None:
+def test_a_detached_gather_gives_another_update(single: Results, several: dict[int, Results]) -> None:
     (alone,) = single["clear", "legacy_ddp"]
     assert all(distance(alone["after"], result["after"]) > 1e-4 for result in several[2]["detached",])
 
 
 @pytest.mark.slow
-def test_a_detached_guide_is_told_apart(single: Results, several: dict[int, Results]) -> None:
+def test_a_detached_guide_gives_another_update(single: Results, several: dict[int, Results]) -> None:
     """The guide takes no gradient, but the head that projects it does."""
     (alone,) = single["opt3", "legacy_ddp"]
     assert all(distance(alone["after"], result["after"]) > 1e-4 for result in several[2]["detached", "opt3"])
@@ -232,9 +232,9 @@ def test_a_worker_that_has_run_out(recipe: str, backend: str, single: Results, s
 
 
 @pytest.mark.slow
-def test_the_hosts_own_stand_in_goes_wrong(single: Results, several: dict[int, Results]) -> None:
+def test_the_empty_batch_of_fairseq_changes_the_update(single: Results, several: dict[int, Results]) -> None:
     (alone,) = single["seven", "clear", "legacy_ddp"]
-    assert all(distance(alone["after"], result["after"]) > 1e-4 for result in several[2]["host",])
+    assert all(distance(alone["after"], result["after"]) > 1e-4 for result in several[2]["fairseq's",])
 
 
 def gather_and_weigh(rank: int, counts: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, int]:

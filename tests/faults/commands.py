@@ -118,7 +118,7 @@ def run(work: Callable[[], int], log: Path, *, arm: Callable[[], None] | None = 
 
 
 def run_and_kill(work: Callable[[], int], log: Path, seconds: float) -> int:
-    """``work``, killed by SIGKILL after so many seconds unless it has ended."""
+    """``work``, killed by SIGKILL after ``seconds`` unless it has ended."""
     child = fork(work, log)
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)

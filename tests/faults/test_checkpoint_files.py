@@ -39,7 +39,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def full(place: Path, monkeypatch: pytest.MonkeyPatch, room: int, number: int) -> None:
-    """A disk below ``place`` that takes so many bytes a file and then fails."""
+    """A disk below ``place`` that takes a number of bytes per file and then fails."""
 
     class Full(io.FileIO):
         def write(self, content: Any) -> int:
@@ -86,7 +86,7 @@ def test_a_file_system_that_recovers_is_tried_again(place: Path, monkeypatch: py
     assert torch.equal(torch.load(place, weights_only=True)["model"]["weight"], STATE["model"]["weight"])  # type: ignore[index]
 
 
-def test_the_kernel_refuses_more(place: Path) -> None:
+def test_the_kernel_denies_more(place: Path) -> None:
     """Not a stand-in: the process may write no file of more than 3,000 bytes."""
     child = os.fork()
     if child == 0:

@@ -34,7 +34,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path, left: int) -> None:
-    """Leave so many bytes."""
+    """Leave ``left`` bytes."""
     (disk / "filler").write_bytes(b"x" * (SIZE - left))
 
 

@@ -1,4 +1,4 @@
-"""Settings are values; whatever else Python could evaluate is refused."""
+"""Settings are values; anything else that Python could evaluate is an error."""
 
 import ast
 import inspect
@@ -55,7 +55,7 @@ def test_values_are_those_of_python(text: str) -> None:
         "",
     ],
 )
-def test_anything_else_is_refused(text: str) -> None:
+def test_anything_else_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="is not a Python literal"):
         evaluate_literal(text)
 

@@ -58,7 +58,7 @@ def test_a_nan_ends_the_run_before_it_is_in_the_weights(
     assert [path.name for path in tmp_path.iterdir()] == ["crash.pt"]
 
 
-def test_the_hosts_detector_hides_the_reason(
+def test_the_detector_of_fairseq_hides_the_reason(
     trainer: tuple[Trainer, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control."""
@@ -102,7 +102,7 @@ def test_one_worker_leaves_out_a_batch_that_is_too_large(
     "error",
     [MemoryError(), RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")],
 )
-def test_memory_of_the_host(
+def test_memory_of_the_cpu(
     error: Exception,
     trainer: tuple[Trainer, list[Any]],
     monkeypatch: pytest.MonkeyPatch,

@@ -132,7 +132,7 @@ def test_a_text_of_three_samples_is_trained_on_and_validated(data_bin: Path, tmp
     assert len(numbers(result, "valid")) == 1 and int(numbers(result, "train")[0]["train_num_updates"]) == 6
 
 
-def test_the_loss_falls_and_views_are_told_apart(data_bin: Path, tmp_path: Path) -> None:
+def test_the_loss_falls_and_the_contrastive_accuracy_rises(data_bin: Path, tmp_path: Path) -> None:
     result = train(
         data_bin, tmp_path / "run", "--augment", "del-word:ratio=0.3", "--max-update", "60", "--max-epoch", "9"
     )

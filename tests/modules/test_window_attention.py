@@ -80,7 +80,7 @@ def test_it_is_full_attention_under_the_mask(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("length", [4, 100, 129, 300])
 @pytest.mark.parametrize("window", [2, 16, 64])
-def test_another_window_or_no_global_token_is_told_apart(length: int, window: int) -> None:
+def test_another_window_or_no_global_token_differs(length: int, window: int) -> None:
     parts = draw(2, length)
     mask = seen(length, window)[None]
     assert max(differences(parts, window, mask, None)) < 1e-5

@@ -20,7 +20,7 @@ def vectors(queries: int, queue: int, seed: int, width: int = 5) -> tuple[Tensor
 
 
 def equation_2(q: Tensor, positives: Tensor, keys: Tensor, tau: float, excluded: Tensor) -> tuple[float, int]:
-    """CERT eq. 2, one query at a time; one without candidates beside its positive is left out."""
+    """CERT eq. 2, one query at a time; one without other candidates than its positive is left out."""
     total, counted = 0.0, 0
     for i in range(len(q)):
         row = q[i].double().numpy()
@@ -47,7 +47,7 @@ def test_equals_the_equation(queries: int, queue: int, tau: float, seed: int) ->
 
 def test_the_gradient_is_autograds_though_the_queue_has_changed() -> None:
     q, positives, keys, excluded = vectors(4, 9, 1)
-    excluded[2] = True  # a query with nothing to be told apart from
+    excluded[2] = True  # a query without negatives
     q.requires_grad_()
     kept = keys.clone()
     loss, _, _ = info_nce(q, positives, keys, temperature=0.2, excluded=excluded)

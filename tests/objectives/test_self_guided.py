@@ -90,7 +90,7 @@ def test_small_temperatures_stay_finite(name: str, tau: float, dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("name", SELF_GUIDED)
-def test_one_sentence_has_nothing_to_be_told_apart_from(name: str) -> None:
+def test_one_sentence_has_no_negatives(name: str) -> None:
     c, h = vectors(1, 3 if name == "opt3" else 1, 4)
     c.requires_grad_()
     loss, rows, statistics = call(name, c, h, 0.01)

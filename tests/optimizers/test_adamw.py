@@ -84,7 +84,7 @@ def test_resume(overrides):
 
 
 @pytest.mark.parametrize("decay_vectors", [False, True])
-def test_one_flat_vector_is_refused_by_the_flags_name(decay_vectors, monkeypatch):
+def test_one_flat_vector_is_an_error_that_names_the_flag(decay_vectors, monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)  # what flattening asks for
     common = {"fp16_init_scale": 4, "fp16_scale_window": 4, "fp16_scale_tolerance": 0.0, "threshold_loss_scale": None}
     config = OmegaConf.create(

@@ -73,7 +73,7 @@ def test_an_aim_is_met_or_not(bench, ours, ratio, aim, met):
     assert bench("results").row("x", "s", ours, ratio=ratio, aim=aim)["met"] is met
 
 
-def test_an_aim_without_a_sign_is_refused(bench):
+def test_an_aim_without_a_sign_is_an_error(bench):
     with pytest.raises(ValueError, match="0.95"):
         bench("results").row("x", "s", 1.0, aim="0.95")
 
@@ -212,7 +212,7 @@ def test_views_at_a_tiny_size(bench, monkeypatch, capsys):
 
 
 @pytest.mark.real
-def test_views_beside_what_is_installed(bench, monkeypatch, capsys, tmp_path):
+def test_views_compared_with_what_is_installed(bench, monkeypatch, capsys, tmp_path):
     for package in ("nlpaug", "textaugment", "textblob_aptagger"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed (make bench-peers, PYTHONPATH=build/bench-peers)")

@@ -1,4 +1,4 @@
-"""The installer refuses what cannot work, and does nothing a second time."""
+"""The installer stops where it cannot work, and does nothing the second time."""
 
 import hashlib
 import os
@@ -34,7 +34,7 @@ def install(checkout: Path, version: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("version", ["3.9", "3.10", "3.13"])
-def test_other_pythons_are_refused(version: str, checkout: Path) -> None:
+def test_other_pythons_are_an_error(version: str, checkout: Path) -> None:
     result = install(checkout, version)
     assert result.returncode == 2
     assert f"Python {version}; fairseq_clear needs 3.11 or 3.12" in result.stderr

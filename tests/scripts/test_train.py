@@ -54,7 +54,7 @@ def folder_of(done: subprocess.CompletedProcess[str]) -> str:
     return folder
 
 
-def test_every_set_of_overrides_has_a_folder_of_its_own(bin_folder):
+def test_every_set_of_overrides_has_its_own_folder(bin_folder):
     def folder(*overrides: str, seed: str = "1") -> str:
         return folder_of(call(bin_folder, "clear/tiny", "-", "-", seed, *overrides))
 

@@ -1,4 +1,4 @@
-"""Where the host waits for the device in an update: nowhere that stock masked_lm does not, and with views alone nowhere.
+"""Where the CPU waits for the GPU in an update: only where stock masked_lm does too, and nowhere with views alone.
 
 On a CPU nothing waits, but the operations that would on a GPU are the same: those whose result Python, or the size of the next
 tensor, depends on.
@@ -112,7 +112,7 @@ def test_without_lengths_each_encoder_asks(criterion: str, encoded: int, data: P
     assert found == Counter(_local_scalar_dense=ENCODER * encoded)
 
 
-def test_the_hosts_stack_asks_before_every_block(data: Path) -> None:
+def test_the_encoder_of_fairseq_waits_before_every_block(data: Path) -> None:
     with mock.patch("fairseq_clear.models.encoder_stack.EncoderStack", TransformerEncoder):
         found = waits(data, "--criterion", "clear_nt_xent", "--mlm-weight", "0")
     assert found == Counter(_local_scalar_dense=ENCODER + 2), "of two blocks"
