@@ -15,14 +15,18 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signa
 
 def main(path: str, arguments: list[str]) -> None:
     """Ask the server to fork, and wait for the end of the command."""
-    words = arguments[arguments[:1] == ["-u"] :]
+    words, warnings, is_safe = list(arguments), [], False
+    while words[:1] in (["-u"], ["-P"], ["-W"]):
+        option = words.pop(0)
+        warnings += [words.pop(0)] if option == "-W" else []
+        is_safe = is_safe or option == "-P"
     if len(words) < 2 or words[0] not in ("-c", "-m"):
         os.execv(sys.executable, [sys.executable, *arguments])
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # until there is a process to send them to
     asked = {"command": [sys.executable, *words], "cwd": os.getcwd(), "env": dict(os.environ), "session": False}
-    content = json.dumps(asked).encode()
+    content = json.dumps({**asked, "warnings": warnings, "safe": is_safe}).encode()
     socket.send_fds(connection, [len(content).to_bytes(4, "big")], [1, 2])
     connection.sendall(content)
     answers = connection.makefile()

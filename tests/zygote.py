@@ -113,9 +113,14 @@ def can_fork(command: Sequence[str]) -> bool:
     return len(command) > 2 and command[0] == sys.executable and command[1] in ("-c", "-m")
 
 
+def forked_python() -> str:
+    """The path of a Python whose ``-c`` and ``-m`` are forked, for code under test that starts ``sys.executable``."""
+    return FORKED.format(_server())
+
+
 def write_scripts(folder: Path, *names: str) -> None:
     """Write console scripts of the installed packages, and ``python``, so that what a shell starts is forked."""
-    python = FORKED.format(_server())
+    python = forked_python()
     (folder / "python").symlink_to(python)
     for name in names:
         (point,) = entry_points(group="console_scripts", name=name)
@@ -138,7 +143,7 @@ def start(
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(_server())
     asked = {"command": list(command), "cwd": str(cwd), "env": dict(env), "session": start_new_session}
-    content = json.dumps(asked).encode()
+    content = json.dumps({**asked, "warnings": [], "safe": False}).encode()
     socket.send_fds(connection, [len(content).to_bytes(4, "big")], [stdout, stderr])
     connection.sendall(content)
     return Forked(connection, command)
@@ -191,14 +196,14 @@ def _supervise(connection: socket.socket) -> None:
     os.environ.clear()
     os.environ.update(asked["env"])
     sys.executable = FORKED.format(sys.argv[1])
-    _prepare(asked["command"])
+    _prepare(asked["command"], asked["warnings"], asked["safe"])
 
 
-def _prepare(command: list[str]) -> None:
-    if given := os.environ.get("PYTHONWARNINGS"):
-        warnings._processoptions(given.split(","))  # type: ignore[attr-defined]  # as Python does when it starts
+def _prepare(command: list[str], filters: list[str], is_safe: bool) -> None:
+    filters = [*filter(None, os.environ.get("PYTHONWARNINGS", "").split(",")), *filters]
+    warnings._processoptions(filters)  # type: ignore[attr-defined]  # as Python does when it starts
     added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:0] = [os.getcwd(), *(path for path in added if path)]
+    sys.path[:0] = [*([] if is_safe else [os.getcwd()]), *(path for path in added if path)]
     kind, text = command[1:3]
     sys.argv = [kind, *command[3:]]
     global work

@@ -15,6 +15,7 @@ import torch
 
 from fairseq_clear.cli import COMMANDS
 from tests.conftest import ROOT
+from tests.zygote import forked_python
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +43,12 @@ def runner(bench):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def forks(monkeypatch):
+    """Lets a benchmark fork what it starts, rather than import everything again."""
+    monkeypatch.setattr(sys, "executable", forked_python())
 
 
 def call(module, monkeypatch, capsys, *flags):
@@ -180,7 +187,7 @@ def test_prepare_sees_other_ids(bench, tmp_path):
     assert module.first_difference(mine, other) == "60 lines, theirs has 59"
 
 
-def test_prepare_at_a_tiny_size(bench, monkeypatch, capsys):
+def test_prepare_at_a_tiny_size(bench, forks, monkeypatch, capsys):
     sizes = ("--lines", "300", "--vocab-size", "600", "--repeats", "1", "--python-encoder")
     result = call(bench("prepare"), monkeypatch, capsys, *sizes)
     assert result["encoder"] == "sentencepiece's Python encoder"
@@ -226,7 +233,7 @@ def test_views_compared_with_what_is_installed(bench, monkeypatch, capsys, tmp_p
     assert augmenters["tagged synonym"]("good news") == ["good news"], "words come by way of the tagger"
 
 
-def test_spans_of_like_length_compared_with_padded_ones(bench, monkeypatch, capsys):
+def test_spans_of_like_length_compared_with_padded_ones(bench, forks, monkeypatch, capsys):
     module, lengths = bench("spans"), (1_100, 2_200, 4_400)
     tokens = torch.ones(3, 4_400, dtype=torch.int64)
     widths = [len(module.chunking.Parts(tokens, 1, lengths).parts)]
@@ -238,7 +245,7 @@ def test_spans_of_like_length_compared_with_padded_ones(bench, monkeypatch, caps
 
 # torch's own, of how it looks at what it is given
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-def test_compiled_blocks_compared_with_plain_ones(bench, monkeypatch, capsys):
+def test_compiled_blocks_compared_with_plain_ones(bench, forks, monkeypatch, capsys):
     sizes = ("--words", 5, 9, "--batch", 4, "--repeats", 1, "--arch", "clear_roberta_tiny", "--backend", "eager")
     result = call(bench("compiled"), monkeypatch, capsys, *sizes)
     assert [row["beside"] for row in result["table"]] == ["plain blocks", ""]
@@ -340,7 +347,7 @@ def test_growth_sees_memory(bench):
     assert 20 < figures["checkpoint_mib"] < 140
 
 
-def test_gpu_bench_is_tried_on_a_cpu(bench, monkeypatch, capsys):
+def test_gpu_bench_is_tried_on_a_cpu(bench, forks, monkeypatch, capsys):
     """The figures mean nothing there; every part of it runs."""
     small = ("--arch", "clear_roberta_tiny", "--length", "32", "--long", "64", "--window", "16", "--texts", "2")
     runs = ("--updates", "2", "--repeats", "1", "--criterions", "clear_moco", "--precisions", "fp32", "bf16")
