@@ -8,6 +8,7 @@ import atexit
 import copy
 import gc
 import importlib
+import inspect
 import json
 import logging
 import os
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 import types
 import warnings
 from collections.abc import Mapping, Sequence
@@ -34,13 +36,18 @@ FORKED = "{}.python"  # by the server's socket: the script that commands find as
 
 
 def quicken_hydra() -> None:
-    """Let hydra share what it copies and parses anew for every configuration: 40 % of the time of a composition."""
-    from hydra._internal import config_repository
+    """Let hydra share what it copies, parses and reads anew for every configuration: half of the time of a composition."""
+    from hydra._internal import config_repository, utils
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     def keep(self: Any, delegate: Any) -> None:
         self.delegate, self.cache = delegate, {}  # hydra's own copies every schema of fairseq
 
+    def stack() -> list[inspect.FrameInfo]:  # hydra asks for a caller's file and name; Python's own reads all sources
+        frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
+        return [inspect.FrameInfo(f, f.f_code.co_filename, f.f_lineno, f.f_code.co_name, None, None) for f in frames]
+
+    utils.inspect = types.SimpleNamespace(**{**vars(inspect), "stack": stack})  # type: ignore[attr-defined]
     parse_once = cache(OverridesParser.parse_rule)
     parser = OverridesParser.create()
     config_repository.CachingConfigRepository.__init__ = keep  # type: ignore[method-assign]
@@ -248,6 +255,8 @@ if __name__ == "__main__":
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import fairseq.checkpoint_utils
+        import fairseq.data.data_utils_fast
+        import fairseq.quantization_utils
         import fairseq.trainer  # noqa: F401
         import torch
         import torch._dynamo  # what the first optimizer imports, a second
