@@ -115,7 +115,7 @@ def _check_sums(path: str) -> None:
                         pass
 
 
-def write_whole(state: Any, filename: str, async_write: bool = False) -> None:
+def write_whole(obj: Any, filename: str, async_write: bool = False) -> None:
     """Replaces ``torch_persistent_save``: writes ``filename`` atomically, and only if all weights are finite.
 
     Raises:
@@ -123,13 +123,13 @@ def write_whole(state: Any, filename: str, async_write: bool = False) -> None:
     """
     is_crash = os.path.basename(filename) == CRASH
     if not is_crash:
-        _check_finite(state, filename)
+        _check_finite(obj, filename)
     if async_write or not PathManager.supports_rename(filename):
-        original(WRITE)(state, filename, async_write)
+        original(WRITE)(obj, filename, async_write)
         return
     for attempt in range(ATTEMPTS):
         try:
-            _replace(filename, partial(torch.save, state))
+            _replace(filename, partial(torch.save, obj))
             return
         except (OSError, RuntimeError) as error:
             cause = _system_error(error)
@@ -167,16 +167,17 @@ def save(state: Any, path: str | Path) -> None:
         raise _system_error(error) from None
 
 
-def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
+def copy_whole(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
     """Replaces ``PathManager.copy``: copies atomically."""
-    if os.path.exists(target) and not overwrite:
+    if os.path.exists(dst_path) and not overwrite:
         return False
     try:
-        _replace(target, lambda stream: _copy(source, stream))
+        with open(src_path, "rb") as content:
+            _replace(dst_path, lambda stream: shutil.copyfileobj(content, stream, 1 << 22))
     except OSError as error:
         raise UserError(
-            f"{target}: cannot write it ({error.strerror or error}); {source} is complete: free some space, copy it there, and "
-            "give the same command again"
+            f"{dst_path}: cannot write it ({error.strerror or error}); {src_path} is complete: free some space, copy it "
+            "there, and give the same command again"
         ) from None
     return True
 
@@ -186,11 +187,6 @@ def newest_whole(path: str) -> Path | None:
     others = [other for other in Path(path).parent.glob("*.pt") if other.name not in (CRASH, Path(path).name)]
     whole = [other for other in others if other.is_file() and zipfile.is_zipfile(other)]
     return max(whole, key=lambda other: other.stat().st_mtime, default=None)
-
-
-def _copy(source: str, stream: Any) -> None:
-    with open(source, "rb") as content:
-        shutil.copyfileobj(content, stream, 1 << 22)
 
 
 def _replace(filename: str, write: Callable[[Any], object]) -> None:

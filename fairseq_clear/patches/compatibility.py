@@ -1,13 +1,16 @@
 """Adapts fairseq 0.12 to current versions of torch and numpy, with safe loading of checkpoints."""
 
 import argparse
+import ast
 import atexit
 import logging
+import operator
 import queue
 import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -19,6 +22,17 @@ import torch
 from fairseq_clear.patches.replacing import original
 
 SECONDS_TO_STOP_LOADING = 30.0
+LONGEST = 100_000  # maximum characters or items of a product
+GREATEST_EXPONENT = 64
+ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Pow: operator.pow,
+}
+SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 
 
 def allow_checkpoint_classes() -> None:
@@ -83,11 +97,53 @@ def evaluate_settings_as_literals() -> None:
     """
     import fairseq.models  # noqa: F401  (imports all models)
 
-    from fairseq_clear.patches.literals import evaluate_literal
-
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "fairseq":
             vars(module)["eval"] = evaluate_literal
+
+
+def evaluate_literal(text: str) -> Any:
+    """Evaluate numbers, strings, booleans, None, collections and arithmetic, such as ``[(512, 3)] * 4``.
+
+    Raises:
+        TypeError: ``text`` is not a string, as for ``eval``.
+        ValueError: any other expression, such as a name or a call, or a value that is too large.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"expected a string, not {type(text).__name__}")
+    try:
+        return _value(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError, ArithmeticError, TypeError, ValueError):
+        raise ValueError(f"{text[:80]!r} is not a Python literal") from None
+
+
+def _value(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.List(elts=items):
+            return [_value(item) for item in items]
+        case ast.Tuple(elts=items):
+            return tuple(_value(item) for item in items)
+        case ast.Dict(keys=keys, values=values) if None not in keys:
+            return {_value(key): _value(value) for key, value in zip(keys, values, strict=True) if key is not None}
+        case ast.UnaryOp(op=sign, operand=operand) if type(sign) in SIGNS:
+            return SIGNS[type(sign)](_value(operand))
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in ARITHMETIC:
+            one, other = _value(left), _value(right)
+            _check_size(type(sign), one, other)
+            return ARITHMETIC[type(sign)](one, other)
+    raise ValueError
+
+
+def _check_size(sign: type[ast.operator], one: Any, other: Any) -> None:
+    """Check the size of a result: a short expression can exceed any memory."""
+    if sign is ast.Pow and not (abs(one) <= 10**6 and abs(other) <= GREATEST_EXPONENT):
+        raise ValueError
+    if sign is ast.Mult:
+        sizes = [len(side) if hasattr(side, "__len__") else abs(side) for side in (one, other)]
+        if any(hasattr(side, "__len__") for side in (one, other)) and sizes[0] * sizes[1] > LONGEST:
+            raise ValueError
 
 
 def stop_loading_at_exit() -> None:

@@ -15,25 +15,10 @@ from fairseq_clear.patches.replacing import install, is_installed, signature_mis
 
 __all__ = ["diagnose"]
 
-# Name in the report -> packages that provide it; the first one that is installed counts.
-PACKAGES = {"fairseq": ("fairseq-fixed", "fairseq")} | {
-    name: (name,)
-    for name in (
-        *(
-            "torch",
-            "numpy",
-            "hydra-core",
-            "omegaconf",
-            "sentencepiece",
-            "sacremoses",
-            "sacrebleu",
-            "nltk",
-            "tensorboardX",
-        ),
-        *("transformers", "tokenizers", "safetensors", "sentence-transformers", "scikit-learn", "scipy", "matplotlib"),
-        "sentencex",
-    )
-}
+PACKAGES = (
+    "fairseq torch numpy hydra-core omegaconf sentencepiece sacremoses sacrebleu nltk tensorboardX transformers tokenizers "
+    "safetensors sentence-transformers scikit-learn scipy matplotlib sentencex"
+)
 LIBRARIES = ("torch", "numpy", "omegaconf", "hydra", "fairseq")
 COMPILED = (
     "fairseq.data.data_utils_fast",
@@ -58,7 +43,7 @@ def diagnose() -> dict[str, Any]:
     # without one of the libraries, whose error is already listed, no patch can work
     if not any(errors[name] for name in LIBRARIES):
         problems += [row["problem"] for row in rows if row["problem"]]
-        error = registration_error()
+        error = loading_error("fairseq_clear")
         problems += [f"the plugin does not register with fairseq: {error}"] if error else []
     versions, missing = find_versions()
     return {
@@ -72,20 +57,11 @@ def diagnose() -> dict[str, Any]:
 
 
 def loading_error(name: str) -> str:
-    """Import a module and return its error; empty if it loads."""
+    """Import a module, or register the plugin if it is this package, and return the error; empty if there is none."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            import_module(name)
-    except Exception as error:
-        return one_line(error)
-    return ""
-
-
-def registration_error() -> str:
-    """Register the plugin with fairseq and return the error; empty if it succeeds."""
-    try:
-        register()
+            register() if name == "fairseq_clear" else import_module(name)
     except Exception as error:
         return one_line(error)
     return ""
@@ -106,11 +82,11 @@ def patch_row(patch: Patch) -> dict[str, Any]:
 def find_versions() -> tuple[dict[str, str], list[str]]:
     """Versions of installed packages, and the names of PACKAGES that are not installed."""
     found = {"fairseq_clear": __version__, "python": platform.python_version(), "system": platform.platform()}
-    for name, packages in PACKAGES.items():
-        for package in reversed(packages):
+    for name in PACKAGES.split():
+        for package in ("fairseq", "fairseq-fixed") if name == "fairseq" else (name,):
             with suppress(PackageNotFoundError):
                 found[name] = version(package) + (f" ({package})" if package != name else "")
-    return found, [name for name in PACKAGES if name not in found]
+    return found, [name for name in PACKAGES.split() if name not in found]
 
 
 def find_devices() -> dict[str, Any]:

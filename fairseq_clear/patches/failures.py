@@ -63,10 +63,10 @@ def valid_step(self: Trainer, sample: Any, raise_oom: bool = False) -> Any:
         _raise_out_of_memory("validation", error)
 
 
-def log_oom(self: Trainer, error: Exception) -> None:
+def log_oom(self: Trainer, exc: Exception) -> None:
     """Replaces ``Trainer._log_oom``: also counts batches that ran out of memory."""
     self._clear_skipped = getattr(self, "_clear_skipped", 0) + 1
-    original("fairseq.trainer:Trainer._log_oom")(self, error)
+    original("fairseq.trainer:Trainer._log_oom")(self, exc)
 
 
 def _raise_out_of_memory(when: str, error: Exception) -> NoReturn:

@@ -26,14 +26,12 @@ class Patch:
         replacement: function or class of this package, as ``module:name``.
         reason: the problem of fairseq that the patch solves.
         test: the test that fails without the patch.
-        signature: parameters of the target in fairseq 0.12.3; empty for a class.
     """
 
     target: str
     replacement: str
     reason: str
     test: str
-    signature: str = ""
 
 
 def original(target: str) -> Any:
@@ -85,15 +83,20 @@ def is_installed(patch: Patch) -> bool:
 
 
 def signature_mismatch(patch: Patch) -> str:
-    """Return a line if the target takes other parameters than the patch was written for, else an empty string.
+    """Return a line if the target takes other parameters than its replacement, else an empty string.
+
+    Classes, and replacements that take ``*args`` or ``**options``, are not compared.
 
     Raises:
         AttributeError: fairseq has no such target.
     """
-    if not patch.signature or (here := _parameters(original(patch.target))) == patch.signature:
+    if not patch.target or isinstance(stock := original(patch.target), type):
+        return ""
+    ours, theirs = (inspect.signature(function).parameters for function in (_load(patch.replacement), stock))
+    if "options" in ours or list(ours) == list(theirs):
         return ""
     return (
-        f"{patch.target} takes ({here}) in this version of fairseq, but ({patch.signature}) in 0.12.3: its "
+        f"{patch.target} takes ({', '.join(theirs)}) in this version of fairseq, but ({', '.join(ours)}) in 0.12.3: its "
         "patch may not work"
     )
 
@@ -119,8 +122,3 @@ def _resolve(target: str, module: ModuleType) -> tuple[Any, str]:
 def _load(name: str) -> Any:
     module, _, attribute = name.partition(":")
     return getattr(import_module(f"fairseq_clear.patches.{module}"), attribute)
-
-
-def _parameters(function: Any) -> str:
-    """The names of a function's parameters."""
-    return ", ".join(inspect.signature(function).parameters)

@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.patches.literals import evaluate_literal
+from fairseq_clear.patches.compatibility import evaluate_literal
 
 __all__ = ["ANY", "NUMBERS", "SECTIONS", "Range", "check_metric", "check_numbers"]
 

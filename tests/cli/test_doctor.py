@@ -1,6 +1,5 @@
 """doctor: all is well here, and what is wrong is named."""
 
-import dataclasses
 import json
 import sys
 
@@ -9,7 +8,7 @@ from fairseq.trainer import Trainer
 
 from fairseq_clear import patches
 from fairseq_clear.cli.main import main
-from fairseq_clear.patches import PATCHES, Patch, diagnosis
+from fairseq_clear.patches import PATCHES, Patch, diagnosis, failures
 from fairseq_clear.patches.replacing import original
 
 TRAIN_STEP = next(patch for patch in PATCHES if patch.target.endswith("Trainer.train_step"))
@@ -37,7 +36,9 @@ def test_a_target_with_another_signature_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patches.apply()
-    monkeypatch.setattr(diagnosis, "PATCHES", (dataclasses.replace(TRAIN_STEP, signature="self, samples"),))
+    monkeypatch.setattr(diagnosis, "PATCHES", (TRAIN_STEP,))
+    monkeypatch.setattr(failures, "train_step", lambda self, samples: None)
+    monkeypatch.setattr(Trainer, "train_step", failures.train_step)
     status, found = report(capsys)
     (problem,) = found["problems"]
     assert status == 1 and found["patches"][0]["on"]
@@ -57,7 +58,7 @@ def test_a_patch_that_is_off_is_named(capsys: pytest.CaptureFixture[str], monkey
 def test_a_target_that_fairseq_lacks_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone = Patch("fairseq.trainer:Trainer.gone", "failures:train_step", "a reason", "tests/cli/test_doctor.py", "self")
+    gone = Patch("fairseq.trainer:Trainer.gone", "failures:train_step", "a reason", "tests/cli/test_doctor.py")
     monkeypatch.setattr(diagnosis, "PATCHES", (gone,))
     status, found = report(capsys)
     (problem,) = found["problems"]

@@ -10,7 +10,7 @@ import fairseq.models
 import pytest
 from fairseq import utils
 
-from fairseq_clear.patches.literals import evaluate_literal
+from fairseq_clear.patches.compatibility import evaluate_literal
 
 
 @pytest.mark.parametrize(
