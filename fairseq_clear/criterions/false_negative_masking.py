@@ -8,7 +8,6 @@ from torch import Tensor
 from fairseq_clear.criterions.contrastive import ContrastiveConfig, ContrastiveCriterion
 from fairseq_clear.distributed import Layout
 from fairseq_clear.errors import UserError
-from fairseq_clear.models.guide_encoder import GuideEncoder
 from fairseq_clear.objectives.false_negatives import parse_false_negatives
 
 __all__ = ["MaskingConfig", "MaskingCriterion"]
@@ -49,7 +48,7 @@ class MaskingCriterion(ContrastiveCriterion):
     def __init__(self, cfg: MaskingConfig, task: Any) -> None:
         super().__init__(cfg, task)
         self.margin = parse_false_negatives(str(cfg.false_negatives))
-        self.guide: GuideEncoder | None = None
+        self.guide: Any = None
         if cfg.guide and self.margin is None:
             raise UserError(
                 f"--guide {cfg.guide}: only decides what --false-negatives masks; add --false-negatives guide"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from fairseq_clear.augmentations.base import Tokens
-from fairseq_clear.data.anchor_masking import AnchorMasks
 from fairseq_clear.data.batch import Example, Instance, collate
+from fairseq_clear.data.masking import AnchorMasks
 from fairseq_clear.data.sized_dataset import SizedDataset
 from fairseq_clear.views.view_maker import ViewMaker
 

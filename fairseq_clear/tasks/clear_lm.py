@@ -19,6 +19,7 @@ from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.criterions.contrastive import ContrastiveCriterion
 from fairseq_clear.criterions.false_negative_masking import MaskingCriterion
 from fairseq_clear.data.dataset import ClearDataset
+from fairseq_clear.data.masking import Masks
 from fairseq_clear.data.mixed_dataset import MixedDataset
 from fairseq_clear.errors import UserError, exit_on_user_error
 from fairseq_clear.files import hash_file
@@ -26,9 +27,7 @@ from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.config import ClearLMConfig
 from fairseq_clear.tasks.corpus_mix import Corpus, check_corpora, parse_mix
-from fairseq_clear.tasks.guide_loading import load_guide
-from fairseq_clear.tasks.masking import Masks
-from fairseq_clear.tasks.retrieval_validation import RetrievalValidation
+from fairseq_clear.tasks.guide_encoder import load_guide
 from fairseq_clear.tasks.run_record import (
     check_allowed,
     check_same_architecture,
@@ -37,8 +36,8 @@ from fairseq_clear.tasks.run_record import (
     run_record,
 )
 from fairseq_clear.tasks.setting_ranges import check_metric, check_numbers
-from fairseq_clear.tasks.sts_validation import StsValidation
 from fairseq_clear.tasks.summary import log_summary
+from fairseq_clear.tasks.validation_scores import RetrievalValidation, StsValidation
 from fairseq_clear.tasks.watch import Watch
 from fairseq_clear.text.data_folders import CLEAR_JSON, check_vocabulary
 from fairseq_clear.text.documents import Documents, documents_of
@@ -70,7 +69,7 @@ class ClearLMTask(MaskedLMTask):
         self.record: dict[str, Any] = {}
         self.mix: list[Corpus] = []
         self.watch = Watch(dropout_only=cfg.views == "same" and cfg.augment == "none")
-        self.masks = Masks(cfg, self.dictionary, mask=self.mask_idx, delete=self.del_idx)
+        self.masks = Masks(cfg, self.dictionary)
         self.chain = self._build_chain()
         folder = utils.split_paths(cfg.data)[0]
         self.sts = StsValidation(cfg.eval_sts, folder) if cfg.eval_sts else None

@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from fairseq_clear.tasks import sts_validation
+from fairseq_clear.tasks import validation_scores
 from tests.conftest import Ranks, run, sentences, tool
 from tests.training import build
 
@@ -90,9 +90,9 @@ def test_workers_share_the_work(kind: str, folder: Path, pairs: dict[str, Path],
 def test_order_of_texts_matters_to_the_score(
     kind: str, folder: Path, pairs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stock: Callable[..., Any] = sts_validation.encode_texts
+    stock: Callable[..., Any] = validation_scores.encode_texts
     monkeypatch.setattr(
-        sts_validation, "encode_texts", lambda *args: (np.roll(stock(*args)[0], 1, axis=0), stock(*args)[1])
+        validation_scores, "encode_texts", lambda *args: (np.roll(stock(*args)[0], 1, axis=0), stock(*args)[1])
     )
     found, _ = score(0, str(folder), kind, str(pairs[kind]))
     assert found != pytest.approx(by_hand(folder, kind, pairs[kind]), abs=1e-1)
@@ -118,7 +118,7 @@ def test_mistakes_are_met_at_the_start(
 
 def test_a_collapsed_model_scores_0(folder: Path, pairs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        sts_validation,
+        validation_scores,
         "encode_texts",
         lambda model, known, tokenizer, texts: (np.ones((len(texts), 4), np.float32), None),
     )

@@ -8,8 +8,8 @@ import pytest
 import torch
 from fairseq.data import Dictionary, ListDataset, MaskTokensDataset
 
-from fairseq_clear.data.anchor_masking import AnchorMasks, Masker
 from fairseq_clear.data.batch import Instance
+from fairseq_clear.data.masking import AnchorMasks, Masker
 from fairseq_clear.views.view_source import RawInstance
 from tests.training import build
 

@@ -1,0 +1,84 @@
+"""The guide of ``--guide``: a frozen encoder with weights of its own, which decides which candidates are false negatives."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.models.pretrained_encoder import checkpoint_in
+from fairseq_clear.modules.hidden_states import compile_blocks
+from fairseq_clear.patches.checkpoint_files import read_checkpoint
+from fairseq_clear.tasks.run_record import check_same_vocabulary
+
+__all__ = ["GuideEncoder", "load_guide"]
+
+
+class GuideEncoder:
+    """Encodes the views of a batch with another, frozen model (GISTEmbed, arXiv:2402.16829).
+
+    It is not an nn.Module, so the optimizer, DistributedDataParallel and checkpoints do not see its weights. It stays in
+    evaluation mode. Its device and precision follow those of the trained model.
+
+    Args:
+        model: the model, whose pooling is used; it is changed.
+        dictionary: vocabulary of the model, which may lack the last entry of the data's, ``<del>``.
+
+    Attributes:
+        width: G, the dimension of the vectors.
+    """
+
+    def __init__(self, model: ClearRobertaModel, dictionary: Any) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.width = int(model.args.encoder_embed_dim)
+        self._entries, self._mask = len(dictionary), dictionary.index("<mask>")
+        self._place: tuple[torch.device, torch.dtype] | None = None
+
+    @torch.no_grad()
+    def __call__(self, tokens: Tensor, lengths: Sequence[int], like: Tensor) -> Tensor:
+        """Vectors (R, G) of texts, before any projection head, without gradient.
+
+        Args:
+            tokens: (R, T) ids of the data's vocabulary, padded on the right. An id that the guide lacks is read as ``<mask>``.
+            lengths: number of tokens of each row.
+            like: a tensor with the device and the precision in which to compute.
+        """
+        if self._place != (like.device, like.dtype):
+            self._place = like.device, like.dtype
+            self.model.to(device=like.device, dtype=like.dtype)
+        return self.model.embed_parts(tokens.masked_fill(tokens >= self._entries, self._mask), lengths)
+
+
+def load_guide(source: str, data: Path, longest: int, settings: Any) -> GuideEncoder:
+    """Load a guide; its size and pooling are those of its checkpoint.
+
+    Args:
+        source: value of ``--guide``: a folder of ``fairseq-clear import``, or a checkpoint.
+        data: the data folder, which has the ``dict.txt``.
+        longest: maximum number of tokens of a view.
+        settings: of the trained model: ``encode_chunk_size`` and ``compile`` hold for the guide too.
+
+    Raises:
+        UserError: it cannot be read, has another vocabulary, or has too few positions.
+    """
+    from fairseq_clear.evaluation.checkpoints import load_model  # registers this package, which is being imported
+
+    path = checkpoint_in(source, "--guide")
+    try:
+        check_same_vocabulary(read_checkpoint(path), path, str(data))
+        loaded = load_model(path, data)
+    except UserError as error:
+        raise UserError(f"--guide {error}") from None
+    positions = int(loaded.model.max_positions())
+    if positions < longest:
+        raise UserError(
+            f"--guide {source}: reads texts of at most {positions} tokens; give --tokens-per-sample {positions}, or another "
+            "guide"
+        )
+    if getattr(settings, "compile", False):
+        compile_blocks(loaded.model.encoder.sentence_encoder)
+    loaded.model.args.encode_chunk_size = int(getattr(settings, "encode_chunk_size", 0))
+    return GuideEncoder(loaded.model, loaded.dictionary)

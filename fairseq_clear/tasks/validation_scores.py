@@ -1,0 +1,115 @@
+"""``--eval-sts`` and ``--eval-retrieval``: score the model on labelled pairs in each validation."""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.distributed import utils as distributed_utils
+
+from fairseq_clear.distributed import all_gather_ragged, world_size
+from fairseq_clear.evaluation.retrieval import METRICS, score_rankings, search
+from fairseq_clear.evaluation.retrieval_data import read_pairs_file
+from fairseq_clear.evaluation.sts import UndefinedCorrelation, spearman
+from fairseq_clear.evaluation.sts_data import read_sts, read_sts_file
+from fairseq_clear.models.encoding import Floats, encode_texts
+from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.tokenizers import Tokenizer
+
+__all__ = ["RetrievalValidation", "StsValidation"]
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TASK = "STS-B-dev"
+DEPTH = 10
+VectorsOf = Callable[[Sequence[str]], Floats]
+
+
+class _Validation:
+    """Scores the model on texts. File and tokenizer are read at the start, not at the first validation.
+
+    Args:
+        texts: every text to encode.
+        data_bin: the data folder, which has the tokenizer.
+
+    Attributes:
+        score: score (x 100) of the last validation, equal on all workers; None before the first.
+
+    Raises:
+        UserError: the file cannot be read, or the data folder has no tokenizer.
+    """
+
+    def __init__(self, texts: Iterable[str], data_bin: str) -> None:
+        self.tokenizer: Tokenizer = load_tokenizer(data_bin)
+        self.texts = sorted(set(texts))
+        self.score: float | None = None
+
+    def __call__(self, model: Any, dictionary: Any) -> None:
+        """Encode the texts under the model's pooling, divided among the workers, and set ``score``."""
+        vectors = encode_on_workers(model, dictionary, self.tokenizer, self.texts)  # (N, D)
+        place = {text: number for number, text in enumerate(self.texts)}
+        self.score = 100 * self.measure(lambda texts: vectors[[place[text] for text in texts]], model)
+
+    def measure(self, vectors_of: VectorsOf, model: Any) -> float:
+        """Compute the score, 0 to 1, from the vectors (n, D) of any of the texts."""
+        raise NotImplementedError
+
+
+class StsValidation(_Validation):
+    """Spearman's correlation of cosines with scores of sentence pairs: one over all subsets.
+
+    ``source`` is a folder that contains STSBenchmark (its dev split is used), or a file for ``sts_data.read_sts_file``.
+    """
+
+    def __init__(self, source: str, data_bin: str) -> None:
+        self.data = read_sts(source, DEFAULT_TASK) if os.path.isdir(source) else read_sts_file(source)
+        super().__init__(self.data.texts(), data_bin)
+        logger.info("--eval-sts: %d pairs of %s, %d different texts", len(self.data), self.data.name, len(self.texts))
+
+    def measure(self, vectors_of: VectorsOf, model: Any) -> float:
+        """The correlation; 0 for a collapsed model, all of whose cosines are equal."""
+        cosines, gold = [], []
+        for pairs in self.data.subsets.values():
+            sides = [vectors_of(texts) for texts in (pairs.first, pairs.second)]
+            first, second = (side / np.maximum(np.linalg.norm(side, axis=1, keepdims=True), 1e-12) for side in sides)
+            cosines.append((first * second).sum(axis=1))
+            gold.append(pairs.scores)
+        try:
+            return spearman(np.concatenate(cosines), np.concatenate(gold), where=f"--eval-sts {self.data.name}")
+        except UndefinedCorrelation as error:
+            logger.warning("%s; counted as 0", error)
+            return 0.0
+
+
+class RetrievalValidation(_Validation):
+    """MRR@10 of finding the passages of queries by cosine; ``source`` is a file of pairs, see ``retrieval_data.read_pairs``."""
+
+    def __init__(self, source: str, data_bin: str) -> None:
+        self.data = read_pairs_file(Path(source))
+        super().__init__((*self.data.queries, *self.data.passages), data_bin)
+        queries, passages = len(self.data.queries), len(self.data.passages)
+        logger.info("--eval-retrieval: %d queries and %d passages of %s", queries, passages, self.data.name)
+
+    def measure(self, vectors_of: VectorsOf, model: Any) -> float:
+        """Search on the model's device."""
+        queries, passages = vectors_of(self.data.queries), vectors_of(self.data.passages)
+        nearest = search(queries, [passages], DEPTH, device=next(model.parameters()).device)
+        values = score_rankings(nearest.passages.cpu().numpy(), self.data.relevant)  # (Q, 7)
+        return float(values[:, METRICS.index("MRR@10")].mean())
+
+
+def encode_on_workers(model: Any, dictionary: Any, tokenizer: Tokenizer, texts: Sequence[str]) -> Floats:
+    """Encode texts, divided among the workers, under the model's pooling. All workers return all vectors (N, D), in order."""
+    group = distributed_utils.get_data_parallel_group() if world_size() > 1 else None
+    workers = world_size(group)
+    rank = torch.distributed.get_rank(group) if workers > 1 else 0
+    share, _ = encode_texts(model, dictionary, tokenizer, texts[rank::workers])  # (n, D)
+    if workers == 1:
+        return share
+    gathered, _ = all_gather_ragged(torch.from_numpy(share).to(next(model.parameters()).device), group)  # by worker
+    order = np.concatenate([np.arange(rank, len(texts), workers) for rank in range(workers)])
+    vectors: Floats = gathered.cpu().numpy()[np.argsort(order)]
+    return vectors
