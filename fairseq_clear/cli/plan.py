@@ -1,6 +1,6 @@
 """``fairseq-clear plan``: estimates the cost of a run before it starts."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -91,7 +91,7 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
         from fairseq_clear.planning.costs import Recipe
         from fairseq_clear.planning.machine import GIB, Machine, make_curve, make_plan, read_folder
         from fairseq_clear.planning.recipe import compose_recipe
-        from fairseq_clear.planning.report import as_json, as_table, curve_table
+        from fairseq_clear.planning.report import as_json, as_table, curve_as_json, curve_table
 
         name, *overrides = self.config
         config = compose_recipe(name, overrides)
@@ -110,7 +110,7 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
         share = plan.global_batch // self.gpus if self.per_gpu else plan.global_batch
         points = make_curve(recipe, plan.machine, share, per_gpu=self.per_gpu, corpus=texts) if self.curve else []
         if self.json is not None:
-            curve = {"curve": [asdict(point) | {"efficiency": point.efficiency} for point in points]} if points else {}
+            curve = {"curve": curve_as_json(points)} if points else {}
             write_json(self.json, {"config": name, "overrides": overrides, **as_json(plan), **curve}, flag="--json")
         print(as_table(plan))
         if self.curve is not None:
@@ -129,10 +129,10 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
         elif self.per_gpu:
             raise UserError("--per-gpu: has an effect only with --curve; give --curve FILE, or leave --per-gpu out")
 
-    def draw(self, plan: "machine.Plan", points: "list[machine.Point]", file: Path) -> None:
+    def draw(self, plan: "machine.Plan", points: "list[machine.Plan]", file: Path) -> None:
         """Draw the curve."""
         from fairseq_clear.evaluation.plots.style import save_figure
-        from fairseq_clear.planning.scaling_plot import draw_scaling
+        from fairseq_clear.planning.report import draw_scaling
 
         texts = (
             f"{plan.texts * plan.update_freq:,} texts a GPU"

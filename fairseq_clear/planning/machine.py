@@ -17,7 +17,7 @@ from fairseq_clear.tasks.corpus_mix import parse_mix
 from fairseq_clear.text.data_folders import CLEAR_JSON
 from fairseq_clear.views.view_table import find_view_source
 
-__all__ = ["GIB", "GPUS", "HEADROOM", "Folder", "Machine", "Plan", "Point", "make_curve", "make_plan", "read_folder"]
+__all__ = ["GIB", "GPUS", "HEADROOM", "Folder", "Machine", "Plan", "make_curve", "make_plan", "read_folder"]
 
 GIB = 2**30
 HEADROOM = 0.9  # share of the memory to use; the rest is for fragmentation, scratch space of kernels and NCCL
@@ -186,6 +186,26 @@ class Plan:
         """Hours of the run, without overlap of computing and sending."""
         return self.updates * (self.compute_seconds + self.communication_seconds) / 3600
 
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs or CPU workers."""
+        return self.machine.workers
+
+    @property
+    def needed_seconds(self) -> float:
+        """Seconds of computing per update, without recomputation."""
+        return self.compute_seconds * (1 - self.operations.recomputed / self.operations.total)
+
+    @property
+    def efficiency(self) -> float:
+        """Seconds of computing without recomputation, over seconds of computing and sending; see EFFICIENCY."""
+        return self.needed_seconds / (self.compute_seconds + self.communication_seconds)
+
+    @property
+    def texts_per_second(self) -> float:
+        """Texts per second of all GPUs."""
+        return self.global_batch / (self.compute_seconds + self.communication_seconds)
+
 
 def make_plan(recipe: Recipe, machine: Machine, global_batch: int | None = None, corpus: int | None = None) -> Plan:
     """Distribute a recipe over a machine.
@@ -279,50 +299,6 @@ def _length(recipe: Recipe, global_batch: int, corpus: int | None) -> tuple[int,
     return min(limits), min(limits) / an_epoch
 
 
-@dataclass(frozen=True)
-class Point:
-    """One point of a curve: an update on a number of GPUs.
-
-    Attributes:
-        gpus: number of GPUs.
-        texts, update_freq, chunk: as in the plan, for each GPU.
-        compute_seconds, communication_seconds: seconds of an update.
-        needed_seconds: seconds of computing without recomputation.
-        sent: bytes that each GPU sends.
-        texts_per_second: texts per second of all GPUs.
-    """
-
-    gpus: int
-    texts: int
-    update_freq: int
-    chunk: int
-    compute_seconds: float
-    communication_seconds: float
-    needed_seconds: float
-    sent: float
-    texts_per_second: float
-
-    @property
-    def efficiency(self) -> float:
-        """Seconds of computing without recomputation, over seconds of computing and sending; see EFFICIENCY."""
-        return self.needed_seconds / (self.compute_seconds + self.communication_seconds)
-
-    @classmethod
-    def of(cls, plan: Plan) -> "Point":
-        """Make the point of a plan."""
-        return cls(
-            gpus=plan.machine.workers,
-            texts=plan.texts,
-            update_freq=plan.update_freq,
-            chunk=plan.chunk,
-            compute_seconds=plan.compute_seconds,
-            communication_seconds=plan.communication_seconds,
-            needed_seconds=plan.compute_seconds * (1 - plan.operations.recomputed / plan.operations.total),
-            sent=plan.sent,
-            texts_per_second=plan.global_batch / (plan.compute_seconds + plan.communication_seconds),
-        )
-
-
 def make_curve(
     recipe: Recipe,
     machine: Machine,
@@ -331,7 +307,7 @@ def make_curve(
     per_gpu: bool = False,
     gpus: Sequence[int] = GPUS,
     corpus: int | None = None,
-) -> list[Point]:
+) -> list[Plan]:
     """Plan for several numbers of GPUs under ASSUMPTIONS, which favour many GPUs with few texts each.
 
     Args:
@@ -352,6 +328,6 @@ def make_curve(
         )
     batches = [texts * number if per_gpu else texts for number in numbers]
     return [
-        Point.of(make_plan(recipe, replace(machine, workers=number), batch, corpus))
+        make_plan(recipe, replace(machine, workers=number), batch, corpus)
         for number, batch in zip(numbers, batches, strict=True)
     ]

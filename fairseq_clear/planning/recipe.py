@@ -163,26 +163,23 @@ def _fairseq_config(config: Mapping[str, Any]) -> Any:
 
 def _check(cfg: Any) -> None:
     """Raise UserError for settings whose cost cannot be estimated."""
+
+    def check(is_estimated: bool, what: str, remedy: str) -> None:
+        if not is_estimated:
+            raise UserError(f"{what}: is not estimated; {remedy}")
+
     criterion = REGISTRIES["criterion"]["registry"].get(cfg.criterion.get("_name"))
-    if criterion is None or not issubclass(criterion, ContrastiveCriterion | MaskedLmLoss):
-        raise UserError(
-            f"criterion {cfg.criterion.get('_name')}: is not estimated; give masked_lm or one of this package"
-        )
-    model = str(cfg.model.get("_name"))
-    if ARCH_MODEL_NAME_REGISTRY.get(model) != "clear_roberta":
-        raise UserError(f"model._name {model}: is not estimated; give one of this package, such as clear_roberta_base")
+    known = criterion is not None and issubclass(criterion, ContrastiveCriterion | MaskedLmLoss)
+    check(known, f"criterion {cfg.criterion.get('_name')}", "give masked_lm or one of this package")
+    model, backend = str(cfg.model.get("_name")), cfg.distributed_training.ddp_backend
+    is_ours = ARCH_MODEL_NAME_REGISTRY.get(model) == "clear_roberta"
+    check(is_ours, f"model._name {model}", "give one of this package, such as clear_roberta_base")
     for setting in ("checkpoint_activations", "encoder_layerdrop", "quant_noise_pq"):
-        if cfg.model.get(setting):
-            raise UserError(f"model.{setting} {cfg.model[setting]}: is not estimated; leave it out")
-    if cfg.criterion.get("guide"):
-        raise UserError(f"criterion.guide {cfg.criterion.guide}: is not estimated; leave it out")
-    if cfg.distributed_training.ddp_backend not in DDP:
-        backend = cfg.distributed_training.ddp_backend
-        raise UserError(f"distributed_training.ddp_backend {backend}: is not estimated; give one of {', '.join(DDP)}")
-    if cfg.optimizer and cfg.optimizer.get("_name") not in OPTIMIZERS:
-        raise UserError(
-            f"optimizer {cfg.optimizer.get('_name')}: is not estimated; give one of {', '.join(OPTIMIZERS)}"
-        )
+        check(not cfg.model.get(setting), f"model.{setting} {cfg.model.get(setting)}", "leave it out")
+    check(not cfg.criterion.get("guide"), f"criterion.guide {cfg.criterion.get('guide')}", "leave it out")
+    check(backend in DDP, f"distributed_training.ddp_backend {backend}", f"give one of {', '.join(DDP)}")
+    optimizer = cfg.optimizer.get("_name") if cfg.optimizer else OPTIMIZERS[0]
+    check(optimizer in OPTIMIZERS, f"optimizer {optimizer}", f"give one of {', '.join(OPTIMIZERS)}")
 
 
 def _make_data(folder: Path, cfg: Any, positions: int, vocabulary: int, text_length: int | None) -> None:

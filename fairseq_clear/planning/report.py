@@ -1,12 +1,16 @@
-"""Formats a plan as a table and as JSON."""
+"""Shows a plan as a table, as JSON, and as a picture over the number of GPUs."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fairseq_clear.planning.machine import ASSUMPTIONS, EFFICIENCY, GIB, HEADROOM, Plan, Point
+from fairseq_clear.planning.machine import ASSUMPTIONS, EFFICIENCY, GIB, HEADROOM, Plan
 
-__all__ = ["as_json", "as_table", "curve_table"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["as_json", "as_table", "curve_as_json", "curve_table", "draw_scaling", "gpu_axis"]
 
 COUNTED = "matrix products and attention of the recipe's own model and criterion, run on tensors without values"
 
@@ -127,7 +131,7 @@ def _size(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def curve_table(points: Sequence[Point]) -> str:
+def curve_table(points: Sequence[Plan]) -> str:
     """Format a curve, one line for each number of GPUs."""
     names = ("GPUs", "texts", "freq", "chunk", "computing s", "sending s", "efficiency", "texts/s")
     head = " ".join(f"{name:>{width}}" for name, width in zip(names, (6, 7, 5, 10, 12, 10, 10, 9), strict=True))
@@ -137,6 +141,12 @@ def curve_table(points: Sequence[Point]) -> str:
         for point in points
     ]
     return "\n".join(["", head, *lines, f"efficiency = {EFFICIENCY}", f"assumed: {ASSUMPTIONS}"])
+
+
+def curve_as_json(points: Sequence[Plan]) -> list[dict[str, Any]]:
+    """The numbers of a curve as JSON values."""
+    names = ("gpus", "texts", "update_freq", "chunk", "compute_seconds", "communication_seconds", "needed_seconds")
+    return [{n: getattr(point, n) for n in (*names, "sent", "texts_per_second", "efficiency")} for point in points]
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
@@ -151,3 +161,52 @@ def as_json(plan: Plan) -> dict[str, Any]:
         content[name] = asdict(content[name]) | {"total": content[name].total}
     derived = ("global_batch", "compute_seconds", "sent", "communication_seconds", "hours")
     return content | {name: getattr(plan, name) for name in derived} | {"formula": COUNTED}
+
+
+def draw_scaling(points: Sequence[Plan], title: str) -> "Figure":
+    """Draw seconds of an update (above) and efficiency (below) over the number of GPUs, with a tick for each power of 2.
+
+    Args:
+        points: at least one point, in ascending order of GPUs.
+        title: the recipe and the assumptions; several lines.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    from fairseq_clear.evaluation.plots.style import COLOURS, DASHES, MARKERS, WIDTH, style
+
+    gpus = [point.gpus for point in points]
+    several = [point for point in points if point.gpus > 1]  # 0 bytes have no place on a logarithmic axis
+    with style():
+        figure = Figure(figsize=(WIDTH, 3.9))
+        seconds, efficiency = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [1.5, 1.0]})
+        lines = (
+            ("computing", points, [point.compute_seconds for point in points]),
+            ("sending", several, [point.communication_seconds for point in several]),
+            ("sum", points, [point.compute_seconds + point.communication_seconds for point in points]),
+        )
+        for (label, of, values), colour, marker, dash in zip(lines, COLOURS, MARKERS, DASHES, strict=False):
+            seconds.plot([point.gpus for point in of], values, dash, color=colour, marker=marker, label=label)
+        seconds.set_yscale("log")
+        seconds.set_ylabel("seconds an update")
+        seconds.set_title(title)
+        seconds.legend(loc="best")
+        efficiency.plot(gpus, [point.efficiency for point in points], "-", color=COLOURS[3], marker=MARKERS[3])
+        efficiency.set_ylim(0, 1.05)
+        efficiency.yaxis.set_major_formatter(PercentFormatter(xmax=1))
+        efficiency.set_ylabel("efficiency")
+        efficiency.set_title("efficiency = " + EFFICIENCY.replace(" / ", "\n/ "))
+        gpu_axis(efficiency, gpus)
+        figure.align_ylabels()
+    return figure
+
+
+def gpu_axis(axis: "Axes", gpus: Sequence[int], name: str = "GPUs") -> None:
+    """Set numbers of GPUs as ticks; if there are many, every other one including the last."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(gpus if len(gpus) < 8 else gpus[(len(gpus) - 1) % 2 :: 2])
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.set_xlabel(name)

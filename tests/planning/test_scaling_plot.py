@@ -1,15 +1,20 @@
 """The picture of a plan over numbers of GPUs."""
 
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 
-from fairseq_clear.planning.machine import Point
-from fairseq_clear.planning.scaling_plot import draw_scaling
+from fairseq_clear.planning.report import draw_scaling
 
 
 def test_the_lines_are_the_points():
-    points = [Point(gpus, 32, 1, 0, 8.0 / gpus, 0.0 if gpus == 1 else 0.5, 6.0 / gpus, 1.0, 1.0) for gpus in (1, 2, 4)]
+    points = [
+        SimpleNamespace(gpus=1, compute_seconds=8.0, communication_seconds=0.0, efficiency=0.75),
+        SimpleNamespace(gpus=2, compute_seconds=4.0, communication_seconds=0.5, efficiency=3 / 4.5),
+        SimpleNamespace(gpus=4, compute_seconds=2.0, communication_seconds=0.5, efficiency=1.5 / 2.5),
+    ]
     seconds, efficiency = draw_scaling(points, "planned").axes
     lines = {line.get_label(): line.get_xydata().tolist() for line in seconds.lines}
     assert lines["computing"] == [[1, 8], [2, 4], [4, 2]]
