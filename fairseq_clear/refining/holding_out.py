@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -120,13 +121,7 @@ def _write(folder: Path, pairs: dict[str, list[Pair]], lengths: list[int]) -> He
 
 def _documents(text: Path) -> Iterator[list[str]]:
     """Yield the sentences of each document of canonical text."""
-    sentences: list[str] = []
     with open(text, encoding="utf-8") as lines:
-        for line in lines:
-            if stripped := line.rstrip("\n"):
-                sentences.append(stripped)
-            elif sentences:
-                yield sentences
-                sentences = []
-    if sentences:
-        yield sentences
+        for is_document, group in groupby((line.rstrip("\n") for line in lines), bool):
+            if is_document:
+                yield list(group)

@@ -5,9 +5,10 @@ import json
 import shlex
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from fairseq_clear.refining.holding_out import COUNTS, HeldOut, divide_pairs, ho
 from fairseq_clear.refining.refine_report import RefineReport, Trial, write_report
 from fairseq_clear.refining.refine_settings import AUTO, DEFAULT_UPDATES, RECIPES, TRIALS, RefineSettings
 from fairseq_clear.refining.refine_training import Training, run_training, shown_command, training_command
-from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, read_clear_json
+from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, read_clear_json, tokenizer_flags
 
 __all__ = ["Refined", "refine", "run_refine"]
 
@@ -32,7 +33,7 @@ MEASURED_UPDATES, TRIAL_SHARE, SHORTEST_TRIAL = 10, 0.2, 20
 SHORTEST_SECONDS = 0.01  # lines of a log may be read at once
 EXAMPLES = 3  # queries that the report shows
 FEWEST_TRIAL_PAIRS = 10  # that can tell recipes apart
-CHECKPOINT_FOLDER = "checkpoint"
+CHECKPOINT_FOLDER, STAGES = "checkpoint", "stages.json"
 KEPT = ("lock", "texts.jsonl")  # of an emptied work folder: the lock is held, the texts belong to this call
 
 
@@ -99,9 +100,8 @@ def run_refine(settings: RefineSettings) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"--dest {settings.dest}: cannot make {settings.work} ({error.strerror or error})") from None
     with _locked(settings.work) as lock, quiet_logs():
-        run = _Run(settings, device, lock)
-        run.check_same([hash_file(file.path) for file in files])
-        report = run.all()
+        stages = _finished_stages(settings, [hash_file(file.path) for file in files])
+        report = _Run(settings, device, lock, stages).all()
     shutil.rmtree(settings.work)
     return report
 
@@ -119,9 +119,36 @@ def _locked(work: Path) -> Iterator[int]:
         yield file.fileno()
 
 
+def _finished_stages(settings: RefineSettings, hashes: list[str]) -> list[dict[str, Any]]:
+    """Return the stages that the work folder has finished. If it belongs to another call, empty it.
+
+    Raises:
+        UserError: it belongs to another call and holds a training, which may have taken hours.
+    """
+    work, wanted = settings.work, {**settings.as_json(), "texts": hashes}
+    made_for, stages = _read_json(work / "settings.json"), _read_json(work / STAGES) or []
+    differing = sorted(name for name in wanted if made_for is not None and made_for.get(name) != wanted[name])
+    if differing and any(work.glob("training/*.pt")):
+        raise UserError(
+            f"{work}: holds a training with another {', '.join(differing)}; give the same to go on, or remove the folder"
+        )
+    for old in work.iterdir() if differing else ():
+        if old.is_dir():
+            shutil.rmtree(old)
+        elif old.name not in KEPT:
+            old.unlink()
+    write_json(work / "settings.json", wanted, flag="--dest")
+    return [] if differing else stages
+
+
+def _read_json(path: Path) -> Any:
+    """The content of a JSON file, None without the file."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
 @dataclass
 class _Run:
-    """One call of ``refine``.
+    """One call of ``refine``. A stage is finished when its result, a file or a folder in the work folder, exists.
 
     Attributes:
         settings: of the call.
@@ -133,37 +160,11 @@ class _Run:
     settings: RefineSettings
     device: str
     lock: int
-    stages: list[dict[str, Any]] = field(default_factory=list)
+    stages: list[dict[str, Any]]
 
     @property
     def work(self) -> Path:
         return self.settings.work
-
-    def check_same(self, hashes: list[str]) -> None:
-        """Read what the work folder has finished. If it belongs to another call, empty it.
-
-        Raises:
-            UserError: it belongs to another call and holds a training, which may have taken hours.
-        """
-        wanted = {**self.settings.as_json(), "texts": hashes}
-        path = self.work / "settings.json"
-        if path.is_file():
-            found = json.loads(path.read_text(encoding="utf-8"))
-            differing = sorted(name for name in wanted if found.get(name) != wanted[name])
-            if differing and any(self.work.glob("training/*.pt")):
-                raise UserError(
-                    f"{self.work}: holds a training with another {', '.join(differing)}; give the same to go on, or remove the "
-                    "folder"
-                )
-            if differing:
-                for old in self.work.iterdir():
-                    if old.is_dir():
-                        shutil.rmtree(old)
-                    elif old.name not in KEPT:
-                        old.unlink()
-            elif (self.work / "stages.json").is_file():
-                self.stages = json.loads((self.work / "stages.json").read_text(encoding="utf-8"))
-        write_json(path, wanted, flag="--dest")
 
     def all(self) -> dict[str, Any]:
         """Run every stage, write the folder and return the report."""
@@ -181,39 +182,49 @@ class _Run:
         self.export("export the untouched encoder", checkpoint, data, untouched)
         recipe, trials = self.choose_recipe(counts, encoder, checkpoint, data)
         training = self.training(recipe, encoder, data, counts)
-        self.train(training)
+        self.train("train", work / "trained.json", training, lambda records: records)
         refined = self.best_checkpoint(training)
         compared = self.compare(counts, data, [checkpoint, refined])
         report = RefineReport(settings, recipe, counts, training, trials, compared, self.stages, self.device)
         result = work / "result"
-        if not report.keeps_untouched:
-            scores = ["--scores", compared["retrieval"]] if "retrieval" in compared else []
-            self.export("export the refined encoder", refined, data, result, *scores)
         if report.keeps_untouched:
             self.put_in_place(report, untouched, checkpoint, data)
         else:
+            scores = ["--scores", compared["retrieval"]] if "retrieval" in compared else []
+            self.export("export the refined encoder", refined, data, result, *scores)
             self.put_in_place(report, result, refined, data)
         report.print_verdict()
         return report.to_dict()
 
+    def stage(self, name: str, result: Path, command: str, make: Callable[[], Any]) -> None:
+        """Run a stage unless ``result`` exists, and print its command; what ``make`` returns becomes ``result`` as JSON."""
+        if result.exists():
+            print(f"# {name}: done already", flush=True)
+            return
+        print(f"# {name}\n{command}", flush=True)
+        began = time.monotonic()
+        made = make()
+        if made is not None:
+            write_json(result, made, flag="--dest")
+        self.stages.append({"stage": name, "command": command, "seconds": round(time.monotonic() - began, 1)})
+        write_json(self.work / STAGES, self.stages, flag="--dest")
+
     def clear(self, name: str, result: Path, *words: Any) -> None:
-        """Run a command of fairseq-clear unless ``result`` exists."""
+        """Run a command of fairseq-clear, which makes ``result``."""
         arguments = [str(word) for word in words]
-        self.announce(name, shlex.join(["fairseq-clear", *arguments]), is_done=result.exists())
-        if not result.exists():
-            began = time.monotonic()
+
+        def call() -> None:
             args = build_parser(arguments[0]).parse_args(arguments)
             args.run(args)
-            self.finish(name, shlex.join(["fairseq-clear", *arguments]), time.monotonic() - began)
 
-    def announce(self, name: str, command: str, *, is_done: bool) -> None:
-        """Print a stage and its command."""
-        print(f"# {name}{': done already' if is_done else ''}" + ("" if is_done else f"\n{command}"), flush=True)
+        self.stage(name, result, shlex.join(["fairseq-clear", *arguments]), call)
 
-    def finish(self, name: str, command: str, seconds: float) -> None:
-        """Record a finished stage."""
-        self.stages.append({"stage": name, "command": command, "seconds": round(seconds, 1)})
-        write_json(self.work / "stages.json", self.stages, flag="--dest")
+    def train(self, name: str, result: Path, training: Training, measure: Callable[[list[dict[str, Any]]], Any]) -> Any:
+        """Run a training, or resume it; return what ``measure`` makes of the records of its log."""
+        command = training_command(training, self.settings, self.device)
+        run = partial(run_training, command, training, name, keep=self.lock)
+        self.stage(name, result, shown_command(command), lambda: measure(run()))
+        return _read_json(result)
 
     def get_encoder(self) -> tuple[Path, Path]:
         """Import the encoder if need be; return what --encoder-from takes, and its checkpoint."""
@@ -228,13 +239,13 @@ class _Run:
 
     def divide(self, text: Path) -> HeldOut:
         """Hold out documents, or divide --pairs; return the counts."""
-        settings, path = self.settings, self.work / COUNTS
-        if not path.is_file():
-            if settings.pairs is None:
-                hold_out(text, self.work, settings.held_out, settings.seed)
-            else:
-                divide_pairs(read_pairs(settings.pairs), text, self.work, settings.seed)
-        counts = HeldOut(**json.loads(path.read_text(encoding="utf-8")))
+        settings = self.settings
+        if known := _read_json(self.work / COUNTS):
+            counts = HeldOut(**known)
+        elif settings.pairs is None:
+            counts = hold_out(text, self.work, settings.held_out, settings.seed)
+        else:
+            counts = divide_pairs(read_pairs(settings.pairs), text, self.work, settings.seed)
         held = f"{counts.dev + counts.test:,} pairs of a query and a passage to compare by"
         print(f"# {counts.documents:,} documents, {counts.long_documents:,} of several sentences; {held}", flush=True)
         return counts
@@ -242,24 +253,15 @@ class _Run:
     def prepare(self, encoder: Path) -> Path:
         """Make the data folder with the tokenizer of the encoder."""
         folder = self.settings.data_bin or (encoder if encoder.is_dir() else encoder.parent)
-        described: Any = read_clear_json(folder).get("tokenizer", {})
-        files = [folder / name for name in described.get("files", [])]
-        kind = described.get("kind")
-        if kind == "hf":
-            tokenizer: list[Any] = ["--tokenizer", "hf", "--tokenizer-dir", folder]
-        elif kind == "sentencepiece":
-            tokenizer = ["--spm-model", files[0], "--dict", folder / DICTIONARY]
-        elif kind == "gpt2":
-            tokenizer = ["--gpt2-encoder-json", files[0], "--gpt2-vocab-bpe", files[1], "--dict", folder / DICTIONARY]
-        else:
+        flags = tokenizer_flags(folder)
+        if not flags:
+            kind = read_clear_json(folder).get("tokenizer", {}).get("kind")
             raise UserError(
                 f"{folder}: its tokenizer ({kind}) cannot tokenize raw text; give the folder of another encoder"
             )
         data, train = self.work / "data-bin", self.work / "train.txt"
         inputs = [train, "--valid", self.work / "valid.txt"] if train.is_file() else [self.work / "text.txt"]
-        self.clear(
-            "prepare the text", data, "prepare", *inputs, "--dest", data, "--seed", self.settings.seed, *tokenizer
-        )
+        self.clear("prepare the text", data, "prepare", *inputs, "--dest", data, "--seed", self.settings.seed, *flags)
         return data
 
     def export(self, name: str, checkpoint: Path, data: Path, dest: Path, *words: Any) -> None:
@@ -295,21 +297,14 @@ class _Run:
         """Train each recipe of TRIALS for a few updates, and return their scores on dev, after that of the encoder itself."""
         pairs, output = self.work / "dev.jsonl", self.work / "dev.json"
         words = ["--pairs", pairs, "--encoder", checkpoint, "--data-bin", data, "--output", output]
-        self.clear("score the untouched encoder", output, "retrieval", *words, *self.device_flag())
-        scores = json.loads(output.read_text(encoding="utf-8"))["rows"][0]["scores"]
-        trials = [Trial("untouched", 0, float(scores["MRR@10"]))]
-        length = self.settings.updates or DEFAULT_UPDATES
+        self.clear("score the untouched encoder", output, "retrieval", *words, "--device", self.device)
+        trials = [Trial("untouched", 0, float(_read_json(output)["rows"][0]["scores"]["MRR@10"]))]
+        updates = max(SHORTEST_TRIAL, round(TRIAL_SHARE * (self.settings.updates or DEFAULT_UPDATES)))
         for recipe in TRIALS:
-            result = self.work / "trials" / f"{recipe}.json"
-            updates = max(SHORTEST_TRIAL, round(TRIAL_SHARE * length))
-            training = Training(
-                recipe, encoder, data, result.with_suffix(""), updates, pairs, saves=False, validations=1
-            )
-            if not result.is_file():
-                records = self.run_training(f"try {recipe}", training)
-                found = [record["retrieval_mrr"] for record in records if "retrieval_mrr" in record]
-                write_json(result, asdict(Trial(recipe, updates, float(found[-1]))), flag="--dest")
-            trials.append(Trial(**json.loads(result.read_text(encoding="utf-8"))))
+            folder = self.work / "trials" / recipe
+            training = Training(recipe, encoder, data, folder, updates, pairs, saves=False, validations=1)
+            score = self.train(f"try {recipe}", folder.with_suffix(".json"), training, _last_score)
+            trials.append(Trial(recipe, updates, score))
         return trials
 
     def training(self, recipe: str, encoder: Path, data: Path, counts: HeldOut) -> Training:
@@ -317,17 +312,10 @@ class _Run:
         settings, pairs = self.settings, self.work / "dev.jsonl" if counts.dev else None
         updates = settings.updates
         if settings.tokens is not None or settings.minutes is not None:
-            path = self.work / "speed.json"
-            if not path.is_file():
-                place = self.work / "speed"
-                trial = Training(recipe, encoder, data, place, MEASURED_UPDATES, None, saves=False, validations=0)
-                records = self.run_training("measure the first updates", trial)
-                first, last = records[0], records[-1]
-                count = last["num_updates"] - first["num_updates"]
-                seconds = max(last["read_at"] - first["read_at"], SHORTEST_SECONDS) / max(1, count)
-                speed = {"seconds": seconds, "tokens": last["wpb"]}
-                write_json(path, speed, flag="--dest")
-            speed = json.loads(path.read_text(encoding="utf-8"))
+            trial = Training(
+                recipe, encoder, data, self.work / "speed", MEASURED_UPDATES, None, saves=False, validations=0
+            )
+            speed = self.train("measure the first updates", self.work / "speed.json", trial, _speed)
             wanted = (
                 settings.tokens / speed["tokens"]
                 if settings.tokens
@@ -341,23 +329,6 @@ class _Run:
         elif recipe in RECIPES:
             updates = updates or DEFAULT_UPDATES
         return Training(recipe, encoder, data, self.work / "training", updates, pairs)
-
-    def train(self, training: Training) -> None:
-        """Run the training, or resume it."""
-        done = self.work / "trained.json"
-        if done.is_file():
-            self.announce("train", "", is_done=True)
-            return
-        records = self.run_training("train", training)
-        write_json(done, records, flag="--dest")
-
-    def run_training(self, name: str, training: Training) -> list[dict[str, Any]]:
-        command = training_command(training, self.settings, self.device)
-        self.announce(name, shown_command(command), is_done=False)
-        began = time.monotonic()
-        records = run_training(command, training, name, keep=self.lock)
-        self.finish(name, shown_command(command), time.monotonic() - began)
-        return records
 
     def best_checkpoint(self, training: Training) -> Path:
         """The checkpoint with the best score on dev, without the optimizer's state."""
@@ -374,7 +345,7 @@ class _Run:
     def compare(self, counts: HeldOut, data: Path, checkpoints: Sequence[Path]) -> dict[str, Path]:
         """Score the untouched and the refined encoder by retrieval and STS; return the reports."""
         reports: dict[str, Path] = {}
-        shared = ["--encoder", *checkpoints, "--data-bin", data, *self.device_flag()]
+        shared = ["--encoder", *checkpoints, "--data-bin", data, "--device", self.device]
         if counts.test:
             reports["retrieval"] = output = self.work / "retrieval.json"
             words = ["--pairs", self.work / "test.jsonl", "--baselines", "tfidf", "bm25", "--show", EXAMPLES]
@@ -383,9 +354,6 @@ class _Run:
             reports["sts"] = output = self.work / "sts.json"
             self.clear("compare by STS", output, "sts", "--data", self.settings.sts, *shared, "--output", output)
         return reports
-
-    def device_flag(self) -> list[str]:
-        return ["--device", self.device]
 
     def put_in_place(self, report: RefineReport, encoder: Path, checkpoint: Path, data: Path) -> None:
         """Write FOLDER: the exported encoder, its checkpoint, and the report."""
@@ -397,3 +365,14 @@ class _Run:
             for name in (DICTIONARY, CLEAR_JSON, *read_clear_json(data)["tokenizer"]["files"]):
                 shutil.copyfile(data / name, place / name)
             write_report(report, folder)
+
+
+def _last_score(records: list[dict[str, Any]]) -> float:
+    return [float(record["retrieval_mrr"]) for record in records if "retrieval_mrr" in record][-1]
+
+
+def _speed(records: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds and tokens of an update."""
+    first, last = records[0], records[-1]
+    seconds = max(last["read_at"] - first["read_at"], SHORTEST_SECONDS)
+    return {"seconds": seconds / max(1, last["num_updates"] - first["num_updates"]), "tokens": last["wpb"]}

@@ -19,6 +19,7 @@ from fairseq_clear.text.data_folders import (
     data_folders,
     read_clear_json,
     read_symbols,
+    tokenizer_flags,
 )
 
 __all__ = ["Corpus", "check_corpora", "describe_mix", "parse_mix"]
@@ -99,8 +100,12 @@ def check_corpora(corpora: Sequence[Corpus]) -> None:
         check_vocabulary(folder)
         difference = _difference_of_dictionaries(first, folder) or _difference_of_tokenizers(first, folder)
         if difference:
+            flags = tokenizer_flags(first)
+            command = (
+                ["fairseq-clear prepare", *flags] if flags else ["fairseq-preprocess --srcdict", first / DICTIONARY]
+            )
             raise UserError(
-                f"--mix {folder}: {difference}; prepare its text again with {_flags_of_tokenizer(first)}, so that every id "
+                f"--mix {folder}: {difference}; prepare its text again with {' '.join(map(str, command))}, so that every id "
                 "stands for the same piece"
             )
 
@@ -133,19 +138,6 @@ def _tokenizer_of(folder: Path) -> tuple[str, list[str]]:
     described: Any = read_clear_json(folder).get("tokenizer")
     described = described if isinstance(described, dict) else {}
     return str(described.get("kind")), [name for name in described.get("files", []) if (folder / name).is_file()]
-
-
-def _flags_of_tokenizer(folder: Path) -> str:
-    """The command and its flags that prepare a text with the tokenizer of a folder."""
-    kind, files = _tokenizer_of(folder) if (folder / CLEAR_JSON).is_file() else ("", [])
-    paths, dictionary = [str(folder / name) for name in files], f"--dict {folder / DICTIONARY}"
-    if kind == "sentencepiece" and paths:
-        return f"fairseq-clear prepare --spm-model {paths[0]} {dictionary}"
-    if kind == "gpt2" and len(paths) == 2:
-        return f"fairseq-clear prepare --gpt2-encoder-json {paths[0]} --gpt2-vocab-bpe {paths[1]} {dictionary}"
-    if kind == "hf":
-        return f"fairseq-clear prepare --tokenizer hf --tokenizer-dir {folder}"
-    return f"fairseq-preprocess --srcdict {folder / DICTIONARY}"
 
 
 def describe_mix(corpora: Sequence[Corpus], dataset: MixedDataset, items: str) -> str:

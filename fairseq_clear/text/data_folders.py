@@ -26,6 +26,7 @@ __all__ = [
     "load_tokenizer",
     "read_clear_json",
     "read_symbols",
+    "tokenizer_flags",
 ]
 
 CLEAR_JSON = "clear.json"
@@ -85,6 +86,19 @@ def load_tokenizer(data_bin: str | Path) -> Tokenizer:
         known = ", ".join(TOKENIZERS)
         raise UserError(f"{folder / CLEAR_JSON}: tokenizer kind {kind!r} is unknown to this version; known: {known}")
     return TOKENIZERS[kind]([str(folder / name) for name in described.get("files", [])])
+
+
+def tokenizer_flags(folder: Path) -> list[str]:
+    """Flags with which ``fairseq-clear prepare`` uses the tokenizer of a data folder; none if raw text cannot be tokenized."""
+    described: Any = read_clear_json(folder).get("tokenizer") if (folder / CLEAR_JSON).is_file() else None
+    kind, files = (described["kind"], described["files"]) if isinstance(described, dict) else ("", [])
+    flags = {"sentencepiece": ["--spm-model"], "gpt2": ["--gpt2-encoder-json", "--gpt2-vocab-bpe"]}.get(kind, [])
+    if kind == "hf":
+        return ["--tokenizer", "hf", "--tokenizer-dir", str(folder)]
+    if not flags or len(files) != len(flags):
+        return []
+    paths = [word for flag, name in zip(flags, files, strict=True) for word in (flag, str(folder / name))]
+    return [*paths, "--dict", str(folder / DICTIONARY)]
 
 
 def read_clear_json(folder: Path) -> dict[str, Any]:
