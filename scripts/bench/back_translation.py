@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 from results import finish, row
 
-from fairseq_clear.preparation.back_translation.fairseq_translator import load_translator
+from fairseq_clear.preparation.back_translation.fairseq_translator import FairseqTranslator
 from fairseq_clear.preparation.back_translation.translating import Pass
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
 
@@ -141,7 +141,7 @@ def one_pass(folder: Path, arguments: argparse.Namespace, lengths: tuple[str, ..
     model = ModelSource(str(folder / "-".join(PAIR)))
     settings = BackTranslateSettings(input=text, output=folder / "none", forward=model, backward=model, search=search)
     settings = replace(settings, max_tokens=arguments.max_tokens)
-    one = Pass(load_translator(settings, "forward", torch.device("cpu")), settings)
+    one = Pass(FairseqTranslator(settings, "forward", torch.device("cpu")), settings)
     lines = [[line] for line in text.read_text().splitlines()]
     began = time.perf_counter()
     for chunk in range(0, len(lines), settings.chunk_lines):

@@ -4,35 +4,26 @@ import logging
 import re
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from fairseq import utils
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from fairseq.data import data_utils
 from fairseq.tasks.translation import TranslationTask
-from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_clear import register
 from fairseq_clear.errors import UserError, one_line
-from fairseq_clear.files import hash_file
-from fairseq_clear.patches.checkpoint_files import read_checkpoint
-from fairseq_clear.preparation.back_translation.segmentation import Segmentation, make_segmentation
-from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
-from fairseq_clear.preparation.back_translation.translator import Translation
+from fairseq_clear.patches.checkpoint_files import DAMAGE, read_checkpoint
+from fairseq_clear.preparation.back_translation.segmentation import Segmentation
+from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource
+from fairseq_clear.preparation.back_translation.translator import Tokens, Translation, Translator, hash_files
 
 register()
 
-
 logger = logging.getLogger(__name__)
 
-TITLE = "a model of fairseq"
-LOOKED_FOR = "model*.pt, checkpoint_best.pt or checkpoint_last.pt (fairseq)"
-FLAGS = frozenset({"data", "codes", "bpe", "tokenizer", "search", "fp16", "drawn-beam"})
-# Raised by torch.load and fairseq for a file that is truncated, of another kind, or does not fit its dictionaries.
-_DAMAGE = (RuntimeError, EOFError, KeyError, AttributeError, TypeError, ValueError, IndexError, OmegaConfBaseException)
 _EVALUATION_OFF = {"eval_bleu": False, "load_alignments": False}  # not needed to translate
 MODEL_NAME = re.compile(r"model\d*\.pt")
 TRAINED_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
@@ -43,45 +34,85 @@ CODE_NAMES = {
 }
 
 
-@dataclass
-class FairseqTranslator:
-    """The model of one direction, or an ensemble, with its dictionaries and its segmentation.
+class FairseqTranslator(Translator):
+    """A model, or an ensemble, with its dictionaries and its segmentation; its languages are those of the checkpoint."""
 
-    Attributes:
-        which: ``forward`` or ``backward``.
-        languages: source and target language, as the checkpoint names them.
-        max_source: maximum number of tokens of a source text, ``</s>`` included.
-    """
+    TITLE = "a model of fairseq"
+    LOOKED_FOR = "model*.pt, checkpoint_best.pt or checkpoint_last.pt (fairseq)"
+    FLAGS = frozenset({"data", "codes", "bpe", "tokenizer", "search", "fp16", "drawn-beam"})
 
-    which: str
-    task: TranslationTask
-    models: list[Any]
-    segmentation: Segmentation
-    languages: tuple[str, str]
-    max_source: int
-    search: Search
-    device: torch.device
-    has_alternatives: ClassVar[bool] = True
+    def __init__(self, settings: BackTranslateSettings, which: str, device: torch.device) -> None:
+        super().__init__(settings, which, device)
+        files, folder, codes = _find_files(settings, which)
+        self.models: list[Any] = []
+        for file in files:
+            state = _read(file, folder, which)
+            languages = (str(state["cfg"].task.source_lang), str(state["cfg"].task.target_lang))
+            if self.models and languages != self.languages:
+                expected = " to ".join(self.languages or ())
+                raise UserError(f"{file}: translates {' to '.join(languages)}, but {files[0]} {expected}")
+            self.languages = languages
+            try:
+                if not self.models:
+                    self.task = TranslationTask.setup_task(state["cfg"].task)
+                self.models += load_model_ensemble_and_task([str(file)], task=self.task, state=state)[0]
+            except UserError:
+                raise
+            except (*DAMAGE, AssertionError, OSError) as error:
+                raise UserError(
+                    f"{file}: cannot be loaded with the dictionaries of {folder} ({one_line(error)}); add "
+                    f"--{which}-data DIR with the dictionaries of its training"
+                ) from None
+        beam = self.search.beam_in(which)
+        for model in self.models:
+            model.prepare_for_inference_(Namespace(generation=Namespace(beam=beam)))
+            model.to(device=device, dtype=torch.float16 if settings.fp16 else torch.float32).eval()
+        limits = [model.max_positions() for model in self.models]
+        self.max_source = utils.resolve_max_positions(self.task.max_positions(), *limits)[0]
+        self.segmentation = Segmentation(languages, bpe=settings.bpe, tokenizer=settings.tokenizer, codes=codes)
+        search = self.search
+        generation = Namespace(
+            beam=beam,
+            sampling=self.draws,
+            sampling_topk=(self.draws and search.sampling_topk) or -1,
+            sampling_topp=(self.draws and search.sampling_topp) or -1.0,
+            temperature=search.temperature,
+            lenpen=search.lenpen,
+            max_len_a=search.max_len_a,
+            max_len_b=search.max_len_b,
+            unkpen=float("inf"),  # training would take <unk> for a word of the text
+        )
+        self.generator = self.task.build_generator(self.models, generation)
+        logger.info("%s: %s to %s, %d model(s), %s", which, *languages, len(self.models), self.segmentation.name)
 
-    def __post_init__(self) -> None:
-        self.generator = self.task.build_generator(self.models, _generation(self.search, self.which))
+    @staticmethod
+    def matches(path: str) -> bool:
+        """Whether this is a folder with checkpoints, or files joined by ``:``."""
+        folder = Path(path)
+        if folder.is_dir():
+            return any(folder.glob("*.pt"))
+        return any(Path(part).is_file() for part in path.split(":"))
 
-    def encode(self, text: str) -> list[int]:
+    @staticmethod
+    def identity(settings: BackTranslateSettings, which: str) -> dict[str, str]:
+        """Hash the checkpoints, dictionaries and codes of a direction (SHA-256, by file name)."""
+        files, folder, codes = _find_files(settings, which)
+        dictionaries = sorted(folder.glob("dict.*.txt"))
+        if not dictionaries:
+            raise UserError(f"--{which} {files[0]}: no dict.LANGUAGE.txt in {folder}; add --{which}-data DIR")
+        return hash_files(path for path in (*files, *dictionaries, codes) if path is not None)
+
+    def encode(self, text: str) -> Tokens:
         """Convert text to token ids that end in ``</s>``; a special symbol such as ``</s>`` in the text becomes unknown."""
         dictionary = self.task.source_dictionary
         ids = [dictionary.index(token) for token in self.segmentation.encode(text).split()]
         return [index if index >= dictionary.nspecial else dictionary.unk() for index in ids] + [dictionary.eos()]
 
-    def count_unknown(self, ids: list[int]) -> int:
+    def count_unknown(self, tokens: Tokens) -> int:
         """Number of unknown tokens."""
-        return ids.count(self.task.source_dictionary.unk())
+        return tokens.count(self.task.source_dictionary.unk())
 
-    @property
-    def draws(self) -> bool:
-        """Whether words are drawn, so that translations depend on the seed."""
-        return self.search.samples_in(self.which)
-
-    def translate_batch(self, batch: Sequence[list[int]], seed: int, count: int = 1) -> list[list[Translation]]:
+    def translate_batch(self, batch: Sequence[Tokens], seed: int, count: int = 1) -> list[list[Translation]]:
         """Translate texts; see ``Translator``."""
         dictionary = self.task.source_dictionary
         tokens = data_utils.collate_tokens(
@@ -95,7 +126,9 @@ class FairseqTranslator:
         if self.draws:
             torch.manual_seed(seed)
         found = self.task.inference_step(self.generator, self.models, sample)
-        limit = self._length_limit(tokens.shape[1])
+        # as fairseq's generator computes it, before </s>
+        limit = int(self.generator.max_len_a * tokens.shape[1] + self.generator.max_len_b)
+        limit = min(limit, self.generator.max_len - 1)
         return [[self._text(one["tokens"].tolist(), limit) for one in hypotheses[:count]] for hypotheses in found]
 
     def _text(self, ids: list[int], limit: int) -> Translation:
@@ -103,19 +136,6 @@ class FairseqTranslator:
         special = {target.eos(), target.bos(), target.pad()}
         pieces = " ".join(target[index] for index in ids if index not in special)
         return Translation(self.segmentation.decode(pieces), len(ids) > limit)
-
-    def _length_limit(self, source_length: int) -> int:
-        """Maximum number of tokens of a translation before ``</s>``, as fairseq's generator computes it."""
-        generator = self.generator
-        return min(int(generator.max_len_a * source_length + generator.max_len_b), generator.max_len - 1)
-
-
-def matches(path: str) -> bool:
-    """Whether this is a folder with checkpoints, or files joined by ``:``."""
-    folder = Path(path)
-    if folder.is_dir():
-        return any(folder.glob("*.pt"))
-    return any(Path(part).is_file() for part in path.split(":"))
 
 
 def checkpoint_files(source: ModelSource, which: str) -> list[Path]:
@@ -143,7 +163,7 @@ def checkpoint_files(source: ModelSource, which: str) -> list[Path]:
 
 def _find_files(settings: BackTranslateSettings, which: str) -> tuple[list[Path], Path, Path | None]:
     """Find checkpoints, folder of the dictionaries, and file of codes of a direction."""
-    source: ModelSource = getattr(settings, which)
+    source = settings.source(which)
     files = checkpoint_files(source, which)
     folder = source.dictionaries or files[0].parent
     if settings.bpe == "none":
@@ -158,91 +178,18 @@ def _find_files(settings: BackTranslateSettings, which: str) -> tuple[list[Path]
     return files, folder, codes
 
 
-def identity(settings: BackTranslateSettings, which: str) -> dict[str, str]:
-    """Hash the checkpoints, dictionaries and codes of a direction (SHA-256, by file name).
-
-    Raises:
-        UserError: one of them is missing.
-    """
-    files, folder, codes = _find_files(settings, which)
-    dictionaries = sorted(folder.glob("dict.*.txt"))
-    if not dictionaries:
-        raise UserError(f"--{which} {files[0]}: no dict.LANGUAGE.txt in {folder}; add --{which}-data DIR")
-    try:
-        return {path.name: hash_file(path) for path in (*files, *dictionaries, codes) if path is not None}
-    except OSError as error:
-        raise UserError(f"{error.filename}: cannot read it ({error.strerror or error})") from None
-
-
-def load_translator(settings: BackTranslateSettings, which: str, device: torch.device) -> FairseqTranslator:
-    """Load the model of ``--forward`` or ``--backward`` on the device, in evaluation mode.
-
-    Raises:
-        UserError: a file is missing, is not a translation model, or dictionaries or codes belong to another model.
-    """
-    files, folder, codes = _find_files(settings, which)
-    task: TranslationTask | None = None
-    models = []
-    for file in files:
-        state, cfg = _read(file, folder, which)
-        languages = (str(cfg.task.source_lang), str(cfg.task.target_lang))
-        try:
-            if task is None:
-                task = TranslationTask.setup_task(cfg.task)
-                expected = languages
-            if languages != expected:
-                raise UserError(f"{file}: translates {' to '.join(languages)}, but {files[0]} {' to '.join(expected)}")
-            models += load_model_ensemble_and_task([str(file)], task=task, state=state)[0]
-        except UserError:
-            raise
-        except (*_DAMAGE, AssertionError, OSError) as error:
-            raise UserError(
-                f"{file}: cannot be loaded with the dictionaries of {folder} ({one_line(error)}); add "
-                f"--{which}-data DIR with the dictionaries of its training"
-            ) from None
-    assert task is not None
-    for model in models:
-        beam = settings.search.beam_in(which)
-        model.prepare_for_inference_(Namespace(generation=Namespace(beam=beam)))
-        model.to(device=device, dtype=torch.float16 if settings.fp16 else torch.float32).eval()
-    limits = utils.resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models])
-    segmentation = make_segmentation(expected, bpe=settings.bpe, tokenizer=settings.tokenizer, codes=codes)
-    logger.info("%s: %s to %s, %d model(s), %s", which, *expected, len(models), segmentation.name)
-    return FairseqTranslator(which, task, models, segmentation, expected, limits[0], settings.search, device)
-
-
-def _read(path: Path, folder: Path, which: str) -> tuple[dict[str, Any], Any]:
-    """Read a checkpoint; return its content, and its configuration with ``folder`` as data folder."""
-    try:
-        state: dict[str, Any] = read_checkpoint(str(path), {"data": str(folder), **_EVALUATION_OFF})
-        cfg = state["cfg"]
-        state["args"] = (
-            None  # settings of fairseq before 0.10, already converted to cfg; converting them again would take a second
+def _read(path: Path, folder: Path, which: str) -> dict[str, Any]:
+    """Read a checkpoint; its configuration gets ``folder`` as data folder."""
+    state = read_checkpoint(str(path), {"data": str(folder), **_EVALUATION_OFF})
+    # Settings of fairseq before 0.10 are already converted to cfg; converting them again would take a second.
+    state["args"] = None
+    task = state["cfg"].task
+    languages = [task.get(name) for name in ("source_lang", "target_lang")]
+    if task._name != "translation" or None in languages:
+        raise UserError(
+            f"{path}: was trained by --task {task._name}; give one of --task translation with both languages"
         )
-        name, languages = cfg.task._name, (cfg.task.get("source_lang"), cfg.task.get("target_lang"))
-    except UserError:
-        raise
-    except _DAMAGE as error:
-        raise UserError(f"{path}: not a complete checkpoint of fairseq-train ({one_line(error)})") from None
-    if name != "translation" or None in languages:
-        raise UserError(f"{path}: was trained by --task {name}; give one of --task translation with both languages")
-    missing = [lang for lang in languages if not (folder / f"dict.{lang}.txt").is_file()]
-    if missing:
-        raise UserError(f"{path}: no dict.{missing[0]}.txt in {folder}; add --{which}-data DIR with its dictionaries")
-    return state, cfg
-
-
-def _generation(search: Search, which: str) -> Namespace:
-    """Settings of the generator. It never writes ``<unk>``, because training would take that for a word of the text."""
-    samples = search.samples_in(which)
-    return Namespace(
-        beam=search.beam_in(which),
-        sampling=samples,
-        sampling_topk=(search.sampling_topk or -1) if samples else -1,
-        sampling_topp=(search.sampling_topp or -1.0) if samples else -1.0,
-        temperature=search.temperature,
-        lenpen=search.lenpen,
-        max_len_a=search.max_len_a,
-        max_len_b=search.max_len_b,
-        unkpen=float("inf"),
-    )
+    for language in languages:
+        if not (folder / f"dict.{language}.txt").is_file():
+            raise UserError(f"{path}: no dict.{language}.txt in {folder}; add --{which}-data DIR with its dictionaries")
+    return state

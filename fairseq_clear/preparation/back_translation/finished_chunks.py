@@ -19,14 +19,9 @@ from typing import IO, Any
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import write_json, write_whole
 
-SETTINGS, LOCK = "settings.json", "lock"
-
 
 class FinishedChunks:
-    """The finished chunks of an output.
-
-    Args:
-        folder: ``OUTPUT.partial``.
+    """The finished chunks in a folder, ``OUTPUT.partial``.
 
     Attributes:
         counts: index of a chunk -> its counts.
@@ -34,11 +29,8 @@ class FinishedChunks:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.counts: dict[int, Counter[str]] = {}
-        for path in _chunk_files(folder):
-            read = _read_chunk(path)
-            if read is not None:
-                self.counts[int(path.name.removeprefix("chunk"))] = read[0]
+        read = {int(path.name.removeprefix("chunk")): _read_chunk(path) for path in folder.glob("chunk*")}
+        self.counts = {chunk: content[0] for chunk, content in read.items() if content is not None}
 
     def total(self) -> Counter[str]:
         """Sums of the counts over the finished chunks."""
@@ -48,40 +40,24 @@ class FinishedChunks:
         """Write a chunk to disk."""
         text = "".join(f"{line}\n" for line in lines).encode()
         head = json.dumps({"sha256": hashlib.sha256(text).hexdigest(), "counts": counts})
-        with write_whole(self._path(chunk)) as stream:
+        with write_whole(self.folder / f"chunk{chunk}") as stream:
             stream.write(head.encode() + b"\n" + text)
         self.counts[chunk] = counts
-
-    def text(self, chunk: int) -> bytes:
-        """Return the lines of a finished chunk.
-
-        Raises:
-            UserError: the file has changed since it was written.
-        """
-        read = _read_chunk(self._path(chunk))
-        if read is None:
-            raise UserError(
-                f"{self._path(chunk)}: was damaged after it was written; rerun to translate this chunk again"
-            )
-        return read[1]
 
     def texts(self, chunks: Iterable[int], copy: int = 0, copies: int = 1) -> Iterator[bytes]:
         """Yield the lines of a copy, chunk by chunk; a chunk holds its copies one after the other.
 
         Raises:
-            UserError: as for ``text``.
+            UserError: a file has changed since it was written.
         """
         for chunk in chunks:
-            lines = self.text(chunk).splitlines(keepends=True)
+            path = self.folder / f"chunk{chunk}"
+            content = _read_chunk(path)
+            if content is None:
+                raise UserError(f"{path}: was damaged after it was written; rerun to translate this chunk again")
+            lines = content[1].splitlines(keepends=True)
             count = len(lines) // copies
             yield b"".join(lines[copy * count : (copy + 1) * count])
-
-    def _path(self, chunk: int) -> Path:
-        return self.folder / f"chunk{chunk}"
-
-
-def _chunk_files(folder: Path) -> list[Path]:
-    return list(folder.glob("chunk*"))
 
 
 def _read_chunk(path: Path) -> tuple[Counter[str], bytes] | None:
@@ -121,7 +97,7 @@ def open_chunks(output: Path, settings: dict[str, Any], overwrite: bool) -> Iter
     folder = partial_folder(output)
     try:
         folder.mkdir(exist_ok=True)
-        with open(folder / LOCK, "a+b") as lock:
+        with open(folder / "lock", "a+b") as lock:
             _lock(lock, output)
             for leftover in folder.glob(".*.writing.*"):  # left by a killed call of write_whole
                 leftover.unlink()
@@ -154,7 +130,7 @@ def _lock(lock: IO[bytes], output: Path) -> None:
 
 def _check_settings(folder: Path, settings: dict[str, Any], overwrite: bool) -> None:
     """Record the settings of a new run; UserError if there are chunks of other settings and ``overwrite`` is False."""
-    path = folder / SETTINGS
+    path = folder / "settings.json"
     try:
         begun = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -163,24 +139,27 @@ def _check_settings(folder: Path, settings: dict[str, Any], overwrite: bool) -> 
         begun = None
     if begun == settings:
         return
-    if _chunk_files(folder) and not overwrite:
+    chunks = list(folder.glob("chunk*"))
+    if chunks and not overwrite:
         if not isinstance(begun, dict):
             raise UserError(f"{path}: damaged; remove {folder} and start again")
-        names = [name for name in sorted({*begun, *settings}) if begun.get(name) != settings.get(name)]
-        changes = "; ".join(_difference(name, begun.get(name), settings.get(name)) for name in names)
+        changes = "; ".join(
+            _difference(name, begun.get(name), settings.get(name)) for name in _changed(begun, settings)
+        )
         raise UserError(
             f"{folder}: was started with other settings ({changes}); give the same settings to resume, or start again with "
             "--overwrite"
         )
-    for chunk in _chunk_files(folder):
+    for chunk in chunks:
         chunk.unlink()
     write_json(path, settings, flag="--output")
 
 
+def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    return [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+
+
 def _difference(name: str, old: Any, new: Any) -> str:
     if isinstance(old, dict) and isinstance(new, dict):
-        names = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-        return f"{name}: other {', '.join(names)}"
-    if name == "input":
-        return "the input's text has changed"
-    return f"{name}: {old}, now {new}"
+        return f"{name}: other {', '.join(_changed(old, new))}"
+    return "the input's text has changed" if name == "input" else f"{name}: {old}, now {new}"

@@ -4,7 +4,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from glob import escape
 from itertools import islice
@@ -23,15 +23,11 @@ from fairseq_clear.preparation.back_translation.translation_report import (
     choose_examples,
     report_text,
 )
-from fairseq_clear.preparation.back_translation.translation_settings import (
-    PASSES,
-    BackTranslateSettings,
-)
+from fairseq_clear.preparation.back_translation.translation_settings import PASSES, BackTranslateSettings
 from fairseq_clear.preparation.back_translation.translator_kinds import check_flags, identity
 from fairseq_clear.preparation.corpus_reading import sentence_splitter
 
 REPORT_SUFFIX, TEXT_SUFFIX = ".report.json", ".report.txt"
-BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -61,70 +57,66 @@ def back_translate(settings: BackTranslateSettings) -> Outcome:
     """
     began = time.monotonic()
     lines, deciding = check(settings)
-    output = settings.shard_output
+    output, files = settings.shard_output, settings.output_files
     report = read_report(output)
     if report is not None and report.get("settings") == deciding and not settings.overwrite:
-        if all(path.is_file() for path in settings.output_files):
+        if all(path.is_file() for path in files):
             remove_partial(output)
-            return Outcome(output, report, was_complete=True, files=settings.output_files)
+            return Outcome(output, report, was_complete=True, files=files)
     else:
-        _check_outputs(settings.output_files, settings.overwrite)
+        _check_outputs(files, settings.overwrite, "already, and not from this input, models and settings")
     count = -(-lines // settings.chunk_lines)
     shard, shards = settings.shard_id, settings.num_shards
-    chunks = range(
-        count * shard // shards, count * (shard + 1) // shards
-    )  # contiguous chunks; shards differ by at most one chunk
+    # contiguous chunks; shards differ by at most one chunk
+    chunks = range(count * shard // shards, count * (shard + 1) // shards)
     with open_chunks(output, deciding, settings.overwrite) as finished:
         before = _sentences(finished.total())
         _translate_missing(settings, lines, finished, chunks)
         counts = finished.total()
-        texts = [finished.texts(chunks, copy, settings.copies) for copy in range(settings.copies)]
-        examples = _examples(settings, chunks, texts, counts["lines"])
+
+        def texts() -> list[Iterator[bytes]]:
+            return [finished.texts(chunks, copy, settings.copies) for copy in range(settings.copies)]
+
+        examples = _examples(settings, chunks, texts(), counts["lines"])
         report = build_report(counts, deciding, time.monotonic() - began, _sentences(counts) - before, examples)
-        texts = [finished.texts(chunks, copy, settings.copies) for copy in range(settings.copies)]
-        _write_output(output, dict(zip(settings.output_files, texts, strict=True)), report)
-        remove_partial(output)
-    return Outcome(output, report, was_complete=False, files=settings.output_files)
+        return _write_output(settings, texts(), report)
 
 
 def merge_shards(settings: BackTranslateSettings) -> Outcome:
     """Write ``settings.output`` from its finished shards, and one report over all of them; the shards stay.
 
     Raises:
-        UserError: a shard is missing, unfinished, or was made with other settings or from another input.
+        UserError: a shard is missing, or was made from another input or with other models or settings.
     """
     began = time.monotonic()
     if settings.num_shards < 2:
         raise UserError(f"--merge: give the --num-shards with which the shards were made, not {settings.num_shards}")
     whole = replace(settings, num_shards=1, shard_id=0)
-    for path in whole.output_files:
-        if path.exists() and not settings.overwrite:
-            raise UserError(f"--output {path}: exists already; add --overwrite to replace it")
+    _check_outputs(whole.output_files, settings.overwrite, "already")
     lines, deciding = check(replace(settings, shard_id=0))
     counts: Counter[str] = Counter()
     shards = [replace(settings, shard_id=shard) for shard in range(settings.num_shards)]
     for shard in shards:
-        path = shard.shard_output
         for file in shard.output_files:
             if not file.is_file():
                 raise UserError(f"--merge: {file} does not exist; finish its shard first")
-        report = read_report(path)
+        report = read_report(shard.shard_output)
         if report is None or report.get("settings") != deciding | {"shard_id": shard.shard_id}:
             raise UserError(
-                f"--merge: {path} was made from another input, or with other models or settings; make it again"
+                f"--merge: {shard.shard_output} was made from another input, or with other models or settings; make it again"
             )
         counts.update(report["sums"])
-    parts = list(zip(*(shard.output_files for shard in shards), strict=True))  # of each copy
+
+    def texts() -> list[Iterator[bytes]]:
+        return [_joined(paths, lines) for paths in zip(*(shard.output_files for shard in shards), strict=True)]
+
     chunks = range(-(-lines // settings.chunk_lines))
-    examples = _examples(whole, chunks, [_joined(paths, lines) for paths in parts], lines)
+    examples = _examples(whole, chunks, texts(), lines)
     report = build_report(counts, {**deciding, "num_shards": 1}, time.monotonic() - began, 0, examples)
-    joined = [_joined(paths, lines) for paths in parts]
     try:
-        _write_output(settings.output, dict(zip(whole.output_files, joined, strict=True)), report)
+        return _write_output(whole, texts(), report)
     except OSError as error:
         raise UserError(f"--output {settings.output}: cannot write it ({error.strerror or error})") from None
-    remove_partial(settings.output)
-    return Outcome(settings.output, report, was_complete=False, files=whole.output_files)
 
 
 def _sentences(counts: Counter[str]) -> int:
@@ -198,14 +190,11 @@ def check(settings: BackTranslateSettings) -> tuple[int, dict[str, Any]]:
     return lines, json.loads(json.dumps(deciding))
 
 
-def _check_outputs(paths: Sequence[Path], overwrite: bool) -> None:
-    """Raise UserError if an output of another run exists and is not to be replaced."""
+def _check_outputs(paths: Sequence[Path], overwrite: bool, found: str) -> None:
+    """Raise UserError if an output exists and is not to be replaced."""
     for path in paths:
         if path.exists() and not overwrite:
-            raise UserError(
-                f"--output {path}: exists already, and not from this input, models and settings; give another name, or "
-                "replace it with --overwrite"
-            )
+            raise UserError(f"--output {path}: exists {found}; give another name, or replace it with --overwrite")
 
 
 def _examples(
@@ -214,45 +203,39 @@ def _examples(
     """Choose the examples of the report from the input and the text of each copy."""
     if not settings.show:
         return []
-    originals = (
-        clean_line(line)
-        for _, part in read_chunks(settings.input, settings.chunk_lines, chunks.start, chunks.stop)
-        for line in part
-    )
-    return choose_examples(zip(originals, *map(_decoded_lines, copies), strict=False), lines, settings.show)
+    size = settings.chunk_lines
+    originals = map(clean_line, islice(_lines(settings.input), chunks.start * size, chunks.stop * size))
+    results = [(line.decode() for part in parts for line in part.split(b"\n")[:-1]) for parts in copies]
+    return choose_examples(zip(originals, *results, strict=False), lines, settings.show)
 
 
-def _decoded_lines(parts: Iterable[bytes]) -> Iterator[str]:
-    rest = b""
-    for part in parts:
-        *whole, rest = (rest + part).split(b"\n")
-        yield from (line.decode() for line in whole)
-
-
-def _write_output(output: Path, texts: Mapping[Path, Iterable[bytes]], report: dict[str, Any]) -> None:
-    """Write the reports of ``output``, then the text of each copy, so that a text always has its report."""
+def _write_output(settings: BackTranslateSettings, texts: Iterable[Iterable[bytes]], report: dict[str, Any]) -> Outcome:
+    """Write the reports, then the text of each copy, so that a text always has its report."""
+    output, files = settings.shard_output, settings.output_files
     text, content = (output.with_name(output.name + suffix) for suffix in (TEXT_SUFFIX, REPORT_SUFFIX))
-    for path in (text, content, *texts):
+    for path in (text, content, *files):
         for leftover in output.parent.glob(f".{escape(path.name)}.writing.*"):  # of a killed call of write_whole
             leftover.unlink(missing_ok=True)
-    for path in texts:  # of other settings, with --overwrite
+    for path in files:  # of other settings, with --overwrite
         path.unlink(missing_ok=True)
     with write_whole(text) as stream:
         stream.write(report_text(report).encode() + b"\n")
     write_json(content, report, flag="--output")
-    for path, parts in texts.items():
+    for path, parts in zip(files, texts, strict=True):
         with write_whole(path) as stream:
             stream.writelines(parts)
+    remove_partial(output)
+    return Outcome(output, report, was_complete=False, files=files)
 
 
 def _joined(shards: Sequence[Path], lines: int) -> Iterator[bytes]:
-    """Yield the content of the shards; at the end, raise an error unless they have ``lines`` lines."""
+    """Yield the lines of the shards; at the end, raise an error unless they have ``lines`` lines."""
     found = 0
     for path in shards:
         with open(path, "rb") as stream:
-            while block := stream.read(BLOCK_BYTES):
-                found += block.count(b"\n")
-                yield block
+            for line in stream:
+                found += line.endswith(b"\n")
+                yield line
     if found != lines:
         raise UserError(f"--merge: the shards hold {found:,} lines, not {lines:,}; one was changed since it was made")
 

@@ -2,58 +2,75 @@
 
 import re
 from argparse import Namespace
-from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from fairseq.data import encoders
 
 from fairseq_clear import register
-from fairseq_clear.errors import UserError
+from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import read_text_lines
 
 register()
-
 
 WORD_END = "</w>"
 JOINER = "@@"
 CACHE_WORDS = 200_000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
-Merges = dict[tuple[str, str], int]
 
-
-class Coder(Protocol):
-    """Converts text to tokens separated by spaces, and back."""
-
-    def encode(self, x: str) -> str:
-        """Convert text to tokens."""
-
-    def decode(self, x: str) -> str:
-        """Convert tokens to text."""
-
-
-@dataclass(frozen=True)
 class Segmentation:
-    """The steps from text to the tokens of a model.
+    """The steps from text to the tokens of a model, and back.
+
+    With ``auto``, codes in a ``.model`` file are taken as sentencepiece, other codes as byte pair encoding after the Moses
+    tokenizer, as in the WMT19 archives. Without codes, tokens are words separated by spaces.
+
+    Args:
+        languages: source and target language, on which the rules of Moses depend.
+        bpe, tokenizer: as in the settings.
+        codes: the file of codes, if any.
 
     Attributes:
-        steps: steps of encoding in their order; decoding applies them in reverse.
         name: name for the log.
+
+    Raises:
+        UserError: the file has another format, or sacremoses is not installed.
     """
 
-    steps: tuple[Coder, ...]
-    name: str
+    def __init__(self, languages: tuple[str, str], *, bpe: str, tokenizer: str, codes: Path | None) -> None:
+        kind = "none" if codes is None else bpe
+        if kind == "auto":
+            kind = "sentencepiece" if codes is not None and codes.suffix == ".model" else "bpe"
+        self._steps: list[Any] = []  # of encoding; decoding applies them in reverse
+        names = []
+        if tokenizer == "moses" or (tokenizer == "auto" and kind == "bpe"):
+            source, target = languages
+            flags = {
+                "source_lang": source,
+                "target_lang": target,
+                "moses_no_dash_splits": False,
+                "moses_no_escape": False,
+            }
+            try:
+                self._steps.append(encoders.build_tokenizer(Namespace(tokenizer="moses", **flags)))
+            except ImportError:
+                raise UserError("--tokenizer moses needs sacremoses; pip install sacremoses") from None
+            names.append("moses")
+        if codes is not None:
+            self._steps.append(BytePairs(codes) if kind == "bpe" else _sentencepiece(codes))
+            names.append(f"{kind} ({codes})")
+        self.name = " + ".join(names) or "words between spaces"
 
     def encode(self, text: str) -> str:
         """Convert text to tokens separated by spaces."""
-        for step in self.steps:
+        for step in self._steps:
             text = step.encode(text)
         return text
 
     def decode(self, tokens: str) -> str:
         """Convert tokens separated by spaces to one line of text."""
-        for step in reversed(self.steps):
+        for step in reversed(self._steps):
             tokens = step.decode(tokens)
         return clean_line(tokens)
 
@@ -66,58 +83,15 @@ def clean_line(text: str) -> str:
     return " ".join(_CONTROL.sub(" ", text).split())
 
 
-def make_segmentation(languages: tuple[str, str], *, bpe: str, tokenizer: str, codes: Path | None) -> Segmentation:
-    """Make the segmentation of a model.
-
-    With ``auto``, codes in a ``.model`` file are taken as sentencepiece, other codes as byte pair encoding after the Moses
-    tokenizer, as in the WMT19 archives. Without codes, tokens are words separated by spaces.
-
-    Args:
-        languages: source and target language, on which the rules of Moses depend.
-        bpe, tokenizer: as in the settings.
-        codes: the file of codes, if any.
-
-    Raises:
-        UserError: the file has another format, or sacremoses is not installed.
-    """
-    kind = "none" if codes is None else bpe
-    if kind == "auto":
-        kind = "sentencepiece" if codes is not None and codes.suffix == ".model" else "bpe"
-    steps: list[Coder] = []
-    names = []
-    if tokenizer == "moses" or (tokenizer == "auto" and kind == "bpe"):
-        steps.append(_moses(languages))
-        names.append("moses")
-    if codes is not None:
-        steps.append(BytePairs(codes) if kind == "bpe" else _sentencepiece(codes))
-        names.append(f"{kind} ({codes})")
-    return Segmentation(tuple(steps), " + ".join(names) or "words between spaces")
-
-
-def _moses(languages: tuple[str, str]) -> Coder:
-    settings = Namespace(
-        tokenizer="moses", source_lang=languages[0], target_lang=languages[1],
-        moses_no_dash_splits=False, moses_no_escape=False,
-    )  # fmt: skip
+def _sentencepiece(path: Path) -> Any:
+    settings = {"sentencepiece_model": str(path), "sentencepiece_enable_sampling": False, "sentencepiece_alpha": None}
     try:
-        return encoders.build_tokenizer(settings)
-    except ImportError:
-        raise UserError("--tokenizer moses needs sacremoses; pip install sacremoses") from None
-
-
-def _sentencepiece(path: Path) -> Coder:
-    settings = Namespace(
-        bpe="sentencepiece", sentencepiece_model=str(path),
-        sentencepiece_enable_sampling=False, sentencepiece_alpha=None,
-    )  # fmt: skip
-    try:
-        return encoders.build_bpe(settings)
+        return encoders.build_bpe(Namespace(bpe="sentencepiece", **settings))
     except (OSError, RuntimeError) as error:
-        first = (str(error).splitlines() or [""])[0]
-        raise UserError(f"{path}: not a sentencepiece model ({first[:120]})") from None
+        raise UserError(f"{path}: not a sentencepiece model ({one_line(error)})") from None
 
 
-def read_codes(path: Path) -> tuple[Merges, bool]:
+def read_codes(path: Path) -> tuple[dict[tuple[str, str], int], bool]:
     """Read the codes of fastBPE (``left right count``) or subword-nmt (``#version: 0.2``, then ``left right``).
 
     Returns:
@@ -128,12 +102,10 @@ def read_codes(path: Path) -> tuple[Merges, bool]:
         UserError: a line that is not a merge.
     """
     lines = read_text_lines(path)
-    has_version = bool(lines) and lines[0].startswith("#version:")
-    if has_version:
-        is_joined = lines[0].split(":", 1)[1].strip() != "0.1"
-    else:
-        is_joined = not (lines and len(lines[0].split(" ")) == 2)
-    merges: Merges = {}
+    first = lines[0] if lines else ""
+    has_version = first.startswith("#version:")
+    is_joined = first.split(":", 1)[1].strip() != "0.1" if has_version else len(first.split(" ")) != 2
+    merges: dict[tuple[str, str], int] = {}
     for number, line in enumerate(lines[has_version:], 1 + has_version):
         parts = line.split(" ")
         if len(parts) not in (2, 3) or not all(parts) or (len(parts) == 3 and not parts[2].isdecimal()):
@@ -157,7 +129,7 @@ class BytePairs:
 
     def __init__(self, path: Path) -> None:
         self._merges, self._joined = read_codes(path)
-        self._known: dict[str, str] = {}
+        self._pieces = lru_cache(CACHE_WORDS)(self._merge)
 
     def encode(self, text: str) -> str:
         """Split words into pieces, both separated by spaces."""
@@ -167,21 +139,12 @@ class BytePairs:
         """Join pieces to words."""
         return (text + " ").replace(JOINER + " ", "").rstrip()
 
-    def _pieces(self, word: str) -> str:
-        if word not in self._known:
-            if len(self._known) >= CACHE_WORDS:
-                self._known.clear()
-            self._known[word] = f"{JOINER} ".join(self._merge(word))
-        return self._known[word]
-
-    def _merge(self, word: str) -> list[str]:
-        """Merge the pair with the lowest rank, at all its occurrences, until no pair has a rank."""
+    def _merge(self, word: str) -> str:
+        """Return the pieces of a word: the pair with the lowest rank is merged everywhere, until no pair has a rank."""
         symbols = [*word[:-1], word[-1] + WORD_END] if self._joined else [*word, WORD_END]
         while pairs := [pair for pair in zip(symbols, symbols[1:], strict=False) if pair in self._merges]:
             symbols = _join(symbols, min(pairs, key=self._merges.__getitem__))
-        if symbols[-1] == WORD_END:
-            return symbols[:-1]
-        return [*symbols[:-1], symbols[-1].removesuffix(WORD_END)]
+        return f"{JOINER} ".join(symbols).removesuffix(WORD_END).removesuffix(f"{JOINER} ")
 
 
 def _join(symbols: list[str], pair: tuple[str, str]) -> list[str]:

@@ -4,13 +4,14 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
 
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.preparation.back_translation.segmentation import clean_line
-from fairseq_clear.preparation.back_translation.text_similarity import compare
+from fairseq_clear.preparation.back_translation.translation_report import compare
 from fairseq_clear.preparation.back_translation.translation_settings import PASSES, BackTranslateSettings
 from fairseq_clear.preparation.back_translation.translator import Tokens, Translation, Translator
 from fairseq_clear.preparation.back_translation.translator_kinds import load_translator
@@ -18,8 +19,8 @@ from fairseq_clear.preparation.corpus_reading import sentence_splitter
 
 logger = logging.getLogger(__name__)
 
-
 Pieces = list[str]  # a text, or the parts of a text that was too long
+Texts = dict[int, Pieces]  # texts of a chunk by their index
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,8 @@ class RoundTrip:
     def translate(self, chunk: int, lines: Sequence[str]) -> ChunkResult:
         """Translate lines and back. A line that cannot be translated keeps its text, with white space normalised."""
         originals = [clean_line(line) for line in lines]
-        counts: Counter[str] = Counter()
         texts = {index: [text] for index, text in enumerate(originals) if text}
-        counts["lines"], counts["blank"] = len(lines), len(lines) - len(texts)
+        counts = Counter(lines=len(lines), blank=len(lines) - len(texts))
         results = [
             [" ".join(found.get(index, [text])) for index, text in enumerate(originals)]
             for found in self._copies(texts, chunk, counts)
@@ -81,17 +81,19 @@ class RoundTrip:
             counts.update(compare(originals, result, self.language))
         return ChunkResult(chunk, [line for result in results for line in result], counts)
 
-    def _copies(self, texts: dict[int, Pieces], chunk: int, counts: Counter[str]) -> list[dict[int, Pieces]]:
+    def _copies(self, texts: Texts, chunk: int, counts: Counter[str]) -> list[Texts]:
         """The round trips of each copy, without the texts that could not be translated."""
         first, second = self.passes
-        there = [first.translate_some(texts, chunk, counts, copy) for copy in range(self._passes_made[0])]
+        many, back_many = self._passes_made
+        there = [found for copy in range(many) for found in first.translate(texts, chunk, counts, copy)]
         for found in there:
-            self._on_texts((len(texts) - len(found)) * self._passes_made[1] / self._passes_made[0], 1)
-        if self._passes_made[1] > 1 or self.copies == 1:
-            drawn = range(self.copies)
-            back = [second.translate_some(there[copy % len(there)], chunk, counts, copy) for copy in drawn]
+            self._on_texts((len(texts) - len(found)) * back_many / many, 1)
+        back: list[Texts] = []
+        if back_many == self.copies:
+            for copy in range(self.copies):
+                back += second.translate(there[copy % many], chunk, counts, copy)
         else:
-            back = second.alternatives_of_some(there[0], chunk, counts, self.copies)
+            back = second.translate(there[0], chunk, counts, copies=self.copies)
         counts["kept"] = sum(len(texts) - len(found) for found in back)
         return back
 
@@ -116,23 +118,6 @@ def _check_copies(settings: BackTranslateSettings, models: Sequence[Translator])
         )
 
 
-@dataclass(frozen=True)
-class Unit:
-    """An input of the model: a text, or a sentence of a text that is too long."""
-
-    text: int
-    ids: Tokens
-
-
-@dataclass(frozen=True)
-class Place:
-    """What the texts of a call share: index of the chunk and of the copy, and the number of translations of each text."""
-
-    chunk: int
-    copy: int
-    count: int
-
-
 class Pass:
     """One direction, applied to the texts of a chunk.
 
@@ -148,68 +133,46 @@ class Pass:
         settings: BackTranslateSettings,
         on_texts: Callable[[float, int], object] = lambda texts, which: None,
     ) -> None:
-        self.model = model
-        self.settings = settings
+        self.model, self.settings = model, settings
         self.on_texts = lambda texts: on_texts(texts, PASSES.index(model.which))
-        self._split: Callable[[str], list[str]] | None = None
 
-    def translate_some(
-        self, texts: dict[int, Pieces], chunk: int, counts: Counter[str], copy: int = 0
-    ) -> dict[int, Pieces]:
-        """Translate texts; those that could not be translated are left out. See ``translate``."""
-        found = self.translate(list(texts.values()), chunk, counts, copy)
-        return {index: pieces for index, pieces in zip(texts, found, strict=True) if pieces is not None}
-
-    def alternatives_of_some(
-        self, texts: dict[int, Pieces], chunk: int, counts: Counter[str], copies: int
-    ) -> list[dict[int, Pieces]]:
-        """Translate texts to ``copies`` alternatives each; those that could not be translated are left out."""
-        found = self.alternatives(list(texts.values()), chunk, counts, copies)
-        pairs = [(index, several) for index, several in zip(texts, found, strict=True) if several]
-        return [{index: several[copy % len(several)] for index, several in pairs} for copy in range(copies)]
-
-    def translate(
-        self, texts: Sequence[Sequence[str]], chunk: int, counts: Counter[str], copy: int = 0
-    ) -> list[Pieces | None]:
-        """Translate each text to its translated pieces, or None if it could not be translated.
+    def translate(self, texts: Texts, chunk: int, counts: Counter[str], copy: int = 0, copies: int = 1) -> list[Texts]:
+        """Translate texts; those that could not be translated are left out.
 
         Args:
-            texts: lists of pieces, which are translated separately; no piece is blank.
+            texts: index of each text -> its pieces, which are translated separately; no piece is blank.
             chunk: index of the chunk; with seed and copy it determines the samples.
             counts: updated with ``forward.split`` and so on.
             copy: index of the copy.
+            copies: number of different translations of each text; a text with fewer repeats them.
+
+        Returns:
+            The translated pieces of the texts, for each of the ``copies``, best first.
 
         Raises:
             UserError: none of several texts could be translated, so the cause is not a text.
         """
-        found = self.alternatives(texts, chunk, counts, 1, copy)
-        return [several[0] if several else None for several in found]
-
-    def alternatives(
-        self, texts: Sequence[Sequence[str]], chunk: int, counts: Counter[str], copies: int, copy: int = 0
-    ) -> list[list[Pieces]]:
-        """Translate each text to at most ``copies`` different translations, best first; see ``translate``."""
         found: Counter[str] = Counter()
-        units = [unit for index, pieces in enumerate(texts) for unit in self._units(index, pieces, found)]
+        inputs = {index: self._inputs(pieces, found) for index, pieces in texts.items()}
+        units = [tokens for encoded in inputs.values() for tokens in encoded]
         count = self.settings.search.beam_in(self.model.which) if copies > 1 else 1
-        translated = self._translate_units(units, len(texts), Place(chunk, copy, count), found)
-        parts: list[list[list[Translation]]] = [[] for _ in texts]
-        lost = set(range(len(texts))) - {unit.text for unit in units}
-        for unit, translations in zip(units, translated, strict=True):
-            if not translations:
-                lost.add(unit.text)
-            parts[unit.text].append(translations)
-        found["failed"] = len(lost) - found["copied"]
-        results: list[list[Pieces]] = []
-        for index, pieces in enumerate(parts):
-            several = [] if index in lost else _combine(pieces, copies)
-            found["empty"] += index not in lost and not several
-            found["cut"] += index not in lost and any(piece[0].is_cut for piece in pieces)
-            results.append(several)
+        translated = iter(self._translate_units(units, len(texts), (chunk, copy), count))
+        results: list[Texts] = [{} for _ in range(copies)]
+        for index, encoded in inputs.items():
+            parts = list(islice(translated, len(encoded)))
+            if not parts or not all(parts):
+                found["failed"] += 1
+                continue
+            several = _combine(parts, copies)
+            found["empty"] += not several
+            found["cut"] += any(alternatives[0].is_cut for alternatives in parts)
+            for rank, result in enumerate(results if several else ()):
+                result[index] = several[rank % len(several)]
+        found["failed"] -= found["copied"]
         counts.update({f"{self.model.which}.{name}": number for name, number in found.items()})
         return results
 
-    def _units(self, index: int, pieces: Sequence[str], found: Counter[str]) -> list[Unit]:
+    def _inputs(self, pieces: Pieces, found: Counter[str]) -> list[Tokens]:
         """The inputs for a text: its pieces, the sentences of pieces that are too long, or nothing if that fails."""
         encoded: list[Tokens] = []
         try:
@@ -226,59 +189,56 @@ class Pass:
         found["split"] += len(encoded) > len(pieces)
         found["tokens"] += sum(map(len, encoded)) - len(encoded)
         found["unknown"] += sum(map(self.model.count_unknown, encoded))
-        return [Unit(index, ids) for ids in encoded]
+        return encoded
 
     def _sentences(self, text: str) -> list[Tokens]:
         """The sentences of a text; empty with ``--too-long copy``, or if a sentence is still too long."""
         if self.settings.too_long == "copy":
             return []
-        if self._split is None:
-            self._split = sentence_splitter(self.model.languages[0] if self.model.languages else "en")
-        encoded = [self.model.encode(sentence) for sentence in self._split(text)]
+        split = sentence_splitter(self.model.languages[0] if self.model.languages else "en")
+        encoded = [self.model.encode(sentence) for sentence in split(text)]
         return encoded if all(len(ids) <= self.model.max_source for ids in encoded) else []
 
     def _translate_units(
-        self, units: list[Unit], texts: int, place: Place, found: Counter[str]
+        self, units: list[Tokens], texts: int, place: tuple[int, int], count: int
     ) -> list[list[Translation]]:
+        """Translate the inputs of ``texts`` texts, each to at most ``count`` translations; none for inputs that fail.
+
+        A batch that fails is halved until only the failing input is left. ``place`` is the index of the chunk and of the copy.
+        """
+        which = self.model.which
         results: list[list[Translation]] = [[] for _ in units]
-        error: Exception | None = None
-        share = texts / max(len(units), 1)
-        for group in batches([len(unit.ids) for unit in units], self.settings.max_tokens, self.settings.batch_size):
-            error = self._translate_group(group, units, place, results) or error
-            self.on_texts(len(group) * share)
-        if error is not None and len(units) > 1 and not any(results):
+        failure = ""
+        waiting = list(batches([len(ids) for ids in units], self.settings.max_tokens, self.settings.batch_size))[::-1]
+        while waiting:
+            group = waiting.pop()
+            seed = _seed(self.settings.seed, which, place[0], group[0], place[1])
+            try:
+                found = self.model.translate_batch([units[position] for position in group], seed, count)
+                for position, translations in zip(group, found, strict=True):
+                    results[position] = translations
+            except UserError:  # about the model
+                raise
+            except Exception as error:
+                failure = one_line(error)
+                if "CUDA error" in str(error):  # the device cannot be used any more
+                    raise UserError(f"--device {self.model.device}: {failure}; rerun to resume") from None
+                if isinstance(error, torch.OutOfMemoryError):
+                    torch.cuda.empty_cache()
+                if len(group) > 1:
+                    logger.warning("%s: a batch of %d is halved: %s", which, len(group), failure)
+                    waiting += [group[len(group) // 2 :], group[: len(group) // 2]]
+                    continue
+                logger.warning("%s: one text is kept unchanged: %s", which, failure)
+            self.on_texts(len(group) * texts / len(units))
+        if failure and len(units) > 1 and not any(results):
             raise UserError(
-                f"--{self.model.which}: not one of {len(units)} texts could be translated ({one_line(error)}); "
-                "finished chunks are kept: fix this and rerun"
+                f"--{which}: not one of {len(units)} texts could be translated ({failure}); finished chunks are kept: fix "
+                "this and rerun"
             )
         if not units:
             self.on_texts(texts)
         return results
-
-    def _translate_group(
-        self, group: list[int], units: list[Unit], place: Place, results: list[list[Translation]]
-    ) -> Exception | None:
-        """Store the results of a batch; a batch that fails is halved until only the failing text is left."""
-        try:
-            seed = _seed(self.settings.seed, self.model.which, place.chunk, group[0], place.copy)
-            translations = self.model.translate_batch([units[position].ids for position in group], seed, place.count)
-        except UserError:  # about the model
-            raise
-        except Exception as error:
-            if "CUDA error" in str(error):  # the device cannot be used any more
-                raise UserError(f"--device {self.model.device}: {one_line(error)}; rerun to resume") from None
-            if isinstance(error, torch.OutOfMemoryError):
-                torch.cuda.empty_cache()
-            if len(group) > 1:
-                logger.warning("%s: a batch of %d is halved: %s", self.model.which, len(group), one_line(error))
-                halves = group[: len(group) // 2], group[len(group) // 2 :]
-                errors = [self._translate_group(half, units, place, results) for half in halves]
-                return errors[0] or errors[1]
-            logger.warning("%s: one text is kept unchanged: %s", self.model.which, one_line(error))
-            return error
-        for position, translation in zip(group, translations, strict=True):
-            results[position] = translation
-        return None
 
 
 def _combine(pieces: list[list[Translation]], copies: int) -> list[Pieces]:
@@ -286,15 +246,15 @@ def _combine(pieces: list[list[Translation]], copies: int) -> list[Pieces]:
 
     A piece with fewer alternatives than another repeats its last one.
     """
-    found: dict[tuple[str, ...], None] = {}
-    for rank in range(max(map(len, pieces))):
-        ranked = [alternatives[min(rank, len(alternatives) - 1)].text for alternatives in pieces]
-        if kept := tuple(text for text in ranked if text):
-            found[kept] = None
-    return [list(kept) for kept in found][:copies]
+    ranked = (
+        tuple(alternatives[min(rank, len(alternatives) - 1)].text for alternatives in pieces)
+        for rank in range(max(map(len, pieces)))
+    )
+    found = dict.fromkeys(tuple(filter(None, texts)) for texts in ranked)
+    return [list(kept) for kept in found if kept][:copies]
 
 
-def _seed(seed: int, which: str, chunk: int, first: int, copy: int = 0) -> int:
+def _seed(seed: int, which: str, chunk: int, first: int, copy: int) -> int:
     """Seed of a batch, so that samples do not depend on earlier batches or on the process."""
     sequence = np.random.SeedSequence([seed, which == "backward", chunk, first, *([copy] if copy else [])])
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))

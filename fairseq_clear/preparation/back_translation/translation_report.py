@@ -1,12 +1,19 @@
-"""Makes the report of back-translation from counts of chunks and shards: kept lines, lengths, BLEU, chrF, examples."""
+"""Compares texts with their round trips, and makes the report of back-translation from counts of chunks and shards."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fairseq_clear.preparation.back_translation.text_similarity import RATIO_BINS, bleu_score, chrf_score
+import numpy as np
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
 from fairseq_clear.preparation.back_translation.translation_settings import PASSES
 
+RATIO_EDGES = (0.5, 0.8, 1.25, 2.0)  # bins of words out / words in, symmetric around 1
+RATIO_BINS = ("below 0.5", "0.5 to 0.8", "0.8 to 1.25", "1.25 to 2", "above 2")
+# sacrebleu's tokenizers by language; the default is 13a
+BLEU_TOKENIZERS = {"zh": "zh", "zho": "zh", "ja": "char", "jpn": "char", "ko": "char", "kor": "char"}
 PASS_COUNTS = {
     "split": "too long, translated sentence by sentence",
     "copied": "too long, kept unchanged",
@@ -15,6 +22,39 @@ PASS_COUNTS = {
     "cut": "cut off at the maximum length (--max-len-a, --max-len-b)",
 }
 Example = dict[str, Any]  # line (from 1), text, and the paraphrases
+
+
+def compare(originals: Sequence[str], results: Sequence[str], language: str) -> Counter[str]:
+    """Count, over the lines that are not blank: identical lines, words, bins of length ratios, statistics of BLEU and chrF.
+
+    BLEU compares the results with the originals (Papineni et al. 2002; Zhu et al. 2018 call it self-BLEU): the lower,
+    the more the wording changed. chrF (Popovic 2015) does the same for characters.
+
+    Args:
+        originals: lines.
+        results: their round trips.
+        language: language of both, such as ``en`` or ``eng_Latn``; BLEU splits Chinese, Japanese and Korean into characters.
+    """
+    pairs = [(original, result) for original, result in zip(originals, results, strict=True) if original]
+    counts = Counter(pairs=len(pairs))
+    for original, result in pairs:
+        words_in, words_out = len(original.split()), len(result.split())
+        counts.update(identical=original == result, words_in=words_in, words_out=words_out)
+        counts[f"ratio {RATIO_BINS[sum(words_out / words_in > edge for edge in RATIO_EDGES)]}"] += 1
+    bleu = BLEU(tokenize=BLEU_TOKENIZERS.get(language.split("_")[0].split("-")[0]), force=True)
+    for name, metric in (("bleu", bleu), ("chrf", CHRF())) if pairs else ():
+        statistics = metric._extract_corpus_statistics([result for _, result in pairs], [[text for text, _ in pairs]])
+        sums = np.sum(statistics, axis=0).tolist()
+        counts.update({f"{name} {index}": value for index, value in enumerate(sums)})
+    return counts
+
+
+def _score(name: str, counts: Counter[str]) -> float | None:
+    """The score of ``bleu`` or ``chrf`` from its summed statistics, 0 to 100; None without lines."""
+    # BLEU: both lengths, then matches and n-grams of 4 orders; chrF: n-grams of both texts and matches of 6 orders
+    metric, size = (BLEU(), 2 + 2 * 4) if name == "bleu" else (CHRF(), 3 * 6)
+    sums = [counts[f"{name} {index}"] for index in range(size)]
+    return round(metric._compute_score_from_stats(sums).score, 3) if counts["pairs"] else None
 
 
 def build_report(
@@ -33,7 +73,6 @@ def build_report(
         translated: number of lines, without blank ones, that this call translated; earlier calls translated the others.
         examples: lines to show, see ``choose_examples``.
     """
-    bleu, chrf = bleu_score(counts), chrf_score(counts)
     return {
         "lines": counts["lines"],
         "blank": counts["blank"],
@@ -43,8 +82,8 @@ def build_report(
         "kept_share": _share(counts["kept"], counts["pairs"]),
         "paraphrases": counts["pairs"],
         "repeated": counts["repeated"],
-        "self_bleu": None if bleu is None else round(bleu, 3),
-        "self_chrf": None if chrf is None else round(chrf, 3),
+        "self_bleu": _score("bleu", counts),
+        "self_chrf": _score("chrf", counts),
         "length_ratio": _share(counts["words_out"], counts["words_in"]),
         "length_ratios": {name: counts[f"ratio {name}"] for name in RATIO_BINS},
         **{
@@ -83,7 +122,12 @@ def report_text(report: dict[str, Any]) -> str:
             f"{report['translated_now']:,} sentences in {report['seconds']:.1f} s, "
             f"{report['sentences_per_second']:,.1f} sentences/s for the round trip"
         )
-    return "\n".join([*lines, *_example_lines(report["examples"])])
+    if report["examples"]:
+        lines.append(f"examples ({len(report['examples'])}):")
+    for example in report["examples"]:
+        lines.append(f"  {example['line']}: {example['text']}")
+        lines += [f"  -> {paraphrase}" for paraphrase in example["paraphrases"]]
+    return "\n".join(lines)
 
 
 def choose_examples(texts: Iterable[tuple[str, ...]], lines: int, count: int) -> list[Example]:
@@ -101,14 +145,6 @@ def choose_examples(texts: Iterable[tuple[str, ...]], lines: int, count: int) ->
         if number >= lines * len(chosen) // count and any(other != text for other in paraphrases):
             chosen.append({"line": number + 1, "text": text, "paraphrases": paraphrases})
     return chosen
-
-
-def _example_lines(examples: list[Example]) -> list[str]:
-    shown = [f"examples ({len(examples)}):"] if examples else []
-    for example in examples:
-        shown.append(f"  {example['line']}: {example['text']}")
-        shown += [f"  -> {paraphrase}" for paraphrase in example["paraphrases"]]
-    return shown
 
 
 def _share(part: int, whole: int) -> float | None:

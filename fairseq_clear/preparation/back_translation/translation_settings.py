@@ -176,6 +176,10 @@ class BackTranslateSettings:
         if not 0 <= self.shard_id < self.num_shards:
             raise UserError(f"--shard-id {self.shard_id}: must be 0 to {self.num_shards - 1}, below --num-shards")
 
+    def source(self, which: str) -> ModelSource:
+        """The model of ``forward`` or ``backward``."""
+        return self.forward if which == "forward" else self.backward
+
     @property
     def threads_each(self) -> int:
         """Threads of each process: ``threads``, else OMP_NUM_THREADS, else the available cores divided by ``workers``."""

@@ -98,8 +98,12 @@ def test_a_text_with_too_few_alternatives_repeats_them(monkeypatch: pytest.Monke
 def test_parts_of_a_long_text_take_their_alternatives_by_rank() -> None:
     model = Fan(limit=20)
     counts: Counter[str] = Counter()
-    found = Pass(model, SETTINGS).alternatives([["This is one. This is two."], ["a"]], 0, counts, 2)  # type: ignore[arg-type]
-    assert found == [[["THIS IS ONE.", "THIS IS TWO."], ["THIS IS ONE.1", "THIS IS TWO.1"]], [["A"], ["A1"]]]
+    texts = {3: ["This is one. This is two."], 5: ["a"]}
+    found = Pass(model, SETTINGS).translate(texts, 0, counts, copies=2)  # type: ignore[arg-type]
+    assert found == [
+        {3: ["THIS IS ONE.", "THIS IS TWO."], 5: ["A"]},
+        {3: ["THIS IS ONE.1", "THIS IS TWO.1"], 5: ["A1"]},
+    ]
 
 
 @pytest.mark.parametrize("draws", [["forward"], ["backward"], ["forward", "backward"]])

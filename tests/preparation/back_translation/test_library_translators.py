@@ -12,9 +12,8 @@ import torch
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.libraries import quiet_transformers
-from fairseq_clear.preparation.back_translation.language_tokens import LanguageTokens, language_tokens
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
-from fairseq_clear.preparation.back_translation.translator import Translation, Translator
+from fairseq_clear.preparation.back_translation.translator import Translation, Translator, language_tokens
 from fairseq_clear.preparation.back_translation.translator_kinds import identity, load_translator
 from tests.preparation.back_translation.tiny_translators import (
     NO_CTRANSLATE2,
@@ -259,12 +258,10 @@ def test_languages_are_given_where_they_are_needed(models: Path) -> None:
 
 def test_opus_mt_marks_the_target_in_the_source() -> None:
     several, nllb = {">>por<<", ">>spa<<", "a"}, {"eng_Latn", "por_Latn", "a"}
-    assert language_tokens(several, ("eng", "por"), "forward", "x") == LanguageTokens((">>por<<",), ())
-    assert language_tokens(several, ("por", "eng"), "forward", "x") == LanguageTokens()
-    assert language_tokens(nllb, ("eng_Latn", "por_Latn"), "forward", "x") == LanguageTokens(
-        ("eng_Latn",), ("por_Latn",)
-    )
-    assert language_tokens({"a", "b_c"}, None, "forward", "x") == LanguageTokens()
+    assert language_tokens(several, ("eng", "por"), "forward", "x") == ([">>por<<"], [])
+    assert language_tokens(several, ("por", "eng"), "forward", "x") == ([], [])
+    assert language_tokens(nllb, ("eng_Latn", "por_Latn"), "forward", "x") == (["eng_Latn"], ["por_Latn"])
+    assert language_tokens({"a", "b_c"}, None, "forward", "x") == ([], [])
 
 
 def test_identity_is_that_of_files_and_languages(models: Path, tmp_path: Path) -> None:

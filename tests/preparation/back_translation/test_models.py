@@ -15,8 +15,6 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.back_translation.fairseq_translator import (
     FairseqTranslator,
     checkpoint_files,
-    identity,
-    load_translator,
 )
 from fairseq_clear.preparation.back_translation.round_trip import back_translate
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
@@ -42,7 +40,7 @@ def settings_of(archives: Path, **others: Any) -> BackTranslateSettings:
 
 
 def load(archives: Path, **others: Any) -> FairseqTranslator:
-    return load_translator(settings_of(archives, **others), "forward", CPU)
+    return FairseqTranslator(settings_of(archives, **others), "forward", CPU)
 
 
 def test_archive_is_tokenized_as_moses_and_fastbpe_do(archives: Path) -> None:
@@ -51,7 +49,7 @@ def test_archive_is_tokenized_as_moses_and_fastbpe_do(archives: Path) -> None:
     assert model.segmentation.encode(SENTENCE).split() == PIECES
     dictionary = model.task.source_dictionary
     assert [dictionary[index] for index in model.encode(SENTENCE)[:-1]] == PIECES
-    back = load_translator(settings_of(archives), "backward", CPU)
+    back = FairseqTranslator(settings_of(archives), "backward", CPU)
     assert back.segmentation.decode(" ".join(PIECES)) == SENTENCE
 
 
@@ -123,7 +121,7 @@ def test_codes_and_dictionaries_may_lie_elsewhere(archives: Path, tmp_path: Path
     assert load(archives, forward=source).segmentation.encode(SENTENCE).split() == PIECES
     assert load(archives, forward=replace(source, codes=None)).segmentation.name == "words between spaces"
     names = {"checkpoint_best.pt", "dict.de.txt", "dict.en.txt", "bpecodes"}
-    assert set(identity(settings_of(archives, forward=source), "forward")) == names
+    assert set(FairseqTranslator.identity(settings_of(archives, forward=source), "forward")) == names
 
 
 def test_folder_of_a_training_run_gives_its_best(tmp_path: Path) -> None:
@@ -172,15 +170,15 @@ class Bomb:
 def test_what_is_no_model_is_one_line(archives: Path, tmp_path: Path, edit: Any, told: str) -> None:
     settings = edited(archives, tmp_path / "model", edit)
     with pytest.raises(UserError, match=told) as caught:
-        identity(settings, "forward")
-        load_translator(settings, "forward", CPU)
+        FairseqTranslator.identity(settings, "forward")
+        FairseqTranslator(settings, "forward", CPU)
     assert "\n" not in str(caught.value)
 
 
 def test_missing_codes_are_named(archives: Path, tmp_path: Path) -> None:
     source = ModelSource(str(archives / "en-de"), codes=tmp_path / "none")
     with pytest.raises(UserError, match="--forward-codes .*none: no such file"):
-        identity(settings_of(archives, forward=source), "forward")
+        FairseqTranslator.identity(settings_of(archives, forward=source), "forward")
     folder = tmp_path / "bare"
     shutil.copytree(archives / "en-de", folder, ignore=shutil.ignore_patterns("bpecodes"))
     with pytest.raises(UserError, match="--bpe bpe: no codes in"):

@@ -26,8 +26,8 @@ from fairseq_clear.preparation.back_translation.round_trip import (
     read_report,
 )
 from fairseq_clear.preparation.back_translation.segmentation import clean_line
-from fairseq_clear.preparation.back_translation.text_similarity import compare
 from fairseq_clear.preparation.back_translation.translating import ChunkResult
+from fairseq_clear.preparation.back_translation.translation_report import compare
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource
 
 LINES, CHUNKS = 14, 4

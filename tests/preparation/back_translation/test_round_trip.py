@@ -15,7 +15,7 @@ import torch
 from fairseq_cli import interactive
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.back_translation.fairseq_translator import load_translator
+from fairseq_clear.preparation.back_translation.fairseq_translator import FairseqTranslator
 from fairseq_clear.preparation.back_translation.round_trip import Outcome, back_translate, read_report
 from fairseq_clear.preparation.back_translation.translating import Pass
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, Search
@@ -135,10 +135,12 @@ def test_hypotheses_are_those_of_fairseq(toys: Path, tmp_path: Path) -> None:
 
     settings = replace(toy_settings(toys, source, tmp_path / "out"), max_tokens=400)
     counts: Counter[str] = Counter()
-    ours = Pass(load_translator(settings, "backward", CPU), settings).translate([[line] for line in lines], 0, counts)
-    assert ours == [[line] for line in theirs("5")]
-    assert ours != [[line] for line in theirs("1")]
-    assert counts["backward.unknown"] == 3 and not any("<unk>" in str(line) for line in ours)
+    texts = {number: [line] for number, line in enumerate(lines)}
+    (found,) = Pass(FairseqTranslator(settings, "backward", CPU), settings).translate(texts, 0, counts)
+    ours = [" ".join(found[number]) for number in range(len(lines))]
+    assert ours == theirs("5")
+    assert ours != theirs("1")
+    assert counts["backward.unknown"] == 3 and not any("<unk>" in line for line in ours)
 
 
 def test_lines_that_are_too_long_are_split_or_copied(toys: Path, tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ SETTINGS = BackTranslateSettings(
 def translate(model: StandIn, texts: list[str], chunk: int = 0, **others: Any) -> tuple[list[str | None], Counter[str]]:
     counts: Counter[str] = Counter()
     one_pass = Pass(model, replace(SETTINGS, **others))  # type: ignore[arg-type]
-    results = one_pass.translate([[text] for text in texts], chunk, counts)
-    return [None if pieces is None else " ".join(pieces) for pieces in results], +counts
+    (found,) = one_pass.translate({index: [text] for index, text in enumerate(texts)}, chunk, counts)
+    return [" ".join(found[index]) if index in found else None for index in range(len(texts))], +counts
 
 
 @given(lengths=st.lists(st.integers(1, 50), max_size=40), most=st.integers(1, 200), size=st.integers(1, 9))
