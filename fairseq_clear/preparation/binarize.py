@@ -4,11 +4,13 @@ fairseq's own ``merge_file_`` is not used: it keeps a Python object for each sen
 int32, which overflows at 2 GiB. The result is byte for byte what fairseq writes for the whole text with one worker.
 """
 
+import os
 import shutil
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,11 @@ import numpy as np
 import torch
 from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
 from fairseq.data import Dictionary
-from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype
 from numpy.typing import NDArray
 
 from fairseq_clear import register
 from fairseq_clear.preparation.workers import worker_pool
-from fairseq_clear.text.mapped_files import HEADER_BYTES
+from fairseq_clear.text.mapped_files import HEADER_BYTES, MappedIndex, read_index
 from fairseq_clear.text.tokenizers import Tokenizer
 
 register()
@@ -29,23 +30,13 @@ register()
 CHUNK_IDS = 1 << 22
 
 
-class LineEncoder:
-    """Splits a line into symbols, for fairseq's binarizer.
-
-    Args:
-        tokenizer: makes the symbols.
-    """
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
-
-    def __call__(self, line: str) -> list[str]:
-        """Return the symbols of a line; none for a blank line."""
-        text = line.strip()
-        if not text:
-            return []
-        # A text that the tokenizer normalises to nothing must not become a blank line, which would end a document.
-        return self.tokenizer.encode(text) or ["<unk>"]
+def encode_line(tokenizer: Tokenizer, line: str) -> list[str]:
+    """Return the symbols of a line; none for a blank line."""
+    text = line.strip()
+    if not text:
+        return []
+    # A text that the tokenizer normalises to nothing must not become a blank line, which would end a document.
+    return tokenizer.encode(text) or ["<unk>"]
 
 
 class LineBinarizer(VocabularyDatasetBinarizer):
@@ -83,78 +74,71 @@ def binarize_parts(
         workers: number of processes; the result does not depend on it.
         progress: called with the number of bytes of text binarized since its last call.
     """
-    binarizer = LineBinarizer(dictionary, tokenize=LineEncoder(tokenizer))
+    binarizer = LineBinarizer(dictionary, tokenize=partial(encode_line, tokenizer))
     parts = [part for split in splits.values() for part in split]
     if workers == 1 or len(parts) == 1:
+        _set_binarizer(binarizer)
         for part in parts:
-            progress(_binarize_part(binarizer, part))
+            progress(_binarize_part(part))
     else:
         with worker_pool(min(workers, len(parts)), _set_binarizer, (binarizer,)) as pool:
-            for done in as_completed([pool.submit(_binarize_here, part) for part in parts]):
+            for done in as_completed([pool.submit(_binarize_part, part) for part in parts]):
                 progress(done.result())
     for prefix, split in splits.items():
         join_datasets([part.with_suffix("") for part in split], prefix)
 
 
-_BINARIZERS: list[
-    VocabularyDatasetBinarizer
-] = []  # in a worker process, which unpickles it once instead of for each part
+_binarizer: VocabularyDatasetBinarizer  # in a worker process, which unpickles it once instead of for each part
 
 
 def _set_binarizer(binarizer: VocabularyDatasetBinarizer) -> None:
-    _BINARIZERS[:] = [binarizer]
+    global _binarizer
+    _binarizer = binarizer
 
 
-def _binarize_here(part: Path) -> int:
-    return _binarize_part(_BINARIZERS[0], part)
-
-
-def _binarize_part(binarizer: VocabularyDatasetBinarizer, part: Path) -> int:
-    size = part.stat().st_size
-    FileBinarizer.multiprocess_dataset(
-        str(part),
-        "mmap",
-        binarizer,
-        str(part.with_suffix("")),
-        vocab_size=len(binarizer.dict),
-        num_workers=1,
-    )
+def _binarize_part(part: Path) -> int:
+    size, prefix = part.stat().st_size, str(part.with_suffix(""))
+    vocabulary = len(_binarizer.dict)
+    FileBinarizer.multiprocess_dataset(str(part), "mmap", _binarizer, prefix, vocab_size=vocabulary, num_workers=1)
     part.unlink()
     return size
 
 
 def join_datasets(prefixes: Sequence[Path], dest: Path) -> None:
     """Join mmap datasets of one id type and delete them; memory holds the line lengths of one dataset at a time."""
-    header = _with(prefixes[0], ".idx").read_bytes()[: HEADER_BYTES - 8]  # without the number of lines
-    parts = [MMapIndexedDataset(str(prefix)) for prefix in prefixes]
-    with open(_with(dest, ".idx"), "wb") as out:
-        out.write(header + struct.pack("<Q", sum(map(len, parts))))
+    sources = [Path(f"{prefix}.idx") for prefix in prefixes]
+    header = sources[0].read_bytes()[: HEADER_BYTES - 8]  # without the number of lines
+    parts = [_index_of(prefix) for prefix in prefixes]
+    with open(f"{dest}.idx", "wb") as out:
+        out.write(header + struct.pack("<Q", sum(len(part.sizes) for part in parts)))
         for part in parts:
             out.write(part.sizes.tobytes())
         address = 0
         for part in parts:
-            ends = address + np.cumsum(part.sizes, dtype=np.int64) * part._index.dtype().itemsize
+            ends = address + np.cumsum(part.sizes, dtype=np.int64) * part.dtype.itemsize
             out.write(np.concatenate(([address], ends[:-1])).astype(np.int64).tobytes())
             address = int(ends[-1])
-    shutil.move(_with(prefixes[0], ".bin"), _with(dest, ".bin"))
-    with open(_with(dest, ".bin"), "ab") as out:
+    shutil.move(f"{prefixes[0]}.bin", f"{dest}.bin")
+    with open(f"{dest}.bin", "ab") as out:
         for prefix in prefixes[1:]:
-            with open(_with(prefix, ".bin"), "rb") as ids:
+            with open(f"{prefix}.bin", "rb") as ids:
                 shutil.copyfileobj(ids, out, 1 << 20)
-            _with(prefix, ".bin").unlink()
-    for prefix in prefixes:
-        _with(prefix, ".idx").unlink()
+            os.unlink(f"{prefix}.bin")
+    for source in sources:
+        source.unlink()
 
 
 def count_ids(prefix: Path, vocabulary: int) -> NDArray[np.int64]:
     """Return how often each id occurs in a dataset: int64 of shape (vocabulary,)."""
-    kind = np.dtype(best_fitting_int_dtype(vocabulary))
     counts = np.zeros(vocabulary, dtype=np.int64)
-    with open(_with(prefix, ".bin"), "rb") as stream:
-        while len(ids := np.fromfile(stream, dtype=kind, count=CHUNK_IDS)):
+    dtype = _index_of(prefix).dtype
+    with open(f"{prefix}.bin", "rb") as stream:
+        while len(ids := np.fromfile(stream, dtype, CHUNK_IDS)):
             counts += np.bincount(ids, minlength=vocabulary)
     return counts
 
 
-def _with(prefix: Path, suffix: str) -> Path:
-    return prefix.with_name(prefix.name + suffix)
+def _index_of(prefix: Path) -> MappedIndex:
+    index = read_index(f"{prefix}.idx")
+    assert index is not None  # the format that FileBinarizer writes
+    return index

@@ -3,9 +3,9 @@
 import argparse
 import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.settings import check_settings, setting
@@ -133,22 +133,27 @@ class TokenizerSettings:
         return self.dictionary or (imported if imported is not None and imported.is_file() else None)
 
     def _check_tokenizer(self) -> None:
-        if (self.gpt2_encoder_json is None) != (self.gpt2_vocab_bpe is None):
-            raise UserError("--gpt2-encoder-json and --gpt2-vocab-bpe belong together: give both")
-        if self.spm_model is not None and self.gpt2_encoder_json is not None:
-            raise UserError("--spm-model and --gpt2-encoder-json exclude each other: a folder has one tokenizer")
-        if self.dictionary is not None and self.trains_tokenizer:
-            raise UserError("--dict belongs to an existing tokenizer: also give --spm-model or the GPT-2 files")
-        if self.tokenizer == "hf" and self.tokenizer_dir is None:
-            raise UserError("--tokenizer hf: give its folder with --tokenizer-dir")
-        if self.tokenizer == "gpt2" and self.gpt2_encoder_json is None:
-            raise UserError("--tokenizer gpt2: give --gpt2-encoder-json and --gpt2-vocab-bpe")
-        if self.tokenizer is not None and self.tokenizer != self.kind:
-            raise UserError(
-                f"--tokenizer {self.tokenizer}: the other flags give a {self.kind} tokenizer; leave one of them out"
-            )
-        if self.tokenizer_dir is not None and (self.spm_model is not None or self.gpt2_encoder_json is not None):
-            raise UserError("--tokenizer-dir excludes --spm-model and the GPT-2 files: a folder has one tokenizer")
+        has_gpt2, has_model = self.gpt2_encoder_json is not None, self.spm_model is not None
+        others = f"the other flags give a {self.kind} tokenizer; leave one of them out"
+        mistakes = {
+            "--gpt2-encoder-json and --gpt2-vocab-bpe belong together: give both": (
+                has_gpt2 != (self.gpt2_vocab_bpe is not None)
+            ),
+            "--spm-model and --gpt2-encoder-json exclude each other: a folder has one tokenizer": has_model
+            and has_gpt2,
+            "--dict belongs to an existing tokenizer: also give --spm-model or the GPT-2 files": (
+                self.dictionary is not None and self.trains_tokenizer
+            ),
+            "--tokenizer hf: give its folder with --tokenizer-dir": self.tokenizer == "hf" != self.kind,
+            "--tokenizer gpt2: give --gpt2-encoder-json and --gpt2-vocab-bpe": self.tokenizer == "gpt2"
+            and not has_gpt2,
+            f"--tokenizer {self.tokenizer}: {others}": self.tokenizer not in (None, self.kind),
+            "--tokenizer-dir excludes --spm-model and the GPT-2 files: a folder has one tokenizer": (
+                self.tokenizer_dir is not None and (has_model or has_gpt2)
+            ),
+        }
+        if message := next((message for message, is_made in mistakes.items() if is_made), ""):
+            raise UserError(message)
 
 
 @dataclass(kw_only=True)
@@ -244,13 +249,3 @@ class PrepareSettings(TokenizerSettings, TextSettings):
             raise UserError(
                 f"--valid: there is no {flag} {min(missing)}=FILE; give it, or leave --valid out and hold out documents"
             )
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the settings for ``clear.json``, paths as text."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value

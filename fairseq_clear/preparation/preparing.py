@@ -10,8 +10,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -24,21 +24,22 @@ from fairseq_clear.files import hash_file, versions
 from fairseq_clear.output_folder import check_destination, output_folder, signals_raise
 from fairseq_clear.preparation.binarize import binarize_parts, count_ids
 from fairseq_clear.preparation.corpus_reading import TextSource, find_sources, warn_if_wrapped
-from fairseq_clear.preparation.prepare_report import PrepareReport, SplitCounts, TextReport, sum_counts
 from fairseq_clear.preparation.prepare_settings import ORIGINAL, PrepareSettings
 from fairseq_clear.preparation.staging import (
-    Sample,
+    DocumentLengths,
+    SplitCounts,
     SplitParts,
     Staged,
-    TextParts,
     choose_exactly,
     deal_out,
     held_out_documents,
+    line_sample,
     sample_sentences,
     stage_rows,
+    sum_counts,
 )
 from fairseq_clear.preparation.tokenizer_training import check_tokenizer_files, install_tokenizer
-from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, TOKENIZERS
+from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY, TOKENIZERS
 from fairseq_clear.text.vocabulary import build_dictionary, keeps_mapping, load_dictionary
 from fairseq_clear.views.paraphrase_views import PARAPHRASES
 
@@ -54,6 +55,33 @@ class Texts:
     train: list[SplitParts]
     valid: SplitParts
     sample: Path | None
+
+
+@dataclass(frozen=True)
+class PrepareReport:
+    """Result of ``prepare``: the folder or file, lengths of the training documents, counts over all shards.
+
+    ``paraphrases`` maps a name to (sentences, blank sentences) over all splits and shards.
+    """
+
+    dest: Path
+    seconds: float
+    lengths: DocumentLengths
+    splits: dict[str, SplitCounts] = field(default_factory=dict)
+    vocabulary: int = 0
+    paraphrases: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def summary(self) -> str:
+        """The summary line to print."""
+        parts = [] if self.splits else [self.lengths.summary()]
+        for name, counts in self.splits.items():
+            rate = 100 * counts.unknown / max(counts.tokens, 1)
+            parts.append(f"{name}: {counts.lengths.summary()}, {counts.tokens:,} tokens, {rate:.3f} % unknown")
+        for name, (sentences, blank) in self.paraphrases.items():
+            parts.append(f"{name}: {blank:,} of {sentences + blank:,} paraphrases blank")
+        if self.vocabulary:
+            parts.append(f"dict.txt: {self.vocabulary:,} symbols")
+        return " | ".join([str(self.dest), *parts, f"{self.seconds:.1f} s"])
 
 
 def prepare(settings: PrepareSettings) -> PrepareReport:
@@ -85,7 +113,7 @@ def prepare(settings: PrepareSettings) -> PrepareReport:
     return report
 
 
-def write_text(settings: PrepareSettings) -> TextReport:
+def write_text(settings: PrepareSettings) -> PrepareReport:
     """Write the canonical text of the inputs to the file ``settings.dest``, atomically (``--text-only``).
 
     The text has one sentence per line and a blank line between documents.
@@ -114,7 +142,7 @@ def write_text(settings: PrepareSettings) -> TextReport:
             os.replace(staged.paths[ORIGINAL], dest)
     except OSError as error:
         raise UserError(f"{settings.dest}: {error.strerror or error}; nothing was written") from error
-    return TextReport(settings.dest, staged.lengths, time.monotonic() - began)
+    return PrepareReport(settings.dest, time.monotonic() - began, staged.lengths)
 
 
 def _check_outside(dest: Path, paths: list[Path]) -> None:
@@ -158,16 +186,16 @@ def _stage(settings: PrepareSettings, source: TextSource, valid: TextSource | No
     size = min(max(total // (settings.workers * PARTS_PER_WORKER), MIN_PART_BYTES), MAX_PART_BYTES)
     train = [SplitParts(work / f"train{shard}", size, source.names) for shard in range(settings.shards)]
     target = SplitParts(work / "valid", size, source.names)
-    sample = None
-    if settings.trains_tokenizer:
-        budget = settings.spm_sample_mb * 1e6
-        sample = Sample(work / "sample.txt", staged.size, budget, _random(settings.seed, SAMPLE_STREAM))
-    deal_out(staged, train, target, held_out, sample)
+    sample = work / "sample.txt" if settings.trains_tokenizer else None
+    share = min(1.0, settings.spm_sample_mb * 1e6 / max(staged.size, 1))
+    drawn = line_sample(sample, share, _random(settings.seed, SAMPLE_STREAM)) if sample else nullcontext()
+    with drawn as add:
+        deal_out(staged, train, target, held_out, add)
     staged.remove()
     if staged_valid is not None:
-        deal_out(staged_valid, [target], None, repeat(False), None)
+        deal_out(staged_valid, [target], None, repeat(False))
         staged_valid.remove()
-    return Texts(train, target, sample.path if sample else None)
+    return Texts(train, target, sample)
 
 
 def _build(settings: PrepareSettings, texts: Texts, folder: Path, began: float) -> PrepareReport:
@@ -181,53 +209,43 @@ def _build(settings: PrepareSettings, texts: Texts, folder: Path, began: float) 
     tokenizer = TOKENIZERS[kind]([str(folders[0] / file) for file in files])
     given = settings.given_dictionary
     dictionary = load_dictionary(given) if given else build_dictionary(tokenizer)
-    splits = {
-        _place(shard, name) / "train": train.texts[name].parts
-        for shard, train in zip(folders, texts.train, strict=True)
-        for name in names
+    written = {
+        _place(shard, name) / split: parts
+        for split, all_parts in (("train", texts.train), ("valid", [texts.valid]))
+        for shard, one in zip(folders, all_parts, strict=False)  # valid is in the first folder
+        for name, parts in one.texts.items()
     }
-    splits |= {_place(folders[0], name) / "valid": texts.valid.texts[name].parts for name in names}
-    text_bytes = sum(part.stat().st_size for parts in splits.values() for part in parts)
+    text_bytes = sum(part.stat().st_size for text in written.values() for part in text.parts)
     with _progress_bar("binarizing", text_bytes) as progress:
-        binarize_parts(splits, tokenizer, dictionary, settings.workers, progress)
-
-    ids = {prefix: count_ids(prefix, len(dictionary)) for prefix in splits}
+        parts = {prefix: text.parts for prefix, text in written.items()}
+        binarize_parts(parts, tokenizer, dictionary, settings.workers, progress)
+    ids = {prefix: count_ids(prefix, len(dictionary)) for prefix in written}
+    for prefix, text in written.items():
+        text.counts.tokens, text.counts.unknown = int(ids[prefix].sum()), int(ids[prefix][dictionary.unk()])
     if given:
-        shutil.copyfile(given, folders[0] / "dict.txt")
+        shutil.copyfile(given, folders[0] / DICTIONARY)
     else:
         if kind != "hf":  # the dictionary of an imported tokenizer does not depend on the text
             dictionary.count = np.sum([ids[shard / "train"] for shard in folders], axis=0).tolist()
-        dictionary.save(str(folders[0] / "dict.txt"))
+        dictionary.save(str(folders[0] / DICTIONARY))
     _link_shared(folders, names, files)
     id_offset = 1 if keeps_mapping(tokenizer, dictionary) else None
-
-    def count(parts: TextParts, prefix: Path) -> SplitCounts:
-        unknown = int(ids[prefix][dictionary.unk()])
-        return SplitCounts(parts.lengths, parts.sentences, parts.blank, int(ids[prefix].sum()), unknown)
-
-    counts = [
-        {name: count(parts, _place(shard, name) / "train") for name, parts in train.texts.items()}
-        for shard, train in zip(folders, texts.train, strict=True)
-    ]
-    valid = {name: count(parts, _place(folders[0], name) / "valid") for name, parts in texts.valid.texts.items()}
     seconds = time.monotonic() - began
     common = {
         "format": CLEAR_FORMAT,
         "tokenizer": {"kind": kind, "files": files, "id_offset": id_offset},
-        "vocabulary_hash": hash_file(folders[0] / "dict.txt"),
-        "settings": settings.as_json(),
+        "vocabulary_hash": hash_file(folders[0] / DICTIONARY),
+        "settings": asdict(settings),
         "versions": versions(),
         "seconds": round(seconds, 3),
     }
-    total = {name: sum_counts([shard[name] for shard in counts]) for name in names}
-    splits_of_all = {"train": total[ORIGINAL], "valid": valid[ORIGINAL]}
-    contents = [_describe(train, texts.valid, one, valid) for train, one in zip(texts.train, counts, strict=True)]
-    _write_manifests(folder, folders, common, contents, splits_of_all)
-    paraphrases = {name: sum_counts([total[name], valid[name]]) for name in names[1:]}
-    return PrepareReport(
-        settings.dest, splits_of_all, len(dictionary), seconds,
-        {name: (both.sentences, both.blank) for name, both in paraphrases.items()},
-    )  # fmt: skip
+    total = {name: sum_counts([one.texts[name].counts for one in texts.train]) for name in names}
+    valid = {name: text.counts for name, text in texts.valid.texts.items()}
+    splits = {"train": total[ORIGINAL], "valid": valid[ORIGINAL]}
+    _write_manifests(folder, folders, common, [_describe(one, texts.valid) for one in texts.train], splits)
+    both = {name: sum_counts([total[name], valid[name]]) for name in names[1:]}
+    paraphrases = {name: (counts.sentences, counts.blank) for name, counts in both.items()}
+    return PrepareReport(settings.dest, seconds, total[ORIGINAL].lengths, splits, len(dictionary), paraphrases)
 
 
 def _write_manifests(
@@ -261,7 +279,7 @@ def _link_shared(folders: Sequence[Path], names: Sequence[str], tokenizer_files:
         for name in names:
             place = _place(shard, name)
             if place != folders[0]:
-                _link(folders[0] / "dict.txt", place / "dict.txt")
+                _link(folders[0] / DICTIONARY, place / DICTIONARY)
             if shard != folders[0]:
                 for file in ("valid.bin", "valid.idx", *(tokenizer_files if name == ORIGINAL else ())):
                     _link(_place(folders[0], name) / file, place / file)
@@ -275,28 +293,26 @@ def _link(source: Path, copy: Path) -> None:
         shutil.copyfile(source, copy)
 
 
-def _describe(
-    train: SplitParts, valid: SplitParts, counts: dict[str, SplitCounts], valid_counts: dict[str, SplitCounts]
-) -> dict[str, Any]:
+def _describe(train: SplitParts, valid: SplitParts) -> dict[str, Any]:
     """Describe a data folder for ``clear.json``: content hash, splits and paraphrases.
 
     The content hash is the SHA-256 of four lines: ``train``, SHA-256 of its text, ``valid``, SHA-256 of its text. The text is
     canonical, so the hash does not depend on the format of the inputs or on the tokenizer.
     """
     described = {}
-    for name, parts in train.texts.items():
-        digests = f"train\n{parts.digest.hexdigest()}\nvalid\n{valid.texts[name].digest.hexdigest()}\n"
-        splits = {"train": counts[name], "valid": valid_counts[name]}
+    for name in train.texts:
+        splits = {"train": train.texts[name], "valid": valid.texts[name]}
+        digests = "".join(f"{split}\n{text.digest.hexdigest()}\n" for split, text in splits.items())
         described[name] = {
             "content_hash": hashlib.sha256(digests.encode()).hexdigest(),
-            "splits": {split: one.as_json(is_paraphrase=name != ORIGINAL) for split, one in splits.items()},
+            "splits": {split: text.counts.as_json(name) for split, text in splits.items()},
         }
     original = described.pop(ORIGINAL)
     return {**original, "paraphrases": described} if described else original
 
 
 def _write_manifest(folder: Path, content: dict[str, Any]) -> None:
-    text = json.dumps(content, ensure_ascii=False, indent=2)
+    text = json.dumps(content, ensure_ascii=False, indent=2, default=str)  # paths as text
     (folder / CLEAR_JSON).write_text(text + "\n", encoding="utf-8")
 
 

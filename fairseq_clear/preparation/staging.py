@@ -5,9 +5,12 @@ second pass is needed because the choice of held-out documents depends on their 
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate, groupby, repeat
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,7 +18,6 @@ import numpy as np
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.corpus_reading import Row
-from fairseq_clear.preparation.prepare_report import DocumentLengths
 from fairseq_clear.preparation.prepare_settings import ORIGINAL
 
 BUFFER_BYTES = 1 << 20
@@ -23,19 +25,74 @@ BUFFER_BYTES = 1 << 20
 Lines = tuple[bytes, ...]  # a sentence and its paraphrases, each with its line end
 
 
-@dataclass(frozen=True)
-class Staged:
-    """Canonical text on disk.
+class DocumentLengths(Counter[int]):
+    """Counts documents by their length in sentences; memory only grows with the number of distinct lengths."""
 
-    Attributes:
-        paths: name -> file, the text itself first; all files have the same number of lines.
-        lengths: lengths of the documents.
-        size: bytes of all files.
+    @property
+    def documents(self) -> int:
+        """Number of documents."""
+        return self.total()
+
+    @property
+    def sentences(self) -> int:
+        """Number of sentences in all documents."""
+        return sum(length * count for length, count in self.items())
+
+    @property
+    def median(self) -> float:
+        """Median number of sentences of a document; 0 without documents."""
+        if not self:
+            return 0
+        lengths = sorted(self)
+        ends = list(accumulate(self[length] for length in lengths))
+        middle = ((self.documents - 1) // 2, self.documents // 2)
+        return sum(lengths[bisect_right(ends, rank)] for rank in middle) / 2
+
+    def summary(self) -> str:
+        """Describe both counts and the median."""
+        return f"{self.documents:,} documents, {self.sentences:,} sentences, median {self.median:g} a document"
+
+
+@dataclass
+class SplitCounts:
+    """Sizes of a text of a split.
+
+    ``tokens`` counts all ids: pieces, and a ``</s>`` per line, including blank lines. Only paraphrases have ``blank``
+    sentences, for which training uses the original.
     """
 
-    paths: dict[str, Path]
+    lengths: DocumentLengths = field(default_factory=DocumentLengths)
+    sentences: int = 0
+    blank: int = 0
+    tokens: int = 0
+    unknown: int = 0
+
+    def as_json(self, name: str = ORIGINAL) -> dict[str, Any]:
+        """The counts of a split, or of a paraphrase of it, for ``clear.json``."""
+        both = {"tokens": self.tokens, "unknown": self.unknown}
+        if name != ORIGINAL:
+            return {"sentences": self.sentences, "blank": self.blank, **both}
+        median = self.lengths.median
+        return {"documents": self.lengths.documents, "sentences": self.sentences, "median_sentences": median, **both}
+
+
+def sum_counts(counts: Sequence[SplitCounts]) -> SplitCounts:
+    """The counts over several shards or splits."""
+    total = SplitCounts()
+    for one in counts:
+        total.lengths.update(one.lengths)
+        for name in ("sentences", "blank", "tokens", "unknown"):
+            setattr(total, name, getattr(total, name) + getattr(one, name))
+    return total
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Canonical text on disk."""
+
+    paths: dict[str, Path]  # name -> file, the text itself first; all files have the same number of lines
     lengths: DocumentLengths
-    size: int
+    size: int  # bytes of all files
 
     def rows(self) -> Iterator[Lines]:
         """Yield the lines in step; an empty tuple between two documents."""
@@ -64,23 +121,20 @@ def stage_rows(rows: Iterable[Row], folder: Path, names: Sequence[str], what: st
     """
     folder.mkdir()
     paths = {name: folder / f"{name}.txt" for name in names}
-    blank = ("",) * len(names)
     lengths = DocumentLengths()
-    length = 0
     with ExitStack() as stack:
         streams = [stack.enter_context(open(path, "wb", BUFFER_BYTES)) for path in paths.values()]
-        for row in rows:
-            if row:
+        for is_text, group in groupby(rows, key=bool):
+            length = 0
+            for row in group:
                 length += 1
-            else:
+                for stream, text in zip(streams, row or repeat(""), strict=is_text):
+                    stream.write(text.encode() + b"\n")
+            if is_text:
                 lengths[length] += 1
-                length = 0
-            for stream, text in zip(streams, row or blank, strict=True):
-                stream.write(text.encode() + b"\n")
         size = sum(stream.tell() for stream in streams)
-    if not length:
+    if not lengths:
         raise UserError(f"{what}: holds no sentence, only blank lines or nothing at all")
-    lengths[length] += 1
     return Staged(paths, lengths, size)
 
 
@@ -116,36 +170,24 @@ class TextParts:
     Args:
         folder: folder of the parts, created with the first one.
         part_bytes: a part ends after the line with which it reaches this size, even within a document.
+
+    Attributes:
+        counts: sizes of the text, without tokens and documents.
+        size: bytes of all parts.
     """
 
     folder: Path
     part_bytes: int
-    lengths: DocumentLengths = field(default_factory=DocumentLengths)
-    sentences: int = 0
-    blank: int = 0
+    counts: SplitCounts = field(default_factory=SplitCounts)
     size: int = 0
     parts: list[Path] = field(default_factory=list)
     digest: Any = field(default_factory=hashlib.sha256)
-    _length: int = 0  # sentences of the current document
     _stream: IO[bytes] | None = None
 
-    def start_document(self) -> None:
-        """Begin a document: write a blank line, unless it is the first."""
-        if self.size:
-            self._write(b"\n")
-        self._end_document()
-
-    def add(self, line: bytes) -> None:
-        """Add a sentence with its line end; a paraphrase may be blank."""
-        is_blank = line == b"\n"
-        self.sentences += not is_blank
-        self.blank += is_blank
-        self._length += 1
-        self._write(line)
-
-    def _write(self, line: bytes) -> None:
+    def write(self, line: bytes) -> None:
+        """Add a line with its line end."""
         if self._stream is None or self._stream.tell() >= self.part_bytes:
-            self._close_part()
+            self.close()
             self.folder.mkdir(parents=True, exist_ok=True)
             self.parts.append(self.folder / f"{len(self.parts):06d}.txt")
             self._stream = open(self.parts[-1], "wb", BUFFER_BYTES)  # noqa: SIM115  # closed by close()
@@ -154,19 +196,9 @@ class TextParts:
         self.size += len(line)
 
     def close(self) -> None:
-        """End the document and close the file."""
-        self._end_document()
-        self._close_part()
-
-    def _end_document(self) -> None:
-        if self._length:
-            self.lengths[self._length] += 1
-        self._length = 0
-
-    def _close_part(self) -> None:
+        """Close the current part."""
         if self._stream is not None:
             self._stream.close()
-            self._stream = None
 
 
 class SplitParts:
@@ -182,15 +214,19 @@ class SplitParts:
         self.texts = {name: TextParts(folder / name, part_bytes) for name in names}
         self.original = self.texts[ORIGINAL]
 
-    def start_document(self) -> None:
-        """Begin a document in every text."""
+    def add_document(self, rows: Iterable[Lines]) -> None:
+        """Add a document after a blank line; the sentences of paraphrases may be blank."""
+        length = 0
+        for row in rows:
+            for parts, line in zip(self.texts.values(), row, strict=True):
+                if parts.size and not length:
+                    parts.write(b"\n")
+                parts.write(line)
+                parts.counts.sentences += line != b"\n"
+                parts.counts.blank += line == b"\n"
+            length += 1
         for parts in self.texts.values():
-            parts.start_document()
-
-    def add(self, row: Lines) -> None:
-        """Add a sentence and its paraphrases."""
-        for parts, line in zip(self.texts.values(), row, strict=True):
-            parts.add(line)
+            parts.counts.lengths[length] += 1
 
     def close(self) -> None:
         """Close the files."""
@@ -225,7 +261,11 @@ def held_out_documents(documents: int, share: float) -> int:
 
 
 def deal_out(
-    staged: Staged, train: list[SplitParts], valid: SplitParts | None, held_out: Iterable[bool], sample: "Sample | None"
+    staged: Staged,
+    train: list[SplitParts],
+    valid: SplitParts | None,
+    held_out: Iterable[bool],
+    sample: Callable[[Lines], object] | None = None,
 ) -> None:
     """Write each staged document, with its paraphrases, to ``valid`` if ``held_out`` is True for it, else to a training shard.
 
@@ -234,49 +274,42 @@ def deal_out(
         train: one target per shard; the first one with the fewest bytes gets the next document.
         valid: target of held-out documents; None if there are none.
         held_out: a bool for each document, in order.
-        sample: receives the training lines too.
+        sample: called with the training rows too.
     """
     choices = iter(held_out)
+
+    def sampled(rows: Iterable[Lines]) -> Iterator[Lines]:
+        for row in rows:
+            if sample is not None:
+                sample(row)
+            yield row
+
     with ExitStack() as stack:
-        for written in (*train, valid, sample):
-            if written is not None:
-                stack.callback(written.close)
-        target: SplitParts | None = None
-        for row in staged.rows():
-            if not row:
-                target = None
+        for split in (*train, valid):
+            if split is not None:
+                stack.callback(split.close)
+        for is_text, rows in groupby(staged.rows(), key=bool):
+            if not is_text:
                 continue
-            if target is None:
-                target = valid if next(choices) else min(train, key=lambda parts: parts.original.size)
-                assert target is not None
-                target.start_document()
-            target.add(row)
-            if sample is not None and target is not valid:
-                sample.add(row)
+            if next(choices):
+                assert valid is not None
+                valid.add_document(rows)
+            else:
+                min(train, key=lambda parts: parts.original.size).add_document(sampled(rows))
 
 
-class Sample:
-    """A uniform sample of lines of about ``budget`` bytes, written to a file for the trainer of the tokenizer.
+@contextmanager
+def line_sample(path: Path, share: float, rng: np.random.Generator) -> Iterator[Callable[[Lines], None]]:
+    """Write a uniform sample of lines to a file, for the trainer of the tokenizer.
 
-    Args:
-        path: the file.
-        corpus_bytes: size of the corpus; if it is within the budget, all lines are taken.
-        budget: approximate size of the sample in bytes.
-        rng: draws for each line whether it is in the sample.
+    Yields:
+        A function that adds each text of a row, except blank ones, with the probability ``share``.
     """
+    with open(path, "wb", BUFFER_BYTES) as stream:
 
-    def __init__(self, path: Path, corpus_bytes: int, budget: float, rng: np.random.Generator) -> None:
-        self.path = path
-        self.share = min(1.0, budget / max(corpus_bytes, 1))
-        self._rng = rng
-        self._stream = open(path, "wb", BUFFER_BYTES)  # noqa: SIM115  # closed by close()
+        def add(row: Lines) -> None:
+            for line in row:
+                if line != b"\n" and (share >= 1.0 or rng.random() < share):
+                    stream.write(line)
 
-    def add(self, row: Lines) -> None:
-        """Add each text of a row at random, except blank ones."""
-        for line in row:
-            if line != b"\n" and (self.share >= 1.0 or self._rng.random() < self.share):
-                self._stream.write(line)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._stream.close()
+        yield add

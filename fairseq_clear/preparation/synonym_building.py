@@ -4,6 +4,8 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,26 +135,38 @@ def build_table(
     ``max_alternatives`` known alternatives of each word are kept.
     """
     is_word_start = find_word_starts(symbols, tokenizer)
-    encoder = _Encoder(tokenizer, symbols, is_word_start)
+    index = {symbol: number for number, symbol in enumerate(symbols)}
     report = BuildReport()
     rows: dict[Word, list[Word]] = {}
+
+    @cache  # most words are alternatives of several others
+    def encode(text: str) -> Word | None:
+        """The ids of a text; None if there are none, or the vocabulary lacks one."""
+        ids = tuple(index.get(piece, UNKNOWN) for piece in tokenizer.encode(text))
+        return ids if ids and min(ids) > UNKNOWN else None
+
     for word, alternatives in synonyms.items():
         report.words += 1
         others = [alternative for alternative in alternatives if alternative.strip() and alternative != word]
         if not word.strip() or not others:
             report.without_alternatives += 1
             continue
-        pieces = encoder.encode(word)
-        if not encoder.is_known(pieces):
+        ids = encode(word)
+        if ids is None:
             report.unknown_words += 1
             continue
-        if not encoder.is_one_word(pieces):
+        if is_word_start[list(ids[1:])].any():
             report.several_words += 1
             continue
-        report.unknown_alternatives += sum(not encoder.is_known(encoder.encode(other)) for other in others)
-        for form, form_others in _forms(word, others):
-            for spaced in (False, True):
-                _add_row(rows, encoder, form, form_others, spaced, max_alternatives)
+        report.unknown_alternatives += sum(encode(other) is None for other in others)
+        # Byte-level tokenizers encode a word after a space and at the start of a text differently, so a word has two rows.
+        for (form, form_others), space in product(_forms(word, others), ("", " ")):
+            key = encode(space + form)
+            if key is None or key in rows or is_word_start[list(key[1:])].any():
+                continue
+            known = dict.fromkeys(encode(space + other) for other in form_others)
+            if kept := [pieces for pieces in known if pieces not in (None, key)]:
+                rows[key] = kept[:max_alternatives]
     table = SynonymTable.build(rows, is_word_start)
     report.rows, report.alternatives = len(table), int(table.row_offsets[-1])
     return table, report
@@ -189,30 +203,6 @@ def sample_texts(folder: Path, split: str, max_tokens: int, seed: int) -> Iterat
         yield text
 
 
-class _Encoder:
-    """Converts texts to ids. It has a cache, because most words are alternatives of several others."""
-
-    def __init__(self, tokenizer: Tokenizer, symbols: list[str], is_word_start: npt.NDArray[np.bool_]) -> None:
-        self._tokenizer = tokenizer
-        self._index = {symbol: index for index, symbol in enumerate(symbols)}
-        self._is_word_start = is_word_start
-        self._known: dict[str, Word] = {}
-
-    def encode(self, text: str) -> Word:
-        """The ids of ``text``."""
-        if text not in self._known:
-            self._known[text] = tuple(self._index.get(piece, UNKNOWN) for piece in self._tokenizer.encode(text))
-        return self._known[text]
-
-    def is_known(self, pieces: Word) -> bool:
-        """Whether there are pieces and the vocabulary has all of them."""
-        return bool(pieces) and min(pieces) > UNKNOWN
-
-    def is_one_word(self, pieces: Word) -> bool:
-        """Whether no word begins after the first piece."""
-        return not self._is_word_start[list(pieces[1:])].any()
-
-
 def _forms(word: str, alternatives: list[str]) -> Iterator[tuple[str, list[str]]]:
     yield word, alternatives
     if word == word.lower():
@@ -222,24 +212,3 @@ def _forms(word: str, alternatives: list[str]) -> Iterator[tuple[str, list[str]]
 
 def _capitalise(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _add_row(
-    rows: dict[Word, list[Word]],
-    encoder: _Encoder,
-    word: str,
-    alternatives: list[str],
-    is_spaced: bool,
-    max_alternatives: int | None,
-) -> None:
-    """Add a row unless it exists. Byte-level tokenizers encode a word after a space and at the start of a text
-    differently, so a word has two rows.
-    """
-    space = " " if is_spaced else ""
-    key = encoder.encode(space + word)
-    if key in rows or not (encoder.is_known(key) and encoder.is_one_word(key)):
-        return
-    encoded = dict.fromkeys(encoder.encode(space + alternative) for alternative in alternatives)
-    kept = [pieces for pieces in encoded if encoder.is_known(pieces) and pieces != key]
-    if kept:
-        rows[key] = kept[:max_alternatives]

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare_settings import TokenizerSettings
-from fairseq_clear.preparation.workers import run_in_process
+from fairseq_clear.preparation.workers import worker_pool
 from fairseq_clear.text.tokenizers import Gpt2Tokenizer, HfTokenizer, SentencePieceTokenizer, Tokenizer
 from fairseq_clear.text.vocabulary import GPT2_NAMES, SPM_NAME, build_dictionary, install_hf_tokenizer, load_dictionary
 
@@ -37,7 +37,8 @@ def train_sentencepiece(sample: Path, model: Path, settings: TokenizerSettings) 
         "pad_id": -1,
         "minloglevel": 2,
     }
-    model.write_bytes(run_in_process(_train, str(sample), options))
+    with worker_pool(1) as pool:  # the native code would block signals in this process and leave its memory allocated
+        model.write_bytes(pool.submit(_train, str(sample), options).result())
 
 
 def _train(sample: str, options: dict[str, Any]) -> bytes:

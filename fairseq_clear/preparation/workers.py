@@ -19,17 +19,16 @@ from fairseq_clear.errors import UserError
 @contextmanager
 def worker_pool(
     workers: int,
-    setup: Callable[..., None],
-    arguments: tuple[Any, ...],
+    setup: Callable[..., object] | None = None,
+    arguments: tuple[Any, ...] = (),
     method: str | None = None,
     remedy: str = "rerun with fewer --workers",
 ) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of ``workers`` processes, each of which calls ``setup(*arguments)`` first.
+    """Yield a pool of ``workers`` processes, each of which calls ``setup`` first.
 
     Args:
         workers: number of processes.
-        setup: an importable function.
-        arguments: arguments of ``setup``.
+        setup, arguments: an importable function, and what it is called with.
         method: start method of ``multiprocessing`` (default: fork on Linux, as in fairseq's binarizer, else the platform's).
         remedy: last words of the message about a killed worker.
 
@@ -56,22 +55,14 @@ def worker_pool(
         raise
 
 
-def run_in_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run ``function(*arguments)`` in a separate process and return its result.
-
-    Used for native code, which would block signals in this process and leave its memory allocated.
-    """
-    with worker_pool(1, _nothing, ()) as pool:
-        return pool.submit(function, *arguments).result()
-
-
-def _start_worker(setup: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _start_worker(setup: Callable[..., object] | None, arguments: tuple[Any, ...]) -> None:
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    setup(*arguments)
+    if setup is not None:
+        setup(*arguments)
 
 
 def _leave_with_parent() -> None:
@@ -79,7 +70,3 @@ def _leave_with_parent() -> None:
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)
-
-
-def _nothing() -> None:
-    """Do nothing; the default ``setup``."""

@@ -11,8 +11,8 @@ import pytest
 from fairseq_clear.cli.main import main
 from fairseq_clear.cli.prepare import Prepare
 from fairseq_clear.preparation import binarize, preparing
-from fairseq_clear.preparation.prepare_report import DocumentLengths
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
+from fairseq_clear.preparation.staging import DocumentLengths
 from tests.faults import commands
 from tests.preparation.corpora import sentencepiece_model, write_corpus
 
@@ -114,13 +114,13 @@ def test_documents_of_one_sentence_are_warned_of(
 def stalled_prepare(*arguments: object) -> int:
     """``prepare`` whose workers say that they have started, and then wait for ever."""
 
-    def stall(binarizer: object, part: Path) -> int:
+    def stall(*arguments: object, **others: object) -> None:
         os.write(1, b"started\n")
         while True:
             signal.pause()
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
-    binarize._binarize_part = stall
+    binarize.FileBinarizer.multiprocess_dataset = stall
     preparing.MIN_PART_BYTES = 500
     return commands.fairseq_clear_command("prepare", *arguments)
 

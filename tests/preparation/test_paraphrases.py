@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.prepare_report import PrepareReport
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
-from fairseq_clear.preparation.preparing import prepare
+from fairseq_clear.preparation.preparing import PrepareReport, prepare
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.sentence_dataset import SentenceDataset
 from fairseq_clear.views.paraphrase_views import aligned_sentences

@@ -10,9 +10,8 @@ import pytest
 from fairseq.data import Dictionary, TokenBlockDataset, data_utils
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.prepare_report import PrepareReport
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
-from fairseq_clear.preparation.preparing import prepare
+from fairseq_clear.preparation.preparing import PrepareReport, prepare
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import Tokenizer
 from tests.preparation.corpora import canonical, documents, gpt2_files, sentencepiece_model, write_corpus

@@ -52,13 +52,13 @@ def test_parts_make_up_the_whole(part_bytes: int, shards: int) -> None:
         assert (staged.lengths.documents, staged.lengths.sentences) == (12, sum(map(len, made)))
         assert staged.size == staged.paths["original"].stat().st_size == len(canonical(made).encode())
         splits = [SplitParts(folder / f"train{shard}", part_bytes) for shard in range(shards)]
-        deal_out(staged, splits, None, repeat(False), None)
+        deal_out(staged, splits, None, repeat(False))
         targets = [split.original for split in splits]
         texts = [b"".join(part.read_bytes() for part in target.parts).decode() for target in targets]
         for target, text in zip(targets, texts, strict=True):
             assert target.digest.hexdigest() == hashlib.sha256(text.encode()).hexdigest()
-            assert target.size == len(text.encode()) and target.lengths.documents == len(text.split("\n\n"))
-            assert target.sentences == sum(1 for line in text.split("\n") if line)
+            assert target.size == len(text.encode()) and target.counts.lengths.documents == len(text.split("\n\n"))
+            assert target.counts.sentences == sum(1 for line in text.split("\n") if line)
             sizes = [part.read_bytes() for part in target.parts]
             assert all(len(part) - len(part.splitlines(True)[-1]) < part_bytes for part in sizes)
             assert all(len(part) >= part_bytes for part in sizes[:-1])
