@@ -55,8 +55,11 @@ fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json enco
 
     def run(self) -> int:
         """Import the model; print notes and the comparison."""
-        from fairseq_clear.interop.archive import import_archive, is_archive  # fairseq takes seconds to import
-        from fairseq_clear.interop.importing import import_hf
+        from fairseq_clear.interop.importing import (
+            import_archive,
+            import_hf,
+            is_archive,
+        )  # fairseq takes seconds to import
 
         gpt2 = (self.gpt2_encoder_json, self.gpt2_vocab_bpe) if self.gpt2_encoder_json and self.gpt2_vocab_bpe else None
         if gpt2 is None and (self.gpt2_encoder_json or self.gpt2_vocab_bpe):

@@ -14,17 +14,6 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.libraries import import_library
 from fairseq_clear.patches.checkpoint_files import unloadable
 
-__all__ = [
-    "EXPORTED",
-    "HfFolder",
-    "StatedPooling",
-    "read_hf_folder",
-    "read_json",
-    "read_pickle",
-    "read_pooling",
-    "write_modules",
-]
-
 CONFIG = "config.json"
 # Repositories on the hub of models whose usual name has no owner; None: an example for any other name.
 HUB = {
@@ -133,28 +122,22 @@ _OTHERS = ("pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_token
 _TYPE = "sentence_transformers.models."
 
 
-@dataclass(frozen=True)
-class StatedPooling:
-    """Pooling of a folder (one of EXPORTED, or None if it has none), and whether its vectors are scaled to length 1."""
-
-    pooling: str | None = None
-    normalized: bool = False
-
-
-def read_pooling(folder: Path, *, ignore_mode: bool = False) -> StatedPooling:
+def read_pooling(folder: Path, *, ignore_mode: bool = False) -> tuple[str | None, bool]:
     """Read the pooling of a sentence-transformers folder; a plain Hugging Face folder has none.
 
     Args:
         folder: folder of either kind.
         ignore_mode: do not read the pooling, because the user chose another.
 
+    Returns:
+        The pooling, one of EXPORTED, or None; and whether vectors are scaled to length 1.
+
     Raises:
         UserError: clear_roberta does not have the pooling, or a module after it.
     """
-    if not (folder / "modules.json").is_file():
-        return StatedPooling()
     pooling, normalized = None, False
-    for module in read_json(folder / "modules.json"):
+    modules = folder / "modules.json"
+    for module in read_json(modules) if modules.is_file() else ():
         name = str(module.get("type", "")).rpartition(".")[2]
         if name == "Pooling":
             pooling = None if ignore_mode else _read_mode(folder / str(module["path"]) / "config.json")
@@ -162,10 +145,10 @@ def read_pooling(folder: Path, *, ignore_mode: bool = False) -> StatedPooling:
             normalized = True
         elif name != "Transformer":
             raise UserError(
-                f"{folder / 'modules.json'}: has a module {name} after the encoder, which would be lost; remove it from the "
+                f"{modules}: has a module {name} after the encoder, which would be lost; remove it from the "
                 "file to import only the encoder"
             )
-    return StatedPooling(pooling, normalized)
+    return pooling, normalized
 
 
 def _read_mode(path: Path) -> str:

@@ -6,6 +6,7 @@ has a window, and separate projections for tokens with global attention. clear_r
 gives ``<s>`` global attention.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,27 +18,9 @@ from torch import Tensor
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.window_attention import is_covered
 
-__all__ = [
-    "HEAD_WEIGHT",
-    "LONGFORMER",
-    "OFFSET",
-    "Kind",
-    "copy_to_global",
-    "find_embedding",
-    "from_hf",
-    "global_attention",
-    "head_to_hf",
-    "hf_activation",
-    "kind_for",
-    "kind_of",
-    "merge_global",
-    "model_flags",
-    "to_hf",
-    "window_of",
-]
-
 STACK = "encoder.sentence_encoder."
 HEAD_WEIGHT = "encoder.lm_head.weight"
+LONGFORMER = "longformer"
 OFFSET = 2  # rows of fairseq's position embedding before the first position: the padding id + 1
 WORDS = "embeddings.word_embeddings.weight"
 POSITIONS = "embeddings.position_embeddings.weight"
@@ -61,37 +44,39 @@ class Kind:
     Attributes:
         prefix: prefix of the encoder's names in a model with a head.
         offset: number of rows of the position embedding before the first position.
-        head_dense, head_norm, head_bias, head_weight: names of the parts of the MLM head.
+        head: prefix of the names of the MLM head.
+        dense, norm: names of the head's layer and LayerNorm.
     """
 
     prefix: str
     offset: int
-    head_dense: str
-    head_norm: str
-    head_bias: str
-    head_weight: str
+    head: str
+    dense: str
+    norm: str
+
+    @property
+    def head_bias(self) -> str:
+        """Name of the head's bias of the vocabulary."""
+        return f"{self.head}bias"
+
+    @property
+    def head_weight(self) -> str:
+        """Name of the head's output embedding."""
+        return f"{self.head}decoder.weight"
 
 
-_ROBERTA = Kind("roberta.", OFFSET, "lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder.weight")
-_BERT_HEAD = "cls.predictions."
+_ROBERTA = Kind("roberta.", OFFSET, "lm_head.", "dense", "layer_norm")
 KINDS: dict[str, Kind] = {
-    "bert": Kind(
-        "bert.",
-        0,
-        _BERT_HEAD + "transform.dense",
-        _BERT_HEAD + "transform.LayerNorm",
-        _BERT_HEAD + "bias",
-        _BERT_HEAD + "decoder.weight",
-    ),
+    "bert": Kind("bert.", 0, "cls.predictions.", "transform.dense", "transform.LayerNorm"),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
-    "longformer": replace(_ROBERTA, prefix="longformer."),
+    LONGFORMER: replace(_ROBERTA, prefix="longformer."),
 }
 
 
 def kind_for(name: str, padding: int) -> Kind:
     """Return the Kind of a model type. Longformer counts positions from its padding id, as RoBERTa's code does."""
-    return replace(KINDS[name], offset=padding + 1) if name == "longformer" else KINDS[name]
+    return replace(KINDS[name], offset=padding + 1) if name == LONGFORMER else KINDS[name]
 
 
 def encoder_names(layers: int) -> Iterator[tuple[str, str]]:
@@ -106,8 +91,8 @@ def encoder_names(layers: int) -> Iterator[tuple[str, str]]:
 def head_names(kind: Kind) -> Iterator[tuple[str, str]]:
     """Yield (Hugging Face's name, fairseq's name) of the MLM head's tensors, except those with a row for each token."""
     for part in ("weight", "bias"):
-        yield f"{kind.head_dense}.{part}", f"encoder.lm_head.dense.{part}"
-        yield f"{kind.head_norm}.{part}", f"encoder.lm_head.layer_norm.{part}"
+        yield f"{kind.head}{kind.dense}.{part}", f"encoder.lm_head.dense.{part}"
+        yield f"{kind.head}{kind.norm}.{part}", f"encoder.lm_head.layer_norm.{part}"
 
 
 def find_embedding(weights: dict[str, Tensor], kind: Kind, source: object) -> Tensor:
@@ -134,7 +119,10 @@ def from_hf(
     Returns:
         The weights (with those of the MLM head if the model has one), and the names of weights that were not used.
     """
-    theirs = {_modern(name.removeprefix(kind.prefix)): value for name, value in weights.items()}
+    # The first releases of BERT named a LayerNorm's weight gamma and its bias beta.
+    old = {"gamma": "weight", "beta": "bias"}
+    names = {name: name.removeprefix(kind.prefix).rpartition(".") for name in weights}
+    theirs = {f"{part}{dot}{old.get(last, last)}": weights[name] for name, (part, dot, last) in names.items()}
     left = set(theirs)
 
     def take(name: str) -> Tensor:
@@ -155,7 +143,7 @@ def from_hf(
     else:
         ours[STACK + "embed_positions.segments.weight"] = types[:segments]
     ours[STACK + "embed_positions.weight"] = torch.cat([head, positions])
-    if kind.head_bias in theirs and f"{kind.head_dense}.weight" in theirs:
+    if kind.head_bias in theirs and f"{kind.head}{kind.dense}.weight" in theirs:
         ours |= {name: take(their_name) for their_name, name in head_names(kind)}
         ours["encoder.lm_head.bias"] = take(kind.head_bias)[rows]
         decoder = take(kind.head_weight) if kind.head_weight in theirs else words
@@ -207,26 +195,22 @@ def head_to_hf(weights: dict[str, Tensor], kind: Kind, rows: Tensor, size: int, 
     return theirs
 
 
-def _modern(name: str) -> str:
-    """Return the current name of a weight; the first releases of BERT named a LayerNorm's weight gamma and its bias beta."""
-    if name.endswith(".gamma"):
-        return name.removesuffix("gamma") + "weight"
-    return name.removesuffix("beta") + "bias" if name.endswith(".beta") else name
-
-
-LONGFORMER = "longformer"
-PROJECTIONS = ("query", "key", "value")
-
-
 def window_of(model: Any) -> int:
     """The attention window W of a clear_roberta; 0 for full attention, also if the window covers the longest text."""
     window = int(getattr(model.args, "attention_window", 0) or 0)
     return 0 if is_covered(int(model.max_positions()), window) else window
 
 
+def _global_names(weights: dict[str, Tensor]) -> dict[str, str]:
+    """Name of each query, key and value projection of Longformer -> its name for tokens with global attention."""
+    pattern = re.compile(r"(.*\.attention\.self\.(?:query|key|value))\.(.*)")
+    found = {name: pattern.fullmatch(name) for name in weights}
+    return {name: f"{match[1]}_global.{match[2]}" for name, match in found.items() if match}
+
+
 def copy_to_global(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Add to Longformer's weights copies of the query, key and value projections, for tokens with global attention."""
-    return weights | {_global(name): value.clone() for name, value in weights.items() if _is_projection(name)}
+    return weights | {copy: weights[name].clone() for name, copy in _global_names(weights).items()}
 
 
 def merge_global(weights: dict[str, Tensor], source: Path) -> dict[str, Tensor]:
@@ -235,14 +219,14 @@ def merge_global(weights: dict[str, Tensor], source: Path) -> dict[str, Tensor]:
     Raises:
         UserError: they differ from the other projections.
     """
-    second = {_global(name): name for name in weights if _is_projection(name)}
-    for name, first in second.items():
-        if name in weights and not torch.equal(weights[name], weights[first]):
+    copies = _global_names(weights)
+    for name, copy in copies.items():
+        if copy in weights and not torch.equal(weights[copy], weights[name]):
             raise UserError(
-                f"{source}: {name} differs from {first.rpartition('.')[0]}; clear_roberta has one projection for window and "
+                f"{source}: {copy} differs from {name.rpartition('.')[0]}; clear_roberta has one projection for window and "
                 "global attention, so only a Longformer with equal ones, as exported from it, can be imported exactly"
             )
-    return {name: value for name, value in weights.items() if name not in second}
+    return {name: value for name, value in weights.items() if name not in copies.values()}
 
 
 def read_window(config: dict[str, Any], path: Path) -> int:
@@ -263,15 +247,6 @@ def global_attention(model: Any, ids: Tensor) -> dict[str, Tensor]:
     if model.config.model_type != LONGFORMER:
         return {}
     return {"global_attention_mask": (torch.arange(ids.shape[1]) == 0).long().expand(ids.shape[0], -1)}
-
-
-def _is_projection(name: str) -> bool:
-    return any(f".attention.self.{part}." in name for part in PROJECTIONS)
-
-
-def _global(name: str) -> str:
-    layer, _, part = name.rpartition(".")
-    return f"{layer}_global.{part}"
 
 
 # Hugging Face's name of an activation -> fairseq's; all but gelu and relu are GELU's tanh approximation.

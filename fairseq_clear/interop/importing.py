@@ -1,6 +1,8 @@
-"""Imports a Hugging Face folder as a checkpoint with its vocabulary and tokenizer."""
+"""Imports a Hugging Face folder, or an archive of fairseq, as a checkpoint with its vocabulary and tokenizer."""
 
 import json
+import shutil
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from fairseq_clear import register
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import STOCK_POOLING, load_model
 from fairseq_clear.files import hash_file, versions
-from fairseq_clear.interop.hf_folders import HfFolder, read_hf_folder, read_pooling
+from fairseq_clear.interop.hf_folders import CONFIG, HfFolder, read_hf_folder, read_pooling
 from fairseq_clear.interop.hf_format import (
     HEAD_WEIGHT,
     LONGFORMER,
@@ -29,22 +31,22 @@ from fairseq_clear.interop.hf_format import (
     model_flags,
 )
 from fairseq_clear.interop.parity import Parity, compare_hf
-from fairseq_clear.interop.stock import build_model, settings_of, write_checkpoint
+from fairseq_clear.interop.stock import SIZES, build_model, compare_stock, settings_of, write_checkpoint
 from fairseq_clear.libraries import quiet_transformers
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import output_folder
-from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY
+from fairseq_clear.patches.checkpoint_files import save
+from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY, TOKENIZERS
 from fairseq_clear.text.tokenizers import HF_NAMES, ROLES, HfTokenizer
-from fairseq_clear.text.vocabulary import build_dictionary, install_hf_tokenizer, load_dictionary
+from fairseq_clear.text.vocabulary import GPT2_NAMES, SPM_NAME, build_dictionary, install_hf_tokenizer, load_dictionary
 
 register()
 
-__all__ = ["ARCH", "CHECKPOINT", "ImportReport", "import_hf", "repeat_positions", "training_flags", "write_manifest"]
-
 CHECKPOINT = "model.pt"
 ARCH = "clear_roberta"
+GPT2_FILES = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe/{encoder.json,vocab.bpe}"
 
 
 @dataclass(frozen=True)
@@ -92,14 +94,15 @@ def import_hf(
         UserError: the model cannot be imported exactly.
     """
     folder = read_hf_folder(source)
-    name = kind_of(folder.config, source / "config.json")
+    name = kind_of(folder.config, source / CONFIG)
     kind = kind_for(name, int(folder.config.get("pad_token_id", 1)))
     theirs = merge_global(folder.weights, source) if name == LONGFORMER else folder.weights
-    _check(segments, pooling, extend_positions)
-    stated = read_pooling(source, ignore_mode=pooling is not None)
-    chosen = pooling or stated.pooling or STOCK_POOLING
+    if pooling is not None:
+        parse_pooling(pooling)
+    stated, normalized = read_pooling(source, ignore_mode=pooling is not None)
+    chosen = pooling or stated or STOCK_POOLING
     notes = []
-    if pooling is None and stated.pooling is None:
+    if pooling is None and stated is None:
         notes.append(f"the folder has no pooling; {chosen} is used unless --pooling gives another")
     with output_folder(dest, overwrite) as temporary:
         tokenizer, dictionary = write_vocabulary(source, temporary)
@@ -108,13 +111,18 @@ def import_hf(
         weights, left = from_hf(theirs, kind, layers, rows, segments, source)
         longest = len(weights[POSITIONS]) - OFFSET
         weights[POSITIONS] = repeat_positions(weights[POSITIONS], extend_positions)
-        flags = model_flags(folder.config, segments, len(weights[POSITIONS]) - OFFSET, chosen, source / "config.json")
-        notes += [*_describe_left(left), *_describe_segments(folder, segments)]
-        cfg = settings_of(dest, "clear_lm", ARCH, {**flags, "projection-layers": 0, **_untied(weights)})
+        flags = model_flags(folder.config, segments, len(weights[POSITIONS]) - OFFSET, chosen, source / CONFIG)
+        parts = sorted({key.partition(".")[0] for key in left if not key.endswith(("position_ids", "decoder.bias"))})
+        if parts:
+            notes.append(f"left out, as clear_roberta has no such part: {', '.join(parts)}")
+        notes += _describe_segments(folder, segments)
+        has_own_output = HEAD_WEIGHT in weights and not torch.equal(weights[HEAD_WEIGHT], weights[EMBEDDING])
+        untied = {"untie-weights-roberta": True} if has_own_output else {}
+        cfg = settings_of(dest, "clear_lm", ARCH, {**flags, "projection-layers": 0, **untied})
         model = build_model(cfg, dictionary)
         notes += _load(model, weights, source)
         write_checkpoint(temporary / CHECKPOINT, cfg, model.state_dict(), hash_file(temporary / DICTIONARY))
-        described = {"model_type": name, "flags": flags, "normalized": stated.normalized}
+        described = {"model_type": name, "flags": flags, "normalized": normalized}
         write_manifest(temporary, "hf", list(HF_NAMES), described)
         parity = compare_hf(load_model(temporary / CHECKPOINT, temporary), tokenizer, source, chosen, longest=longest)
         parity.check()
@@ -145,15 +153,6 @@ def write_manifest(folder: Path, kind: str, files: list[str], imported: dict[str
     (folder / CLEAR_JSON).write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
 
-def _check(segments: int, pooling: str | None, extend_positions: int | None) -> None:
-    if segments not in (1, 2):
-        raise UserError(f"--segments {segments}: must be 1 or 2")
-    if pooling is not None:
-        parse_pooling(pooling)
-    if extend_positions is not None and extend_positions < 1:
-        raise UserError(f"--extend-positions {extend_positions}: must be above the model's number of positions")
-
-
 def repeat_positions(rows: Tensor, wanted: int | None) -> Tensor:
     """Repeat the n positions of an (OFFSET + n, D) embedding until there are ``wanted``; None changes nothing.
 
@@ -170,13 +169,6 @@ def repeat_positions(rows: Tensor, wanted: int | None) -> Tensor:
     return torch.cat([rows[:OFFSET], rows[OFFSET:].repeat(-(-wanted // own), 1)[:wanted]])
 
 
-def _untied(weights: dict[str, Tensor]) -> dict[str, bool]:
-    """Return the flag for an MLM head with its own output embedding, if it has one."""
-    decoder = weights.get(HEAD_WEIGHT)
-    is_tied = decoder is None or torch.equal(decoder, weights[EMBEDDING])
-    return {} if is_tied else {"untie-weights-roberta": True}
-
-
 def _load(model: ClearRobertaModel, weights: dict[str, Tensor], source: Path) -> list[str]:
     """Load the weights into the model; return a note if the folder has no MLM head, whose weights then stay initialised."""
     own = model.state_dict()
@@ -189,12 +181,6 @@ def _load(model: ClearRobertaModel, weights: dict[str, Tensor], source: Path) ->
         return []
     model.encoder.lm_head.bias.data.zero_()
     return ["the folder has no head for masked language modelling; it is freshly initialised"]
-
-
-def _describe_left(left: list[str]) -> list[str]:
-    """One line that names the parts of the folder that are not in the checkpoint, except buffers and copies."""
-    parts = sorted({name.partition(".")[0] for name in left if not name.endswith(("position_ids", "decoder.bias"))})
-    return [f"left out, as clear_roberta has no such part: {', '.join(parts)}"] if parts else []
 
 
 def _describe_segments(folder: HfFolder, segments: int) -> list[str]:
@@ -267,3 +253,98 @@ def _complete(source: Path) -> Iterator[Path]:
         roles = {role: str(getattr(tokenizer, role)) for role in ROLES}
         (Path(made) / HF_NAMES[1]).write_text(json.dumps(roles), encoding="utf-8")
         yield Path(made)
+
+
+def is_archive(source: Path) -> bool:
+    """Whether this is a ``.tar.gz``, or a folder with ``model.pt`` and ``dict.txt`` but no ``config.json``."""
+    is_folder = all((source / name).is_file() for name in (CHECKPOINT, DICTIONARY))
+    return source.name.endswith((".tar.gz", ".tgz", ".tar")) or (is_folder and not (source / CONFIG).is_file())
+
+
+def import_archive(
+    source: Path,
+    dest: Path,
+    gpt2: tuple[Path, Path] | None = None,
+    *,
+    extend_positions: int | None = None,
+    overwrite: bool = False,
+) -> ImportReport:
+    """Convert an archive, packed or unpacked, to the folder ``dest``.
+
+    Args:
+        source: the archive: ``model.pt``, ``dict.txt`` and, for XLM-R, ``sentencepiece.bpe.model``.
+        dest: folder to create.
+        gpt2: ``encoder.json`` and ``vocab.bpe``, which roberta.base's archive does not hold; None if they are in the archive.
+        extend_positions: number of positions to have; those of the checkpoint are repeated.
+        overwrite: replace ``dest``.
+
+    Raises:
+        UserError: a part is missing or damaged.
+    """
+    with _unpacked(source) as folder, output_folder(dest, overwrite) as temporary:
+        for name in (CHECKPOINT, DICTIONARY):
+            _copy(folder / name, temporary / name, f"{source}: has no {name}; is it an archive of fairseq's roberta?")
+        kind, names = _copy_tokenizer(folder, gpt2, temporary, source)
+        TOKENIZERS[kind]([str(temporary / name) for name in names])
+        loaded = load_model(temporary / CHECKPOINT, temporary)
+        if extend_positions is not None:
+            _extend(temporary / CHECKPOINT, extend_positions)
+            loaded = load_model(temporary / CHECKPOINT, temporary)
+        args = loaded.model.args
+        write_manifest(temporary, kind, names, {"model_type": "fairseq roberta", "flags": {}, "normalized": False})
+        parity = compare_stock(loaded, folder / CHECKPOINT, temporary)
+        parity.check()
+    flags = {name.replace("_", "-"): getattr(args, name) for name in SIZES}
+    flags |= {"max-positions": int(loaded.model.max_positions()), "pooling": args.pooling}
+    notes = [f"a stock RoBERTa checkpoint has no pooling; {args.pooling} is used unless --pooling gives another"]
+    return ImportReport(dest, parity, training_flags(flags), notes)
+
+
+def _extend(checkpoint: Path, wanted: int) -> None:
+    """Rewrite a checkpoint with its positions repeated; fairseq before 0.10 called the encoder a decoder."""
+    # torch.load, because fairseq's reader converts the settings to a class that it cannot load again
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    name = next(name for name in state["model"] if name.endswith(f".{POSITIONS.partition('.')[2]}"))
+    state["model"][name] = repeat_positions(state["model"][name], wanted)
+    settings = state.get("args") or state["cfg"]["model"]
+    settings = settings if isinstance(settings, dict) else vars(settings)
+    settings["max_positions"] = wanted
+    state["last_optimizer_state"] = None  # it has the shape of the old positions
+    save(state, checkpoint)
+
+
+def _copy_tokenizer(
+    folder: Path, gpt2: tuple[Path, Path] | None, temporary: Path, source: Path
+) -> tuple[str, list[str]]:
+    if gpt2 is None and (folder / SPM_NAME).is_file():
+        shutil.copyfile(folder / SPM_NAME, temporary / SPM_NAME)
+        return "sentencepiece", [SPM_NAME]
+    files = gpt2 or tuple(folder / name for name in GPT2_NAMES)
+    for path, name in zip(files, GPT2_NAMES, strict=True):
+        hint = f"{source}: needs GPT-2's byte-level BPE, which is not in the archive ({GPT2_FILES})"
+        _copy(path, temporary / name, f"{hint}; give --gpt2-encoder-json and --gpt2-vocab-bpe")
+    return "gpt2", list(GPT2_NAMES)
+
+
+def _copy(path: Path, target: Path, missing: str) -> None:
+    if not path.is_file():
+        raise UserError(missing)
+    shutil.copyfile(path, target)
+
+
+@contextmanager
+def _unpacked(source: Path) -> Iterator[Path]:
+    """Yield the folder that holds ``model.pt``. An archive is unpacked to a temporary folder, which its paths cannot leave."""
+    if source.is_dir():
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix="fairseq-clear-") as made:
+        try:
+            with tarfile.open(source) as archive:
+                archive.extractall(made, filter="data")
+        except (OSError, tarfile.TarError, EOFError) as error:
+            raise UserError(f"{source}: cannot unpack it ({getattr(error, 'strerror', None) or error})") from None
+        found = sorted(Path(made).rglob(CHECKPOINT))
+        if not found:
+            raise UserError(f"{source}: has no {CHECKPOINT} in it; is it an archive of fairseq's roberta?")
+        yield found[0].parent

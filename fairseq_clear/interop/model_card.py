@@ -14,8 +14,6 @@ from fairseq_clear.interop.hf_format import window_of
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.text.data_folders import CLEAR_JSON, read_clear_json
 
-__all__ = ["model_card"]
-
 # The settings of a training run that the card shows, by section of fairseq's configuration.
 RECIPE = {
     "task": ("_name", "views", "augment", "sample_break_mode", "tokens_per_sample", "mask_prob", "seed"),
@@ -65,37 +63,28 @@ def model_card(
         UserError: ``scores`` is not such a report.
     """
     settings = OmegaConf.to_container(read_checkpoint(str(checkpoint))["cfg"], resolve=True, enum_to_str=True)
-    parts = [
-        "---",
-        f"library_name: {LIBRARIES[form]}",
-        "pipeline_tag: sentence-similarity",
-        "tags: [sentence-similarity, feature-extraction, fairseq_clear]",
-        "---",
-        "",
-        "# Sentence encoder",
-        "",
-        f"{_summary(loaded)}. Vectors are hidden states under **{pooling}** pooling, before any projection head.",
-        "",
-        "```python",
-        USE["longformer" if window_of(loaded.model) else form],
-        "```",
-        "",
-        "## Method and recipe",
-        "",
-        *(_recipe(settings) if loaded.updates else ["No training by fairseq_clear."]),
-        "",
-        "## Data",
-        "",
-        *_data(data_bin),
-        "",
-        "## Scores",
-        "",
-        *(_scores(scores) if scores is not None else ["None were given to the export."]),
-        "",
-        f"Written by fairseq_clear {__version__}.",
-        "",
-    ]
-    return "\n".join(parts)
+    sections = {
+        "Method and recipe": _recipe(settings) if loaded.updates else ["No training by fairseq_clear."],
+        "Data": _data(data_bin),
+        "Scores": _scores(scores) if scores is not None else ["None were given to the export."],
+    }
+    head = f"""\
+---
+library_name: {LIBRARIES[form]}
+pipeline_tag: sentence-similarity
+tags: [sentence-similarity, feature-extraction, fairseq_clear]
+---
+
+# Sentence encoder
+
+{_summary(loaded)}. Vectors are hidden states under **{pooling}** pooling, before any projection head.
+
+```python
+{USE["longformer" if window_of(loaded.model) else form]}
+```
+"""
+    body = [line for title, lines in sections.items() for line in (f"\n## {title}\n", *lines)]
+    return "\n".join([head.rstrip("\n"), *body, "", f"Written by fairseq_clear {__version__}.", ""])
 
 
 def _summary(loaded: LoadedModel) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,9 +15,7 @@ from fairseq_clear.evaluation.checkpoints import LoadedModel
 from fairseq_clear.interop.hf_format import global_attention
 from fairseq_clear.libraries import import_library, quiet_transformers
 from fairseq_clear.models.encoding import encode_texts, evaluating, read_tokens
-from fairseq_clear.text.tokenizers import Tokenizer
-
-__all__ = ["POOLINGS", "SAMPLES", "TOLERANCE", "Parity", "compare_hf", "compare_sentence_transformers", "hf_ids"]
+from fairseq_clear.text.tokenizers import HfTokenizer, Tokenizer
 
 TOLERANCE = 1e-4
 # Poolings that sentence-transformers also has. Here they are computed on Hugging Face's states, by separate code.
@@ -96,7 +95,8 @@ def compare_hf(
             raise UserError(f"{folder}: transformers cannot load it ({str(error).splitlines()[0]})") from None
         rows = []
         for text in texts:
-            row = _cut(read_tokens(ours.dictionary, tokenizer, text), positions)
+            row = read_tokens(ours.dictionary, tokenizer, text)
+            row = row if len(row) <= positions else [*row[: positions - 1], row[-1]]
             expected = their_tokenizer(text, truncation=True, max_length=positions)["input_ids"]
             if [names[index] for index in row] != expected:
                 raise UserError(
@@ -104,7 +104,7 @@ def compare_hf(
                     f"data folder's tokenizer ({len(row)}); nothing was written"
                 )
             rows.append(row)
-        states = _largest_state_difference(ours, theirs, rows, names, transformers)
+        states = _largest_state_difference(ours, theirs, rows, names)
         vectors, _ = encode_texts(ours.model, ours.dictionary, tokenizer, texts, pooling=pooling, max_length=positions)
         expected_vectors = torch.stack([_their_vector(theirs, row, names, pooling) for row in rows])
     embeddings = (torch.from_numpy(vectors) - expected_vectors).abs().max().item()
@@ -146,19 +146,16 @@ def compare_sentence_transformers(
 
 def hf_ids(dictionary: Any, tokenizer: Tokenizer) -> list[int]:
     """Return Hugging Face's id for each id of the dictionary; they are the same if the tokenizer has no own ids."""
-    known = getattr(tokenizer, "ids", None)
-    table = known() if callable(known) else None
-    if not isinstance(table, dict):
+    if not isinstance(tokenizer, HfTokenizer):
         return list(range(len(dictionary)))
-    return [int(table.get(symbol, -1)) for symbol in dictionary.symbols]
+    ids = tokenizer.ids()
+    return [ids.get(symbol, -1) for symbol in dictionary.symbols]
 
 
-def _largest_state_difference(
-    ours: LoadedModel, theirs: Any, rows: list[list[int]], names: list[int], transformers: Any
-) -> float:
+def _largest_state_difference(ours: LoadedModel, theirs: Any, rows: list[list[int]], names: list[int]) -> float:
     """Largest difference over all layers and tokens of a padded batch, except the padding."""
     pad = ours.dictionary.pad()
-    tokens = pad_rows([torch.tensor(row).numpy() for row in rows], pad)  # (B, T)
+    tokens = pad_rows([np.array(row) for row in rows], pad)  # (B, T)
     is_token = tokens.ne(pad)
     with evaluating(ours.model), torch.no_grad():
         own = ours.model.hidden_states(tokens)
@@ -179,7 +176,3 @@ def _their_vector(theirs: Any, row: list[int], names: list[int], pooling: str) -
         states = theirs(input_ids=ids, **global_attention(theirs, ids)).last_hidden_state[0]  # (T, D)
     reduced: dict[str, Tensor] = {"cls": states[0], "mean": states.mean(dim=0), "max": states.max(dim=0).values}
     return reduced[pooling]
-
-
-def _cut(row: list[int], longest: int) -> list[int]:
-    return row if len(row) <= longest else [*row[: longest - 1], row[-1]]

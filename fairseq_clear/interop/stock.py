@@ -34,20 +34,10 @@ from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, read_clear_j
 
 register()
 
-__all__ = ["build_model", "compare_stock", "export_fairseq", "settings_of", "write_checkpoint"]
-
 CHECKPOINT = "model.pt"
 ROWS, LENGTH = 4, 64
-VALUES = (
-    "encoder_layers",
-    "encoder_embed_dim",
-    "encoder_ffn_embed_dim",
-    "encoder_attention_heads",
-    "activation_fn",
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-)
+SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "activation_fn")
+DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 SWITCHES = ("encoder_normalize_before", "untie_weights_roberta")
 
 
@@ -72,30 +62,29 @@ def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, fold
         raise UserError(
             f"--format fairseq: stock roberta attends to all, the checkpoint to --attention-window {window}; export --format hf"
         )
-    flags: dict[str, Any] = {name.replace("_", "-"): getattr(args, name) for name in VALUES}
+    flags: dict[str, Any] = {name.replace("_", "-"): getattr(args, name) for name in (*SIZES, *DROPOUTS)}
     flags |= {name.replace("_", "-"): True for name in SWITCHES if getattr(args, name, False)}
     flags["max-positions"] = int(loaded.model.max_positions())
     cfg = settings_of(Path(), "masked_lm", "roberta", flags)
     # Not a Namespace: without the plugin, torch does not load checkpoints that contain one.
-    cfg.model = OmegaConf.create({name: value for name, value in vars(cfg.model).items() if _is_plain(value)})
-    weights = _stock_weights(loaded, len(symbols))
+    plain = str | int | float | bool | None
+    cfg.model = OmegaConf.create({name: value for name, value in vars(cfg.model).items() if isinstance(value, plain)})
+    weights = {
+        name: value[: len(symbols)] if name in VOCABULARY_ROWS else value
+        for name, value in loaded.model.state_dict().items()
+        if name.startswith(BACKBONE[:2])
+    }
     write_checkpoint(folder / CHECKPOINT, cfg, weights, hash_file(data_bin / DICTIONARY))
-    for name in _files(data_bin):
+    files = [DICTIONARY]
+    if (data_bin / CLEAR_JSON).is_file():
+        described = read_clear_json(data_bin).get("tokenizer") or {}
+        files += [CLEAR_JSON, *map(str, described.get("files", []))]
+    for name in files:
         shutil.copyfile(data_bin / name, folder / name)
-    return compare_stock(loaded, folder / CHECKPOINT, folder, _hint(loaded))
-
-
-def _stock_weights(loaded: LoadedModel, size: int) -> dict[str, Tensor]:
-    weights = {name: value for name, value in loaded.model.state_dict().items() if name.startswith(BACKBONE[:2])}
-    return {name: value[:size] if name in VOCABULARY_ROWS else value for name, value in weights.items()}
-
-
-def _files(data_bin: Path) -> list[str]:
-    """Files to copy: dict.txt and, if the folder describes its tokenizer, clear.json and the tokenizer's files."""
-    if not (data_bin / CLEAR_JSON).is_file():
-        return [DICTIONARY]
-    described = read_clear_json(data_bin).get("tokenizer") or {}
-    return [DICTIONARY, CLEAR_JSON, *map(str, described.get("files", []))]
+    eps, hint = args.layer_norm_eps, ""
+    if eps != FAIRSEQ_EPS:
+        hint = f": stock roberta has no flag for LayerNorm's epsilon, which is {eps:g} here and {FAIRSEQ_EPS:g} there"
+    return compare_stock(loaded, folder / CHECKPOINT, folder, hint)
 
 
 def compare_stock(loaded: LoadedModel, checkpoint: Path, folder: Path, hint: str = "") -> Parity:
@@ -115,9 +104,8 @@ def compare_stock(loaded: LoadedModel, checkpoint: Path, folder: Path, hint: str
     task = argparse.Namespace(source_dictionary=dictionary)
     stock = RobertaModel.build_model(argparse.Namespace(**settings), task).eval()
     stock.load_state_dict(state["model"], strict=True)
-    positions = min(
-        int(loaded.model.max_positions()), int(stock.max_positions())
-    )  # one of them may have extended positions
+    # one of them may have extended positions
+    positions = min(int(loaded.model.max_positions()), int(stock.max_positions()))
     tokens = _draw_tokens(dictionary, positions)  # (B, T)
     is_token = tokens.ne(dictionary.pad())
     with evaluating(loaded.model), torch.no_grad():
@@ -136,17 +124,6 @@ def _draw_tokens(dictionary: Dictionary, positions: int) -> Tensor:
     inner = [torch.randint(dictionary.nspecial, len(dictionary), (length,), generator=draw) for length in lengths]
     rows = [[dictionary.bos(), *row.tolist(), dictionary.eos()] for row in inner]
     return pad_rows([np.array(row) for row in rows], dictionary.pad())
-
-
-def _hint(loaded: LoadedModel) -> str:
-    eps = loaded.model.args.layer_norm_eps
-    if eps == FAIRSEQ_EPS:
-        return ""
-    return f": stock roberta has no flag for LayerNorm's epsilon, which is {eps:g} here and {FAIRSEQ_EPS:g} there"
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float | bool)
 
 
 def settings_of(data: Path, task: str, arch: str, flags: dict[str, Any]) -> Any:
@@ -175,25 +152,16 @@ def build_model(cfg: Any, dictionary: Dictionary, seed: int = 1) -> ClearRoberta
 
 def write_checkpoint(path: Path, cfg: Any, weights: dict[str, Tensor], vocabulary_hash: str) -> None:
     """Save a checkpoint as fairseq-train does before its first update, without the optimizer's state."""
+    names = {"criterion_name": "MaskedLmLoss", "optimizer_name": "FairseqAdam"}
+    iterator = {"epoch": 1, "iterations_in_epoch": 0}
     state = {
         "args": None,
         "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
         "model": weights,
         "criterion": None,
-        "optimizer_history": [
-            {
-                "criterion_name": "MaskedLmLoss",
-                "optimizer_name": "FairseqAdam",
-                "lr_scheduler_state": {"best": None},
-                "num_updates": 0,
-            }
-        ],
+        "optimizer_history": [{**names, "lr_scheduler_state": {"best": None}, "num_updates": 0}],
         "last_optimizer_state": None,
         "task_state": {"vocabulary_hash": vocabulary_hash},
-        "extra_state": {
-            "train_iterator": {"epoch": 1, "iterations_in_epoch": 0},
-            "metrics": {},
-            "previous_training_time": 0.0,
-        },
+        "extra_state": {"train_iterator": iterator, "metrics": {}, "previous_training_time": 0.0},
     }
     save(state, path)

@@ -17,8 +17,6 @@ from fairseq_clear.text.tokenizers import (
     WhitespaceTokenizer,
 )
 
-__all__ = ["write_tokenizer"]
-
 SPACE = "\u2581"
 UNIGRAM, BPE, WORD, CHAR = 1, 2, 3, 4  # TrainerSpec.ModelType
 USER_DEFINED, BYTE = 4, 6  # SentencePiece.Type
@@ -47,11 +45,10 @@ def write_tokenizer(
         content = json.loads(tokenizer.content)
         content["truncation"] = content["padding"] = None
     else:
-        special = dict(ROLES)
+        special = ROLES
         content = _build(tokenizer, symbols)
-    special = dict(special)
     if special["cls_token"] == "<s>":
-        special |= {"bos_token": special["cls_token"], "eos_token": special["sep_token"]}
+        special = special | {"bos_token": special["cls_token"], "eos_token": special["sep_token"]}
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": positions,
@@ -64,15 +61,12 @@ def write_tokenizer(
 
 
 def _build(tokenizer: Tokenizer, symbols: list[str]) -> Json:
-    for kind, build in _BUILDERS.items():
-        if isinstance(tokenizer, kind):
-            made = build(tokenizer, symbols)
-            break
-    else:
+    build = _BUILDERS.get(type(tokenizer))
+    if build is None:
         raise UserError(f"a {type(tokenizer).__name__} cannot be exported; known: sentencepiece, GPT-2, white space")
     library = import_library("tokenizers")
-    ids = {symbol: index for index, symbol in enumerate(symbols)}
-    start, end = ("<s>", ids["<s>"]), ("</s>", ids["</s>"])
+    made = build(library, tokenizer, symbols)
+    start, end = ("<s>", symbols.index("<s>")), ("</s>", symbols.index("</s>"))
     made.post_processor = library.processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B:1 </s>:1", special_tokens=[start, end]
     )
@@ -81,9 +75,7 @@ def _build(tokenizer: Tokenizer, symbols: list[str]) -> Json:
     return content
 
 
-def _from_sentencepiece(tokenizer: Tokenizer, symbols: list[str]) -> Any:
-    assert isinstance(tokenizer, SentencePieceTokenizer)
-    library = import_library("tokenizers")
+def _from_sentencepiece(library: Any, tokenizer: SentencePieceTokenizer, symbols: list[str]) -> Any:
     model = read_model(Path(tokenizer.model_path))
     missing = set(tokenizer.pieces()) - set(symbols)
     if missing:
@@ -147,9 +139,7 @@ def _normalizers(library: Any, spec: Any) -> list[Any]:
     return steps
 
 
-def _from_gpt2(tokenizer: Tokenizer, symbols: list[str]) -> Any:
-    assert isinstance(tokenizer, Gpt2Tokenizer)
-    library = import_library("tokenizers")
+def _from_gpt2(library: Any, tokenizer: Gpt2Tokenizer, symbols: list[str]) -> Any:
     encoder: dict[str, int] = json.loads(Path(tokenizer.encoder_json).read_text(encoding="utf-8"))
     lines = Path(tokenizer.vocab_bpe).read_text(encoding="utf-8").split("\n")[1:]
     merges = [tuple(line.split()) for line in lines if line.strip()]
@@ -167,15 +157,14 @@ def _from_gpt2(tokenizer: Tokenizer, symbols: list[str]) -> Any:
     return made
 
 
-def _from_whitespace(tokenizer: Tokenizer, symbols: list[str]) -> Any:
-    library = import_library("tokenizers")
+def _from_whitespace(library: Any, tokenizer: Tokenizer, symbols: list[str]) -> Any:
     vocabulary = {symbol: index for index, symbol in enumerate(symbols)}
     made = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token="<unk>"))
     made.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
     return made
 
 
-_BUILDERS: dict[type, Callable[[Tokenizer, list[str]], Any]] = {
+_BUILDERS: dict[type, Callable[[Any, Any, list[str]], Any]] = {
     SentencePieceTokenizer: _from_sentencepiece,
     Gpt2Tokenizer: _from_gpt2,
     WhitespaceTokenizer: _from_whitespace,

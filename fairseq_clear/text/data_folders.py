@@ -16,19 +16,6 @@ from fairseq_clear.text.tokenizers import (
     WhitespaceTokenizer,
 )
 
-__all__ = [
-    "CLEAR_FORMAT",
-    "CLEAR_JSON",
-    "DICTIONARY",
-    "TOKENIZERS",
-    "check_vocabulary",
-    "data_folders",
-    "load_tokenizer",
-    "read_clear_json",
-    "read_symbols",
-    "tokenizer_flags",
-]
-
 CLEAR_JSON = "clear.json"
 CLEAR_FORMAT = 1
 DICTIONARY = "dict.txt"

@@ -21,18 +21,6 @@ from fairseq_clear.files import write_whole
 from fairseq_clear.spec import BOUNDARIES
 from fairseq_clear.text.mapped_files import read_index
 
-__all__ = [
-    "Document",
-    "Documents",
-    "Lines",
-    "MappedLines",
-    "content_hash",
-    "documents_of",
-    "find_documents",
-    "index_path",
-    "load_document_index",
-]
-
 logger = logging.getLogger(__name__)
 
 # A document is identified by its length and this many of its first tokens.

@@ -14,8 +14,6 @@ import numpy.typing as npt
 from fairseq_clear.errors import UserError
 from fairseq_clear.text.data_folders import DICTIONARY
 
-__all__ = ["HEADER_BYTES", "MappedIndex", "check_data_files", "read_index"]
-
 # MMapIndexedDataset: magic (9 bytes), version (8), type of the ids (1), number of lines (8); int32 sizes, int64 addresses.
 MAGIC = b"MMIDIDX\0\0"
 HEADER_BYTES = 26

@@ -14,8 +14,6 @@ from fairseq_clear.augmentations.base import Tokens
 
 patches.apply()
 
-__all__ = ["SentenceDataset", "split_long_blocks"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -11,20 +11,6 @@ from typing import Any, Protocol
 from fairseq_clear import patches
 from fairseq_clear.errors import UserError
 
-__all__ = [
-    "HF_NAMES",
-    "ROLES",
-    "SILENT_SYMBOLS",
-    "VISIBLE_SYMBOLS",
-    "Gpt2Tokenizer",
-    "HfTokenizer",
-    "SentencePieceTokenizer",
-    "Tokenizer",
-    "WhitespaceTokenizer",
-    "decode_runs",
-    "read_special_tokens",
-]
-
 SILENT_SYMBOLS = frozenset({"<s>", "</s>", "<pad>"})
 VISIBLE_SYMBOLS = frozenset({"<unk>", "<mask>", "<del>"})
 GPT2_CACHE_WORDS = 500_000

@@ -16,8 +16,6 @@ from fairseq_clear.text.tokenizers import HF_NAMES, Gpt2Tokenizer, HfTokenizer, 
 
 patches.apply()
 
-__all__ = ["GPT2_NAMES", "SPM_NAME", "build_dictionary", "install_hf_tokenizer", "keeps_mapping", "load_dictionary"]
-
 SPM_NAME = "sentencepiece.bpe.model"  # fairseq's hub interface looks for this name
 GPT2_NAMES = ("encoder.json", "vocab.bpe")
 SPM_SPECIALS = ["<unk>", "<s>", "</s>"]
