@@ -89,7 +89,7 @@ MISTAKES = {
     "layers": Mistake("--projection-layers -1", "++model.projection_layers=-1", ("--projection-layers -1: ", "give")),
     "batch": Mistake("--batch-size 0", "dataset.batch_size=0", ("--batch-size 0: ", "1 or more")),
     "temperature": Mistake(
-        "--temperature 0", "++criterion.temperature=0", ("--temperature 0: divides the cosine", "above 0")
+        "--temperature 0", "++criterion.temperature=0", ("--temperature 0: out of range", "above 0")
     ),
     "dropout": Mistake("--dropout 1.5", "++model.dropout=1.5", ("--dropout 1.5: ", "below 1")),
     "seed": Mistake("--seed -1", "common.seed=-1", ("--seed -1: ", "0 to 4294967295")),
