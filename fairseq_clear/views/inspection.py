@@ -1,5 +1,6 @@
 """Formats texts and their views, with brackets and colours that show what changed."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -47,81 +48,61 @@ class _Run:
     space_follows: bool
 
 
-@dataclass
 class ViewTotals:
-    """Totals over marked views, from which the last line is computed.
+    """Counts over marked views: tokens of their texts (without ``<s>`` and ``</s>``), words, spans, and what changed.
 
-    Attributes:
+    Args:
         deletes_spans: whether each run of deleted tokens comes from one span of del-span, or from several that touch.
-        views: number of views.
-        tokens: number of tokens of their texts, without ``<s>`` and ``</s>``.
-        deleted, moved: number of those tokens that were deleted, or moved.
-        words, substituted: number of words that substituting steps read, and replaced.
-        spans, single_spans: number of spans of documents, and of those with one token.
-        runs, single_runs: number of runs of deleted tokens, and of those with one token.
-        view_length, text_length: number of all tokens, with ``<s>`` and ``</s>``; training logs their quotient.
     """
 
-    deletes_spans: bool = False
-    views: int = 0
-    tokens: int = 0
-    deleted: int = 0
-    moved: int = 0
-    words: int = 0
-    substituted: int = 0
-    spans: int = 0
-    single_spans: int = 0
-    runs: int = 0
-    single_runs: int = 0
-    view_length: int = 0
-    text_length: int = 0
+    def __init__(self, *, deletes_spans: bool = False) -> None:
+        self.deletes_spans, self.counts = deletes_spans, Counter[str]()
 
     def add(self, marked: MarkedView, shown_length: int, words: int, substituted: int) -> None:
-        """Count one view; ``shown_length`` is its length after cutting."""
-        self.views += 1
-        self.tokens += max(len(marked.text) - 2, 0)
-        self.deleted += int(marked.deleted.sum())
-        self.moved += int(marked.moved.sum())
-        self.words += words
-        self.substituted += substituted
-        self.view_length += shown_length
-        self.text_length += len(marked.text)
+        """Count one view.
+
+        Args:
+            marked: the view.
+            shown_length: number of its tokens after cutting.
+            words, substituted: number of words that substituting steps read, and replaced.
+        """
         runs = [len(list(run)) for is_deleted, run in groupby(marked.deleted.tolist()) if is_deleted]
-        self.runs += len(runs)
-        self.single_runs += runs.count(1)
+        changed = {"deleted": int(marked.deleted.sum()), "moved": int(marked.moved.sum()), "substituted": substituted}
+        lengths = {"view_length": shown_length, "text_length": len(marked.text), "tokens": max(len(marked.text) - 2, 0)}
+        self.counts.update(changed | lengths, views=1, words=words, runs=len(runs), single_runs=runs.count(1))
 
     def add_span(self, span: tuple[int, int]) -> bool:
         """Count a span of a document; return whether it has only one token."""
-        self.spans += 1
-        self.single_spans += (is_single := span[1] - span[0] == 1)
+        is_single = span[1] - span[0] == 1
+        self.counts.update(spans=1, single_spans=int(is_single))
         return is_single
 
     def warnings(self) -> list[str]:
         """Return a warning for each kind of span of which some have only one token."""
-        lines = []
-        if self.single_spans:
+        count, lines = self.counts, []
+        if count["single_spans"]:
             lines.append(
-                f"{self.single_spans:,} of {self.spans:,} spans have ONE TOKEN: with --views span, longer documents, "
+                f"{count['single_spans']:,} of {count['spans']:,} spans have ONE TOKEN: with --views span, longer documents, "
                 "fewer anchors, a smaller max or a greater min make them longer"
             )
-        if self.deletes_spans and self.single_runs:
+        if self.deletes_spans and count["single_runs"]:
             lines.append(
-                f"{self.single_runs:,} of {self.runs:,} deleted spans have ONE TOKEN: a span has ratio x tokens of the text, "
-                "so short texts need a greater ratio, or longer texts (--sample-break-mode complete)"
+                f"{count['single_runs']:,} of {count['runs']:,} deleted spans have ONE TOKEN: a span has ratio x tokens of the "
+                "text, so short texts need a greater ratio, or longer texts (--sample-break-mode complete)"
             )
         return lines
 
     def summary(self) -> str:
         """Return the last line, with the shares of changed tokens and words."""
-        tokens = max(self.tokens, 1)
-        parts = [f"{self.deleted / tokens:.1%} of {self.tokens:,} tokens deleted", f"{self.moved / tokens:.1%} moved"]
-        if self.words:
-            parts.append(f"{self.substituted / self.words:.1%} of {self.words:,} words substituted")
-        else:
-            parts.append("no word substituted")
-        ratio = self.view_length / max(self.text_length, 1)
-        closing = f"{self.views:,} views: {', '.join(parts)}; length of view over length of text {ratio:.3f}"
-        changed = self.deleted or self.moved or self.substituted
+        count = self.counts
+        tokens, words, texts = (max(count[name], 1) for name in ("tokens", "words", "text_length"))
+        of_words = f"{count['substituted'] / words:.1%} of {words:,} words" if count["words"] else "no word"
+        closing = (
+            f"{count['views']:,} views: {count['deleted'] / tokens:.1%} of {count['tokens']:,} tokens deleted, "
+            f"{count['moved'] / tokens:.1%} moved, {of_words} substituted; length of view over length of text "
+            f"{count['view_length'] / texts:.3f}"
+        )
+        changed = count["deleted"] or count["moved"] or count["substituted"]
         return closing if changed else f"{closing}; the augmentation changed nothing"
 
 
