@@ -1,6 +1,6 @@
 """Shows a plan as a table, as JSON, and as a picture over the number of GPUs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
@@ -17,44 +17,29 @@ COUNTED = "matrix products and attention of the recipe's own model and criterion
 
 def as_table(plan: Plan) -> str:
     """Format the chosen layout and its costs, one line each."""
-    rows = [*_layout(plan), *_work(plan), *_memory(plan), *_exchanges(plan), *_time(plan)]
+    rows = [*_layout(plan), *_costs(plan), *_exchanges(plan), *_time(plan)]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {value}".rstrip() for name, value in rows)
 
 
-Rows = list[tuple[str, str]]
+Rows = Iterator[tuple[str, str]]
 
 
 def _layout(plan: Plan) -> Rows:
     recipe, args = plan.recipe, plan.recipe.model.args
-    queue = recipe.model.key_queue is not None
-    rows = [
-        (
-            "model",
-            f"{args.encoder_layers} x {args.encoder_embed_dim}, {recipe.weights:,} weights "
-            f"(vocabulary {recipe.vocabulary:,}), {recipe.trained:,} trained, {recipe.precision}",
-        ),
-        ("texts of an update", f"{plan.global_batch:,} of {recipe.text_length} tokens"),
-        (
-            "dataset.batch_size",
-            f"{plan.texts:,} texts a GPU: {_rows(plan, 'masked', 'masked row')} and "
-            f"{_rows(plan, 'views', 'view')}{_keys(plan)}",
-        ),
-        ("optimization.update_freq", f"[{plan.update_freq}]"),
-        ("model.encode_chunk_size", _chunk(plan)),
-    ]
+    size = f"{args.encoder_layers} x {args.encoder_embed_dim}, {recipe.weights:,} weights (vocabulary {recipe.vocabulary:,})"
+    yield "model", f"{size}, {recipe.trained:,} trained, {recipe.precision}"
+    yield "texts of an update", f"{plan.global_batch:,} of {recipe.text_length} tokens"
+    rows = f"{_rows(plan, 'masked', 'masked row')} and {_rows(plan, 'views', 'view')}{_keys(plan)}"
+    yield "dataset.batch_size", f"{plan.texts:,} texts a GPU: {rows}"
+    yield "optimization.update_freq", f"[{plan.update_freq}]"
+    longest = recipe.longest
+    chunk = f"{plan.chunk} tokens ({max(plan.chunk // longest, 1):,} x {longest} tokens at a time)"
+    yield "model.encode_chunk_size", chunk if plan.chunk else "0 (all at once)"
     if recipe.has_contrast:
         note = "" if plan.update_freq == 1 else "; with update_freq 1 they would be those of the whole update"
-        note = ", the queue once it is full" if queue else note
-        rows.append(("negatives of a query", f"{plan.negatives:,}{note}"))
-    return rows
-
-
-def _chunk(plan: Plan) -> str:
-    if not plan.chunk:
-        return "0 (all at once)"
-    longest = plan.recipe.longest
-    return f"{plan.chunk} tokens ({max(plan.chunk // longest, 1):,} x {longest} tokens at a time)"
+        note = note if recipe.model.key_queue is None else ", the queue once it is full"
+        yield "negatives of a query", f"{plan.negatives:,}{note}"
 
 
 def _rows(plan: Plan, part: str, name: str) -> str:
@@ -73,55 +58,35 @@ def _keys(plan: Plan) -> str:
     return f"{masked}; {_rows(plan, 'keys', 'text')} by the {recipe.criterion.key_encoder} encoder"
 
 
-def _work(plan: Plan) -> Rows:
-    epochs = "" if plan.epochs is None else f", {plan.epochs:,.1f} epochs"
-    operations, times = plan.operations, plan.update_freq
-    shown = ", ".join(f"{name} {times * value:.3g}" for name, value in asdict(operations).items() if value)
-    return [
-        ("updates", f"{plan.updates:,}{epochs}"),
-        ("tokens encoded", f"{plan.tokens:,} an update, {plan.tokens * plan.updates:.3g} in all"),
-        ("FLOPs of a GPU and update", f"{times * operations.total:.4g} ({shown})"),
-        ("  counted", COUNTED),
-        ("FLOPs of the run", f"{times * operations.total * plan.machine.workers * plan.updates:.3g}"),
-    ]
-
-
-def _memory(plan: Plan) -> Rows:
-    parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in asdict(plan.memory).items() if size)
-    return [
-        (
-            "memory of a GPU",
-            f"{plan.memory.total / GIB:.2f} GiB of {plan.machine.memory / GIB:g} (at most {HEADROOM:.0%} are planned with)",
-        ),
-        ("  of it", parts),
-    ]
+def _costs(plan: Plan) -> Rows:
+    operations, times, memory = plan.operations, plan.update_freq, plan.memory
+    yield "updates", f"{plan.updates:,}" + ("" if plan.epochs is None else f", {plan.epochs:,.1f} epochs")
+    yield "tokens encoded", f"{plan.tokens:,} an update, {plan.tokens * plan.updates:.3g} in all"
+    shares = ", ".join(f"{name} {times * value:.3g}" for name, value in asdict(operations).items() if value)
+    yield "FLOPs of a GPU and update", f"{times * operations.total:.4g} ({shares})"
+    yield "  counted", COUNTED
+    yield "FLOPs of the run", f"{times * operations.total * plan.machine.workers * plan.updates:.3g}"
+    limit = f"{plan.machine.memory / GIB:g} (at most {HEADROOM:.0%} are planned with)"
+    yield "memory of a GPU", f"{memory.total / GIB:.2f} GiB of {limit}"
+    yield "  of it", ", ".join(f"{name} {size / GIB:.2f}" for name, size in asdict(memory).items() if size)
 
 
 def _exchanges(plan: Plan) -> Rows:
-    if not plan.exchanges:
-        return [("sent by a GPU and update", "nothing: one GPU")]
-    rows = [("sent by a GPU and update", f"{_size(plan.sent)} around a ring")]
+    around = f"{_size(plan.sent)} around a ring" if plan.exchanges else "nothing: one GPU"
+    yield "sent by a GPU and update", around
     for exchange in plan.exchanges:
         times = f" x {exchange.times}" if exchange.times > 1 else ""
         sent = _size(exchange.sent(plan.machine.workers))
-        rows.append((f"  {exchange.what}", f"{exchange.operation} of {_size(exchange.size)}{times}: {sent}"))
-    return rows
+        yield f"  {exchange.what}", f"{exchange.operation} of {_size(exchange.size)}{times}: {sent}"
 
 
 def _time(plan: Plan) -> Rows:
-    machine = plan.machine
+    machine, worker = plan.machine, "worker" if plan.recipe.is_cpu else "GPU"
+    yield f"peak of a {worker}", f"{machine.peak / 1e12:g} TFLOP/s, {plan.peak_of}"
     shares = f"{machine.utilisation:.0%} of {machine.peak / 1e12:g} TFLOP/s, {machine.bandwidth / 1e9:g} GB/s"
-    return [
-        (
-            "peak of a worker" if plan.recipe.is_cpu else "peak of a GPU",
-            f"{machine.peak / 1e12:g} TFLOP/s, {plan.peak_of}",
-        ),
-        (
-            "seconds of an update",
-            f"{plan.compute_seconds:.4f} computing, {plan.communication_seconds:.4f} sending if none is hidden ({shares})",
-        ),
-        ("hours of the run", f"{plan.hours:,.1f} ({plan.hours * machine.workers:,.0f} GPU hours)"),
-    ]
+    sending = f"{plan.communication_seconds:.4f} sending if none is hidden ({shares})"
+    yield "seconds of an update", f"{plan.compute_seconds:.4f} computing, {sending}"
+    yield "hours of the run", f"{plan.hours:,.1f} ({plan.hours * machine.workers:,.0f} GPU hours)"
 
 
 def _size(count: float) -> str:
