@@ -28,6 +28,7 @@ from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.config import ClearLMConfig
 from fairseq_clear.tasks.corpus_mix import Corpus, check_corpora, parse_mix
 from fairseq_clear.tasks.guide_encoder import load_guide
+from fairseq_clear.tasks.run_messages import Watch, log_summary
 from fairseq_clear.tasks.run_record import (
     check_allowed,
     check_same_architecture,
@@ -36,9 +37,7 @@ from fairseq_clear.tasks.run_record import (
     run_record,
 )
 from fairseq_clear.tasks.setting_ranges import check_metric, check_numbers
-from fairseq_clear.tasks.summary import log_summary
 from fairseq_clear.tasks.validation_scores import RetrievalValidation, StsValidation
-from fairseq_clear.tasks.watch import Watch
 from fairseq_clear.text.data_folders import CLEAR_JSON, check_vocabulary
 from fairseq_clear.text.documents import Documents, documents_of
 from fairseq_clear.text.mapped_files import check_data_files
@@ -336,7 +335,7 @@ class ClearLMTask(MaskedLMTask):
         self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False
     ) -> Any:
         """Make a training step; before the first one, call the model's ``begin_training``."""
-        self.watch.begin_training(update_num)
+        self.watch.update = update_num
         if update_num == 0 and not self.has_begun and isinstance(self.model, ClearRobertaModel):
             # Not when the model is built, because --finetune-from-model is loaded later. has_begun: an update may have several
             # micro-batches.
@@ -352,7 +351,7 @@ class ClearLMTask(MaskedLMTask):
 
     def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
         """Make a validation step, without the warnings of training."""
-        self.watch.end_training()
+        self.watch.update = None
         return super().valid_step(sample, model, criterion)
 
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
@@ -370,6 +369,6 @@ class ClearLMTask(MaskedLMTask):
         """
         super().reduce_metrics(logging_outputs, criterion)
         for name, validation in (("sts_spearman", self.sts), ("retrieval_mrr", self.retrieval)):
-            if validation is not None and validation.score is not None and not self.watch.is_training:
+            if validation is not None and validation.score is not None and self.watch.update is None:
                 metrics.log_scalar(name, validation.score, round=2)
         self.watch(logging_outputs, self.max_update)

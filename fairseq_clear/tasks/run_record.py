@@ -33,29 +33,14 @@ __all__ = [
 
 # Settings of fairseq's sections that determine the result of a run; the others are its length, its log and its machine.
 DECIDING = {
-    "common": (
-        "seed",
-        "fp16",
-        "bf16",
-        "amp",
-        "memory_efficient_fp16",
-        "memory_efficient_bf16",
-        "fp16_no_flatten_grads",
-    ),
-    "dataset": ("train_subset", "batch_size", "max_tokens", "required_batch_size_multiple", "curriculum"),
-    "optimization": ("lr", "update_freq", "clip_norm", "sentence_avg", "skip_remainder_batch"),
+    "common": "seed fp16 bf16 amp memory_efficient_fp16 memory_efficient_bf16 fp16_no_flatten_grads",
+    "dataset": "train_subset batch_size max_tokens required_batch_size_multiple curriculum",
+    "optimization": "lr update_freq clip_norm sentence_avg skip_remainder_batch",
 }
 # Settings of the other sections that may differ: they name files, whose content is compared, or affect memory and speed.
 FREE = {
-    "task": {"data", "mix", "synonyms", "eval_sts", "eval_retrieval", "persistent_workers", "allow_change"},
-    "model": {
-        "encoder_from",
-        "encode_chunk_size",
-        "compile",
-        "checkpoint_activations",
-        "offload_activations",
-        "min_params_to_wrap",
-    },
+    "task": "data mix synonyms eval_sts eval_retrieval persistent_workers allow_change",
+    "model": "encoder_from encode_chunk_size compile checkpoint_activations offload_activations min_params_to_wrap",
 }
 HASHED = {
     "data": "the data of",
@@ -81,7 +66,7 @@ def run_record(cfg: Any, model: Any) -> dict[str, Any]:
     record: dict[str, Any] = {}
     for section in ("task", "criterion", "optimizer", "lr_scheduler"):
         record |= _section(section, cfg[section])
-    record |= {name: _plain(cfg[section][name]) for section, names in DECIDING.items() for name in names}
+    record |= {name: _plain(cfg[section][name]) for section, names in DECIDING.items() for name in names.split()}
     record |= _model(model)
     return record | _files(cfg)
 
@@ -214,7 +199,7 @@ def _section(name: str, settings: Any) -> dict[str, Any]:
     for key in OmegaConf.to_container(settings) if OmegaConf.is_config(settings) else vars(settings):
         default = getattr(fields.get(key), "default", None)
         is_copy = isinstance(default, str) and default.startswith("${") and (name != "lr_scheduler" or key == "lr")
-        if key not in FREE.get(name, ()) and not is_copy and not key.startswith("_"):
+        if key not in FREE.get(name, "").split() and not is_copy and not key.startswith("_"):
             own[key] = _plain(settings[key] if OmegaConf.is_config(settings) else getattr(settings, key))
     return own | {name: kind}
 
@@ -222,25 +207,22 @@ def _section(name: str, settings: Any) -> dict[str, Any]:
 def _model(model: Any) -> dict[str, Any]:
     parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, add_help=False)
     type(model).add_args(parser)
-    defaults = {action.dest: action.default for action in parser._actions if action.dest not in FREE["model"]}
     name = getattr(model.args, "_name", None) or getattr(model.args, "arch", None)
-    values = {
-        key: getattr(model.args, key, None if value == argparse.SUPPRESS else value) for key, value in defaults.items()
-    }
-    return {key: _plain(value) for key, value in values.items()} | {"arch": name}
+    values = {}
+    for action in parser._actions:
+        if action.dest not in FREE["model"].split():
+            default = None if action.default == argparse.SUPPRESS else action.default
+            values[action.dest] = _plain(getattr(model.args, action.dest, default))
+    return values | {"arch": name}
 
 
 def _files(cfg: Any) -> dict[str, Any]:
     task, files = cfg.task, {}
-    folders = [Path(folder) for folder in utils.split_paths(task.data)]
+    folders, corpora = [Path(folder) for folder in utils.split_paths(task.data)], parse_mix(task.mix, task.data)
     files["data"] = {"path": task.data, "hash": _hash_texts(cfg, folders)}
-    corpora, mix = parse_mix(task.mix, task.data), None
-    if corpora:
-        shares = [
-            f"{corpus.weight / corpora[0].weight} {_hash_texts(cfg, [Path(corpus.folder)])}" for corpus in corpora
-        ]
-        mix = {"path": task.mix, "hash": hashlib.sha256(" ".join(shares).encode()).hexdigest()}
-    files["mix"] = mix
+    shares = [f"{corpus.weight / corpora[0].weight} {_hash_texts(cfg, [Path(corpus.folder)])}" for corpus in corpora]
+    mixed = hashlib.sha256(" ".join(shares).encode()).hexdigest()
+    files["mix"] = {"path": task.mix, "hash": mixed} if corpora else None
     files["vocabulary"] = _file(str(folders[0] / DICTIONARY))
     if task.synonyms:
         files["synonyms"] = _file(task.synonyms)

@@ -11,7 +11,7 @@ from fairseq.logging import metrics
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
 from fairseq_clear.modules import chunking
-from fairseq_clear.tasks.watch import Watch
+from fairseq_clear.tasks.run_messages import Watch
 from tests.objectives import oracles
 from tests.training import build
 
@@ -237,7 +237,7 @@ def test_views_that_are_too_easy_are_reported_once(
 ) -> None:
     watch = Watch()
     for update in range(first, first + updates):
-        watch.begin_training(update)
+        watch.update = update
         watch([{**EASY, **changed}, {**EASY, **changed}], max_update)
     assert sum("too easy" in record.message for record in caplog.records) == int(warned)
 
@@ -245,7 +245,7 @@ def test_views_that_are_too_easy_are_reported_once(
 def test_one_hard_update_in_the_window_is_enough(caplog: pytest.LogCaptureFixture) -> None:
     watch = Watch()
     for update in range(25):
-        watch.begin_training(update)
+        watch.update = update
         watch([{**EASY, "correct": 16.0} if update == 4 else EASY], 10_000)
         assert bool(caplog.records) == (update == 24)
 
@@ -256,7 +256,7 @@ def test_views_that_dropout_makes_are_not_reported(
 ) -> None:
     trainer, _ = build(data_bin, *flags)
     for update in range(30):
-        trainer.task.watch.begin_training(update)
+        trainer.task.watch.update = update
         trainer.task.watch([EASY], 10_000)
     assert any("too easy" in record.message for record in caplog.records) == warned
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from fairseq_clear.distributed import Layout
 from fairseq_clear.objectives import negatives as blocks
 from fairseq_clear.refining.refine_settings import RECIPES
-from fairseq_clear.tasks.summary import _lines
+from fairseq_clear.tasks.run_messages import _lines
 from tests.conftest import ROOT
 from tests.criterions.test_clear_nt_xent import parts
 from tests.objectives import oracles

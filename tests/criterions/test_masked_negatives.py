@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_clear.tasks.watch import Watch
+from fairseq_clear.tasks.run_messages import Watch
 from tests.criterions.test_clear_nt_xent import parts
 from tests.objectives import oracles
 from tests.objectives.test_false_negatives import nearer
@@ -74,7 +74,7 @@ def test_a_high_accuracy_is_expected(caplog: pytest.LogCaptureFixture) -> None:
         watch = Watch()
         caplog.clear()
         for update in range(30):
-            watch.begin_training(update)
+            watch.update = update
             watch([{**logs, **extra}], 1000)
         assert ("too easy" in caplog.text) == is_told
 
