@@ -79,7 +79,7 @@ MISTAKES = {
     "no batch size": Mistake(
         "--batch-size -", "dataset.batch_size=null", ("--batch-size and --max-tokens: neither is given",)
     ),
-    "rate": Mistake("--lr -0.001", "optimization.lr=[-0.001]", ("--lr -0.001: the learning rate; give",)),
+    "rate": Mistake("--lr -0.001", "optimization.lr=[-0.001]", ("--lr -0.001: out of range; give",)),
     "not finite": Mistake(
         "--lr-scheduler polynomial_decay --total-num-update nan", "", ("--total-num-update nan: ", "finite")
     ),
