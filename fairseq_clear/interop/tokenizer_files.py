@@ -76,11 +76,11 @@ def _build(tokenizer: Tokenizer, symbols: list[str]) -> Json:
 
 
 def _from_sentencepiece(library: Any, tokenizer: SentencePieceTokenizer, symbols: list[str]) -> Any:
-    model = read_model(Path(tokenizer.model_path))
-    missing = set(tokenizer.pieces()) - set(symbols)
+    model = read_model(Path(tokenizer.path))
+    missing = set(tokenizer.symbols()) - set(symbols)
     if missing:
         raise UserError(
-            f"{tokenizer.model_path}: {len(missing)} of its pieces, such as {min(missing)!r}, are not in dict.txt; only a "
+            f"{tokenizer.path}: {len(missing)} of its pieces, such as {min(missing)!r}, are not in dict.txt; only a "
             "dictionary with all pieces, as `prepare` makes it, can be exported"
         )
     made = library.Tokenizer(_sentencepiece_model(library, model, symbols))
@@ -140,14 +140,14 @@ def _normalizers(library: Any, spec: Any) -> list[Any]:
 
 
 def _from_gpt2(library: Any, tokenizer: Gpt2Tokenizer, symbols: list[str]) -> Any:
-    encoder: dict[str, int] = json.loads(Path(tokenizer.encoder_json).read_text(encoding="utf-8"))
+    encoder: dict[str, int] = json.loads(Path(tokenizer.path).read_text(encoding="utf-8"))
     lines = Path(tokenizer.vocab_bpe).read_text(encoding="utf-8").split("\n")[1:]
     merges = [tuple(line.split()) for line in lines if line.strip()]
     names = {str(index): token for token, index in encoder.items()}
     missing = set(names) - set(symbols)
     if missing:
         raise UserError(
-            f"{tokenizer.encoder_json}: {len(missing)} of its ids, such as {min(missing)}, are not in dict.txt; only a "
+            f"{tokenizer.path}: {len(missing)} of its ids, such as {min(missing)}, are not in dict.txt; only a "
             "dictionary with all of them, as roberta.base's, can be exported"
         )
     vocabulary = {names.get(symbol, symbol): index for index, symbol in enumerate(symbols)}

@@ -61,12 +61,8 @@ def load_tokenizer(data_bin: str | Path) -> Tokenizer:
     Raises:
         UserError: the folder is missing, or its ``clear.json`` is missing or broken (fairseq-preprocess writes none).
     """
-    folder = Path(data_bin) if Path(data_bin).exists() else Path(str(data_bin).split(os.pathsep)[0])
-    clear = read_clear_json(folder)
-    if "shards" in clear:
-        folder = folder / str(clear["shards"][0])
-        clear = read_clear_json(folder)
-    described: Any = clear.get("tokenizer")
+    folder = _shards(Path(data_bin) if Path(data_bin).exists() else Path(str(data_bin).split(os.pathsep)[0]))[0]
+    described: Any = read_clear_json(folder).get("tokenizer")
     described = described if isinstance(described, dict) else {}
     kind = described.get("kind")
     if kind not in TOKENIZERS:

@@ -10,9 +10,11 @@ from typing import Any, Protocol
 
 from fairseq_clear import patches
 from fairseq_clear.errors import UserError
+from fairseq_clear.libraries import import_library
 
 SILENT_SYMBOLS = frozenset({"<s>", "</s>", "<pad>"})
 VISIBLE_SYMBOLS = frozenset({"<unk>", "<mask>", "<del>"})
+SPECIAL_SYMBOLS = SILENT_SYMBOLS | VISIBLE_SYMBOLS
 GPT2_CACHE_WORDS = 500_000
 HF_PART = "part of a Hugging Face tokenizer"
 HF_NAMES = ("tokenizer.json", "special_tokens_map.json")
@@ -48,33 +50,23 @@ class SentencePieceTokenizer:
     """
 
     def __init__(self, model_path: str | Path) -> None:
-        self.model_path = str(model_path)
-        self._load(_read_bytes(self.model_path, "sentencepiece model"))
-
-    def _load(self, model: bytes) -> None:
+        self.path = str(model_path)
+        model = _read_bytes(self.path, "sentencepiece model")
         try:
             from sentencepiece import SentencePieceProcessor
         except ImportError:
             raise UserError("sentencepiece is not installed; pip install sentencepiece") from None
-        self._model = model
         self._processor: Any = SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(model)
         except (RuntimeError, ValueError):
-            raise UserError(f"{self.model_path}: not a sentencepiece model; give the .model file") from None
-
-    def __getstate__(self) -> tuple[str, bytes]:
-        return self.model_path, self._model
-
-    def __setstate__(self, state: tuple[str, bytes]) -> None:
-        self.model_path, model = state
-        self._load(model)
+            raise UserError(f"{self.path}: not a sentencepiece model; give the .model file") from None
 
     def all_pieces(self) -> list[str]:
         """Return all pieces in the order of sentencepiece's ids, including special ones."""
         return [str(self._processor.IdToPiece(index)) for index in range(self._processor.GetPieceSize())]
 
-    def pieces(self) -> list[str]:
+    def symbols(self) -> list[str]:
         """Return the pieces that occur in text, without the unknown piece and control pieces (``<s>``, ``</s>``)."""
         special = (self._processor.IsUnknown, self._processor.IsControl)
         return [piece for index, piece in enumerate(self.all_pieces()) if not any(test(index) for test in special)]
@@ -89,7 +81,7 @@ class SentencePieceTokenizer:
 
     def is_word_start(self, symbol: str) -> bool:
         """Whether the piece starts with the mark U+2581 or is a special symbol."""
-        return symbol.startswith(SENTENCEPIECE_SPACE) or symbol in SILENT_SYMBOLS or symbol in VISIBLE_SYMBOLS
+        return symbol.startswith(SENTENCEPIECE_SPACE) or symbol in SPECIAL_SYMBOLS
 
 
 class Gpt2Tokenizer:
@@ -104,29 +96,26 @@ class Gpt2Tokenizer:
     """
 
     def __init__(self, encoder_json: str | Path, vocab_bpe: str | Path) -> None:
-        self.encoder_json, self.vocab_bpe = str(encoder_json), str(vocab_bpe)
-        for path, what in ((self.encoder_json, "GPT-2 encoder.json"), (self.vocab_bpe, "GPT-2 vocab.bpe")):
+        self.path, self.vocab_bpe = str(encoder_json), str(vocab_bpe)
+        for path, what in ((self.path, "GPT-2 encoder.json"), (self.vocab_bpe, "GPT-2 vocab.bpe")):
             _read_bytes(path, what)
         # fairseq's own implementation, so ids equal those of roberta.base; imported here because it is slow to import
         from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 
         patches.apply()
         try:
-            self._encoder: Any = get_encoder(self.encoder_json, self.vocab_bpe)
+            self._encoder: Any = get_encoder(self.path, self.vocab_bpe)
             self._encoder.encode("a b")
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            what = f"{self.encoder_json}, {self.vocab_bpe}: not GPT-2's encoder.json and vocab.bpe"
+            what = f"{self.path}, {self.vocab_bpe}: not GPT-2's encoder.json and vocab.bpe"
             raise UserError(f"{what} ({type(error).__name__}: {error})") from None
 
-    def __getstate__(self) -> tuple[str, str]:
-        return self.encoder_json, self.vocab_bpe
+    def __reduce__(self) -> Any:
+        return Gpt2Tokenizer, (self.path, self.vocab_bpe)  # the encoder holds a module, which cannot be pickled
 
-    def __setstate__(self, state: tuple[str, str]) -> None:
-        self.__init__(*state)  # type: ignore[misc]  # the encoder holds a module, which cannot be pickled
-
-    def ids(self) -> list[int]:
-        """Return all ids of ``encoder.json``, sorted."""
-        return sorted(self._encoder.encoder.values())
+    def symbols(self) -> list[str]:
+        """Return all ids of ``encoder.json``, in their order."""
+        return [str(index) for index in sorted(self._encoder.encoder.values())]
 
     def encode(self, text: str) -> list[str]:
         """Return the symbols of ``text``; every byte has one, so no text is unknown."""
@@ -179,42 +168,30 @@ class HfTokenizer:
 
     def __init__(self, tokenizer_json: str | Path, *special_tokens: str | Path) -> None:
         self.path = str(tokenizer_json)
-        content = _read_bytes(self.path, HF_PART).decode(errors="replace")
-        self._load(content, read_special_tokens([Path(path) for path in special_tokens]))
-
-    @classmethod
-    def from_folder(cls, folder: Path) -> "HfTokenizer":
-        """Load the tokenizer of a Hugging Face folder."""
-        return cls(folder / HF_NAMES[0], folder / HF_NAMES[1], folder / "tokenizer_config.json")
-
-    def _load(self, content: str, special: dict[str, str]) -> None:
+        self.content = _read_bytes(self.path, HF_PART).decode(errors="replace")
+        self.special = read_special_tokens([Path(path) for path in special_tokens])
         try:
-            from tokenizers import Tokenizer
-        except ImportError:
-            raise UserError("tokenizers is not installed; pip install 'fairseq_clear[hf]' or tokenizers") from None
-        self.content, self.special = content, special
-        try:
-            self._tokenizer: Any = Tokenizer.from_str(content)
+            self._tokenizer: Any = import_library("tokenizers").Tokenizer.from_str(self.content)
+        except UserError:
+            raise
         except Exception as error:  # tokenizers raises bare Exception
             raise UserError(f"{self.path}: not a tokenizer.json ({error})") from None
         # The files of sentence-transformers cut or pad every text to 128 tokens.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._ids: dict[str, int] = dict(self._tokenizer.get_vocab(with_added_tokens=True))
-        self._roles = {token: ROLES[role] for role, token in special.items()}
+        self._roles = {token: ROLES[role] for role, token in self.special.items()}
         absent = [token for token in self._roles if token not in self._ids]
         if absent:
-            role = next(role for role, name in special.items() if name == absent[0])
+            role = next(role for role, name in self.special.items() if name == absent[0])
             raise UserError(f"{self.path}: has no token {absent[0]!r}, which the folder names as its {role}")
         self._by_id = {index: self._roles.get(token, token) for token, index in self._ids.items()}
-        self._word_mark, self._marks_start = _word_mark(json.loads(content))
+        self._word_mark, self._marks_start = _word_mark(json.loads(self.content))
 
-    def __getstate__(self) -> tuple[str, str, dict[str, str]]:
-        return self.path, self.content, self.special
-
-    def __setstate__(self, state: tuple[str, str, dict[str, str]]) -> None:
-        self.path, content, special = state
-        self._load(content, special)
+    @classmethod
+    def from_folder(cls, folder: Path) -> "HfTokenizer":
+        """Load the tokenizer of a Hugging Face folder."""
+        return cls(folder / HF_NAMES[0], folder / HF_NAMES[1], folder / "tokenizer_config.json")
 
     def symbols(self) -> list[str]:
         """Return the tokens in the order of their ids, without the special tokens of ROLES."""
@@ -241,9 +218,7 @@ class HfTokenizer:
 
     def is_word_start(self, symbol: str) -> bool:
         """Whether a word begins at a symbol: no ``##`` in WordPiece, else a leading space mark, or a special symbol."""
-        if symbol in SILENT_SYMBOLS or symbol in VISIBLE_SYMBOLS:
-            return True
-        return symbol.startswith(self._word_mark) == self._marks_start
+        return symbol in SPECIAL_SYMBOLS or symbol.startswith(self._word_mark) == self._marks_start
 
 
 def read_special_tokens(candidates: list[Path]) -> dict[str, str]:
@@ -291,7 +266,7 @@ def decode_runs(symbols: Sequence[str], decode: Callable[[list[str]], str]) -> s
     texts: list[str] = []
     run: list[str] = []
     for symbol in [*symbols, "</s>"]:
-        if symbol not in SILENT_SYMBOLS and symbol not in VISIBLE_SYMBOLS:
+        if symbol not in SPECIAL_SYMBOLS:
             run.append(symbol)
             continue
         if run:

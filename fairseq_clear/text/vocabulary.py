@@ -41,36 +41,25 @@ def load_dictionary(path: Path) -> Dictionary:
         raise UserError(f"{path}: not a dict.txt of fairseq: {error}") from None
 
 
-def build_dictionary(tokenizer: Tokenizer) -> Dictionary:
-    """Return a dictionary of all symbols of a tokenizer, with count 0 (Hugging Face: 1, because they are not counted later)."""
-    dictionary = Dictionary()
-    for symbol in tokenizer_symbols(tokenizer):
-        dictionary.add_symbol(symbol, n=int(isinstance(tokenizer, HfTokenizer)))
-    return dictionary
+def build_dictionary(tokenizer: SentencePieceTokenizer | Gpt2Tokenizer | HfTokenizer) -> Dictionary:
+    """Return a dictionary of all symbols of a tokenizer, in the order of its ids, without special symbols.
 
-
-def tokenizer_symbols(tokenizer: Tokenizer) -> list[str]:
-    """Return a tokenizer's symbols in the order of its ids, without special symbols.
+    Counts are 0; those of Hugging Face's symbols are 1, because they are not counted later.
 
     Raises:
         UserError: a piece cannot be written to ``dict.txt`` or is a symbol of the task.
     """
-    if isinstance(tokenizer, Gpt2Tokenizer):
-        return [str(index) for index in tokenizer.ids()]
-    assert isinstance(tokenizer, SentencePieceTokenizer | HfTokenizer)
-    if isinstance(tokenizer, HfTokenizer):
-        path, symbols = tokenizer.path, tokenizer.symbols()
-    else:
-        path, symbols = tokenizer.model_path, tokenizer.pieces()
-    for symbol in symbols:
+    dictionary = Dictionary()
+    for symbol in tokenizer.symbols():
         if "\n" in symbol or "\r" in symbol:
-            raise UserError(f"{path}: piece {symbol!r} contains a line break, which dict.txt cannot store")
+            raise UserError(f"{tokenizer.path}: piece {symbol!r} contains a line break, which dict.txt cannot store")
         if symbol in TASK_SYMBOLS or symbol in SPM_SPECIALS:
             raise UserError(
-                f"{path}: piece {symbol!r} is a symbol that the task adds itself; "
-                "use a model without it, or the --dict that belongs to this model"
+                f"{tokenizer.path}: piece {symbol!r} is a symbol that the task adds itself; use a model without it, or the "
+                "--dict that belongs to this model"
             )
-    return symbols
+        dictionary.add_symbol(symbol, n=int(isinstance(tokenizer, HfTokenizer)))
+    return dictionary
 
 
 def keeps_mapping(tokenizer: Tokenizer, dictionary: Dictionary) -> bool:

@@ -87,7 +87,7 @@ def test_sentencepiece_tokens_are_the_same(trained: tuple[Path, Path], tmp_path:
     _, folder = trained
     tokenizer = load_tokenizer(folder)
     assert isinstance(tokenizer, SentencePieceTokenizer)
-    symbols = ["<s>", "<pad>", "</s>", "<unk>", *tokenizer.pieces(), "<mask>"]
+    symbols = ["<s>", "<pad>", "</s>", "<unk>", *tokenizer.symbols(), "<mask>"]
     write_tokenizer(tokenizer, symbols, tmp_path, 40)
     theirs = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     texts = [
