@@ -96,15 +96,10 @@ def export(
     Args:
         checkpoint: checkpoint of clear_roberta or roberta.
         data_bin: folder with its dict.txt.
-        dest: folder to create; it is not written if an error occurs.
+        dest, pooling, normalized, dimension, scores, overwrite: as the flags of ``fairseq-clear export``.
         form: one of FORMATS.
         tokenizer: tokenizer of the data folder.
-        pooling: pooling to write to the config (default: the checkpoint's).
-        normalized: have sentence-transformers scale vectors to length 1.
-        dimension: have sentence-transformers keep only the first dimensions.
-        scores: report of an evaluation, for the model card.
         key_encoder: export MoCo's key encoder instead of the query encoder.
-        overwrite: replace ``dest``.
 
     Raises:
         UserError: the format cannot express the checkpoint, or the difference is above 1e-4.

@@ -82,13 +82,7 @@ def import_hf(
 ) -> ImportReport:
     """Convert a Hugging Face folder to ``dest``: ``model.pt``, ``dict.txt``, the tokenizer's files and ``clear.json``.
 
-    Args:
-        source: folder of a BERT, RoBERTa, XLM-R or Longformer, or of such a model for sentence-transformers.
-        dest: folder to create; it is not written if an error occurs.
-        segments: 1 or 2, see ``hf_format.from_hf``.
-        extend_positions: number of positions to have; those of the model are repeated, as at the start of Longformer.
-        pooling: pooling of the checkpoint (default: that of a sentence-transformers folder, else mean).
-        overwrite: replace ``dest`` if it is a data folder.
+    The other arguments are as the flags of ``fairseq-clear import``. ``dest`` is not written if an error occurs.
 
     Raises:
         UserError: the model cannot be imported exactly.
@@ -271,12 +265,8 @@ def import_archive(
 ) -> ImportReport:
     """Convert an archive, packed or unpacked, to the folder ``dest``.
 
-    Args:
-        source: the archive: ``model.pt``, ``dict.txt`` and, for XLM-R, ``sentencepiece.bpe.model``.
-        dest: folder to create.
-        gpt2: ``encoder.json`` and ``vocab.bpe``, which roberta.base's archive does not hold; None if they are in the archive.
-        extend_positions: number of positions to have; those of the checkpoint are repeated.
-        overwrite: replace ``dest``.
+    The archive has ``model.pt``, ``dict.txt`` and, for XLM-R, ``sentencepiece.bpe.model``. ``gpt2`` is ``encoder.json`` and
+    ``vocab.bpe``, which roberta.base's does not have. The other arguments are as the flags of ``fairseq-clear import``.
 
     Raises:
         UserError: a part is missing or damaged.

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 
 from fairseq_clear.errors import UserError
@@ -43,7 +43,7 @@ class TextSource:
     @property
     def paths(self) -> list[Path]:
         """All files to read."""
-        return [file.path for file in [*self.files, *(one for files in self.paraphrases.values() for one in files)]]
+        return [file.path for files in (self.files, *self.paraphrases.values()) for file in files]
 
     @property
     def names(self) -> list[str]:
@@ -59,27 +59,25 @@ class TextSource:
         Raises:
             UserError: an error in a file, or aligned files have different numbers of lines.
         """
-        pattern = document_pattern(self.settings.document_start)
+        settings, pattern = self.settings, document_pattern(self.settings.document_start)
 
-        def aligned() -> Iterator[Row | None]:
-            for files in zip(self.files, *self.paraphrases.values(), strict=True):
-                yield from aligned_rows(files, pattern, progress)
-                yield None
-
-        def units() -> Iterator[Unit]:
-            for file in self.files:
-                if file.is_jsonl:
-                    yield from json_units(file, self.settings.text_field, progress)
+        def read() -> Iterator[Row | None]:
+            for file, *others in zip(self.files, *self.paraphrases.values(), strict=True):
+                if others:
+                    yield from aligned_rows([file, *others], pattern, progress)
                 else:
-                    yield from text_units(file, pattern, progress)
+                    is_json = file.is_jsonl
+                    units = (
+                        json_units(file, settings.text_field, progress)
+                        if is_json
+                        else text_units(file, pattern, progress)
+                    )
+                    if settings.split_sentences is not None:
+                        units = split_units(units, settings.split_sentences, settings.language)
+                    yield from (None if unit is None else (unit,) for unit in units)
                 yield None
 
-        if self.paraphrases:
-            return canonical_rows(aligned())
-        lines: Iterator[Unit] = units()
-        if self.settings.split_sentences is not None:
-            lines = split_units(lines, self.settings.split_sentences, self.settings.language)
-        return canonical_rows(None if unit is None else (unit,) for unit in lines)
+        return canonical_rows(read())
 
 
 def find_sources(settings: PrepareSettings) -> tuple[TextSource, TextSource | None]:
@@ -111,8 +109,8 @@ def _aligned_files(
     found: dict[str, list[CorpusFile]] = {}
     for name, path in pairs:
         found.setdefault(name, []).append(corpus_file(path))
-    for file in [*inputs, *(file for files in found.values() for file in files)] if found else []:
-        if file.is_jsonl:
+    for file in chain(inputs, *found.values()):
+        if found and file.is_jsonl:
             raise UserError(
                 f"{file.path}: {flag} aligns lines of .txt files, not records; convert it to one text per line"
             )

@@ -9,8 +9,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from pathlib import Path
@@ -46,6 +46,7 @@ from fairseq_clear.views.paraphrase_views import PARAPHRASES
 HOLD_OUT_STREAM, SAMPLE_STREAM, SUBSET_STREAM = 0, 1, 2  # independent random streams of one seed
 MIN_PART_BYTES, MAX_PART_BYTES = 1 << 18, 1 << 26
 PARTS_PER_WORKER = 4
+BAR: dict[str, Any] = {"unit": "B", "unit_scale": True, "disable": None, "leave": False}  # only on a terminal
 
 
 @dataclass(frozen=True)
@@ -166,8 +167,8 @@ def _stage_corpus(settings: PrepareSettings, source: TextSource, work: Path) -> 
 
 def _read(source: TextSource, folder: Path) -> Staged:
     what = ", ".join(map(str, source.paths))
-    with _progress_bar("reading", sum(path.stat().st_size for path in source.paths)) as progress:
-        return stage_rows(warn_if_wrapped(source.rows(progress)), folder, source.names, what)
+    with tqdm(desc="reading", total=sum(path.stat().st_size for path in source.paths), **BAR) as bar:
+        return stage_rows(warn_if_wrapped(source.rows(bar.update)), folder, source.names, what)
 
 
 def _stage(settings: PrepareSettings, source: TextSource, valid: TextSource | None, work: Path) -> Texts:
@@ -216,9 +217,9 @@ def _build(settings: PrepareSettings, texts: Texts, folder: Path, began: float) 
         for name, parts in one.texts.items()
     }
     text_bytes = sum(part.stat().st_size for text in written.values() for part in text.parts)
-    with _progress_bar("binarizing", text_bytes) as progress:
+    with tqdm(desc="binarizing", total=text_bytes, **BAR) as bar:
         parts = {prefix: text.parts for prefix, text in written.items()}
-        binarize_parts(parts, tokenizer, dictionary, settings.workers, progress)
+        binarize_parts(parts, tokenizer, dictionary, settings.workers, bar.update)
     ids = {prefix: count_ids(prefix, len(dictionary)) for prefix in written}
     for prefix, text in written.items():
         text.counts.tokens, text.counts.unknown = int(ids[prefix].sum()), int(ids[prefix][dictionary.unk()])
@@ -318,10 +319,3 @@ def _write_manifest(folder: Path, content: dict[str, Any]) -> None:
 
 def _random(seed: int, stream: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence([seed, stream]))
-
-
-@contextmanager
-def _progress_bar(what: str, size: int) -> Iterator[Callable[[int], object]]:
-    """A progress bar over bytes, shown only on a terminal."""
-    with tqdm(total=size, desc=what, unit="B", unit_scale=True, disable=None, leave=False) as bar:
-        yield bar.update

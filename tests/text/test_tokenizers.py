@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.data_folders import data_folders, load_tokenizer
 from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, WhitespaceTokenizer
 from tests.preparation.corpora import gpt2_files, sentencepiece_model
 
@@ -143,3 +144,29 @@ def test_missing_folder_and_wrong_files(tmp_path: Path) -> None:
         Gpt2Tokenizer(tmp_path / "junk", tmp_path / "junk")
     with pytest.raises(UserError, match="cannot read this GPT-2 encoder.json"):
         Gpt2Tokenizer(tmp_path / "gone", tmp_path / "junk")
+
+
+@pytest.fixture
+def root(tmp_path):
+    for name in ("a", "b", "both/shard0", "both/shard1", "empty"):
+        (tmp_path / name).mkdir(parents=True)
+        if name != "empty":
+            (tmp_path / name / "dict.txt").write_text("word 1\n")
+    (tmp_path / "both" / "clear.json").write_text(json.dumps({"format": 1, "shards": ["shard0", "shard1"]}))
+    return tmp_path
+
+
+def test_one_several_and_shards(root):
+    shards = [root / "both" / "shard0", root / "both" / "shard1"]
+    assert data_folders(root / "a") == data_folders(str(root / "a")) == [root / "a"]
+    assert data_folders(f"{root}/b{os.pathsep}{root}/a") == [root / "b", root / "a"]
+    assert data_folders(root / "both") == shards
+    assert data_folders(f"{root}/both{os.pathsep}{root}/a") == [*shards, root / "a"]
+
+
+@pytest.mark.parametrize(("name", "message"), [("absent", "there is no folder"), ("empty", "has no dict.txt")])
+def test_folders_that_are_none(root, name, message):
+    for data in (root / name, f"{root}/a{os.pathsep}{root}/{name}"):
+        with pytest.raises(UserError, match=f"--data-bin .*{message}.*fairseq-clear prepare") as caught:
+            data_folders(data)
+        assert "\n" not in str(caught.value)
