@@ -49,11 +49,8 @@ def find_documents(sizes: npt.NDArray[np.int32], boundary: str = "blank") -> Bou
         if boundary == "line":
             parts.append(np.flatnonzero(is_text) + first)
             continue
-        changes = np.empty(len(is_text), np.bool_)
-        changes[0] = is_text[0] != was_text
-        np.not_equal(is_text[1:], is_text[:-1], out=changes[1:])
+        parts.append(np.flatnonzero(np.diff(is_text, prepend=was_text)) + first)
         was_text = bool(is_text[-1])
-        parts.append(np.flatnonzero(changes) + first)
     edges = np.concatenate([np.zeros(0, np.int64), *parts])
     if boundary == "line":
         return np.stack([edges, edges + 1], axis=1)

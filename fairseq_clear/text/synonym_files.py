@@ -30,15 +30,8 @@ CLOSING = frozenset('.,;:!?)]}\u2026\u201d\u00bb"')
 _ROWS = ("word_pieces", "word_offsets", "row_offsets", "alternative_pieces", "alternative_offsets")
 # Raised by numpy and zipfile for files that are cut off, altered, or of another format.
 _DAMAGE = (
-    OSError,
-    EOFError,
-    KeyError,
-    ValueError,
-    TypeError,
-    RuntimeError,
-    MemoryError,
-    zipfile.BadZipFile,
-    zlib.error,
+    *(OSError, EOFError, KeyError, ValueError, TypeError, RuntimeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error),
 )
 
 
@@ -81,7 +74,10 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
         found = int(stored["format"])
         if found != SYNONYMS_FORMAT:
             raise UserError(f"{path}: format {found}, but this version reads {SYNONYMS_FORMAT}; {remedy}")
-        _check_vocabulary(str(stored["vocabulary_hash"]), Path(path), Path(dictionary), remedy)
+        made_for, expected = str(stored["vocabulary_hash"]), _hash_dictionary(Path(dictionary))
+        if made_for != expected:
+            hashes = f"({made_for[:12]}) than that of {dictionary} ({expected[:12]})"
+            raise UserError(f"{path}: made for another vocabulary {hashes}; {remedy}")
         rows = {name: stored[name].astype(np.int64) for name in _ROWS}
         return SynonymTable(is_word_start=stored["is_word_start"].astype(np.bool_), **rows)
     except UserError:
@@ -131,14 +127,11 @@ def find_word_starts(symbols: list[str], tokenizer: Tokenizer) -> "npt.NDArray[n
     return np.array(specials + starts, np.bool_)
 
 
-def _check_vocabulary(stored: str, path: Path, dictionary: Path, remedy: str) -> None:
+def _hash_dictionary(dictionary: Path) -> str:
     try:
-        expected = hash_file(dictionary)
+        return hash_file(dictionary)
     except OSError as error:
         raise UserError(f"{dictionary}: cannot read the vocabulary ({error.strerror})") from None
-    if stored != expected:
-        hashes = f"({stored[:12]}) than that of {dictionary} ({expected[:12]})"
-        raise UserError(f"{path}: made for another vocabulary {hashes}; {remedy}")
 
 
 def _closes_word(symbol: str, tokenizer: Tokenizer) -> bool:

@@ -33,7 +33,7 @@ def translate_chunks(
     Args:
         settings: ``workers`` is the number of processes; with 1, this process translates.
         chunks: (index, lines) of each chunk.
-        show: called with the number of lines done so far.
+        show: called with the number of lines done since its last call.
         count: number of chunks, which is the maximum number of processes.
 
     Raises:
@@ -41,17 +41,11 @@ def translate_chunks(
     """
     workers = min(settings.workers, count)
     if workers == 1:
-        done = [0.0]
-
-        def add(lines: float) -> None:
-            done[0] += lines
-            show(done[0])
-
-        trip = RoundTrip(settings, choose_device(settings.device, settings.fp16), add)
+        trip = RoundTrip(settings, choose_device(settings.device, settings.fp16), show)
         yield from (trip.translate(number, lines) for number, lines in chunks)
         return
     context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
-    shared = context.Value("d", 0.0)
+    shared, shown = context.Value("d", 0.0), 0.0
     arguments = (settings, shared, context.Value("i", 0))
     with worker_pool(workers, _start_worker, arguments, method="spawn") as pool:
         waiting: set[Future[ChunkResult]] = set()
@@ -61,33 +55,30 @@ def translate_chunks(
             if not waiting:
                 return
             ready, waiting = wait(waiting, POLL_SECONDS, FIRST_COMPLETED)
-            show(shared.value)
+            done = shared.value
+            show(done - shown)
+            shown = done
             for future in ready:
                 yield future.result()
 
 
-_worker: tuple[Any, ...]  # in a worker process: settings, lines done by all workers, index of the process
+_trip: Callable[[], RoundTrip]  # in a worker process
 
 
 def _start_worker(settings: BackTranslateSettings, done: Any, started: Any) -> None:
-    global _worker
+    """Set up a worker process. The models are loaded with its first chunk, so that errors reach the parent."""
+    global _trip
     for name in ("fairseq", "fairseq_clear"):
         logging.getLogger(name).setLevel(logging.WARNING)
     with started.get_lock():
-        _worker = settings, done, started.value
+        number = started.value
         started.value += 1
-
-
-@cache
-def _trip() -> RoundTrip:
-    """The models of a worker process. They are loaded with its first chunk, so that errors reach the parent."""
-    settings, done, number = _worker
 
     def add(lines: float) -> None:
         with done.get_lock():
             done.value += lines
 
-    return RoundTrip(settings, choose_device(settings.device, settings.fp16, number), add)
+    _trip = cache(lambda: RoundTrip(settings, choose_device(settings.device, settings.fp16, number), add))
 
 
 def _translate(number: int, lines: list[str]) -> ChunkResult:
@@ -104,8 +95,8 @@ def show_progress(lines: int, before: int, interval: float) -> Iterator[Callable
         interval: seconds between two lines of progress; 0 for a line at each change.
 
     Yields:
-        A function to call with the number of lines that this call has done; a line that only one model has translated counts
-        half.
+        A function to call with the number of lines done since its last call; a line that only one model has translated
+        counts half.
     """
     is_terminal = sys.stderr.isatty()
     form = "{desc}: {n_fmt} of {total_fmt} lines ({percentage:.1f}%), {rate_fmt}, {remaining} left"
@@ -113,13 +104,14 @@ def show_progress(lines: int, before: int, interval: float) -> Iterator[Callable
         total=lines, initial=before, desc="back-translate", unit=" sentences", bar_format=form,
         file=sys.stderr if is_terminal else StringIO(), mininterval=0.1 if is_terminal else math.inf,
     ) as bar:  # fmt: skip
-        logged = time.monotonic()
+        logged, done = time.monotonic(), float(before)
 
-        def show(now: float) -> None:
-            nonlocal logged
-            if before + round(now) <= bar.n:
+        def show(lines: float) -> None:
+            nonlocal logged, done
+            done += lines
+            if round(done) <= bar.n:
                 return
-            bar.update(before + round(now) - bar.n)
+            bar.update(round(done) - bar.n)
             if not is_terminal and time.monotonic() - logged >= interval:
                 logged = time.monotonic()
                 sys.stderr.write(f"{bar}\n")
