@@ -17,7 +17,6 @@ from fairseq_clear.interop.hf_format import (
     LONGFORMER,
     OFFSET,
     copy_to_global,
-    head_to_hf,
     hf_activation,
     kind_for,
     to_hf,
@@ -33,7 +32,6 @@ from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import output_folder
 from fairseq_clear.text.tokenizers import Tokenizer
 
-FORMATS = ("hf", "sentence-transformers", "fairseq")
 DELETED = "<del>"
 EXPORT_JSON = "fairseq_clear.json"
 
@@ -97,7 +95,7 @@ def export(
         checkpoint: checkpoint of clear_roberta or roberta.
         data_bin: folder with its dict.txt.
         dest, pooling, normalized, dimension, scores, overwrite: as the flags of ``fairseq-clear export``.
-        form: one of FORMATS.
+        form: ``hf``, ``sentence-transformers`` or ``fairseq``.
         tokenizer: tokenizer of the data folder.
         key_encoder: export MoCo's key encoder instead of the query encoder.
 
@@ -170,14 +168,11 @@ def _write_hf(job: Job, folder: Path, *, with_head: bool) -> None:
         key: value[: len(symbols)] if key in VOCABULARY_ROWS else value
         for key, value in job.model.model.state_dict().items()
     }
-    theirs = to_hf(weights, kind, args.encoder_layers, rows, size)
-    theirs = copy_to_global(theirs) if name == LONGFORMER else theirs
     is_tied = torch.equal(weights[HEAD_WEIGHT], weights[EMBEDDING])
     # The MLM heads of RoBERTa and Longformer always use GELU.
     with_head = with_head and (name == "bert" or hf_activation(args.activation_fn) == "gelu")
-    if with_head:
-        theirs = {kind.prefix + key: value for key, value in theirs.items()}
-        theirs |= head_to_hf(weights, kind, rows, size, is_tied=is_tied)
+    theirs = to_hf(weights, kind, args.encoder_layers, rows, size, with_head, is_tied)
+    theirs = copy_to_global(theirs) if name == LONGFORMER else theirs
     config = _config(job, name, with_head=with_head)
     config |= {
         "vocab_size": size,

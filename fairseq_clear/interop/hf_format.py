@@ -20,6 +20,7 @@ from fairseq_clear.modules.window_attention import is_covered
 
 STACK = "encoder.sentence_encoder."
 HEAD_WEIGHT = "encoder.lm_head.weight"
+HEAD_ROWS = ("bias", "decoder.weight")  # parts of the MLM head with a row for each token
 LONGFORMER = "longformer"
 OFFSET = 2  # rows of fairseq's position embedding before the first position: the padding id + 1
 WORDS = "embeddings.word_embeddings.weight"
@@ -54,16 +55,6 @@ class Kind:
     dense: str
     norm: str
 
-    @property
-    def head_bias(self) -> str:
-        """Name of the head's bias of the vocabulary."""
-        return f"{self.head}bias"
-
-    @property
-    def head_weight(self) -> str:
-        """Name of the head's output embedding."""
-        return f"{self.head}decoder.weight"
-
 
 _ROBERTA = Kind("roberta.", OFFSET, "lm_head.", "dense", "layer_norm")
 KINDS: dict[str, Kind] = {
@@ -95,14 +86,6 @@ def head_names(kind: Kind) -> Iterator[tuple[str, str]]:
         yield f"{kind.head}{kind.norm}.{part}", f"encoder.lm_head.layer_norm.{part}"
 
 
-def find_embedding(weights: dict[str, Tensor], kind: Kind, source: object) -> Tensor:
-    """Find the token embedding among Hugging Face's weights, with or without the prefix."""
-    for name in (WORDS, kind.prefix + WORDS):
-        if name in weights:
-            return weights[name]
-    raise UserError(f"{source}: its weights lack {WORDS}; is the folder complete, and is its model_type right?")
-
-
 def from_hf(
     weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, segments: int, source: object
 ) -> tuple[dict[str, Tensor], list[str]]:
@@ -118,6 +101,9 @@ def from_hf(
 
     Returns:
         The weights (with those of the MLM head if the model has one), and the names of weights that were not used.
+
+    Raises:
+        UserError: a weight is missing, or the embedding has no row for a token of the tokenizer.
     """
     # The first releases of BERT named a LayerNorm's weight gamma and its bias beta.
     old = {"gamma": "weight", "beta": "bias"}
@@ -132,6 +118,11 @@ def from_hf(
         return theirs[name]
 
     words = take(WORDS)
+    if int(rows.max()) >= len(words):
+        raise UserError(
+            f"{source}: its tokenizer gives a token the id {int(rows.max())}, but its embedding has {len(words)} rows; "
+            "tokenizer and weights belong to different models"
+        )
     ours = {name: take(their_name) for their_name, name in encoder_names(layers)}
     ours[STACK + "embed_tokens.weight"] = words[rows]
     positions = take(POSITIONS)
@@ -143,16 +134,18 @@ def from_hf(
     else:
         ours[STACK + "embed_positions.segments.weight"] = types[:segments]
     ours[STACK + "embed_positions.weight"] = torch.cat([head, positions])
-    if kind.head_bias in theirs and f"{kind.head}{kind.dense}.weight" in theirs:
+    bias, output = (f"{kind.head}{part}" for part in HEAD_ROWS)
+    if bias in theirs and f"{kind.head}{kind.dense}.weight" in theirs:
         ours |= {name: take(their_name) for their_name, name in head_names(kind)}
-        ours["encoder.lm_head.bias"] = take(kind.head_bias)[rows]
-        decoder = take(kind.head_weight) if kind.head_weight in theirs else words
-        ours[HEAD_WEIGHT] = decoder[rows]
+        ours["encoder.lm_head.bias"] = take(bias)[rows]
+        ours[HEAD_WEIGHT] = (take(output) if output in theirs else words)[rows]
     return ours, sorted(left)
 
 
-def to_hf(weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, size: int) -> dict[str, Tensor]:
-    """Convert fairseq's weights to those of a Hugging Face encoder, without prefix and MLM head; the inverse of from_hf.
+def to_hf(
+    weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, size: int, with_head: bool, is_tied: bool
+) -> dict[str, Tensor]:
+    """Convert fairseq's weights to those of a Hugging Face model, or of its encoder; the inverse of from_hf.
 
     ``AutoModel`` always builds a pooler, and initialises it at random if the weights lack it. The exported pooler is the
     identity, so ``pooler_output`` is the tanh of the first token's state.
@@ -163,36 +156,31 @@ def to_hf(weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, siz
         layers: number of blocks.
         rows: (V,) int64, for each of fairseq's ids its row in Hugging Face's vocabulary.
         size: number of rows of Hugging Face's vocabulary; rows without a token of fairseq are 0.
+        with_head: also convert the MLM head; the names of the encoder then have its prefix.
+        is_tied: whether the output embedding of the head is the encoder's, so that it is left out.
     """
+
+    def spread(name: str) -> Tensor:
+        """A tensor with a row for each token, in Hugging Face's order."""
+        value = weights[name]
+        return torch.zeros(size, *value.shape[1:]).index_copy(0, rows, value)
+
     theirs = {name: weights[our_name] for name, our_name in encoder_names(layers)}
-    words = weights[STACK + "embed_tokens.weight"]
-    theirs[WORDS] = torch.zeros(size, words.shape[1]).index_copy(0, rows, words)
+    theirs[WORDS] = spread(STACK + "embed_tokens.weight")
     positions = weights[STACK + "embed_positions.weight"]
-    unused = positions.new_zeros(max(0, kind.offset - OFFSET), positions.shape[1])
+    width = positions.shape[1]
+    unused = positions.new_zeros(max(0, kind.offset - OFFSET), width)
     theirs[POSITIONS] = torch.cat([unused, positions[max(0, OFFSET - kind.offset) :]])
     # At least two rows, because tokenizers give the second text of a pair the segment 1.
-    nothing = torch.zeros(2, words.shape[1])
-    theirs["pooler.dense.weight"], theirs["pooler.dense.bias"] = torch.eye(words.shape[1]), torch.zeros(words.shape[1])
-    theirs[SEGMENTS] = weights.get(STACK + "embed_positions.segments.weight", nothing)
+    theirs[SEGMENTS] = weights.get(STACK + "embed_positions.segments.weight", torch.zeros(2, width))
+    theirs["pooler.dense.weight"], theirs["pooler.dense.bias"] = torch.eye(width), torch.zeros(width)
+    if with_head:
+        theirs = {kind.prefix + name: value for name, value in theirs.items()}
+        theirs |= {name: weights[our_name] for name, our_name in head_names(kind)}
+        bias, output = (f"{kind.head}{part}" for part in HEAD_ROWS)
+        theirs[bias] = spread("encoder.lm_head.bias")
+        theirs |= {} if is_tied else {output: spread(HEAD_WEIGHT)}
     return {name: value.contiguous().clone() for name, value in theirs.items()}
-
-
-def head_to_hf(weights: dict[str, Tensor], kind: Kind, rows: Tensor, size: int, *, is_tied: bool) -> dict[str, Tensor]:
-    """Convert the MLM head to Hugging Face's names, with its output embedding only if it is not the encoder's.
-
-    Args:
-        weights: fairseq's weights.
-        kind: Hugging Face's names.
-        rows, size: see to_hf.
-        is_tied: whether the head shares the encoder's embedding.
-    """
-    theirs = {name: weights[our_name].clone() for name, our_name in head_names(kind)}
-    bias = weights["encoder.lm_head.bias"]
-    theirs[kind.head_bias] = torch.zeros(size).index_copy(0, rows, bias)
-    if not is_tied:
-        decoder = weights[HEAD_WEIGHT]
-        theirs[kind.head_weight] = torch.zeros(size, decoder.shape[1]).index_copy(0, rows, decoder)
-    return theirs
 
 
 def window_of(model: Any) -> int:

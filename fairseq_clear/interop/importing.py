@@ -23,14 +23,13 @@ from fairseq_clear.interop.hf_format import (
     HEAD_WEIGHT,
     LONGFORMER,
     OFFSET,
-    find_embedding,
     from_hf,
     kind_for,
     kind_of,
     merge_global,
     model_flags,
 )
-from fairseq_clear.interop.parity import Parity, compare_hf
+from fairseq_clear.interop.parity import Parity, compare_hf, hf_ids
 from fairseq_clear.interop.stock import SIZES, build_model, compare_stock, settings_of, write_checkpoint
 from fairseq_clear.libraries import quiet_transformers
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
@@ -100,7 +99,7 @@ def import_hf(
         notes.append(f"the folder has no pooling; {chosen} is used unless --pooling gives another")
     with output_folder(dest, overwrite) as temporary:
         tokenizer, dictionary = write_vocabulary(source, temporary)
-        rows = vocabulary_rows(dictionary, tokenizer, find_embedding(theirs, kind, source), source)
+        rows = torch.tensor(hf_ids(dictionary, tokenizer))
         layers = int(folder.config.get("num_hidden_layers", 0))
         weights, left = from_hf(theirs, kind, layers, rows, segments, source)
         longest = len(weights[POSITIONS]) - OFFSET
@@ -206,23 +205,6 @@ def write_vocabulary(source: Path, folder: Path) -> tuple[HfTokenizer, Dictionar
         raise UserError(f"{source}: its vocabulary has tokens that a dict.txt cannot hold")
     dictionary.add_symbol("<mask>")
     return tokenizer, dictionary
-
-
-def vocabulary_rows(dictionary: Dictionary, tokenizer: HfTokenizer, embedding: Tensor, source: Path) -> Tensor:
-    """Map each of fairseq's ids to its row in Hugging Face's embedding: (V,) int64.
-
-    Raises:
-        UserError: the embedding has no row for a token of the tokenizer.
-    """
-    ids = tokenizer.ids()
-    rows = torch.tensor([ids[symbol] for symbol in dictionary.symbols], dtype=torch.int64)
-    if int(rows.max()) >= len(embedding):
-        token = dictionary.symbols[int(rows.argmax())]
-        raise UserError(
-            f"{source}: its tokenizer gives {token!r} the id {int(rows.max())}, but its embedding has {len(embedding)} rows; "
-            "tokenizer and weights belong to different models"
-        )
-    return rows
 
 
 @contextmanager
