@@ -80,35 +80,8 @@ def check_is_text(path: str | Path, start: bytes, encoding: str = "utf-8") -> No
 
 
 def read_text_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
-    """Read all lines, without their LF or CRLF and without a byte order mark. Line i + 1 of the file is item i.
-
-    Only LF ends a line. The other characters at which Python's ``splitlines`` splits (form feed, U+2028) occur within texts.
-
-    Args:
-        path: of the file.
-        encoding: ``utf-8``, or ``latin-1`` for data sets that are distributed in it.
-
-    Raises:
-        UserError: the file is missing or unreadable, is not text, or has another encoding.
-    """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
-    check_is_text(path, content, encoding)
-    content = content.removeprefix(_BOM)
-    try:
-        text = content.decode(encoding)
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{path}:{line}: byte 0x{content[error.start]:02x} is not {encoding.upper()}; convert the file first, "
-            f"e.g. iconv -f latin1 -t {encoding}"
-        ) from None
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return [line.removesuffix("\r") for line in lines]
+    """Return the lines that ``read_whole_lines`` yields; line i + 1 of the file is item i."""
+    return [line for _, line in read_whole_lines(Path(path), allow_nul=True, encoding=encoding)]
 
 
 @dataclass(frozen=True)
@@ -197,14 +170,18 @@ def read_whole_lines(
     progress: Callable[[int], object] | None = None,
     *,
     allow_nul: bool = False,
+    encoding: str = "utf-8",
     errors: str = "strict",
 ) -> Iterator[tuple[int, str]]:
     """Like ``read_lines``, but only LF and CRLF end a line, as for ``wc -l``; a CR within a line is kept.
+
+    The other characters at which Python's ``splitlines`` splits (form feed, U+2028) occur within texts.
 
     Args:
         file: the input; if it is a path, only its suffix .gz or .xz matters.
         progress: called with the number of bytes read from disk since its last call.
         allow_nul: accept NUL characters.
+        encoding: ``utf-8``, or ``latin-1`` for data sets that are distributed in it.
         errors: ``replace`` replaces bytes that are not UTF-8 by U+FFFD.
     """
     if isinstance(file, Path):
@@ -218,7 +195,7 @@ def read_whole_lines(
                 if progress is not None and number % LINES_PER_PROGRESS == 0:
                     progress(raw.tell() - reported)
                     reported = raw.tell()
-                text = _decode_line(line, file.path, number, errors)
+                text = _decode_line(line, file.path, number, encoding, errors)
                 if "\0" in text and not allow_nul:
                     raise UserError(
                         f"{file.path}:{number}: a NUL character; is this a text file, and UTF-8 rather than UTF-16?"
@@ -298,18 +275,18 @@ def _unpacked(raw: BinaryIO, compression: str) -> Iterator[BinaryIO]:
         yield raw
 
 
-def _decode_line(line: bytes, path: Path, number: int, errors: str) -> str:
+def _decode_line(line: bytes, path: Path, number: int, encoding: str, errors: str) -> str:
     if len(line) > MAX_LINE_BYTES:
         raise UserError(f"{path}:{number}: more than {MAX_LINE_BYTES >> 20} MiB without a line end; is this text?")
     if number == 1:
-        check_is_text(path, line)
+        check_is_text(path, line, encoding)
         line = line.removeprefix(_BOM)
     try:
-        return line.decode("utf-8", errors)
+        return line.decode(encoding, errors)
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{path}:{number}: byte 0x{line[error.start]:02x} at position {error.start + 1} of the line is not UTF-8; "
-            "convert the file first, e.g. iconv -f latin1 -t utf-8"
+            f"{path}:{number}: byte 0x{line[error.start]:02x} at position {error.start + 1} of the line is not "
+            f"{encoding.upper()}; convert the file first, e.g. iconv -f latin1 -t {encoding}"
         ) from None
 
 

@@ -24,7 +24,7 @@ def test_latin_1_is_read_where_it_is_asked_for(tmp_path):
     path = tmp_path / "x.label"
     path.write_bytes(b"ok\ncaf\xe9 \xf0\n")
     assert read_text_lines(path, "latin-1") == ["ok", "caf\u00e9 \u00f0"]
-    with pytest.raises(UserError, match=r"x.label:2: byte 0xe9 is not UTF-8"):
+    with pytest.raises(UserError, match=r"x.label:2: byte 0xe9 at position 4 of the line is not UTF-8"):
         read_text_lines(path)
 
 

@@ -77,7 +77,7 @@ class ClearMocoCriterion(MaskingCriterion):
         guided = 0 if self.guide is None else self.guide.width
         width = model.projection_head.output_dim
         queue = KeyQueue(self.cfg.queue_size, width, guide_width=guided, undoable=self.cfg.amp)
-        model.add_key_encoder(encoder, queue)
+        model.key_encoder, model.key_queue = encoder, queue
         # In a list, so that the queue's buffers are not registered as the criterion's too.
         self._held = [queue]
 

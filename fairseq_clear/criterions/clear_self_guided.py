@@ -78,7 +78,7 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
         pooling = str(self.cfg.guide_pooling)
         encoder = model.encoder.sentence_encoder
         if self.needs_views:
-            model.add_guide(FrozenEncoder(encoder, pooling, layers, self.cfg.guide_dropout))
+            model.guide = FrozenEncoder(encoder, pooling, layers, self.cfg.guide_dropout)
         super().prepare_model(model)
 
     def view_inputs(self, views: dict[str, Any]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class ClearRobertaModel(RobertaModel):
             args.projection_activate_last,
         )
         self.projection_head.apply(init_bert_params)
-        # A criterion that needs one of these adds it before the weights are loaded.
+        # A criterion that needs one of these sets it before the weights are loaded; begin_training fills it.
         self.guide: FrozenEncoder | None = None
         self.key_encoder: MomentumEncoder | None = None
         self.key_queue: KeyQueue | None = None
@@ -172,10 +172,6 @@ class ClearRobertaModel(RobertaModel):
         parts = self._parts(tokens, lengths, trained=False)
         return parts.in_order(parts.map(partial(self.key_encoder, padding=self.padding_idx, dtype=dtype)))
 
-    def add_key_encoder(self, key_encoder: MomentumEncoder, key_queue: KeyQueue) -> None:
-        """Add MoCo's key encoder and the queue of its keys."""
-        self.key_encoder, self.key_queue = key_encoder, key_queue
-
     def after_update(self, *, overflowed: bool = False) -> None:
         """Update the key encoder towards the encoder; call once per optimizer update.
 
@@ -190,10 +186,6 @@ class ClearRobertaModel(RobertaModel):
             return
         self.key_queue.confirm()
         self.key_encoder.step(self.encoder.sentence_encoder, self.projection_head)
-
-    def add_guide(self, guide: FrozenEncoder) -> None:
-        """Add a frozen copy of the encoder; ``begin_training`` fills it."""
-        self.guide = guide
 
     def compile_encoders(self, **options: Any) -> None:
         """``torch.compile`` the blocks of every encoder of the model; ``options`` go to ``torch.compile``."""

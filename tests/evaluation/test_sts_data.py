@@ -92,7 +92,7 @@ def test_any_table_of_two_texts_and_a_score(tmp_path):
         (b"text\ttext\tscore\n", r"table.tsv:1: the score 'score' is not a number; if this is a header, remove it"),
         (b"a\tb\tnan\n", r"table.tsv:1: the score 'nan' is not a number"),
         (b"a\tb\t1\n\na\tb\n", r"table.tsv:3: 2 tab-separated columns, but column 3 is needed"),
-        (b"a\tb\t1\ncaf\xe9\tb\t1\n", r"table.tsv:2: byte 0xe9 is not UTF-8"),
+        (b"a\tb\t1\ncaf\xe9\tb\t1\n", r"table.tsv:2: byte 0xe9 at position 4 of the line is not UTF-8"),
         ("a\tb\t1\n".encode("utf-16"), r"table.tsv:1: this is UTF-16"),
         (b"", r"table.tsv: is empty"),
         (b"\n", r"table.tsv: holds no scored pair"),
