@@ -42,7 +42,10 @@ def read(tmp_path, content, task=RTE, split="train", **options):
         (HEADER, "holds no examples"),
         ("", "holds no examples"),
         ("index\tsentence1\tlabel\n0\ta\tentailment\n", r"file.tsv:1: the header has no column 'sentence2'"),
-        (HEADER.encode() + b"0\tcaf\xe9\tb\tentailment\n", r"file.tsv:2: byte 0xe9 at position 6 of the line is not UTF-8"),
+        (
+            HEADER.encode() + b"0\tcaf\xe9\tb\tentailment\n",
+            r"file.tsv:2: byte 0xe9 at position 6 of the line is not UTF-8",
+        ),
     ],
 )
 def test_malformed_files_are_named_with_their_line(tmp_path, content, message):
