@@ -1,11 +1,9 @@
 """The table of augmentations: pure functions ``f(tokens, rng, *, symbols, **knobs) -> (tokens, source)``."""
 
 from fairseq_clear.augmentations.base import Augmentation, Symbols, always
-from fairseq_clear.augmentations.deletion import delete_spans, delete_words
+from fairseq_clear.augmentations.clear_edits import delete_spans, delete_words, reorder_spans
 from fairseq_clear.augmentations.eda import OPERATIONS, augment_easily, draws_synonyms, grow_by_operations
-from fairseq_clear.augmentations.reordering import reorder_spans
-from fairseq_clear.augmentations.slicing import mask_slices
-from fairseq_clear.augmentations.span_masking import mask_span
+from fairseq_clear.augmentations.span_masking import mask_slices, mask_span
 from fairseq_clear.augmentations.substitution import SynonymTable, grow_by_ratio, substitute_words
 from fairseq_clear.spec import Knob
 

@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.data.batch import Example
-from fairseq_clear.data.dataset import ClearDataset
+from fairseq_clear.data.dataset import ClearDataset, SizedDataset
 from fairseq_clear.data.seeding import rng_for
-from fairseq_clear.data.sized_dataset import SizedDataset
 from fairseq_clear.errors import UserError
 
 __all__ = ["MixedDataset"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from fairseq_clear.augmentations.deletion import delete_spans, delete_words
+from fairseq_clear.augmentations.clear_edits import delete_spans, delete_words
 from tests.augmentations.cases import DELETE, SYMBOLS, array
 
 TEXT = array(range(4, 24))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from fairseq_clear.augmentations.reordering import reorder_spans
+from fairseq_clear.augmentations.clear_edits import reorder_spans
 from tests.augmentations.cases import SYMBOLS, array
 
 

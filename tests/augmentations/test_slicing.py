@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from fairseq_clear.augmentations.chain import build_augmentation
-from fairseq_clear.augmentations.slicing import mask_slices
+from fairseq_clear.augmentations.span_masking import mask_slices
 from tests.augmentations.cases import BOS, EOS, MASK, SEEDS, SYMBOLS, array
 
 

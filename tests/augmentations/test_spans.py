@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from fairseq_clear.augmentations.base import round_randomly
-from fairseq_clear.augmentations.spans import place_spans, span_positions, span_shape
+from fairseq_clear.augmentations.clear_edits import place_spans, span_positions, span_shape
 
 DRAWS = 6000
 
