@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.data.batch import pad_rows
@@ -117,8 +117,12 @@ def encode_texts(
     """
     pooling = pooling or str(model.args.pooling)
     longest = _check_options(model, pooling, batch_size, max_length)
-    rows = [read_tokens(dictionary, tokenizer, text) for text in _check_texts(sentences)]
-    tokens = [_cut(row, longest) for row in rows]
+    for number, text in enumerate(sentences):
+        if not isinstance(text, str):
+            raise UserError(f"sentence {number} is of type {type(text).__name__}, not str: give a list of strings")
+    rows = [read_tokens(dictionary, tokenizer, text) for text in sentences]
+    cut = (row if len(row) <= longest else [*row[: longest - 1], row[-1]] for row in rows)
+    tokens = [np.array(row, np.int64) for row in cut]
     lengths = np.array([len(row) for row in tokens], np.int64)  # (N,)
     truncated = sum(len(row) > longest for row in rows)
     unknown = sum(int((row == dictionary.unk()).sum()) for row in tokens)
@@ -128,7 +132,10 @@ def encode_texts(
     with evaluating(model):
         for batch in _batches(lengths, batch_size, enough_cells(device)):
             padded = pad_rows([tokens[index] for index in batch], dictionary.pad()).to(device)  # (B, T)
-            vectors[batch] = _to_numpy(model.embed(padded, pooling), normalize)
+            embedded = model.embed(
+                padded, pooling
+            ).float()  # (B, D); normalised in float32 even for a half-precision model
+            vectors[batch] = (nn.functional.normalize(embedded, dim=-1) if normalize else embedded).cpu().numpy()
             cells += padded.numel()
             if on_batch is not None:
                 on_batch(len(batch))
@@ -147,27 +154,8 @@ def _check_options(model: ClearRobertaModel, pooling: str, batch_size: int, max_
     return positions if max_length is None else max_length
 
 
-def _check_texts(sentences: Sequence[str]) -> Sequence[str]:
-    for number, text in enumerate(sentences):
-        if not isinstance(text, str):
-            raise UserError(f"sentence {number} is of type {type(text).__name__}, not str: give a list of strings")
-    return sentences
-
-
-def _cut(row: list[int], longest: int) -> Tokens:
-    return np.array(row if len(row) <= longest else [*row[: longest - 1], row[-1]], np.int64)
-
-
 def _batches(lengths: Tokens, batch_size: int, enough: int = ENOUGH_CELLS["cpu"]) -> Iterator[Tokens]:
     """Yield the indices of each batch, longest texts first. A batch ends when full, or at ``enough`` cells as texts shorten."""
     order = np.argsort(-lengths, kind="stable")
     for rows in alike(lengths[order], batch_size * int(lengths.max(initial=0)), enough):
         yield order[rows]
-
-
-def _to_numpy(vectors: Tensor, normalize: bool) -> Floats:
-    vectors = vectors.float()  # (B, D); normalise in float32, even if the model is in half precision
-    if normalize:
-        vectors = nn.functional.normalize(vectors, dim=-1)
-    array: Floats = vectors.cpu().numpy()
-    return array

@@ -1,7 +1,7 @@
 """The report of ``refine``: whether the refined encoder is better, as JSON, Markdown and a picture."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -148,41 +148,26 @@ def write_report(report: RefineReport, folder: Path) -> None:
         save_figure(draw_compare(rows, COLUMNS), folder / f"{REPORT}.png")
 
 
-def _markdown(report: RefineReport) -> list[str]:
-    settings = report.settings
-    lines = [
-        f"# {settings.encoder.name} refined on {', '.join(path.name for path in settings.texts)}",
-        "",
-        report.verdict(),
-        "",
-    ]
-    if "retrieval" in report.reports:
-        found = report.reports["retrieval"]
+def _markdown(report: RefineReport) -> Iterator[str]:
+    settings, reports = report.settings, report.reports
+    yield from (f"# {settings.encoder.name} refined on {', '.join(path.name for path in settings.texts)}", "")
+    yield from (report.verdict(), "")
+    if "retrieval" in reports:
+        found = reports["retrieval"]
         origin = "--pairs" if settings.pairs else "held-out documents: the first sentence must find the rest"
-        lines += [
-            f"Retrieval ({origin}), {found['protocol']['queries']:,} queries, {found['protocol']['passages']:,} passages:",
-            "",
-        ]
-        lines += [*_table(found["rows"], COLUMNS), "", f"![scores]({REPORT}.png)", ""]
-    if "sts" in report.reports:
-        lines += [
-            "STS, Spearman x100:",
-            "",
-            *_table(report.reports["sts"]["rows"], report.reports["sts"]["columns"]),
-            "",
-        ]
+        counts = f"{found['protocol']['queries']:,} queries, {found['protocol']['passages']:,} passages"
+        yield from (f"Retrieval ({origin}), {counts}:", "", *_table(found["rows"], COLUMNS), "")
+        yield from (f"![scores]({REPORT}.png)", "")
+    if "sts" in reports:
+        yield from ("STS, Spearman x100:", "", *_table(reports["sts"]["rows"], reports["sts"]["columns"]), "")
     if report.trials:
-        lines += [
-            f"Trial of recipes, MRR@10 on {report.counts.dev:,} other held-out documents:",
-            "",
-            "| recipe | updates | MRR@10 |",
-        ]
-        lines += ["|---|---|---|", *(f"| {t.recipe} | {t.updates} | {t.score:.2f} |" for t in report.trials), ""]
-    lines += [f"## Recipe: {report.recipe}", "", "The commands, with the seconds that they took:", "", "```bash"]
-    lines += [f"{stage['command']}  # {stage['seconds']:.0f} s" for stage in report.stages]
-    lines += ["```", "", *_examples(report)]
-    lines += [", ".join(f"{name} {number}" for name, number in versions().items()) + f"; {report.device}"]
-    return lines
+        yield from (f"Trial of recipes, MRR@10 on {report.counts.dev:,} other held-out documents:", "")
+        yield from ("| recipe | updates | MRR@10 |", "|---|---|---|")
+        yield from (*(f"| {t.recipe} | {t.updates} | {t.score:.2f} |" for t in report.trials), "")
+    yield from (f"## Recipe: {report.recipe}", "", "The commands, with the seconds that they took:", "", "```bash")
+    yield from (f"{stage['command']}  # {stage['seconds']:.0f} s" for stage in report.stages)
+    yield from ("```", "", *_examples(report))
+    yield ", ".join(f"{name} {number}" for name, number in versions().items()) + f"; {report.device}"
 
 
 def _table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> list[str]:
@@ -200,23 +185,19 @@ def _table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> list[str]:
     return lines
 
 
-def _examples(report: RefineReport) -> list[str]:
+def _examples(report: RefineReport) -> Iterator[str]:
     """Some queries and the passages that each encoder finds, the right ones marked."""
-    rows = report.reports["retrieval"]["rows"][-2:] if "retrieval" in report.reports else []
-    lines = ["## Queries, drawn at random", ""] if rows else []
-    for number in range(len(rows[0]["details"]["examples"]) if rows else 0):
-        lines += [f"**{_one_line(rows[0]['details']['examples'][number]['query'])}**", ""]
-        for row in rows:
-            example = row["details"]["examples"][number]
-            rank = example["rank"] or "not among the first 100"
-            lines += [f"- {row['label']}, rank of the right passage: {rank}"]
-            found = zip(example["passages"], example["right"], strict=True)
-            lines += [
-                f"    {n}. {'**right** ' if is_right else ''}{_one_line(text)}"
-                for n, (text, is_right) in enumerate(found, 1)
-            ]
-        lines += [""]
-    return lines
+    if "retrieval" not in report.reports:
+        return
+    rows = report.reports["retrieval"]["rows"][-2:]
+    yield from ("## Queries, drawn at random", "")
+    for examples in zip(*(row["details"]["examples"] for row in rows), strict=True):
+        yield from (f"**{_one_line(examples[0]['query'])}**", "")
+        for row, example in zip(rows, examples, strict=True):
+            yield f"- {row['label']}, rank of the right passage: {example['rank'] or 'not among the first 100'}"
+            for n, (text, is_right) in enumerate(zip(example["passages"], example["right"], strict=True), 1):
+                yield f"    {n}. {'**right** ' if is_right else ''}{_one_line(text)}"
+        yield ""
 
 
 def _one_line(text: str) -> str:

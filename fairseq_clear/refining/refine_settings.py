@@ -1,5 +1,6 @@
 """Recipes and settings of ``refine``; importable without fairseq."""
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -165,10 +166,5 @@ class RefineSettings(DocumentSettings):
 
     def as_json(self) -> dict[str, Any]:
         """Return the settings that determine the result, paths as text."""
-        return {name: _plain(value) for name, value in asdict(self).items() if name not in FREE}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+        settings = {name: value for name, value in asdict(self).items() if name not in FREE}
+        return dict(json.loads(json.dumps(settings, default=str)))
