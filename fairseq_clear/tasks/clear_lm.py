@@ -3,6 +3,7 @@
 import copy
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 
 from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.chain import Chain, build_augmentation
-from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.criterions.contrastive import ContrastiveCriterion
 from fairseq_clear.criterions.false_negative_masking import MaskingCriterion
 from fairseq_clear.data.dataset import ClearDataset
@@ -38,7 +38,7 @@ from fairseq_clear.tasks.run_record import (
 )
 from fairseq_clear.tasks.setting_ranges import check_metric, check_numbers
 from fairseq_clear.tasks.validation_scores import RetrievalValidation, StsValidation
-from fairseq_clear.text.data_folders import CLEAR_JSON, check_vocabulary
+from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, check_vocabulary
 from fairseq_clear.text.documents import Documents, documents_of
 from fairseq_clear.text.mapped_files import check_data_files
 from fairseq_clear.text.sentence_dataset import SentenceDataset, split_long_blocks
@@ -70,16 +70,21 @@ class ClearLMTask(MaskedLMTask):
         self.watch = Watch(dropout_only=cfg.views == "same" and cfg.augment == "none")
         self.masks = Masks(cfg, self.dictionary)
         self.chain = self._build_chain()
-        folder = utils.split_paths(cfg.data)[0]
+        folder = str(self.folder)
         self.sts = StsValidation(cfg.eval_sts, folder) if cfg.eval_sts else None
         self.retrieval = RetrievalValidation(cfg.eval_retrieval, folder) if cfg.eval_retrieval else None
+
+    @property
+    def folder(self) -> Path:
+        """The first data folder, which has the dictionary and the tokenizer."""
+        return Path(utils.split_paths(self.cfg.data)[0])
 
     @classmethod
     @exit_on_user_error
     def setup_task(cls, cfg: ClearLMConfig, **kwargs: Any) -> "ClearLMTask":
         """Set up the task; UserError if the data's dictionary is missing or damaged, or a setting is wrong."""
         paths = utils.split_paths(cfg.data)
-        dictionary = os.path.join(paths[0], "dict.txt")
+        dictionary = os.path.join(paths[0], DICTIONARY)
         if not os.path.exists(dictionary):
             raise UserError(f"{dictionary} does not exist: make the data folder with fairseq-clear prepare")
         for path in paths:
@@ -91,29 +96,16 @@ class ClearLMTask(MaskedLMTask):
         return cls(cfg, loaded)
 
     def _build_chain(self) -> Chain:
-        chain = build_augmentation(self.cfg.augment, self._symbols(None), allow_missing_synonyms=True)
+        known, spec = self.dictionary, self.cfg.augment
+        symbols = Symbols(known.bos(), known.eos(), known.pad(), self.del_idx, known.unk(), self.mask_idx)
+        chain = build_augmentation(spec, symbols, allow_missing_synonyms=True)
         if not chain.needs_words:
             return chain
-        data = Path(utils.split_paths(self.cfg.data)[0])
-        if (
-            chain.needs_synonyms or not (data / CLEAR_JSON).is_file()
-        ):  # without a tokenizer, the folder may still have a table
-            table = load_synonyms(self.cfg.synonyms or data / SYNONYMS_NPZ, data / "dict.txt")
+        if chain.needs_synonyms or not (self.folder / CLEAR_JSON).is_file():  # without a tokenizer there may be a table
+            table = load_synonyms(self.cfg.synonyms or self.folder / SYNONYMS_NPZ, self.folder / DICTIONARY)
         else:
-            table = load_word_starts(data)
-        return build_augmentation(self.cfg.augment, self._symbols(table))
-
-    def _symbols(self, synonyms: SynonymTable | None) -> Symbols:
-        known = self.dictionary
-        return Symbols(
-            bos=known.bos(),
-            eos=known.eos(),
-            pad=known.pad(),
-            delete=self.del_idx,
-            unk=known.unk(),
-            mask=self.mask_idx,
-            synonyms=synonyms,
-        )
+            table = load_word_starts(self.folder)
+        return build_augmentation(spec, replace(symbols, synonyms=table))
 
     @exit_on_user_error
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
@@ -135,8 +127,8 @@ class ClearLMTask(MaskedLMTask):
             self.needs_mlm, self.needs_views = criterion.needs_mlm, criterion.needs_views
             self.anchor_mlm, self.max_update = criterion.anchor_mlm, criterion.max_update
         if isinstance(criterion, MaskingCriterion) and criterion.needs_guide:
-            folder, settings = Path(utils.split_paths(self.cfg.data)[0]), getattr(self.model, "args", None)
-            criterion.guide = load_guide(str(criterion.cfg.guide), folder, self.cfg.tokens_per_sample, settings)
+            settings, longest = getattr(self.model, "args", None), self.cfg.tokens_per_sample
+            criterion.guide = load_guide(str(criterion.cfg.guide), self.folder, longest, settings)
         if isinstance(self.model, ClearRobertaModel):
             self.model.freeze_unused(mlm=self.needs_mlm, views=self.needs_views)
             if isinstance(criterion, ContrastiveCriterion):
@@ -148,15 +140,12 @@ class ClearLMTask(MaskedLMTask):
     @exit_on_user_error
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Load a split: its masked texts, their views, or both; with ``--mix``, the training set of all corpora."""
-        if self.cfg.mix and split == self.cfg.train_subset:
-            self.datasets[split] = self._build_mix(split, epoch, combine)
-        else:
+        if not self.cfg.mix or split != self.cfg.train_subset:
             self.datasets[split] = self.build_dataset(split, epoch, combine)
-
-    def _build_mix(self, split: str, epoch: int, combine: bool) -> MixedDataset:
+            return
         self.mix = parse_mix(self.cfg.mix, self.cfg.data)
         check_corpora(self.mix)
-        return MixedDataset(
+        self.datasets[split] = MixedDataset(
             [self._with_data(corpus.folder).build_dataset(split, epoch, combine) for corpus in self.mix],
             [corpus.weight for corpus in self.mix],
             self.cfg.seed,
@@ -305,7 +294,7 @@ class ClearLMTask(MaskedLMTask):
         Raises:
             UserError: the checkpoint has another vocabulary or architecture, or belongs to another run.
         """
-        check_same_vocabulary(state, path, utils.split_paths(self.cfg.data)[0])
+        check_same_vocabulary(state, path, str(self.folder))
         saved = (state.get("task_state") or {}).get("run")
         if resumes and saved is None:
             logger.info("%s does not record its settings: they are not compared with this run's", path)
@@ -327,8 +316,8 @@ class ClearLMTask(MaskedLMTask):
 
     def state_dict(self) -> dict[str, Any]:
         """The task's part of a checkpoint: the record of the run, and the hash of its vocabulary."""
-        dictionary = os.path.join(utils.split_paths(self.cfg.data)[0], "dict.txt")
-        known = {"vocabulary_hash": hash_file(dictionary)} if os.path.exists(dictionary) else {}
+        dictionary = self.folder / DICTIONARY
+        known = {"vocabulary_hash": hash_file(dictionary)} if dictionary.exists() else {}
         return {**super().state_dict(), **known, **({"run": self.record} if self.record else {})}
 
     def train_step(

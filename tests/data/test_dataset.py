@@ -293,7 +293,7 @@ def test_the_stand_in_has_the_shape_of_a_batch(data_bin: Path) -> None:
 
 
 def test_word_masks_cover_words(data_bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fairseq_clear.tasks import masking
+    from fairseq_clear.data import masking
     from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 
     monkeypatch.setattr(masking, "load_tokenizer", lambda folder: WhitespaceTokenizer())
