@@ -4,6 +4,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 import gc
+import multiprocessing
 import random
 import shutil
 import signal
@@ -180,6 +181,13 @@ def guide(tmp_path_factory: pytest.TempPathFactory, data_bin: Path) -> Path:
     from tests.models.test_pretrained_encoder import FLAGS, write
 
     return write(tmp_path_factory.mktemp("guide") / "encoder", data_bin, **FLAGS)
+
+
+@pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes that are forked where the code asks for new ones, which take seconds to import torch and fairseq."""
+    context = multiprocessing.get_context
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: context("fork" if method else None))
 
 
 Ranks = Callable[..., list[object]]

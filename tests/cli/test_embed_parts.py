@@ -179,8 +179,11 @@ def test_what_a_record_says(source: Path, checkpoint: Path, data_bin: Path, part
 
 @pytest.mark.parametrize("suffix", ["npy", "jsonl"])
 def test_devices_give_the_bytes_of_one(
-    suffix: str, whole: Path, embed: Call, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+    suffix: str, whole: Path, embed: Call, tmp_path: Path, capsys: pytest.CaptureFixture,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    if suffix == "jsonl":
+        request.getfixturevalue("forked_workers")
     output, expected = tmp_path / f"out.{suffix}", whole
     if suffix == "jsonl":
         expected = tmp_path / "whole.jsonl"
@@ -203,6 +206,7 @@ def kill(*_: object, **__: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize(
     ("failing", "message"),
     [
@@ -224,6 +228,7 @@ def test_a_worker_that_fails_leaves_nothing(
     assert names(tmp_path) == ["out.npy"] and output.read_text() == "old"
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_mistakes_of_workers_are_those_of_one_process(
     embed: Call, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
