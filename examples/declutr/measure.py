@@ -30,7 +30,7 @@ from result_tables import scores_of, seconds, table
 
 from fairseq_clear import SentenceEncoder
 from fairseq_clear.evaluation.classifier_settings import PRESETS
-from fairseq_clear.evaluation.senteval import evaluate_senteval
+from fairseq_clear.evaluation.senteval import evaluate_senteval, read_tasks
 
 CONFIG = PROJECT / "examples/declutr/config/small.yaml"
 VIEWS = "task.views='span:anchors={},positives=2,min=16,max=64'"
@@ -62,7 +62,9 @@ def main() -> None:
 
     def score(checkpoint: Path, recipe: Recipe, seed: int) -> dict[str, float]:
         encoder = SentenceEncoder.from_pretrained(checkpoint, data)
-        result = evaluate_senteval(encoder, arguments.senteval, TASKS, classifiers=PRESETS["logistic"].classifiers)
+        result = evaluate_senteval(
+            encoder, read_tasks(arguments.senteval, TASKS), classifiers=PRESETS["logistic"].classifiers
+        )
         return {task: float(result.mean(task) or 0) for task in TASKS}
 
     chosen = {name: RECIPES[name].with_overrides(overrides) for name in arguments.recipes}

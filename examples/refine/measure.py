@@ -30,7 +30,7 @@ from scores import choose_candidates, classify_topics
 from fairseq_clear import SentenceEncoder
 from fairseq_clear.evaluation.retrieval import evaluate_retrieval
 from fairseq_clear.evaluation.retrieval_data import read_pairs, read_pairs_file
-from fairseq_clear.evaluation.sts import evaluate_sts
+from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 from fairseq_clear.evaluation.topics import REMOVALS, read_topics
 from fairseq_clear.files import hash_file
 from fairseq_clear.refining.holding_out import divide_pairs, hold_out
@@ -140,7 +140,7 @@ def measure_corpus(
         return {
             "MRR@10": evaluate_retrieval(encoder, pairs).scores["MRR@10"],
             corpus.task: 100 * classify_topics(train, test, corpus.train[1], corpus.test[1]),
-            "STS-B": evaluate_sts(encoder, arguments.sts, ("STS-B",)).scores["STS-B"].spearman,
+            "STS-B": evaluate_sts(encoder, read_sts_tasks(arguments.sts, ("STS-B",))).scores["STS-B"].spearman,
         }
 
     return measure(

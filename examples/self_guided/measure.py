@@ -27,7 +27,7 @@ from measuring import PROJECT, Recipe, Trained, Untrained, add_results, clear, m
 from result_tables import scores_of, seconds, table
 
 from fairseq_clear import SentenceEncoder
-from fairseq_clear.evaluation.sts import evaluate_sts
+from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 
 CONFIG = PROJECT / "examples/self_guided/config/sg_opt.yaml"
 RECIPES = {
@@ -160,7 +160,7 @@ def main() -> None:
         if isinstance(recipe, Fitted):
             return recipe.score(arguments.sts, arguments.tasks)
         encoder = SentenceEncoder.from_pretrained(checkpoint, arguments.data_bin, pooling=recipe.pooling)
-        result = evaluate_sts(encoder, arguments.sts, arguments.tasks)
+        result = evaluate_sts(encoder, read_sts_tasks(arguments.sts, arguments.tasks))
         return {task: result.scores[task].spearman for task in arguments.tasks}
 
     rows: dict[str, Trained] = {}

@@ -22,7 +22,7 @@ from measuring import PROJECT, TINY, UNTRAINED, Recipe, add_results, measure, pr
 from result_tables import scores_of, seconds, table
 
 from fairseq_clear import SentenceEncoder
-from fairseq_clear.evaluation.topics import REMOVALS, evaluate_topics
+from fairseq_clear.evaluation.topics import REMOVALS, evaluate_topics, read_topics
 
 CONFIG = PROJECT / "examples/views/config/neighbor_slice.yaml"
 RECIPES = {
@@ -48,7 +48,7 @@ def main() -> None:
 
     def score(checkpoint: Path, recipe: Recipe, seed: int) -> dict[str, float]:
         encoder = SentenceEncoder.from_pretrained(checkpoint, data)
-        topics = evaluate_topics(encoder, arguments.corpora, remove=tuple(REMOVALS))
+        topics = evaluate_topics(encoder, read_topics(arguments.corpora, tuple(REMOVALS)))
         vectors = encoder.encode([review["text"] for review in reviews])
         classifier = LogisticRegression(max_iter=1000)
         signs = cross_val_score(classifier, vectors, [review["label"] for review in reviews], cv=5)

@@ -10,7 +10,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "prepare:Prepare",
         "turn raw text into a folder that fairseq-train reads: tokenizer, dict.txt, binarized train and valid",
     ),
-    "synonyms": ("synonyms:Synonyms", "make the table that --augment subs draws from, for a data folder"),
+    "synonyms": ("prepare:Synonyms", "make the table that --augment subs draws from, for a data folder"),
     "back-translate": (
         "back_translate:BackTranslate",
         "translate every line of a text into another language and back, for paraphrases as views",
@@ -39,11 +39,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "fine-tune a checkpoint on GLUE's tasks, with restarts; write the submission, or GLUE's texts for prepare",
     ),
     "import": (
-        "import_model:Import",
+        "conversion:Import",
         "turn a local Hugging Face folder, or fairseq's roberta archive, into a checkpoint with dict.txt and tokenizer",
     ),
     "export": (
-        "export_model:Export",
+        "conversion:Export",
         "write a checkpoint for transformers, sentence-transformers or stock fairseq, and check it",
     ),
     "plot": ("plot:Plot", "draw training curves, reports side by side, STS by layer, or pairs on a map"),

@@ -16,7 +16,7 @@ from fairseq_clear.evaluation.classifier_settings import PRESETS, Classifiers
 from fairseq_clear.evaluation.reports import Report, Row
 from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PROBING_TASKS
 from fairseq_clear.evaluation.sts_data import AGGREGATIONS, DEFAULT_TASKS, METRICS, STS_TASKS
-from fairseq_clear.evaluation.topics import REMOVALS, read_topics, score_topics
+from fairseq_clear.evaluation.topics import REMOVALS, evaluate_topics, read_topics
 from fairseq_clear.files import check_output_file, hash_file
 from fairseq_clear.settings import setting
 
@@ -108,9 +108,9 @@ fairseq-clear sts --sts-file sts17.es-en.tsv --encoder my_package.encoders:make"
 
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:
         """Compute the correlation of every task, and their average."""
-        from fairseq_clear.evaluation.sts import score_sts
+        from fairseq_clear.evaluation.sts import evaluate_sts
 
-        result = score_sts(encoder, data, aggregation=self.aggregation)
+        result = evaluate_sts(encoder, data, aggregation=self.aggregation)
         self.hashes = result.data
         scores = {task: float(getattr(score, self.metric)) for task, score in result.scores.items()}
         if len(scores) > 1:
@@ -187,9 +187,9 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
 
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:
         """Compute mean and standard deviation over the seeds, and averages over the tasks."""
-        from fairseq_clear.evaluation.senteval import score_senteval
+        from fairseq_clear.evaluation.senteval import evaluate_senteval
 
-        result = score_senteval(encoder, data, self.classifiers, self.used_seeds)
+        result = evaluate_senteval(encoder, data, classifiers=self.classifiers, seeds=self.used_seeds)
         self.hashes = result.data
         means = {task: result.mean(task, self.split) for task in result.scores}
         scores = {task: mean for task, mean in means.items() if mean is not None}
@@ -245,18 +245,18 @@ fairseq-clear captions --data coco --encoder checkpoint_best.pt --data-bin data-
     seeds: tuple[int, ...] = setting("seeds of the ranking model", (1111,))
     max_epoch: int = setting("maximum number of epochs", 200, least=1)
 
-    def read(self) -> None:
-        """Check the files. They are read again for each encoder."""
+    def read(self) -> Any:
+        """Read the three splits."""
         from fairseq_clear.evaluation.captions import read_captions
 
-        read_captions(self.data)
+        return read_captions(self.data)
 
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:
         """Compute means and standard deviations over the seeds."""
         from fairseq_clear.evaluation.captions import Ranker, evaluate_captions
 
         settings = Ranker(max_epoch=self.max_epoch)
-        found = [evaluate_captions(encoder, self.data, settings=settings, seed=seed) for seed in self.seeds]
+        found = [evaluate_captions(encoder, data, settings=settings, seed=seed) for seed in self.seeds]
         values = {
             f"{direction} {measure}": [float(getattr(scores, name)[measure]) for scores in found]
             for direction, name in DIRECTIONS.items()
@@ -264,7 +264,7 @@ fairseq-clear captions --data coco --encoder checkpoint_best.pt --data-bin data-
         }
         means = {column: mean(numbers) for column, numbers in values.items()}
         spreads = {column: stdev(numbers) for column, numbers in values.items()} if len(found) > 1 else {}
-        details = {"seeds": [scores.to_dict() for scores in found]}
+        details = {"seeds": [asdict(scores) for scores in found]}
         return Row(encoder.name, means, encoder.describe(), spreads, details)
 
     def report(self, data: Any, rows: list[Row]) -> Report:
@@ -306,9 +306,9 @@ fairseq-clear topics --data corpora --remove headers footers quotes --encoder ch
 
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:
         """Compute accuracy and macro-F1."""
-        result = score_topics(encoder, data, strength=self.strength)
+        result = evaluate_topics(encoder, data, strength=self.strength)
         scores = {"accuracy": result.accuracy, "macro-F1": result.macro_f1}
-        return Row(encoder.name, scores, encoder.describe(), details=result.to_dict())
+        return Row(encoder.name, scores, encoder.describe(), details=asdict(result))
 
     def report(self, data: Any, rows: list[Row]) -> Report:
         """Make the report; its columns are accuracy and macro-F1."""

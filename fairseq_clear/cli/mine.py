@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from fairseq_clear.cli.encoder_flags import OneEncoderFlags
 from fairseq_clear.cli.flags import PAIRS, Command, PairFlags
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.mining_settings import MiningSettings
+from fairseq_clear.evaluation.retrieval_data import MiningSettings
 from fairseq_clear.files import corpus_files, hash_file, versions, write_json
 from fairseq_clear.output_folder import check_destination, output_folder
 from fairseq_clear.settings import setting

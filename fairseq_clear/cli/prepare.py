@@ -1,12 +1,23 @@
-"""``fairseq-clear prepare``: converts raw text to a data folder."""
+"""``fairseq-clear prepare`` and ``synonyms``: convert raw text to a data folder, and make its table of synonyms."""
 
 import sys
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from fairseq_clear.cli.flags import Command
+from fairseq_clear.errors import UserError
+from fairseq_clear.files import check_output_file, hash_file
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
+from fairseq_clear.settings import setting
+from fairseq_clear.text.data_folders import load_tokenizer, read_clear_json
+from fairseq_clear.text.synonym_files import SYNONYMS_NPZ, read_dictionary, save_synonyms
 
+if TYPE_CHECKING:
+    from fairseq_clear.preparation.synonym_building import BuildReport, Coverage
+
+COVERAGE_TOKENS = 1_000_000
+COVERAGE_SEED = 1
 SHORT_DOCUMENTS = (
     "most documents have one sentence, but --views neighbor, cloze and span need several; blank lines end documents unless "
     "--document-start says where they start (file: each file is one), and --split-sentences splits running text"
@@ -44,3 +55,70 @@ fairseq-clear prepare rte.txt --paraphrase de=rte.de.txt zh=rte.zh.txt --dest da
         if report.lengths.median == 1 and self.document_start != ".":
             print(f"fairseq-clear prepare: warning: {self.dest}: {SHORT_DOCUMENTS}", file=sys.stderr)
         return 0
+
+
+@dataclass(kw_only=True)
+class Synonyms(Command):
+    """Build the table of synonyms that --augment subs draws from, for the vocabulary of a data folder."""
+
+    data_bin: Path = setting("data folder of `fairseq-clear prepare`", metavar="DIR")
+    source: str = setting(
+        'a JSON file of word -> list of synonyms, such as {"film": ["movie"]}, or WordNet through nltk',
+        metavar="FILE.json|wordnet",
+    )
+    output: Path | None = setting(f"file to write (default: {SYNONYMS_NPZ} in --data-bin)", None)
+    overwrite: bool = setting("replace an existing table", False)
+    max_alternatives: int | None = setting(
+        "keep the first K alternatives of each word (default: all)", None, least=1, metavar="K"
+    )
+
+    def run(self) -> int:
+        """Build the table, write it and print a report; errors come before anything is written."""
+        from fairseq_clear.preparation.synonym_building import build_table, measure_coverage, read_source, sample_texts
+
+        folder = _first_shard(self.data_bin)
+        output: Path = self.output or folder / SYNONYMS_NPZ
+        check_output_file(output, self.overwrite)
+        tokenizer = load_tokenizer(folder)
+        symbols = read_dictionary(folder / "dict.txt")
+        source = read_source(self.source)
+        table, report = build_table(source.synonyms, tokenizer, symbols, self.max_alternatives)
+        if not len(table):
+            raise UserError(
+                f"--source {self.source}: none of its {report.words} words is in the vocabulary of {folder}"
+            )
+        coverage = measure_coverage(table, sample_texts(folder, "train", COVERAGE_TOKENS, COVERAGE_SEED))
+        vocabulary_hash = hash_file(folder / "dict.txt")
+        save_synonyms(
+            output, table, vocabulary_hash=vocabulary_hash, source=source.name, source_hash=source.content_hash
+        )
+        print(_describe(report, source.name))
+        print(_describe_coverage(coverage, folder))
+        print(f"wrote {output}")
+        return 0
+
+
+def _first_shard(folder: Path) -> Path:
+    """The first shard of a folder of ``prepare --shards``, where training looks for the table; all have the same vocabulary."""
+    shards = read_clear_json(folder).get("shards")
+    return folder / str(shards[0]) if shards else folder
+
+
+def _describe(report: "BuildReport", source: str) -> str:
+    mean = report.alternatives / report.rows
+    return (
+        f"{source}: {report.words:,} words, {report.without_alternatives:,} without synonyms; left out: "
+        f"{report.unknown_words:,} with unknown symbols, {report.several_words:,} that are several words here, "
+        f"{report.unknown_alternatives:,} alternatives with unknown symbols\n"
+        f"table: {report.rows:,} rows (lower-case, Capitalised, UPPER-CASE forms), {mean:.2f} alternatives on average"
+    )
+
+
+def _describe_coverage(coverage: "Coverage", folder: Path) -> str:
+    if not coverage.tokens:
+        return f"coverage: not measured, {folder} has no train split"
+    words, tokens = coverage.covered_words / coverage.words, coverage.covered_tokens / coverage.tokens
+    return (
+        f"coverage of train: {words:.1%} of {coverage.words:,} words and {tokens:.1%} of {coverage.tokens:,} tokens "
+        "have at least one synonym (CLEAR: about 40% of tokens)"
+    )

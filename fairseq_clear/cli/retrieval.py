@@ -123,11 +123,11 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
 
     def score(self, encoder: "CachedEncoder", data: RetrievalData) -> Row:
         """Search the passages for every query, and compute the metrics and their intervals."""
-        from fairseq_clear.evaluation.retrieval import score_retrieval
+        from fairseq_clear.evaluation.retrieval import evaluate_retrieval
         from fairseq_clear.evaluation.sentence_encoder import choose_device
 
         prefixes = {"query_prefix": self.query_prefix, "passage_prefix": self.passage_prefix}
-        result = score_retrieval(encoder, data, **prefixes, seed=self.seed, device=choose_device(self.device))
+        result = evaluate_retrieval(encoder, data, **prefixes, seed=self.seed, device=choose_device(self.device))
         return self.make_row(encoder.name, result, encoder.describe(), data)
 
     def report(self, data: RetrievalData, rows: list[Row]) -> Report:

@@ -1,9 +1,8 @@
 """SentEval's image-caption retrieval, on precomputed image features (Conneau and Kiela 2018, arXiv:1803.05449)."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -68,10 +67,6 @@ class CaptionScores:
     images: Mapping[str, float]
     epochs: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """The scores as JSON values."""
-        return asdict(self)
-
 
 def read_captions(folder: str | Path) -> dict[str, CaptionData]:
     """Read the splits ``train``, ``dev`` and ``test``: NAME.npy has features (I, F), NAME.txt the captions, image by image.
@@ -106,23 +101,17 @@ def read_captions(folder: str | Path) -> dict[str, CaptionData]:
 
 
 def evaluate_captions(
-    encoder: Encoder, folder: str | Path, *, settings: Ranker | None = None, seed: int = 1111, batch_size: int = 32
+    encoder: Encoder, data: Mapping[str, CaptionData], *, settings: Ranker | None = None, seed: int = 1111
 ) -> CaptionScores:
     """Train a ranking model on ``train``, stop early on ``dev``, and score ``test`` in folds of a thousand images.
 
     Args:
         encoder: see ``encoders.Encoder``; it is not trained.
-        folder: see ``read_captions``.
+        data: see ``read_captions``.
         settings: settings of the ranking model (default: SentEval's).
         seed: seed of the model's weights, the order of the rows and the wrong pairs.
-        batch_size: passed to the encoder.
-
-    Raises:
-        UserError: missing or malformed data.
     """
-    cached = encoder if isinstance(encoder, CachedEncoder) else CachedEncoder(encoder, batch_size=batch_size)
-    used = settings or Ranker()
-    data = read_captions(folder)
+    cached, used = CachedEncoder.of(encoder), settings or Ranker()
     cached.embed([text for part in data.values() for text in part.captions])
     vectors = {split: torch.from_numpy(cached.encode(part.captions)) for split, part in data.items()}
     features = {split: torch.from_numpy(part.features) for split, part in data.items()}

@@ -67,6 +67,11 @@ class CachedEncoder:
         self.notes: dict[str, Any] = {}
         self._vectors: dict[str, Floats] = {}
 
+    @classmethod
+    def of(cls, encoder: Encoder) -> "CachedEncoder":
+        """The encoder itself if it is a CachedEncoder, else a new one around it."""
+        return encoder if isinstance(encoder, cls) else cls(encoder)
+
     def encode(self, sentences: Sequence[str], batch_size: int | None = None) -> Floats:
         """Vectors (N, D) float32; ``batch_size`` replaces the encoder's for this call.
 

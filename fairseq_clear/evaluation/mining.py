@@ -12,7 +12,6 @@ from tqdm import tqdm
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder, Floats
-from fairseq_clear.evaluation.mining_settings import MiningSettings
 from fairseq_clear.evaluation.retrieval import (
     PASSAGES_AT_ONCE,
     PASSAGES_PER_BLOCK,
@@ -21,7 +20,7 @@ from fairseq_clear.evaluation.retrieval import (
     pair_cosines,
     search,
 )
-from fairseq_clear.evaluation.retrieval_data import Pair
+from fairseq_clear.evaluation.retrieval_data import MiningSettings, Pair
 from fairseq_clear.files import hash_file
 
 __all__ = ["MinedNegatives", "mine_negatives"]
@@ -104,7 +103,7 @@ def mine_negatives(
     """
     settings = settings or MiningSettings()
     settings.check()
-    cached = encoder if isinstance(encoder, CachedEncoder) else CachedEncoder(encoder)
+    cached = CachedEncoder.of(encoder)
     pairs = [(one_line(query), one_line(passage)) for query, passage in pairs]
     further = (text for text in map(one_line, candidates) if text)
     index_of = {text: number for number, text in enumerate(dict.fromkeys([*(text for _, text in pairs), *further]))}

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ __all__ = [
     "pair_cosines",
     "score_baseline",
     "score_rankings",
-    "score_retrieval",
     "search",
     "search_terms",
 ]
@@ -61,10 +60,6 @@ class RetrievalResult:
     intervals: Mapping[str, tuple[float, float]]
     ranks: Sequence[int] = ()
     nearest: Sequence[Sequence[int]] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """The result as JSON values."""
-        return asdict(self)
 
 
 class Nearest:
@@ -260,50 +255,34 @@ def evaluate_retrieval(
     passage_prefix: str = "",
     seed: int = 0,
     device: torch.device | str = "cpu",
-    batch_size: int = 32,
 ) -> RetrievalResult:
     """Search the passages for each query by the cosine of their vectors, and score the rankings.
 
     Args:
-        encoder: see ``encoders.Encoder``.
+        encoder: see ``encoders.Encoder``; a CachedEncoder is emptied.
         data: see ``retrieval_data``.
         query_prefix: is put before each query.
         passage_prefix: is put before each passage.
         seed: of the bootstrap.
         device: where to search.
-        batch_size: passed to the encoder.
 
     Raises:
         UserError: the encoder does not return finite vectors of one dimension.
     """
-    cached = CachedEncoder(encoder, batch_size=batch_size)
-    prefixes = {"query_prefix": query_prefix, "passage_prefix": passage_prefix}
-    return score_retrieval(cached, data, **prefixes, seed=seed, device=device)
-
-
-def score_retrieval(
-    encoder: CachedEncoder,
-    data: RetrievalData,
-    *,
-    query_prefix: str = "",
-    passage_prefix: str = "",
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-) -> RetrievalResult:
-    """As ``evaluate_retrieval``. The encoder's cache is emptied."""
-    queries = encoder.encode([query_prefix + text for text in data.queries])  # (Q, D)
+    cached = CachedEncoder.of(encoder)
+    queries = cached.encode([query_prefix + text for text in data.queries])  # (Q, D)
 
     def parts() -> Iterator[Floats]:
         for begin in range(0, len(data.passages), PASSAGES_AT_ONCE):
-            encoder.forget()
-            vectors = encoder.encode([passage_prefix + t for t in data.passages[begin : begin + PASSAGES_AT_ONCE]])
+            cached.forget()
+            vectors = cached.encode([passage_prefix + t for t in data.passages[begin : begin + PASSAGES_AT_ONCE]])
             if vectors.shape[1] != queries.shape[1]:
                 raise UserError(
-                    f"encoder {encoder.name}: vectors of passages have dimension {vectors.shape[1]}, those of queries "
+                    f"encoder {cached.name}: vectors of passages have dimension {vectors.shape[1]}, those of queries "
                     f"{queries.shape[1]}"
                 )
             yield vectors
-        encoder.forget()
+        cached.forget()
 
     return _score(search(queries, parts(), DEPTH + 1, device=device), data, seed)
 

@@ -29,7 +29,7 @@ from fairseq_clear.evaluation.senteval_data import (
     is_task_present,
     read_task,
 )
-from fairseq_clear.evaluation.sts import score_sts
+from fairseq_clear.evaluation.sts import evaluate_sts
 from fairseq_clear.evaluation.sts_data import StsData, is_present, read_sts
 
 __all__ = [
@@ -39,7 +39,6 @@ __all__ = [
     "find_tasks",
     "pair_features",
     "read_tasks",
-    "score_senteval",
 ]
 
 Data = TaskData | Mapping[str, StsData] | StsData
@@ -97,33 +96,6 @@ class SentEvalResult:
         return {**asdict(self), "summary": {split: self.summary(split) for split in ("dev", "test")}}
 
 
-def evaluate_senteval(
-    encoder: Encoder,
-    folder: str | Path,
-    tasks: Sequence[str] | None = None,
-    *,
-    classifiers: Classifiers | None = None,
-    seeds: Sequence[int] = (1111,),
-    batch_size: int = 32,
-) -> SentEvalResult:
-    """Train and test classifiers on an encoder's vectors.
-
-    Args:
-        encoder: see ``encoders.Encoder``.
-        folder: SentEval's data folder.
-        tasks: names from DOWNSTREAM_TASKS and PROBING_TASKS (default: the downstream tasks whose data the folder has).
-        classifiers: settings of the classifiers (default: SentEval's), see ``classifier_settings.PRESETS``.
-        seeds: seeds of the classifiers.
-        batch_size: passed to the encoder.
-
-    Raises:
-        UserError: missing or malformed data.
-    """
-    names = find_tasks(folder, DOWNSTREAM_TASKS) if tasks is None else tasks
-    cached = CachedEncoder(encoder, batch_size=batch_size)
-    return score_senteval(cached, read_tasks(folder, names), classifiers or Classifiers(), seeds)
-
-
 def find_tasks(folder: str | Path, tasks: Sequence[str]) -> list[str]:
     """Return the tasks whose data are in the folder, with all splits.
 
@@ -143,7 +115,7 @@ def find_tasks(folder: str | Path, tasks: Sequence[str]) -> list[str]:
 
 
 def read_tasks(folder: str | Path, tasks: Sequence[str]) -> dict[str, Data]:
-    """Read the data of each task, so that malformed data are found before anything is embedded."""
+    """Read the data of each task, a name from DOWNSTREAM_TASKS or PROBING_TASKS; UserError if they are missing or malformed."""
     twice = sorted({task for task in tasks if list(tasks).count(task) > 1})
     unknown = [task for task in tasks if task not in DOWNSTREAM_TASKS and task not in PROBING_TASKS]
     if twice or unknown:
@@ -158,16 +130,26 @@ def read_tasks(folder: str | Path, tasks: Sequence[str]) -> dict[str, Data]:
     return data
 
 
-def score_senteval(
-    encoder: CachedEncoder, data: Mapping[str, Data], classifiers: Classifiers, seeds: Sequence[int]
+def evaluate_senteval(
+    encoder: Encoder,
+    data: Mapping[str, Data],
+    *,
+    classifiers: Classifiers | None = None,
+    seeds: Sequence[int] = (1111,),
 ) -> SentEvalResult:
-    """As ``evaluate_senteval``, with data in memory."""
+    """Train and test classifiers on an encoder's vectors.
+
+    Args:
+        encoder: see ``encoders.Encoder``.
+        data: see ``read_tasks``.
+        classifiers: settings of the classifiers (default: SentEval's), see ``classifier_settings.PRESETS``.
+        seeds: seeds of the classifiers.
+    """
     if not seeds:
         raise UserError("--seeds: give one or more")
-    encoder.embed([text for part in data.values() for text in _texts(part)])
-    scores = {}
-    for name, part in data.items():
-        scores[name] = [_score(encoder, name, part, classifiers, seed) for seed in seeds]
+    cached, settings = CachedEncoder.of(encoder), classifiers or Classifiers()
+    cached.embed([text for part in data.values() for text in _texts(part)])
+    scores = {name: [_score(cached, name, part, settings, seed) for seed in seeds] for name, part in data.items()}
     return SentEvalResult(scores, tuple(seeds), {name: _hashes(part) for name, part in data.items()})
 
 
@@ -180,7 +162,7 @@ def pair_features(first: Floats, second: Floats, *, both: bool = False) -> Float
 
 def _score(encoder: CachedEncoder, name: str, data: Data, classifiers: Classifiers, seed: int) -> Score:
     if isinstance(data, StsData):
-        found = score_sts(encoder, [data], aggregation="mean").scores[name]
+        found = evaluate_sts(encoder, [data], aggregation="mean").scores[name]
         return Score(found.spearman, None, {"pearson": found.pearson})
     if not isinstance(data, TaskData):
         rows = {split: _regression_rows(encoder, part) for split, part in data.items()}

@@ -30,7 +30,6 @@ __all__ = [
     "evaluate_sts",
     "pearson",
     "read_sts_tasks",
-    "score_sts",
     "spearman",
 ]
 
@@ -127,36 +126,19 @@ class StsResult:
         return asdict(self)
 
 
-def evaluate_sts(
-    encoder: Encoder,
-    folder: str | Path | None = None,
-    tasks: Sequence[str] | None = None,
-    *,
-    aggregation: str = "all",
-    files: Sequence[str | Path] = (),
-    batch_size: int = 32,
-) -> StsResult:
-    """Score an encoder on STS tasks, without training.
-
-    Args:
-        encoder: see ``encoders.Encoder``.
-        folder: SentEval's data folder, see ``sts_data.read_sts``.
-        tasks: names from ``sts_data.STS_TASKS`` (default: the tasks of DEFAULT_TASKS whose data the folder has).
-        aggregation: how the subsets of a year are combined. ``all`` concatenates them and correlates once (SBERT, SimCSE),
-            ``mean`` is the mean of their correlations (DeCLUTR), ``wmean`` the mean weighted by their number of pairs.
-        files: further tasks, see ``sts_data.read_sts_file``.
-        batch_size: passed to the encoder.
-
-    Raises:
-        UserError: missing or malformed data, or an undefined correlation.
-    """
-    return score_sts(encoder, read_sts_tasks(folder, tasks, files), aggregation=aggregation, batch_size=batch_size)
-
-
 def read_sts_tasks(
     folder: str | Path | None, tasks: Sequence[str] | None = None, files: Sequence[str | Path] = ()
 ) -> list[StsData]:
-    """Read the data of ``evaluate_sts``: tasks of the folder, then files."""
+    """Read the data of ``evaluate_sts``: tasks of the folder, then files.
+
+    Args:
+        folder: SentEval's data folder, see ``sts_data.read_sts``.
+        tasks: names from ``sts_data.STS_TASKS`` (default: the tasks of DEFAULT_TASKS whose data the folder has).
+        files: further tasks, see ``sts_data.read_sts_file``.
+
+    Raises:
+        UserError: missing or malformed data.
+    """
     if folder is None and tasks:
         raise UserError(f"tasks {' '.join(tasks)}: need the folder with their data (--data)")
     if folder is not None and not Path(folder).is_dir():
@@ -177,13 +159,21 @@ def read_sts_tasks(
     return data
 
 
-def score_sts(
-    encoder: Encoder, data: Sequence[StsData], *, aggregation: str = "all", batch_size: int = 32
-) -> StsResult:
-    """As ``evaluate_sts``, with data in memory."""
+def evaluate_sts(encoder: Encoder, data: Sequence[StsData], *, aggregation: str = "all") -> StsResult:
+    """Score an encoder on STS tasks, without training.
+
+    Args:
+        encoder: see ``encoders.Encoder``.
+        data: see ``read_sts_tasks``.
+        aggregation: how the subsets of a year are combined. ``all`` concatenates them and correlates once (SBERT, SimCSE),
+            ``mean`` is the mean of their correlations (DeCLUTR), ``wmean`` the mean weighted by their number of pairs.
+
+    Raises:
+        UserError: an undefined correlation.
+    """
     if aggregation not in AGGREGATIONS:
         raise UserError(f"aggregation {aggregation}: valid are {', '.join(AGGREGATIONS)}")
-    cached = encoder if isinstance(encoder, CachedEncoder) else CachedEncoder(encoder, batch_size=batch_size)
+    cached = CachedEncoder.of(encoder)
     cached.embed([text for task in data for text in task.texts()])
     scores = {task.name: _score_task(cached, task, aggregation) for task in data}
     return StsResult(aggregation, scores, {task.name: dict(task.hashes) for task in data})

@@ -3,17 +3,17 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import corpus_file, hash_file, read_lines
 
 if TYPE_CHECKING:
-    from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
+    from fairseq_clear.evaluation.encoders import Encoder
 
-__all__ = ["REMOVALS", "TopicData", "TopicResult", "evaluate_topics", "read_topics", "score_topics"]
+__all__ = ["REMOVALS", "TopicData", "TopicResult", "evaluate_topics", "read_topics"]
 
 # Lines that quote another post, by the rule of scikit-learn's fetch_20newsgroups.
 _QUOTE = re.compile(r"(writes in|writes:|wrote:|says:|said:|^In article|^Quoted from|^\||^>)")
@@ -67,43 +67,24 @@ class TopicResult:
     train: int
     test: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """The result as JSON values."""
-        return asdict(self)
 
-
-def evaluate_topics(
-    encoder: "Encoder",
-    folder: str | Path,
-    *,
-    remove: Sequence[str] = (),
-    strength: float = 1.0,
-    batch_size: int = 32,
-) -> TopicResult:
+def evaluate_topics(encoder: "Encoder", data: TopicData, *, strength: float = 1.0) -> TopicResult:
     """Train a classifier on the train split and score it on the test split.
 
     Args:
         encoder: see ``encoders.Encoder``.
-        folder: folder with ``20news.{train,test}.jsonl``, also ``.gz`` or ``.xz``.
-        remove: names from REMOVALS. Headers contain addresses and subjects that give many groups away.
+        data: see ``read_topics``.
         strength: inverse regularisation C of scikit-learn's logistic regression.
-        batch_size: passed to the encoder.
 
     Raises:
-        UserError: missing or malformed data.
+        UserError: the training split has fewer than two groups, or not all groups of the test split.
     """
-    from fairseq_clear.evaluation.encoders import CachedEncoder
-
-    return score_topics(CachedEncoder(encoder, batch_size=batch_size), read_topics(folder, remove), strength=strength)
-
-
-def score_topics(encoder: "CachedEncoder", data: TopicData, *, strength: float = 1.0) -> TopicResult:
-    """As ``evaluate_topics``, with data in memory."""
     import numpy as np
     from sklearn.metrics import f1_score
 
     from fairseq_clear.evaluation.classifier_settings import Classifiers
     from fairseq_clear.evaluation.classifiers import make_classifier
+    from fairseq_clear.evaluation.encoders import CachedEncoder
 
     if not strength > 0:
         raise UserError(f"--strength {strength}: must be above 0")
@@ -115,10 +96,11 @@ def score_topics(encoder: "CachedEncoder", data: TopicData, *, strength: float =
     if (labels["test"] < 0).any():
         strange = data.groups["test"][int(np.argmin(labels["test"]))]
         raise UserError(f"topics: the test split has the group {strange!r}, which the training split lacks")
-    encoder.embed([text for split in SPLITS for text in data.texts[split]])
+    cached = CachedEncoder.of(encoder)
+    cached.embed([text for split in SPLITS for text in data.texts[split]])
     classifier = make_classifier(Classifiers(kind="logistic"), len(names), strength, seed=0)
-    classifier.fit(encoder.encode(data.texts["train"]), labels["train"])
-    predicted = classifier.predict(encoder.encode(data.texts["test"]))
+    classifier.fit(cached.encode(data.texts["train"]), labels["train"])
+    predicted = classifier.predict(cached.encode(data.texts["test"]))
     each = f1_score(labels["test"], predicted, labels=range(len(names)), average=None, zero_division=0)
     scores = dict(zip(names, (100 * each).tolist(), strict=True))
     accuracy = 100 * float(np.mean(predicted == labels["test"]))
@@ -128,7 +110,8 @@ def score_topics(encoder: "CachedEncoder", data: TopicData, *, strength: float =
 def read_topics(folder: str | Path, remove: Sequence[str] = ()) -> TopicData:
     """Read ``20news.{train,test}.jsonl`` (.gz, .xz) in ``folder`` or its ``corpora``.
 
-    Each line is a JSON object with ``group`` and ``text``.
+    Each line is a JSON object with ``group`` and ``text``. ``remove`` has names from REMOVALS: headers contain addresses and
+    subjects that give many groups away.
 
     Raises:
         UserError: a missing file, a malformed line (the message names file and line), or an unknown removal.

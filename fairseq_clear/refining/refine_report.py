@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_clear.evaluation.plots.compare import Bars, draw_compare
+from fairseq_clear.evaluation.plots.compare import draw_compare
 from fairseq_clear.evaluation.plots.style import save_figure
+from fairseq_clear.evaluation.reports import Row
 from fairseq_clear.evaluation.retrieval import bootstrap
 from fairseq_clear.files import versions, write_json
 from fairseq_clear.refining.holding_out import HeldOut
@@ -144,7 +145,8 @@ def write_report(report: RefineReport, folder: Path) -> None:
     write_json(folder / f"{REPORT}.json", report.to_dict(), flag="--dest")
     (folder / f"{REPORT}.md").write_text("\n".join(_markdown(report)) + "\n", encoding="utf-8")
     if "retrieval" in report.reports:
-        rows = [Bars(row["label"], row["scores"], row["deviations"]) for row in report.reports["retrieval"]["rows"]]
+        found = report.reports["retrieval"]["rows"]
+        rows = [Row(row["label"], row["scores"], deviations=row["deviations"]) for row in found]
         save_figure(draw_compare(rows, COLUMNS), folder / f"{REPORT}.png")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_clear.evaluation.named_encoders import import_factory
-from fairseq_clear.evaluation.sts import evaluate_sts
+from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 
 
 class Timed:
@@ -39,7 +39,7 @@ def main() -> None:
     sys.path.insert(0, "")
     encoder = Timed(import_factory(arguments.encoder)())
     began = time.perf_counter()
-    evaluate_sts(encoder, arguments.data, arguments.tasks)
+    evaluate_sts(encoder, read_sts_tasks(arguments.data, arguments.tasks))
     whole = time.perf_counter() - began
     print(
         f"{whole:.2f} s, of which {encoder.seconds:.2f} s in the encoder: the harness adds {whole / encoder.seconds - 1:.2%}"

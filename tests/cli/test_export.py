@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_clear.cli.export_model import FORMATS
+from fairseq_clear.cli.conversion import FORMATS
 from fairseq_clear.cli.main import main
 from tests.conftest import run
 

@@ -6,7 +6,7 @@ import pytest
 
 from fairseq_clear.cli.main import main
 from fairseq_clear.evaluation.classifier_settings import Classifiers
-from fairseq_clear.evaluation.senteval import evaluate_senteval
+from fairseq_clear.evaluation.senteval import evaluate_senteval, read_tasks
 from tests.evaluation.senteval_files import write_senteval
 from tests.evaluation.toys import Words
 
@@ -35,7 +35,7 @@ def test_seeds_give_mean_and_deviation(folder, tmp_path, capsys):
     arguments = ["--tasks", "TREC", "Tense", "--seeds", "1", "2", *FAST, "--output", str(output)]
     assert main(["senteval", "--data", str(folder), *WORDS, *arguments]) == 0
     settings = Classifiers(hidden=50, folds=2, epoch_size=1, max_epoch=1, batch_size=9)
-    expected = evaluate_senteval(Words(), folder, ["TREC", "Tense"], classifiers=settings, seeds=[1, 2])
+    expected = evaluate_senteval(Words(), read_tasks(folder, ["TREC", "Tense"]), classifiers=settings, seeds=[1, 2])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["TREC", "Tense", "Downstream", "Probing", "Avg."]
     assert lines[1].split()[1] == f"{expected.mean('TREC'):.2f}\u00b1{expected.deviation('TREC'):.2f}"
@@ -52,7 +52,9 @@ def test_dev_scores_and_presets(folder, capsys):
     flags = ["--tasks", "TREC", "--preset", "logistic", "--folds", "2", "--split", "dev"]
     assert main(["senteval", "--data", str(folder), *WORDS, *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
-    expected = evaluate_senteval(Words(), folder, ["TREC"], classifiers=Classifiers(kind="logistic", folds=2))
+    expected = evaluate_senteval(
+        Words(), read_tasks(folder, ["TREC"]), classifiers=Classifiers(kind="logistic", folds=2)
+    )
     assert lines[1].split()[1] == f"{expected.mean('TREC', 'dev'):.2f}" and lines[2].endswith("seeds 1111")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fairseq_clear.augmentations import Symbols
 from fairseq_clear.augmentations.chain import build_augmentation
-from fairseq_clear.cli.synonyms import Synonyms
+from fairseq_clear.cli.prepare import Synonyms
 from fairseq_clear.errors import UserError
 from fairseq_clear.text.synonym_files import load_synonyms, read_dictionary
 from tests.conftest import SHARED, WORDS
@@ -94,7 +94,7 @@ def test_a_folder_without_a_train_split_says_so(folder, capsys):
 
 
 def test_coverage_is_measured_on_a_bounded_sample(folder, capsys, monkeypatch):
-    monkeypatch.setattr("fairseq_clear.cli.synonyms.COVERAGE_TOKENS", 100)
+    monkeypatch.setattr("fairseq_clear.cli.prepare.COVERAGE_TOKENS", 100)
     run(folder)
     words = int(capsys.readouterr().out.split(" words and")[0].split()[-1])
     assert 80 < words < 120

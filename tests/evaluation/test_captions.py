@@ -58,10 +58,10 @@ def test_ranks_are_those_of_sorting() -> None:
 
 
 def test_what_is_related_is_found_and_what_is_not_is_not(tmp_path: Path) -> None:
-    related = evaluate_captions(Codes(), write(tmp_path / "related", related=True), settings=SMALL)
-    again = evaluate_captions(Codes(), tmp_path / "related", settings=SMALL)
+    related = evaluate_captions(Codes(), read_captions(write(tmp_path / "related", related=True)), settings=SMALL)
+    again = evaluate_captions(Codes(), read_captions(tmp_path / "related"), settings=SMALL)
     assert related == again
-    chance = evaluate_captions(Codes(), write(tmp_path / "unrelated", related=False), settings=SMALL)
+    chance = evaluate_captions(Codes(), read_captions(write(tmp_path / "unrelated", related=False)), settings=SMALL)
     assert related.captions["R@5"] > 60 > chance.captions["R@5"]
     assert related.images["median rank"] < 8 < chance.images["median rank"]
 

@@ -12,7 +12,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation import mining
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.mining import MinedNegatives, mine_negatives
-from fairseq_clear.evaluation.mining_settings import MiningSettings
+from fairseq_clear.evaluation.retrieval_data import MiningSettings
 from tests.evaluation.toys import Constant, Letters
 
 Pairs = list[tuple[str, str]]

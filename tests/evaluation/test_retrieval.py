@@ -24,7 +24,6 @@ from fairseq_clear.evaluation.retrieval import (
     evaluate_retrieval,
     score_baseline,
     score_rankings,
-    score_retrieval,
     search,
     search_terms,
 )
@@ -252,7 +251,7 @@ def test_an_evaluation_is_the_ranking_of_all_cosines() -> None:
 
 def test_passages_are_encoded_in_portions_that_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     data = data_of_pairs("pairs", PAIRS, {})
-    whole = score_retrieval(CachedEncoder(Words()), data)
+    whole = evaluate_retrieval(CachedEncoder(Words()), data)
     monkeypatch.setattr(retrieval, "PASSAGES_AT_ONCE", 2)
     held = []
 
@@ -263,7 +262,7 @@ def test_passages_are_encoded_in_portions_that_are_forgotten(monkeypatch: pytest
             return vectors
 
     encoder = Watched(Words())
-    assert score_retrieval(encoder, data) == whole
+    assert evaluate_retrieval(encoder, data) == whole
     assert held == [5, 2, 2, 1] and not encoder._vectors
 
 

@@ -16,9 +16,10 @@ from fairseq_clear.evaluation.senteval import (
     evaluate_senteval,
     find_tasks,
     pair_features,
+    read_tasks,
 )
 from fairseq_clear.evaluation.senteval_data import PROBING_TASKS, read_task
-from fairseq_clear.evaluation.sts import evaluate_sts
+from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 from fairseq_clear.evaluation.sts_data import read_sts
 from tests.conftest import SHARED
 from tests.evaluation.senteval_files import write_senteval
@@ -44,7 +45,7 @@ def test_every_task_runs_and_sentences_are_embedded_once(folder):
     encode = words.encode
     words.encode = lambda texts, batch_size=32: asked.extend(texts) or encode(texts)
     tasks = [task for task in [*DOWNSTREAM_TASKS, *PROBING_TASKS] if not task.startswith("STS1") or task == "STS12"]
-    result = evaluate_senteval(CachedEncoder(words), folder, tasks, classifiers=FAST)
+    result = evaluate_senteval(CachedEncoder(words), read_tasks(folder, tasks), classifiers=FAST)
     assert list(result.scores) == tasks and len(asked) == len(set(asked))
     assert set(find_tasks(folder, [*DOWNSTREAM_TASKS, *PROBING_TASKS])) == set(tasks)
     for task in ("MR", "TREC", "SST5", "Depth"):
@@ -52,7 +53,7 @@ def test_every_task_runs_and_sentences_are_embedded_once(folder):
     assert 0 < result.scores["MRPC"][0].others["f1"] <= 100
     assert result.scores["STS12"][0].dev is None
     assert result.mean("STS12") == pytest.approx(
-        evaluate_sts(Words(64), folder, ["STS12"], aggregation="mean").average()
+        evaluate_sts(Words(64), read_sts_tasks(folder, ["STS12"]), aggregation="mean").average()
     )
     assert set(result.scores["STS-B"][0].others) == {"pearson", "mse"}
     assert result.scores["SNLI"][0].chosen == (1e9,) and result.scores["SICK-E"][0].chosen != (1e9,)
@@ -65,7 +66,7 @@ def test_tasks_are_validated_as_senteval_does(folder):
     def rows(split):
         return pair_features(Words(64).encode(split.first), Words(64).encode(split.second)), split.labels
 
-    result = evaluate_senteval(Words(64), folder, ["MRPC", "SICK-E"], classifiers=FAST, seeds=[3])
+    result = evaluate_senteval(Words(64), read_tasks(folder, ["MRPC", "SICK-E"]), classifiers=FAST, seeds=[3])
     splits = read_task(folder, "MRPC").splits
     fit = cross_validate(rows(splits["train"]), rows(splits["test"]), 2, FAST, 3)
     assert (result.mean("MRPC"), result.mean("MRPC", "dev")) == (fit.test, fit.dev)
@@ -79,7 +80,7 @@ def test_word_content_has_no_hidden_layer(folder):
     network = Classifiers(hidden=3, epoch_size=1, max_epoch=1)
     for task, is_same in (("WordContent", True), ("Depth", False)):
         scores = [
-            evaluate_senteval(Words(64), folder, [task], classifiers=settings, seeds=[1, 2, 3]).scores[task]
+            evaluate_senteval(Words(64), read_tasks(folder, [task]), classifiers=settings, seeds=[1, 2, 3]).scores[task]
             for settings in (network, network.without_hidden())
         ]
         assert (scores[0] == scores[1]) == is_same
@@ -99,12 +100,13 @@ def test_mistakes(folder, tmp_path):
     for arguments, message in [
         ((folder, ["MR", "MR"]), "--tasks MR: is given twice"),
         ((folder, ["GLUE"]), "--tasks GLUE: no such task; valid are MR"),
-        ((tmp_path,), "has none of MR, CR"),
     ]:
         with pytest.raises(UserError, match=message):
-            evaluate_senteval(Letters(), *arguments)
+            read_tasks(*arguments)
+    with pytest.raises(UserError, match="has none of MR, CR"):
+        find_tasks(tmp_path, DOWNSTREAM_TASKS)
     with pytest.raises(UserError, match="--seeds: give one or more"):
-        evaluate_senteval(Letters(), folder, ["MR"], seeds=())
+        evaluate_senteval(Letters(), read_tasks(folder, ["MR"]), seeds=())
 
 
 @pytest.mark.real
@@ -112,7 +114,7 @@ def test_mistakes(folder, tmp_path):
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real data")
 def test_real_tasks_run_whole():
     settings = Classifiers(folds=2, epoch_size=3, max_epoch=3, tenacity=0)
-    result = evaluate_senteval(Words(512), SHARED, ["MR", "CR", "TREC", "MRPC"], classifiers=settings)
+    result = evaluate_senteval(Words(512), read_tasks(SHARED, ["MR", "CR", "TREC", "MRPC"]), classifiers=settings)
     # each above what its largest class alone would give
     for task, least in {"MR": 60, "CR": 67, "TREC": 55, "MRPC": 68}.items():
         assert result.mean(task) > least, task

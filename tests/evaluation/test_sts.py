@@ -8,7 +8,7 @@ from scipy import stats
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder
-from fairseq_clear.evaluation.sts import cosine, evaluate_sts
+from fairseq_clear.evaluation.sts import cosine, evaluate_sts, read_sts_tasks
 from fairseq_clear.evaluation.sts_data import STS_YEARS
 from tests.conftest import SHARED, WORDS
 from tests.evaluation.toys import Constant, Letters, Words
@@ -61,7 +61,7 @@ def test_the_three_aggregations(folder):
             "wmean": sum(c * n for c, n in zip(each, sizes, strict=True)) / sum(sizes),
         }
         for aggregation, value in expected.items():
-            score = evaluate_sts(Letters(), folder, ["STS13"], aggregation=aggregation).scores["STS13"]
+            score = evaluate_sts(Letters(), read_sts_tasks(folder, ["STS13"]), aggregation=aggregation).scores["STS13"]
             assert getattr(score, metric) == pytest.approx(100 * value, abs=1e-4)
             assert (score.pairs, score.unscored) == (15, 1)
             assert score.subsets["headlines"][metric] == pytest.approx(100 * each[1], abs=1e-4)
@@ -73,7 +73,7 @@ def test_tasks_files_and_json(folder):
     table = folder / "extra.tsv"
     table.write_text("ab\tba\t5\nab\tcd\t0\nab\tac\t2\n")
     letters = Letters()
-    result = evaluate_sts(CachedEncoder(letters), folder, ["STS-B-dev", "STS13"], files=[table])
+    result = evaluate_sts(CachedEncoder(letters), read_sts_tasks(folder, ["STS-B-dev", "STS13"], files=[table]))
     assert list(result.scores) == ["STS-B-dev", "STS13", "extra"]
     assert result.scores["extra"].spearman == pytest.approx(100)
     assert result.average("pearson") == pytest.approx(np.mean([score.pearson for score in result.scores.values()]))
@@ -81,7 +81,9 @@ def test_tasks_files_and_json(folder):
     assert len(asked) == len(set(asked)) and len(letters.asked) == 1
     assert json.loads(json.dumps(result.to_dict()))["data"]["extra"] == result.data["extra"]
     assert set(result.data["STS-B-dev"]) == {"sts-dev.csv"}
-    assert list(evaluate_sts(Letters(), folder).scores) == ["STS13"]  # of the default tasks, what is there
+    assert list(evaluate_sts(Letters(), read_sts_tasks(folder)).scores) == [
+        "STS13"
+    ]  # of the default tasks, what is there
 
 
 def test_cosine_of_a_zero_vector_is_zero():
@@ -90,39 +92,37 @@ def test_cosine_of_a_zero_vector_is_zero():
 
 def test_undefined_is_an_error(folder):
     with pytest.raises(UserError, match="Constant, STS13: all 15 first numbers are 1: a correlation is not defined"):
-        evaluate_sts(Constant(), folder, ["STS13"])
+        evaluate_sts(Constant(), read_sts_tasks(folder, ["STS13"]))
     (folder / "STS13-en-test" / "STS.gs.FNWN.txt").write_text("1\n1\n1\n")
-    score = evaluate_sts(Letters(), folder, ["STS13"]).scores["STS13"]
+    score = evaluate_sts(Letters(), read_sts_tasks(folder, ["STS13"])).scores["STS13"]
     assert score.subsets["FNWN"]["spearman"] is None and score.subsets["OnWN"]["pearson"] is not None
     for aggregation in ("mean", "wmean"):
         with pytest.raises(UserError, match="Letters, STS13, FNWN: all 3 second numbers are 1"):
-            evaluate_sts(Letters(), folder, ["STS13"], aggregation=aggregation)
+            evaluate_sts(Letters(), read_sts_tasks(folder, ["STS13"]), aggregation=aggregation)
     single = folder / "single.tsv"
     single.write_text("a\tb\t1\n")
     with pytest.raises(UserError, match="a correlation of 1 pairs is not defined"):
-        evaluate_sts(Letters(), files=[single])
+        evaluate_sts(Letters(), read_sts_tasks(None, files=[single]))
 
 
 def test_mistakes(folder):
     for arguments, message in [
-        (
-            {"folder": folder, "tasks": ["STS13"], "aggregation": "median"},
-            "aggregation median: valid are all, mean, wmean",
-        ),
-        ({"tasks": ["STS13"]}, "tasks STS13: need the folder"),
-        ({}, "no task is given"),
-        ({"folder": folder / "STSBenchmark"}, "has none of STS12, "),
-        ({"folder": folder, "tasks": ["STS13", "STS13"]}, "the task STS13 is given twice"),
+        ((None, ["STS13"]), "tasks STS13: need the folder"),
+        ((None,), "no task is given"),
+        ((folder / "STSBenchmark",), "has none of STS12, "),
+        ((folder, ["STS13", "STS13"]), "the task STS13 is given twice"),
     ]:
         with pytest.raises(UserError, match=message):
-            evaluate_sts(Letters(), **arguments)
+            read_sts_tasks(*arguments)
+    with pytest.raises(UserError, match="aggregation median: valid are all, mean, wmean"):
+        evaluate_sts(Letters(), read_sts_tasks(folder, ["STS13"]), aggregation="median")
 
 
 @pytest.mark.real
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real data")
 def test_real_sets_run_whole():
     tasks = ["STS12", "STS14", "STS-B", "STS-B-dev"]
-    scores = evaluate_sts(Words(4096), SHARED, tasks).scores
+    scores = evaluate_sts(Words(4096), read_sts_tasks(SHARED, tasks)).scores
     assert {task: score.pairs for task, score in scores.items()} == dict(
         zip(tasks, (3108, 3750, 1379, 1500), strict=True)
     )

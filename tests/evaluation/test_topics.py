@@ -69,7 +69,7 @@ def test_figures_are_scikit_learns(tmp_path):
         predicted = (
             LogisticRegression(C=strength, max_iter=1000).fit(rows["train"], labels["train"]).predict(rows["test"])
         )
-        result = evaluate_topics(Words(64), tmp_path, strength=strength)
+        result = evaluate_topics(Words(64), read_topics(tmp_path), strength=strength)
         assert result.accuracy == pytest.approx(100 * accuracy_score(labels["test"], predicted))
         assert result.macro_f1 == pytest.approx(100 * f1_score(labels["test"], predicted, average="macro"))
         assert (result.train, result.test) == (30, 18) and set(result.f1) == set(GROUPS)
@@ -79,12 +79,12 @@ def test_figures_are_scikit_learns(tmp_path):
 
 def test_mistakes_name_file_and_line(tmp_path):
     with pytest.raises(UserError, match="has no 20news.train.jsonl"):
-        evaluate_topics(Words(), tmp_path)
+        evaluate_topics(Words(), read_topics(tmp_path))
     write(tmp_path)
     with pytest.raises(UserError, match="--remove tails: valid are headers, footers, quotes"):
-        evaluate_topics(Words(), tmp_path, remove=["tails"])
+        evaluate_topics(Words(), read_topics(tmp_path, ["tails"]))
     with pytest.raises(UserError, match="--strength 0: must be above 0"):
-        evaluate_topics(Words(), tmp_path, strength=0)
+        evaluate_topics(Words(), read_topics(tmp_path), strength=0)
     path = tmp_path / "20news.test.jsonl"
     fine = '{"group": "cars", "text": "x"}\n'
     for content, message in [
@@ -97,11 +97,11 @@ def test_mistakes_name_file_and_line(tmp_path):
     ]:
         path.write_text(content)
         with pytest.raises(UserError, match=message):
-            evaluate_topics(Words(), tmp_path)
+            evaluate_topics(Words(), read_topics(tmp_path))
     (tmp_path / "20news.train.jsonl").write_text(fine)
     path.write_text(fine)
     with pytest.raises(UserError, match="fewer than two groups"):
-        evaluate_topics(Words(), tmp_path)
+        evaluate_topics(Words(), read_topics(tmp_path))
 
 
 @pytest.mark.real
@@ -112,5 +112,5 @@ def test_real_posts():
     assert [len(data.texts[split]) for split in ("train", "test")] == [11314, 7532] and len(
         set(data.groups["test"])
     ) == 20
-    result = evaluate_topics(Words(512), SHARED, remove=["headers", "footers", "quotes"], strength=0.01)
+    result = evaluate_topics(Words(512), read_topics(SHARED, ["headers", "footers", "quotes"]), strength=0.01)
     assert 25 < result.macro_f1 < result.accuracy < 60

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +10,15 @@ from matplotlib.figure import Figure
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.plots.style import COLOURS, HATCHES, WIDTH, style
-from fairseq_clear.evaluation.reports import REPORT_FORMAT
+from fairseq_clear.evaluation.reports import REPORT_FORMAT, Row
 
-__all__ = ["Bars", "draw_compare", "read_bars"]
+__all__ = ["draw_compare", "read_bars"]
 
 _BAR = 0.13  # inches
 _MOST_NUMBERS = 40  # with more bars than this, the numbers at their ends are left out
 
 
-@dataclass(frozen=True)
-class Bars:
-    """One row of a report: its name, column -> score, and column -> standard deviation."""
-
-    label: str
-    scores: dict[str, float]
-    deviations: dict[str, float]
-
-
-def read_bars(paths: Sequence[Path]) -> list[Bars]:
+def read_bars(paths: Sequence[Path]) -> list[Row]:
     """Read every row of the reports; rows with the same name get the name of their file as prefix.
 
     Raises:
@@ -41,7 +31,7 @@ def read_bars(paths: Sequence[Path]) -> list[Bars]:
         for (path, _), label in zip(rows, labels, strict=True)
     ]
     return [
-        Bars(name, dict(row["scores"]), dict(row.get("deviations", {})))
+        Row(name, row["scores"], deviations=row.get("deviations", {}))
         for name, (_, row) in zip(names, rows, strict=True)
     ]
 
@@ -61,7 +51,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def draw_compare(bars: Sequence[Bars], columns: Sequence[str] | None = None) -> Figure:
+def draw_compare(bars: Sequence[Row], columns: Sequence[str] | None = None) -> Figure:
     """Horizontal bars from 0, grouped by column, so that names of any length can be read.
 
     Args:
