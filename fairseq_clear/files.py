@@ -31,6 +31,7 @@ __all__ = [
     "read_whole_lines",
     "sync_folder",
     "versions",
+    "write_errors",
     "write_json",
     "write_whole",
 ]
@@ -328,6 +329,15 @@ def write_whole(path: str | Path) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
+@contextmanager
+def write_errors(path: str | Path, flag: str = "--output") -> Iterator[None]:
+    """Turn an OSError of the block into a UserError that names the flag and the file to write."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{flag} {path}: cannot write it ({error.strerror or error})") from None
+
+
 def sync_folder(folder: Path) -> None:
     """Write the directory entries of a folder to disk (fsync)."""
     handle = os.open(folder, os.O_RDONLY)
@@ -343,11 +353,8 @@ def write_json(path: Path, content: Any, *, flag: str) -> None:
     Raises:
         UserError: the file cannot be written; the message names the flag.
     """
-    try:
-        with write_whole(path) as stream:
-            stream.write((json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
-    except OSError as error:
-        raise UserError(f"{flag} {path}: cannot write it ({error.strerror or error})") from None
+    with write_errors(path, flag), write_whole(path) as stream:
+        stream.write((json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def hash_file(path: str | Path) -> str:

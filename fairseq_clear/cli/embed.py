@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fairseq_clear.cli.flags import Command, ModelFlags, choose_tokenizer
+from fairseq_clear.cli.flags import Command, VectorFlags, choose_tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
 from fairseq_clear.settings import setting
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Embed(Command, ModelFlags):
+class Embed(Command, VectorFlags):
     """Encode each line of a text file with a trained encoder. The vectors are those before the projection head, in float32.
 
     Each line is one sentence. A blank line is embedded as an empty text, so row i of the output belongs to line i of the input.
@@ -64,19 +64,6 @@ fairseq-clear embed --join 16 --output out.npy"""
     overwrite: bool = setting("replace an existing output, or part", False)
     pooling: str | None = setting(
         "cls, mean, max, first-last, last2 or layer:N (default: the checkpoint's own; mean for fairseq's roberta)", None
-    )
-    dimension: int | None = setting(
-        "keep only the first D dimensions, scaled to length 1, of an encoder trained with --matryoshka (default: all)",
-        None,
-        least=1,
-        metavar="D",
-        exclusive="dimensions",
-    )
-    flow: Path | None = setting(
-        "map the vectors with the flow of this file, which fairseq-clear flow fitted to the same encoder and pooling",
-        None,
-        metavar="FILE.npz",
-        exclusive="dimensions",
     )
     normalize: bool = setting("scale vectors to length 1", False)
     batch_size: int = setting(
@@ -145,11 +132,12 @@ fairseq-clear embed --join 16 --output out.npy"""
         """Embed the lines of ``path``, or one part of them, and print one line of counts."""
         from tqdm import tqdm
 
+        from fairseq_clear.cli.embed_devices import read_devices
         from fairseq_clear.evaluation.embedding_files import scan_sentences
         from fairseq_clear.evaluation.embedding_parts import Shard
 
         shard = Shard.parse(self.shard) if self.shard is not None else None
-        devices = self.read_devices()
+        devices = read_devices(self.devices) if self.devices is not None else []
         sentences = scan_sentences(path, self.text_field)
         lines = shard.lines(sentences.count) if shard is not None else range(sentences.count)
         # disable=None hides the bar in a log file, where it would write a line for every batch
@@ -220,14 +208,6 @@ fairseq-clear embed --join 16 --output out.npy"""
         report = join_parts(self.output, count, overwrite=self.overwrite)
         remove_parts(self.output, count)
         print(f"{report.summary()} of the slowest part; joined {count} parts; wrote {self.output}")
-
-    def read_devices(self) -> list[str]:
-        """The devices of --devices; an empty list without the flag."""
-        if self.devices is None:
-            return []
-        from fairseq_clear.cli.embed_devices import read_devices
-
-        return read_devices(self.devices)
 
     def load_encoder(self, device: str | None) -> "SentenceEncoder":
         """Load the checkpoint."""

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, wait
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fairseq_clear.cli.flags import quiet_logs
 from fairseq_clear.errors import UserError, one_line
@@ -16,13 +16,6 @@ from fairseq_clear.output_folder import signals_raise
 from fairseq_clear.preparation.workers import worker_pool
 
 POLL_SECONDS = 0.5
-
-
-class EmbedPart(Protocol):
-    """Function that embeds one part; it can be pickled."""
-
-    def __call__(self, output: Path, shard: Shard, device: str, on_batch: Callable[[int], object]) -> object:
-        """Write the part of ``output``; ``on_batch`` is called with the number of texts of each batch."""
 
 
 def read_devices(text: str) -> list[str]:
@@ -43,7 +36,7 @@ def read_devices(text: str) -> list[str]:
 
 
 def embed_on_devices(
-    embed: EmbedPart,
+    embed: Callable[..., object],
     output: Path,
     devices: list[str],
     sentences: int,
@@ -56,7 +49,7 @@ def embed_on_devices(
     The parts are written to a hidden folder next to the output, which is removed, also after a failure.
 
     Args:
-        embed: embeds a part.
+        embed: writes one part, called in a worker process as embed(output, shard, device, on_batch).
         output: the file to write.
         devices: names of devices; a device may occur several times.
         sentences: number of texts of all parts.
@@ -96,7 +89,7 @@ def _start_worker(done: Any, devices: list[str]) -> None:
     torch.set_num_threads(max(1, torch.get_num_threads() // len(devices)))
 
 
-def _embed_part(embed: EmbedPart, output: Path, shard: Shard, device: str) -> None:
+def _embed_part(embed: Callable[..., object], output: Path, shard: Shard, device: str) -> None:
     def add(texts: int) -> None:
         with _done.get_lock():
             _done.value += texts

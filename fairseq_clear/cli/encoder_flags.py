@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_clear.cli.flags import ModelFlags
+from fairseq_clear.cli.flags import ModelFlags, VectorFlags
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file, read_text_lines
 from fairseq_clear.settings import setting
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder
-    from fairseq_clear.evaluation.sentence_flow import Flow
 
 ENCODER = (
     "a checkpoint (with --data-bin), a .vec or GloVe .txt file of word vectors to average, or package.module:factory, a "
@@ -37,7 +37,7 @@ class OneEncoderFlags(ModelFlags):
 
 
 @dataclass(kw_only=True)
-class EncoderFlags(ModelFlags):
+class EncoderFlags(VectorFlags):
     """Flags for the encoders to score, and for the report."""
 
     encoder: tuple[str, ...] = setting(
@@ -54,20 +54,6 @@ class EncoderFlags(ModelFlags):
         exclusive="dimensions",
     )
     whitening_dimensions: int | None = setting("dimensions that whitening keeps (default: all)", None, metavar="K")
-    flow: Path | None = setting(
-        "map the vectors with the flow of this file, which fairseq-clear flow fitted to the same encoder and pooling "
-        "(BERT-flow, Li et al. 2020)",
-        None,
-        exclusive="dimensions",
-        metavar="FILE.npz",
-    )
-    dimension: int | None = setting(
-        "score only the first D dimensions of the vectors, scaled to length 1 (encoders trained with --matryoshka)",
-        None,
-        least=1,
-        metavar="D",
-        exclusive="dimensions",
-    )
     output: Path | None = setting(
         "write the report: numbers, data hashes, protocol, encoders, seeds, versions", None, metavar="FILE.json"
     )
@@ -75,37 +61,23 @@ class EncoderFlags(ModelFlags):
 
     def encoders(self) -> "Iterator[CachedEncoder]":
         """Yield every encoder with every pooling; a checkpoint is freed before the next one is loaded."""
-        from fairseq_clear.evaluation.encoders import CachedEncoder  # takes seconds to import
+        from fairseq_clear.evaluation.encoders import CachedEncoder, first_dimensions  # takes seconds to import
         from fairseq_clear.evaluation.sentence_flow import load_flow
 
-        flow = load_flow(self.flow) if self.flow is not None else None
+        flow, flow_hash = (load_flow(self.flow), hash_file(self.flow)) if self.flow is not None else (None, "")
         for name in self.encoder:
             for label, encoder in self.load_encoders(name, self.pooling):
                 cached = CachedEncoder(encoder, batch_size=self.batch_size, name=label, progress=True)
                 if self.whitening is not None:
                     self.whiten(cached, self.whitening)
                 if flow is not None:
-                    self.apply_flow(cached, flow)
+                    flow.check_encoder(cached.describe())
+                    cached.transform, cached.name = flow.transform, f"{label} flow"
+                    cached.notes["flow"] = {"file": str(self.flow), "sha256": flow_hash, "fitted on": flow.origin}
                 if self.dimension is not None:
-                    self.truncate(cached, self.dimension)
+                    cached.transform = partial(first_dimensions, dimension=self.dimension, name=label)
+                    cached.name, cached.notes["dimension"] = f"{label} first {self.dimension}", self.dimension
                 yield cached
-
-    def truncate(self, encoder: "CachedEncoder", dimension: int) -> None:
-        """Let the encoder return only the first dimensions of its vectors."""
-        from fairseq_clear.evaluation.encoders import first_dimensions
-
-        name = encoder.name
-        encoder.transform = lambda vectors: first_dimensions(vectors, dimension, name)
-        encoder.name = f"{name} first {dimension}"
-        encoder.notes["dimension"] = dimension
-
-    def apply_flow(self, encoder: "CachedEncoder", flow: "Flow") -> None:
-        """Let the encoder map its vectors with the flow of --flow; UserError if it was fitted to others."""
-        assert self.flow is not None
-        flow.check_encoder(encoder.describe())
-        encoder.transform = flow.transform
-        encoder.name = f"{encoder.name} flow"
-        encoder.notes["flow"] = {"file": str(self.flow), "sha256": hash_file(self.flow), "fitted on": flow.origin}
 
     def whiten(self, encoder: "CachedEncoder", file: Path) -> None:
         """Fit a whitening on the sentences of ``file``, and let the encoder apply it."""

@@ -155,6 +155,26 @@ class ModelFlags:
 
 
 @dataclass(kw_only=True)
+class VectorFlags(ModelFlags):
+    """Flags of commands that change the vectors of the encoders."""
+
+    dimension: int | None = setting(
+        "keep only the first D dimensions, scaled to length 1, of an encoder trained with --matryoshka (default: all)",
+        None,
+        least=1,
+        metavar="D",
+        exclusive="dimensions",
+    )
+    flow: Path | None = setting(
+        "map the vectors with the flow of this file, which fairseq-clear flow fitted to the same encoder and pooling "
+        "(BERT-flow, Li et al. 2020)",
+        None,
+        metavar="FILE.npz",
+        exclusive="dimensions",
+    )
+
+
+@dataclass(kw_only=True)
 class PairFlags:
     """Flags of commands that read pairs of a query and a passage."""
 

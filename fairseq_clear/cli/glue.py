@@ -1,6 +1,5 @@
 """``fairseq-clear glue``: fine-tunes and evaluates a checkpoint on GLUE."""
 
-import os
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -162,6 +161,7 @@ class Run(Command, Changes):
             slurm_script,
         )
         from fairseq_clear.evaluation.glue.glue_tasks import choose_tasks
+        from fairseq_clear.evaluation.sentence_encoder import choose_device
 
         # absolute, since the array's tasks may start in another folder
         self.output, self.data, self.checkpoint = (
@@ -184,7 +184,7 @@ class Run(Command, Changes):
         start = Start.load(self.checkpoint, restarts[0].data)
         if note := start.pair_note([restart.data.task for restart in restarts]):
             print(note, file=sys.stderr)
-        return self.run_and_report(restarts, start, Environment(self.device or default_device(), self.precision))
+        return self.run_and_report(restarts, start, Environment(choose_device(self.device).type, self.precision))
 
     def run_and_report(self, restarts: "list[Restart]", start: "Start", environment: "Environment") -> int:
         """Run the restarts; print the table unless this is one task of an array."""
@@ -246,9 +246,10 @@ class Predict(Command):
     def run(self) -> int:
         """Predict the test sets and write the submission."""
         from fairseq_clear.evaluation.glue.glue_predicting import predict_tests, write_submission
+        from fairseq_clear.evaluation.sentence_encoder import choose_device
 
         check_output_file(self.output, self.overwrite)
-        device = self.device or default_device()
+        device = choose_device(self.device).type
         contents, lines = predict_tests(
             self.checkpoints, self.data, self.recipe, self.majority, device, self.max_length
         )
@@ -258,13 +259,6 @@ class Predict(Command):
         if missing:
             print(f"GLUE's server also needs: {', '.join(missing)}", file=sys.stderr)
         return 0
-
-
-def default_device() -> str:
-    """``cuda`` if there is a visible GPU, else ``cpu``."""
-    import torch
-
-    return "cuda" if torch.cuda.is_available() and os.environ.get("CUDA_VISIBLE_DEVICES") != "" else "cpu"
 
 
 @dataclass(kw_only=True)

@@ -43,10 +43,6 @@ class Classifiers:
     dropout: float = setting("dropout probability on the hidden layer [dropout]", 0.0, metavar="P")
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise UserError(f"--classifier {self.kind}: valid are {', '.join(KINDS)}")
-        if self.optimizer not in OPTIMIZERS:
-            raise UserError(f"--optimizer {self.optimizer}: valid are {', '.join(OPTIMIZERS)}")
         check_settings(self)
         if not 0 <= self.dropout < 1:
             raise UserError(f"--dropout {self.dropout}: must be 0 or more and below 1")

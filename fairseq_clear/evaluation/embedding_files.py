@@ -15,7 +15,7 @@ import numpy as np
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-from fairseq_clear.files import CorpusFile, check_output_file, read_whole_lines, record_text, write_whole
+from fairseq_clear.files import CorpusFile, check_output_file, read_whole_lines, record_text, write_errors, write_whole
 from fairseq_clear.models.encoding import EncodingCounts, Floats
 
 __all__ = [
@@ -147,16 +147,13 @@ def open_output(path: Path, rows: int, dimension: int) -> Iterator[Writer]:
         rows: number of rows that will be written; used for ``.npy``.
         dimension: of the vectors.
     """
-    try:
-        with write_whole(path) as binary:
-            if path.suffix == ".npy":
-                yield _npy_writer(binary, rows, dimension)
-            else:
-                stream = io.TextIOWrapper(binary, encoding="utf-8", write_through=True)
-                yield jsonl_writer(stream)
-                stream.detach()  # write_whole still needs the open file
-    except OSError as error:
-        raise UserError(f"--output {path}: cannot write it ({error.strerror or error})") from None
+    with write_errors(path), write_whole(path) as binary:
+        if path.suffix == ".npy":
+            yield _npy_writer(binary, rows, dimension)
+        else:
+            stream = io.TextIOWrapper(binary, encoding="utf-8", write_through=True)
+            yield jsonl_writer(stream)
+            stream.detach()  # write_whole still needs the open file
 
 
 def jsonl_writer(stream: TextIO) -> Writer:

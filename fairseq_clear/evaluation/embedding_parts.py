@@ -22,7 +22,7 @@ from fairseq_clear.evaluation.embedding_files import (
     open_output,
     write_npy_header,
 )
-from fairseq_clear.files import write_json, write_whole
+from fairseq_clear.files import write_errors, write_json, write_whole
 from fairseq_clear.models.encoding import EncodingCounts
 
 __all__ = ["Shard", "is_finished", "join_parts", "open_part", "read_record", "remove_parts"]
@@ -86,14 +86,12 @@ def open_part(
         The writer of the vectors, and a function to call with the report at the end.
     """
     part, reports = shard.path(output), list[EmbedReport]()
-    try:
+    with write_errors(part):
         _record_path(part).unlink(missing_ok=True)  # it describes the vectors that are now replaced
         with open_output(part, rows, dimension) as write:
             yield write, reports.append
         with open(part, "rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"--output {part}: cannot write it ({error.strerror or error})") from None
     counts = asdict(reports[0].counts)
     record = {"source": dict(source), "rows": rows, "dimension": dimension, "counts": counts, "sha256": digest}
     write_json(_record_path(part), {**record, "seconds": reports[0].seconds}, flag="--output")
@@ -147,14 +145,11 @@ def join_parts(output: Path, count: int, *, overwrite: bool = False, parts_of: P
     shards = [Shard(number, count) for number in range(1, count + 1)]
     records = _read_records(named, shards)
     rows, dimension = sum(record["rows"] for record in records), records[0]["dimension"]
-    try:
-        with write_whole(output) as stream:
-            if output.suffix == ".npy":
-                write_npy_header(stream, rows, dimension)
-            for shard, record in zip(shards, records, strict=True):
-                _copy(shard.path(named), record, stream)
-    except OSError as error:
-        raise UserError(f"--output {output}: cannot write it ({error.strerror or error})") from None
+    with write_errors(output), write_whole(output) as stream:
+        if output.suffix == ".npy":
+            write_npy_header(stream, rows, dimension)
+        for shard, record in zip(shards, records, strict=True):
+            _copy(shard.path(named), record, stream)
     counts = sum((EncodingCounts(**record["counts"]) for record in records), EncodingCounts())
     return EmbedReport(counts, dimension, max(record["seconds"] for record in records))
 

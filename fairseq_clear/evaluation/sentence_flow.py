@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError, one_line
-from fairseq_clear.files import write_whole
+from fairseq_clear.files import write_errors, write_whole
 
 __all__ = ["ActNorm", "Coupling", "Flow", "fit_flow", "load_flow", "save_flow"]
 
@@ -239,11 +239,8 @@ def save_flow(path: str | Path, flow: Flow, origin: Mapping[str, Any]) -> None:
     sizes = {"format": FLOW_FORMAT, "dimension": flow.dimension, "steps": len(flow.norms), "width": flow.width}
     state = {name: value.numpy() for name, value in flow.state_dict().items()}
     described = np.array(json.dumps({**sizes, "origin": dict(origin)}))
-    try:
-        with write_whole(path) as file:
-            np.savez(file, description=described, **state)
-    except OSError as error:
-        raise UserError(f"--output {path}: cannot write it ({error.strerror or error})") from None
+    with write_errors(path), write_whole(path) as file:
+        np.savez(file, description=described, **state)
 
 
 def load_flow(path: str | Path) -> Flow:

@@ -148,9 +148,11 @@ def evaluate_senteval(
     if not seeds:
         raise UserError("--seeds: give one or more")
     cached, settings = CachedEncoder.of(encoder), classifiers or Classifiers()
-    cached.embed([text for part in data.values() for text in _texts(part)])
+    parts = {name: _parts(task) for name, task in data.items()}
+    cached.embed([text for task in parts.values() for part in task for text in part.texts()])
     scores = {name: [_score(cached, name, part, settings, seed) for seed in seeds] for name, part in data.items()}
-    return SentEvalResult(scores, tuple(seeds), {name: _hashes(part) for name, part in data.items()})
+    hashes = {name: {file: sha for part in task for file, sha in part.hashes.items()} for name, task in parts.items()}
+    return SentEvalResult(scores, tuple(seeds), hashes)
 
 
 def pair_features(first: Floats, second: Floats, *, both: bool = False) -> Floats:
@@ -196,14 +198,8 @@ def _regression_rows(encoder: CachedEncoder, data: StsData) -> tuple[Floats, npt
     return pair_features(encoder.encode(pairs.first), encoder.encode(pairs.second)), pairs.scores
 
 
-def _texts(data: Data) -> list[str]:
-    parts = [data] if isinstance(data, TaskData | StsData) else list(data.values())
-    return [text for part in parts for text in part.texts()]
-
-
-def _hashes(data: Data) -> dict[str, str]:
-    parts = [data] if isinstance(data, TaskData | StsData) else list(data.values())
-    return {file: digest for part in parts for file, digest in part.hashes.items()}
+def _parts(data: Data) -> list[TaskData | StsData]:
+    return [data] if isinstance(data, TaskData | StsData) else list(data.values())
 
 
 def _f1(predicted: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> float:

@@ -159,8 +159,8 @@ def test_presets_and_limits():
     for knobs, message in [
         ({"folds": 1}, "--folds 1: must be 2 or more"),
         ({"batch_size": 0}, "--classifier-batch-size 0: must be 1"),
-        ({"kind": "tree"}, "--classifier tree: valid are mlp, logistic"),
-        ({"optimizer": "x"}, "--optimizer x: valid are adam"),
+        ({"kind": "tree"}, "--classifier tree: choose from mlp, logistic"),
+        ({"optimizer": "x"}, "--optimizer x: choose from adam"),
         ({"dropout": 1.0}, "--dropout 1.0"),
     ]:
         with pytest.raises(UserError, match=message):

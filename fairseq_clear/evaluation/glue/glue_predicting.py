@@ -18,7 +18,7 @@ from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.evaluation.glue.glue_data import Ids, TaskData, cut_pair
 from fairseq_clear.evaluation.glue.glue_recipes import headline
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, MAXIMUM_SCORE, GlueTask, choose_tasks
-from fairseq_clear.files import write_whole
+from fairseq_clear.files import write_errors, write_whole
 from fairseq_clear.models.encoding import evaluating
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 
@@ -259,9 +259,6 @@ def write_submission(path: Path, contents: Mapping[str, str]) -> list[str]:
             entry = zipfile.ZipInfo(name, _DATE)
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, contents[name])
-    try:
-        with write_whole(path) as stream:
-            stream.write(buffer.getvalue())
-    except OSError as error:
-        raise UserError(f"--output {path}: cannot write it ({error.strerror or error})") from None
+    with write_errors(path), write_whole(path) as stream:
+        stream.write(buffer.getvalue())
     return [name for name in SUBMISSION_FILES if name not in contents]

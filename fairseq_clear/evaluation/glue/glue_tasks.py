@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import read_text_lines, write_whole
+from fairseq_clear.files import read_text_lines, write_errors, write_whole
 
 # Scores of STS-B are 0 to 5; models are trained on scores divided by 5, as in fairseq's preprocess_GLUE_tasks.sh.
 MAXIMUM_SCORE = 5.0
@@ -246,9 +246,6 @@ def write_texts(
             for row in zip(*examples.texts, strict=True):
                 texts += [" ".join(row)] if is_joined else row
     lines = [line for text in texts if (line := re.sub(r"[\0\r]", " ", text).strip())]
-    try:
-        with write_whole(path) as stream:
-            stream.write("\n\n".join(lines).encode() + b"\n")
-    except OSError as error:
-        raise UserError(f"--dest {path}: cannot write it ({error.strerror or error})") from None
+    with write_errors(path, "--dest"), write_whole(path) as stream:
+        stream.write("\n\n".join(lines).encode() + b"\n")
     return len(lines), dropped

@@ -8,7 +8,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import check_output_file
+from fairseq_clear.files import check_output_file, write_errors
 
 __all__ = [
     "COLOURS",
@@ -84,11 +84,9 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
         try:
             # without a date, so that equal pictures give identical files
             metadata = {"Date": None} if file.suffix == ".svg" else {"Software": None}
-            with style():  # settings of hatches and of the hash salt are read while saving
+            with write_errors(file), style():  # settings of hatches and of the hash salt are read while saving
                 figure.savefig(partial, dpi=300, metadata=metadata)
-            partial.replace(file)
-        except OSError as error:
-            raise UserError(f"--output {file}: cannot write it ({error.strerror or error})") from None
+                partial.replace(file)
         finally:
             partial.unlink(missing_ok=True)
     return files
