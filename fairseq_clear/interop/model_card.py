@@ -49,15 +49,9 @@ LIBRARIES = {"sentence-transformers": "sentence-transformers", "hf": "transforme
 def model_card(
     checkpoint: Path, loaded: LoadedModel, data_bin: Path, pooling: str, form: str, scores: Path | None
 ) -> str:
-    """Return the text of the card. It only states what checkpoint, data folder and report record.
+    """Return the text of the card. It only states what checkpoint, data folder and report record; see ``exporting.export``.
 
-    Args:
-        checkpoint: path of the checkpoint, which is read again for the settings of its training.
-        loaded: the loaded checkpoint, for its sizes.
-        data_bin: its data folder.
-        pooling: pooling that the export writes to its config.
-        form: format of the export.
-        scores: report of ``fairseq-clear sts`` or another evaluation, if any.
+    The checkpoint is read again for the settings of its training.
 
     Raises:
         UserError: ``scores`` is not such a report.

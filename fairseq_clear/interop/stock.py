@@ -44,11 +44,7 @@ SWITCHES = ("encoder_normalize_before", "untie_weights_roberta")
 def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, folder: Path) -> Parity:
     """Write ``model.pt`` (roberta, masked_lm), ``dict.txt`` and the tokenizer's files; compare with stock fairseq.
 
-    Args:
-        loaded: the checkpoint.
-        symbols: its vocabulary without ``<del>``.
-        data_bin: its data folder.
-        folder: folder to write to.
+    ``symbols`` is the vocabulary without ``<del>``.
 
     Raises:
         UserError: the encoder has parts that stock RoBERTa does not have.

@@ -14,9 +14,10 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fairseq_clear.errors import UserError
@@ -30,6 +31,7 @@ from fairseq_clear.preparation.staging import (
     SplitCounts,
     SplitParts,
     Staged,
+    TextParts,
     choose_exactly,
     deal_out,
     held_out_documents,
@@ -40,22 +42,17 @@ from fairseq_clear.preparation.staging import (
 )
 from fairseq_clear.preparation.tokenizer_training import check_tokenizer_files, install_tokenizer
 from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY, TOKENIZERS
+from fairseq_clear.text.tokenizers import Tokenizer
 from fairseq_clear.text.vocabulary import build_dictionary, keeps_mapping, load_dictionary
 from fairseq_clear.views.paraphrase_views import PARAPHRASES
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
 
 HOLD_OUT_STREAM, SAMPLE_STREAM, SUBSET_STREAM = 0, 1, 2  # independent random streams of one seed
 MIN_PART_BYTES, MAX_PART_BYTES = 1 << 18, 1 << 26
 PARTS_PER_WORKER = 4
 BAR: dict[str, Any] = {"unit": "B", "unit_scale": True, "disable": None, "leave": False}  # only on a terminal
-
-
-@dataclass(frozen=True)
-class Texts:
-    """Canonical text after it was divided: a target per shard, one for validation, and the sample for the tokenizer."""
-
-    train: list[SplitParts]
-    valid: SplitParts
-    sample: Path | None
 
 
 @dataclass(frozen=True)
@@ -108,8 +105,8 @@ def prepare(settings: PrepareSettings) -> PrepareReport:
     with output_folder(settings.dest, settings.overwrite) as folder:
         work = folder / "work"
         work.mkdir()
-        texts = _stage(settings, source, valid, work)
-        report = _build(settings, texts, folder, began)
+        train, held_out, sample = _stage(settings, source, valid, work)
+        report = _build(settings, train, held_out, sample, folder, began)
         shutil.rmtree(work)
     return report
 
@@ -171,8 +168,14 @@ def _read(source: TextSource, folder: Path) -> Staged:
         return stage_rows(warn_if_wrapped(source.rows(bar.update)), folder, source.names, what)
 
 
-def _stage(settings: PrepareSettings, source: TextSource, valid: TextSource | None, work: Path) -> Texts:
-    """Read the inputs into canonical text on disk, and divide the documents among train, valid and shards."""
+def _stage(
+    settings: PrepareSettings, source: TextSource, valid: TextSource | None, work: Path
+) -> tuple[list[SplitParts], SplitParts, Path | None]:
+    """Read the inputs into canonical text on disk, and divide the documents among train (by shard) and valid.
+
+    Returns:
+        Train, valid, and the sample of lines for the tokenizer if it is trained.
+    """
     staged = _stage_corpus(settings, source, work)
     staged_valid = _read(valid, work / "valid_input") if valid else None
     held_out: Iterator[bool] = repeat(False)
@@ -196,33 +199,34 @@ def _stage(settings: PrepareSettings, source: TextSource, valid: TextSource | No
     if staged_valid is not None:
         deal_out(staged_valid, [target], None, repeat(False))
         staged_valid.remove()
-    return Texts(train, target, sample)
+    return train, target, sample
 
 
-def _build(settings: PrepareSettings, texts: Texts, folder: Path, began: float) -> PrepareReport:
+def _build(
+    settings: PrepareSettings,
+    train: list[SplitParts],
+    valid: SplitParts,
+    sample: Path | None,
+    folder: Path,
+    began: float,
+) -> PrepareReport:
     """Make tokenizer, data sets, dictionary and ``clear.json`` in ``folder`` from the divided text."""
     folders = [folder] if settings.shards == 1 else [folder / f"shard{shard}" for shard in range(settings.shards)]
-    names = list(texts.valid.texts)
+    names = list(valid.texts)
     for shard in folders:
         for name in names:
             _place(shard, name).mkdir(parents=True, exist_ok=True)
-    kind, files = install_tokenizer(settings, folders[0], texts.sample)
+    kind, files = install_tokenizer(settings, folders[0], sample)
     tokenizer = TOKENIZERS[kind]([str(folders[0] / file) for file in files])
     given = settings.given_dictionary
     dictionary = load_dictionary(given) if given else build_dictionary(tokenizer)
     written = {
         _place(shard, name) / split: parts
-        for split, all_parts in (("train", texts.train), ("valid", [texts.valid]))
+        for split, all_parts in (("train", train), ("valid", [valid]))
         for shard, one in zip(folders, all_parts, strict=False)  # valid is in the first folder
         for name, parts in one.texts.items()
     }
-    text_bytes = sum(part.stat().st_size for text in written.values() for part in text.parts)
-    with tqdm(desc="binarizing", total=text_bytes, **BAR) as bar:
-        parts = {prefix: text.parts for prefix, text in written.items()}
-        binarize_parts(parts, tokenizer, dictionary, settings.workers, bar.update)
-    ids = {prefix: count_ids(prefix, len(dictionary)) for prefix in written}
-    for prefix, text in written.items():
-        text.counts.tokens, text.counts.unknown = int(ids[prefix].sum()), int(ids[prefix][dictionary.unk()])
+    ids = _binarize(written, tokenizer, dictionary, settings.workers)
     if given:
         shutil.copyfile(given, folders[0] / DICTIONARY)
     else:
@@ -240,33 +244,43 @@ def _build(settings: PrepareSettings, texts: Texts, folder: Path, began: float) 
         "versions": versions(),
         "seconds": round(seconds, 3),
     }
-    total = {name: sum_counts([one.texts[name].counts for one in texts.train]) for name in names}
-    valid = {name: text.counts for name, text in texts.valid.texts.items()}
-    splits = {"train": total[ORIGINAL], "valid": valid[ORIGINAL]}
-    _write_manifests(folder, folders, common, [_describe(one, texts.valid) for one in texts.train], splits)
-    both = {name: sum_counts([total[name], valid[name]]) for name in names[1:]}
+    total = {name: sum_counts([one.texts[name].counts for one in train]) for name in names}
+    splits = {"train": total[ORIGINAL], "valid": valid.original.counts}
+    contents = {shard: _describe(one, valid) for shard, one in zip(folders, train, strict=True)}
+    _write_manifests(folder, common, contents, splits)
+    both = {name: sum_counts([total[name], valid.texts[name].counts]) for name in names[1:]}
     paraphrases = {name: (counts.sentences, counts.blank) for name, counts in both.items()}
     return PrepareReport(settings.dest, seconds, total[ORIGINAL].lengths, splits, len(dictionary), paraphrases)
 
 
+def _binarize(
+    texts: dict[Path, TextParts], tokenizer: Tokenizer, dictionary: "Dictionary", workers: int
+) -> dict[Path, NDArray[np.int64]]:
+    """Binarize texts to data sets with these prefixes, count their tokens, and return how often each id occurs."""
+    size = sum(part.stat().st_size for text in texts.values() for part in text.parts)
+    with tqdm(desc="binarizing", total=size, **BAR) as bar:
+        parts = {prefix: text.parts for prefix, text in texts.items()}
+        binarize_parts(parts, tokenizer, dictionary, workers, bar.update)
+    ids = {prefix: count_ids(prefix, len(dictionary)) for prefix in texts}
+    for prefix, text in texts.items():
+        text.counts.tokens, text.counts.unknown = int(ids[prefix].sum()), int(ids[prefix][dictionary.unk()])
+    return ids
+
+
 def _write_manifests(
-    folder: Path,
-    folders: Sequence[Path],
-    common: dict[str, Any],
-    contents: Sequence[dict[str, Any]],
-    splits: dict[str, SplitCounts],
+    folder: Path, common: dict[str, Any], contents: dict[Path, dict[str, Any]], splits: dict[str, SplitCounts]
 ) -> None:
     """Write ``clear.json`` of each data folder, and of the folder that holds them if there are several."""
-    for shard, content in zip(folders, contents, strict=True):
-        _write_manifest(shard, {**common, **content})
-    if len(folders) > 1:
-        hashes = "\n".join(content["content_hash"] for content in contents)
-        both = {
-            "shards": [shard.name for shard in folders],
+    if len(contents) > 1:
+        hashes = "\n".join(content["content_hash"] for content in contents.values())
+        contents[folder] = {
+            "shards": [shard.name for shard in contents],
             "content_hash": hashlib.sha256(hashes.encode()).hexdigest(),
             "splits": {split: one.as_json() for split, one in splits.items()},
         }
-        _write_manifest(folder, {**common, **both})
+    for place, content in contents.items():
+        text = json.dumps({**common, **content}, ensure_ascii=False, indent=2, default=str)  # paths as text
+        (place / CLEAR_JSON).write_text(text + "\n", encoding="utf-8")
 
 
 def _place(folder: Path, name: str) -> Path:
@@ -310,11 +324,6 @@ def _describe(train: SplitParts, valid: SplitParts) -> dict[str, Any]:
         }
     original = described.pop(ORIGINAL)
     return {**original, "paraphrases": described} if described else original
-
-
-def _write_manifest(folder: Path, content: dict[str, Any]) -> None:
-    text = json.dumps(content, ensure_ascii=False, indent=2, default=str)  # paths as text
-    (folder / CLEAR_JSON).write_text(text + "\n", encoding="utf-8")
 
 
 def _random(seed: int, stream: int) -> np.random.Generator:

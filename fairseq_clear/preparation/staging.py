@@ -108,16 +108,10 @@ class Staged:
 
 
 def stage_rows(rows: Iterable[Row], folder: Path, names: Sequence[str], what: str) -> Staged:
-    """Write rows of texts to ``folder/NAME.txt``.
-
-    Args:
-        rows: from ``TextSource.rows``.
-        folder: folder to create.
-        names: names of the texts in a row.
-        what: the inputs, for the message.
+    """Write rows of texts, as ``TextSource`` yields them, to a new folder as ``NAME.txt``.
 
     Raises:
-        UserError: there is no sentence.
+        UserError: there is no sentence; the message begins with ``what``.
     """
     folder.mkdir()
     paths = {name: folder / f"{name}.txt" for name in names}

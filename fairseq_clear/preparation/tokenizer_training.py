@@ -3,7 +3,7 @@
 import io
 import re
 import shutil
-from collections.abc import Iterator
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +54,12 @@ def _train(sample: str, options: dict[str, Any]) -> bytes:
     return written.getvalue()
 
 
-def cut_line(line: str) -> Iterator[str]:
-    """Yield a line in portions of at most 1,000 characters, cut at a space where there is one."""
-    while len(line) > TRAINER_LINE_CHARACTERS:
-        cut = line.rfind(" ", 1, TRAINER_LINE_CHARACTERS + 1)
-        cut = TRAINER_LINE_CHARACTERS if cut < 0 else cut
-        yield line[:cut]
-        line = line[cut:].lstrip(" ")
-    if line:
-        yield line
+def cut_line(line: str) -> list[str]:
+    """Cut a line into portions of at most 1,000 characters, at a space where there is one."""
+    if 0 < len(line) <= TRAINER_LINE_CHARACTERS:
+        return [line]
+    kept = {"expand_tabs": False, "replace_whitespace": False, "break_on_hyphens": False}
+    return textwrap.wrap(line, TRAINER_LINE_CHARACTERS, **kept)
 
 
 def explain_trainer(message: str, vocab_size: int) -> str:
