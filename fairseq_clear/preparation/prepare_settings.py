@@ -57,22 +57,6 @@ class DocumentSettings:
 
 
 @dataclass(kw_only=True)
-class TextSettings(DocumentSettings):
-    """How input files and their paraphrases become sentences and documents."""
-
-    GROUP: ClassVar[str] = DocumentSettings.GROUP
-
-    paraphrase: tuple[tuple[str, Path], ...] = setting(
-        "paraphrases of a .txt input: line n of FILE is a paraphrase of line n of INPUT, as back-translate writes it. FILE "
-        "becomes DEST/paraphrase/NAME, for --views paraphrase:NAME,...; a blank line is counted and replaced by the original. "
-        "With several inputs, repeat NAME=FILE once for each, in their order",
-        (),
-        type=named_file,
-        metavar="NAME=FILE",
-    )
-
-
-@dataclass(kw_only=True)
 class TokenizerSettings:
     """Which tokenizer to train or to reuse, and its dictionary."""
 
@@ -157,7 +141,7 @@ class TokenizerSettings:
 
 
 @dataclass(kw_only=True)
-class PrepareSettings(TokenizerSettings, TextSettings):
+class PrepareSettings(TokenizerSettings, DocumentSettings):
     """Everything that determines what ``prepare`` writes."""
 
     inputs: tuple[Path, ...] = setting(
@@ -167,6 +151,15 @@ class PrepareSettings(TokenizerSettings, TextSettings):
     )
     dest: Path = setting("folder to create; must not exist yet", metavar="DEST")
     overwrite: bool = setting("replace DEST if it is a data folder", False)
+    paraphrase: tuple[tuple[str, Path], ...] = setting(
+        "paraphrases of a .txt input: line n of FILE is a paraphrase of line n of INPUT, as back-translate writes it. FILE "
+        "becomes DEST/paraphrase/NAME, for --views paraphrase:NAME,...; a blank line is counted and replaced by the original. "
+        "With several inputs, repeat NAME=FILE once for each, in their order",
+        (),
+        type=named_file,
+        metavar="NAME=FILE",
+        group=DocumentSettings.GROUP,
+    )
     sample: int | None = setting(
         "first of all, keep only N sentences of the input, drawn at random with --seed. Those of one document remain one "
         "document, but are no longer adjacent (CERT's Table 5 compares corpora of equal size)",

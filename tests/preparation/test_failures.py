@@ -15,20 +15,14 @@ import pytest
 from fairseq_clear.errors import UserError
 from fairseq_clear.output_folder import output_folder
 from fairseq_clear.preparation import binarize
-from fairseq_clear.preparation.prepare_settings import PrepareSettings
-from fairseq_clear.preparation.preparing import prepare
 from fairseq_clear.preparation.workers import worker_pool
 from tests.preparation.corpora import gpt2_files, sentencepiece_model, write_corpus
+from tests.preparation.test_prepare import make
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     return write_corpus(tmp_path / "corpus.txt", 30)
-
-
-def make(dest: Path, *inputs: Path, **options: object) -> None:
-    chosen: dict[str, object] = {"vocab_size": 300, "workers": 1, **options}
-    prepare(PrepareSettings(inputs=inputs, dest=dest, **chosen))  # type: ignore[arg-type]
 
 
 def fails(dest: Path, *inputs: Path, **options: object) -> str:

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
-from fairseq_clear.preparation.preparing import PrepareReport, prepare
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.sentence_dataset import SentenceDataset
 from fairseq_clear.views.paraphrase_views import aligned_sentences
 from tests.preparation.corpora import WORDS, gpt2_files, sentencepiece_model, write_corpus
 from tests.preparation.test_failures import fails
-from tests.preparation.test_prepare import clear_json, contents, data_of, ids_of
+from tests.preparation.test_prepare import clear_json, contents, data_of, ids_of, make
 
 LINES = st.lists(
     st.tuples(
@@ -30,11 +29,6 @@ LINES = st.lists(
     min_size=1,
     max_size=40,
 )
-
-
-def make(dest: Path, *inputs: Path, **options: object) -> PrepareReport:
-    chosen: dict[str, object] = {"workers": 1, **options}
-    return prepare(PrepareSettings(inputs=inputs, dest=dest, **chosen))  # type: ignore[arg-type]
 
 
 def texts_of(folder: Path, split: str, root: Path) -> list[str]:
