@@ -6,7 +6,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from fairseq_clear.interop.hf_format import (
     model_flags,
 )
 from fairseq_clear.interop.parity import Parity, compare_hf, hf_ids
-from fairseq_clear.interop.stock import SIZES, build_model, compare_stock, settings_of, write_checkpoint
+from fairseq_clear.interop.stock import build_model, compare_stock, settings_of, write_checkpoint
 from fairseq_clear.libraries import quiet_transformers
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS
@@ -50,19 +50,11 @@ GPT2_FILES = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe/{encoder.json,voca
 
 @dataclass(frozen=True)
 class ImportReport:
-    """The result of an import.
-
-    Attributes:
-        dest: the folder that was written.
-        parity: comparison with the model that was imported.
-        flags: flags that describe the model, one by one; fairseq-train takes them from the folder by --encoder-from.
-        notes: parts that were left out or initialised, one line each.
-    """
+    """The folder that was written, the comparison with the imported model, and notes on what was left out or initialised."""
 
     dest: Path
     parity: Parity
-    flags: list[str]
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
     def lines(self) -> list[str]:
         """Lines to print."""
@@ -119,23 +111,11 @@ def import_hf(
         write_manifest(temporary, "hf", list(HF_NAMES), described)
         parity = compare_hf(load_model(temporary / CHECKPOINT, temporary), tokenizer, source, chosen, longest=longest)
         parity.check()
-    return ImportReport(dest, parity, training_flags(flags), notes)
-
-
-def training_flags(flags: dict[str, Any]) -> list[str]:
-    """The flags as words of a command line of fairseq-train, without dropouts, which a recipe chooses."""
-    chosen = {name: value for name, value in flags.items() if "dropout" not in name}
-    return ["--arch", ARCH, *(word for name, value in chosen.items() for word in (f"--{name}", str(value)))]
+    return ImportReport(dest, parity, notes)
 
 
 def write_manifest(folder: Path, kind: str, files: list[str], imported: dict[str, Any]) -> None:
-    """Write ``clear.json`` for a folder with a tokenizer and a vocabulary but no text.
-
-    Args:
-        folder: the folder.
-        kind, files: kind and files of the tokenizer, see ``text.data_folders``.
-        imported: facts about the imported model.
-    """
+    """Write ``clear.json`` for a folder with a tokenizer and a vocabulary but no text; ``imported`` describes the model."""
     content = {
         "format": CLEAR_FORMAT,
         "tokenizer": {"kind": kind, "files": files, "id_offset": None},
@@ -262,14 +242,12 @@ def import_archive(
         if extend_positions is not None:
             _extend(temporary / CHECKPOINT, extend_positions)
             loaded = load_model(temporary / CHECKPOINT, temporary)
-        args = loaded.model.args
         write_manifest(temporary, kind, names, {"model_type": "fairseq roberta", "flags": {}, "normalized": False})
         parity = compare_stock(loaded, folder / CHECKPOINT, temporary)
         parity.check()
-    flags = {name.replace("_", "-"): getattr(args, name) for name in SIZES}
-    flags |= {"max-positions": int(loaded.model.max_positions()), "pooling": args.pooling}
-    notes = [f"a stock RoBERTa checkpoint has no pooling; {args.pooling} is used unless --pooling gives another"]
-    return ImportReport(dest, parity, training_flags(flags), notes)
+    pooling = loaded.model.args.pooling
+    notes = [f"a stock RoBERTa checkpoint has no pooling; {pooling} is used unless --pooling gives another"]
+    return ImportReport(dest, parity, notes)
 
 
 def _extend(checkpoint: Path, wanted: int) -> None:

@@ -36,8 +36,10 @@ register()
 
 CHECKPOINT = "model.pt"
 ROWS, LENGTH = 4, 64
-SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "activation_fn")
-DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
+VALUES = (
+    *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"),
+    *("activation_fn", "dropout", "attention_dropout", "activation_dropout"),
+)
 SWITCHES = ("encoder_normalize_before", "untie_weights_roberta")
 
 
@@ -58,7 +60,7 @@ def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, fold
         raise UserError(
             f"--format fairseq: stock roberta attends to all, the checkpoint to --attention-window {window}; export --format hf"
         )
-    flags: dict[str, Any] = {name.replace("_", "-"): getattr(args, name) for name in (*SIZES, *DROPOUTS)}
+    flags: dict[str, Any] = {name.replace("_", "-"): getattr(args, name) for name in VALUES}
     flags |= {name.replace("_", "-"): True for name in SWITCHES if getattr(args, name, False)}
     flags["max-positions"] = int(loaded.model.max_positions())
     cfg = settings_of(Path(), "masked_lm", "roberta", flags)

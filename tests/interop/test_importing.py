@@ -101,7 +101,8 @@ def test_a_folder_without_head_says_so(tmp_path: Path) -> None:
     report = import_hf(make_folder(tmp_path / "hf", "bert", head=False), tmp_path / "ours")
     assert any("no head for masked language modelling" in note for note in report.notes)
     assert any("left out" in note and "pooler" in note for note in report.notes)
-    assert "--layer-norm-eps 1e-12" in " ".join(report.flags)
+    flags = json.loads((tmp_path / "ours" / "clear.json").read_text())["imported"]["flags"]
+    assert flags["layer-norm-eps"] == _loaded(tmp_path / "ours").model.args.layer_norm_eps == 1e-12
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
