@@ -1,6 +1,5 @@
 """Compares two encoders: the largest difference of their hidden states and embeddings on sample texts."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,13 +61,7 @@ class Parity:
 
 
 def compare_hf(
-    ours: LoadedModel,
-    tokenizer: Tokenizer,
-    folder: Path,
-    pooling: str,
-    texts: Sequence[str] = SAMPLES,
-    *,
-    longest: int | None = None,
+    ours: LoadedModel, tokenizer: Tokenizer, folder: Path, pooling: str, *, longest: int | None = None
 ) -> Parity:
     """Compare a checkpoint with a Hugging Face folder as transformers loads it, tokenizers included.
 
@@ -77,7 +70,6 @@ def compare_hf(
         tokenizer: tokenizer of its data folder.
         folder: folder with config.json, weights and tokenizer.
         pooling: pooling of the embeddings.
-        texts: texts to encode.
         longest: number of tokens to which both encoders cut texts (default: the model's positions).
 
     Raises:
@@ -94,7 +86,7 @@ def compare_hf(
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             raise UserError(f"{folder}: transformers cannot load it ({str(error).splitlines()[0]})") from None
         rows = []
-        for text in texts:
+        for text in SAMPLES:
             row = read_tokens(ours.dictionary, tokenizer, text)
             row = row if len(row) <= positions else [*row[: positions - 1], row[-1]]
             expected = their_tokenizer(text, truncation=True, max_length=positions)["input_ids"]
@@ -105,7 +97,9 @@ def compare_hf(
                 )
             rows.append(row)
         states = _largest_state_difference(ours, theirs, rows, names)
-        vectors, _ = encode_texts(ours.model, ours.dictionary, tokenizer, texts, pooling=pooling, max_length=positions)
+        vectors, _ = encode_texts(
+            ours.model, ours.dictionary, tokenizer, SAMPLES, pooling=pooling, max_length=positions
+        )
         expected_vectors = torch.stack([_their_vector(theirs, row, names, pooling) for row in rows])
     embeddings = (torch.from_numpy(vectors) - expected_vectors).abs().max().item()
     return Parity(states, embeddings, f"transformers {transformers.__version__}, {pooling} pooling")
@@ -116,7 +110,6 @@ def compare_sentence_transformers(
     tokenizer: Tokenizer,
     folder: Path,
     pooling: str,
-    texts: Sequence[str] = SAMPLES,
     *,
     normalized: bool = False,
     dimension: int | None = None,
@@ -124,15 +117,15 @@ def compare_sentence_transformers(
     """Compare a checkpoint with a folder as sentence-transformers loads it, from text to embedding.
 
     Args:
-        ours, tokenizer, folder, pooling, texts: see compare_hf.
+        ours, tokenizer, folder, pooling: see compare_hf.
         normalized: whether the folder scales its vectors to length 1.
         dimension: number of dimensions that the folder keeps; None for all.
     """
     library = import_library("sentence_transformers")
-    texts = [text.strip() for text in texts]  # as the library does before version 6
+    texts = [text.strip() for text in SAMPLES]  # as the library does before version 6
     with quiet_transformers():
         encoder = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-        expected = encoder.encode(list(texts), convert_to_tensor=True, show_progress_bar=False).float().cpu()
+        expected = encoder.encode(texts, convert_to_tensor=True, show_progress_bar=False).float().cpu()
     vectors, _ = encode_texts(ours.model, ours.dictionary, tokenizer, texts, pooling=pooling, normalize=normalized)
     kept = torch.from_numpy(vectors)[:, :dimension]
     if kept.shape != expected.shape:

@@ -138,10 +138,10 @@ def settings_of(data: Path, task: str, arch: str, flags: dict[str, Any]) -> Any:
         return convert_namespace_to_omegaconf(args)
 
 
-def build_model(cfg: Any, dictionary: Dictionary, seed: int = 1) -> ClearRobertaModel:
-    """Build the model of a configuration; its initial weights depend only on the seed, and no global state changes."""
+def build_model(cfg: Any, dictionary: Dictionary) -> ClearRobertaModel:
+    """Build the model of a configuration; its initial weights are always the same, and no global state changes."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(1)
         model: ClearRobertaModel = ClearRobertaModel.build_model(
             cfg.model, SimpleNamespace(source_dictionary=dictionary)
         )
