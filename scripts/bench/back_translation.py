@@ -142,10 +142,11 @@ def one_pass(folder: Path, arguments: argparse.Namespace, lengths: tuple[str, ..
     settings = BackTranslateSettings(input=text, output=folder / "none", forward=model, backward=model, search=search)
     settings = replace(settings, max_tokens=arguments.max_tokens)
     one = Pass(FairseqTranslator(settings, "forward", torch.device("cpu")), settings)
-    lines = [[line] for line in text.read_text().splitlines()]
+    lines = text.read_text().splitlines()
     began = time.perf_counter()
     for chunk in range(0, len(lines), settings.chunk_lines):
-        one.translate(lines[chunk : chunk + settings.chunk_lines], chunk, Counter())
+        part = lines[chunk : chunk + settings.chunk_lines]
+        one.translate({index: [line] for index, line in enumerate(part)}, chunk, Counter())
     return len(lines) / (time.perf_counter() - began)
 
 
