@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_clear.errors import UserError
 
-__all__ = ["import_library", "quiet_transformers"]
+__all__ = ["import_library", "log_level", "quiet_transformers"]
 
 
 def import_library(name: str, extra: str = "hf") -> Any:
@@ -32,6 +32,19 @@ def import_library(name: str, extra: str = "hf") -> Any:
 
 
 @contextmanager
+def log_level(level: int, *names: str) -> Iterator[None]:
+    """Let the loggers of these names show only messages of ``level`` or above inside the block."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
+    for logger in levels:
+        logger.setLevel(level)
+    try:
+        yield
+    finally:
+        for logger, before in levels.items():
+            logger.setLevel(before)
+
+
+@contextmanager
 def quiet_transformers() -> Iterator[Any]:
     """Yield the library transformers, with its progress bars, advice and warnings turned off inside the block."""
     transformers = import_library("transformers")
@@ -39,14 +52,10 @@ def quiet_transformers() -> Iterator[Any]:
     level = said.get_verbosity()
     said.set_verbosity_error()
     said.disable_progress_bar()
-    others = logging.getLogger("sentence_transformers")
-    others_level = others.level
-    others.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with log_level(logging.ERROR, "sentence_transformers"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield transformers
     finally:
         said.set_verbosity(level)
         said.enable_progress_bar()
-        others.setLevel(others_level)

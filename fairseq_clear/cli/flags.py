@@ -3,8 +3,8 @@
 import argparse
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from types import NoneType
@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval_data import Pair, read_aligned, read_pairs
 from fairseq_clear.files import hash_file
+from fairseq_clear.libraries import log_level
 from fairseq_clear.settings import check_settings, flag_name, setting
 from fairseq_clear.text.data_folders import CLEAR_JSON, load_tokenizer
 from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer, WhitespaceTokenizer
@@ -232,15 +233,6 @@ def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Toke
     )
 
 
-@contextmanager
-def quiet_logs() -> Iterator[None]:
+def quiet_logs() -> AbstractContextManager[None]:
     """Show only warnings inside the block. fairseq otherwise logs every step, and lets matplotlib log every font."""
-    loggers = [logging.getLogger(name) for name in ("fairseq", "fairseq_clear", "matplotlib")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    return log_level(logging.WARNING, "fairseq", "fairseq_clear", "matplotlib")

@@ -1,7 +1,7 @@
 """``fairseq-clear mine``: finds hard negatives for pairs of a query and a passage."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -49,6 +49,7 @@ fairseq-clear mine --queries q.txt --passages p.txt --candidates corpus.txt --en
 
     def run(self) -> int:
         """Mine the negatives, write the folder, and print counts and the next commands."""
+        from fairseq_clear.evaluation.embedding_files import read_sentences
         from fairseq_clear.evaluation.mining import mine_negatives  # takes seconds to import
         from fairseq_clear.evaluation.sentence_encoder import choose_device
 
@@ -63,7 +64,7 @@ fairseq-clear mine --queries q.txt --passages p.txt --candidates corpus.txt --en
             raise UserError(f"{name}: holds no pair")
         files = corpus_files(self.candidates)
         hashes |= {file.path.name: hash_file(file.path) for file in files}
-        further = list(self.further_texts(file.path for file in files))
+        further = [text for file in files for text in read_sentences(file.path, self.text_field)]
         cached = self.load()
         with output_folder(self.dest, self.overwrite) as folder:
             mined = mine_negatives(
@@ -75,13 +76,6 @@ fairseq-clear mine --queries q.txt --passages p.txt --candidates corpus.txt --en
         print(table(report))
         print(self.next_commands())
         return 0
-
-    def further_texts(self, paths: Iterator[Path]) -> Iterator[str]:
-        """Yield the texts of --candidates."""
-        from fairseq_clear.evaluation.embedding_files import read_sentences
-
-        for path in paths:
-            yield from read_sentences(path, self.text_field)
 
     def describe(self, mined: "MinedNegatives", encoder: "CachedEncoder", hashes: dict[str, str]) -> dict[str, Any]:
         """Content of ``mine.json``, as JSON values."""

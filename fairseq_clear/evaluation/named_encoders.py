@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +62,16 @@ def import_factory(name: str) -> Any:
         UserError: it cannot be imported.
     """
     module_name, _, attribute = name.partition(":")
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
     try:
-        with _importable(os.getcwd()):
-            found: Any = importlib.import_module(module_name)
+        found: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise UserError(f"--encoder {name}: cannot import it ({error}); is it installed, or in this folder?") from None
+    finally:
+        sys.path.remove(folder)
     return found
 
 
@@ -116,16 +118,6 @@ def _load_checkpoint(
 
 def _label(name: str, pooling: str | None) -> str:
     return f"{name} {pooling}" if pooling else name
-
-
-@contextmanager
-def _importable(folder: str) -> Iterator[None]:
-    """Put ``folder`` first on the import path, for the duration of the block."""
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
 
 
 class WordVectors:

@@ -1,7 +1,7 @@
 """Reports of all evaluations, as a table and as JSON."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -66,16 +66,7 @@ class Report:
             "seeds": list(self.seeds),
             "versions": versions(),
             "columns": list(self.columns),
-            "rows": [
-                {
-                    "label": row.label,
-                    "encoder": dict(row.encoder),
-                    "scores": dict(row.scores),
-                    "deviations": dict(row.deviations),
-                    "details": dict(row.details),
-                }
-                for row in self.rows
-            ],
+            "rows": [asdict(row) for row in self.rows],
         }
 
     def table(self, *, bold: bool = False) -> str:

@@ -5,7 +5,6 @@ import json
 import logging
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from fairseq_clear.evaluation.glue.glue_data import Ids, TaskData, cut_pair
 from fairseq_clear.evaluation.glue.glue_recipes import headline
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, MAXIMUM_SCORE, GlueTask, choose_tasks
 from fairseq_clear.files import write_errors, write_whole
+from fairseq_clear.libraries import log_level
 from fairseq_clear.models.encoding import evaluating
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 
@@ -51,7 +51,7 @@ class Classifier:
 
     def __init__(self, checkpoint: Path, data: TaskData, device: str = "cpu") -> None:
         # The model warns that it does not load the head, which is loaded below.
-        with _without_warnings("fairseq.models.roberta.model"):
+        with log_level(logging.ERROR, "fairseq.models.roberta.model"):
             loaded = load_model(checkpoint, data.folder / "input0")
         weights = read_checkpoint(str(checkpoint))["model"]
         head = {key.removeprefix(_PREFIX): value for key, value in weights.items() if key.startswith(_PREFIX)}
@@ -101,17 +101,6 @@ class Classifier:
         pieces = [np.append(start, text) for start, text in zip(starts, cut_pair(texts, longest), strict=False)]
         row: Ids = np.concatenate(pieces).astype(np.int64)
         return row
-
-
-@contextmanager
-def _without_warnings(name: str) -> Iterator[None]:
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _batches(lengths: list[int], batch_size: int) -> Iterator[list[int]]:
