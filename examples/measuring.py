@@ -28,12 +28,12 @@ from fairseq_clear.files import write_json
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 
 PROJECT = Path(__file__).resolve().parent.parent
-# Overrides of a recipe: sizes for one CPU core, and settings that leave the initial weights unchanged.
+# Overrides of a recipe: sizes for one CPU core, and settings that leave the initial weights as they are (rate 0 is an error).
 TINY = tuple(
     f"++model.encoder_{name}={value}"
     for name, value in {"layers": 2, "embed_dim": 128, "ffn_embed_dim": 512, "attention_heads": 2}.items()
 )
-UNTRAINED = ("optimization.max_update=1", "optimization.lr=[0.0]", "++optimizer.lr=[0.0]")
+UNTRAINED = ("optimization.max_update=1", "optimization.lr=[1e-20]", "++optimizer.lr=[1e-20]")
 HYDRA = (sys.executable, "-W", "ignore", "-c", "from fairseq_cli.hydra_train import cli_main; cli_main()")
 
 
@@ -75,11 +75,12 @@ class Recipe:
             *self.overrides,
         ]
         named = ["--config-dir", str(self.config.parent), "--config-name", self.config.stem]
-        with open(folder.with_name(f"{folder.name}.log"), "w", encoding="utf-8") as log:
-            subprocess.run(
-                [*HYDRA, *named, *settings],
-                stdout=log, stderr=subprocess.STDOUT, check=True, cwd=PROJECT, env=_environment(),
-            )  # fmt: skip
+        path = folder.with_name(f"{folder.name}.log")
+        with open(path, "w", encoding="utf-8") as log:
+            words = [*HYDRA, *named, *settings]
+            done = subprocess.run(words, stdout=log, stderr=subprocess.STDOUT, cwd=PROJECT, env=_environment())
+        if done.returncode:
+            raise SystemExit(f"{path}: the training failed: {path.read_text(encoding='utf-8').splitlines()[-1]}")
         return next(folder / f for f in ("checkpoint_best.pt", "checkpoint_last.pt") if (folder / f).exists())
 
     def about(self) -> dict[str, Any]:

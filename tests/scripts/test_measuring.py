@@ -7,9 +7,11 @@ import lzma
 import sys
 
 import pytest
+import torch
 
 from tests.conftest import ROOT, run
 from tests.interop.folders import make_folder
+from tests.zygote import forked_python
 
 CLEAR = (sys.executable, "-m", "fairseq_clear.cli")
 
@@ -76,6 +78,28 @@ def test_a_run_is_measured_once_and_kept(measuring, tmp_path):
 def test_overrides_of_a_row_replace_those_of_all(measuring):
     recipe = measuring.Recipe(ROOT / "examples/cert/config/cert.yaml", ("a=1",)).with_overrides(["b=2", "a=3", "c=/d"])
     assert recipe.about() == {"config": "examples/cert/config/cert.yaml", "overrides": ["b=2", "a=3", "a=1"]}
+
+
+@pytest.mark.slow
+def test_an_untrained_row_has_the_initial_weights(measuring, data_bin, tmp_path, monkeypatch):
+    """Weights of one seed are equal though the runs are trained differently, and differ if the rate is not tiny."""
+    monkeypatch.setattr(measuring, "HYDRA", (forked_python(), *measuring.HYDRA[1:]))
+    common = (
+        *(f"task.data={data_bin}", "checkpoint.finetune_from_model=null", "dataset.batch_size=4", *measuring.TINY),
+        *("task.tokens_per_sample=34", "task.views='span:anchors=1,positives=1,min=8,max=16'"),
+        *measuring.schedule(2, 1e-3),
+    )
+
+    def weights(name, *overrides):
+        recipe = measuring.Recipe(ROOT / "examples/declutr/config/small.yaml", overrides).with_overrides(common)
+        model = torch.load(recipe.train(1, tmp_path / name), weights_only=False)["model"]
+        return model["encoder.sentence_encoder.layers.0.fc1.weight"]
+
+    untrained = weights("both", *measuring.UNTRAINED)
+    assert torch.equal(untrained, weights("alone", "+ablation=mlm_only", *measuring.UNTRAINED))
+    assert not torch.equal(untrained, weights("trained"))
+    with pytest.raises(SystemExit, match="failed: .*--lr 0: the learning rate"):
+        weights("failed", "optimization.lr=[0.0]")
 
 
 def test_the_table_has_means_deviations_and_the_best(result_tables):
