@@ -2,7 +2,7 @@
 
 from fairseq_clear.augmentations.base import Augmentation, Symbols, always
 from fairseq_clear.augmentations.clear_edits import delete_spans, delete_words, reorder_spans
-from fairseq_clear.augmentations.eda import OPERATIONS, augment_easily, draws_synonyms, grow_by_operations
+from fairseq_clear.augmentations.eda import OPERATIONS, apply_eda, draws_synonyms, grow_by_operations
 from fairseq_clear.augmentations.span_masking import mask_slices, mask_span
 from fairseq_clear.augmentations.substitution import SynonymTable, grow_by_ratio, substitute_words
 from fairseq_clear.spec import Knob
@@ -57,7 +57,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         {"length": Knob(1, int, 0, None, "tokens of the span")},
     ),
     "eda": Augmentation(
-        augment_easily,
+        apply_eda,
         "Replaces, inserts, swaps or deletes a share of the words.",
         "EDA (Wei and Zou 2019), in CERT (Fang et al. 2020), section 5.3",
         {

@@ -32,7 +32,7 @@ class Augmented(NamedTuple):
 
 
 def unchanged(text: npt.ArrayLike) -> Augmented:
-    """The view of a text (n,) that equals it."""
+    """Return a view that equals its text (n,)."""
     tokens = np.array(text, np.int64)
     return Augmented(tokens, np.arange(len(tokens)), 0, 0)
 
@@ -44,7 +44,7 @@ class _Call:
 
 
 class Chain:
-    """Alternative chains of steps, of which each call draws one. Made by ``build_augmentation``; picklable.
+    """Makes views by a chain of steps, drawn from its alternatives at each call. Made by ``build_augmentation``; picklable.
 
     Attributes:
         spec: canonical spec, with every knob written out.
@@ -65,8 +65,8 @@ class Chain:
     def __call__(self, tokens: npt.ArrayLike, rng: np.random.Generator) -> Augmented:
         """Make a view of ``tokens`` (n,), which are not modified.
 
-        A leading ``<s>`` and a final ``</s>`` stay in place. The tokens between them are augmented; at least one is left (it
-        may be a ``<del>``) unless there were none. Each run of ``<del>`` becomes a single one.
+        A leading ``<s>`` and a final ``</s>`` stay in place. The tokens between them are augmented; at least one is left,
+        possibly a ``<del>``, unless there were none. Each run of ``<del>`` becomes a single ``<del>``.
         """
         text = np.asarray(tokens, dtype=np.int64)
         if self.is_identity:
@@ -98,7 +98,7 @@ class Chain:
         return max(_bound(calls, content) + length - content for calls in self._alternatives for content in contents)
 
     def _draw(self, rng: np.random.Generator) -> tuple[_Call, ...]:
-        # A single chain draws nothing, so the steps get the same random numbers however the spec is written.
+        # A single chain needs no draw: its steps get the first random numbers of rng.
         drawn = int(rng.integers(len(self._alternatives))) if len(self._alternatives) > 1 else 0
         return self._alternatives[drawn]
 
@@ -117,7 +117,7 @@ class Chain:
 
 
 def _compose(before: Tokens, step: Tokens) -> Tokens:
-    """Compose the sources of two consecutive steps: (n,) of the earlier and (m,) of the later one to (m,); -1 is new."""
+    """Compose the sources of two consecutive steps, (n,) and (m,), into one (m,); -1 marks new tokens."""
     source = before[step]
     source[step < 0] = -1
     return source
@@ -131,7 +131,7 @@ def build_augmentation(
     Args:
         spec: as the user typed it.
         symbols: ids of the special symbols, and the synonym table.
-        flag: named in messages.
+        flag: flag that error messages name.
         allow_missing_synonyms: build the chain without a synonym table, to read its ``needs_synonyms`` and ``bound`` before a
             table is loaded.
 
@@ -141,7 +141,7 @@ def build_augmentation(
     """
     alternatives = parse_spec(spec, flag=flag)
     built = tuple(tuple(_build_call(step, flag) for step in chain) for chain in alternatives)
-    chain = Chain(built, symbols, _spell(alternatives, built))
+    chain = Chain(built, symbols, _canonical_spec(alternatives, built))
     if chain.needs_synonyms and symbols.synonyms is None and not allow_missing_synonyms:
         raise UserError(
             f"{flag} {chain.spec}: needs a synonym table; make it with "
@@ -156,7 +156,7 @@ def _build_call(step: Step, flag: str) -> _Call:
     return _Call(augmentation, check_knobs(step, augmentation.knobs, flag=flag))
 
 
-def _spell(alternatives: tuple[tuple[Step, ...], ...], built: tuple[tuple[_Call, ...], ...]) -> str:
+def _canonical_spec(alternatives: tuple[tuple[Step, ...], ...], built: tuple[tuple[_Call, ...], ...]) -> str:
     chains = []
     for steps, calls in zip(alternatives, built, strict=True):
         texts = [{knob: format_value(value) for knob, value in call.knobs.items()} for call in calls]

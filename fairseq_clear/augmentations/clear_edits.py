@@ -12,7 +12,7 @@ from fairseq_clear.augmentations.base import Symbols, Tokens, round_randomly
 def delete_words(
     tokens: Tokens, rng: np.random.Generator, *, symbols: Symbols, ratio: float = 0.7
 ) -> tuple[Tokens, Tokens]:
-    """Replace a share ``ratio`` of the tokens, drawn without replacement, by ``<del>``. (n,) to (n,) and (n,).
+    """Replace a share ``ratio`` of the tokens, drawn without replacement, by ``<del>``; tokens (n,) to (n,).
 
     CLEAR deletes tokens, not whole words, under this name.
     """
@@ -23,7 +23,7 @@ def delete_words(
 def delete_spans(
     tokens: Tokens, rng: np.random.Generator, *, symbols: Symbols, spans: int = 5, ratio: float = 0.05
 ) -> tuple[Tokens, Tokens]:
-    """Replace ``spans`` disjoint spans, each a share ``ratio`` of the text, by ``<del>``. (n,) to (n,) and (n,).
+    """Replace ``spans`` disjoint spans, each a share ``ratio`` of the text, by ``<del>``; tokens (n,) to (n,).
 
     Texts too short for all spans get fewer (see ``span_shape``).
     """
@@ -44,13 +44,13 @@ def reorder_spans(
 ) -> tuple[Tokens, Tokens]:
     """Draw 2 * ``pairs`` disjoint spans, each a share ``ratio`` of the text, pair them at random and swap each pair.
 
-    (n,) to (n,) and (n,). Texts too short for all pairs get fewer (see ``span_shape``).
+    Tokens (n,) to (n,). Texts too short for all pairs get fewer (see ``span_shape``).
     """
     count, span_length = span_shape(len(tokens), pairs, ratio, 2, rng)
     starts = place_spans(len(tokens), 2 * count, span_length, rng)
     positions = span_positions(starts, span_length)[rng.permutation(2 * count)]  # (2 * pairs, span_length)
     source = np.arange(len(tokens))
-    # row i and row i + pairs of the shuffled spans are a pair
+    # rows i and i + pairs of the shuffled spans are swapped
     source[positions] = np.roll(positions, count, axis=0)
     return tokens[source], source
 
@@ -91,5 +91,5 @@ def span_shape(length: int, units: int, ratio: float, per_unit: int, rng: np.ran
 
 
 def span_positions(starts: Tokens, span_length: int) -> Tokens:
-    """The positions that each span covers: (spans, span_length)."""
+    """Return the positions (spans, span_length) that each span covers."""
     return starts[:, None] + np.arange(span_length)

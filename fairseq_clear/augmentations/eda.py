@@ -1,7 +1,7 @@
 """Easy data augmentation (EDA, Wei and Zou 2019, arXiv:1901.11196), which CERT's Table 4 compares with back-translation.
 
-The synonym table says where words begin. Punctuation marks are words. Special symbols such as ``</s>`` are not, and keep their
-place among the words. A word without a row in the table has no synonyms; this replaces the paper's stop-word list. Swap and
+The synonym table says where words begin. Punctuation marks are words. Special symbols such as ``</s>`` are not; no
+operation changes them. A word without a row in the table has no synonyms; this replaces the paper's stop-word list. Swap and
 deletion only need to know where words begin.
 """
 
@@ -16,13 +16,13 @@ from fairseq_clear.augmentations.synonym_table import ranges, row_lengths
 from fairseq_clear.augmentations.words import read_words, table_of
 from fairseq_clear.spec import KnobValue
 
-# Replacing or inserting one word may add this many tokens, however short the text.
+# An operation may always add this many tokens, so that a word of a short text can be replaced by a longer one.
 LEAST_GROWTH = 4
-# Operations that draw synonyms; only these may make a text longer.
+# Operations that draw synonyms; only these can make a text longer.
 DRAWING = frozenset({"sr", "ri"})
 
 
-def augment_easily(
+def apply_eda(
     tokens: Tokens,
     rng: np.random.Generator,
     *,
@@ -42,8 +42,8 @@ def augment_easily(
         rng: source of all random draws.
         symbols: must have a synonym table.
         alpha: share of the words to change.
-        ops: names of OPERATIONS joined by ``-``.
-        draw: apply ``one`` of them, or ``all``.
+        ops: names from OPERATIONS, joined by ``-``.
+        draw: apply ``one`` of ``ops``, or ``all``.
 
     Returns:
         The view (m,), and for each of its tokens the position (m,) in ``tokens`` that it comes from, -1 if it is new.
@@ -59,7 +59,7 @@ def augment_easily(
 
 
 def grow_by_operations(length: int, knobs: Mapping[str, KnobValue]) -> int:
-    """Maximum length of a result of ``augment_easily``: replacement and insertion add up to ``_budget`` tokens each."""
+    """Maximum length of a result of ``apply_eda``: replacement and insertion add up to ``_budget`` tokens each."""
     growing = sum(name in DRAWING for name in str(knobs["ops"]).split("-"))
     if knobs["draw"] == "one":
         growing = min(growing, 1)
@@ -74,7 +74,7 @@ def draws_synonyms(knobs: Mapping[str, KnobValue]) -> bool:
 
 
 def _replace(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:
-    """Synonym replacement: replace random words that have synonyms by one of them."""
+    """Synonym replacement: replace random words by one of their synonyms."""
     words = read_words(tokens, symbols)
     count = _count(alpha, words.ordinary, rng)
     return replace_words(tokens, words, count, _budget(len(tokens), alpha), rng, symbols)

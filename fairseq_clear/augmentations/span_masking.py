@@ -19,7 +19,7 @@ from fairseq_clear.augmentations.synonym_table import ranges
 
 
 def mask_span(tokens: Tokens, rng: np.random.Generator, *, symbols: Symbols, length: int = 1) -> tuple[Tokens, Tokens]:
-    """Replace ``length`` tokens in a row by one ``<mask>``; each place has the same probability. (n,) to (m,) and (m,).
+    """Replace ``length`` tokens in a row by one ``<mask>``; all positions are equally likely; tokens (n,) to (m,).
 
     A text of at most ``length`` tokens stays as it is.
     """
@@ -36,7 +36,7 @@ def mask_span(tokens: Tokens, rng: np.random.Generator, *, symbols: Symbols, len
 def mask_slices(
     tokens: Tokens, rng: np.random.Generator, *, symbols: Symbols, slices: int = 2, ratio: float = 0.2
 ) -> tuple[Tokens, Tokens]:
-    """Replace ``slices`` disjoint spans, each a share ``ratio`` of the text, by one ``<mask>`` each. (n,) to (m,) and (m,).
+    """Replace ``slices`` disjoint spans, each a share ``ratio`` of the text, by one ``<mask>`` each; tokens (n,) to (m,).
 
     The length of each slice is rounded randomly by itself, so that their expected total is slices * ratio * n; in a short text
     some slices are empty. Slices that do not fit are left out. Given the lengths, every placement has the same probability

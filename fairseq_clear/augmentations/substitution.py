@@ -17,11 +17,11 @@ __all__ = ["SynonymTable", "count_words", "grow_by_ratio", "substitute_words"]
 def substitute_words(
     tokens: Tokens, rng: np.random.Generator, *, symbols: Symbols, ratio: float = 0.3
 ) -> tuple[Tokens, Tokens]:
-    """Replace a share ``ratio`` of the words by one of their alternatives, drawn uniformly. (n,) to (m,) and (m,).
+    """Replace a share ``ratio`` of the words by one of their alternatives, drawn uniformly; tokens (n,) to (m,).
 
     The ratio is a share of all words (punctuation counts, special symbols do not), but only words that have alternatives can
     be replaced. If these are too few, all of them are replaced and the share is lower; CLEAR's list covers about 40 % of
-    tokens. An alternative may have another number of pieces; the source of each piece is the first piece of the replaced word.
+    tokens. An alternative may have more or fewer pieces; the source of each piece is the first piece of the replaced word.
 
     A result has at most n + ceil(ratio * n) tokens: if the draw exceeds that, replacements that lengthen the text are skipped,
     in random order, until it fits.
@@ -34,7 +34,7 @@ def substitute_words(
 def replace_words(
     tokens: Tokens, words: Words, count: int, budget: int, rng: np.random.Generator, symbols: Symbols
 ) -> tuple[Tokens, Tokens]:
-    """Replace up to ``count`` of the words that have alternatives by one each; the text grows by at most ``budget`` tokens."""
+    """Replace up to ``count`` words by one of their alternatives; the text grows by at most ``budget`` tokens."""
     table = table_of(symbols)
     replaceable = (words.rows >= 0).nonzero()[0]
     # In random order, because _fitting skips the first ones.
@@ -50,7 +50,7 @@ def replace_words(
 
 
 def draw_alternatives(rows: Tokens, rng: np.random.Generator, table: SynonymTable) -> Tokens:
-    """Draw one alternative, uniformly, for each of these rows (R,) of the table: (R,)."""
+    """Draw one alternative uniformly for each of the table's ``rows`` (R,); returns (R,)."""
     return rng.integers(table.row_offsets[rows], table.row_offsets[rows + 1])
 
 
@@ -72,14 +72,13 @@ def count_words(before: Tokens, after: Tokens, source: Tokens, symbols: Symbols)
     came_out = np.bincount(old, minlength=len(before))  # (n,)
     changed = came_out != 1
     changed[old[before[old] != after[source >= 0]]] = True
-    is_other = np.logical_or.reduceat(changed, words.starts) & np.logical_or.reduceat(
-        came_out > 0, words.starts
-    )  # (W,)
-    return words.ordinary, int((is_other & ~words.is_special).sum())
+    is_left = np.logical_or.reduceat(came_out > 0, words.starts)  # (W,)
+    is_replaced = np.logical_or.reduceat(changed, words.starts) & is_left  # (W,)
+    return words.ordinary, int((is_replaced & ~words.is_special).sum())
 
 
 def _fitting(growth: Tokens, excess: int) -> npt.NDArray[np.bool_]:
-    """Whether to keep each replacement: drop growing ones, from the first on, until the total growth is ``excess`` less."""
+    """Whether to keep each replacement: the first ones that add tokens are dropped, until ``excess`` fewer tokens are added."""
     kept = np.ones(len(growth), np.bool_)
     growing = np.flatnonzero(growth > 0)
     dropped = int(np.searchsorted(np.cumsum(growth[growing]), excess)) + 1
@@ -94,7 +93,7 @@ def _splice(
     new_lengths = words.lengths.copy()  # (W,)
     new_lengths[chosen] = piece_counts
     ends = new_lengths.cumsum()
-    # positions of the new pieces in the result, those for word chosen[0] first
+    # Positions of the new pieces in the result, in the order of ``chosen``.
     new = ranges(ends[chosen] - piece_counts, piece_counts)
     # Kept words are shifted by the growth of the words before them. The entries for new pieces are overwritten below.
     source = ranges(words.starts, new_lengths)  # (m,)

@@ -66,9 +66,7 @@ fairseq-clear embed --join 16 --output out.npy"""
         "cls, mean, max, first-last, last2 or layer:N (default: the checkpoint's own; mean for fairseq's roberta)", None
     )
     normalize: bool = setting("scale vectors to length 1", False)
-    batch_size: int = setting(
-        "texts per batch if all are as long as the longest; batches of shorter texts have more", 32, least=1
-    )
+    batch_size: int = setting("texts per batch of the longest texts; batches of shorter texts have more", 32, least=1)
     devices: str | None = setting(
         "several devices of this machine, one process each: N for the first N GPUs, or names such as cuda:0,cuda:1 or cpu,cpu",
         None,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ENCODER = (
     "a checkpoint (with --data-bin), a .vec or GloVe .txt file of word vectors to average, or package.module:factory, a "
-    "function that returns anything with encode(list of str, batch_size=...) -> vectors"
+    "function that returns an object with encode(list of str, batch_size=...) -> vectors"
 )
 POOLINGS = "cls, mean, max, first-last, last2, wk (SBERT-WK) or layer:N"
 

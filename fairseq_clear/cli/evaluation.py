@@ -88,15 +88,15 @@ fairseq-clear sts --sts-file sts17.es-en.tsv --encoder my_package.encoders:make"
         metavar="TASK",
     )
     sts_file: tuple[Path, ...] = setting(
-        "more tasks, in any language: tab-separated text, text, score; STS-B's columns; or STS.input.X.txt", ()
+        "files of more tasks, in any language: tab-separated text, text, score; STS-B's columns; or STS.input.X.txt", ()
     )
     aggregation: str = setting(
         "how the subsets of a year are combined: all, one correlation over all pairs; mean, the mean of their correlations; "
-        "wmean, that mean weighted by numbers of pairs. Published tables differ",
+        "wmean, their mean weighted by the number of pairs. Published tables differ",
         "all",
         choices=AGGREGATIONS,
     )
-    metric: str = setting("correlation that the table shows; the report has both", "spearman", choices=METRICS)
+    metric: str = setting("correlation to show in the table; the report has both", "spearman", choices=METRICS)
 
     def read(self) -> Any:
         """Read the tasks."""
@@ -125,7 +125,7 @@ fairseq-clear sts --sts-file sts17.es-en.tsv --encoder my_package.encoders:make"
 
 
 def task_setting(default: Iterable[str]) -> Any:
-    """Make the field of --tasks, with its default."""
+    """Return the dataclass field of --tasks."""
     return setting(
         f"some of {', '.join([*DOWNSTREAM_TASKS, *PROBING_TASKS])}, or {ALL} for those that DIR has (default: those of "
         f"{', '.join(default)} that DIR has)",
@@ -153,7 +153,7 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
 
     data: Path = setting("SentEval's data folder", metavar="DIR")
     tasks: tuple[str, ...] | None = task_setting(DOWNSTREAM_TASKS)
-    split: str = setting("split whose scores the table shows; the report has both", "test", choices=("test", "dev"))
+    split: str = setting("split to show in the table; the report has both", "test", choices=("test", "dev"))
     seeds: tuple[int, ...] | None = setting("seeds of the classifiers (default: the preset's)", None)
     preset: str = setting(
         "senteval and simcse: SentEval's network without hidden layer, 10 folds, adam; self-guided: hidden layer of 50, "
@@ -165,7 +165,7 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        """Declare the flags; those of the classifier have no defaults, since the preset has them."""
+        """Declare the flags; those of the classifier have no defaults, because the preset sets them."""
         super().add_arguments(parser)
         group = parser.add_argument_group("classifier (default: the preset's)")
         add_flags(group, Classifiers, have_defaults=False)
@@ -178,7 +178,7 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
         return read_flags(cls, args, classifiers=replace(PRESETS[args.preset].classifiers, **given))
 
     def read(self) -> Any:
-        """Read the tasks that are named; by default those whose data the folder has."""
+        """Read the tasks of --tasks; by default, those whose data are in the folder."""
         from fairseq_clear.evaluation.senteval import find_tasks, read_tasks
 
         is_all = self.tasks == (ALL,)
@@ -216,7 +216,7 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
 class Probing(Senteval):
     """SentEval's ten probing tasks (Conneau et al. 2018, arXiv:1805.01070): accuracy x100 of a classifier on frozen vectors.
 
-    The dev split chooses its regularisation. WordContent never has a hidden layer, as SentEval prescribes.
+    Its regularisation is chosen on the dev split. WordContent never uses a hidden layer, as in SentEval.
     """
 
     EXAMPLES: ClassVar[str] = """
@@ -239,7 +239,7 @@ class Captions(Evaluation):
 fairseq-clear captions --data coco --encoder checkpoint_best.pt --data-bin data-bin --seeds 1 2 3"""
 
     data: Path = setting(
-        "folder with train, dev and test: NAME.npy, (images, features), and NAME.txt, the captions, grouped by image",
+        "folder with SPLIT.npy, (images, features), and SPLIT.txt, captions grouped by image, for train, dev and test",
         metavar="DIR",
     )
     seeds: tuple[int, ...] = setting("seeds of the ranking model", (1111,))
@@ -294,7 +294,7 @@ fairseq-clear topics --data corpora --remove headers footers quotes --encoder ch
         metavar="DIR",
     )
     remove: tuple[str, ...] = setting(
-        f"some of {', '.join(REMOVALS)}, recognised as scikit-learn does (default: nothing; headers give groups away)",
+        f"some of {', '.join(REMOVALS)}, recognised as scikit-learn does (default: nothing; headers reveal the group)",
         (),
         metavar="PART",
     )

@@ -16,8 +16,8 @@ from fairseq_clear.settings import setting
 class FitFlow(Command, OneEncoderFlags):
     """Fit a flow that maps the vectors of an encoder to a standard normal distribution (BERT-flow, Li et al. 2020).
 
-    Each line of the text is one sentence; no labels are needed. The encoder is not changed. The flow only fits this encoder
-    with this pooling. Apply it with --flow of embed, sts and the other evaluations.
+    Each line of the text is one sentence; no labels are needed. The encoder is not changed. The flow is only valid for this
+    encoder and pooling. Apply it with --flow of embed, sts and the other evaluations.
     """
 
     EXAMPLES: ClassVar[str] = """
@@ -28,7 +28,7 @@ fairseq-clear embed new.txt --checkpoint checkpoint_best.pt --data-bin data-bin 
     text: Path = setting("UTF-8 text, one sentence per line", metavar="TEXT", positional=True)
     output: Path = setting("file to write", metavar="FILE.npz")
     overwrite: bool = setting("replace FILE.npz", False)
-    steps: int = setting("steps of the flow: ActNorm, permutation, coupling", 9, least=1, group="flow")
+    steps: int = setting("number of flow steps; each is ActNorm, permutation, coupling", 9, least=1, group="flow")
     width: int = setting("width of the hidden layers of the couplings", 32, least=1, group="flow")
     epochs: int = setting("passes over the text", 1, least=1, group="flow")
     learning_rate: float = setting("learning rate of Adam", 1e-3, above=0, flag="--lr", group="flow")

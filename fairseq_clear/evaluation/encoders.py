@@ -16,7 +16,7 @@ __all__ = ["CachedEncoder", "Encoder", "Whitening", "describe_encoder", "first_d
 Floats = npt.NDArray[np.float32]
 # Encoders sort and batch the sentences of a block by themselves; the progress bar moves once per block.
 BATCHES_PER_BLOCK = 64
-SHORTEST = 1e-8  # length of a vector below which it has no direction
+SHORTEST = 1e-8  # norm below which a vector counts as zero
 
 
 class Encoder(Protocol):
@@ -158,7 +158,7 @@ def describe_encoder(encoder: object) -> dict[str, Any]:
 def first_dimensions(vectors: Floats, dimension: int, name: str) -> Floats:
     """Return the first dimensions of vectors (N, D), scaled to length 1: (N, dimension).
 
-    A shorter vector than 1e-8 becomes the zero vector, as in training with ``--matryoshka``.
+    A vector with a norm below 1e-8 becomes the zero vector, as in training with ``--matryoshka``.
 
     Args:
         vectors: (N, D).
@@ -178,7 +178,7 @@ def first_dimensions(vectors: Floats, dimension: int, name: str) -> Floats:
 
 @dataclass(frozen=True)
 class Whitening:
-    """Whitening x -> (x - mu) W (Su et al. 2021, arXiv:2103.15316): the fitted vectors get mean 0 and covariance 1.
+    """Whitening x -> (x - mu) W (Su et al. 2021, arXiv:2103.15316): the fitted vectors get mean 0, identity covariance.
 
     Attributes:
         mean: mu, (D,).

@@ -133,7 +133,7 @@ class SentenceEncoder:
 
         Args:
             sentences: one text or several; an empty text is encoded as ``<s> </s>``.
-            batch_size: texts per batch if all are as long as the longest; batches of shorter texts have more. It changes
+            batch_size: texts per batch of the longest texts; batches of shorter texts have more. It changes
                 speed and memory, not the vectors.
             pooling: name of a pooling for this call.
             normalize: scale vectors to length 1.

@@ -104,7 +104,7 @@ def encode_texts(
         tokenizer: splits text into symbols of the dictionary.
         sentences: texts; an empty one is ``<s> </s>``.
         pooling: name of a pooling (default: the model's).
-        batch_size: texts per batch if all are as long as the longest.
+        batch_size: texts per batch of the longest texts.
         normalize: scale vectors to length 1.
         max_length: cut texts to this many tokens, the last being ``</s>`` (default: the model's positions).
         on_batch: called after each batch with the number of its texts.

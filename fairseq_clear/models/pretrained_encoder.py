@@ -21,10 +21,10 @@ MODEL_FILE = "model.pt"  # in a folder that fairseq-clear import made
 
 # Stock RoBERTa checkpoints have no pooling. Their [CLS] vector was not trained, so the mean is the better default.
 STOCK_POOLING = "mean"
-# Of stock RoBERTa, whose settings do not name them.
+# Settings of stock RoBERTa, which its checkpoints do not record.
 STOCK = {"layer_norm_eps": FAIRSEQ_EPS, "segments": 1}
 SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "max_positions", "segments")
-# Of these, a difference does not show in the shapes of the weights.
+# Settings that do not change the shape of any weight.
 SHAPELESS = ("encoder_attention_heads", "activation_fn", "layer_norm_eps")
 # Only taken if the checkpoint has them: stock RoBERTa has no pooling, and a window fits any weights.
 OPTIONAL = ("pooling", "attention_window", "encoder_normalize_before", "untie_weights_roberta")
@@ -51,7 +51,7 @@ def start_from_encoder(model: Any, checkpoint: Any, allowed: str = "") -> None:
     flag = f"--encoder-from {source}"
     is_missing = OmegaConf.is_config(checkpoint) and OmegaConf.is_missing(
         checkpoint, "finetune_from_model"
-    )  # ??? in a recipe
+    )  # OmegaConf's ??? in a recipe
     other = None if is_missing else checkpoint.finetune_from_model
     if other and os.path.abspath(other) != os.path.abspath(path):
         raise UserError(f"--finetune-from-model {other}: {flag} loads weights too; leave one of the two out")
@@ -103,7 +103,7 @@ def encoder_settings(path: str) -> dict[str, Any]:
 
 
 def checkpoint_in(source: str, flag: str = "--encoder-from") -> str:
-    """Return the path of the checkpoint that a folder of ``fairseq-clear import``, or the path of a checkpoint, stands for.
+    """Return the path of a checkpoint: ``source`` itself, or the ``model.pt`` of a folder of ``fairseq-clear import``.
 
     Raises:
         UserError: there is none; the message names the flag.

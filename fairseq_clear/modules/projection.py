@@ -12,7 +12,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.
 
 
 class ProjectionHead(nn.Module):
-    """A multi-layer perceptron: linear layers with an activation between them, and after the last if asked.
+    """A multi-layer perceptron: linear layers with an activation between them and, optionally, after the last.
 
     ``layers=2`` with ReLU is SimCLR's head (arXiv:2002.05709, section 2.1), ``layers=1`` with a final tanh is SimCSE's, and
     ``layers=2`` of width 4096 with GELU after each is Self-Guided's; ``layers=0`` is no head.
@@ -45,7 +45,7 @@ class ProjectionHead(nn.Module):
         self.output_dim = widths[-1]
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """(B, D) to (B, output_dim)."""
+        """Project embeddings (B, D) to (B, output_dim)."""
         for number, layer in enumerate(self.layers):
             embeddings = layer(embeddings)
             if number < self.activated:

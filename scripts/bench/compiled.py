@@ -21,7 +21,7 @@ from steps import ENCODER, build, in_turn, make_text, ratio, steps
 def main() -> None:
     """Print a table; --json also writes it to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--words", type=int, nargs=2, default=[20, 60], help="least and most words of a sentence")
+    parser.add_argument("--words", type=int, nargs=2, default=[20, 60], help="minimum and maximum words of a sentence")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--arch", help="architecture (default: the encoder of the other benchmarks)")
     parser.add_argument("--backend", default="inductor", help="backend of torch.compile (default: %(default)s)")
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def build_compiled(backend: str, data: Path, *flags: str) -> Any:
-    """A trainer as of ``build``, with compiled blocks, and its training set."""
+    """Build a trainer with compiled blocks, and its training set."""
     trainer, dataset = build(data, *flags)
     trainer.get_model().compile_encoders(backend=backend)
     return trainer, dataset

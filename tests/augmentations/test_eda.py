@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 
 from fairseq_clear.augmentations import AUGMENTATIONS, SynonymTable
 from fairseq_clear.augmentations.chain import build_augmentation
-from fairseq_clear.augmentations.eda import augment_easily
+from fairseq_clear.augmentations.eda import apply_eda
 from fairseq_clear.errors import UserError
 from tests.augmentations.cases import (
     BOS,
@@ -31,7 +31,7 @@ ALPHAS = st.integers(1, 20).map(lambda twentieths: twentieths / 20)
 
 
 def eda(tokens, seed, symbols=SYMBOLS, **knobs):
-    return augment_easily(array(tokens), np.random.default_rng(seed), symbols=symbols, **knobs)
+    return apply_eda(array(tokens), np.random.default_rng(seed), symbols=symbols, **knobs)
 
 
 def words_of(tokens):

@@ -1,4 +1,4 @@
-"""Reordering: which spans change places."""
+"""Reordering: which spans are swapped."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ from tests.augmentations.cases import SYMBOLS, array
 
 @pytest.mark.parametrize("span_length", [1, 2])
 def test_pairing_is_uniform(span_length):
-    # four spans fill the text, so only the pairing is random: three ways to pair four
+    # four spans fill the text, so only the pairing is random; four spans have three pairings
     tokens = array(range(4, 4 + 4 * span_length))
     rng = np.random.default_rng(1)
     sources = [reorder_spans(tokens, rng, symbols=SYMBOLS, pairs=2, ratio=0.25)[1] for _ in range(3000)]
@@ -48,6 +48,6 @@ def test_short_texts_swap_single_tokens_in_proportion(length):
     assert abs(np.mean(moved) - 0.5 * length) < 4 * 1 / len(moved) ** 0.5
 
 
-def test_a_text_too_short_for_one_pair_stays():
+def test_a_text_too_short_for_one_pair_is_unchanged():
     assert reorder_spans(array([4]), np.random.default_rng(1), symbols=SYMBOLS, ratio=1.0)[0].tolist() == [4]
     assert reorder_spans(array([4, 5]), np.random.default_rng(1), symbols=SYMBOLS, ratio=1.0)[0].tolist() == [4, 5]

@@ -1,4 +1,4 @@
-"""The contract that every line of AUGMENTATIONS keeps."""
+"""The contract of every entry of AUGMENTATIONS."""
 
 import numpy as np
 import pytest
@@ -28,9 +28,9 @@ def test_contract(name, data, content, seed):
     old = source >= 0
     assert not old[result == DELETE].any()
     if not AUGMENTATIONS[name].needs_synonyms(knobs):
-        assert set(result[~old]) <= {DELETE, MASK}, "what is new is a symbol"
+        assert set(result[~old]) <= {DELETE, MASK}, "a new token is not a special symbol"
         assert (result[old] == tokens[source[old]]).all()
-        assert len(set(source[old])) == old.sum(), "a token came out twice"
+        assert len(set(source[old])) == old.sum(), "a token was copied twice"
     again, source_again = apply(name, tokens, seed, knobs)
     assert (again == result).all() and (source_again == source).all()
 
@@ -65,12 +65,12 @@ def test_the_papers_settings():
     assert settings_of["del-span"] == {"spans": 5, "ratio": 0.05}
     assert settings_of["reorder"] == {"pairs": 5, "ratio": 0.05}
     assert settings_of["subs"] == {"ratio": 0.3}
-    assert settings_of["mask-span"] == {"length": 1}  # for 5 characters, see span_masking
+    assert settings_of["mask-span"] == {"length": 1}  # the paper masks 5 characters, see span_masking
     assert settings_of["eda"] == {"alpha": 0.1, "ops": "sr-ri-rs-rd", "draw": "one"}
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
-def test_every_line_is_documented(name):
+def test_every_entry_is_documented(name):
     augmentation = AUGMENTATIONS[name]
     assert augmentation.summary.endswith(".") and augmentation.summary.count(".") == 1
     assert augmentation.paper

@@ -1,4 +1,4 @@
-"""--guide: a frozen encoder of its own decides what --false-negatives masks."""
+"""--guide: a separate frozen encoder decides which negatives --false-negatives masks."""
 
 import logging
 import shutil
@@ -25,7 +25,7 @@ QUEUE = ("--criterion", "clear_moco", "--queue-size", "30", "--key-momentum", "0
 
 
 def vectors_of(guide: Path, data: Path, views: dict[str, Any], missing: int = -1) -> torch.Tensor:
-    """The guide's vectors of all views in float64, one text at a time and without padding."""
+    """The guide's vectors of all views in float64, one text at a time, without padding; ``missing`` becomes ``<mask>``."""
     loaded = load_model(guide / "model.pt", data)
     rows = [row[:length] for row, length in zip(views["tokens"], views["lengths"], strict=True)]
     masks = [row.masked_fill(row == missing, loaded.dictionary.index("<mask>")) for row in rows]
@@ -65,7 +65,9 @@ def test_nt_xent_against_the_oracle(flags: tuple[str, ...], chunk: str, paired_b
     assert size == left.any(axis=1).sum()
     assert log["candidates"] == (~same).sum() and log["negatives"] == left.sum()
     by_itself = nearer(z[:16], z, z[positive], 0.0)
-    assert (by_itself & ~same).sum() != (masked & ~same).sum(), "the negative control: the model masks others"
+    assert (by_itself & ~same).sum() != (masked & ~same).sum(), (
+        "the negative control: the model itself masks other candidates"
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def test_mistakes_are_one_line(paired_bin: Path, guide: Path, tmp_path: Path, ca
     shutil.copytree(paired_bin, other)
     lines = (other / "dict.txt").read_text().splitlines()
     (other / "dict.txt").write_text("\n".join([lines[1], lines[0], *lines[2:]]) + "\n")
-    unrecorded = tmp_path / "unrecorded"  # the dict.txt in its folder tells its vocabulary
+    unrecorded = tmp_path / "unrecorded"  # its vocabulary is read from the dict.txt in its folder
     unrecorded.mkdir()
     state = torch.load(guide / "model.pt", weights_only=True)
     torch.save({**state, "task_state": {}}, unrecorded / "model.pt")
@@ -267,8 +269,8 @@ def test_resuming_needs_the_same_guide(data_bin: Path, guide: Path, tmp_path: Pa
         assert code == 2 and message in text and "Traceback" not in text, text[-3000:]
 
 
-def test_numpy_and_torch_agree_on_the_rule() -> None:
-    """The rule of the oracle is not vacuous: of random guides it masks about half."""
+def test_the_oracle_masks_about_half_of_random_candidates() -> None:
+    """The negative control: the oracle neither masks everything nor nothing."""
     rows = torch.randn(40, 8, generator=torch.Generator().manual_seed(1))
     share = nearer(rows[:20], rows, rows[torch.arange(20).roll(10)], 0.0)[:, 20:].mean()
     assert np.isclose(share, 0.5, atol=0.15)

@@ -68,7 +68,7 @@ def test_moco_masks_keys_of_the_queue(paired_bin: Path) -> None:
     assert log["candidates"] == 24 and log["negatives"] == (~masked).sum() and size == (~masked).any(axis=1).sum()
 
 
-def test_a_high_accuracy_is_expected(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_high_accuracy_with_masked_negatives_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     logs = {"queries": 10, "correct": 10, "negatives": 1000}
     for extra, is_told in (({"candidates": 1200}, False), ({}, True)):
         watch = Watch()

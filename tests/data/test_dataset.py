@@ -1,4 +1,4 @@
-"""Items are the same whoever makes them; sizes bound them; long lines, blank lines and no lines are handled."""
+"""Items do not depend on data workers; sizes are upper bounds; long, blank and missing lines are handled."""
 
 import logging
 import pickle
@@ -65,7 +65,7 @@ def test_items_do_not_depend_on_order_and_do_on_epoch_seed_and_view(data_bin: Pa
 
 
 def test_the_trainers_iterator_delivers_the_masks_of_its_epoch(data_bin: Path) -> None:
-    """fairseq keeps its data workers alive over epochs unless told not to: they would go on with the old epoch."""
+    """fairseq's persistent data workers would continue with the masks of the previous epoch."""
 
     def second_epoch(workers: str, *flags: str) -> list[Any]:
         trainer, _ = build(data_bin, "--num-workers", workers, *flags)
@@ -95,7 +95,7 @@ def test_sizes_bound_every_epoch(augment: str, mode: str, data_bin: Path) -> Non
 
 
 def test_no_text_is_left_out_of_an_epoch(data_bin: Path) -> None:
-    """Whatever fairseq's multiple of 8; its own data sets lose the last batch, of the longest."""
+    """fairseq's own data sets drop the last batch, of the longest texts, for ``required_batch_size_multiple``."""
     _, dataset = build(data_bin)
     indices = dataset.ordered_indices()
     assert sorted(indices.tolist()) == list(range(len(dataset)))
@@ -107,7 +107,7 @@ def test_no_text_is_left_out_of_an_epoch(data_bin: Path) -> None:
     assert sum(map(len, stock)) == 16
 
 
-def test_batches_are_of_like_length_and_otherwise_random(data_bin: Path) -> None:
+def test_batches_have_similar_lengths_and_are_otherwise_random(data_bin: Path) -> None:
     _, dataset = build(data_bin)
     sizes = dataset.sizes
     for dataset.sizes in (sizes, sizes * 1_000, sizes * 5_000, sizes + 2**16):
@@ -149,7 +149,7 @@ MODES = ["none", "complete", "complete_doc", "eos"]
 
 
 def lines_of(lengths: tuple[int, ...]) -> str:
-    """A line for each number of words, no two alike."""
+    """One line per number of words, all different."""
     words = iter(f"{a} {b}" for a in WORDS for b in WORDS)
     return "".join(" ".join((f"{next(words)} " * length).split()[:length]) + "\n" for length in lengths)
 
@@ -193,9 +193,9 @@ def test_long_texts_are_split_and_nothing_is_lost(
         return
     assert len(lines) == 1 and f"({split})" in lines[0] and f"{sum(parts):d} samples" in lines[0]
     assert re.search(rf"\b{len(parts)} (sentences longer|split)", lines[0])
-    # no part is a few tokens left over: those of one sentence differ by one token at most
+    # the parts of one sentence differ by at most one token, so no part is very short
     assert min(len(sample) for sample in samples if len(sample) > 5) > 6
-    # masks and views are made of all parts
+    # masks and views are made from all parts
     task.load_dataset(split)
     dataset = task.dataset(split)
     assert len(dataset) == len(samples) and dataset.sizes.max() <= LIMIT
@@ -205,7 +205,7 @@ def test_long_texts_are_split_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize("mode", MODES[:-1])
-def test_texts_that_fit_are_masked_lms(mode: str, data_bin: Path) -> None:
+def test_texts_that_fit_equal_those_of_masked_lm(mode: str, data_bin: Path) -> None:
     task = build(data_bin, "--sample-break-mode", mode)[0].task
     texts, stock = task.load_texts("train"), MaskedLMTask._load_dataset_split(task, "train", 1, False)
     assert texts.sizes.tolist() == stock.sizes.tolist() and texts.sizes.dtype == stock.sizes.dtype
@@ -213,7 +213,7 @@ def test_texts_that_fit_are_masked_lms(mode: str, data_bin: Path) -> None:
 
 
 def test_aligned_lines_are_cut_off(paired_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Item i stays line i, of which other files hold a paraphrase or a hard negative."""
+    """Item i stays line i, because other files hold its paraphrase or hard negative."""
     caplog.set_level(logging.INFO)
     limit = ("--tokens-per-sample", "8")
     plain = build(paired_bin, *limit)[1]
@@ -301,17 +301,17 @@ def test_word_masks_cover_words(data_bin: Path, monkeypatch: pytest.MonkeyPatch)
     assert dataset[0].targets[0].shape == dataset[0].sources[0].shape
 
 
-def test_generators_are_apart() -> None:
+def test_generators_are_independent() -> None:
     draws = {
         rng_for(*key).integers(2**62) for key in [(1, 1, 1, 1), (2, 1, 1, 1), (1, 2, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2)]
     }
     assert len(draws) == 5
     assert rng_for(1, 2, 3, 4).integers(2**62) == rng_for(1, 2, 3, 4).integers(2**62)
-    # Unlike hash((seed, epoch, index)) % 1e6, indices a million apart do not meet.
+    # With hash((seed, epoch, index)) % 1e6, indices a million apart would share a generator.
     assert len({rng_for(1, 1, index, 1).integers(2**62) for index in range(0, 10**9, 10**6)}) == 1000
 
 
-def test_identity_is_of_the_content_alone() -> None:
+def test_identity_depends_only_on_the_content() -> None:
     tokens = np.array([0, 5, 6, 2])
     assert (
         content_hash(tokens)
@@ -322,7 +322,7 @@ def test_identity_is_of_the_content_alone() -> None:
     assert content_hash(tokens) != content_hash(tokens[::-1])
 
 
-def test_the_data_set_can_be_sent_to_workers(data_bin: Path) -> None:
+def test_the_dataset_can_be_pickled(data_bin: Path) -> None:
     _, dataset = build(data_bin)
     again = pickle.loads(pickle.dumps(dataset))
     assert again[3].instances[0].anchor.tolist() == dataset[3].instances[0].anchor.tolist()

@@ -1,4 +1,4 @@
-"""A published model must come out at its published figures, or the harness measures something else."""
+"""A published model must reach its published scores; otherwise the protocol differs from the published one."""
 
 import importlib.util
 import json

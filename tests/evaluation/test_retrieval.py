@@ -39,7 +39,7 @@ MEASURES = {
 
 @st.composite
 def runs(draw: Any) -> tuple[np.ndarray, list[dict[int, int]]]:
-    """Scores (Q, P) of few different values, and judgements, also of no passage and of passages outside the corpus."""
+    """Scores (Q, P) with many ties, and judgements; some queries have none, some judge passages outside the corpus."""
     queries, passages = draw(st.integers(1, 4)), draw(st.sampled_from([1, 2, 7, 12, 30, 150]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     scores = rng.integers(0, draw(st.sampled_from([1, 2, 5, 1000])) + 1, (queries, passages)).astype(np.float64)
@@ -52,7 +52,7 @@ def runs(draw: Any) -> tuple[np.ndarray, list[dict[int, int]]]:
 
 
 def name(number: int) -> str:
-    """trec_eval orders equal scores by descending name, so names descend."""
+    """Name of a passage. Names descend, because trec_eval orders equal scores by descending name."""
     return f"{9999 - number}"
 
 
@@ -223,7 +223,7 @@ PAIRS = [("abc", "abcd"), ("bad", "daz"), ("xyz", "zyxy"), ("fee", "bce"), ("abc
 
 
 def by_hand(encoder: Any, pairs: list[tuple[str, str]], prefixes: tuple[str, str] = ("", "")) -> float:
-    """MRR@10 x100 of sorting all cosines."""
+    """MRR@10 x100 of the ranking by all cosines."""
     queries, passages = (list(dict.fromkeys(side)) for side in zip(*pairs, strict=True))
     vectors = [
         np.asarray(encoder.encode([prefix + text for text in side]), np.float64)
@@ -249,7 +249,7 @@ def test_an_evaluation_is_the_ranking_of_all_cosines() -> None:
     assert prefixed.scores != result.scores
 
 
-def test_passages_are_encoded_in_portions_that_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passages_are_encoded_in_parts_that_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     data = data_of_pairs("pairs", PAIRS, {})
     whole = evaluate_retrieval(CachedEncoder(Words()), data)
     monkeypatch.setattr(retrieval, "PASSAGES_AT_ONCE", 2)

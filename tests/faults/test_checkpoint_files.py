@@ -1,4 +1,4 @@
-"""Checkpoints are written whole or not at all, never with a NaN, and read whole or not at all."""
+"""Checkpoints are written and read completely or not at all, and are never written with a NaN."""
 
 import builtins
 import errno
@@ -39,7 +39,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def full(place: Path, monkeypatch: pytest.MonkeyPatch, room: int, number: int) -> None:
-    """A disk below ``place`` that takes a number of bytes per file and then fails."""
+    """Make writes to the folder of ``place`` fail after ``room`` bytes per file."""
 
     class Full(io.FileIO):
         def write(self, content: Any) -> int:
@@ -65,9 +65,9 @@ def test_a_full_disk_leaves_the_earlier_one(place: Path, monkeypatch: pytest.Mon
         UserError, match="last.pt: cannot write it .No space left on device.; the checkpoints before it"
     ):
         write_whole(STATE, str(place))
-    assert slept == [], "it waited for room that does not come"
+    assert slept == [], "a full disk is not retried"
     assert place.read_bytes() == b"earlier" and sorted(path.name for path in place.parent.iterdir()) == ["last.pt"]
-    write_whole(STATE, str(place.with_name("crash.pt")))  # of a run that ends with another error, which is told
+    write_whole(STATE, str(place.with_name("crash.pt")))  # the run already ends with another error
     assert sorted(path.name for path in place.parent.iterdir()) == ["last.pt"]
 
 
@@ -86,8 +86,8 @@ def test_a_file_system_that_recovers_is_tried_again(place: Path, monkeypatch: py
     assert torch.equal(torch.load(place, weights_only=True)["model"]["weight"], STATE["model"]["weight"])  # type: ignore[index]
 
 
-def test_the_kernel_denies_more(place: Path) -> None:
-    """Not a stand-in: the process may write no file of more than 3,000 bytes."""
+def test_a_file_size_limit(place: Path) -> None:
+    """The kernel lets the process write files of at most 3,000 bytes."""
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -104,7 +104,7 @@ def test_the_kernel_denies_more(place: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="mounting a small disk needs root")
-def test_a_disk_that_is_full(tmp_path: Path) -> None:
+def test_a_real_full_disk(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24k", "none", str(disk)], capture_output=True)
@@ -143,11 +143,11 @@ def test_weights_that_are_not_finite_are_not_saved(place: Path, value: float) ->
     with pytest.raises(UserError, match="update 7: weight is not finite any more, so .*last.pt is not written"):
         write_whole(state, str(place))
     assert place.read_bytes() == b"earlier"
-    write_whole(state, str(place.with_name("crash.pt")))  # for whoever looks for the reason
+    write_whole(state, str(place.with_name("crash.pt")))  # kept for debugging
     write_whole({"model": None}, str(place))
 
 
-def test_whatever_is_missing_is_noticed(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_truncated_checkpoint_is_an_error(checkpoint: Path, tmp_path: Path) -> None:
     whole = checkpoint.read_bytes()
     assert read_checkpoint(str(checkpoint))["optimizer_history"][-1]["num_updates"] == 4
     cut = tmp_path / "cut.pt"
@@ -159,7 +159,7 @@ def test_whatever_is_missing_is_noticed(checkpoint: Path, tmp_path: Path) -> Non
         read_checkpoint(str(tmp_path / "gone.pt"))
 
 
-def test_a_changed_bit_is_noticed(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_changed_bit_is_an_error(checkpoint: Path, tmp_path: Path) -> None:
     weights = torch.load(checkpoint, weights_only=True)["model"]
     name = "encoder.sentence_encoder.embed_tokens.weight"
     found = checkpoint.read_bytes().find(weights[name].numpy().tobytes())
@@ -172,7 +172,7 @@ def test_a_changed_bit_is_noticed(checkpoint: Path, tmp_path: Path) -> None:
         read_checkpoint(str(tmp_path / "changed.pt"))
 
 
-def test_another_one_to_go_on_from(tmp_path: Path) -> None:
+def test_the_newest_complete_checkpoint_is_found(tmp_path: Path) -> None:
     last = tmp_path / "checkpoint_last.pt"
     last.write_bytes(b"torn")
     assert newest_whole(str(last)) is None

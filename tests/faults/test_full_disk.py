@@ -1,4 +1,4 @@
-"""A disk that is really full: every command ends with one line, and nothing half written stands where the whole should."""
+"""A full disk: every command ends with a one-line error and leaves no incomplete output."""
 
 import os
 import shutil
@@ -34,7 +34,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path, left: int) -> None:
-    """Leave ``left`` bytes."""
+    """Fill the disk except for ``left`` bytes."""
     (disk / "filler").write_bytes(b"x" * (SIZE - left))
 
 
@@ -61,9 +61,7 @@ def test_preparation(what: str, disk: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["embed", "export fairseq", "export hf"])
-def test_what_is_made_of_a_checkpoint(
-    command: str, disk: Path, checkpoint: Path, data_bin: Path, tmp_path: Path
-) -> None:
+def test_embed_and_export(command: str, disk: Path, checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("".join(f"{WORDS[number % 60]} {WORDS[number % 7]}\n" for number in range(300)))
     data = ["--data-bin", data_bin, "--tokenizer", "whitespace"]
@@ -81,7 +79,7 @@ def test_what_is_made_of_a_checkpoint(
 
 
 def test_training(disk: Path, data_bin: Path, tmp_path: Path) -> None:
-    """There is room for one checkpoint and not for two; what was saved before is whole, and the run goes on with more room."""
+    """The disk fills up in the second save: the first checkpoint is complete, and the run resumes from it on a larger disk."""
     folder = disk / "run"
     assert commands.run(lambda: commands.fairseq_train(data_bin, tmp_path / "whole", UNSCORED), tmp_path / "log") == 0
     fill(disk, int(2.5 * (tmp_path / "whole" / "checkpoint_last.pt").stat().st_size))

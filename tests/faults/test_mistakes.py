@@ -31,9 +31,9 @@ checkpoint: {{save_dir: {save_dir}}}
 
 @dataclass(frozen=True)
 class Mistake:
-    """Flags, the same as hydra's overrides (none where hydra itself finds it), and what the line must say.
+    """Wrong flags, the same as hydra overrides (empty if hydra itself reports it), and what the error line must contain.
 
-    ``later`` marks what is found once the data is read, when ``--save-dir`` is there and empty.
+    ``later`` marks mistakes that are found after the data are read, when ``--save-dir`` exists and is empty.
     """
 
     flags: str
@@ -157,7 +157,7 @@ def made(folder: Path) -> set[str]:
 
 
 def check(mistake: Mistake, code: int, folder: Path) -> None:
-    """One line and nothing else, whichever command it was."""
+    """Check that the command ended with status 2 and one error line, and wrote nothing."""
     text = (folder / "log").read_text()
     said = [line for line in text.splitlines() if re.search(r"ERROR|^fairseq-train: ", line)]
     assert code == 2, text[-3000:]
@@ -196,8 +196,8 @@ def test_by_hydra(name: str, data_bin: Path, tmp_path: Path) -> None:
     check(mistake, run(lambda: fairseq_hydra_train(config, *overrides), tmp_path / "log"), tmp_path)
 
 
-def test_the_run_itself_is_none(data_bin: Path, tmp_path: Path) -> None:
-    """The control: without a mistake both ways train."""
+def test_both_commands_train_without_a_mistake(data_bin: Path, tmp_path: Path) -> None:
+    """The negative control of all mistakes."""
     config = tmp_path / "run.yaml"
     config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=tmp_path / "hydra"))
     assert run(lambda: fairseq_hydra_train(config), tmp_path / "log") == 0, (tmp_path / "log").read_text()[-3000:]

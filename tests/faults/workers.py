@@ -1,4 +1,4 @@
-"""Two workers of fairseq-train over gloo, one of which meets a fault; says as JSON how each of them ended.
+"""Runs two gloo workers of fairseq-train, one of which fails, and prints as JSON how each ended.
 
 ``python -m tests.faults.workers DATA FOLDER KIND ...``; a kind is ``memory``, ``out-of-memory``, ``nan``, or ``none``.
 """
@@ -17,12 +17,12 @@ from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from tests.faults.commands import NT_XENT, ended, fairseq_train, fork
 from tests.launch.test_preemption import free_port
 
-UPDATE, WORKER = 5, 1  # the fault's
+UPDATE, WORKER = 5, 1  # where the fault occurs
 FLAGS = ("--max-update", "6", "--disable-validation")
 
 
 def fail(kind: str) -> Callable[[], None]:
-    """What makes the process fail in the forward pass of its fifth update, before any collective of that update."""
+    """Return a function that makes the process fail in the forward pass of its fifth update, before any collective."""
 
     def arm() -> None:
         stock, step, state = ClearRobertaModel.forward, Trainer.train_step, {"update": 0}
@@ -48,7 +48,7 @@ def fail(kind: str) -> Callable[[], None]:
 
 
 def run(data: Path, folder: Path, kind: str) -> dict[str, Any]:
-    """Exit codes and last lines of both workers, and the updates of the last checkpoint."""
+    """Return exit codes and logs of both workers, and the number of updates and finiteness of the last checkpoint."""
     folder.mkdir(parents=True)
     meet = ("--distributed-init-method", f"tcp://localhost:{free_port()}", "--distributed-world-size", "2")
     more = ("--distributed-no-spawn", "--distributed-backend", "gloo", "--device-id", "0", *FLAGS)

@@ -1,4 +1,4 @@
-"""What is imported computes what transformers computes: tokens, every hidden state, MLM logits."""
+"""An imported model computes the same as transformers: tokens, every hidden state, MLM logits."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ KINDS = ["bert", "roberta", "xlm-roberta"]
 
 @pytest.fixture(scope="module", params=KINDS)
 def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(Hugging Face's folder, what was made of it)."""
+    """(Hugging Face's folder, the imported folder)."""
     parent = tmp_path_factory.mktemp(request.param)
     source = make_folder(parent / "hf", request.param)
     import_hf(source, parent / "ours")
@@ -48,7 +48,7 @@ def test_embeddings_are_those_of_transformers(folders: tuple[Path, Path], poolin
     np.testing.assert_allclose(vectors, torch.stack(expected).numpy(), atol=2e-5)
 
 
-def test_the_mlm_head_is_theirs(folders: tuple[Path, Path]) -> None:
+def test_mlm_logits_are_those_of_transformers(folders: tuple[Path, Path]) -> None:
     import transformers
 
     source, ours = folders
@@ -66,7 +66,7 @@ def test_the_mlm_head_is_theirs(folders: tuple[Path, Path]) -> None:
     torch.testing.assert_close(logits[0], expected, atol=5e-5, rtol=1e-4)
 
 
-def test_what_it_checks_would_notice_a_wrong_epsilon(tmp_path: Path) -> None:
+def test_the_check_detects_a_wrong_epsilon(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "hf", "bert", layer_norm_eps=0.01)
     import_hf(source, tmp_path / "ours")
     encoder = SentenceEncoder.from_pretrained(tmp_path / "ours" / "model.pt", tmp_path / "ours")
@@ -139,7 +139,7 @@ def test_two_segments_are_those_of_bert(tmp_path: Path) -> None:
         with torch.no_grad():
             found[name] = encoder.model.hidden_states(tokens, every_layer=False)[0]
     torch.testing.assert_close(found["two"], expected, atol=2e-5, rtol=1e-4)
-    assert (found["one"] - expected).abs().max() > 1e-2  # segment 0 for both is another encoding
+    assert (found["one"] - expected).abs().max() > 1e-2  # the negative control: segment 0 for both differs
 
 
 def test_pickles_are_read_without_running_them(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_shards_are_joined(tmp_path: Path) -> None:
         ({"hidden_size": "many"}, "lacks a usable"),
     ],
 )
-def test_other_models_are_refused(tmp_path: Path, change: dict, message: str) -> None:
+def test_other_models_are_rejected(tmp_path: Path, change: dict, message: str) -> None:
     source = make_folder(tmp_path / "hf", "bert")
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps({**config, **change}))
@@ -210,7 +210,7 @@ def test_a_damaged_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (tmp_path / "ours").exists()
 
 
-def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_of_another_model_is_rejected(tmp_path: Path) -> None:
     source, other = make_folder(tmp_path / "hf", "bert"), make_folder(tmp_path / "other", "roberta")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(other / name, source / name)
@@ -218,7 +218,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
         import_hf(source, tmp_path / "ours")
 
 
-def test_a_pooling_that_is_stated_is_kept(tmp_path: Path) -> None:
+def test_a_stated_pooling_is_kept(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "hf", "bert")
     (source / "1_Pooling").mkdir()
     modules = [{"idx": 0, "name": "0", "path": "", "type": "a.Transformer"}, {"path": "1_Pooling", "type": "a.Pooling"}]

@@ -54,7 +54,7 @@ def test_a_block_reaches_the_window_and_the_first_token(norm: tuple[str, ...], t
     at = torch.arange(90)
     expected = ((at[:, None] - at).abs() <= 2) | (at == 0) | (at[:, None] == 0)
     assert torch.equal(reached(model), expected)
-    with torch.no_grad():  # where PyTorch has shortcuts of its own
+    with torch.no_grad():  # PyTorch may use its fast path here
         tokens = tokens_of(1)
         changed = tokens.clone()
         changed[0, 50] = 5 if tokens[0, 50] != 5 else 6
@@ -81,7 +81,7 @@ def test_the_weights_are_those_of_full_attention(data_bin: Path) -> None:
     torch.testing.assert_close(full.hidden_states(short)[-1], window.hidden_states(short)[-1], atol=1e-5, rtol=1e-4)
 
 
-def test_checkpoints_of_before_query_key_and_value_were_parted(data_bin: Path) -> None:
+def test_old_checkpoints_with_one_projection_for_query_key_and_value_load(data_bin: Path) -> None:
     model = model_of(data_bin, *WINDOW)
     own = model.state_dict()
     weights = {name: value if "version" in name else torch.randn_like(value) for name, value in own.items()}
@@ -134,14 +134,14 @@ def step(data: Path, *flags: str) -> dict[str, Tensor]:
     return {name: p.grad for name, p in trainer.get_model().named_parameters() if p.grad is not None}
 
 
-def test_chunks_are_the_whole(data_bin: Path) -> None:
+def test_chunks_have_the_gradients_of_the_whole_batch(data_bin: Path) -> None:
     whole, chunked = step(data_bin), step(data_bin, "--encode-chunk-size", "200")
     assert whole.keys() == chunked.keys()
     for name, gradient in whole.items():
         torch.testing.assert_close(gradient, chunked[name], atol=1e-5, rtol=1e-3)
 
 
-def test_copies_do_not_share(data_bin: Path) -> None:
+def test_copies_share_no_masks(data_bin: Path) -> None:
     model = model_of(data_bin, *WINDOW)
     encoder = model.encoder.sentence_encoder
     other = copy.deepcopy(encoder)
@@ -152,14 +152,14 @@ def test_copies_do_not_share(data_bin: Path) -> None:
 
 
 @pytest.mark.parametrize("window", ["3", "-2"])
-def test_an_odd_window_is_one_line(window: str, data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_window_is_one_line(window: str, data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(SystemExit), caplog.at_level("ERROR"):
         build(data_bin, "--attention-window", window)
     assert f"--attention-window {window}: give an even number" in caplog.text
 
 
 def train(data: Path, folder: Path, *flags: str | Path, task: Sequence[str] = ("--task", "clear_lm")) -> Path:
-    """Two updates by fairseq-train itself."""
+    """Train for two updates with fairseq-train."""
     run(
         *(*tool("train"), data, "--user-dir", ROOT / "fairseq_clear", "--save-dir", folder, "--cpu"),
         *("--optimizer", "adam", "--lr", "0.01", "--batch-size", "8", "--max-update", "2", "--disable-validation"),
@@ -175,8 +175,8 @@ def full_checkpoint(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return train(data_bin, tmp_path_factory.mktemp("full"), "--criterion", "clear_nt_xent", *lengths)
 
 
-def test_from_full_attention_to_a_window_to_a_classifier(full_checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
-    """A checkpoint of full attention starts one with a window, which SentenceEncoder reads, which a classifier starts from."""
+def test_from_full_attention_to_a_window(full_checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
+    """A full-attention checkpoint initialises a model with a window, which SentenceEncoder loads."""
     lengths = ("--sample-break-mode", "complete", "--tokens-per-sample", "100", "--pooling", "mean")
     start = ("--finetune-from-model", full_checkpoint)
     window = train(data_bin, tmp_path / "w", "--criterion", "clear_nt_xent", *lengths, *start, *WINDOW)

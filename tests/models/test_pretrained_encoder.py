@@ -1,4 +1,4 @@
-"""--encoder-from: the same run as with every flag given by hand, one line for what contradicts it, and resuming."""
+"""--encoder-from: the same run as with every flag given by hand, one-line errors for contradictions, and resuming."""
 
 import shutil
 from pathlib import Path
@@ -34,7 +34,7 @@ COMMON = ("--task", "clear_lm", "--criterion", "clear_nt_xent", "--optimizer", "
 
 
 def write(folder: Path, data: Path, arch: str = "clear_roberta", **flags: Any) -> Path:
-    """A folder with model.pt, as import writes it."""
+    """Write a folder with model.pt, as import does."""
     folder.mkdir()
     cfg = settings_of(folder, "clear_lm" if arch == "clear_roberta" else "masked_lm", arch, flags)
     dictionary = Dictionary.load(str(data / "dict.txt"))
@@ -58,7 +58,7 @@ def parse(*flags: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name != "encoder_from"}
 
 
-def test_one_flag_is_nine(imported: Path) -> None:
+def test_one_flag_replaces_nine(imported: Path) -> None:
     path = str(imported / "model.pt")
     by_hand = parse("--finetune-from-model", path, *BY_HAND)
     for source in (str(imported), path):
@@ -75,7 +75,7 @@ def test_what_a_checkpoint_does_not_have_may_be_added(imported: Path) -> None:
     assert (found["attention_window"], found["projection_layers"], found["dropout"]) == (8, 1, 0.0)
 
 
-def test_a_window_is_taken(data_bin: Path, tmp_path: Path) -> None:
+def test_the_attention_window_is_copied(data_bin: Path, tmp_path: Path) -> None:
     folder = str(write(tmp_path / "long", data_bin, **FLAGS, **{"attention-window": 6}))
     assert parse("--encoder-from", folder)["attention_window"] == 6
     assert "attention_window" not in encoder_settings(str(write(tmp_path / "full", data_bin, **FLAGS) / "model.pt"))
@@ -89,7 +89,7 @@ def test_stock_roberta(data_bin: Path, tmp_path: Path) -> None:
     assert encoder_settings(str(folder / "model.pt")) == expected
     expected["pooling"] = "mean"
     assert {name: parse("--encoder-from", str(folder))[name] for name in expected} == expected
-    assert parse("--encoder-from", str(folder), "--pooling", "cls")["pooling"] == "cls", "it has none to contradict"
+    assert parse("--encoder-from", str(folder), "--pooling", "cls")["pooling"] == "cls", "stock has no pooling"
 
 
 OTHERS = {
@@ -106,7 +106,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_contradicts_is_one_line(name: str, imported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_contradiction_is_one_line(name: str, imported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         parse("--encoder-from", str(imported), f"--{name}", str(OTHERS[name]))
     said = capsys.readouterr().err
@@ -122,7 +122,9 @@ def test_what_contradicts_is_one_line(name: str, imported: Path, capsys: pytest.
             parse(*command)
 
 
-def test_what_cannot_be_read_is_one_line(imported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_checkpoint_is_one_line(
+    imported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.pt").write_text("no checkpoint")
     state = torch.load(imported / "model.pt", weights_only=True)
@@ -144,12 +146,12 @@ def test_what_cannot_be_read_is_one_line(imported: Path, tmp_path: Path, capsys:
     assert "--finetune-from-model other.pt: --encoder-from" in capsys.readouterr().err
 
 
-def test_a_namespace_is_not_read_as_a_command_line(imported: Path) -> None:
+def test_encoder_settings_of_a_missing_file_are_an_error(imported: Path) -> None:
     with pytest.raises(UserError, match="not a complete checkpoint|cannot read"):
         encoder_settings(str(imported / "none.pt"))
 
 
-# a run as tests.faults.commands has it; equal values are given twice
+# flags of tests.faults.commands have equal values here, so the run gives them twice
 START = {
     "encoder-layers": 3,
     "encoder-embed-dim": 32,
@@ -164,7 +166,7 @@ START = {
 
 
 def train(data: Path, folder: Path, *flags: str) -> tuple[int, str]:
-    """A run of two updates; its exit code and what it logged."""
+    """Train for two updates; return the exit code and the log."""
     log = folder.parent / f"{folder.name}.log"
     log.unlink(missing_ok=True)
     code = run(lambda: fairseq_train(data, folder, "--max-update", "2", *flags, recipe=NT_XENT), log)
@@ -200,7 +202,7 @@ def test_runs_are_equal_to_the_bit_and_resume(data_bin: Path, tmp_path: Path) ->
     first = torch.load(path, weights_only=True)["model"]["encoder.sentence_encoder.layers.2.fc1.weight"]
     assert 0 < (changed - first).abs().max() < 0.1, "starts from the weights, and trains"
 
-    # both ways of giving it resume each other's runs
+    # a run with --encoder-from resumes one with the flags given by hand, and the reverse
     longer = ("--max-update", "3")
     assert train(data_bin, tmp_path / "one", "--finetune-from-model", path, *typed, *longer)[0] == 0
     code, text = train(data_bin, tmp_path / "hand", "--encoder-from", str(start), *longer)

@@ -1,4 +1,4 @@
-"""Rows in parts: every row once, of like length, no more cells than allowed, and back in their order."""
+"""Splitting a batch into parts: every row once, similar lengths, at most the allowed cells, results in the rows' order."""
 
 from unittest import mock
 
@@ -17,7 +17,7 @@ LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 
 
 def padded(lengths: list[int]) -> torch.Tensor:
-    """(R, T + 2) ids, no two the same, and two columns that nobody needs."""
+    """(R, T + 2) distinct ids; the last two columns are padding only."""
     tokens = torch.full((len(lengths), max(lengths) + 2), PADDING)
     ids = iter(range(100, 100 + sum(lengths)))
     for row, length in zip(tokens, lengths, strict=True):
@@ -34,7 +34,7 @@ def test_trimming_keeps_every_token_and_one_column() -> None:
 
 @given(LENGTHS, st.one_of(st.none(), st.integers(1, 300)), st.integers(1, 300))
 @settings(max_examples=300, deadline=None)
-def test_like_rows(lengths: list[int], budget: int | None, enough: int) -> None:
+def test_parts_of_similar_rows(lengths: list[int], budget: int | None, enough: int) -> None:
     ordered = np.sort(np.array(lengths))[::-1]
     parts = list(alike(ordered, budget, enough))
     assert [row for part in parts for row in range(part.start, part.stop)] == list(range(len(lengths)))
@@ -44,7 +44,7 @@ def test_like_rows(lengths: list[int], budget: int | None, enough: int) -> None:
         # a row that is mostly padding was needed to fill the part
         mostly_padding = [place for place, length in enumerate(rows) if length < ALIKE * rows[0]]
         assert not mostly_padding or mostly_padding[-1] * rows[0] < enough
-        # and a part ends where one more would be too much, or is not needed
+        # a part ends where one more row would exceed the budget or is not needed
         if following is not None:
             is_full = budget is not None and (len(rows) + 1) * rows[0] > budget
             assert is_full or (len(rows) * rows[0] >= enough and ordered[part.stop] < ALIKE * rows[0])
@@ -75,7 +75,7 @@ def test_parts_hold_every_row_once_trimmed_and_come_back_in_order(
     if size:
         assert all(part <= max(size, max(lengths)) for part in cells)
     if not size and not are_known:
-        assert cells == [tokens.numel()], "nobody asked the device"
+        assert cells == [tokens.numel()], "without lengths and size there is one part"
 
 
 def test_no_rows_are_one_part_or_none() -> None:
@@ -89,23 +89,23 @@ def test_no_rows_are_one_part_or_none() -> None:
 
 
 @pytest.mark.parametrize("value", [-1, "64*512", 16e3, None])
-def test_a_chunk_is_of_whole_tokens(value: object) -> None:
+def test_chunk_size_is_a_whole_number(value: object) -> None:
     assert check_chunk_size(0) == 0 and check_chunk_size(16_384) == 16_384
     with pytest.raises(UserError, match=r"--encode-chunk-size .*: give a whole number of tokens"):
         check_chunk_size(value)
 
 
-def test_mixed_lengths_cost_little_padding_and_like_ones_stay_in_place() -> None:
+def test_mixed_lengths_need_little_padding_and_similar_ones_keep_their_order() -> None:
     rng = np.random.default_rng(1)
     lengths = rng.integers(32, 512, 96).tolist()
     parts = Parts(padded(lengths), PADDING, lengths)
     cells = sum(len(part.lengths) * max(part.lengths) for part in parts.parts)
     assert sum(lengths) > 0.9 * cells
-    assert sum(lengths) < 0.6 * len(lengths) * max(lengths), "padded to the longest of all they cost far more"
+    assert sum(lengths) < 0.6 * len(lengths) * max(lengths), "the negative control: one part has far more padding"
     like = rng.integers(90, 101, 96).tolist()
     assert Parts(padded(like), PADDING, like).order is None
     few = rng.integers(3, 60, 10).tolist()
-    assert Parts(padded(few), PADDING, few).order is None, "too few to keep a device busy twice"
+    assert Parts(padded(few), PADDING, few).order is None, "too few cells for two parts"
 
 
 @pytest.mark.parametrize("lengths", [[3], [3, 2, 1]])

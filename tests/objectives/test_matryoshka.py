@@ -19,7 +19,7 @@ TAU = 0.3
 
 
 def drawn(*shape: int, seed: int) -> Tensor:
-    """Vectors whose first dimensions say something else than the last."""
+    """Random vectors whose values grow with the dimension, so that truncation changes the cosines."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * torch.linspace(0.2, 3, shape[-1])
 
 
@@ -74,7 +74,7 @@ def test_equals_the_mean_of_the_equations(name: str, dimensions: tuple[int, ...]
     assert abs(loss.item() - whole.item()) > 1e-3 * abs(whole.item()), "the negative control: truncating matters"
 
 
-def test_the_gradient_is_autograds() -> None:
+def test_the_gradient_equals_that_of_autograd() -> None:
     (z, _, positive), options, _ = nt_xent(WIDTH)
     z.requires_grad_()
     loss, _, _ = at_dimensions(OBJECTIVES["nt-xent"].function, (3, 7))(z, z, positive, temperature=TAU, **options)

@@ -1,4 +1,4 @@
-"""clear_adamw against torch's AdamW and fairseq's adam: the same weights, but for the decay of vectors."""
+"""clear_adamw against torch's AdamW and fairseq's adam: the same weights, except for the decay of vectors."""
 
 import copy
 
@@ -61,7 +61,7 @@ def test_which_weights_decay(name, settings, exempt):
     assert greatest_difference(found, reference(not exempt)) > 1e-3
 
 
-def test_the_rate_is_the_schedulers():
+def test_the_learning_rate_is_that_of_the_scheduler():
     model = network()
     optimizer = build(model)
     optimizer.set_lr(0.0)
@@ -85,7 +85,7 @@ def test_resume(overrides):
 
 @pytest.mark.parametrize("decay_vectors", [False, True])
 def test_one_flat_vector_is_an_error_that_names_the_flag(decay_vectors, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)  # what flattening asks for
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)  # called when parameters are flattened
     common = {"fp16_init_scale": 4, "fp16_scale_window": 4, "fp16_scale_tolerance": 0.0, "threshold_loss_scale": None}
     config = OmegaConf.create(
         {

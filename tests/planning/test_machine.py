@@ -1,4 +1,4 @@
-"""How a recipe is laid out: what is chosen, and what fails."""
+"""Plans of recipes: the sizes chosen, their costs, and errors."""
 
 import json
 from dataclasses import replace
@@ -39,7 +39,7 @@ def test_the_papers_run() -> None:
     assert recipe.weights == weights and recipe.element == 2
     assert plan.memory.weights == pytest.approx(6 * weights, rel=1e-6)
     assert plan.memory.optimizer == pytest.approx(8 * weights, rel=1e-6)
-    # 5 spans of 5 % go, a <del> each stays
+    # 5 spans of 5 % are deleted; each leaves a <del>
     assert max(recipe.texts["views"]) == pytest.approx(512 - 0.25 * 510 + 5, abs=12)
     assert 24e12 < plan.operations.total < 25e12 and plan.operations.recomputed == 0
     assert plan.hours == pytest.approx(500_000 * (plan.compute_seconds + plan.communication_seconds) / 3600)
@@ -104,18 +104,18 @@ def test_spans_and_neighbors_are_as_long_as_their_settings_say() -> None:
     )
     separate = build("declutr/small", "+ablation=separate_mlm")
     assert (len(separate.texts["masked"]) / separate.items, separate.masked_views) == (2, 0)
-    # Beta(4, 2) of 32 ... 512 has its mean at two thirds, and 512 and the frame are cut to what the encoder takes
+    # Beta(4, 2) of 32 ... 512 has its mean at two thirds; 512 tokens with <s> and </s> are cut to the encoder's maximum
     mean = sum(separate.texts["masked"]) / len(separate.texts["masked"])
     assert mean == pytest.approx(32 + 481 * 2 / 3 + 2, rel=0.03) and 500 < separate.longest <= 512
     config = compose_recipe("views/neighbor_slice", ["+ablation=neighbor", *THIN])
     assert Recipe(config, 50_266, text_length=32).longest == 8 * 30 + 2
 
 
-def test_a_queue_is_no_reason_for_chunks() -> None:
+def test_a_queue_needs_no_chunks() -> None:
     cert = build("cert/cert", vocabulary=30_000)
     plan = make_plan(cert, Machine(workers=1, memory=0.8 * GIB), 256)
     assert plan.negatives == 96_606 and plan.chunk == 0 and plan.update_freq > 1
-    # float32 masters, 128 float32 numbers and an identity a key
+    # float32 master weights; 128 float32 numbers and an identity per key
     copies = sum(one.numel() for one in cert.model.key_encoder.parameters())
     assert plan.memory.copies == pytest.approx(4 * copies + 96_606 * (4 * 128 + 8), rel=1e-3)
     assert plan.memory.optimizer == pytest.approx(4 * cert.trained, rel=1e-3)
@@ -173,7 +173,7 @@ def test_a_curve_is_a_plan_for_each_number_of_gpus(thin: Recipe) -> None:
     assert [point.gpus for point in points] == [1, 16, 256, 4096]
     assert all(point.texts * point.update_freq * point.gpus == 8192 for point in points)
     alone, paper, many = points[0], points[2], points[-1]
-    assert alone.communication_seconds == 0 and alone.chunk and alone.efficiency < 0.8  # computes twice what it reads
+    assert alone.communication_seconds == 0 and alone.chunk and alone.efficiency < 0.8  # chunks are encoded twice
     plan = make_plan(thin, PAPER, 8192)
     assert (paper.chunk, paper.compute_seconds, paper.sent) == (0, plan.compute_seconds, plan.sent)
     assert paper.efficiency == pytest.approx(
@@ -182,7 +182,7 @@ def test_a_curve_is_a_plan_for_each_number_of_gpus(thin: Recipe) -> None:
     assert many.efficiency < 0.5 * paper.efficiency
     each = make_curve(thin, PAPER, 32, per_gpu=True, gpus=(1, 256))
     assert [point.texts for point in each] == [32, 32] and each[0].efficiency == 1.0
-    # each GPU's queries meet the keys of all
+    # the queries of each GPU are compared with the keys of all GPUs
     assert each[1].compute_seconds > each[0].compute_seconds and each[1].sent > 0
     assert [point.gpus for point in make_curve(thin, PAPER, 24, gpus=(1, 2, 8, 16, 32))] == [1, 2, 8]
     with pytest.raises(UserError, match="--global-batch 3: cannot be divided"):

@@ -12,7 +12,7 @@ from fairseq_clear.refining.holding_out import MOST_DEV, MOST_TEST, divide_pairs
 
 
 def write(folder: Path, lengths: list[int]) -> list[list[str]]:
-    """A text of documents of these numbers of sentences, all different."""
+    """Write a text whose documents have these numbers of sentences, all different."""
     documents = [
         [f"sentence {number} of document {n}." for number in range(length)] for n, length in enumerate(lengths)
     ]
@@ -51,7 +51,7 @@ def test_documents_are_in_one_part(
     assert all(document in documents for document in (*train, *valid))
 
 
-def test_dev_and_test_are_apart_and_bounded(tmp_path: Path) -> None:
+def test_dev_and_test_are_disjoint_and_bounded(tmp_path: Path) -> None:
     write(tmp_path, [2] * 4000)
     counts = hold_out(tmp_path / "text.txt", tmp_path, 0.9, 1)
     assert (counts.dev, counts.test) == (MOST_DEV, MOST_TEST)
@@ -77,7 +77,7 @@ def test_one_document_is_an_error(tmp_path: Path) -> None:
         hold_out(tmp_path / "text.txt", tmp_path, 0.1, 1)
 
 
-def test_too_few_pairs_are_none(tmp_path: Path) -> None:
+def test_documents_of_one_sentence_give_no_pairs(tmp_path: Path) -> None:
     write(tmp_path, [1] * 50)
     assert hold_out(tmp_path / "text.txt", tmp_path, 0.2, 1).test == 0
     assert pairs(tmp_path, "test") == []

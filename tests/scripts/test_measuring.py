@@ -1,4 +1,4 @@
-"""What the examples' measure.py share: nothing is measured twice, names are fit for files and hydra, the table adds up."""
+"""measuring.py and result_tables.py of the examples: no run is repeated, names are valid file names, tables are correct."""
 
 import ast
 import importlib.util
@@ -19,7 +19,7 @@ CLEAR = (sys.executable, "-m", "fairseq_clear.cli")
 def load(name):
     spec = importlib.util.spec_from_file_location(name, ROOT / f"examples/{name}.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look up their module there
     spec.loader.exec_module(module)
     return module
 
@@ -66,7 +66,7 @@ def test_a_run_is_measured_once_and_kept(measuring, tmp_path):
     assert kept["other"] == [] and [run["seed"] for run in kept["table"]] == [1, 1, 2, 3]
     assert kept["table"][2]["scores"] == {"task": 20.0}
     assert kept["table"][2]["recipe"] == "of the row" and kept["table"][2]["commit"]
-    # a row that does not depend on the seed is not scored for a further one; runs of other settings are not mixed in
+    # a row that does not depend on the seed is scored once; runs with other settings are an error
     assert measuring.measure({"start": rows["start"]}, [2], tmp_path / "runs", score, results, "table") == {
         "start": first["start"]
     }
@@ -113,7 +113,7 @@ def test_the_table_has_means_deviations_and_the_best(result_tables):
 
 
 def test_differences_are_paired_by_seed(result_tables):
-    """The seeds of both rows rise together: the deviations are large, the error of the difference is not."""
+    """Both rows rise with the seed: the deviations are large, the error of the difference is small."""
     rows = {"base": [{"A": 10.0}, {"A": 30.0}], "one": [{"A": 11.0}, {"A": 33.0}], "start": [{"A": 9.0, "B": 1.0}]}
     assert result_tables.differences({k: rows[k] for k in ("base", "one")}, "base") == {"one": {"A": (2.0, 1.0)}}
     assert result_tables.difference_table({k: rows[k] for k in ("start", "one")}, "start").splitlines() == [
@@ -143,7 +143,7 @@ def test_documents_of_the_corpora(measuring, tmp_path):
 
 
 def test_commands_are_those_of_the_checkout_that_measures(measuring, tmp_path, monkeypatch):
-    """And not of another one that it is called from."""
+    """Even if the working directory is another checkout."""
     (tmp_path / "fairseq_clear").mkdir()
     (tmp_path / "fairseq_clear/__init__.py").write_text("raise SystemExit('another checkout')\n")
     monkeypatch.chdir(tmp_path)
@@ -152,7 +152,7 @@ def test_commands_are_those_of_the_checkout_that_measures(measuring, tmp_path, m
         measuring.clear("no-such")
 
 
-def test_sizes_of_an_import_are_read_before_anything_else_of_fairseq(tmp_path):
+def test_sizes_of_an_import_are_read_in_a_new_process(tmp_path):
     make_folder(tmp_path / "tiny", "bert")
     run(*CLEAR, "import", tmp_path / "tiny", "--dest", tmp_path / "imported")
     code = "import sys, pathlib; from measuring import sizes; print(sizes(pathlib.Path(sys.argv[1])))"

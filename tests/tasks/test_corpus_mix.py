@@ -1,4 +1,4 @@
-"""``--mix`` is read exactly; folders that do not belong together are one line that says how to prepare them."""
+"""``--mix`` is parsed exactly; folders that do not match are a one-line error that says how to prepare them."""
 
 import json
 import shutil
@@ -50,7 +50,7 @@ WORDS = [f"word{number} {number}" for number in range(9)]
 
 
 def write_folder(folder: Path, kind: str | None, words: list[str] = WORDS, model: str = "model") -> Path:
-    """A data folder as far as the check reads it."""
+    """Write the files of a data folder that the check reads."""
     files = {
         "sentencepiece": ["sentencepiece.bpe.model"],
         "gpt2": ["encoder.json", "vocab.bpe"],
@@ -105,7 +105,7 @@ def test_folders_of_another_tokenizer(tmp_path: Path) -> None:
         checked(own, write_folder(tmp_path / "model", "sentencepiece", model="another"))
 
 
-def test_folders_that_are_none(tmp_path: Path) -> None:
+def test_folders_that_cannot_be_mixed(tmp_path: Path) -> None:
     own = write_folder(tmp_path / "own", "sentencepiece")
     with pytest.raises(UserError, match=f"--mix {tmp_path / 'gone'}: there is no folder"):
         checked(own, tmp_path / "gone")

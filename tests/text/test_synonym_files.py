@@ -1,4 +1,4 @@
-"""synonyms.npz: what is written comes back, and every other file is refused with a remedy."""
+"""synonyms.npz: a saved table loads unchanged, and every other file is rejected with a remedy."""
 
 import os
 import re
@@ -39,7 +39,7 @@ def load(folder):
     return load_synonyms(folder / "synonyms.npz", folder / "dict.txt")
 
 
-def refused(folder, said):
+def rejected(folder, said):
     with pytest.raises(UserError, match=said) as error:
         load(folder)
     assert "\n" not in str(error.value)
@@ -47,7 +47,7 @@ def refused(folder, said):
     return str(error.value)
 
 
-def test_a_table_comes_back(folder):
+def test_a_saved_table_loads_unchanged(folder):
     table = load(folder)
     for name in ARRAYS:
         loaded, written = getattr(table, name), getattr(TABLE, name)
@@ -67,7 +67,7 @@ def test_the_same_table_makes_the_same_bytes(folder):
     assert (folder / "synonyms.npz").read_bytes() == first
 
 
-def test_a_table_takes_the_place_of_another(folder):
+def test_a_table_replaces_another(folder):
     save(folder, SynonymTable.build({(6,): [(4,)]}, IS_WORD_START))
     assert load(folder).word_pieces.tolist() == [6]
 
@@ -78,33 +78,33 @@ def test_the_file_has_the_permissions_of_any_other(folder):
     assert modes[0] == modes[1]
 
 
-def test_another_vocabulary_is_refused_with_both_hashes_and_the_command(folder):
+def test_another_vocabulary_is_rejected_with_both_hashes_and_the_command(folder):
     made_for = hash_file(folder / "dict.txt")
     (folder / "dict.txt").write_text("a 1\nb 1\nc 1\n")
     now = hash_file(folder / "dict.txt")
-    said = refused(folder, f"another vocabulary .{made_for[:12]}. than that of .*{now[:12]}")
+    said = rejected(folder, f"another vocabulary .{made_for[:12]}. than that of .*{now[:12]}")
     assert f"fairseq-clear synonyms --data-bin {folder} --source FILE.json --output {folder}/synonyms.npz" in said
     assert said.endswith("--overwrite`")
 
 
-def test_a_missing_file_is_refused_with_the_command(folder):
+def test_a_missing_file_is_rejected_with_the_command(folder):
     (folder / "synonyms.npz").unlink()
-    assert "--overwrite" not in refused(folder, "no synonym table here; make it with `fairseq-clear synonyms")
+    assert "--overwrite" not in rejected(folder, "no synonym table here; make it with `fairseq-clear synonyms")
 
 
-def test_a_missing_vocabulary_is_refused(folder):
+def test_a_missing_vocabulary_is_rejected(folder):
     (folder / "dict.txt").unlink()
-    refused(folder, re.escape(f"{folder / 'dict.txt'}: cannot read the vocabulary"))
+    rejected(folder, re.escape(f"{folder / 'dict.txt'}: cannot read the vocabulary"))
 
 
-def test_truncated_files_are_refused_wherever_they_end(folder):
+def test_truncated_files_are_rejected_wherever_they_end(folder):
     whole = (folder / "synonyms.npz").read_bytes()
     for length in range(0, len(whole) - 1, 97):
         (folder / "synonyms.npz").write_bytes(whole[:length])
-        refused(folder, "not a complete synonym table .*remake it with `fairseq-clear synonyms")
+        rejected(folder, "not a complete synonym table .*remake it with `fairseq-clear synonyms")
 
 
-def test_altered_files_load_the_same_or_are_refused(folder):
+def test_altered_files_load_the_same_or_are_rejected(folder):
     whole = (folder / "synonyms.npz").read_bytes()
     outcomes = set()
     for place in range(0, len(whole), 23):
@@ -112,26 +112,26 @@ def test_altered_files_load_the_same_or_are_refused(folder):
         try:
             table = load(folder)
         except UserError:
-            outcomes.add("refused")
+            outcomes.add("rejected")
         else:
             assert all((getattr(table, name) == getattr(TABLE, name)).all() for name in ARRAYS)
             outcomes.add("same")
-    assert "refused" in outcomes
+    assert "rejected" in outcomes
 
 
 @pytest.mark.parametrize(("offset", "flags"), [(8, 1), (10, 99)])
-def test_encrypted_and_unknown_compression_are_refused(folder, offset, flags):
+def test_encrypted_and_unknown_compression_are_rejected(folder, offset, flags):
     whole = bytearray((folder / "synonyms.npz").read_bytes())
     central = whole.index(b"PK\x01\x02")  # the first entry of the archive's directory
     whole[central + offset] = flags
     (folder / "synonyms.npz").write_bytes(whole)
-    refused(folder, "not a complete synonym table .*(password|compression)")
+    rejected(folder, "not a complete synonym table .*(password|compression)")
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"\x80\x04K\x05."])
-def test_other_files_are_refused(folder, content):
+def test_other_files_are_rejected(folder, content):
     (folder / "synonyms.npz").write_bytes(content)
-    refused(folder, "not a complete synonym table")
+    rejected(folder, "not a complete synonym table")
 
 
 def rewrite(folder, **changed):
@@ -147,30 +147,30 @@ def test_pickles_are_never_loaded(folder):
             return os.mkdir, (str(folder / "exploded"),)
 
     rewrite(folder, word_pieces=np.array([Bomb()], object))
-    refused(folder, "not a complete synonym table .*allow_pickle")
+    rejected(folder, "not a complete synonym table .*allow_pickle")
     assert not (folder / "exploded").exists()
 
 
-def test_a_single_array_is_refused(folder):
+def test_a_single_array_is_rejected(folder):
     np.save(folder / "synonyms.npy", np.arange(3))
     (folder / "synonyms.npy").rename(folder / "synonyms.npz")
-    refused(folder, "not a complete synonym table")
+    rejected(folder, "not a complete synonym table")
 
 
 @pytest.mark.parametrize("name", ["word_offsets", "vocabulary_hash", "format", "is_word_start"])
-def test_missing_arrays_are_refused(folder, name):
+def test_missing_arrays_are_rejected(folder, name):
     rewrite(folder, **{name: None})
-    refused(folder, "not a complete synonym table")
+    rejected(folder, "not a complete synonym table")
 
 
-def test_arrays_that_do_not_fit_are_refused(folder):
+def test_arrays_that_do_not_fit_are_rejected(folder):
     rewrite(folder, row_offsets=np.array([0, 1, 2]))
-    refused(folder, "not a complete synonym table .*offsets")
+    rejected(folder, "not a complete synonym table .*offsets")
 
 
-def test_another_format_is_refused(folder):
+def test_another_format_is_rejected(folder):
     rewrite(folder, format=np.array(2))
-    refused(folder, "format 2, but this version reads 1; remake it")
+    rejected(folder, "format 2, but this version reads 1; remake it")
 
 
 def test_a_failed_write_leaves_the_old_table_and_nothing_else(folder, monkeypatch):

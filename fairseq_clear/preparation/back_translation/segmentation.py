@@ -42,7 +42,7 @@ class Segmentation:
         kind = "none" if codes is None else bpe
         if kind == "auto":
             kind = "sentencepiece" if codes is not None and codes.suffix == ".model" else "bpe"
-        self._steps: list[Any] = []  # of encoding; decoding applies them in reverse
+        self._steps: list[Any] = []  # steps of encoding; decoding applies them in reverse
         names = []
         if tokenizer == "moses" or (tokenizer == "auto" and kind == "bpe"):
             source, target = languages

@@ -21,8 +21,8 @@ from tests.preparation.back_translation.toys import StandIn, toy_settings
 from tests.preparation.corpora import sentencepiece_model
 
 
-class Fan(StandIn):
-    """Alternatives of a text: itself, twice each with 1, 2 ... behind it; or samples, with the seed behind it."""
+class Ranked(StandIn):
+    """Returns a beam with each hypothesis twice, with suffix none, 1, 2 ...; or one sample, with the seed as suffix."""
 
     def translate_batch(self, batch: Sequence[Sequence[int]], seed: int, count: int = 1) -> list[list[Translation]]:
         found = super().translate_batch(batch, seed)
@@ -39,8 +39,8 @@ def settings_of(tmp_path: Path, **others: object) -> BackTranslateSettings:
     return toy_settings(tmp_path, text, tmp_path / "out.txt", chunk_lines=3, **others)
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, draws: Sequence[str] = (), kind: type[StandIn] = Fan) -> list[StandIn]:
-    """Both models are stand-ins; those named in ``draws`` draw samples."""
+def stand_in(monkeypatch: pytest.MonkeyPatch, draws: Sequence[str] = (), kind: type[StandIn] = Ranked) -> list[StandIn]:
+    """Replace both models by stand-ins; those named in ``draws`` draw samples."""
     made: list[StandIn] = []
 
     def load(settings: BackTranslateSettings, which: str, device: object) -> StandIn:
@@ -96,7 +96,7 @@ def test_a_text_with_too_few_alternatives_repeats_them(monkeypatch: pytest.Monke
 
 
 def test_parts_of_a_long_text_take_their_alternatives_by_rank() -> None:
-    model = Fan(limit=20)
+    model = Ranked(limit=20)
     counts: Counter[str] = Counter()
     texts = {3: ["This is one. This is two."], 5: ["a"]}
     found = Pass(model, SETTINGS).translate(texts, 0, counts, copies=2)  # type: ignore[arg-type]
@@ -156,11 +156,11 @@ def test_copies_survive_kills_shards_and_merges(monkeypatch: pytest.MonkeyPatch,
         merge_shards(replace(sharded, overwrite=True))
 
 
-def test_copies_that_cannot_be_made_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_copies_that_cannot_be_made_are_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stand_in(monkeypatch)
     with pytest.raises(UserError, match=r"--copies 6: a beam of 5 finds 5 alternatives; add --beam 6 or --sampling"):
         back_translate(settings_of(tmp_path, copies=6))
-    monkeypatch.setattr(Fan, "has_alternatives", False)
+    monkeypatch.setattr(Ranked, "has_alternatives", False)
     with pytest.raises(UserError, match="--copies 2: --backward .* gives one translation of a text; let its translate"):
         back_translate(settings_of(tmp_path, copies=2))
 
