@@ -29,8 +29,8 @@ from measuring import (
 from result_tables import scores_of, seconds, table
 
 from fairseq_clear import SentenceEncoder
-from fairseq_clear.evaluation.classifier_settings import PRESETS
 from fairseq_clear.evaluation.senteval import evaluate_senteval, read_tasks
+from fairseq_clear.evaluation.senteval_data import PRESETS
 
 CONFIG = PROJECT / "examples/declutr/config/small.yaml"
 VIEWS = "task.views='span:anchors={},positives=2,min=16,max=64'"

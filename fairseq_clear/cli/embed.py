@@ -1,25 +1,30 @@
 """``fairseq-clear embed``: encodes the lines of a text file as vectors."""
 
+import multiprocessing
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fairseq_clear.cli.flags import Command, VectorFlags, choose_tokenizer
-from fairseq_clear.errors import UserError
+from fairseq_clear.cli.flags import Command, VectorFlags, choose_tokenizer, quiet_logs
+from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import hash_file
+from fairseq_clear.output_folder import signals_raise
+from fairseq_clear.preparation.workers import worker_pool
 from fairseq_clear.settings import setting
 from fairseq_clear.text.data_folders import CLEAR_JSON, data_folders, read_clear_json
 
 if TYPE_CHECKING:
-    from fairseq_clear.evaluation.embedding_files import EmbedReport, Sentences, Writer
-    from fairseq_clear.evaluation.embedding_parts import Shard
+    from fairseq_clear.evaluation.embedding_files import EmbedReport, Sentences, Shard, Writer
     from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+
+POLL_SECONDS = 0.5
 
 
 @dataclass(kw_only=True)
@@ -93,13 +98,16 @@ fairseq-clear embed --join 16 --output out.npy"""
 
     def run(self) -> int:
         """Embed the input, or join its parts, and print one line of counts."""
-        from fairseq_clear.evaluation.embedding_files import check_output  # fairseq takes seconds to import
+        # fairseq takes seconds to import
+        from fairseq_clear.evaluation.embedding_files import check_output, join_parts, remove_parts
 
         self.check_flags()
         if self.output is not None:
             check_output(self.output, self.overwrite)
-        if self.join is not None:
-            self.join_parts(self.join)
+        if self.join is not None and self.output is not None:
+            report = join_parts(self.output, self.join, overwrite=self.overwrite)
+            remove_parts(self.output, self.join)
+            print(f"{report.summary()} of the slowest part; joined {self.join} parts; wrote {self.output}")
             return 0
         with input_file(str(self.input)) as path:
             try:
@@ -130,9 +138,7 @@ fairseq-clear embed --join 16 --output out.npy"""
         """Embed the lines of ``path``, or one part of them, and print one line of counts."""
         from tqdm import tqdm
 
-        from fairseq_clear.cli.embed_devices import read_devices
-        from fairseq_clear.evaluation.embedding_files import scan_sentences
-        from fairseq_clear.evaluation.embedding_parts import Shard
+        from fairseq_clear.evaluation.embedding_files import Shard, scan_sentences
 
         shard = Shard.parse(self.shard) if self.shard is not None else None
         devices = read_devices(self.devices) if self.devices is not None else []
@@ -142,7 +148,7 @@ fairseq-clear embed --join 16 --output out.npy"""
         with tqdm(total=len(lines), unit="sentence", file=sys.stderr, disable=None) as bar:
             if devices:
                 closing = self.embed_on(devices, path, sentences, bar.update)
-            elif shard is not None:
+            elif shard is not None and self.output is not None:
                 closing = self.embed_part(path, sentences, self.output, shard, self.device, bar.update)
             else:
                 closing = self.embed_whole(path, sentences, bar.update)
@@ -167,15 +173,14 @@ fairseq-clear embed --join 16 --output out.npy"""
         self,
         path: Path,
         sentences: "Sentences",
-        output: Path | None,
+        output: Path,
         shard: "Shard",
         device: str | None,
         on_batch: Callable[[int], object],
     ) -> str:
         """Embed the lines of one part of ``output`` in this process; return the line to print."""
-        from fairseq_clear.evaluation.embedding_parts import is_finished, open_part
+        from fairseq_clear.evaluation.embedding_files import is_finished, open_part
 
-        assert output is not None  # check_flags
         encoder = self.load_encoder(device)
         source = self.source(encoder, sentences)
         lines, part = shard.lines(sentences.count), f"part {shard.number}/{shard.count}"
@@ -189,23 +194,35 @@ fairseq-clear embed --join 16 --output out.npy"""
     def embed_on(
         self, devices: list[str], path: Path, sentences: "Sentences", on_batch: Callable[[int], object]
     ) -> str:
-        """Embed one part on each device, and join them; return the line to print."""
-        from fairseq_clear.cli.embed_devices import embed_on_devices
+        """Embed one part on each device, in a process each, and join the parts; return the line to print.
+
+        The parts are written to a hidden folder next to the output, which is removed, also after a failure.
+
+        Raises:
+            UserError: a worker failed.
+        """
+        from fairseq_clear.evaluation.embedding_files import BLOCK, Shard, join_parts
 
         assert self.output is not None  # check_flags
-        embed = partial(self.embed_part, path, sentences)
-        count = sentences.count
-        report = embed_on_devices(embed, self.output, devices, count, overwrite=self.overwrite, on_batch=on_batch)
+        used = devices[: -(-sentences.count // BLOCK)]
+        done = multiprocessing.get_context("spawn").Value("q", 0)  # a forked process cannot use CUDA
+        remedy = "rerun with fewer --devices or a smaller --batch-size"
+        hidden = tempfile.TemporaryDirectory(dir=self.output.parent, prefix=f".{self.output.name}.parts.")
+        with signals_raise(), hidden as folder:
+            named, shown = Path(folder) / self.output.name, 0
+            with worker_pool(len(used), _start_worker, (done, len(used)), method="spawn", remedy=remedy) as pool:
+                embed = partial(_embed_part, self, path, sentences, named)
+                waiting = {
+                    pool.submit(embed, Shard(number, len(used)), device) for number, device in enumerate(used, 1)
+                }
+                while waiting:
+                    ready, waiting = wait(waiting, POLL_SECONDS, FIRST_EXCEPTION)
+                    on_batch(done.value - shown)
+                    shown = done.value
+                    for future in ready:
+                        future.result()
+            report = join_parts(self.output, len(used), overwrite=self.overwrite, parts_of=named)
         return f"{report.summary()}; on {', '.join(devices)}; wrote {self.output}"
-
-    def join_parts(self, count: int) -> None:
-        """Join the parts, remove them, and print one line of counts."""
-        from fairseq_clear.evaluation.embedding_parts import join_parts, remove_parts
-
-        assert self.output is not None  # check_flags
-        report = join_parts(self.output, count, overwrite=self.overwrite)
-        remove_parts(self.output, count)
-        print(f"{report.summary()} of the slowest part; joined {count} parts; wrote {self.output}")
 
     def load_encoder(self, device: str | None) -> "SentenceEncoder":
         """Load the checkpoint."""
@@ -275,3 +292,49 @@ def input_file(name: str) -> Iterator[Path]:
         shutil.copyfileobj(sys.stdin.buffer, spooled)
         spooled.flush()
         yield Path(spooled.name)
+
+
+def read_devices(text: str) -> list[str]:
+    """Read the value of ``--devices``; UserError if a device does not exist.
+
+    Args:
+        text: names of devices, separated by commas, or N for the first N CUDA devices.
+    """
+    from fairseq_clear.evaluation.sentence_encoder import choose_device
+
+    names = [f"cuda:{index}" for index in range(int(text))] if text.isdecimal() else text.split(",")
+    if not names:
+        raise UserError(f"--devices {text}: give the number of CUDA devices, or names such as cuda:0,cuda:1 or cpu,cpu")
+    for name in names:
+        try:
+            choose_device(name)
+        except UserError as error:
+            raise UserError(f"--devices {text}: {error}") from None
+    return names
+
+
+_done: Any  # in a worker process: number of texts done by all workers
+
+
+def _start_worker(done: Any, workers: int) -> None:
+    global _done
+    import torch
+
+    _done = done
+    torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+
+
+def _embed_part(command: Embed, path: Path, sentences: "Sentences", output: Path, shard: "Shard", device: str) -> None:
+    """Embed a part in a worker process."""
+
+    def add(texts: int) -> None:
+        with _done.get_lock():
+            _done.value += texts
+
+    try:
+        with quiet_logs():
+            command.embed_part(path, sentences, output, shard, device, add)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"--devices: the worker of {device} failed ({one_line(error)}); nothing was written") from None

@@ -9,12 +9,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from fairseq_clear.cli.encoder_flags import EncoderFlags
-from fairseq_clear.cli.flags import Command, add_flags, flag_dest, read_flags
+from fairseq_clear.cli.flags import Command, EncoderFlags, add_flags, flag_dest, read_flags
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.classifier_settings import PRESETS, Classifiers
 from fairseq_clear.evaluation.reports import Report, Row
-from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PROBING_TASKS
+from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PRESETS, PROBING_TASKS, Classifiers
 from fairseq_clear.evaluation.sts_data import AGGREGATIONS, DEFAULT_TASKS, METRICS, STS_TASKS
 from fairseq_clear.evaluation.topics import REMOVALS, evaluate_topics, read_topics
 from fairseq_clear.files import check_output_file, hash_file

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from fairseq_clear.cli.encoder_flags import OneEncoderFlags
-from fairseq_clear.cli.flags import Command
+from fairseq_clear.cli.flags import Command, OneEncoderFlags
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import check_output_file, hash_file, read_text_lines, versions
 from fairseq_clear.settings import setting

@@ -6,8 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fairseq_clear.cli.encoder_flags import OneEncoderFlags
-from fairseq_clear.cli.flags import PAIRS, Command, PairFlags
+from fairseq_clear.cli.flags import PAIRS, Command, OneEncoderFlags, PairFlags
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval_data import MiningSettings
 from fairseq_clear.files import corpus_files, hash_file, versions, write_json

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.classifier_settings import OPTIMIZERS, Classifiers
+from fairseq_clear.evaluation.senteval_data import OPTIMIZERS, Classifiers
 from fairseq_clear.evaluation.sts import UndefinedCorrelation, pearson, spearman
 
 __all__ = [

@@ -1,7 +1,7 @@
 """SentEval: evaluates vectors by classifiers trained on them (Conneau and Kiela 2018, arXiv:1803.05449)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.classifier_settings import Classifiers
 from fairseq_clear.evaluation.classifiers import (
     Fit,
     Floats,
@@ -24,6 +23,7 @@ from fairseq_clear.evaluation.senteval_data import (
     PROBING_TASKS,
     REGRESSIONS,
     SIMILARITIES,
+    Classifiers,
     Split,
     TaskData,
     is_task_present,
@@ -142,7 +142,7 @@ def evaluate_senteval(
     Args:
         encoder: see ``encoders.Encoder``.
         data: see ``read_tasks``.
-        classifiers: settings of the classifiers (default: SentEval's), see ``classifier_settings.PRESETS``.
+        classifiers: settings of the classifiers (default: SentEval's), see ``senteval_data.PRESETS``.
         seeds: seeds of the classifiers.
     """
     if not seeds:
@@ -170,7 +170,7 @@ def _score(encoder: CachedEncoder, name: str, data: Data, classifiers: Classifie
         rows = {split: _regression_rows(encoder, part) for split, part in data.items()}
         fit = fit_relatedness(rows["train"], rows["dev"], rows["test"], seed=seed, where=f"{encoder.name}, {name}")
         return Score(fit.spearman, fit.dev_pearson, {"pearson": fit.pearson, "mse": fit.mse})
-    settings = classifiers.without_hidden() if name == "WordContent" else classifiers
+    settings = replace(classifiers, hidden=0) if name == "WordContent" else classifiers  # as SentEval does
     fit_ = _classify(encoder, data, settings, seed)
     others = {"f1": _f1(fit_.predicted, data.splits["test"].labels)} if name == "MRPC" else {}
     return Score(fit_.test, fit_.dev, others, fit_.chosen)

@@ -82,9 +82,9 @@ def evaluate_topics(encoder: "Encoder", data: TopicData, *, strength: float = 1.
     import numpy as np
     from sklearn.metrics import f1_score
 
-    from fairseq_clear.evaluation.classifier_settings import Classifiers
     from fairseq_clear.evaluation.classifiers import make_classifier
     from fairseq_clear.evaluation.encoders import CachedEncoder
+    from fairseq_clear.evaluation.senteval_data import Classifiers
 
     if not strength > 0:
         raise UserError(f"--strength {strength}: must be above 0")

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairseq_clear.cli import embed_devices
-from fairseq_clear.cli.embed import Embed
+from fairseq_clear.cli.embed import Embed, read_devices
 from fairseq_clear.cli.main import main
 from fairseq_clear.evaluation.embedding_files import BLOCK
 from tests.conftest import WORDS, run
@@ -220,8 +219,7 @@ def test_a_worker_that_fails_leaves_nothing(
 ) -> None:  # fmt: skip
     output = tmp_path / "out.npy"
     output.write_text("old")
-    monkeypatch.setattr(Embed, "embed_part", failing)  # pickled by its name, tests.cli.test_embed_parts.fail
-    monkeypatch.setattr("fairseq_clear.cli.embed.partial", lambda function, *_: function.__func__)
+    monkeypatch.setattr(Embed, "embed_part", failing)
     assert embed(output, "--devices", "cpu,cpu", "--overwrite") == 2
     err = capsys.readouterr().err
     assert re.search(message, err) and err.count("\n") == 1
@@ -243,8 +241,8 @@ def test_mistakes_of_workers_are_those_of_one_process(
 
 def test_devices_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
-    assert embed_devices.read_devices("3") == ["cuda:0", "cuda:1", "cuda:2"]
-    assert embed_devices.read_devices("cuda:1,cuda:3") == ["cuda:1", "cuda:3"]
+    assert read_devices("3") == ["cuda:0", "cuda:1", "cuda:2"]
+    assert read_devices("cuda:1,cuda:3") == ["cuda:1", "cuda:3"]
 
 
 def test_mistakes(source: Path, flags: list[str], embed: Call, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

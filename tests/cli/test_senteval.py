@@ -5,8 +5,8 @@ import json
 import pytest
 
 from fairseq_clear.cli.main import main
-from fairseq_clear.evaluation.classifier_settings import Classifiers
 from fairseq_clear.evaluation.senteval import evaluate_senteval, read_tasks
+from fairseq_clear.evaluation.senteval_data import Classifiers
 from tests.evaluation.senteval_files import write_senteval
 from tests.evaluation.toys import Words
 

@@ -7,13 +7,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.classifier_settings import PRESETS, Classifiers
 from fairseq_clear.evaluation.classifiers import (
     cross_validate,
     make_classifier,
     nested_cross_validate,
     split_validate,
 )
+from fairseq_clear.evaluation.senteval_data import PRESETS, Classifiers
 
 FAST = Classifiers(folds=3, epoch_size=1, max_epoch=3, tenacity=1)
 LOGISTIC = Classifiers(kind="logistic", folds=3)

@@ -7,8 +7,8 @@ from scipy import stats
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation import classifiers
-from fairseq_clear.evaluation.classifier_settings import Classifiers
 from fairseq_clear.evaluation.classifiers import encode_scores, fit_relatedness
+from fairseq_clear.evaluation.senteval_data import Classifiers
 
 ONE_ROUND = Classifiers(epoch_size=50, max_epoch=1, tenacity=3)
 

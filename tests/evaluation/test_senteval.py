@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.classifier_settings import Classifiers
 from fairseq_clear.evaluation.classifiers import cross_validate, split_validate
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.senteval import (
@@ -18,7 +17,7 @@ from fairseq_clear.evaluation.senteval import (
     pair_features,
     read_tasks,
 )
-from fairseq_clear.evaluation.senteval_data import PROBING_TASKS, read_task
+from fairseq_clear.evaluation.senteval_data import PROBING_TASKS, Classifiers, read_task
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 from fairseq_clear.evaluation.sts_data import read_sts
 from tests.conftest import SHARED
