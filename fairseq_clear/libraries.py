@@ -25,7 +25,7 @@ def import_library(name: str, extra: str = "hf") -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        package = name.partition(".")[0].replace("_", "-")
+        package = name.partition(".")[0].replace("_", "-").replace("sklearn", "scikit-learn")
         raise UserError(
             f"{package} cannot be imported ({error}); pip install 'fairseq_clear[{extra}]', or {package} by itself"
         ) from None

@@ -59,10 +59,9 @@ fairseq-clear export checkpoint_best.pt --data-bin data-bin --format fairseq --d
 
     def run(self) -> int:
         """Export the checkpoint and print the comparison."""
-        if self.normalize and self.format != "sentence-transformers":
-            raise UserError(f"--normalize: belongs to --format sentence-transformers; {self.format} cannot store it")
-        if self.dimension is not None and self.format != "sentence-transformers":
-            raise UserError(f"--dimension: belongs to --format sentence-transformers; {self.format} cannot store it")
+        for flag, is_given in (("--normalize", self.normalize), ("--dimension", self.dimension is not None)):
+            if is_given and self.format != "sentence-transformers":
+                raise UserError(f"{flag}: belongs to --format sentence-transformers; {self.format} cannot store it")
         if self.dimension is not None and self.normalize:
             raise UserError(
                 "--normalize: sentence-transformers scales vectors before it truncates them to --dimension; leave one of the "
@@ -126,21 +125,15 @@ fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json enco
 
     def run(self) -> int:
         """Import the model; print notes and the comparison."""
-        from fairseq_clear.interop.importing import (
-            import_archive,
-            import_hf,
-            is_archive,
-        )  # fairseq takes seconds to import
+        # fairseq takes seconds to import
+        from fairseq_clear.interop.importing import import_archive, import_hf, is_archive
 
         gpt2 = (self.gpt2_encoder_json, self.gpt2_vocab_bpe) if self.gpt2_encoder_json and self.gpt2_vocab_bpe else None
         if gpt2 is None and (self.gpt2_encoder_json or self.gpt2_vocab_bpe):
             raise UserError("--gpt2-encoder-json and --gpt2-vocab-bpe belong together: give both")
         common: dict[str, Any] = {"extend_positions": self.extend_positions, "overwrite": self.overwrite}
         if is_archive(self.source):
-            for flag, is_given in {
-                "--segments 2": self.segments != 1,
-                "--pooling": self.pooling is not None,
-            }.items():
+            for flag, is_given in (("--segments 2", self.segments != 1), ("--pooling", self.pooling is not None)):
                 if is_given:
                     what = "is an archive of fairseq, which is copied unchanged; leave the flag out"
                     raise UserError(f"{flag}: {self.source} {what}")

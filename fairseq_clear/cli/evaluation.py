@@ -3,8 +3,8 @@
 import argparse
 import sys
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -30,8 +30,6 @@ MEASURES = ("R@1", "R@5", "R@10", "median rank")
 @dataclass(kw_only=True)
 class Evaluation(Command, EncoderFlags):
     """Base class of the commands that score encoders."""
-
-    hashes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # task -> file -> SHA-256, set by ``score``
 
     def run(self) -> int:
         """Read the data, score every encoder, print the table, write the report."""
@@ -109,7 +107,6 @@ fairseq-clear sts --sts-file sts17.es-en.tsv --encoder my_package.encoders:make"
         from fairseq_clear.evaluation.sts import evaluate_sts
 
         result = evaluate_sts(encoder, data, aggregation=self.aggregation)
-        self.hashes = result.data
         scores = {task: float(getattr(score, self.metric)) for task, score in result.scores.items()}
         if len(scores) > 1:
             scores[AVERAGE] = result.average(self.metric)
@@ -119,7 +116,7 @@ fairseq-clear sts --sts-file sts17.es-en.tsv --encoder my_package.encoders:make"
         """Make the report; its columns are the tasks."""
         pairs = {task.name: len(task) for task in data}
         protocol = {"metric": f"{self.metric} of the cosine x100", "aggregation": self.aggregation, "pairs": pairs}
-        return Report("sts", protocol, self.hashes, list(rows[0].scores), rows)
+        return Report("sts", protocol, {task.name: task.hashes for task in data}, list(rows[0].scores), rows)
 
 
 def task_setting(default: Iterable[str]) -> Any:
@@ -188,7 +185,6 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
         from fairseq_clear.evaluation.senteval import evaluate_senteval
 
         result = evaluate_senteval(encoder, data, classifiers=self.classifiers, seeds=self.used_seeds)
-        self.hashes = result.data
         means = {task: result.mean(task, self.split) for task in result.scores}
         scores = {task: mean for task, mean in means.items() if mean is not None}
         spreads = {task: result.deviation(task, self.split) for task in scores}
@@ -200,9 +196,11 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
 
     def report(self, data: Any, rows: list[Row]) -> Report:
         """Make the report; its columns are the tasks and their averages."""
+        from fairseq_clear.evaluation.senteval import hashes_of
+
         columns = list(dict.fromkeys(column for row in rows for column in row.scores))
         protocol = {"split": self.split, "preset": self.preset, **self.classifiers.describe()}
-        return Report(self.NAME, protocol, self.hashes, columns, rows, self.used_seeds)
+        return Report(self.NAME, protocol, hashes_of(data), columns, rows, self.used_seeds)
 
     @property
     def used_seeds(self) -> tuple[int, ...]:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import check_output_file
+from fairseq_clear.files import check_output_file, hash_file
 from fairseq_clear.settings import flag_name, setting
 from fairseq_clear.text.data_folders import data_folders
 
 if TYPE_CHECKING:
-    from fairseq_clear.evaluation.glue.glue_running import Environment, Restart, Start
+    from fairseq_clear.evaluation.glue.glue_running import Restart, Start
 
 REPORT = "report.json"
 TASKS = "CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI"
@@ -153,13 +153,8 @@ class Run(Command, Changes):
 
     def run(self) -> int:
         """Run the restarts, or write the Slurm script that runs them."""
-        from fairseq_clear.evaluation.glue.glue_running import (
-            Environment,
-            Start,
-            plan_restarts,
-            seed_list,
-            slurm_script,
-        )
+        from fairseq_clear.evaluation.checkpoints import load_model
+        from fairseq_clear.evaluation.glue.glue_running import Start, plan_restarts, seed_list, slurm_script
         from fairseq_clear.evaluation.glue.glue_tasks import choose_tasks
         from fairseq_clear.evaluation.sentence_encoder import choose_device
 
@@ -181,12 +176,16 @@ class Run(Command, Changes):
             if not 0 <= self.restart < len(restarts):
                 raise UserError(f"--restart {self.restart}: there are restarts 0 to {len(restarts) - 1}")
             restarts = [restarts[self.restart]]
-        start = Start.load(self.checkpoint, restarts[0].data)
+        loaded, device = (
+            load_model(self.checkpoint, restarts[0].data.folder / "input0"),
+            choose_device(self.device).type,
+        )
+        start = Start(self.checkpoint, hash_file(self.checkpoint), loaded, device, self.precision)
         if note := start.pair_note([restart.data.task for restart in restarts]):
             print(note, file=sys.stderr)
-        return self.run_and_report(restarts, start, Environment(choose_device(self.device).type, self.precision))
+        return self.run_and_report(restarts, start)
 
-    def run_and_report(self, restarts: "list[Restart]", start: "Start", environment: "Environment") -> int:
+    def run_and_report(self, restarts: "list[Restart]", start: "Start") -> int:
         """Run the restarts; print the table unless this is one task of an array."""
         import torch
 
@@ -201,11 +200,11 @@ class Run(Command, Changes):
             if not result["agrees_with_fairseq"]:
                 print(f"{restart.name}: fairseq logged an accuracy of {result['fairseq_accuracy']}", file=sys.stderr)
 
-        devices = torch.cuda.device_count() if environment.device == "cuda" else 0
-        run_restarts(restarts, start, environment, self.local_jobs, devices, done)
+        devices = torch.cuda.device_count() if start.device == "cuda" else 0
+        run_restarts(restarts, start, self.local_jobs, devices, done)
         if self.restart is not None:
             return 0
-        report = build_report(restarts, self.recipe, start, self.label or self.checkpoint.stem, environment.precision)
+        report = build_report(restarts, self.recipe, start, self.label or self.checkpoint.stem)
         report.write(self.output / REPORT)
         print(report.table(bold=sys.stdout.isatty()))
         print(report.caption())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fairseq_clear.cli.flags import Command, ModelFlags, choose_tokenizer
 from fairseq_clear.errors import UserError
+from fairseq_clear.libraries import import_library
 from fairseq_clear.settings import setting
 
 if TYPE_CHECKING:
@@ -21,10 +22,9 @@ def check_picture(path: Path, overwrite: bool, *, flag: str = "--output") -> Non
     """Check that a picture can be drawn and written; raises UserError."""
     for name in ("matplotlib", "PIL"):  # importing fairseq turns on the logs of other libraries
         logging.getLogger(name).setLevel(logging.WARNING)
-    try:
-        from fairseq_clear.evaluation.plots.style import check_picture_path
-    except ImportError:
-        raise UserError(f"{flag} {path}: matplotlib is not installed; pip install 'fairseq_clear[eval]'") from None
+    import_library("matplotlib", "eval")
+    from fairseq_clear.evaluation.plots.style import check_picture_path
+
     check_picture_path(path, overwrite, flag=flag)
 
 
@@ -69,8 +69,7 @@ class Curves(Picture):
 
     def draw(self) -> "Figure":
         """Draw the curves of every log."""
-        from fairseq_clear.evaluation.plots.curves import draw_curves
-        from fairseq_clear.evaluation.plots.logs import read_log
+        from fairseq_clear.evaluation.plots.curves import draw_curves, read_log
 
         names = self.names(len(self.logs))
         return draw_curves([read_log(*pair) for pair in zip(self.logs, names, strict=True)], self.metrics)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.senteval_data import OPTIMIZERS, Classifiers
 from fairseq_clear.evaluation.sts import UndefinedCorrelation, pearson, spearman
+from fairseq_clear.libraries import import_library
 
 __all__ = [
     "Classifier",
@@ -69,11 +70,8 @@ class _Logistic:
     """scikit-learn's multinomial logistic regression."""
 
     def __init__(self, regularization: float, seed: int) -> None:
-        try:
-            from sklearn.linear_model import LogisticRegression
-        except ImportError:
-            raise UserError("scikit-learn is not installed; pip install 'fairseq_clear[eval]'") from None
-        self.model = LogisticRegression(C=regularization, random_state=seed, max_iter=MOST_ITERATIONS)
+        kind = import_library("sklearn.linear_model", "eval").LogisticRegression
+        self.model = kind(C=regularization, random_state=seed, max_iter=MOST_ITERATIONS)
 
     def fit(self, rows: Floats, labels: Labels, held_out: tuple[Floats, Labels] | None = None) -> None:
         self.model.fit(rows, labels)
@@ -232,14 +230,12 @@ def _choose(
 
 
 def _folds(inputs: Floats, labels: Labels, count: int, seed: int) -> Iterable[Fold]:
-    try:
-        from sklearn.model_selection import StratifiedKFold
-    except ImportError:
-        raise UserError("scikit-learn is not installed; pip install 'fairseq_clear[eval]'") from None
     fewest = int(np.bincount(labels)[np.unique(labels)].min())
     if fewest < count:
         raise UserError(f"--folds {count}: a class has only {fewest} training rows; give fewer folds")
-    return StratifiedKFold(n_splits=count, shuffle=True, random_state=seed).split(inputs, labels)
+    kind = import_library("sklearn.model_selection", "eval").StratifiedKFold
+    folds: Iterable[Fold] = kind(n_splits=count, shuffle=True, random_state=seed).split(inputs, labels)
+    return folds
 
 
 def _percent(is_right: npt.NDArray[np.bool_]) -> float:

@@ -27,6 +27,7 @@ __all__ = ["MinedNegatives", "mine_negatives"]
 
 PAIRS_PER_BLOCK = 32768
 CELLS_PER_BLOCK = 2**23  # pairs x ranks that are in memory at a time
+Block = tuple[Numbers, Numbers, Numbers, Doubles, Doubles]  # the arrays of MinedNegatives for a block of pairs
 
 
 @dataclass(frozen=True)
@@ -108,22 +109,20 @@ def mine_negatives(
     further = (text for text in map(one_line, candidates) if text)
     index_of = {text: number for number, text in enumerate(dict.fromkeys([*(text for _, text in pairs), *further]))}
     size = max(1, min(pairs_per_block, CELLS_PER_BLOCK // (settings.last_rank + 1)))
-    blocks = [slice(begin, begin + size) for begin in range(0, len(pairs), size)]
+    starts = range(0, len(pairs), size)
     with tempfile.TemporaryDirectory(prefix=".mining.", dir=folder) as work:
         vectors = VectorFile(Path(work) / "candidates", cached, [passage_prefix + text for text in index_of])
-        total, hidden = len(blocks) * len(index_of), None if cached.progress else True
+        total, hidden = len(starts) * len(index_of), None if cached.progress else True
         with tqdm(total=total, unit="candidate", desc="searching", disable=hidden, leave=False) as bar:
             miner = _Miner(cached, vectors, index_of, settings, own_texts(pairs, index_of), query_prefix, device)
-            found = [miner.mine(pairs[block], bar.update) for block in blocks]
-    starts = (block.start for block in blocks)
-    kept = np.concatenate([start + part.kept for start, part in zip(starts, found, strict=True)])
-    if not len(kept):
+            blocks = [miner.mine(pairs[start : start + size], start, bar.update) for start in starts]
+    found = MinedNegatives(pairs, list(index_of), *map(np.concatenate, zip(*blocks, strict=True)))
+    if not len(found.kept):
         raise UserError(
             f"none of the {len(pairs):,} pairs has {settings.negatives} negatives among {len(index_of):,} candidates; give "
             "more --candidates, or choose among more with --last-rank, --margin and --max-similarity"
         )
-    rest = ("negatives", "ranks", "similarities", "positive_similarities")
-    return MinedNegatives(pairs, list(index_of), kept, *(np.concatenate([getattr(p, n) for p in found]) for n in rest))
+    return found
 
 
 def one_line(text: str) -> str:
@@ -171,36 +170,23 @@ class VectorFile:
         return np.asarray(stored[numbers])
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Results for a block of pairs, as in MinedNegatives; ``kept`` counts from the block's first pair."""
-
-    kept: Numbers
-    negatives: Numbers
-    ranks: Numbers
-    similarities: Doubles
-    positive_similarities: Doubles
-
-
+@dataclass
 class _Miner:
     """Mines blocks of pairs, in their order."""
 
-    def __init__(
-        self,
-        encoder: CachedEncoder,
-        vectors: VectorFile,
-        index_of: dict[str, int],
-        settings: MiningSettings,
-        own: dict[str, set[int]],
-        prefix: str,
-        device: torch.device | str,
-    ) -> None:
-        self.encoder, self.vectors, self.index_of, self.own = encoder, vectors, index_of, own
-        self.settings, self.prefix, self.device = settings, prefix, device
-        self.rng = np.random.default_rng(settings.seed)
+    encoder: CachedEncoder
+    vectors: VectorFile
+    index_of: dict[str, int]
+    settings: MiningSettings
+    own: dict[str, set[int]]
+    prefix: str
+    device: torch.device | str
 
-    def mine(self, pairs: Sequence[Pair], progress: Callable[[int], object]) -> _Block:
-        """Search the candidates for the queries of the pairs, and choose the negatives of each pair."""
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.settings.seed)
+
+    def mine(self, pairs: Sequence[Pair], first: int, progress: Callable[[int], object]) -> Block:
+        """Search the candidates for the queries of pairs, the first of which is number ``first``, and choose the negatives."""
         row_of = {query: row for row, query in enumerate(dict.fromkeys(query for query, _ in pairs))}
         rows = np.array([row_of[query] for query, _ in pairs])  # (n,)
         positives = np.array([self.index_of[passage] for _, passage in pairs])  # (n,)
@@ -220,7 +206,7 @@ class _Miner:
         columns, is_kept = self.choose(ranks[rows], scores[rows], positive)
         kept = np.flatnonzero(is_kept)
         chosen = (rows[kept, None], columns[kept].reshape(len(kept), self.settings.negatives))
-        return _Block(kept, numbers[chosen], ranks[chosen], scores[chosen], positive[kept])
+        return first + kept, numbers[chosen], ranks[chosen], scores[chosen], positive[kept]
 
     def choose(self, ranks: Numbers, scores: Doubles, positive: Doubles) -> tuple[Numbers, npt.NDArray[np.bool_]]:
         """Choose N candidates of each pair.

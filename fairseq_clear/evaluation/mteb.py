@@ -3,14 +3,15 @@
 Importing this module does not import mteb.
 """
 
-import importlib
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.files import hash_file
+from fairseq_clear.libraries import import_library
 from fairseq_clear.models.encoding import Floats
 
 if TYPE_CHECKING:
@@ -19,21 +20,12 @@ if TYPE_CHECKING:
     from mteb.models.model_meta import ModelMeta
     from mteb.types import PromptType
 
-    from fairseq_clear.text.tokenizers import Tokenizer
-
 __all__ = ["MtebEncoder", "import_mteb"]
 
 ORGANIZATION = "fairseq_clear"
 ENCODER = "encoder.sentence_encoder."
 EMBEDDINGS = ("embed_tokens.weight", "embed_positions.weight")
-
-
-def import_mteb(module: str = "mteb") -> Any:
-    """Import a module of mteb; UserError if mteb is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise UserError(f"{error.name} is not installed; pip install 'fairseq_clear[mteb]'") from None
+import_mteb = partial(import_library, extra="mteb")
 
 
 class MtebEncoder:
@@ -69,7 +61,7 @@ class MtebEncoder:
         prompts: Mapping[str, str] | None = None,
         variant: Mapping[str, Any] | None = None,
     ) -> None:
-        import_mteb()
+        import_mteb("mteb")
         if name.count("/") != 1:
             raise UserError(f"name {name!r}: mteb needs organization/model, such as {ORGANIZATION}/{Path(name).name}")
         self.encoder, self.name, self.revision = encoder, name, revision
@@ -84,37 +76,32 @@ class MtebEncoder:
         data_bin: str | Path,
         *,
         name: str | None = None,
-        tokenizer: "Tokenizer | None" = None,
-        pooling: str | None = None,
-        dimension: int | None = None,
-        device: str | None = None,
         query_prefix: str = "",
         passage_prefix: str = "",
         prompts: Mapping[str, str] | None = None,
+        **settings: Any,
     ) -> "MtebEncoder":
         """Load a checkpoint; its SHA-256 is the revision.
 
         Args:
-            checkpoint, data_bin, tokenizer, pooling, dimension, device: as for ``SentenceEncoder.from_pretrained``.
+            checkpoint, data_bin: as for ``SentenceEncoder.from_pretrained``.
             name: default: ``fairseq_clear/`` and the name of the checkpoint's folder.
             query_prefix, passage_prefix, prompts: see the class.
+            settings: pooling, dimension and other arguments of ``SentenceEncoder.from_pretrained``.
 
         Raises:
             UserError: mteb is not installed, or the checkpoint cannot be loaded.
         """
-        import_mteb()
-        encoder = SentenceEncoder.from_pretrained(
-            checkpoint, data_bin, tokenizer=tokenizer, pooling=pooling, dimension=dimension, device=device
-        )
-        given = {"pooling": pooling, "dimension": dimension}
+        import_mteb("mteb")
+        changing = {key: settings[key] for key in ("pooling", "dimension", "flow") if settings.get(key) is not None}
         return cls(
-            encoder,
+            SentenceEncoder.from_pretrained(checkpoint, data_bin, **settings),
             name=name or f"{ORGANIZATION}/{Path(checkpoint).resolve().parent.name}",
             revision=hash_file(checkpoint),
             query_prefix=query_prefix,
             passage_prefix=passage_prefix,
             prompts=prompts,
-            variant={key: value for key, value in given.items() if value is not None},
+            variant=changing,
         )
 
     def encode(

@@ -144,10 +144,14 @@ class WordVectors:
         wanted = None if words is None else words | {word.lower() for word in words}
         index: dict[str, int] = {}
         rows: list[Floats] = []
-        for number, (word, numbers) in _lines(self.path):
+        for number, word, numbers in _lines(self.path):
             if word in index or (wanted is not None and word not in wanted):
                 continue
-            vector = _parse(numbers, self.path, number)
+            try:
+                vector = np.array(numbers, dtype=np.float32)
+            except ValueError:
+                shown = " ".join(numbers)[:40]
+                raise UserError(f"{path}:{number}: malformed number in {shown!r}") from None
             if rows and len(vector) != len(rows[0]):
                 raise UserError(f"{path}:{number}: {len(vector)} numbers, but {len(rows[0])} in the lines before")
             index[word] = len(rows)
@@ -174,8 +178,8 @@ class WordVectors:
         return {"word_vectors": str(self.path), "words": len(self._index), "dimension": int(self._matrix.shape[1])}
 
 
-def _lines(path: Path) -> Iterator[tuple[int, tuple[str, str]]]:
-    """Yield (line number, (word, numbers)). Words of GloVe can contain spaces, so numbers are counted from the right."""
+def _lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield (line number, word, numbers). Words of GloVe can contain spaces, so numbers are counted from the right."""
     dimension: int | None = None
     # A few words of the published files are not valid UTF-8. They occur in no text, so they are replaced.
     for number, raw in read_lines(path, errors="replace"):
@@ -190,12 +194,4 @@ def _lines(path: Path) -> Iterator[tuple[int, tuple[str, str]]]:
         parts = line.rsplit(" ", dimension)
         if len(parts) != dimension + 1 or not dimension:
             raise UserError(f"{path}:{number}: not a word and {dimension} numbers")
-        yield number, (parts[0], " ".join(parts[1:]))
-
-
-def _parse(numbers: str, path: Path, line: int) -> Floats:
-    try:
-        vector: Floats = np.array(numbers.split(" "), dtype=np.float32)
-    except ValueError:
-        raise UserError(f"{path}:{line}: malformed number in {numbers[:40]!r}") from None
-    return vector
+        yield number, parts[0], parts[1:]

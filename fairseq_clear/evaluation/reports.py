@@ -75,32 +75,23 @@ class Report:
         Args:
             bold: print the best score of a column in bold (ANSI codes) instead of marking it with ``*``.
         """
-        body = [[self._cell(row, column) for column in self.columns] for row in self.rows]
-        best = [[self._is_best(row, column) for column in self.columns] for row in self.rows]
+        cells = [
+            [(self._cell(row, column), self._is_best(row, column)) for column in self.columns] for row in self.rows
+        ]
         down, across = [row.label for row in self.rows], list(self.columns)
         if len(self.columns) > WIDE:
-            body, best = ([list(line) for line in zip(*grid, strict=True)] for grid in (body, best))
-            down, across = across, down
-        if not bold:
-            mark = any(any(line) for line in best)
-            body = [
-                [cell + ("*" if is_best else " " if mark else "") for cell, is_best in zip(*lines, strict=True)]
-                for lines in zip(body, best, strict=True)
-            ]
-        first = max(len(name) for name in ["", *down])
-        widths = [
-            max(len(name), *(len(line[number]) for line in body)) if body else len(name)
-            for number, name in enumerate(across)
-        ]
-        lines = ["  ".join([" " * first, *(name.rjust(width) for name, width in zip(across, widths, strict=True))])]
-        for name, cells, marks in zip(down, body, best, strict=True):
-            padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
-            if bold:
-                padded = [
-                    f"{BOLD}{cell}{PLAIN}" if is_best else cell for cell, is_best in zip(padded, marks, strict=True)
-                ]
-            lines.append("  ".join([name.ljust(first), *padded]).rstrip())
-        return "\n".join(line.rstrip() for line in lines)
+            cells, down, across = [list(line) for line in zip(*cells, strict=True)], across, down
+        if not bold and any(is_best for line in cells for _, is_best in line):
+            cells = [[(f"{cell}{'*' if is_best else ' '}", is_best) for cell, is_best in line] for line in cells]
+        grid = [[(cell, False) for cell in ["", *across]]]
+        grid += [[(name, False), *line] for name, line in zip(down, cells, strict=True)]
+        widths = [max(len(cell) for cell, _ in column) for column in zip(*grid, strict=True)]
+        lines = []
+        for (name, _), *line in grid:
+            padded = [(cell.rjust(width), is_best) for (cell, is_best), width in zip(line, widths[1:], strict=True)]
+            shown = [f"{BOLD}{cell}{PLAIN}" if bold and is_best else cell for cell, is_best in padded]
+            lines.append("  ".join([name.ljust(widths[0]), *shown]).rstrip())
+        return "\n".join(lines)
 
     def caption(self) -> str:
         """The protocol and the seeds in one line, for printing under the table."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sts_data import read_columns
 from fairseq_clear.files import COMPRESSIONS, CorpusFile, hash_file, read_lines, read_whole_lines, record_texts
+from fairseq_clear.libraries import import_library
 from fairseq_clear.settings import check_settings, setting
 
 if TYPE_CHECKING:
@@ -290,11 +291,9 @@ def term_weights(baseline: str, queries: Sequence[str], passages: Sequence[str])
     """
     import numpy as np
 
-    try:
-        from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
-    except ImportError:
-        raise UserError("scikit-learn is not installed; pip install 'fairseq_clear[eval]'") from None
-    vectorizer = TfidfVectorizer(sublinear_tf=True) if baseline == "tfidf" else CountVectorizer(dtype=np.float64)
+    text = import_library("sklearn.feature_extraction.text", "eval")
+    is_tfidf = baseline == "tfidf"
+    vectorizer = text.TfidfVectorizer(sublinear_tf=True) if is_tfidf else text.CountVectorizer(dtype=np.float64)
     try:
         weights = vectorizer.fit_transform(passages).tocsr()
     except ValueError as error:  # an empty vocabulary

@@ -32,14 +32,7 @@ from fairseq_clear.evaluation.senteval_data import (
 from fairseq_clear.evaluation.sts import evaluate_sts
 from fairseq_clear.evaluation.sts_data import StsData, is_present, read_sts
 
-__all__ = [
-    "Score",
-    "SentEvalResult",
-    "evaluate_senteval",
-    "find_tasks",
-    "pair_features",
-    "read_tasks",
-]
+__all__ = ["Score", "SentEvalResult", "evaluate_senteval", "find_tasks", "pair_features", "read_tasks"]
 
 Data = TaskData | Mapping[str, StsData] | StsData
 
@@ -151,8 +144,12 @@ def evaluate_senteval(
     parts = {name: _parts(task) for name, task in data.items()}
     cached.embed([text for task in parts.values() for part in task for text in part.texts()])
     scores = {name: [_score(cached, name, part, settings, seed) for seed in seeds] for name, part in data.items()}
-    hashes = {name: {file: sha for part in task for file, sha in part.hashes.items()} for name, task in parts.items()}
-    return SentEvalResult(scores, tuple(seeds), hashes)
+    return SentEvalResult(scores, tuple(seeds), hashes_of(data))
+
+
+def hashes_of(data: Mapping[str, Data]) -> dict[str, dict[str, str]]:
+    """Task -> file -> SHA-256."""
+    return {name: dict(item for part in _parts(task) for item in part.hashes.items()) for name, task in data.items()}
 
 
 def pair_features(first: Floats, second: Floats, *, both: bool = False) -> Floats:

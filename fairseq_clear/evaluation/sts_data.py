@@ -107,26 +107,29 @@ def read_sts(folder: str | Path, task: str) -> StsData:
     """
     if task not in STS_TASKS:
         raise UserError(f"{task}: no such STS task; valid are {', '.join(STS_TASKS)}")
+    files = _files(folder, task)
     if task in STS_YEARS:
-        return _read_year(find_folder(folder, f"{task}-en-test"), task)
-    if task in _STS_B:
-        files = [find_folder(folder, "STSBenchmark") / _STS_B[task]]
-    else:
-        home = find_folder(folder, "SICK")
-        files = [home / name for name in _SICK[task]]
+        return _read_subsets(task, files)
     return StsData(task, {task: _read_table(*files, **(_STS_B_FORM if task in _STS_B else _SICK_FORM))}, _hashes(files))
 
 
 def is_present(folder: str | Path, task: str) -> bool:
     """Whether the task's folder exists and, for a split of STS-B or SICK, whether its files do."""
     try:
-        if task in STS_YEARS:
-            return find_folder(folder, f"{task}-en-test").is_dir()
-        if task in _STS_B:
-            return (find_folder(folder, "STSBenchmark") / _STS_B[task]).is_file()
-        return all((find_folder(folder, "SICK") / name).is_file() for name in _SICK[task])
+        return all(task in STS_YEARS or file.is_file() for file in _files(folder, task))
     except UserError:
         return False
+
+
+def _files(folder: str | Path, task: str) -> list[Path]:
+    """The files of a task, which may be missing, in its folder, which may not; of a year, input and gs of each subset."""
+    if task in STS_YEARS:
+        home = find_folder(folder, f"{task}-en-test")
+        return [home / f"STS.{side}.{name}.txt" for name in STS_YEARS[task] for side in ("input", "gs")]
+    if task in _STS_B:
+        return [find_folder(folder, "STSBenchmark") / _STS_B[task]]
+    home = find_folder(folder, "SICK")
+    return [home / name for name in _SICK[task]]
 
 
 def read_sts_file(path: str | Path) -> StsData:
@@ -142,10 +145,7 @@ def read_sts_file(path: str | Path) -> StsData:
     """
     file = Path(path)
     if file.name.startswith("STS.input."):
-        subset = file.name.removeprefix("STS.input.").removesuffix(".txt")
-        pairs, unscored = _read_subset(file.parent, subset)
-        files = (file, file.parent / f"STS.gs.{subset}.txt")
-        return StsData(file.stem, {subset: pairs}, _hashes(files), unscored)
+        return _read_subsets(file.stem, [file, file.with_name(file.name.replace("STS.input.", "STS.gs.", 1))])
     lines = read_text_lines(file)
     if not lines:
         raise UserError(f"{file}: is empty; give tab-separated lines of text, text, score")
@@ -175,30 +175,26 @@ def find_folder(folder: str | Path, name: str) -> Path:
     return found
 
 
-def _read_year(folder: Path, task: str) -> StsData:
+def _read_subsets(name: str, files: Sequence[Path]) -> StsData:
+    """Read the subsets of a year from the files of their texts and of their scores, in turn."""
     subsets, unscored = {}, 0
-    for name in STS_YEARS[task]:
-        subsets[name], dropped = _read_subset(folder, name)
-        unscored += dropped
-    files = [path for name in subsets for path in (folder / f"STS.input.{name}.txt", folder / f"STS.gs.{name}.txt")]
-    return StsData(task, subsets, _hashes(files), unscored)
-
-
-def _read_subset(folder: Path, subset: str) -> tuple[Pairs, int]:
-    source, gold = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
-    for path in (source, gold):
-        if not path.is_file():
-            raise UserError(f"{path}: this file of subset {subset} is missing; download the data set again")
-    texts, golds = read_text_lines(source), read_text_lines(gold)
-    if len(texts) != len(golds):
-        raise UserError(
-            f"{source}: {len(texts)} pairs, but {gold} has {len(golds)} lines (blank ones for pairs without a score); "
-            "one of them is cut off"
-        )
-    numbered = [(number, line) for number, line in enumerate(texts, 1) if golds[number - 1].strip()]
-    pairs = [read_columns(source, line, number, (0, 1)) for number, line in numbered]
-    scores = [_score(gold, number, golds[number - 1].strip()) for number, _ in numbered]
-    return _pairs(source, pairs, scores), len(texts) - len(pairs)
+    for source, gold in zip(files[::2], files[1::2], strict=True):
+        subset = source.name.removeprefix("STS.input.").removesuffix(".txt")
+        for path in (source, gold):
+            if not path.is_file():
+                raise UserError(f"{path}: this file of subset {subset} is missing; download the data set again")
+        texts, golds = read_text_lines(source), read_text_lines(gold)
+        if len(texts) != len(golds):
+            raise UserError(
+                f"{source}: {len(texts)} pairs, but {gold} has {len(golds)} lines (blank ones for pairs without a score); "
+                "one of them is cut off"
+            )
+        numbered = [(number, line) for number, line in enumerate(texts, 1) if golds[number - 1].strip()]
+        pairs = [read_columns(source, line, number, (0, 1)) for number, line in numbered]
+        scores = [_score(gold, number, golds[number - 1].strip()) for number, _ in numbered]
+        subsets[subset] = _pairs(source, pairs, scores)
+        unscored += len(texts) - len(pairs)
+    return StsData(name, subsets, _hashes(files), unscored)
 
 
 def _read_table(*paths: Path, columns: tuple[int, int, int], skip: int = 0) -> Pairs:

@@ -1,6 +1,5 @@
 """Classifies 20 Newsgroups by topic: logistic regression on frozen vectors, scored by accuracy and macro-F1."""
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import corpus_file, hash_file, read_lines
+from fairseq_clear.files import corpus_file, hash_file, read_lines, record_texts
+from fairseq_clear.libraries import import_library
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import Encoder
@@ -18,6 +18,7 @@ __all__ = ["REMOVALS", "TopicData", "TopicResult", "evaluate_topics", "read_topi
 # Lines that quote another post, by the rule of scikit-learn's fetch_20newsgroups.
 _QUOTE = re.compile(r"(writes in|writes:|wrote:|says:|said:|^In article|^Quoted from|^\||^>)")
 SPLITS = ("train", "test")
+HINT = "a record has the texts `group` and `text`"
 
 
 def remove_header(text: str) -> str:
@@ -80,7 +81,6 @@ def evaluate_topics(encoder: "Encoder", data: TopicData, *, strength: float = 1.
         UserError: the training split has fewer than two groups, or not all groups of the test split.
     """
     import numpy as np
-    from sklearn.metrics import f1_score
 
     from fairseq_clear.evaluation.classifiers import make_classifier
     from fairseq_clear.evaluation.encoders import CachedEncoder
@@ -101,6 +101,7 @@ def evaluate_topics(encoder: "Encoder", data: TopicData, *, strength: float = 1.
     classifier = make_classifier(Classifiers(kind="logistic"), len(names), strength, seed=0)
     classifier.fit(cached.encode(data.texts["train"]), labels["train"])
     predicted = classifier.predict(cached.encode(data.texts["test"]))
+    f1_score = import_library("sklearn.metrics", "eval").f1_score
     each = f1_score(labels["test"], predicted, labels=range(len(names)), average=None, zero_division=0)
     scores = dict(zip(names, (100 * each).tolist(), strict=True))
     accuracy = 100 * float(np.mean(predicted == labels["test"]))
@@ -123,7 +124,8 @@ def read_topics(folder: str | Path, remove: Sequence[str] = ()) -> TopicData:
     texts, groups, hashes = {}, {}, {}
     for split in SPLITS:
         path = _find(Path(folder), split)
-        records = [_record(path, number, line) for number, line in read_lines(corpus_file(path)) if line.strip()]
+        numbered = [(number, line) for number, line in read_lines(corpus_file(path)) if line.strip()]
+        records = [record_texts(line, ("group", "text"), path, number, hint=HINT) for number, line in numbered]
         if not records:
             raise UserError(f"{path}: holds no text")
         groups[split] = [group for group, _ in records]
@@ -140,17 +142,6 @@ def _find(folder: Path, split: str) -> Path:
     if found is None:
         raise UserError(f"--data {folder}: has no 20news.{split}.jsonl, nor one with .xz or .gz")
     return found
-
-
-def _record(path: Path, number: int, line: str) -> tuple[str, str]:
-    try:
-        record = json.loads(line)
-        group, text = record["group"], record["text"]
-    except (ValueError, KeyError, TypeError):
-        group = text = None
-    if not isinstance(group, str) or not isinstance(text, str):
-        raise UserError(f"{path}:{number}: not a JSON object with the texts `group` and `text`")
-    return group, text
 
 
 def _removed(text: str, removals: Sequence[str]) -> str:

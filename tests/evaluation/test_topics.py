@@ -88,10 +88,10 @@ def test_mistakes_name_file_and_line(tmp_path):
     path = tmp_path / "20news.test.jsonl"
     fine = '{"group": "cars", "text": "x"}\n'
     for content, message in [
-        (fine + "no json\n", "20news.test.jsonl:2: not a JSON object"),
-        (fine + '{"group": "cars"}\n', "20news.test.jsonl:2: not a JSON object"),
-        (fine + '{"group": "cars", "text": 3}\n', "20news.test.jsonl:2: not a JSON object"),
-        (fine + '["group"]\n', "20news.test.jsonl:2: not a JSON object"),
+        (fine + "no json\n", "20news.test.jsonl:2: not JSON"),
+        (fine + '{"group": "cars"}\n', "20news.test.jsonl:2: no field 'text' .*`group` and `text`"),
+        (fine + '{"group": "cars", "text": 3}\n', "20news.test.jsonl:2: field 'text' is int, not text"),
+        (fine + '["group"]\n', "20news.test.jsonl:2: a list, not an object"),
         ('{"group": "sea", "text": "x"}\n', "the group 'sea', which the training split lacks"),
         ("\n", "20news.test.jsonl: holds no text"),
     ]:

@@ -14,7 +14,7 @@ from fairseq_clear.errors import UserError  # noqa: E402
 from fairseq_clear.evaluation.checkpoints import load_model  # noqa: E402
 from fairseq_clear.evaluation.glue.glue_predicting import Classifier  # noqa: E402
 from fairseq_clear.evaluation.glue.glue_recipes import RECIPES  # noqa: E402
-from fairseq_clear.evaluation.glue.glue_running import Environment, Restart, Start  # noqa: E402
+from fairseq_clear.evaluation.glue.glue_running import Restart, Start  # noqa: E402
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS  # noqa: E402
 from fairseq_clear.interop.importing import import_hf  # noqa: E402
 from tests.interop.folders import make_folder  # noqa: E402
@@ -61,7 +61,7 @@ def test_the_command_keeps_epsilon_and_segments(folders: Path, tmp_path: Path) -
 def _command(model: Start, folder: Path) -> list[str]:
     settings = RECIPES["clear"]["RTE"]
     data = SimpleNamespace(task=GLUE_TASKS["RTE"], rows={"train": 100})
-    return Restart(data, 1, settings, folder).command(folder, model, Environment())
+    return Restart(data, 1, settings, folder).command(folder, model)
 
 
 def test_pairs_are_joined_as_bert_joins_them(folders: Path) -> None:

@@ -8,9 +8,9 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 
 import fairseq_clear
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model, strip_checkpoint
+from fairseq_clear.evaluation.checkpoints import LoadedModel, strip_checkpoint
 from fairseq_clear.evaluation.glue.glue_data import TaskData, shorten
 from fairseq_clear.evaluation.glue.glue_predicting import (
     MODEL,
@@ -30,7 +30,7 @@ from fairseq_clear.evaluation.glue.glue_predicting import (
 )
 from fairseq_clear.evaluation.glue.glue_recipes import FineTuning, choose_recipe, measure
 from fairseq_clear.evaluation.glue.glue_tasks import GlueTask
-from fairseq_clear.files import hash_file, write_json
+from fairseq_clear.files import write_json
 from fairseq_clear.models.encoder_stack import FAIRSEQ_EPS
 
 PLAN, LOG = "restart.json", "train.log"
@@ -60,17 +60,13 @@ _SWITCHES = ("encoder_normalize_before", "layernorm_embedding", "untie_weights_r
 
 @dataclass(frozen=True)
 class Start:
-    """The checkpoint that every restart starts from, its hash and its model."""
+    """The checkpoint that every restart starts from, its hash and its model, and the device and precision of the restarts."""
 
     checkpoint: Path
     checkpoint_hash: str
     loaded: LoadedModel
-
-    @classmethod
-    def load(cls, checkpoint: Path, data: TaskData) -> "Start":
-        """Load a checkpoint with the ``dict.txt`` of the data; UserError if it was trained with another vocabulary."""
-        loaded = load_model(checkpoint, data.folder / "input0")
-        return cls(checkpoint, hash_file(checkpoint), loaded)
+    device: str = "cpu"
+    precision: str = "float32"
 
     def pair_note(self, tasks: Sequence[GlueTask]) -> str | None:
         """Return a note if tasks on pairs use a BERT encoder that was imported without its segment embeddings.
@@ -88,15 +84,6 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Environment:
-    """Device and precision of the restarts, and environment variables of their processes (threads, GPU)."""
-
-    device: str = "cpu"
-    precision: str = "float32"
-    variables: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True)
 class Restart:
     """The fine-tuning of one task with one seed, in its own folder."""
 
@@ -110,23 +97,23 @@ class Restart:
         """Task and seed, for messages."""
         return f"{self.data.task.name} seed {self.seed}"
 
-    def identity(self, start: Start, precision: str) -> dict[str, Any]:
+    def identity(self, start: Start) -> dict[str, Any]:
         """Everything that determines the result; an existing result is reused only if this is the same."""
         return {
             "task": self.data.task.name,
             "seed": self.seed,
             "settings": asdict(self.settings),
-            "precision": precision,
+            "precision": start.precision,
             "checkpoint_hash": start.checkpoint_hash,
             "data_hash": self.data.content_hash,
         }
 
-    def check(self, start: Start, precision: str) -> None:
+    def check(self, start: Start) -> None:
         """Raise UserError if the folder holds a restart of other settings, data or checkpoint."""
         path = self.folder / PLAN
         if not path.is_file():
             return
-        found, wanted = read_record(path), self.identity(start, precision)
+        found, wanted = read_record(path), self.identity(start)
         differing = [key for key in wanted if found.get(key) != wanted[key]]
         if differing:
             raise UserError(
@@ -134,32 +121,36 @@ class Restart:
                 "remove this one"
             )
 
-    def run(self, start: Start, environment: Environment) -> dict[str, Any]:
+    def run(self, start: Start, variables: Mapping[str, str]) -> dict[str, Any]:
         """Train, predict, measure and write ``result.json``, unless it exists; return the result.
+
+        Args:
+            start: the checkpoint to fine-tune.
+            variables: environment variables of the process (threads, GPU).
 
         Raises:
             UserError: training failed, with the last line of its log.
         """
-        self.check(start, environment.precision)
+        self.check(start)
         finished = read_result(self.folder)
         if finished is not None:
             return finished
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / PLAN, self.identity(start, environment.precision), flag="--output")
+        write_json(self.folder / PLAN, self.identity(start), flag="--output")
         began = time.monotonic()
         positions = int(start.loaded.model.max_positions())
         longest = min(self.settings.max_length or positions, positions)
         # The restarts of a task share the shortened inputs, so these lie next to their folders.
         folder, cut = shorten(self.data, longest, self.folder.parent / f"inputs-{self.data.content_hash[:8]}-{longest}")
-        self._train(self.command(folder, start, environment), environment)
-        result = self._measure(longest, environment.device)
+        self._train(self.command(folder, start), variables)
+        result = self._measure(longest, start.device)
         result |= {"inputs_cut": cut, "max_length": longest, "seconds": round(time.monotonic() - began, 1)}
         write_json(self.folder / RESULT, result, flag="--output")
         for name in ("checkpoint_best.pt", "checkpoint_last.pt"):
             (self.folder / name).unlink(missing_ok=True)
         return result
 
-    def command(self, data: Path, start: Start, environment: Environment) -> list[str]:
+    def command(self, data: Path, start: Start) -> list[str]:
         """The command line of fairseq-train, which validates and saves after each epoch.
 
         The run resumes from ``checkpoint_last.pt`` if the folder of the restart has one. The best epoch is the one with the
@@ -168,7 +159,6 @@ class Restart:
         Args:
             data: the prepared task, or a copy of it with shortened inputs.
             start: the checkpoint to fine-tune.
-            environment: device and precision.
         """
         task, settings, examples = self.data.task, self.settings, self.data.rows["train"]
         loaded = start.loaded
@@ -194,17 +184,15 @@ class Restart:
             "--batch-size", settings.batch_size, "--required-batch-size-multiple", 1,
             "--seed", self.seed, "--num-workers", 0, "--distributed-world-size", 1,
             "--log-format", "json", "--log-interval", 100,
-            *PRECISIONS[environment.precision], *(["--cpu"] if environment.device == "cpu" else []),
+            *PRECISIONS[start.precision], *(["--cpu"] if start.device == "cpu" else []),
         ]  # fmt: skip
         return [sys.executable, "-m", "fairseq_cli.train", *map(str, flags)]
 
-    def _train(self, command: list[str], environment: Environment) -> None:
+    def _train(self, command: list[str], variables: Mapping[str, str]) -> None:
         log = self.folder / LOG
         with open(log, "ab") as stream:
-            status = subprocess.run(
-                command, stdout=stream, stderr=subprocess.STDOUT, env={**os.environ, **dict(environment.variables)},
-                check=False,
-            ).returncode  # fmt: skip
+            environment = {**os.environ, **variables}
+            status = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, env=environment).returncode
         if status or not (self.folder / "checkpoint_best.pt").is_file():
             lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing in it"]
             raise UserError(f"{self.name}: fairseq-train ended with status {status} ({lines[-1][:300]}); see {log}")
@@ -272,7 +260,6 @@ def plan_restarts(
 def run_restarts(
     restarts: Sequence[Restart],
     start: Start,
-    environment: Environment,
     jobs: int = 1,
     devices: int = 0,
     done: Callable[[Restart, Result], object] | None = None,
@@ -284,14 +271,14 @@ def run_restarts(
     ``devices`` GPUs round-robin. ``done`` is called after each restart.
     """
     for restart in restarts:
-        restart.check(start, environment.precision)
+        restart.check(start)
     threads = str(max((os.cpu_count() or 1) // jobs, 1))
 
     def one(number: int) -> Result:
         variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
         if devices and jobs > 1:
             variables["CUDA_VISIBLE_DEVICES"] = str(number % devices)
-        return restarts[number].run(start, replace(environment, variables=tuple(variables.items())))
+        return restarts[number].run(start, variables)
 
     results: dict[int, Result] = {}
     with ThreadPoolExecutor(jobs) as pool:

@@ -15,7 +15,7 @@ from fairseq_clear.evaluation.reports import Report, Row
 AVERAGE = "Avg."
 
 
-def build_report(restarts: Sequence[Restart], recipe: str, start: Start, label: str, precision: str) -> Report:
+def build_report(restarts: Sequence[Restart], recipe: str, start: Start, label: str) -> Report:
     """Build the report: a row with the median and a row with the best score over the finished restarts.
 
     The name of a row says how many restarts it covers.
@@ -25,7 +25,6 @@ def build_report(restarts: Sequence[Restart], recipe: str, start: Start, label: 
         recipe: determines the metric of each task in the table; the details hold all metrics.
         start: the checkpoint that the restarts fine-tune.
         label: name of the encoder, with which the names of the rows begin.
-        precision: precision of training.
 
     Raises:
         UserError: no restart is finished.
@@ -62,7 +61,7 @@ def build_report(restarts: Sequence[Restart], recipe: str, start: Start, label: 
         "recipe": recipe,
         "split": "held-out part of dev" if is_held_out else "dev",
         "metrics": {name: headline(recipe, name) for name in finished},
-        "precision": precision,
+        "precision": start.precision,
         "input": f"<s> a </s> b </s> ({segments} segments)" if segments > 1 else "<s> a </s> </s> b </s> (no segments)",
     }
     seeds = sorted({restart.seed for pairs in finished.values() for restart, _ in pairs})

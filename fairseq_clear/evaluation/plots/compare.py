@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.plots.style import COLOURS, HATCHES, WIDTH, style
+from fairseq_clear.evaluation.plots.style import COLOURS, HATCHES, WIDTH, check_count, style
 from fairseq_clear.evaluation.reports import REPORT_FORMAT, Row
 
 __all__ = ["draw_compare", "read_bars"]
@@ -61,8 +61,7 @@ def draw_compare(bars: Sequence[Row], columns: Sequence[str] | None = None) -> F
     Raises:
         UserError: too many rows, or a column that no report has.
     """
-    if len(bars) > len(COLOURS):
-        raise UserError(f"{len(bars)} rows are too many for one picture; give at most {len(COLOURS)}")
+    check_count(bars, "rows")
     known = list(dict.fromkeys(column for row in bars for column in row.scores))
     for column in columns or []:
         if column not in known:

@@ -11,8 +11,9 @@ from matplotlib.lines import Line2D
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder
-from fairseq_clear.evaluation.plots.style import COLOURS, MARKERS, WIDTH, style
+from fairseq_clear.evaluation.plots.style import COLOURS, MARKERS, WIDTH, check_count, style
 from fairseq_clear.evaluation.sts_data import StsData
+from fairseq_clear.libraries import import_library
 
 __all__ = ["PairMap", "choose_pairs", "draw_embedding", "map_pairs"]
 
@@ -61,13 +62,12 @@ def map_pairs(encoder: CachedEncoder, pairs: Sequence[tuple[str, str]], *, seed:
         pairs: from ``choose_pairs``.
         seed: of t-SNE.
     """
-    from sklearn.manifold import TSNE  # takes a second to import
-
     texts = [text for pair in pairs for text in pair]
     vectors = encoder.encode(texts).astype(np.float64)  # (4 K, D)
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     perplexity = min(_PERPLEXITY, (len(texts) - 1) / 3)
-    points = TSNE(init="pca", perplexity=perplexity, random_state=seed).fit_transform(vectors)
+    kind = import_library("sklearn.manifold", "eval").TSNE  # takes a second to import
+    points = kind(init="pca", perplexity=perplexity, random_state=seed).fit_transform(vectors)
     return PairMap(encoder.name, points.reshape(len(pairs), 2, 2))
 
 
@@ -81,8 +81,7 @@ def draw_embedding(maps: Sequence[PairMap], scores: tuple[float, float]) -> Figu
     Raises:
         UserError: too many encoders.
     """
-    if len(maps) > 4:
-        raise UserError(f"{len(maps)} encoders are too many panels for one column; give at most 4")
+    check_count(maps, "encoders", most=4)
     with style():
         figure = Figure(figsize=(WIDTH, 2.3 * len(maps) + 0.4))
         axes = figure.subplots(len(maps), 1, squeeze=False)[:, 0]

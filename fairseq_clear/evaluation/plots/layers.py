@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_clear.data.batch import pad_rows
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.plots.style import COLOURS, DASHES, MARKERS, WIDTH, style
+from fairseq_clear.evaluation.plots.style import COLOURS, DASHES, MARKERS, WIDTH, check_count, style
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.evaluation.sts import spearman
 from fairseq_clear.evaluation.sts_data import StsData
@@ -121,8 +121,7 @@ def draw_layers(results: Sequence[LayerScores], task: str) -> Figure:
     Raises:
         UserError: too many encoders.
     """
-    if len(results) > len(COLOURS):
-        raise UserError(f"{len(results)} encoders are too many for one picture; give at most {len(COLOURS)}")
+    check_count(results, "encoders")
     one = len(results) == 1
     with style():
         lines = sum(len(result.scores) for result in results)

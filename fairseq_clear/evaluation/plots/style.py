@@ -1,6 +1,6 @@
 """The look of all pictures, and writing them: PNG for the screen and SVG for print."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ __all__ = [
     "MARKERS",
     "PAGE_WIDTH",
     "WIDTH",
+    "check_count",
     "check_picture_path",
     "save_figure",
     "style",
@@ -53,6 +54,12 @@ _STYLE = {
     "figure.constrained_layout.use": True,
     "svg.hashsalt": "fairseq_clear",  # so that equal pictures give identical files
 }
+
+
+def check_count(drawn: Sequence[object], what: str, most: int = len(COLOURS)) -> None:
+    """Raise UserError if there are more things to draw than a picture can tell apart, by default the colours."""
+    if len(drawn) > most:
+        raise UserError(f"{len(drawn)} {what} are too many for one picture; give at most {most}")
 
 
 @contextmanager

@@ -52,17 +52,17 @@ def test_median_and_best_by_task_and_their_mean(tmp_path):
     restarts = made(tmp_path, "RTE", [accuracy(value) for value in (50.0, 70.0, 52.0, 53.0)])
     mrpc = {"accuracy": 80.0, "f1": 90.0, "accuracy_and_f1": 85.0}
     restarts += made(tmp_path, "MRPC", [{"valid": mrpc}])
-    report = build_report(restarts, "clear", START, "x", "float32")
+    report = build_report(restarts, "clear", START, "x")
     assert report.columns == ["RTE", "MRPC", "Avg."]
     assert [row.label for row in report.rows] == ["x median of 1/4", "x best of 1/4"]
     assert report.rows[0].scores == {"RTE": 52.5, "MRPC": 85.0, "Avg.": pytest.approx(68.75)}
     assert report.rows[1].scores == {"RTE": 70.0, "MRPC": 85.0, "Avg.": 77.5}
-    assert build_report(restarts, "cert", START, "x", "float32").rows[0].scores["MRPC"] == 90.0
+    assert build_report(restarts, "cert", START, "x").rows[0].scores["MRPC"] == 90.0
 
 
 def test_a_split_dev_set_chooses_by_one_part_and_reports_the_other(tmp_path):
     restarts = made(tmp_path, "RTE", [accuracy(60.0, 51.0), accuracy(55.0, 59.0), accuracy(60.0, 40.0)])
-    report = build_report(restarts, "clear", START, "x", "float32")
+    report = build_report(restarts, "clear", START, "x")
     assert report.protocol["split"] == "held-out part of dev"
     assert report.rows[0].scores == {"RTE": 51.0}
     assert report.rows[0].details["best_seed"] == {"RTE": 1}
@@ -70,21 +70,21 @@ def test_a_split_dev_set_chooses_by_one_part_and_reports_the_other(tmp_path):
 
 def test_the_input_is_described_with_the_segments_that_the_encoder_has(tmp_path):
     restarts = made(tmp_path, "RTE", [accuracy(60.0)])
-    described = [build_report(restarts, "clear", start(n), "x", "float32").protocol["input"] for n in (1, 2)]
+    described = [build_report(restarts, "clear", start(n), "x").protocol["input"] for n in (1, 2)]
     assert described == ["<s> a </s> </s> b </s> (no segments)", "<s> a </s> b </s> (2 segments)"]
 
 
 def test_unfinished_restarts_are_left_out(tmp_path):
     restarts = made(tmp_path, "RTE", [accuracy(60.0), accuracy(70.0)])
     (restarts[1].folder / "model.pt").unlink()
-    assert build_report(restarts, "clear", START, "x", "float32").rows[1].label == "x best of 1"
+    assert build_report(restarts, "clear", START, "x").rows[1].label == "x best of 1"
     (restarts[0].folder / "result.json").unlink()
     with pytest.raises(UserError, match="none of the restarts is finished"):
-        build_report(restarts, "clear", START, "x", "float32")
+        build_report(restarts, "clear", START, "x")
     (restarts[1].folder / "model.pt").touch()
     (restarts[1].folder / "result.json").write_text("{")
     with pytest.raises(UserError, match=r"result.json: not valid JSON"):
-        build_report(restarts, "clear", START, "x", "float32")
+        build_report(restarts, "clear", START, "x")
 
 
 def test_seeds():

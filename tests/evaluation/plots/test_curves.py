@@ -9,8 +9,7 @@ import pytest
 from fairseq.logging.progress_bar import JsonProgressBar, SimpleProgressBar, TqdmProgressBar
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.plots.curves import draw_curves
-from fairseq_clear.evaluation.plots.logs import read_log
+from fairseq_clear.evaluation.plots.curves import draw_curves, read_log
 from fairseq_clear.evaluation.plots.style import check_picture_path, save_figure
 
 
