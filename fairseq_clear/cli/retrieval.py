@@ -83,12 +83,15 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
 
     def read(self) -> RetrievalData:
         """Read the data and score the baselines, which need no encoder."""
+        import numpy as np
+
         from fairseq_clear.evaluation.retrieval import score_baseline
         from fairseq_clear.evaluation.sentence_encoder import choose_device
 
         choose_device(self.device)
         data = self.read_data()
-        self.shown = choose_queries(data, self.show, self.seed)
+        drawn = np.random.default_rng(self.seed).permutation(len(data.queries))[: self.show]
+        self.shown = sorted(drawn.tolist())
         for name in self.baselines:
             result = score_baseline(name, data, seed=self.seed)
             self.rows.append(self.make_row(BASELINES[name], result, WEIGHTS[name], data))
@@ -170,14 +173,6 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
             for number in self.shown
         ]
         return Row(label, result.scores, description, halves, details | ({"examples": examples} if examples else {}))
-
-
-def choose_queries(data: RetrievalData, count: int, seed: int) -> list[int]:
-    """Draw the numbers of the queries to show, in ascending order."""
-    import numpy as np
-
-    chosen = np.random.default_rng(seed).permutation(len(data.queries))[:count]
-    return sorted(chosen.tolist())
 
 
 def shorten(text: str, width: int = 110) -> str:

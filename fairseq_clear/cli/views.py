@@ -2,7 +2,7 @@
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,23 +18,11 @@ if TYPE_CHECKING:
     from fairseq_clear.tasks.clear_lm import ClearLMTask
 
 AS_THEY_ARE = "no augmentation: each view equals its text; two views of one text differ only by the model's dropout"
-# Flags with the names and meaning of fairseq-train's
-RECIPE = (
-    "views",
-    "augment",
-    "augment_texts",
-    "synonyms",
-    "document_boundary",
-    "short_documents",
-    "sample_break_mode",
-    "tokens_per_sample",
-    "seed",
-)
 
 
 @dataclass(kw_only=True)
 class RecipeFlags:
-    """The flags of --task clear_lm that determine the views."""
+    """The flags of --task clear_lm that determine the views, with the names of fairseq-train; and the epoch."""
 
     GROUP: ClassVar[str] = "recipe, as for fairseq-train"
 
@@ -142,7 +130,7 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
         from fairseq_clear.tasks.config import ClearLMConfig
 
         register()
-        settings = {name: getattr(self, name) for name in RECIPE}
+        settings = {item.name: getattr(self, item.name) for item in fields(RecipeFlags) if item.name != "epoch"}
         cfg = ClearLMConfig(data=os.pathsep.join(map(str, folders)), **settings)
         return ClearLMTask(cfg, ClearLMTask.load_dict(cfg))
 

@@ -1,6 +1,7 @@
 """Tasks of mteb made of local files, which need no network: STS, retrieval and clustering.
 
-Importing this module does not import mteb.
+The arguments ``name`` (default: the name of the file without its suffix, or of the folder) and ``language`` (a language and a
+script as in mteb) are those of the task. Importing this module does not import mteb.
 """
 
 import re
@@ -29,10 +30,6 @@ def local_tasks(folder: str | Path, *, language: str = ENGLISH) -> "list[AbsTask
     ``NAME.tsv`` is an STS task, ``NAME.jsonl`` (also .gz, .xz) a clustering task, and a folder with ``corpus.jsonl`` a
     retrieval task of its test split. Other files and folders are ignored.
 
-    Args:
-        folder: of the files.
-        language: of the texts, a language and a script as in mteb.
-
     Raises:
         UserError: mteb is not installed, a file is malformed, or there is no task.
     """
@@ -54,18 +51,13 @@ def sts_task(path: str | Path, *, name: str | None = None, language: str = ENGLI
 
     Its main score is the Spearman correlation of the cosine with the scores.
 
-    Args:
-        path: of the file.
-        name: of the task (default: the file's name without its suffix).
-        language: of the texts.
-
     Raises:
         UserError: mteb is not installed, or the file is malformed.
     """
     path = Path(path)
     (pairs,) = read_sts_file(path).subsets.values()
     columns = {"sentence1": list(pairs.first), "sentence2": list(pairs.second), "score": pairs.scores.tolist()}
-    metadata = _metadata(name or _name(path), "STS", path, hash_file(path), "cosine_spearman", language)
+    metadata = _metadata(name or SUFFIX.sub("", path.name), "STS", path, hash_file(path), "cosine_spearman", language)
     return _make("AbsTaskSTS", metadata, lambda: {"test": _dataset(columns)})
 
 
@@ -83,11 +75,9 @@ def clustering_task(
     as there are labels. The main score is the mean of their V-measures. All texts are embedded.
 
     Args:
-        path: of the file; a line is a record with a text and a label.
+        path: of the file; a line is a record with a text and a label, which is a string.
         text_field: name of the field of the text.
-        label_field: name of the field of the label, which is a string.
-        name: of the task (default: the file's name without its suffix).
-        language: of the texts.
+        label_field: name of the field of the label.
 
     Raises:
         UserError: mteb is not installed, the file is malformed, or it has fewer than two labels.
@@ -100,7 +90,7 @@ def clustering_task(
     columns = {"sentences": [record[0] for record in records], "labels": [record[1] for record in records]}
     if len(set(columns["labels"])) < 2:
         raise UserError(f"{path}: has {len(set(columns['labels']))} different labels; clustering needs two or more")
-    metadata = _metadata(name or _name(path), "Clustering", path, hash_file(path), "v_measure", language)
+    metadata = _metadata(name or SUFFIX.sub("", path.name), "Clustering", path, hash_file(path), "v_measure", language)
     return _make(
         "AbsTaskClustering", metadata, lambda: {"test": _dataset(columns)}, max_fraction_of_documents_to_embed=None
     )
@@ -116,8 +106,6 @@ def retrieval_task(
     Args:
         folder: with corpus.jsonl, queries.jsonl (also .gz, .xz) and qrels/SPLIT.tsv.
         split: name of the qrels.
-        name: of the task (default: the folder's name).
-        language: of the texts.
 
     Raises:
         UserError: mteb is not installed, or a file is missing or malformed.
@@ -143,10 +131,6 @@ def _retrieval_split(data: RetrievalData) -> dict[str, Any]:
         "relevant_docs": dict(zip(ids, judged, strict=True)),
         "top_ranked": None,
     }
-
-
-def _name(path: Path) -> str:
-    return SUFFIX.sub("", path.name)
 
 
 def _dataset(columns: dict[str, list[Any]]) -> Any:

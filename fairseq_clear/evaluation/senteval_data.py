@@ -6,6 +6,7 @@ Latin-1. UTF-8 in them, and the ``M-i`` that ``cat -v`` left in MR and CR, are n
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,14 +158,6 @@ def _read_trec(home: Path, files: Sequence[str], classes: int) -> Split:
     return Split(tuple(texts), _int64(labels))
 
 
-def _read_mrpc(home: Path, files: Sequence[str], classes: int) -> Split:
-    return _read_pairs(home / files[0], (3, 4, 0), ("0", "1"))
-
-
-def _read_sick_entailment(home: Path, files: Sequence[str], classes: int) -> Split:
-    return _read_pairs(home / files[0], (1, 2, 4), ENTAILMENT)
-
-
 def _read_snli(home: Path, files: Sequence[str], classes: int) -> Split:
     first, second = (tuple(_words(line) for line in read_text_lines(home / file, LATIN)) for file in files[:2])
     path = home / files[2]
@@ -175,8 +168,11 @@ def _read_snli(home: Path, files: Sequence[str], classes: int) -> Split:
     return Split(first, _int64(labels), second)
 
 
-def _read_pairs(path: Path, columns: tuple[int, int, int], names: Sequence[str]) -> Split:
+def _read_pairs(
+    home: Path, files: Sequence[str], classes: int, *, columns: tuple[int, int, int], names: Sequence[str]
+) -> Split:
     """Read two texts and a label from these columns; the first line is a header."""
+    path = home / files[0]
     rows = [(number, read_columns(path, line, number, columns)) for number, line in _lines(path)[1:]]
     labels = _int64([_label(path, number, row[2], names) for number, row in rows])
     return Split(tuple(_words(row[0]) for _, row in rows), labels, tuple(_words(row[1]) for _, row in rows))
@@ -208,15 +204,12 @@ def _int64(labels: Sequence[int]) -> "Labels":
 
 def _sorted(split: Split) -> Split:
     """Sort by number of words, then by label, as SentEval does: its folds depend on this order."""
-    keys: list[tuple[int, ...]]
-    if split.second is None:
-        keys = [(len(text.split()), int(label)) for text, label in zip(split.first, split.labels, strict=True)]
-    else:
-        pairs = zip(split.first, split.second, split.labels, strict=True)
-        keys = [(len(first.split()), len(second.split()), int(label)) for first, second, label in pairs]
+    sides = [split.first] if split.second is None else [split.first, split.second]
+    words = [[len(text.split()) for text in side] for side in sides]
+    keys = list(zip(*words, split.labels.tolist(), strict=True))
     order = sorted(range(len(split)), key=keys.__getitem__)
-    second = None if split.second is None else tuple(split.second[index] for index in order)
-    return Split(tuple(split.first[index] for index in order), split.labels[order], second)
+    first, *second = (tuple(side[index] for index in order) for side in sides)
+    return Split(first, split.labels[order], *second)
 
 
 def _checked(data: TaskData) -> TaskData:
@@ -248,6 +241,7 @@ def _probing_home(folder: Path) -> Path:
 Reader = Callable[[Path, Sequence[str], int], Split]
 _SPLITS = ("train", "dev", "test")
 _SICK = {"train": ("SICK_train.txt",), "dev": ("SICK_trial.txt",), "test": ("SICK_test_annotated.txt",)}
+_MRPC = partial(_read_pairs, columns=(3, 4, 0), names=("0", "1"))
 _SST = {split: (f"sentiment-{split}",) for split in _SPLITS}
 # Name -> (folder, files of each split, classes, reader).
 TRANSFER_TASKS: dict[str, tuple[str, Mapping[str, tuple[str, ...]], int, Reader]] = {
@@ -255,8 +249,8 @@ TRANSFER_TASKS: dict[str, tuple[str, Mapping[str, tuple[str, ...]], int, Reader]
     "SST2": ("SST/binary", _SST, 2, _read_sst),
     "SST5": ("SST/fine", _SST, 5, _read_sst),
     "TREC": ("TREC", {"train": ("train_5500.label",), "test": ("TREC_10.label",)}, 6, _read_trec),
-    "MRPC": ("MRPC", {split: (f"msr_paraphrase_{split}.txt",) for split in ("train", "test")}, 2, _read_mrpc),
-    "SICK-E": ("SICK", _SICK, 3, _read_sick_entailment),
+    "MRPC": ("MRPC", {split: (f"msr_paraphrase_{split}.txt",) for split in ("train", "test")}, 2, _MRPC),
+    "SICK-E": ("SICK", _SICK, 3, partial(_read_pairs, columns=(1, 2, 4), names=ENTAILMENT)),
     "SNLI": ("SNLI", {split: (f"s1.{split}", f"s2.{split}", f"labels.{split}") for split in _SPLITS}, 3, _read_snli),
 }
 # Tasks with a trained regressor -> the names of their splits in sts_data.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -191,7 +192,7 @@ def _read_subsets(name: str, files: Sequence[Path]) -> StsData:
             )
         numbered = [(number, line) for number, line in enumerate(texts, 1) if golds[number - 1].strip()]
         pairs = [read_columns(source, line, number, (0, 1)) for number, line in numbered]
-        scores = [_score(gold, number, golds[number - 1].strip()) for number, _ in numbered]
+        scores = [read_score(gold, number, golds[number - 1].strip()) for number, _ in numbered]
         subsets[subset] = _pairs(source, pairs, scores)
         unscored += len(texts) - len(pairs)
     return StsData(name, subsets, _hashes(files), unscored)
@@ -205,21 +206,21 @@ def _read_table(*paths: Path, columns: tuple[int, int, int], skip: int = 0) -> P
         for number, line in numbered:
             score, first, second = read_columns(path, line, number, columns)
             texts.append((first, second))
-            scores.append(_score(path, number, score))
+            scores.append(read_score(path, number, score))
         if not numbered:
             raise UserError(f"{path}: holds no scored pair")
     return _pairs(paths[-1], texts, scores)
 
 
-def _score(path: Path, number: int, text: str) -> float:
-    try:
+def read_score(path: Path, number: int, text: str, least: float = -math.inf, most: float = math.inf) -> float:
+    """Read the score of line ``number``; UserError if it is not a finite number in this range."""
+    with suppress(ValueError):
         score = float(text)
-    except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
-        hint = "; if this is a header, remove it" if number == 1 else ""
-        raise UserError(f"{path}:{number}: the score {text!r} is not a number{hint}")
-    return score
+        if math.isfinite(score) and least <= score <= most:
+            return score
+    what = "a number" if math.isinf(most) else f"a number from {least:g} to {most:g}"
+    hint = "; if this is a header, remove it" if number == 1 else ""
+    raise UserError(f"{path}:{number}: the score {text!r} is not {what}{hint}")
 
 
 def _pairs(path: Path, texts: Sequence[tuple[str, ...]], scores: list[float]) -> Pairs:

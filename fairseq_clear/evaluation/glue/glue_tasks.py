@@ -1,12 +1,12 @@
 """The tasks of GLUE (Wang et al. 2018, arXiv:1804.07461) in one table, and readers of their tsv files."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.sts_data import read_score
 from fairseq_clear.files import read_text_lines, write_errors, write_whole
 
 # Scores of STS-B are 0 to 5; models are trained on scores divided by 5, as in fairseq's preprocess_GLUE_tasks.sh.
@@ -198,19 +198,10 @@ def _row(path: Path, number: int, line: str, width: int, columns: list[int], tas
     if task is None:
         return row
     if task.is_regression:
-        _check_score(path, number, row[-1])
+        read_score(path, number, row[-1], 0, MAXIMUM_SCORE)
     elif row[-1] not in task.labels:
         raise UserError(f"{path}:{number}: label {row[-1]!r} is not one of {task.name}: {', '.join(task.labels)}")
     return row
-
-
-def _check_score(path: Path, number: int, text: str) -> None:
-    try:
-        score = float(text)
-    except ValueError:
-        score = math.nan
-    if not 0 <= score <= MAXIMUM_SCORE:
-        raise UserError(f"{path}:{number}: the score {text!r} is not a number from 0 to {MAXIMUM_SCORE:g}")
 
 
 def write_texts(
