@@ -330,11 +330,7 @@ def _train(
     """SentEval's training loop with early stopping. Returns the model with the best score, and that score.
 
     Args:
-        model: trained in place.
-        optimizer: of the model.
-        loss: function of outputs and targets, mean over a batch.
-        rows: inputs (N, D) and targets (N, ...).
-        order: draws the order of the rows.
+        rows: inputs (N, D) and targets (N, ...), whose order is drawn from ``order``.
         score: scores the model on held-out rows, after every ``epoch_size`` passes; the best model must score above -1.
         settings: ``batch_size``, ``epoch_size``, ``max_epoch`` and ``tenacity`` are used.
     """

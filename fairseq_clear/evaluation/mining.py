@@ -139,13 +139,7 @@ def own_texts(pairs: Iterable[Pair], index_of: dict[str, int]) -> dict[str, set[
 
 
 class VectorFile:
-    """Vectors of texts in a file of float32 numbers, encoded a part at a time.
-
-    Args:
-        path: of the file to write.
-        encoder: encodes the texts; its cache is emptied.
-        texts: N texts.
-    """
+    """Vectors of texts in a file of float32 numbers, encoded a part at a time; the cache of the encoder is emptied."""
 
     def __init__(self, path: Path, encoder: CachedEncoder, texts: Sequence[str]) -> None:
         self.path, self.length, self.dimension = path, len(texts), 0

@@ -1,6 +1,6 @@
 """Semantic textual similarity (STS): correlation of the vectors' cosines with human scores."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,7 @@ from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
 from fairseq_clear.evaluation.sts_data import (
     AGGREGATIONS,
     DEFAULT_TASKS,
-    METRICS,
     STS_TASKS,
-    Pairs,
     StsData,
     is_present,
     read_sts,
@@ -68,9 +66,6 @@ def average_ranks(values: npt.ArrayLike) -> Doubles:
     _, inverse, counts = np.unique(np.asarray(values, np.float64), return_inverse=True, return_counts=True)
     ranks: Doubles = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     return ranks
-
-
-CORRELATIONS: dict[str, Callable[..., float]] = {"spearman": spearman, "pearson": pearson}
 
 
 def _checked(x: npt.ArrayLike, y: npt.ArrayLike, where: str) -> tuple[Doubles, Doubles]:
@@ -188,14 +183,12 @@ def cosine(first: npt.ArrayLike, second: npt.ArrayLike) -> Doubles:
 
 
 def _score_task(encoder: CachedEncoder, task: StsData, aggregation: str) -> StsScore:
-    similarities = {name: _similarities(encoder, pairs) for name, pairs in task.subsets.items()}
-    sizes = [len(pairs) for pairs in task.subsets.values()]
-    subsets: dict[str, dict[str, float | int | None]] = {
-        name: {"pairs": len(pairs)} for name, pairs in task.subsets.items()
+    similarities = {
+        name: cosine(encoder.encode(pairs.first), encoder.encode(pairs.second)) for name, pairs in task.subsets.items()
     }
+    subsets: dict[str, dict[str, Any]] = {name: {"pairs": len(pairs)} for name, pairs in task.subsets.items()}
     totals = {}
-    for metric in METRICS:
-        correlation = CORRELATIONS[metric]
+    for metric, correlation in (("pearson", pearson), ("spearman", spearman)):
         undefined = None
         for name, pairs in task.subsets.items():
             where = f"{encoder.name}, {task.name}, {name}"
@@ -210,10 +203,6 @@ def _score_task(encoder: CachedEncoder, task: StsData, aggregation: str) -> StsS
         elif undefined is not None:
             raise undefined
         else:
-            weights = sizes if aggregation == "wmean" else None
-            totals[metric] = float(np.average([subsets[name][metric] for name in subsets], weights=weights))
+            weights = [len(pairs) for pairs in task.subsets.values()] if aggregation == "wmean" else None
+            totals[metric] = float(np.average([scores[metric] for scores in subsets.values()], weights=weights))
     return StsScore(totals["spearman"], totals["pearson"], len(task), task.unscored, subsets)
-
-
-def _similarities(encoder: CachedEncoder, pairs: Pairs) -> Doubles:
-    return cosine(encoder.encode(pairs.first), encoder.encode(pairs.second))

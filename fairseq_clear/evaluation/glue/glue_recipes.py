@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,39 +56,25 @@ class FineTuning:
 # CLEAR section 4.2 follows RoBERTa (Liu et al. 2019, table 10): those are the values in fairseq's
 # examples/roberta/config/finetuning/*.yaml, without their limit of 4,400 tokens per batch, which splits batches of long
 # pairs, and with 6 % warm-up for QQP too (its file has 25 %). There is no file for WNLI, which uses the values of RTE.
-_CLEAR: dict[str, tuple[float, int, int]] = {
-    #        learning rate, batch, epochs
-    "CoLA": (1e-5, 16, 10),
-    "SST-2": (1e-5, 32, 10),
-    "MRPC": (1e-5, 16, 10),
-    "STS-B": (2e-5, 16, 10),
-    "QQP": (1e-5, 32, 10),
-    "MNLI": (1e-5, 32, 10),
-    "QNLI": (1e-5, 32, 10),
-    "RTE": (2e-5, 16, 10),
-    "WNLI": (2e-5, 16, 10),
-}
 # CERT section 5.2; inputs of 128 tokens. Everything else is BERT's (Devlin et al. 2018, appendix A.2 and A.3, and its
 # code): Adam with betas 0.9 and 0.999, weight decay 0.01, 10 % warm-up, gradients clipped at 1.
-_CERT: dict[str, tuple[float, int, int]] = {
-    "CoLA": (3e-5, 16, 20),
-    "SST-2": (2e-5, 16, 4),
-    "MRPC": (2e-5, 16, 15),
-    "STS-B": (3e-5, 16, 10),
-    "QQP": (1e-5, 16, 5),
-    "MNLI": (3e-5, 16, 3),
-    "QNLI": (2e-5, 16, 3),
-    "RTE": (2e-5, 16, 5),
-    "WNLI": (2e-5, 16, 5),
+_TABLE: dict[str, tuple[float, int, float, int]] = {
+    #        CLEAR: learning rate, batch; CERT: learning rate, epochs
+    "CoLA": (1e-5, 16, 3e-5, 20),
+    "SST-2": (1e-5, 32, 2e-5, 4),
+    "MRPC": (1e-5, 16, 2e-5, 15),
+    "STS-B": (2e-5, 16, 3e-5, 10),
+    "QQP": (1e-5, 32, 1e-5, 5),
+    "MNLI": (1e-5, 32, 3e-5, 3),
+    "QNLI": (1e-5, 32, 2e-5, 3),
+    "RTE": (2e-5, 16, 2e-5, 5),
+    "WNLI": (2e-5, 16, 2e-5, 5),
 }
-
+_BERT: dict[str, Any] = {"warmup_share": 0.1, "weight_decay": 0.01, "adam_betas": "(0.9, 0.999)", "clip_norm": 1.0}
 RECIPES: dict[str, dict[str, FineTuning]] = {
-    "clear": {task: FineTuning(*values) for task, values in _CLEAR.items()},
+    "clear": {task: FineTuning(rate, batch, epochs=10) for task, (rate, batch, _, _) in _TABLE.items()},
     "cert": {
-        task: FineTuning(
-            *values, max_length=128, warmup_share=0.1, weight_decay=0.01, adam_betas="(0.9, 0.999)", clip_norm=1.0
-        )
-        for task, values in _CERT.items()
+        task: FineTuning(rate, 16, epochs, max_length=128, **_BERT) for task, (_, _, rate, epochs) in _TABLE.items()
     },
 }
 
