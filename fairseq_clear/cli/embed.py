@@ -165,7 +165,7 @@ fairseq-clear embed --join 16 --output out.npy"""
             else nullcontext(jsonl_writer(sys.stdout))
         )
         with opened as write:
-            report = self.embed_lines(encoder, path, write, None, on_batch)
+            report = self.embed_lines(encoder, path, None, on_batch, write)
         closing = f"{report.summary()}; pooling {encoder.pooling}"
         return closing if self.output is None else f"{closing}; wrote {self.output}"
 
@@ -179,16 +179,15 @@ fairseq-clear embed --join 16 --output out.npy"""
         on_batch: Callable[[int], object],
     ) -> str:
         """Embed the lines of one part of ``output`` in this process; return the line to print."""
-        from fairseq_clear.evaluation.embedding_files import is_finished, open_part
+        from fairseq_clear.evaluation.embedding_files import is_finished, write_part
 
         encoder = self.load_encoder(device)
         source = self.source(encoder, sentences)
         lines, part = shard.lines(sentences.count), f"part {shard.number}/{shard.count}"
         if is_finished(output, shard, source, overwrite=self.overwrite):
             return f"{part}: is finished already, {shard.path(output)}"
-        with open_part(output, shard, source, len(lines), encoder.dimension) as (write, finish):
-            report = self.embed_lines(encoder, path, write, lines, on_batch)
-            finish(report)
+        embed = partial(self.embed_lines, encoder, path, lines, on_batch)
+        report = write_part(output, shard, source, len(lines), encoder.dimension, embed)
         return f"{part}: {report.summary()}; pooling {encoder.pooling}; wrote {shard.path(output)}"
 
     def embed_on(
@@ -239,9 +238,9 @@ fairseq-clear embed --join 16 --output out.npy"""
         self,
         encoder: "SentenceEncoder",
         path: Path,
-        write: "Writer",
         lines: range | None,
         on_batch: Callable[[int], object],
+        write: "Writer",
     ) -> "EmbedReport":
         """Embed some lines, or all, with the settings of the flags."""
         from fairseq_clear.evaluation.embedding_files import embed_lines

@@ -23,6 +23,7 @@ from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.files import (
     CorpusFile,
     check_output_file,
+    hash_file,
     read_whole_lines,
     record_text,
     write_errors,
@@ -42,11 +43,11 @@ __all__ = [
     "join_parts",
     "jsonl_writer",
     "open_output",
-    "open_part",
     "read_record",
     "read_sentences",
     "remove_parts",
     "scan_sentences",
+    "write_part",
 ]
 
 BLOCK = 10_000  # sentences that are sorted by length and encoded together
@@ -240,11 +241,15 @@ def _record_path(part: Path) -> Path:
     return part.with_suffix(".json")
 
 
-@contextmanager
-def open_part(
-    output: Path, shard: Shard, source: Mapping[str, Any], rows: int, dimension: int
-) -> Iterator[tuple[Writer, Callable[[EmbedReport], None]]]:
-    """Open a part for writing. The files only appear if the block ends without an error.
+def write_part(
+    output: Path,
+    shard: Shard,
+    source: Mapping[str, Any],
+    rows: int,
+    dimension: int,
+    embed: Callable[[Writer], EmbedReport],
+) -> EmbedReport:
+    """Write a part and its record, which only appear if ``embed`` ends without an error.
 
     Args:
         output: of all parts.
@@ -252,20 +257,17 @@ def open_part(
         source: what determines the vectors of all parts, as JSON values; ``join_parts`` compares it.
         rows: number of lines of the part.
         dimension: of the vectors.
-
-    Yields:
-        The writer of the vectors, and a function to call with the report at the end.
+        embed: writes the vectors.
     """
-    part, reports = shard.path(output), list[EmbedReport]()
+    part = shard.path(output)
     with write_errors(part):
         _record_path(part).unlink(missing_ok=True)  # it describes the vectors that are now replaced
         with open_output(part, rows, dimension) as write:
-            yield write, reports.append
-        with open(part, "rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    counts = asdict(reports[0].counts)
-    record = {"source": dict(source), "rows": rows, "dimension": dimension, "counts": counts, "sha256": digest}
-    write_json(_record_path(part), {**record, "seconds": reports[0].seconds}, flag="--output")
+            report = embed(write)
+        digest = hash_file(part)
+    record = {"source": dict(source), "rows": rows, "dimension": dimension, "counts": asdict(report.counts)}
+    write_json(_record_path(part), {**record, "sha256": digest, "seconds": report.seconds}, flag="--output")
+    return report
 
 
 def is_finished(output: Path, shard: Shard, source: Mapping[str, Any], *, overwrite: bool) -> bool:
