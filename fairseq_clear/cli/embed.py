@@ -1,6 +1,5 @@
 """``fairseq-clear embed``: encodes the lines of a text file as vectors."""
 
-import multiprocessing
 import shutil
 import sys
 import tempfile
@@ -16,7 +15,6 @@ from fairseq_clear.cli.flags import Command, VectorFlags, choose_tokenizer, quie
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import hash_file
 from fairseq_clear.output_folder import signals_raise
-from fairseq_clear.preparation.workers import worker_pool
 from fairseq_clear.settings import setting
 from fairseq_clear.text.data_folders import CLEAR_JSON, data_folders, read_clear_json
 
@@ -200,7 +198,10 @@ fairseq-clear embed --join 16 --output out.npy"""
         Raises:
             UserError: a worker failed.
         """
+        import multiprocessing
+
         from fairseq_clear.evaluation.embedding_files import BLOCK, Shard, join_parts
+        from fairseq_clear.preparation.workers import worker_pool
 
         assert self.output is not None  # check_flags
         used = devices[: -(-sentences.count // BLOCK)]

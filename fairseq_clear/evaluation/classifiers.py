@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +21,13 @@ from fairseq_clear.evaluation.sts import UndefinedCorrelation, pearson, spearman
 from fairseq_clear.libraries import import_library
 
 __all__ = [
-    "Classifier",
     "Fit",
     "Relatedness",
     "cross_validate",
     "encode_scores",
+    "fit_classifier",
+    "fit_network",
     "fit_relatedness",
-    "make_classifier",
     "nested_cross_validate",
     "split_validate",
     "torch_seed",
@@ -37,6 +37,7 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 Rows = tuple[Floats, Labels]
+Predict = Callable[[Floats], Labels]
 Fold = tuple[Labels, Labels]
 HELD_OUT = 0.05  # without a dev split, this share of the training rows stops the final fit of the network
 MOST_ITERATIONS = 1000  # of scikit-learn's solver, whose default of 100 does not converge on unscaled vectors
@@ -49,89 +50,58 @@ LEVELS = 5  # of a similarity score
 REGRESSOR = Classifiers(batch_size=64, epoch_size=50, max_epoch=1000, tenacity=3)
 
 
-class Classifier(Protocol):
-    """Interface of a classifier of rows (N, D) with labels (N,) from 0."""
+def fit_classifier(
+    settings: Classifiers, classes: int, regularization: float, seed: int, train: Rows, held_out: Rows | None = None
+) -> Predict:
+    """Train a classifier; return a function of rows (N, D) that predicts their labels (N,).
 
-    def fit(self, rows: Floats, labels: Labels, held_out: tuple[Floats, Labels] | None = None) -> None:
-        """Train; the network stops early on the accuracy on ``held_out``."""
-
-    def predict(self, rows: Floats) -> Labels:
-        """Predict labels (N,)."""
-
-
-def make_classifier(settings: Classifiers, classes: int, regularization: float, seed: int) -> Classifier:
-    """Make an untrained classifier; ``regularization`` is the network's weight decay, or scikit-learn's inverse strength C."""
+    Args:
+        settings: kind and training of the classifier.
+        classes: number of labels.
+        regularization: the network's weight decay, or the inverse strength C of scikit-learn's logistic regression.
+        seed: of the classifier.
+        train: vectors (N, D) and their labels (N,) from 0.
+        held_out: likewise; the network stops early on the accuracy on them.
+    """
     if settings.kind == "logistic":
-        return _Logistic(regularization, seed)
-    return _Network(settings, classes, regularization, seed)
-
-
-class _Logistic:
-    """scikit-learn's multinomial logistic regression."""
-
-    def __init__(self, regularization: float, seed: int) -> None:
         kind = import_library("sklearn.linear_model", "eval").LogisticRegression
-        self.model = kind(C=regularization, random_state=seed, max_iter=MOST_ITERATIONS)
-
-    def fit(self, rows: Floats, labels: Labels, held_out: tuple[Floats, Labels] | None = None) -> None:
-        self.model.fit(rows, labels)
-
-    def predict(self, rows: Floats) -> Labels:
-        predicted: Labels = self.model.predict(rows)
-        return predicted
+        predict: Predict = kind(C=regularization, random_state=seed, max_iter=MOST_ITERATIONS).fit(*train).predict
+        return predict
+    return partial(_predict_labels, fit_network(settings, classes, regularization, seed, train, held_out))
 
 
-class _Network:
+def fit_network(
+    settings: Classifiers, classes: int, weight_decay: float, seed: int, train: Rows, held_out: Rows | None = None
+) -> nn.Module:
     """SentEval's network: linear, or linear - dropout - sigmoid - linear, trained with cross-entropy."""
-
-    def __init__(self, settings: Classifiers, classes: int, regularization: float, seed: int) -> None:
-        self.settings, self.classes, self.regularization, self.seed = settings, classes, regularization, seed
-        self.model: nn.Module = nn.Identity()
-
-    def fit(self, rows: Floats, labels: Labels, held_out: tuple[Floats, Labels] | None = None) -> None:
-        settings = self.settings
-        order = np.random.RandomState(self.seed)  # SentEval's generator, for its order of rows
-        if held_out is None:
-            mixed = order.permutation(len(rows))
-            count = int(HELD_OUT * len(rows))
-            held_out = rows[mixed[:count]], labels[mixed[:count]]
-            rows, labels = rows[mixed[count:]], labels[mixed[count:]]
-        inputs, answers = held_out
-        with torch_seed(self.seed):
-            self.model = self._build(rows.shape[1])
-            optimizer = getattr(torch.optim, OPTIMIZERS[settings.optimizer])(
-                self.model.parameters(),
-                weight_decay=self.regularization,
-                **({"lr": 0.1} if settings.optimizer == "sgd" else {}),
-            )
-            best, _ = _train(
-                self.model,
-                optimizer,
-                nn.functional.cross_entropy,
-                (torch.from_numpy(np.ascontiguousarray(rows)), torch.from_numpy(labels)),
-                order,
-                lambda _: float((self.predict(inputs) == answers).mean()) if len(answers) else 0.0,
-                settings,
-            )
-        assert best is not None, "an accuracy is above -1"
-        self.model = best
-
-    def predict(self, rows: Floats) -> Labels:
-        self.model.eval()
-        with torch.no_grad():
-            predicted: Labels = self.model(torch.from_numpy(np.ascontiguousarray(rows))).argmax(dim=1).numpy()
-        return predicted
-
-    def _build(self, dimension: int) -> nn.Module:
-        hidden = self.settings.hidden
-        if not hidden:
-            return nn.Sequential(nn.Linear(dimension, self.classes))
-        return nn.Sequential(
-            nn.Linear(dimension, hidden),
-            nn.Dropout(self.settings.dropout),
-            nn.Sigmoid(),
-            nn.Linear(hidden, self.classes),
+    order = np.random.RandomState(seed)  # SentEval's generator, for its order of rows
+    if held_out is None:
+        mixed = order.permutation(len(train[0]))
+        count = int(HELD_OUT * len(mixed))
+        held_out, train = ((train[0][part], train[1][part]) for part in (mixed[:count], mixed[count:]))
+    (rows, labels), (inputs, answers) = train, held_out
+    width, hidden = rows.shape[1], settings.hidden
+    with torch_seed(seed):
+        layers = [nn.Linear(width, hidden), nn.Dropout(settings.dropout), nn.Sigmoid()] if hidden else []
+        model = nn.Sequential(*layers, nn.Linear(hidden or width, classes))
+        options = {"weight_decay": weight_decay, **({"lr": 0.1} if settings.optimizer == "sgd" else {})}
+        best, _ = _train(
+            model,
+            getattr(torch.optim, OPTIMIZERS[settings.optimizer])(model.parameters(), **options),
+            nn.functional.cross_entropy,
+            (torch.from_numpy(np.ascontiguousarray(rows)), torch.from_numpy(labels)),
+            order,
+            lambda model: float((_predict_labels(model, inputs) == answers).mean()) if len(answers) else 0.0,
+            settings,
         )
+    assert best is not None, "an accuracy is above -1"
+    return best
+
+
+def _predict_labels(model: nn.Module, rows: Floats) -> Labels:
+    with torch.no_grad():
+        predicted: Labels = model(torch.from_numpy(np.ascontiguousarray(rows))).argmax(dim=1).numpy()
+    return predicted
 
 
 @dataclass(frozen=True)
@@ -159,10 +129,9 @@ def nested_cross_validate(rows: Rows, classes: int, settings: Classifiers, seed:
     for train, held in _folds(inputs, labels, settings.folds, NESTED_SEED):
         inner, answers = inputs[train], labels[train]
         best, score = _choose(inner, answers, classes, settings, seed, grid, NESTED_SEED)
-        model = make_classifier(settings, classes, best, seed)
-        model.fit(inner, answers)
+        predict = fit_classifier(settings, classes, best, seed, (inner, answers))
         dev.append(score)
-        test.append(_percent(model.predict(inputs[held]) == labels[held]))
+        test.append(_percent(predict(inputs[held]) == labels[held]))
         chosen.append(best)
     empty = np.zeros(0, np.int64)
     return Fit(round(float(np.mean(dev)), 2), round(float(np.mean(test)), 2), tuple(chosen), empty)
@@ -172,9 +141,7 @@ def cross_validate(train: Rows, test: Rows, classes: int, settings: Classifiers,
     """Cross-validation, for data without a dev split (TREC, MRPC): folds of the training rows choose the regularisation."""
     grid = WEIGHT_DECAYS if settings.kind == "mlp" else INVERSE_STRENGTHS_OF_FOLDS
     best, score = _choose(*train, classes, settings, seed, grid, seed)
-    model = make_classifier(settings, classes, best, seed)
-    model.fit(*train)
-    predicted = model.predict(test[0])
+    predicted = fit_classifier(settings, classes, best, seed, train)(test[0])
     return Fit(score, _percent(predicted == test[1]), (best,), predicted)
 
 
@@ -194,15 +161,11 @@ def split_validate(
         grid = WEIGHT_DECAYS if regularize else (1e-9,)
     else:
         grid = INVERSE_STRENGTHS if regularize else (1e9,)
-    scores, models = [], []
-    for strength in grid:
-        model = make_classifier(settings, classes, strength, seed)
-        model.fit(*train, held_out=dev)
-        scores.append(_percent(model.predict(dev[0]) == dev[1]))
-        models.append(model)
+    fitted = [fit_classifier(settings, classes, strength, seed, train, dev) for strength in grid]
+    scores = [_percent(predict(dev[0]) == dev[1]) for predict in fitted]
     best = int(np.argmax(scores))
     # SentEval fits again with the same seed and rows, which gives the same model
-    predicted = models[best].predict(test[0])
+    predicted = fitted[best](test[0])
     return Fit(scores[best], _percent(predicted == test[1]), (grid[best],), predicted)
 
 
@@ -221,9 +184,9 @@ def _choose(
     for strength in grid:
         accuracies = []
         for train, held in folds:
-            model = make_classifier(settings, classes, strength, seed)
-            model.fit(inputs[train], labels[train], held_out=(inputs[held], labels[held]))
-            accuracies.append((model.predict(inputs[held]) == labels[held]).mean())
+            rest, aside = (inputs[train], labels[train]), (inputs[held], labels[held])
+            predict = fit_classifier(settings, classes, strength, seed, rest, aside)
+            accuracies.append((predict(aside[0]) == aside[1]).mean())
         scores.append(round(100 * float(np.mean(accuracies)), 2))
     best = int(np.argmax(scores))
     return grid[best], scores[best]

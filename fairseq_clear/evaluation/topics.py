@@ -82,7 +82,7 @@ def evaluate_topics(encoder: "Encoder", data: TopicData, *, strength: float = 1.
     """
     import numpy as np
 
-    from fairseq_clear.evaluation.classifiers import make_classifier
+    from fairseq_clear.evaluation.classifiers import fit_classifier
     from fairseq_clear.evaluation.encoders import CachedEncoder
     from fairseq_clear.evaluation.senteval_data import Classifiers
 
@@ -98,9 +98,9 @@ def evaluate_topics(encoder: "Encoder", data: TopicData, *, strength: float = 1.
         raise UserError(f"topics: the test split has the group {strange!r}, which the training split lacks")
     cached = CachedEncoder.of(encoder)
     cached.embed([text for split in SPLITS for text in data.texts[split]])
-    classifier = make_classifier(Classifiers(kind="logistic"), len(names), strength, seed=0)
-    classifier.fit(cached.encode(data.texts["train"]), labels["train"])
-    predicted = classifier.predict(cached.encode(data.texts["test"]))
+    train = cached.encode(data.texts["train"]), labels["train"]
+    predict = fit_classifier(Classifiers(kind="logistic"), len(names), strength, 0, train)
+    predicted = predict(cached.encode(data.texts["test"]))
     f1_score = import_library("sklearn.metrics", "eval").f1_score
     each = f1_score(labels["test"], predicted, labels=range(len(names)), average=None, zero_division=0)
     scores = dict(zip(names, (100 * each).tolist(), strict=True))

@@ -9,7 +9,8 @@ from sklearn.model_selection import StratifiedKFold
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.classifiers import (
     cross_validate,
-    make_classifier,
+    fit_classifier,
+    fit_network,
     nested_cross_validate,
     split_validate,
 )
@@ -71,14 +72,12 @@ def test_the_network_is_sentevals(hidden, has_dev):
     expected, epochs = senteval_network(settings, 3, 1e-3, 5, rows, labels, dev)
     torch.manual_seed(77)
     before = torch.random.get_rng_state()
-    ours = make_classifier(settings, 3, 1e-3, 5)
-    ours.fit(rows, labels, dev)
+    ours = fit_network(settings, 3, 1e-3, 5, (rows, labels), dev)
     assert torch.equal(torch.random.get_rng_state(), before)
-    for found, wanted in zip(ours.model.parameters(), expected, strict=True):
+    for found, wanted in zip(ours.parameters(), expected, strict=True):
         torch.testing.assert_close(found, wanted, atol=1e-6, rtol=0)
-    other = make_classifier(settings, 3, 1e-3, 6)
-    other.fit(rows, labels, dev)
-    assert not torch.allclose(next(iter(other.model.parameters())), expected[0], atol=1e-3)
+    other = fit_network(settings, 3, 1e-3, 6, (rows, labels), dev)
+    assert not torch.allclose(next(iter(other.parameters())), expected[0], atol=1e-3)
     if has_dev:
         assert epochs < settings.max_epoch  # so the early stop was part of it
 
@@ -87,9 +86,8 @@ def test_training_ends_at_the_last_epoch():
     settings = Classifiers(batch_size=20, tenacity=10_000, epoch_size=3, max_epoch=7)
     rows, labels = blobs()
     expected, epochs = senteval_network(settings, 3, 1e-5, 1, rows, labels, blobs(30, seed=1))
-    ours = make_classifier(settings, 3, 1e-5, 1)
-    ours.fit(rows, labels, blobs(30, seed=1))
-    torch.testing.assert_close(next(iter(ours.model.parameters())).detach(), expected[0], atol=1e-6, rtol=0)
+    ours = fit_network(settings, 3, 1e-5, 1, (rows, labels), blobs(30, seed=1))
+    torch.testing.assert_close(next(iter(ours.parameters())).detach(), expected[0], atol=1e-6, rtol=0)
     assert epochs == 9
 
 
@@ -137,13 +135,12 @@ def test_a_dev_split_chooses(settings):
     grid = [2.0**p for p in range(-2, 4)] if settings is LOGISTIC else [10.0**p for p in range(-5, -1)]
     scores = []
     for strength in grid:
-        model = make_classifier(settings, 3, strength, 3)
-        model.fit(*train, dev)
-        scores.append((round(100 * (model.predict(dev[0]) == dev[1]).mean(), 2), model))
+        predict = fit_classifier(settings, 3, strength, 3, train, dev)
+        scores.append((round(100 * (predict(dev[0]) == dev[1]).mean(), 2), predict))
     best = int(np.argmax([score for score, _ in scores]))
     fit = split_validate(train, dev, test, 3, settings, 3)
     assert (fit.dev, fit.chosen) == (scores[best][0], (grid[best],))
-    assert fit.predicted.tolist() == scores[best][1].predict(test[0]).tolist()
+    assert fit.predicted.tolist() == scores[best][1](test[0]).tolist()
     free = split_validate(train, dev, test, 3, settings, 3, regularize=False)
     assert free.chosen == ((1e9,) if settings is LOGISTIC else (1e-9,))
 
