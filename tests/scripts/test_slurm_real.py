@@ -26,25 +26,28 @@ SLURM = ROOT / "scripts/slurm"
 MINUTES = 60.0
 # In place of python: stands still before the 11th update of its first start, until it was signalled.
 PYTHON = f"""#!{sys.executable}
-import os, pathlib, sys, time
+import os, pathlib, signal, sys, time
 from fairseq.trainer import Trainer
-from fairseq_clear.patches import stopping
 from fairseq_clear.launch.preemption import main
-folder, stock, note, calls, told = pathlib.Path(os.environ["PAUSE_IN"]), Trainer.train_step, stopping._note, [], []
-def noted(*args):
-    told.append(1)
-    note(*args)
+folder, stock, calls, told = pathlib.Path(os.environ["PAUSE_IN"]), Trainer.train_step, [], []
+def watch(number):
+    handle = signal.getsignal(number)
+    def noted(*args):
+        handle(*args)
+        told.append(1)
+    signal.signal(number, noted)
 def paused(self, *args, **kwargs):
     calls.append(1)
     at = folder / f"at{{self.data_parallel_rank}}"
     if len(calls) == 11 and not at.exists():
+        watch(signal.SIGUSR1), watch(signal.SIGTERM)
         begun = folder / f"pid{{self.data_parallel_rank}}"
         begun.write_text(str(os.getpid()))
         begun.rename(at)
         while not told:
             time.sleep(0.01)
     return stock(self, *args, **kwargs)
-Trainer.train_step, stopping._note = paused, noted
+Trainer.train_step = paused
 assert sys.argv[1].endswith("scripts/slurm/start.py")
 main(sys.argv[2:])
 """
