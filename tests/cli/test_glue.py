@@ -58,7 +58,7 @@ def forked_training():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(glue_running.subprocess, "run", run)
         yield
-    assert len(calls) > 3
+    assert calls
 
 
 @pytest.fixture(scope="module")
