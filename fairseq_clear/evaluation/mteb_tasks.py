@@ -1,4 +1,4 @@
-"""Tasks of mteb made of local files, which need no network: STS, retrieval and clustering.
+"""Tasks of mteb made from local files, which need no network: STS, retrieval and clustering.
 
 The arguments ``name`` (default: the name of the file without its suffix, or of the folder) and ``language`` (a language and a
 script as in mteb) are those of the task. Importing this module does not import mteb.
@@ -25,7 +25,7 @@ SUFFIX = re.compile(r"\.(tsv|csv|txt|jsonl)(\.gz|\.xz)?$")
 
 
 def local_tasks(folder: str | Path, *, language: str = ENGLISH) -> "list[AbsTask]":
-    """Make a task of each file and folder that has the form of one, sorted by name.
+    """Make a task from each file and folder of a known format, sorted by name.
 
     ``NAME.tsv`` is an STS task, ``NAME.jsonl`` (also .gz, .xz) a clustering task, and a folder with ``corpus.jsonl`` a
     retrieval task of its test split. Other files and folders are ignored.
@@ -47,7 +47,7 @@ def local_tasks(folder: str | Path, *, language: str = ENGLISH) -> "list[AbsTask
 
 
 def sts_task(path: str | Path, *, name: str | None = None, language: str = ENGLISH) -> "AbsTask":
-    """Make an STS task of a file of pairs in one of the formats of ``sts_data.read_sts_file``.
+    """Make an STS task from a file of pairs in one of the formats of ``sts_data.read_sts_file``.
 
     Its main score is the Spearman correlation of the cosine with the scores.
 
@@ -69,7 +69,7 @@ def clustering_task(
     name: str | None = None,
     language: str = ENGLISH,
 ) -> "AbsTask":
-    """Make a clustering task of a ``.jsonl`` file, also ``.gz`` and ``.xz``.
+    """Make a clustering task from a ``.jsonl`` file, also ``.gz`` and ``.xz``.
 
     As in mteb, ten samples of 16,384 texts, drawn with replacement, are clustered by mini-batch k-means, with as many clusters
     as there are labels. The main score is the mean of their V-measures. All texts are embedded.
@@ -99,7 +99,7 @@ def clustering_task(
 def retrieval_task(
     folder: str | Path, *, split: str = "test", name: str | None = None, language: str = ENGLISH
 ) -> "AbsTask":
-    """Make a retrieval task of a folder in BEIR's layout, see ``retrieval_data.read_beir``.
+    """Make a retrieval task from a folder in BEIR's layout, see ``retrieval_data.read_beir``.
 
     Its main score is nDCG@10. As in BEIR, a passage with the query's own id is not counted as found.
 
@@ -120,7 +120,7 @@ def retrieval_task(
 
 
 def _retrieval_split(data: RetrievalData) -> dict[str, Any]:
-    """The data in mteb's form. Ids are made of the numbers; a query that has the id of a passage gets that passage's."""
+    """The data in mteb's form. Ids are made from the numbers; a query with the id of a passage keeps the passage's id."""
     own = data.identical or [-1] * len(data.queries)
     ids = [f"passage{same}" if same >= 0 else f"query{number}" for number, same in enumerate(own)]
     # mteb leaves out a query without judgements, but not one whose judgements are 0
@@ -151,7 +151,7 @@ def _metadata(name: str, kind: str, path: Path, revision: str, main_score: str, 
 
 
 def _make(base: str, metadata: Any, load: Callable[[], Any], **attributes: Any) -> "AbsTask":
-    """Make a task: a class of its own, because mteb reads the metadata of classes."""
+    """Make a task of a new class, because mteb reads the metadata of classes."""
 
     def load_data(self: Any, num_proc: int | None = None, **kwargs: Any) -> None:
         if not self.data_loaded:

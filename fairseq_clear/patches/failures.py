@@ -116,7 +116,9 @@ def load_checkpoint(
             return stock(self, filename, *resets, reset_meters=reset_meters)
     except UserError as error:
         other = newest_whole(filename)
-        hint = f"; go on from another one: cp {other} {filename}" if other and "not a complete" in str(error) else ""
+        hint = (
+            f"; continue from an earlier one: cp {other} {filename}" if other and "not a complete" in str(error) else ""
+        )
         raise UserError(f"{error}{hint}") from None
     except AssertionError as error:  # another criterion or optimizer; the message says what to do
         raise UserError(f"{filename}: {error}") from None

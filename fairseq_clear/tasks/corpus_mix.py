@@ -60,7 +60,7 @@ def parse_mix(mix: str, data: str, batches: Any = "any") -> list[Corpus]:
         return []
     corpora = [_parse_corpus(part.strip(), mix) for part in mix.split(",")]
     if os.pathsep in data and not os.path.isdir(data):
-        raise UserError(f"--mix {mix}: the data folder {data} is several; give one, made without --shards")
+        raise UserError(f"--mix {mix}: {data} names several data folders; give one, made without --shards")
     places = [os.path.realpath(corpus.folder) for corpus in corpora]
     for number, corpus in enumerate(corpora):
         if places[number] in places[:number]:

@@ -42,7 +42,7 @@ class ViewMaker:
         """Return the instances of item ``index``, each with the texts from which it was made."""
         rng = rng_for(self.seed, epoch, index, 0)
         traced = self._trace(self.source(index, rng), index, epoch)
-        # Instance.draw is drawn after the source's draws, which it therefore does not change.
+        # Instance.draw is drawn last, so that it does not change the draws of the source.
         return [(pair, self._instance(pair, views, rng.random())) for pair, views in traced]
 
     def texts(self, index: int, epoch: int) -> list[RawInstance]:

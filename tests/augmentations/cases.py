@@ -1,4 +1,4 @@
-"""A small vocabulary with a synonym table, texts over it, and specs: what the tests of the augmentations draw from."""
+"""A small vocabulary with a synonym table, texts over it, and specs, for the tests of the augmentations."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -34,14 +34,14 @@ SEEDS = st.integers(0, 2**32)
 
 
 def array(tokens):
-    """The tokens as the chain hands them on, but read-only: writing to an argument raises."""
+    """Tokens as a read-only int64 array, so that a function that writes to its argument fails."""
     tokens = np.array(tokens, np.int64)
     tokens.setflags(write=False)
     return tokens
 
 
 def share_of(name):
-    """The knob that says how much of a text an augmentation changes; 0 is nothing."""
+    """The knob that sets how much of a text an augmentation changes; 0 changes nothing."""
     return next(knob for knob in ("ratio", "alpha", "length") if knob in AUGMENTATIONS[name].knobs)
 
 
@@ -73,7 +73,7 @@ SPECS = st.lists(CHAINS, min_size=1, max_size=2).map(tuple).map(format_spec)
 
 
 def split_words(tokens):
-    """Where words lie, piece by piece: [(start, end)]. The oracle of SynonymTable.word_starts."""
+    """Return the (start, end) of each word, found token by token; the oracle of SynonymTable.word_starts."""
     specials = {BOS, PAD, EOS, MASK, DELETE}
     words = []
     for place, token in enumerate(tokens):
@@ -86,5 +86,5 @@ def split_words(tokens):
 
 
 def is_word(tokens, start):
-    """Whether what starts here is a word, not a special."""
+    """Whether a word, not a special symbol, starts at ``start``."""
     return tokens[start] not in {BOS, PAD, EOS, MASK, DELETE}

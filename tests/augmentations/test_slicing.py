@@ -1,4 +1,4 @@
-"""Slices: one mask each, what is left in order, how much is masked."""
+"""Slices: one mask each, the other tokens in order, and the masked share."""
 
 from collections import Counter
 
@@ -20,7 +20,7 @@ def sliced(length, seed, **knobs):
 
 @given(st.integers(1, 60), SEEDS, st.integers(0, 6), st.integers(0, 20))
 @settings(max_examples=200, deadline=None)
-def test_each_slice_is_one_mask_and_the_rest_is_as_it_was(length, seed, slices, twentieths):
+def test_each_slice_is_one_mask_and_the_rest_is_unchanged(length, seed, slices, twentieths):
     tokens, result, source = sliced(length, seed, slices=slices, ratio=twentieths / 20)
     assert ((result == MASK) == (source == -1)).all()
     left = source[source >= 0]
@@ -29,7 +29,7 @@ def test_each_slice_is_one_mask_and_the_rest_is_as_it_was(length, seed, slices, 
     masked = sorted(set(range(length)) - set(left.tolist()))
     runs = sum(1 for place in masked if place - 1 not in masked)
     assert (result == MASK).sum() == runs <= slices, gaps
-    # a mask stands exactly where the run that it replaces was
+    # each mask has the position of the run that it replaces
     for place in np.flatnonzero(result == MASK):
         before, after = source[place - 1] if place else -1, source[place + 1] if place + 1 < len(source) else length
         assert after - before > 1

@@ -19,7 +19,7 @@ from tests.training import build
 
 
 class Toy:
-    """A corpus whose items say which they are, and of which epoch."""
+    """A corpus whose items hold the number of the corpus, their index and the epoch."""
 
     texts = None
 
@@ -63,7 +63,7 @@ def batches_of(dataset: MixedDataset, epoch: int, size: int) -> list[list[int]]:
 
 
 MIXES = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 12)), min_size=2, max_size=4).filter(
-    # no corpus that is left with less than an item of an epoch
+    # every corpus has at least one item in an epoch
     lambda mix: all(mix[0][0] * weight >= mix[0][1] for _, weight in mix)
 )
 
@@ -140,7 +140,7 @@ def test_any_batch_mixes_the_corpora() -> None:
 
 
 @pytest.mark.parametrize(("weights", "count"), [([1000, 1], "0"), ([1, 10**12], "10,000,000,000,000")])
-def test_a_weight_that_cannot_be_meant(weights: list[int], count: str) -> None:
+def test_an_implausible_weight_is_an_error(weights: list[int], count: str) -> None:
     with pytest.raises(UserError, match=rf"would read {count} texts of corpus1, and each of the 10 of corpus0 once"):
         mixed([10, 10], weights)
 
@@ -157,7 +157,7 @@ def other_bin(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows(batch: dict[str, Any]) -> list[Any]:
-    """What a model reads of a batch."""
+    """Ids and model inputs of a batch."""
     masked = batch["net_input"].get("src_tokens")
     return [
         batch["id"].tolist(),

@@ -1,4 +1,4 @@
-"""Generators by what they are for."""
+"""Random generators for each seed, epoch, item and view."""
 
 import hashlib
 import itertools
@@ -29,7 +29,7 @@ def test_generators_differ_in_each_name():
     names = itertools.product(range(3), range(3), range(30), range(4))
     states = {rng_for(*each).bit_generator.state["state"]["state"] for each in names}
     assert len(states) == 3 * 3 * 30 * 4
-    assert rng_for(1, 12, 3, 0).random() != rng_for(11, 2, 3, 0).random(), "names are not run together"
+    assert rng_for(1, 12, 3, 0).random() != rng_for(11, 2, 3, 0).random(), "names are separated before hashing"
 
 
 @pytest.mark.parametrize("name", range(4))

@@ -1,4 +1,4 @@
-"""GLUE's pairs on an imported BERT: its segments are kept if asked for, and it is said where they are not."""
+"""GLUE's pairs with an imported BERT: segments are kept on request, and a note says when they are dropped."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,7 +42,7 @@ def start(folder: Path) -> Start:
     ("bert2", ["RTE"], False),
     ("roberta1", ["RTE"], False),
 ])  # fmt: skip
-def test_dropped_segments_are_said(folders: Path, name: str, tasks: list[str], is_noted: bool) -> None:
+def test_dropped_segments_are_noted(folders: Path, name: str, tasks: list[str], is_noted: bool) -> None:
     note = start(folders / name).pair_note([GLUE_TASKS[task] for task in tasks])
     assert (note is not None) == is_noted
     if note:
@@ -73,7 +73,7 @@ def test_pairs_are_joined_as_bert_joins_them(folders: Path) -> None:
         assert classifier._row(texts, 40).tolist() == expected
 
 
-def test_a_model_with_other_segments_is_refused(folders: Path) -> None:
+def test_a_model_with_other_segments_is_rejected(folders: Path) -> None:
     one, two = (start(folders / name).loaded.model for name in ("bert1", "bert2"))
     with pytest.raises(UserError, match="has 2 segments and the model 1: give --segments 2"):
         one.load_state_dict(dict(two.state_dict()))

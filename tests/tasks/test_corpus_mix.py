@@ -28,7 +28,7 @@ def test_corpora_and_weights_are_read_exactly() -> None:
         ("general:0.2", "own", "does not name the data folder own, .* as in --mix own:1,general:0.2$"),
         ("own:1", "own", "names one corpus; name another, or leave --mix out$"),
         ("own:1,general:1,./own:2", "own", r"names ./own twice; name each corpus once$"),
-        ("own:1,general:1", "own:shard1", "the data folder own:shard1 is several; give one"),
+        ("own:1,general:1", "own:shard1", "own:shard1 names several data folders; give one"),
         *(
             (f"own:1,{part}", "own", f"cannot read '{part}'; write FOLDER:WEIGHT with a weight above 0")
             for part in ("general", "general:", ":1", "general:0", "general:0.0", "general:-1", "general:nan", "")

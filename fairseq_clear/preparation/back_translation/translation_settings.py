@@ -109,8 +109,8 @@ class BackTranslateSettings:
     search: Search = field(default_factory=Search)
     copies: int = setting(
         "paraphrases per line, each in its own file for prepare --paraphrase: OUTPUT with .0, .1 ... before its suffix. With "
-        "--sampling they are independent samples; else they are the N best translations back, which differ as far as the beam "
-        "has different ones",
+        "--sampling they are independent samples; else they are the N best translations back, which differ if the beam finds "
+        "enough different ones",
         1,
         least=1,
         metavar="N",

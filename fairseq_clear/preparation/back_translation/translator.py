@@ -110,7 +110,7 @@ def hash_files(paths: Iterable[Path]) -> dict[str, str]:
 def language_tokens(
     vocabulary: Collection[str], languages: tuple[str, str] | None, which: str, path: str
 ) -> tuple[list[str], list[str]]:
-    """Find the tokens by which a multilingual model is told its languages.
+    """Find the tokens that tell a multilingual model its languages.
 
     OPUS-MT marks the target language in the source text (``>>por<<``). NLLB, M2M100 and mBART mark the source language there,
     and start the translation with the target language.
