@@ -1,6 +1,6 @@
-"""scripts/slurm on a real Slurm, that of scripts/slurm/local_cluster.sh: preempted, with a worker killed, cancelled, an array.
+"""scripts/slurm on a real Slurm (scripts/slurm/local_cluster.sh): preemption, a killed worker, cancellation, arrays.
 
-``make test-slurm`` starts it, runs these and stops it.
+``make test-slurm`` starts Slurm, runs these tests and stops it.
 """
 
 import os
@@ -20,11 +20,11 @@ from tests.launch.test_preemption import FLAGS, same, saved
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif("LOCAL_SLURM" not in os.environ, reason="no Slurm of this machine's own: see make test-slurm"),
+    pytest.mark.skipif("LOCAL_SLURM" not in os.environ, reason="needs a local Slurm: see make test-slurm"),
 ]
 SLURM = ROOT / "scripts/slurm"
 MINUTES = 60.0
-# In place of python: stands still before the 11th update of its first start, until it was signalled.
+# Replaces python: on its first start, it blocks before the 11th update until it receives a signal.
 PYTHON = f"""#!{sys.executable}
 import os, pathlib, signal, sys, time
 from fairseq.trainer import Trainer
@@ -64,16 +64,16 @@ def facts(job: str) -> dict[str, str]:
 
 
 def until(what: Callable[[], Any], seconds: float = 10 * MINUTES) -> float:
-    """Poll; how long it took."""
+    """Poll until ``what`` is true; return the seconds it took."""
     begin = time.monotonic()
     while not what():
-        assert time.monotonic() < begin + seconds, "waited in vain"
+        assert time.monotonic() < begin + seconds, "timed out"
         time.sleep(0.2)
     return time.monotonic() - begin
 
 
 def submit(data: Path, folder: Path, *flags: str, pause: bool = False) -> str:
-    """A pretraining of two tasks."""
+    """Submit a pretraining with two tasks; return the job id."""
     folder.mkdir(parents=True, exist_ok=True)
     variables = {"PYTHON": sys.executable}
     if pause:
@@ -93,8 +93,8 @@ def submit(data: Path, folder: Path, *flags: str, pause: bool = False) -> str:
     )
 
 
-def standing(job: str, folder: Path) -> list[int]:
-    """Wait for both workers to stand still; their process ids."""
+def wait_until_paused(job: str, folder: Path) -> list[int]:
+    """Wait until both workers are paused; return their process ids."""
     files = [folder / f"at{rank}" for rank in range(2)]
     until(lambda: all(file.exists() for file in files) or facts(job)["JobState"] in {"FAILED", "COMPLETED"})
     assert all(file.exists() for file in files), (folder / "log").read_text()[-3000:]
@@ -118,7 +118,7 @@ def undisturbed(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.mark.parametrize("name", ["USR1", "TERM"])
 def test_preempted_requeued_resumed(name: str, undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
     job = submit(data_bin, tmp_path, pause=True)
-    standing(job, tmp_path)
+    wait_until_paused(job, tmp_path)
     slurm("scancel", f"--signal={name}", job)
     waited = until(lambda: facts(job)["Restarts"] == "1")
     halfway = saved(tmp_path)
@@ -126,7 +126,7 @@ def test_preempted_requeued_resumed(name: str, undisturbed: Path, data_bin: Path
     log = (tmp_path / "log").read_text()
     assert log.count("stopped by a signal after update 11: ") == 1
     assert "pretrain.sbatch: preempted; back into the queue after 0 restarts" in log
-    assert halfway["extra_state"]["train_iterator"]["iterations_in_epoch"] == 6  # of 16: in the midst of the epoch
+    assert halfway["extra_state"]["train_iterator"]["iterations_in_epoch"] == 6  # of 16: in the middle of the epoch
     assert same(saved(undisturbed), saved(tmp_path))
     assert not same(saved(undisturbed), halfway)
     print(f"{name}: {waited:.1f} s to the queue")
@@ -135,9 +135,9 @@ def test_preempted_requeued_resumed(name: str, undisturbed: Path, data_bin: Path
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_killed_worker(killed: int, undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
     job = submit(data_bin, tmp_path, "--save-interval-updates", "4", "--disable-validation", pause=True)
-    workers = standing(job, tmp_path)
+    workers = wait_until_paused(job, tmp_path)
     os.kill(workers[killed], signal.SIGKILL)
-    waited = until(lambda: facts(job)["Restarts"] == "1", MINUTES)  # or it would be a hang
+    waited = until(lambda: facts(job)["Restarts"] == "1", MINUTES)  # a hang would take longer
     ended(job, tmp_path, restarts=1)
     log = (tmp_path / "log").read_text()
     assert re.search(r"lost a worker \(exit code (76|1\d\d)\); back into the queue", log)
@@ -146,7 +146,7 @@ def test_a_killed_worker(killed: int, undisturbed: Path, data_bin: Path, tmp_pat
     print(f"worker {killed} killed: {waited:.1f} s to the queue")
 
 
-def test_a_mistake_is_not_repeated(data_bin: Path, tmp_path: Path) -> None:
+def test_a_mistake_is_not_requeued(data_bin: Path, tmp_path: Path) -> None:
     job = submit(data_bin, tmp_path, "--no-save")
     ended(job, tmp_path, "FAILED")
     log = (tmp_path / "log").read_text()
@@ -156,7 +156,7 @@ def test_a_mistake_is_not_repeated(data_bin: Path, tmp_path: Path) -> None:
 
 def test_cancelled_is_cancelled(data_bin: Path, tmp_path: Path) -> None:
     job = submit(data_bin, tmp_path, pause=True)
-    standing(job, tmp_path)
+    wait_until_paused(job, tmp_path)
     slurm("scancel", job)
     ended(job, tmp_path, "CANCELLED")
     assert "back into the queue" not in (tmp_path / "log").read_text()
