@@ -225,7 +225,7 @@ def test_views_compared_with_what_is_installed(bench, monkeypatch, capsys, tmp_p
             pytest.skip(f"{package} is not installed (make bench-peers, PYTHONPATH=build/bench-peers)")
     module = bench("views")
     result = call(module, monkeypatch, capsys, *VIEWS)
-    assert not any("missing" in row for row in result["table"]) and len(result["table"]) == 9
+    assert not any("missing" in row for row in result["table"]) and len(result["table"]) == 10
     augmenters = module.nlpaug({"good": ["fine"]}, tmp_path)
     assert augmenters["synonym"]("good news") == augmenters["tagged synonym"]("good news") == ["fine news"]
     monkeypatch.setattr("nltk.tag.perceptron.PerceptronTagger.tag", lambda self, words: [])
