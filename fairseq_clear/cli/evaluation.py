@@ -110,7 +110,7 @@ fairseq-clear sts --sts-file sts17.es-en.tsv --encoder my_package.encoders:make"
         scores = {task: float(getattr(score, self.metric)) for task, score in result.scores.items()}
         if len(scores) > 1:
             scores[AVERAGE] = result.average(self.metric)
-        return Row(encoder.name, scores, encoder.describe(), details=result.to_dict()["scores"])
+        return Row(encoder.name, scores, encoder.describe(), details=asdict(result)["scores"])
 
     def report(self, data: Any, rows: list[Row]) -> Report:
         """Make the report; its columns are the tasks."""
@@ -190,9 +190,8 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
         spreads = {task: result.deviation(task, self.split) for task in scores}
         if len(scores) > 1:
             scores |= result.summary(self.split)
-        details = {key: value for key, value in result.to_dict().items() if key in ("scores", "summary")}
         known = {task: value for task, value in spreads.items() if value is not None}
-        return Row(encoder.name, scores, encoder.describe(), known, details)
+        return Row(encoder.name, scores, encoder.describe(), known, result.to_dict())
 
     def report(self, data: Any, rows: list[Row]) -> Report:
         """Make the report; its columns are the tasks and their averages."""

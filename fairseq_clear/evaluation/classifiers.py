@@ -127,9 +127,9 @@ def nested_cross_validate(rows: Rows, classes: int, settings: Classifiers, seed:
     grid = WEIGHT_DECAYS if settings.kind == "mlp" else INVERSE_STRENGTHS
     dev, test, chosen = [], [], []
     for train, held in _folds(inputs, labels, settings.folds, NESTED_SEED):
-        inner, answers = inputs[train], labels[train]
-        best, score = _choose(inner, answers, classes, settings, seed, grid, NESTED_SEED)
-        predict = fit_classifier(settings, classes, best, seed, (inner, answers))
+        inner = inputs[train], labels[train]
+        best, score = _choose(inner, classes, settings, seed, grid, NESTED_SEED)
+        predict = fit_classifier(settings, classes, best, seed, inner)
         dev.append(score)
         test.append(_percent(predict(inputs[held]) == labels[held]))
         chosen.append(best)
@@ -140,7 +140,7 @@ def nested_cross_validate(rows: Rows, classes: int, settings: Classifiers, seed:
 def cross_validate(train: Rows, test: Rows, classes: int, settings: Classifiers, seed: int) -> Fit:
     """Cross-validation, for data without a dev split (TREC, MRPC): folds of the training rows choose the regularisation."""
     grid = WEIGHT_DECAYS if settings.kind == "mlp" else INVERSE_STRENGTHS_OF_FOLDS
-    best, score = _choose(*train, classes, settings, seed, grid, seed)
+    best, score = _choose(train, classes, settings, seed, grid, seed)
     predicted = fit_classifier(settings, classes, best, seed, train)(test[0])
     return Fit(score, _percent(predicted == test[1]), (best,), predicted)
 
@@ -170,16 +170,10 @@ def split_validate(
 
 
 def _choose(
-    inputs: Floats,
-    labels: Labels,
-    classes: int,
-    settings: Classifiers,
-    seed: int,
-    grid: tuple[float, ...],
-    fold_seed: int,
+    rows: Rows, classes: int, settings: Classifiers, seed: int, grid: tuple[float, ...], fold_seed: int
 ) -> tuple[float, float]:
     """Return the regularisation with the best mean accuracy over folds (the first if equal), and that accuracy x100."""
-    scores = []
+    (inputs, labels), scores = rows, []
     folds = list(_folds(inputs, labels, settings.folds, fold_seed))
     for strength in grid:
         accuracies = []
@@ -215,13 +209,13 @@ class Relatedness:
     mse: float
 
 
-def encode_scores(scores: Doubles, levels: int = LEVELS) -> Floats:
-    """Encode scores (N,) as distributions over the two nearest whole numbers (Tai et al. 2015, eq. 16): (N, levels).
+def encode_scores(scores: Doubles) -> Floats:
+    """Encode scores (N,) as distributions over the two nearest whole numbers (Tai et al. 2015, eq. 16): (N, LEVELS).
 
     Levels start at 1. As in SentEval, the weight that a score below 1 (as in STS-B) puts on level 0 is dropped.
     """
     whole = np.floor(scores)[:, None]  # (N, 1)
-    level = np.arange(1, levels + 1)[None]  # (1, L)
+    level = np.arange(1, LEVELS + 1)[None]  # (1, L)
     share = scores[:, None] - whole
     encoded: Floats = np.where(level == whole + 1, share, np.where(level == whole, 1 - share, 0)).astype(np.float32)
     return encoded

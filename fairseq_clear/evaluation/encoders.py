@@ -37,31 +37,24 @@ class CachedEncoder:
         batch_size: passed to the encoder.
         name: of the encoder, in messages and on the progress bar.
         progress: show a progress bar on stderr.
-        transform: applied to the vectors that ``encode`` returns, not to the cached ones: (N, D) -> (N, D').
 
     Attributes:
+        transform: if set, applied to the vectors that ``encode`` returns, not to the cached ones: (N, D) -> (N, D').
         seconds: time spent in the encoder.
         sentences: number of distinct sentences that were encoded.
         tokens, cells: counts of a SentenceEncoder, 0 for other encoders; see ``padding_share``.
         notes: added to the encoder's description in reports, such as the file that ``transform`` was fitted on.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        *,
-        batch_size: int = 32,
-        name: str = "",
-        progress: bool = False,
-        transform: Callable[[Floats], Floats] | None = None,
-    ) -> None:
+    def __init__(self, encoder: Encoder, *, batch_size: int = 32, name: str = "", progress: bool = False) -> None:
         if batch_size < 1:
             raise UserError(f"batch size {batch_size}: must be 1 or more")
         if not callable(getattr(encoder, "encode", None)):
             raise UserError(
                 f"encoder {name or type(encoder).__name__}: has no method encode(sentences, batch_size=...)"
             )
-        self.encoder, self.batch_size, self.progress, self.transform = encoder, batch_size, progress, transform
+        self.encoder, self.batch_size, self.progress = encoder, batch_size, progress
+        self.transform: Callable[[Floats], Floats] | None = None
         self.name = name or type(encoder).__name__
         self.seconds, self.sentences, self.tokens, self.cells = 0.0, 0, 0, 0
         self.notes: dict[str, Any] = {}

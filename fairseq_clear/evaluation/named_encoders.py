@@ -52,7 +52,16 @@ def load_encoders(
         if list(poolings) != [None]:
             raise UserError(f"--pooling {poolings[0]}: --encoder {name} is a file of word vectors, which are averaged")
         return [(name, WordVectors(name))]
-    return _load_checkpoint(name, poolings, data_bin, tokenizer, device)
+    if not Path(name).is_file():
+        raise UserError(f"--encoder {name}: neither a checkpoint file nor package.module:factory")
+    if data_bin is None:
+        raise UserError(f"--encoder {name}: a checkpoint needs --data-bin, the folder with its dict.txt and tokenizer")
+    from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # fairseq takes seconds to import
+
+    first = SentenceEncoder.from_pretrained(name, data_bin, tokenizer=tokenizer(), pooling=poolings[0], device=device)
+    parts, origin = (first.model, first.dictionary, first.tokenizer), first.describe()
+    encoders = [first, *(SentenceEncoder(*parts, pooling=pooling, origin=origin) for pooling in poolings[1:])]
+    return [(_label(name, encoder.pooling), encoder) for encoder in encoders]
 
 
 def import_factory(name: str) -> Any:
@@ -94,28 +103,6 @@ def _make(factory: Any, name: str, pooling: str | None) -> Any:
     return factory(pooling=pooling)
 
 
-def _load_checkpoint(
-    name: str,
-    poolings: Sequence[str | None],
-    data_bin: str | None,
-    tokenizer: Callable[[], Tokenizer | None],
-    device: str | None,
-) -> list[tuple[str, Any]]:
-    if not Path(name).is_file():
-        raise UserError(f"--encoder {name}: neither a checkpoint file nor package.module:factory")
-    if data_bin is None:
-        raise UserError(f"--encoder {name}: a checkpoint needs --data-bin, the folder with its dict.txt and tokenizer")
-    from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # fairseq takes seconds to import
-
-    first = SentenceEncoder.from_pretrained(name, data_bin, tokenizer=tokenizer(), pooling=poolings[0], device=device)
-    origin = first.describe()
-    encoders = [first] + [
-        SentenceEncoder(first.model, first.dictionary, first.tokenizer, pooling=pooling, origin=origin)
-        for pooling in poolings[1:]
-    ]
-    return [(_label(name, encoder.pooling), encoder) for encoder in encoders]
-
-
 def _label(name: str, pooling: str | None) -> str:
     return f"{name} {pooling}" if pooling else name
 
@@ -128,7 +115,6 @@ class WordVectors:
     Args:
         path: text file, also .gz or .xz. A line is a word and its numbers, separated by spaces; a first line of two numbers
             (count, dimension) is skipped.
-        words: read only the vectors of these words and of their lower-case forms, to save memory.
 
     Attributes:
         unknown: number of words without a vector in the last call of ``encode``.
@@ -137,15 +123,14 @@ class WordVectors:
         UserError: a missing or empty file, or a malformed line; the message names the line.
     """
 
-    def __init__(self, path: str | Path, words: set[str] | None = None) -> None:
+    def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not self.path.is_file():
             raise UserError(f"{path}: no such file of word vectors")
-        wanted = None if words is None else words | {word.lower() for word in words}
         index: dict[str, int] = {}
         rows: list[Floats] = []
         for number, word, numbers in _lines(self.path):
-            if word in index or (wanted is not None and word not in wanted):
+            if word in index:
                 continue
             try:
                 vector = np.array(numbers, dtype=np.float32)
@@ -157,7 +142,7 @@ class WordVectors:
             index[word] = len(rows)
             rows.append(vector)
         if not rows:
-            raise UserError(f"{path}: holds no word vector" + ("" if words is None else " of the requested words"))
+            raise UserError(f"{path}: holds no word vector")
         self._index, self._matrix = index, np.stack(rows)  # (V, D)
         self.unknown = 0
 

@@ -239,12 +239,12 @@ def score_rankings(ranked: Numbers, relevant: Sequence[Mapping[int, int]]) -> Do
     return np.stack(columns, axis=1)
 
 
-def bootstrap(values: Doubles, seed: int, *, resamples: int = RESAMPLES, confidence: float = CONFIDENCE) -> Doubles:
+def bootstrap(values: Doubles, seed: int, *, resamples: int = RESAMPLES) -> Doubles:
     """Return the percentile intervals of the means (2, M) of values (Q, M): queries are drawn again, with replacement."""
     rng = np.random.default_rng(seed)
     draws = (rng.integers(len(values), size=len(values)) for _ in range(resamples))
     means = np.stack([values[rows].mean(axis=0) for rows in draws])  # (resamples, M)
-    return np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    return np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
 
 
 def evaluate_retrieval(

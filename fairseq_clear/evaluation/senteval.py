@@ -56,11 +56,9 @@ class Score:
 
 @dataclass(frozen=True)
 class SentEvalResult:
-    """Scores of each task, one for each seed, and the hash of each data file."""
+    """Scores of each task, one for each seed."""
 
     scores: Mapping[str, Sequence[Score]]
-    seeds: Sequence[int]
-    data: Mapping[str, Mapping[str, str]]
 
     def mean(self, task: str, split: str = "test") -> float | None:
         """Mean over seeds; None if the task has no such split."""
@@ -141,10 +139,9 @@ def evaluate_senteval(
     if not seeds:
         raise UserError("--seeds: give one or more")
     cached, settings = CachedEncoder.of(encoder), classifiers or Classifiers()
-    parts = {name: _parts(task) for name, task in data.items()}
-    cached.embed([text for task in parts.values() for part in task for text in part.texts()])
+    cached.embed([text for task in data.values() for part in _parts(task) for text in part.texts()])
     scores = {name: [_score(cached, name, part, settings, seed) for seed in seeds] for name, part in data.items()}
-    return SentEvalResult(scores, tuple(seeds), hashes_of(data))
+    return SentEvalResult(scores)
 
 
 def hashes_of(data: Mapping[str, Data]) -> dict[str, dict[str, str]]:

@@ -1,7 +1,7 @@
 """Semantic textual similarity (STS): correlation of the vectors' cosines with human scores."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -106,19 +106,13 @@ class StsScore:
 
 @dataclass(frozen=True)
 class StsResult:
-    """Scores of each task, the aggregation of subsets, and the hash of each data file."""
+    """Scores of each task."""
 
-    aggregation: str
     scores: Mapping[str, StsScore]
-    data: Mapping[str, Mapping[str, str]]
 
     def average(self, metric: str = "spearman") -> float:
         """Unweighted mean over the tasks."""
         return float(np.mean([getattr(score, metric) for score in self.scores.values()]))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The result as JSON values."""
-        return asdict(self)
 
 
 def read_sts_tasks(
@@ -170,8 +164,7 @@ def evaluate_sts(encoder: Encoder, data: Sequence[StsData], *, aggregation: str 
         raise UserError(f"aggregation {aggregation}: valid are {', '.join(AGGREGATIONS)}")
     cached = CachedEncoder.of(encoder)
     cached.embed([text for task in data for text in task.texts()])
-    scores = {task.name: _score_task(cached, task, aggregation) for task in data}
-    return StsResult(aggregation, scores, {task.name: dict(task.hashes) for task in data})
+    return StsResult({task.name: _score_task(cached, task, aggregation) for task in data})
 
 
 def cosine(first: npt.ArrayLike, second: npt.ArrayLike) -> Doubles:

@@ -29,7 +29,8 @@ def test_blocks_hold_whole_batches():
 
 
 def test_transform_comes_after_the_cache():
-    cached = CachedEncoder(Letters(), transform=lambda vectors: vectors[:, :1] * 2)
+    cached = CachedEncoder(Letters())
+    cached.transform = lambda vectors: vectors[:, :1] * 2
     assert cached.encode(["aa", "b"]).tolist() == [[4.0], [0.0]]
 
 

@@ -15,6 +15,7 @@ from fairseq_clear.evaluation.senteval import (
     SentEvalResult,
     evaluate_senteval,
     find_tasks,
+    hashes_of,
     pair_features,
     read_tasks,
 )
@@ -45,7 +46,8 @@ def test_every_task_runs_and_sentences_are_embedded_once(folder):
     encode = words.encode
     words.encode = lambda texts, batch_size=32: asked.extend(texts) or encode(texts)
     tasks = [task for task in [*DOWNSTREAM_TASKS, *PROBING_TASKS] if not task.startswith("STS1") or task == "STS12"]
-    result = evaluate_senteval(CachedEncoder(words), read_tasks(folder, tasks), classifiers=FAST)
+    data = read_tasks(folder, tasks)
+    result = evaluate_senteval(CachedEncoder(words), data, classifiers=FAST)
     assert list(result.scores) == tasks and len(asked) == len(set(asked))
     assert set(find_tasks(folder, [*DOWNSTREAM_TASKS, *PROBING_TASKS])) == set(tasks)
     for task in ("MR", "TREC", "SST5", "Depth"):
@@ -57,7 +59,7 @@ def test_every_task_runs_and_sentences_are_embedded_once(folder):
     )
     assert set(result.scores["STS-B"][0].others) == {"pearson", "mse"}
     assert result.scores["SNLI"][0].chosen == (1e9,) and result.scores["SICK-E"][0].chosen != (1e9,)
-    assert set(result.data["SICK-R"]) == {"SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt"}
+    assert set(hashes_of(data)["SICK-R"]) == {"SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt"}
     read = json.loads(json.dumps(result.to_dict()))
     assert set(read["summary"]["test"]) == {"Downstream", "Probing", "Avg."}
 
@@ -88,12 +90,12 @@ def test_word_content_has_no_hidden_layer(folder):
 
 def test_averages_are_declutrs():
     scores = {"MR": [Score(80, 70), Score(82, 74)], "STS12": [Score(40, None)] * 2, "Depth": [Score(30, 20)] * 2}
-    result = SentEvalResult(scores, (1, 2), {})
+    result = SentEvalResult(scores)
     assert result.summary() == {"Downstream": 60.5, "Probing": 30.0, "Avg.": 45.25}
     assert result.summary("dev") == {"Downstream": 72.0, "Probing": 20.0, "Avg.": 46.0}
     assert result.deviation("MR") == pytest.approx(2**0.5) and result.deviation("STS12", "dev") is None
-    assert SentEvalResult({"MR": [Score(80, 70)]}, (1,), {}).deviation("MR") is None
-    assert SentEvalResult({"MR": [Score(80, 70)]}, (1,), {}).summary() == {"Downstream": 80}
+    assert SentEvalResult({"MR": [Score(80, 70)]}).deviation("MR") is None
+    assert SentEvalResult({"MR": [Score(80, 70)]}).summary() == {"Downstream": 80}
 
 
 def test_mistakes(folder, tmp_path):

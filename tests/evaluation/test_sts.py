@@ -1,6 +1,7 @@
 """Protocols of STS on sets whose correlations can be computed by hand."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -79,8 +80,7 @@ def test_tasks_files_and_json(folder):
     assert result.average("pearson") == pytest.approx(np.mean([score.pearson for score in result.scores.values()]))
     asked = [text for block in letters.asked for text in block]
     assert len(asked) == len(set(asked)) and len(letters.asked) == 1
-    assert json.loads(json.dumps(result.to_dict()))["data"]["extra"] == result.data["extra"]
-    assert set(result.data["STS-B-dev"]) == {"sts-dev.csv"}
+    assert json.loads(json.dumps(asdict(result)))["scores"]["extra"]["pairs"] == 3
     assert list(evaluate_sts(Letters(), read_sts_tasks(folder)).scores) == [
         "STS13"
     ]  # of the default tasks, what is there

@@ -65,16 +65,15 @@ class Classifier:
         self.model.classification_heads[HEAD].load_state_dict(head)
         self.model.float().to(device)
 
-    def predict(self, data: TaskData, split: str, longest: int, batch_size: int = 32) -> Ids | Doubles:
+    def predict(self, data: TaskData, split: str, longest: int) -> Ids | Doubles:
         """Predict class ids (N,), or for STS-B scores (N,) on its scale of 0 to 5, not clipped, in the order of the split.
 
         Args:
             data: prepared data.
             split: name of the split.
             longest: maximum number of tokens of an input; give the value of training.
-            batch_size: inputs per batch; it does not change the result.
         """
-        outputs = self.outputs(data, split, longest, batch_size)
+        outputs = self.outputs(data, split, longest)
         if data.task.is_regression:
             return MAXIMUM_SCORE * outputs[:, 0].astype(np.float64)
         ids: Ids = outputs.argmax(axis=1)
