@@ -19,9 +19,10 @@ def setting(text: str, default: Any = MISSING, *, factory: Any = MISSING, **meta
         text: help text, which is the only documentation of the field.
         default: default of the field; without default and factory the field is required.
         factory: function that makes the default.
-        metadata: ``choices`` (allowed values), ``least`` (smallest value), ``above`` (values are greater), ``flag`` (``--name``
-            if the field has another name), ``positional``, ``group`` (title of the flag's group), ``exclusive`` (name of a set
-            of flags of which one may be given); ``metavar``, ``nargs``, ``const``, ``type`` and ``action`` as for argparse.
+        metadata: ``choices`` (allowed values), ``least`` and ``most`` (smallest and largest), ``above`` (values are greater),
+            ``flag`` (``--name`` if the field has another name), ``positional``, ``group`` (title of the flag's group),
+            ``exclusive`` (name of a set of flags of which one may be given); ``metavar``, ``nargs``, ``const``, ``type`` and
+            ``action`` as for argparse.
     """
     return field(default=default, default_factory=factory, metadata={"help": text, **metadata})
 
@@ -32,7 +33,7 @@ def flag_name(item: "Field[Any]") -> str:
 
 
 def check_settings(settings: Any) -> None:
-    """Check every field of a dataclass against its ``choices``, ``least`` and ``above``; None is always valid.
+    """Check every field of a dataclass against its ``choices``, ``least``, ``most`` and ``above``; None is always valid.
 
     Raises:
         UserError: naming the flag, its value and what is allowed.
@@ -41,8 +42,10 @@ def check_settings(settings: Any) -> None:
         value, allowed = getattr(settings, item.name), item.metadata
         if value is None or isinstance(value, tuple):
             continue
-        if "least" in allowed and value < allowed["least"]:
+        if "least" in allowed and not value >= allowed["least"]:
             raise UserError(f"{flag_name(item)} {value}: must be {allowed['least']} or more")
+        if "most" in allowed and not value <= allowed["most"]:
+            raise UserError(f"{flag_name(item)} {value}: must be {allowed['most']} or less")
         if "above" in allowed and not allowed["above"] < value < math.inf:
             raise UserError(f"{flag_name(item)} {value:g}: must be above {allowed['above']}")
         if "choices" in allowed and value not in allowed["choices"]:

@@ -4,12 +4,12 @@ import argparse
 import sys
 from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from fairseq_clear.cli.flags import Command, EncoderFlags, add_flags, flag_dest, read_flags
+from fairseq_clear.cli.flags import Command, EncoderFlags, add_flags, given_flags, read_flags
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.reports import Report, Row
 from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PRESETS, PROBING_TASKS, Classifiers
@@ -168,9 +168,8 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
     @classmethod
     def from_flags(cls, args: argparse.Namespace) -> Self:
         """Make the command with the preset's classifier, changed by the given flags."""
-        given = {item.name: getattr(args, flag_dest(item)) for item in fields(Classifiers)}
-        given = {name: value for name, value in given.items() if value is not None}
-        return read_flags(cls, args, classifiers=replace(PRESETS[args.preset].classifiers, **given))
+        classifiers = replace(PRESETS[args.preset].classifiers, **given_flags(Classifiers, args))
+        return read_flags(cls, args, classifiers=classifiers)
 
     def read(self) -> Any:
         """Read the tasks of --tasks; by default, those whose data are in the folder."""

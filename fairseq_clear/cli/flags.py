@@ -108,6 +108,12 @@ def read_flags(kind: type[Settings], args: argparse.Namespace, **values: Any) ->
     return settings
 
 
+def given_flags(kind: type, args: argparse.Namespace) -> dict[str, Any]:
+    """The values of the flags of a dataclass that were given, of those that ``add_flags`` declared without defaults."""
+    values = {item.name: getattr(args, flag_dest(item)) for item in fields(kind) if "help" in item.metadata}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 @dataclass(kw_only=True)
 class Command:
     """A command: the docstring of its class is the description, its fields are the flags, ``run`` does the work."""
@@ -154,14 +160,16 @@ class ModelFlags:
     batch_size: int = setting("texts per batch of the encoder", 32, least=1)
     device: str | None = setting("cpu or cuda (default: cuda if available)", None)
 
-    def load_encoders(self, name: str, poolings: Sequence[str | None]) -> list[tuple[str, Any]]:
-        """Load an encoder with each pooling, as (label, encoder); see ``fairseq_clear.evaluation.named_encoders``."""
-        from fairseq_clear.evaluation.named_encoders import load_encoders  # takes seconds to import
+    def load_encoders(self, name: str, poolings: Sequence[str | None]) -> "list[CachedEncoder]":
+        """Load an encoder with each pooling; see ``fairseq_clear.evaluation.named_encoders``."""
+        from fairseq_clear.evaluation.encoders import CachedEncoder  # takes seconds to import
+        from fairseq_clear.evaluation.named_encoders import load_encoders
 
         def tokenizer() -> Tokenizer | None:
             return choose_tokenizer(self.tokenizer, Path(self.data_bin or "")) if self.tokenizer else None
 
-        return load_encoders(name, poolings, data_bin=self.data_bin, tokenizer=tokenizer, device=self.device)
+        loaded = load_encoders(name, poolings, data_bin=self.data_bin, tokenizer=tokenizer, device=self.device)
+        return [CachedEncoder(one, batch_size=self.batch_size, name=label, progress=True) for label, one in loaded]
 
 
 @dataclass(kw_only=True)
@@ -193,10 +201,7 @@ class OneEncoderFlags(ModelFlags):
 
     def load(self) -> "CachedEncoder":
         """Load the encoder."""
-        from fairseq_clear.evaluation.encoders import CachedEncoder  # takes seconds to import
-
-        label, encoder = self.load_encoders(self.encoder, (self.pooling,))[0]
-        return CachedEncoder(encoder, batch_size=self.batch_size, name=label, progress=True)
+        return self.load_encoders(self.encoder, (self.pooling,))[0]
 
 
 @dataclass(kw_only=True)
@@ -221,13 +226,13 @@ class EncoderFlags(VectorFlags):
 
     def encoders(self) -> Iterator["CachedEncoder"]:
         """Yield every encoder with every pooling; a checkpoint is freed before the next one is loaded."""
-        from fairseq_clear.evaluation.encoders import CachedEncoder, first_dimensions  # takes seconds to import
+        from fairseq_clear.evaluation.encoders import first_dimensions  # takes seconds to import
         from fairseq_clear.evaluation.sentence_flow import load_flow
 
         flow, flow_hash = (load_flow(self.flow), hash_file(self.flow)) if self.flow is not None else (None, "")
         for name in self.encoder:
-            for label, encoder in self.load_encoders(name, self.pooling):
-                cached = CachedEncoder(encoder, batch_size=self.batch_size, name=label, progress=True)
+            for cached in self.load_encoders(name, self.pooling):
+                label = cached.name
                 if self.whitening is not None:
                     self.whiten(cached, self.whitening)
                 if flow is not None:

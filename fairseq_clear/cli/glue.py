@@ -1,12 +1,14 @@
 """``fairseq-clear glue``: fine-tunes and evaluates a checkpoint on GLUE."""
 
+import argparse
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer
+from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, add_flags, choose_tokenizer, given_flags, read_flags
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.glue.glue_recipes import FineTuning, headline
 from fairseq_clear.files import check_output_file, hash_file
 from fairseq_clear.settings import flag_name, setting
 from fairseq_clear.text.data_folders import data_folders
@@ -103,22 +105,7 @@ def dropped_lines(count: int) -> str:
 
 
 @dataclass(kw_only=True)
-class Changes:
-    """Hyper-parameters that replace the recipe's."""
-
-    GROUP: ClassVar[str] = "values that replace the recipe's"
-
-    epochs: int | None = setting("passes over the training split", None)
-    batch_size: int | None = setting("examples per update", None)
-    learning_rate: float | None = setting("peak learning rate", None, flag="--lr")
-    warmup_share: float | None = setting("share of the updates in which the learning rate rises", None)
-    weight_decay: float | None = setting("decoupled weight decay of Adam", None)
-    dropout: float | None = setting("dropout of layers, attention and classification head", None)
-    max_length: int | None = setting("maximum tokens of an input, special ones included", None)
-
-
-@dataclass(kw_only=True)
-class Run(Command, Changes):
+class Run(Command):
     """Fine-tune a checkpoint on every task, with several seeds (restarts) and a paper's hyper-parameters.
 
     Reports the median and the best score over the restarts.
@@ -150,6 +137,18 @@ class Run(Command, Changes):
     restart: int | None = setting(
         "run only restart I, from 0; the tasks of the array use it", None, metavar="I", group="running"
     )
+    changes: dict[str, Any]
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        """Declare the flags; those of the hyper-parameters have no defaults, because the recipe sets them."""
+        super().add_arguments(parser)
+        add_flags(parser.add_argument_group("values that replace the recipe's"), FineTuning, have_defaults=False)
+
+    @classmethod
+    def from_flags(cls, args: argparse.Namespace) -> Self:
+        """Make the command with the hyper-parameters that are given."""
+        return read_flags(cls, args, changes=given_flags(FineTuning, args))
 
     def run(self) -> int:
         """Run the restarts, or write the Slurm script that runs them."""
@@ -162,9 +161,8 @@ class Run(Command, Changes):
         self.output, self.data, self.checkpoint = (
             path.absolute() for path in (self.output, self.data, self.checkpoint)
         )
-        changes = {item.name: getattr(self, item.name) for item in fields(Changes)}
         restarts = plan_restarts(
-            choose_tasks(self.tasks), self.data, self.recipe, seed_list(self.seeds), self.output, **changes
+            choose_tasks(self.tasks), self.data, self.recipe, seed_list(self.seeds), self.output, **self.changes
         )
         if self.slurm is not None:
             script = self.output / "glue.sbatch"
@@ -189,7 +187,6 @@ class Run(Command, Changes):
         """Run the restarts; print the table unless this is one task of an array."""
         import torch
 
-        from fairseq_clear.evaluation.glue.glue_recipes import headline
         from fairseq_clear.evaluation.glue.glue_running import run_restarts
         from fairseq_clear.evaluation.glue.glue_summary import build_report
 
@@ -214,8 +211,9 @@ class Run(Command, Changes):
     def array_arguments(self) -> list[str]:
         """Return the command line of an array task, without ``--restart``."""
         arguments = ["glue", "run"]
-        for item in fields(self):
-            value = getattr(self, item.name)
+        values = {**vars(self), **self.changes}
+        for item in (*fields(self), *fields(FineTuning)):
+            value = values.get(item.name) if "help" in item.metadata else None
             if value is not None and item.name not in {"slurm", "restart", "local_jobs"}:
                 items = value if isinstance(value, tuple) else (value,)
                 arguments += [flag_name(item), *map(str, items)]

@@ -155,16 +155,15 @@ class Embedding(StsPicture):
 
     def draw(self) -> "Figure":
         """Draw a map for each encoder."""
-        from fairseq_clear.evaluation.encoders import CachedEncoder
         from fairseq_clear.evaluation.plots.embedding import choose_pairs, draw_embedding, map_pairs
 
         names = self.names(len(self.encoder))
         pairs, scores = choose_pairs(self.read(), self.pairs, self.seed)
         maps = []
         for path, name in zip(self.encoder, names, strict=True):
-            label, encoder = self.load_encoders(path, [self.pooling])[0]
-            cached = CachedEncoder(encoder, batch_size=self.batch_size, name=name or label)
-            maps.append(map_pairs(cached, pairs, seed=self.seed))
+            encoder = self.load_encoders(path, [self.pooling])[0]
+            encoder.name = name or encoder.name
+            maps.append(map_pairs(encoder, pairs, seed=self.seed))
         return draw_embedding(maps, scores)
 
 

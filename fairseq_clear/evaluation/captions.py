@@ -23,15 +23,10 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class CaptionData:
-    """One split: features (I, F) of images, and ``per_image`` captions for each image, those of image 0 first."""
+    """One split: features (I, F) of images, and as many captions for each image, those of image 0 first."""
 
     features: Floats
     captions: list[str]
-
-    @property
-    def per_image(self) -> int:
-        """Number of captions of each image."""
-        return len(self.captions) // len(self.features)
 
 
 @dataclass(frozen=True)
@@ -117,7 +112,7 @@ def evaluate_captions(
     features = {split: torch.from_numpy(part.features) for split, part in data.items()}
     with torch_seed(seed):
         model = _Projections(features["train"].shape[1], vectors["train"].shape[1], used.dimension)
-        epochs = _train(model, features, vectors, data, used)
+        epochs = _train(model, features, vectors, used)
     with torch.no_grad():
         captions, images = retrieval(*model(features["test"], vectors["test"]), fold=used.fold)
     return CaptionScores(captions, images, epochs)
@@ -165,17 +160,12 @@ class _Projections(nn.Module):
         return F.normalize(self.image(images), dim=-1), F.normalize(self.text(texts), dim=-1)
 
 
-def _train(
-    model: _Projections,
-    features: Mapping[str, Tensor],
-    vectors: Mapping[str, Tensor],
-    data: Mapping[str, CaptionData],
-    settings: Ranker,
-) -> int:
+def _train(model: _Projections, features: Mapping[str, Tensor], vectors: Mapping[str, Tensor], settings: Ranker) -> int:
     """Train until the dev recalls have not risen for ``patience`` epochs; keep the best weights; return the epochs trained."""
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
     best, best_state, since, epoch = -1.0, model.state_dict(), 0, 0
-    owner = torch.arange(len(features["train"])).repeat_interleave(data["train"].per_image)
+    images = len(features["train"])
+    owner = torch.arange(images).repeat_interleave(len(vectors["train"]) // images)
     while epoch < settings.max_epoch and since < settings.patience:
         epoch += 1
         for rows in torch.randperm(len(vectors["train"])).split(settings.batch_size):

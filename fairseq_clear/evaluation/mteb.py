@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.checkpoints import SENTENCE_ENCODER
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.files import hash_file
 from fairseq_clear.libraries import import_library
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["MtebEncoder", "import_mteb"]
 
 ORGANIZATION = "fairseq_clear"
-ENCODER = "encoder.sentence_encoder."
 EMBEDDINGS = ("embed_tokens.weight", "embed_positions.weight")
 import_mteb = partial(import_library, extra="mteb")
 
@@ -149,7 +149,11 @@ class MtebEncoder:
     def mteb_model_meta(self) -> "ModelMeta":
         """Description of the model in mteb's results. Parameters are those of the encoder, without heads."""
         weights = dict(self.encoder.model.named_parameters())
-        sizes = {key.removeprefix(ENCODER): one.numel() for key, one in weights.items() if key.startswith(ENCODER)}
+        sizes = {
+            key.removeprefix(SENTENCE_ENCODER): one.numel()
+            for key, one in weights.items()
+            if key.startswith(SENTENCE_ENCODER)
+        }
         count = sum(sizes.values())
         return import_mteb("mteb.models.model_meta").ModelMeta(
             loader=None,

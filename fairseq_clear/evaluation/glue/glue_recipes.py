@@ -2,47 +2,35 @@
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-from scipy import stats
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
-
-from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.glue.glue_tasks import GlueTask
+from fairseq_clear.libraries import import_library
+from fairseq_clear.settings import check_settings, setting
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class FineTuning:
-    """Hyper-parameters of a task.
+    """Hyper-parameters of a task. Those with a help text are flags of ``glue run``, which replace the recipe's."""
 
-    Attributes:
-        learning_rate: learning rate after the warm-up; it then decays linearly to 0.
-        batch_size: examples per update.
-        epochs: passes over the training split.
-        max_length: maximum number of tokens of an input, special ones included; longer pairs lose the end of the longer text.
-            None for the number of positions of the model.
-        warmup_share: share of the updates in which the learning rate rises.
-        weight_decay: decoupled weight decay of Adam.
-        adam_betas: in the format of fairseq's flag.
-        adam_eps: Adam's epsilon.
-        clip_norm: maximum norm of the gradient; 0 for no limit.
-        dropout: dropout probability in layers, attention and classification head.
-    """
-
-    learning_rate: float
-    batch_size: int
-    epochs: int
-    max_length: int | None = None
-    warmup_share: float = 0.06
-    weight_decay: float = 0.1
-    adam_betas: str = "(0.9, 0.98)"
+    learning_rate: float = setting("peak learning rate, which then decays linearly to 0", least=0, flag="--lr")
+    batch_size: int = setting("examples per update", least=1)
+    epochs: int = setting("passes over the training split", least=1)
+    max_length: int | None = setting(
+        "maximum tokens of an input, special ones included; longer pairs lose the end of the longer text", None, least=4
+    )
+    warmup_share: float = setting("share of the updates in which the learning rate rises", 0.06, least=0, most=1)
+    weight_decay: float = setting("decoupled weight decay of Adam", 0.1, least=0)
+    dropout: float = setting("dropout of layers, attention and classification head", 0.1, least=0, most=1)
+    adam_betas: str = "(0.9, 0.98)"  # in the format of fairseq's flag
     adam_eps: float = 1e-6
-    clip_norm: float = 0.0
-    dropout: float = 0.1
+    clip_norm: float = 0.0  # maximum norm of the gradient; 0 for no limit
 
     def updates(self, examples: int) -> int:
         """Updates over all epochs; the last batch of an epoch may be smaller."""
@@ -86,14 +74,9 @@ def choose_recipe(recipe: str, task: str, **overrides: float | int | None) -> Fi
         UserError: a value is out of range.
     """
     changes = {name: value for name, value in overrides.items() if value is not None}
-    for name, value in changes.items():
-        lowest = 4 if name == "max_length" else 1 if name in {"batch_size", "epochs"} else 0
-        highest = 1.0 if name in {"warmup_share", "dropout"} else float("inf")
-        if not lowest <= value <= highest:
-            flag = "lr" if name == "learning_rate" else name.replace("_", "-")
-            most = f", at most {highest:g}" if highest < float("inf") else ""
-            raise UserError(f"--{flag} {value}: must be {lowest} or more{most}")
-    return replace(RECIPES[recipe][task], **changes)  # type: ignore[arg-type]
+    settings = replace(RECIPES[recipe][task], **changes)  # type: ignore[arg-type]
+    check_settings(settings)
+    return settings
 
 
 # The metric of a task in the table of a recipe; accuracy for all other tasks.
@@ -115,7 +98,7 @@ def headline(recipe: str, task: str) -> str:
     return HEADLINE[recipe].get(task, "accuracy")
 
 
-def measure(task: GlueTask, predicted: npt.NDArray[np.generic], gold: npt.NDArray[np.generic]) -> dict[str, float]:
+def measure(task: GlueTask, predicted: "npt.NDArray[np.generic]", gold: "npt.NDArray[np.generic]") -> dict[str, float]:
     """Compute every metric that GLUE uses for a task, x100.
 
     A constant prediction scores 0 in Matthews' correlation, Pearson and Spearman (for STS-B with a warning), because a failed
@@ -126,19 +109,20 @@ def measure(task: GlueTask, predicted: npt.NDArray[np.generic], gold: npt.NDArra
         predicted: (N,) class ids, or scores for STS-B.
         gold: (N,) likewise.
     """
+    stats, metrics = (import_library(name, "eval") for name in ("scipy.stats", "sklearn.metrics"))
     if task.is_regression:
-        pairs = (predicted.astype(np.float64), gold.astype(np.float64))
-        if any(np.ptp(values) == 0 for values in pairs):
+        pairs = (predicted.astype(float), gold.astype(float))
+        if any((values == values[0]).all() for values in pairs):
             logger.warning(
                 "%s: all predicted scores are equal, so the correlations are undefined; counted as 0", task.name
             )
             return dict.fromkeys(("pearson", "spearman", "pearson_and_spearman"), 0.0)
         pearson, spearman = (100 * float(metric(*pairs)[0]) for metric in (stats.pearsonr, stats.spearmanr))
         return {"pearson": pearson, "spearman": spearman, "pearson_and_spearman": (pearson + spearman) / 2}
-    accuracy = 100 * float(accuracy_score(gold, predicted))
+    accuracy = 100 * float(metrics.accuracy_score(gold, predicted))
     if task.name == "CoLA":
-        return {"matthews": 100 * float(matthews_corrcoef(gold, predicted)), "accuracy": accuracy}
+        return {"matthews": 100 * float(metrics.matthews_corrcoef(gold, predicted)), "accuracy": accuracy}
     if task.name in {"MRPC", "QQP"}:
-        f1 = 100 * float(f1_score(gold, predicted, pos_label=task.labels.index("1"), zero_division=0))
+        f1 = 100 * float(metrics.f1_score(gold, predicted, pos_label=task.labels.index("1"), zero_division=0))
         return {"accuracy": accuracy, "f1": f1, "accuracy_and_f1": (accuracy + f1) / 2}
     return {"accuracy": accuracy}

@@ -26,14 +26,11 @@ def read_bars(paths: Sequence[Path]) -> list[Row]:
     """
     rows = [(path, row) for path in paths for row in _rows(path)]
     labels = [str(row["label"]) for _, row in rows]
-    names = [
-        f"{path.stem}: {label}" if labels.count(label) > 1 else label
-        for (path, _), label in zip(rows, labels, strict=True)
-    ]
-    return [
-        Row(name, row["scores"], deviations=row.get("deviations", {}))
-        for name, (_, row) in zip(names, rows, strict=True)
-    ]
+    bars = []
+    for (path, row), label in zip(rows, labels, strict=True):
+        name = f"{path.stem}: {label}" if labels.count(label) > 1 else label
+        bars.append(Row(name, row["scores"], deviations=row.get("deviations", {})))
+    return bars
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
