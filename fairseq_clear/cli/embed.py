@@ -97,14 +97,13 @@ fairseq-clear embed --join 16 --output out.npy"""
     def run(self) -> int:
         """Embed the input, or join its parts, and print one line of counts."""
         # fairseq takes seconds to import
-        from fairseq_clear.evaluation.embedding_files import check_output, join_parts, remove_parts
+        from fairseq_clear.evaluation.embedding_files import check_output, join_parts
 
         self.check_flags()
         if self.output is not None:
             check_output(self.output, self.overwrite)
         if self.join is not None and self.output is not None:
             report = join_parts(self.output, self.join, overwrite=self.overwrite)
-            remove_parts(self.output, self.join)
             print(f"{report.summary()} of the slowest part; joined {self.join} parts; wrote {self.output}")
             return 0
         with input_file(str(self.input)) as path:

@@ -55,7 +55,7 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
     )
     memory: float = setting("memory of each GPU", 32.0, above=0, metavar="GIB")
     mfu: float = setting(
-        "model FLOPs utilisation: the share of the peak that training reaches", 0.45, above=0, metavar="SHARE"
+        "model FLOPs utilisation: the share of the peak that training reaches", 0.45, above=0, most=1, metavar="SHARE"
     )
     peak_tflops: float | None = setting(
         "peak TFLOP/s of a GPU, or of a CPU worker, in the recipe's precision (default: a V100, 125 in half precision and 15.7 "
@@ -120,8 +120,6 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
 
     def check(self) -> None:
         """Raise UserError for mistakes that can be found before planning."""
-        if self.mfu > 1:
-            raise UserError(f"--mfu {self.mfu:g}: must be a share of the peak, at most 1")
         if self.json is not None:
             check_output_file(self.json, self.overwrite, flag="--json")
         if self.curve is not None:

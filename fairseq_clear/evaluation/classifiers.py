@@ -152,9 +152,6 @@ def split_validate(
 
     Args:
         train, dev, test: (N, D) vectors and (N,) labels of each split.
-        classes: number of labels.
-        settings: see ``Classifiers``.
-        seed: of the classifier.
         regularize: False for almost no regularisation, as SentEval does for SNLI.
     """
     if settings.kind == "mlp":

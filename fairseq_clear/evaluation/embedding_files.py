@@ -43,9 +43,7 @@ __all__ = [
     "join_parts",
     "jsonl_writer",
     "open_output",
-    "read_record",
     "read_sentences",
-    "remove_parts",
     "scan_sentences",
     "write_part",
 ]
@@ -253,7 +251,6 @@ def write_part(
 
     Args:
         output: of all parts.
-        shard: the part.
         source: what determines the vectors of all parts, as JSON values; ``join_parts`` compares it.
         rows: number of lines of the part.
         dimension: of the vectors.
@@ -276,7 +273,7 @@ def is_finished(output: Path, shard: Shard, source: Mapping[str, Any], *, overwr
     Raises:
         UserError: it was made from another source, and ``overwrite`` is False.
     """
-    record = read_record(output, shard)
+    record = _read_record(output, shard)
     if record is None or overwrite:
         return False
     if record["source"] != dict(source):
@@ -287,7 +284,7 @@ def is_finished(output: Path, shard: Shard, source: Mapping[str, Any], *, overwr
     return True
 
 
-def read_record(output: Path, shard: Shard) -> dict[str, Any] | None:
+def _read_record(output: Path, shard: Shard) -> dict[str, Any] | None:
     """Read the record of a part; None if the part is missing or not finished."""
     part = shard.path(output)
     try:
@@ -299,7 +296,7 @@ def read_record(output: Path, shard: Shard) -> dict[str, Any] | None:
 
 
 def join_parts(output: Path, count: int, *, overwrite: bool = False, parts_of: Path | None = None) -> EmbedReport:
-    """Join all parts into ``output``, which has the bytes of a run without parts.
+    """Join all parts into ``output``, which has the bytes of a run without parts, and remove them.
 
     Args:
         output: of the parts.
@@ -323,21 +320,16 @@ def join_parts(output: Path, count: int, *, overwrite: bool = False, parts_of: P
             _write_npy_header(stream, rows, dimension)
         for shard, record in zip(shards, records, strict=True):
             _copy(shard.path(named), record, stream)
+    for part in (shard.path(named) for shard in shards):
+        for path in (_record_path(part), part):
+            with suppress(OSError):
+                path.unlink()
     counts = sum((EncodingCounts(**record["counts"]) for record in records), EncodingCounts())
     return EmbedReport(counts, dimension, max(record["seconds"] for record in records))
 
 
-def remove_parts(output: Path, count: int) -> None:
-    """Remove the files of all parts of an output."""
-    for number in range(1, count + 1):
-        part = Shard(number, count).path(output)
-        for path in (_record_path(part), part):
-            with suppress(OSError):
-                path.unlink()
-
-
 def _read_records(output: Path, shards: list[Shard]) -> list[dict[str, Any]]:
-    records = {shard: read_record(output, shard) for shard in shards}
+    records = {shard: _read_record(output, shard) for shard in shards}
     missing = [shard for shard in shards if records[shard] is None]
     if missing:
         names = ", ".join(shard.path(output).name for shard in missing[:NAMED])

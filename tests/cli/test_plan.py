@@ -169,7 +169,7 @@ def test_masked_spans_are_of_mixed_length(capsys):
         (["--config", "clear/base_256gpu", "task.augment=del-wrd", "--gpus", "1"], "del-wrd"),
         (["--config", "clear/base_256gpu", "model._name=roberta", "--gpus", "1"], "model._name roberta"),
         (["--config", "clear/base_256gpu", "--gpus", "0"], "--gpus 0: must be 1 or more"),
-        (["--config", "clear/base_256gpu", "--gpus", "1", "--mfu", "45"], "--mfu 45: must be a share"),
+        (["--config", "clear/base_256gpu", "--gpus", "1", "--mfu", "45"], "--mfu 45.0: must be 1 or less"),
         (["--config", "clear/base_256gpu", "--gpus", "1", "--memory", "nan"], "--memory nan: must be above 0"),
         (
             ["--config", "clear/base_256gpu", THIN, "--gpus", "1", "--memory", "0.5"],

@@ -153,7 +153,6 @@ def read_examples(path: Path, task: GlueTask, split: str, *, drop_malformed: boo
     Quotes have no special meaning. A text may be empty, but each line must have as many columns as the header.
 
     Args:
-        path: path of the file.
         task: the task, which has the names of the columns.
         split: fairseq's name of the split; test splits have no labels.
         drop_malformed: leave out malformed lines of files with labels and count them, as fairseq's script does for QQP.
@@ -213,7 +212,6 @@ def write_texts(
     twice; only empty texts are left out.
 
     Args:
-        task: the task.
         glue_dir: the GLUE folder, with one folder per task.
         path: the file to write; on an error, nothing is written.
         splits: ``train``, ``dev`` (both dev sets of MNLI).
