@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.sts_data import read_columns
-from fairseq_clear.files import COMPRESSIONS, CorpusFile, hash_file, read_lines, read_whole_lines, record_texts
+from fairseq_clear.evaluation.sts_data import find_packed, read_columns
+from fairseq_clear.files import CorpusFile, hash_file, read_lines, read_whole_lines, record_texts
 from fairseq_clear.libraries import import_library
 from fairseq_clear.settings import check_settings, setting
 
@@ -81,7 +81,8 @@ def read_beir(folder: Path, split: str = "test") -> RetrievalData:
     Raises:
         UserError: a missing file, a malformed line, an id that occurs twice, or an unknown query, with file and line.
     """
-    corpus, questions = (_find(folder, name) for name in ("corpus.jsonl", "queries.jsonl"))
+    hint = "give a folder in BEIR's layout"
+    corpus, questions = (find_packed(name, folder, hint=hint) for name in ("corpus.jsonl", "queries.jsonl"))
     qrels = folder / "qrels" / f"{split}.tsv"
     if not qrels.is_file():
         splits = ", ".join(sorted(path.stem for path in qrels.parent.glob("*.tsv"))) or "none"
@@ -109,15 +110,6 @@ def read_beir(folder: Path, split: str = "test") -> RetrievalData:
         [number_of[name] if name in passages else -1 for name in judged],
         {path.name: hash_file(path) for path in (corpus, questions, qrels)},
     )
-
-
-def _find(folder: Path, name: str) -> Path:
-    places = [folder / f"{name}{suffix}" for suffix in ("", *COMPRESSIONS)]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        what = f"has no {name}, nor one with .gz or .xz" if folder.is_dir() else "no such folder"
-        raise UserError(f"--data {folder}: {what}; give a folder in BEIR's layout")
-    return found
 
 
 def _records(path: Path, names: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import hash_file, read_text_lines
+from fairseq_clear.files import COMPRESSIONS, hash_file, read_text_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -173,6 +173,16 @@ def find_folder(folder: str | Path, name: str) -> Path:
     if found is None:
         what = f"has no {name}, nor have {', '.join(_BELOW[1:])} in it" if root.is_dir() else "no such folder"
         raise UserError(f"--data {root}: {what}; give the folder of SentEval's data")
+    return found
+
+
+def find_packed(name: str, *folders: Path, hint: str) -> Path:
+    """Find the file ``name``, or one with .gz or .xz, in the first of these folders that has it; UserError if none has."""
+    places = [folder / f"{name}{suffix}" for folder in folders for suffix in ("", *COMPRESSIONS)]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        what = f"has no {name}, nor one with .gz or .xz" if folders[0].is_dir() else "no such folder"
+        raise UserError(f"--data {folders[0]}: {what}; {hint}")
     return found
 
 

@@ -3,10 +3,12 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.sts_data import find_packed
 from fairseq_clear.files import corpus_file, hash_file, read_lines, record_texts
 from fairseq_clear.libraries import import_library
 
@@ -123,28 +125,14 @@ def read_topics(folder: str | Path, remove: Sequence[str] = ()) -> TopicData:
     removals = tuple(name for name in REMOVALS if name in remove)
     texts, groups, hashes = {}, {}, {}
     for split in SPLITS:
-        path = _find(Path(folder), split)
+        path = find_packed(
+            f"20news.{split}.jsonl", Path(folder), Path(folder) / "corpora", hint="give the folder of both"
+        )
         numbered = [(number, line) for number, line in read_lines(corpus_file(path)) if line.strip()]
         records = [record_texts(line, ("group", "text"), path, number, hint=HINT) for number, line in numbered]
         if not records:
             raise UserError(f"{path}: holds no text")
         groups[split] = [group for group, _ in records]
-        texts[split] = [_removed(text, removals) for _, text in records]
+        texts[split] = [reduce(lambda text, name: REMOVALS[name](text), removals, text) for _, text in records]
         hashes[path.name] = hash_file(path)
     return TopicData(texts, groups, hashes, removals)
-
-
-def _find(folder: Path, split: str) -> Path:
-    places = [
-        folder / below / f"20news.{split}.jsonl{packed}" for below in ("", "corpora") for packed in ("", ".xz", ".gz")
-    ]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        raise UserError(f"--data {folder}: has no 20news.{split}.jsonl, nor one with .xz or .gz")
-    return found
-
-
-def _removed(text: str, removals: Sequence[str]) -> str:
-    for name in removals:
-        text = REMOVALS[name](text)
-    return text

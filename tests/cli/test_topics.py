@@ -22,4 +22,4 @@ def test_the_table_and_the_report(tmp_path, capsys):
     assert set(report["data"]["20news"]) == {"20news.train.jsonl.xz", "20news.test.jsonl.xz"}
     assert report["rows"][0]["details"]["f1"].keys() == expected.f1.keys()
     assert main(["topics", "--data", str(output.parent / "no"), "--encoder", "tests.evaluation.toys:Words"]) == 2
-    assert "has no 20news.train.jsonl" in capsys.readouterr().err
+    assert "no: no such folder" in capsys.readouterr().err

@@ -198,7 +198,6 @@ class TaskData:
         folder: the folder, which holds ``input0``, ``label`` and so on.
         rows: split -> number of examples.
         content_hash: hash over the files of the folder.
-        vocabulary_hash: of its ``dict.txt``.
         files: names of GLUE's files -> SHA-256.
     """
 
@@ -206,7 +205,6 @@ class TaskData:
     folder: Path
     rows: dict[str, int]
     content_hash: str
-    vocabulary_hash: str
     files: dict[str, str]
 
     @classmethod
@@ -229,7 +227,7 @@ class TaskData:
                 f"{folder / GLUE_JSON}: has format {content.get('format')}, not {GLUE_FORMAT}; prepare it again"
             )
         rows = {name: int(split["rows"]) for name, split in content["splits"].items()}
-        return cls(task, folder, rows, content["content_hash"], content["vocabulary_hash"], content["files"])
+        return cls(task, folder, rows, content["content_hash"], content["files"])
 
     def labelled(self) -> list[str]:
         """The splits with labels, except train."""

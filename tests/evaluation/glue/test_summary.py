@@ -33,7 +33,7 @@ START = start()
 def made(folder, name, metrics):
     """Finished restarts of a task whose results are ``metrics``, one dictionary a seed."""
     splits = dict.fromkeys(metrics[0], 10)
-    data = TaskData(GLUE_TASKS[name], folder, splits, "c", "v", {"train.tsv": "h"})
+    data = TaskData(GLUE_TASKS[name], folder, splits, "c", {"train.tsv": "h"})
     restarts = []
     for seed, one in enumerate(metrics, 1):
         home = folder / name / f"seed{seed}"
