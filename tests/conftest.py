@@ -19,14 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch._dynamo  # what the first optimizer imports: once here rather than in each forked process
 from hypothesis import settings
 
 from tests import zygote
 
-torch.set_num_threads(1)
-zygote.quicken_hydra()
 # Hundreds of processes import the package: it is compiled once, also where the environment says otherwise.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -50,8 +46,21 @@ WORDS = [
 ]
 
 
-def pytest_collection_finish() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    """Import what most tests need, but not in the process that only hands tests to others."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return
+    import torch
+    import torch._dynamo  # what the first optimizer imports: once here rather than in each forked process
+
+    torch.set_num_threads(1)
+    zygote.quicken_hydra()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave what is imported out of every later garbage collection, also in forked processes: a fifth of all time otherwise."""
+    if not any(item.get_closest_marker("slow") for item in session.items):
+        zygote.LIBRARIES.clear()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
@@ -199,6 +208,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
 
     They meet over a file, so there is no port to be taken. The function must be importable (of a module's top level).
     """
+    import torch
+
     folder = tmp_path_factory.mktemp("ranks")
     counter = iter(range(1_000_000))
 
@@ -215,6 +226,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
 def _worker(
     rank: int, size: int, store: str, results: list[str], function: Callable[..., object], args: tuple[object, ...]
 ) -> None:
+    import torch
+
     warnings.simplefilter("ignore")  # pytest's filters are inherited
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)

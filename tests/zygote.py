@@ -32,6 +32,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+LIBRARIES = [
+    "sentence_transformers",
+    "sklearn.linear_model",
+    "matplotlib.pyplot",
+]  # imported too; few fast tests need them
 FORKED = "{}.python"  # by the server's socket: the script that commands find as sys.executable
 
 
@@ -106,7 +111,7 @@ def _server() -> str:
     script.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
     script.chmod(0o755)
     process = subprocess.Popen(
-        [sys.executable, __file__, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+        [sys.executable, __file__, path, *LIBRARIES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
     )
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
     atexit.register(process.kill)
@@ -264,7 +269,7 @@ if __name__ == "__main__":
         from fairseq import options
         from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-        for name in ("sentence_transformers", "sklearn.linear_model", "matplotlib.pyplot"):
+        for name in sys.argv[2:]:
             with suppress(ImportError):
                 importlib.import_module(name)
         quicken_hydra()

@@ -83,6 +83,7 @@ def test_languages_that_are_no_pair_are_one_line(capsys: pytest.CaptureFixture[s
     assert "'eng_Latn' is not SOURCE:TARGET" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_two_languages_in_one_call(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def chosen_settings(draw: Any) -> MiningSettings:
     st.integers(1, 5),
     st.integers(0, 99),
 )
+@pytest.mark.slow
 @settings(max_examples=150)
 def test_the_nearest_are_those_of_a_full_search(
     pairs: Pairs, extra: list[str], chosen: MiningSettings, block: int, seed: int

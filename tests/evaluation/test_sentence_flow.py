@@ -77,6 +77,7 @@ def gaussian_log_likelihood(rows: np.ndarray) -> float:
     return float(-0.5 * (distance + constant).mean())
 
 
+@pytest.mark.slow
 def test_fitting_raises_the_likelihood_towards_that_of_the_gaussian() -> None:
     train, held_out = ROWS[:3000], torch.from_numpy(ROWS[3000:])
     best = gaussian_log_likelihood(ROWS[3000:])

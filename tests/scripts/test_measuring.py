@@ -152,6 +152,7 @@ def test_commands_are_those_of_the_checkout_that_measures(measuring, tmp_path, m
         measuring.clear("no-such")
 
 
+@pytest.mark.slow
 def test_sizes_of_an_import_are_read_in_a_new_process(tmp_path):
     make_folder(tmp_path / "tiny", "bert")
     run(*CLEAR, "import", tmp_path / "tiny", "--dest", tmp_path / "imported")

@@ -114,6 +114,7 @@ def test_mistakes(bin_folder, arguments, said):
     assert said in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_every_readme_names_recipes_that_exist():
     said = [match for path in ROOT.rglob("examples/**/*") if path.suffix in {".md", ".yaml"}
             for match in re.findall(r"train\.sh (\w+)/(\w+)", path.read_text())]  # fmt: skip

@@ -172,6 +172,7 @@ def test_mistakes(tmp_path):
         draw_curves([log] * 9)
 
 
+@pytest.mark.slow
 def test_both_files_are_written_whole_and_the_same_each_time(tmp_path):
     log = read_log(write(tmp_path, LINES))
     before = dict(matplotlib.rcParams)
