@@ -126,7 +126,10 @@ def read_topics(folder: str | Path, remove: Sequence[str] = ()) -> TopicData:
     texts, groups, hashes = {}, {}, {}
     for split in SPLITS:
         path = find_packed(
-            f"20news.{split}.jsonl", Path(folder), Path(folder) / "corpora", hint="give the folder of 20news.train.jsonl and 20news.test.jsonl (or .xz)"
+            f"20news.{split}.jsonl",
+            Path(folder),
+            Path(folder) / "corpora",
+            hint="give the folder of 20news.train.jsonl and 20news.test.jsonl (or .xz)",
         )
         numbered = [(number, line) for number, line in read_lines(corpus_file(path)) if line.strip()]
         records = [record_texts(line, ("group", "text"), path, number, hint=HINT) for number, line in numbered]
