@@ -18,6 +18,7 @@ from fairseq_clear.preparation.back_translation.finished_chunks import FinishedC
 from fairseq_clear.preparation.back_translation.segmentation import clean_line
 from fairseq_clear.preparation.back_translation.translating import choose_device
 from fairseq_clear.preparation.back_translation.translation_report import (
+    COUNTS_FORMAT,
     Example,
     build_report,
     choose_examples,
@@ -186,7 +187,7 @@ def check(settings: BackTranslateSettings) -> tuple[int, dict[str, Any]]:
     check_flags(settings)
     models = {which: identity(settings, which) for which in PASSES}
     lines, digest = scan(settings.input)
-    deciding = settings.deciding() | models | {"input": digest, "input_lines": lines}
+    deciding = settings.deciding() | models | {"input": digest, "input_lines": lines, "counts": COUNTS_FORMAT}
     return lines, json.loads(json.dumps(deciding))
 
 

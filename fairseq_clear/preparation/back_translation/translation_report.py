@@ -10,6 +10,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from fairseq_clear.preparation.back_translation.translation_settings import PASSES
 
+COUNTS_FORMAT = 2  # of ``compare``; chunks and shards whose counts have another one are not added up
 RATIO_EDGES = (0.5, 0.8, 1.25, 2.0)  # bins of words out / words in, symmetric around 1
 RATIO_BINS = ("below 0.5", "0.5 to 0.8", "0.8 to 1.25", "1.25 to 2", "above 2")
 # sacrebleu's tokenizers by language; the default is 13a
