@@ -21,15 +21,16 @@ def differences(
 ) -> dict[str, dict[str, tuple[float, float]]]:
     """Differences of each row from the row ``base``, paired by seed, and their standard errors (NaN with one seed).
 
-    A base with one run, such as an untrained encoder, is compared with every seed.
+    A row with one run, such as an untrained encoder, is compared with every seed of the other.
     """
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for name, runs in rows.items():
         if name == base:
             continue
-        bases = list(rows[base]) * len(runs) if len(rows[base]) == 1 else list(rows[base])
-        for column in [c for c in runs[0] if c in bases[0]]:
-            values = [run[column] - other[column] for run, other in zip(runs, bases, strict=True)]
+        count = max(len(runs), len(rows[base]))
+        ours, theirs = (list(one) * count if len(one) == 1 else one for one in (runs, rows[base]))
+        for column in [c for c in ours[0] if c in theirs[0]]:
+            values = [run[column] - other[column] for run, other in zip(ours, theirs, strict=True)]
             error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
             found.setdefault(name, {})[column] = (mean(values), error)
     return found

@@ -122,6 +122,7 @@ def test_differences_are_paired_by_seed(result_tables):
         "|---|---|",
         "| one | +13.00 (11.00) |",
     ]
+    assert result_tables.differences(rows, "one")["start"]["A"] == pytest.approx((-13.0, 11.0))
 
 
 def test_documents_of_the_corpora(measuring, tmp_path):
