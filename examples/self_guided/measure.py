@@ -112,8 +112,9 @@ class Fitted:
 
 def curve(log: Path) -> dict[int, float]:
     """Update -> Spearman correlation on STS-B's dev split, from the log of a run."""
-    found = re.findall(r"num_updates (\d+) .*?sts_spearman ([\d.]+)", log.read_text(errors="replace").replace("|", " "))
-    return {int(update): float(value) for update, value in found}
+    # " sts_spearman", since the same line ends with best_sts_spearman
+    found = re.findall(r" sts_spearman ([\d.]+) .* num_updates (\d+)", log.read_text(errors="replace"))
+    return {int(update): float(value) for value, update in found}
 
 
 def draw_curves(found: Mapping[str, Sequence[Mapping[str, Any]]], output: Path) -> None:

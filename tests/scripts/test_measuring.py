@@ -103,6 +103,13 @@ def test_an_untrained_row_has_the_initial_weights(measuring, data_bin, tmp_path,
         weights("failed", "optimization.lr=[0.0]")
 
 
+def test_a_curve_has_the_score_of_each_validation_not_the_best(tmp_path):
+    log = tmp_path / "run.log"
+    line = "[valid][INFO] - epoch 001 | loss 0.1 | sts_spearman {} | uniformity -1 | num_updates {}{}\n"
+    log.write_text(line.format(83.64, 50, "") + line.format(82.5, 100, " | best_sts_spearman 83.64"))
+    assert load("self_guided/measure").curve(log) == {50: 83.64, 100: 82.5}
+
+
 def test_the_table_has_means_deviations_and_the_best(result_tables):
     rows = {"one": [{"A": 1.0, "B": 5.0}, {"A": 3.0, "B": 5.0}], "other": [{"A": 2.5, "B": 4.0}]}
     assert result_tables.table(rows).splitlines() == [
