@@ -129,7 +129,7 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
 
     def draw(self, plan: "machine.Plan", points: "list[machine.Plan]", file: Path) -> None:
         """Draw the curve."""
-        from fairseq_clear.evaluation.plots.style import save_figure
+        from fairseq_clear.evaluation.plotting import save_figure
         from fairseq_clear.planning.report import draw_scaling
 
         texts = (

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_clear.evaluation.plots.compare import draw_compare
-from fairseq_clear.evaluation.plots.style import save_figure
+from fairseq_clear.evaluation.plotting import draw_compare, save_figure
 from fairseq_clear.evaluation.reports import Row
 from fairseq_clear.evaluation.retrieval import bootstrap
 from fairseq_clear.files import versions, write_json

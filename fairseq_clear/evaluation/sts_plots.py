@@ -1,4 +1,4 @@
-"""Draws STS scores by layer and pooling (Self-Guided, figure 1)."""
+"""Pictures of encoders on an STS task: scores by layer and pooling, and a map of the highest and lowest scored pairs."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,22 +6,29 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from fairseq_clear.data.batch import pad_rows
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.plots.style import COLOURS, DASHES, MARKERS, WIDTH, check_count, style
+from fairseq_clear.evaluation.encoders import CachedEncoder
+from fairseq_clear.evaluation.plotting import COLOURS, DASHES, MARKERS, WIDTH, check_count, style
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.evaluation.sts import spearman
 from fairseq_clear.evaluation.sts_data import StsData
+from fairseq_clear.libraries import import_library
 from fairseq_clear.models.encoding import evaluating, read_tokens
 from fairseq_clear.modules.pooling import pool
 
-__all__ = ["LAYER_POOLINGS", "LayerScores", "draw_layers", "score_layers"]
+__all__ = ["LayerScores", "PairMap", "choose_pairs", "draw_embedding", "draw_layers", "map_pairs", "score_layers"]
 
 LAYER_POOLINGS = ("cls", "mean", "max")  # those that read one layer
+_PERPLEXITY = 15.0
+Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class LayerScores:
     """
 
     label: str
-    scores: dict[str, npt.NDArray[np.float64]]
+    scores: dict[str, Doubles]
 
 
 def score_layers(
@@ -44,7 +51,7 @@ def score_layers(
     batch_size: int = 32,
     on_batch: Callable[[int], object] | None = None,
 ) -> LayerScores:
-    """Score every layer and pooling in one pass over the pairs; only their cosines are kept.
+    """Score every layer and pooling (Self-Guided, figure 1) in one pass over the pairs; only their cosines are kept.
 
     Args:
         encoder: the encoder of a checkpoint.
@@ -73,7 +80,7 @@ def score_layers(
             first, second = (_vectors(encoder, [side[index] for index in batch], poolings) for side in rows)
             for number in range(len(poolings)):
                 for layer in range(layers):
-                    similar = nn.functional.cosine_similarity(first[number][layer], second[number][layer])  # (B,)
+                    similar = cosine_similarity(first[number][layer], second[number][layer])  # (B,)
                     cosines[number, layer, batch] = similar.cpu().numpy()
             if on_batch is not None:
                 on_batch(len(batch))
@@ -87,11 +94,9 @@ def score_layers(
     return LayerScores(label, scores)
 
 
-def _score(cosines: npt.NDArray[np.float64], gold: npt.NDArray[np.float64], where: str) -> float:
+def _score(cosines: Doubles, gold: Doubles, where: str) -> float:
     """Spearman x100; NaN if all cosines are equal, which the picture leaves out."""
-    if (cosines == cosines[0]).all():
-        return math.nan
-    return 100 * spearman(cosines, gold, where=where)
+    return math.nan if (cosines == cosines[0]).all() else 100 * spearman(cosines, gold, where=where)
 
 
 def _ids(encoder: SentenceEncoder, text: str) -> npt.NDArray[np.int64]:
@@ -101,11 +106,11 @@ def _ids(encoder: SentenceEncoder, text: str) -> npt.NDArray[np.int64]:
 
 
 def _vectors(
-    encoder: SentenceEncoder, rows: Sequence[npt.NDArray[np.int64]], poolings: Sequence[str]
+    encoder: SentenceEncoder, rows: list[npt.NDArray[np.int64]], poolings: Sequence[str]
 ) -> list[list[Tensor]]:
     """Vectors (B, D) for each pooling and layer."""
     device = next(encoder.model.parameters()).device
-    tokens = pad_rows(list(rows), encoder.dictionary.pad()).to(device)  # (B, T)
+    tokens = pad_rows(rows, encoder.dictionary.pad()).to(device)  # (B, T)
     states = encoder.model.hidden_states(tokens)
     is_token = tokens.ne(encoder.dictionary.pad())
     return [[pool(name, [state], is_token).float() for state in states] for name in poolings]
@@ -139,3 +144,88 @@ def draw_layers(results: Sequence[LayerScores], task: str) -> Figure:
         axis.set_ylabel(f"{task} Spearman (x100)")
         figure.legend(loc="outside upper center", ncols=3 if one else 1)
     return figure
+
+
+@dataclass(frozen=True)
+class PairMap:
+    """Positions of pairs, (2 K, 2, 2): the K highest scored pairs, then the K lowest; first and second text; x and y."""
+
+    label: str
+    points: Doubles
+
+
+def choose_pairs(data: StsData, count: int, seed: int = 1) -> tuple[list[tuple[str, str]], tuple[float, float]]:
+    """Choose the ``count`` highest and the ``count`` lowest scored pairs, at random among equal scores.
+
+    Repeated pairs, and pairs of a text with itself, are left out, because their points would coincide.
+
+    Returns:
+        The pairs, the highest first; and the lowest score of the high half and the highest score of the low half.
+
+    Raises:
+        UserError: too few pairs.
+    """
+    scored = {
+        (first, second): float(score)
+        for pairs in data.subsets.values()
+        for first, second, score in zip(pairs.first, pairs.second, pairs.scores, strict=True)
+        if first != second
+    }
+    if not 2 <= count <= len(scored) // 2:
+        raise UserError(f"--pairs {count}: {data.name} has {len(scored)} different pairs; give 2 to {len(scored) // 2}")
+    pairs = list(scored)
+    shuffled = np.random.default_rng(seed).permutation(len(pairs))
+    order = sorted(shuffled, key=lambda index: -scored[pairs[index]])  # stable, so equal scores stay in random order
+    chosen = [pairs[index] for index in [*order[:count], *order[-count:]]]
+    return chosen, (scored[pairs[order[count - 1]]], scored[pairs[order[-count]]])
+
+
+def map_pairs(encoder: CachedEncoder, pairs: Sequence[tuple[str, str]], *, seed: int = 1) -> PairMap:
+    """Map vectors, scaled to length 1, to the plane by scikit-learn's t-SNE, initialised with principal components.
+
+    Args:
+        encoder: any encoder.
+        pairs: from ``choose_pairs``.
+        seed: of t-SNE.
+    """
+    texts = [text for pair in pairs for text in pair]
+    vectors = encoder.encode(texts).astype(np.float64)  # (4 K, D)
+    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    perplexity = min(_PERPLEXITY, (len(texts) - 1) / 3)
+    kind = import_library("sklearn.manifold", "eval").TSNE  # takes a second to import
+    points = kind(init="pca", perplexity=perplexity, random_state=seed).fit_transform(vectors)
+    return PairMap(encoder.name, points.reshape(len(pairs), 2, 2))
+
+
+def draw_embedding(maps: Sequence[PairMap], scores: tuple[float, float]) -> Figure:
+    """Draw a panel for each encoder (Self-Guided, figure 5); a line joins the two texts of a pair.
+
+    Args:
+        maps: up to four maps.
+        scores: the lowest of the high half, the highest of the low half, for the legend.
+
+    Raises:
+        UserError: too many encoders.
+    """
+    check_count(maps, "encoders", most=4)
+    with style():
+        figure = Figure(figsize=(WIDTH, 2.3 * len(maps) + 0.4))
+        axes = figure.subplots(len(maps), 1, squeeze=False)[:, 0]
+        for axis, one in zip(axes, maps, strict=True):
+            _draw_map(axis, one)
+        names = (f"pairs scored {scores[0]:g} or more", f"pairs scored {scores[1]:g} or less")
+        handles = [
+            Line2D([], [], color=colour, marker=marker, label=name, linewidth=0.8)
+            for colour, marker, name in zip(COLOURS, MARKERS, names, strict=False)
+        ]
+        figure.legend(handles=handles, loc="outside upper center", ncols=1)
+    return figure
+
+
+def _draw_map(axis: Axes, one: PairMap) -> None:
+    half = len(one.points) // 2
+    for points, colour, marker in zip((one.points[:half], one.points[half:]), COLOURS, MARKERS, strict=False):
+        axis.plot(points[:, :, 0].T, points[:, :, 1].T, "-", color=colour, linewidth=0.6, alpha=0.6)  # a line per pair
+        axis.plot(*points.reshape(-1, 2).T, marker, color=colour)
+    axis.set(title=one.label, xticks=[], yticks=[])
+    axis.spines[:].set_visible(True)
