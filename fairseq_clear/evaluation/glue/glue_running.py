@@ -1,4 +1,4 @@
-"""Fine-tuning on GLUE: runs fairseq-train once per task and seed, in parallel or as a Slurm array.
+"""Fine-tuning on GLUE: runs fairseq-train once per task and seed, in parallel or as a Slurm array, and reports the scores.
 
 A *restart* is the fine-tuning of one task with one seed. A restart that was stopped resumes where it stopped.
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -19,21 +20,24 @@ import numpy as np
 import fairseq_clear
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel, strip_checkpoint
-from fairseq_clear.evaluation.glue.glue_data import TaskData, shorten
+from fairseq_clear.evaluation.glue.glue_data import HELD_OUT, TaskData, shorten
 from fairseq_clear.evaluation.glue.glue_predicting import (
     MODEL,
     RESULT,
     Classifier,
     Result,
+    best_restart,
     read_record,
     read_result,
 )
-from fairseq_clear.evaluation.glue.glue_recipes import FineTuning, choose_recipe, measure
+from fairseq_clear.evaluation.glue.glue_recipes import FineTuning, choose_recipe, headline, measure
 from fairseq_clear.evaluation.glue.glue_tasks import GlueTask
+from fairseq_clear.evaluation.reports import Report, Row
 from fairseq_clear.files import write_json
 from fairseq_clear.models.encoder_stack import FAIRSEQ_EPS
 
 PLAN, LOG = "restart.json", "train.log"
+AVERAGE = "Avg."
 # Percentage points by which our accuracy may differ from fairseq's, which is rounded to one decimal and computed in the
 # precision of training.
 ROUNDING = 0.15
@@ -121,7 +125,7 @@ class Restart:
                 "remove this one"
             )
 
-    def run(self, start: Start, variables: Mapping[str, str]) -> dict[str, Any]:
+    def run(self, start: Start, variables: Mapping[str, str]) -> Result:
         """Train, predict, measure and write ``result.json``, unless it exists; return the result.
 
         Args:
@@ -262,9 +266,9 @@ def run_restarts(
     start: Start,
     jobs: int = 1,
     devices: int = 0,
-    done: Callable[[Restart, Result], object] | None = None,
-) -> list[Result]:
-    """Run restarts, ``jobs`` at a time, and return their results in order.
+    done: Callable[[Restart, Result], object] = lambda restart, result: None,
+) -> None:
+    """Run restarts, ``jobs`` at a time.
 
     All restarts are checked before the first one runs. If a restart fails, those that are running finish, no other starts,
     and its error is raised; finished restarts are kept. The processes share the CPU cores, and are assigned to the
@@ -280,18 +284,14 @@ def run_restarts(
             variables["CUDA_VISIBLE_DEVICES"] = str(number % devices)
         return restarts[number].run(start, variables)
 
-    results: dict[int, Result] = {}
     with ThreadPoolExecutor(jobs) as pool:
-        futures = {pool.submit(one, number): number for number in range(len(restarts))}
+        futures = {pool.submit(one, number): restart for number, restart in enumerate(restarts)}
         try:
             for future in as_completed(futures):
-                results[futures[future]] = future.result()
-                if done is not None:
-                    done(restarts[futures[future]], future.result())
+                done(futures[future], future.result())
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return [results[number] for number in range(len(restarts))]
 
 
 def slurm_script(arguments: Sequence[str], restarts: int, output: Path, flags: str = "") -> str:
@@ -304,16 +304,90 @@ def slurm_script(arguments: Sequence[str], restarts: int, output: Path, flags: s
         flags: further flags for sbatch, such as ``--partition=gpu --gres=gpu:1``.
     """
     own = shlex.join([sys.executable, "-m", "fairseq_clear.cli", *arguments])
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            "#SBATCH --job-name=glue",
-            f"#SBATCH --array=0-{restarts - 1}",
-            f"#SBATCH --output={output}/slurm-%a.log",
-            *(f"#SBATCH {flag}" for flag in shlex.split(flags)),
-            "set -euo pipefail",
-            "# a task that is requeued resumes where it stopped",
-            f'srun {own} --restart "$SLURM_ARRAY_TASK_ID"',
-            "",
-        ]
-    )
+    more = "".join(f"#SBATCH {flag}\n" for flag in shlex.split(flags))
+    return f"""#!/bin/bash
+#SBATCH --job-name=glue
+#SBATCH --array=0-{restarts - 1}
+#SBATCH --output={output}/slurm-%a.log
+{more}set -euo pipefail
+# a task that is requeued resumes where it stopped
+srun {own} --restart "$SLURM_ARRAY_TASK_ID"
+"""
+
+
+def build_report(restarts: Sequence[Restart], recipe: str, start: Start, label: str) -> Report:
+    """Build the report: a row with the median and a row with the best score over the finished restarts.
+
+    The name of a row says how many restarts it covers.
+
+    Args:
+        restarts: all planned restarts, finished or not.
+        recipe: determines the metric of each task in the table; the details hold all metrics.
+        start: the checkpoint that the restarts fine-tune.
+        label: name of the encoder, with which the names of the rows begin.
+
+    Raises:
+        UserError: no restart is finished.
+    """
+    finished: dict[str, list[tuple[Restart, Result]]] = {}
+    for restart in restarts:
+        if (result := read_result(restart.folder)) is not None:
+            finished.setdefault(restart.data.task.name, []).append((restart, result))
+    if not finished:
+        raise UserError("none of the restarts is finished")
+    data = {name: pairs[0][0].data for name, pairs in finished.items()}
+    results = {name: [result for _, result in pairs] for name, pairs in finished.items()}
+    details = {
+        "restarts": [result for found in results.values() for result in found],
+        "settings": {name: asdict(pairs[0][0].settings) for name, pairs in finished.items()},
+        "best_seed": {name: int(best_restart(found, recipe)["seed"]) for name, found in results.items()},
+    }
+    described = {
+        "checkpoint": str(start.checkpoint),
+        "checkpoint_hash": start.checkpoint_hash,
+        "architecture": start.loaded.architecture,
+        "updates": start.loaded.updates,
+        "vocabulary_hash": start.loaded.vocabulary_hash,
+    }
+    counts = "/".join(map(str, sorted({len(found) for found in results.values()})))
+    rows = [
+        Row(f"{label} {kind} of {counts}", _scores(results, data, recipe, statistic), described, details=kept)
+        for kind, statistic, kept in (("median", median, details), ("best", max, {}))
+    ]
+    is_held_out = any(split.startswith(HELD_OUT) for split in _columns(next(iter(data.values()))).values())
+    segments = start.loaded.model.args.segments
+    protocol = {
+        "recipe": recipe,
+        "split": "held-out part of dev" if is_held_out else "dev",
+        "metrics": {name: headline(recipe, name) for name in finished},
+        "precision": start.precision,
+        "input": f"<s> a </s> b </s> ({segments} segments)" if segments > 1 else "<s> a </s> </s> b </s> (no segments)",
+    }
+    seeds = sorted({restart.seed for pairs in finished.values() for restart, _ in pairs})
+    return Report("glue", protocol, {name: one.files for name, one in data.items()}, list(rows[0].scores), rows, seeds)
+
+
+def _scores(
+    results: Mapping[str, list[Result]], data: Mapping[str, TaskData], recipe: str, statistic: Callable[[Any], float]
+) -> dict[str, float]:
+    """The statistic over the restarts for each column of the table, and the average over the tasks."""
+    columns = [
+        {
+            column: float(statistic([result["metrics"][split][headline(recipe, name)] for result in found]))
+            for column, split in _columns(data[name]).items()
+        }
+        for name, found in results.items()
+    ]
+    scores = {name: score for part in columns for name, score in part.items()}
+    if len(columns) > 1:  # MNLI's two columns count as one (CLEAR, caption of Table 1)
+        scores[AVERAGE] = sum(sum(part.values()) / len(part) for part in columns) / len(columns)
+    return scores
+
+
+def _columns(data: TaskData) -> dict[str, str]:
+    """Map columns of the table to splits: the held-out part if the dev set was split, else the dev set. MNLI has two."""
+    name = data.task.name
+    splits = [split for split in data.labelled() if split.startswith(HELD_OUT)] or data.labelled()
+    if len(splits) == 1:
+        return {name: splits[0]}
+    return {f"{name}-mm" if split.endswith("1") else f"{name}-m": split for split in splits}
