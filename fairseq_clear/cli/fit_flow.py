@@ -39,7 +39,7 @@ fairseq-clear embed new.txt --checkpoint checkpoint_best.pt --data-bin data-bin 
         """Encode the text, fit the flow, write it, and print one line."""
         from tqdm import tqdm
 
-        from fairseq_clear.evaluation.sentence_flow import fit_flow, save_flow  # takes seconds to import
+        from fairseq_clear.evaluation.postprocessing import fit_flow, save_flow  # takes seconds to import
 
         if self.output.suffix != ".npz":
             raise UserError(f"--output {self.output}: unknown suffix; give a name that ends in .npz")
