@@ -231,7 +231,7 @@ class EncoderFlags(VectorFlags):
             for cached in self.load_encoders(name, self.pooling):
                 label = cached.name
                 if self.whitening is not None:
-                    sentences = read_sentences(self.whitening, flag="--whitening ")
+                    sentences = read_text_sentences(self.whitening, flag="--whitening ")
                     cached.transform = Whitening.fit(cached.encode(sentences), self.whitening_dimensions)
                     cached.name = f"{label} whitened"
                     counts = {"sentences": len(sentences), "dimensions": int(cached.transform.kernel.shape[1])}
@@ -283,7 +283,7 @@ class PairFlags:
         return None
 
 
-def read_sentences(path: Path, *, flag: str = "") -> list[str]:
+def read_text_sentences(path: Path, *, flag: str = "") -> list[str]:
     """The lines of a text file that are not blank; UserError if there is none, with the flag before the path."""
     sentences = [line for line in read_text_lines(path) if line.strip()]
     if not sentences:

@@ -133,11 +133,7 @@ class CachedEncoder:
 
 
 def to_vectors(returned: Any, rows: int, name: str) -> Floats:
-    """Convert an encoder's output to (rows, D) float32.
-
-    Raises:
-        UserError: the output has another shape, NaN or infinity.
-    """
+    """Convert an encoder's output to (rows, D) float32; UserError if the output has another shape, NaN or infinity."""
     if hasattr(returned, "detach"):
         returned = returned.detach().cpu().float().numpy()  # a tensor on any device
     elif isinstance(returned, list) and returned and hasattr(returned[0], "detach"):

@@ -244,11 +244,7 @@ class Flow(nn.Module):
 
     @torch.no_grad()
     def transform(self, vectors: Floats) -> Floats:
-        """Map vectors (N, D) to z (N, D), both float32.
-
-        Raises:
-            UserError: the vectors have another dimension.
-        """
+        """Map vectors (N, D) to z (N, D), both float32; UserError if the vectors have another dimension."""
         self.check_encoder({"dimension": vectors.shape[1]})
         found: Floats = self(torch.from_numpy(np.ascontiguousarray(vectors, np.float32)))[0].numpy()
         return found
@@ -309,11 +305,7 @@ def save_flow(path: str | Path, flow: Flow, origin: Mapping[str, Any]) -> None:
 
 
 def load_flow(path: str | Path) -> Flow:
-    """Read a flow that ``save_flow`` wrote.
-
-    Raises:
-        UserError: the file is missing, damaged, or of another format.
-    """
+    """Read a flow that ``save_flow`` wrote; UserError if the file is missing, damaged, or of another format."""
     if not Path(path).is_file():
         raise UserError(f"--flow {path}: no such file; make it with fairseq-clear flow")
     try:

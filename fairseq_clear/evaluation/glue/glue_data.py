@@ -209,11 +209,7 @@ class TaskData:
 
     @classmethod
     def open(cls, data: Path, task: GlueTask) -> "TaskData":
-        """Open ``data/TASK``.
-
-        Raises:
-            UserError: it was not prepared.
-        """
+        """Open ``data/TASK``; UserError if it was not prepared."""
         folder = data / task.name
         try:
             content: dict[str, Any] = json.loads((folder / GLUE_JSON).read_text(encoding="utf-8"))

@@ -95,11 +95,7 @@ GLUE_TASKS: dict[str, GlueTask] = {
 
 
 def choose_tasks(names: Sequence[str]) -> list[GlueTask]:
-    """Return the tasks of these names, in the order of the table; case does not matter.
-
-    Raises:
-        UserError: no such task.
-    """
+    """Return the tasks of these names, in the order of the table; case does not matter; UserError if no such task."""
     known = {name.lower(): name for name in GLUE_TASKS}
     for name in names:
         if name.lower() not in known:
@@ -132,11 +128,7 @@ class Examples:
 
 
 def find_task_folder(glue_dir: Path, task: GlueTask) -> Path:
-    """Find the folder of a task in ``glue_dir``; the case of its name does not matter.
-
-    Raises:
-        UserError: it is missing.
-    """
+    """Find the folder of a task in ``glue_dir``; the case of its name does not matter; UserError if it is missing."""
     present = {path.name.lower(): path for path in sorted(glue_dir.iterdir())} if glue_dir.is_dir() else {}
     for name in task.folders:
         if name.lower() in present and present[name.lower()].is_dir():
