@@ -3,7 +3,7 @@
 # name -> (module:class, relative to this package; one line of help); only the module of the given command is imported
 COMMANDS: dict[str, tuple[str, str]] = {
     "refine": (
-        ".refining.refine_command:Refine",
+        ".refining.refine_settings:Refine",
         "train a pretrained encoder on text of your own, show whether it got better, and export it, in one command",
     ),
     "prepare": (
@@ -16,7 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "translate every line of a text into another language and back, for paraphrases as views",
     ),
     "mine": (
-        "mine:Mine",
+        "retrieval:Mine",
         "find hard negatives for pairs with an encoder: other passages that it takes for answers of the query",
     ),
     "views": (

@@ -101,8 +101,6 @@ def evaluate_captions(
     """Train a ranking model on ``train``, stop early on ``dev``, and score ``test`` in folds of a thousand images.
 
     Args:
-        encoder: see ``encoders.Encoder``; it is not trained.
-        data: see ``read_captions``.
         settings: settings of the ranking model (default: SentEval's).
         seed: seed of the model's weights, the order of the rows and the wrong pairs.
     """

@@ -130,9 +130,7 @@ def embed_lines(
     """Encode the lines of a text file and pass the vectors to ``write``, block by block, in order.
 
     Args:
-        encoder: encodes each block.
         path: of the file; see ``read_sentences``.
-        write: called with each block.
         batch_size: texts per batch, as for ``SentenceEncoder.encode``.
         normalize: scale vectors to length 1.
         text_field: name of the field of a ``.jsonl`` record that holds its text.
@@ -238,7 +236,6 @@ def write_part(
         source: what determines the vectors of all parts, as JSON values; ``join_parts`` compares it.
         shape: number of lines of the part, dimension of the vectors.
         embed: writes the vectors.
-        overwrite: replace an existing part.
 
     Raises:
         UserError: the part exists, made from another source, and ``overwrite`` is False.
@@ -274,8 +271,6 @@ def join_parts(output: Path, count: int, *, overwrite: bool = False, parts_of: P
 
     Args:
         output: file to write.
-        count: number of parts.
-        overwrite: replace an existing output.
         parts_of: the output that the parts are named after (default: ``output``).
 
     Returns:

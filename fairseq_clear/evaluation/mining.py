@@ -92,8 +92,7 @@ def mine_negatives(
         pairs: queries and their passages; a query may have several.
         candidates: further texts; blank ones are ignored.
         settings: which candidates to choose (default: the nearest one).
-        query_prefix: is put before each query.
-        passage_prefix: is put before each candidate.
+        query_prefix, passage_prefix: are put before each query and each candidate.
         device: where to search.
         folder: in which a temporary file of vectors is written (default: that of the system).
         pairs_per_block: pairs whose queries are searched together; it changes speed and memory, not the result.

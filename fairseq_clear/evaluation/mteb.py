@@ -45,7 +45,6 @@ class MtebEncoder:
     Vectors are compared by their cosine.
 
     Args:
-        encoder: encodes the texts.
         name: of the model in results, ``organization/model``.
         revision: of the model in results; mteb computes cached results again if it changes.
         query_prefix: is put before each query of a retrieval task.

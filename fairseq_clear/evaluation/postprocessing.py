@@ -46,7 +46,6 @@ def first_dimensions(vectors: Floats, dimension: int, name: str) -> Floats:
 
     Args:
         vectors: (N, D).
-        dimension: number of dimensions.
         name: of the encoder, for the message.
 
     Raises:

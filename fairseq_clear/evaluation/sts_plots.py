@@ -54,10 +54,8 @@ def score_layers(
     """Score every layer and pooling (Self-Guided, figure 1) in one pass over the pairs; only their cosines are kept.
 
     Args:
-        encoder: the encoder of a checkpoint.
         data: the pairs; the subsets of a year are concatenated.
         poolings: names from LAYER_POOLINGS.
-        label: name in the legend.
         batch_size: pairs per batch.
         on_batch: called with the number of pairs of each batch when it is done.
 
@@ -121,7 +119,6 @@ def draw_layers(results: Sequence[LayerScores], task: str) -> Figure:
 
     Args:
         results: scores of up to eight encoders.
-        task: name of the task, for the label of the axis.
 
     Raises:
         UserError: too many encoders.
@@ -181,13 +178,7 @@ def choose_pairs(data: StsData, count: int, seed: int = 1) -> tuple[list[tuple[s
 
 
 def map_pairs(encoder: CachedEncoder, pairs: Sequence[tuple[str, str]], *, seed: int = 1) -> PairMap:
-    """Map vectors, scaled to length 1, to the plane by scikit-learn's t-SNE, initialised with principal components.
-
-    Args:
-        encoder: any encoder.
-        pairs: from ``choose_pairs``.
-        seed: of t-SNE.
-    """
+    """Map vectors, scaled to length 1, to the plane by scikit-learn's t-SNE, initialised with principal components."""
     texts = [text for pair in pairs for text in pair]
     vectors = encoder.encode(texts).astype(np.float64)  # (4 K, D)
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

@@ -66,13 +66,8 @@ def training_command(training: Training, settings: RefineSettings, device: str) 
     is_yaml = training.recipe not in RECIPES
     module = "fairseq_cli.hydra_train" if is_yaml else "fairseq_cli.train"
     arguments = _overrides(training, settings, device) if is_yaml else _flags(training, settings, device)
-    return [
-        sys.executable,
-        "-c",
-        RUN.format(module=module, program=PROGRAMS[module]),
-        *map(str, arguments),
-        *settings.training_flags,
-    ]
+    code = RUN.format(module=module, program=PROGRAMS[module])
+    return [sys.executable, "-c", code, *map(str, arguments), *settings.training_flags]
 
 
 def shown_command(command: Sequence[str]) -> str:
@@ -148,8 +143,6 @@ def run_training(
 
     Args:
         command: see ``training_command``.
-        training: what the command trains.
-        title: of the progress bar.
         keep: file descriptor that fairseq-train inherits, so that a lock is held as long as it runs.
 
     Returns:

@@ -80,15 +80,9 @@ def prepare_task(
     """Convert the files of a task to the folder ``dest/TASK``; on an error, nothing is written.
 
     Args:
-        task: the task.
-        glue_dir: folder of GLUE, with a folder for each task.
         data_bin: folder with the ``dict.txt`` of the checkpoint.
-        dest: folder to write the task's folder to.
-        tokenizer: tokenizer of ``data_bin``.
         split_dev: per cent of the dev set whose first examples become ``valid``, and whose last become ``heldout``
             (Self-Guided A.4: 10 and 90).
-        drop_malformed: see ``read_examples``.
-        overwrite: replace an existing folder.
 
     Returns:
         Split -> its sizes.
@@ -194,7 +188,6 @@ class TaskData:
     """A folder that ``prepare_task`` wrote.
 
     Attributes:
-        task: the task.
         folder: the folder, which holds ``input0``, ``label`` and so on.
         rows: split -> number of examples.
         content_hash: hash over the files of the folder.

@@ -39,7 +39,6 @@ class Classifier:
     Args:
         checkpoint: written by fairseq-train with ``--task sentence_prediction``.
         data: prepared data with the ``dict.txt`` of the checkpoint.
-        device: such as ``cpu`` or ``cuda``.
 
     Raises:
         UserError: a checkpoint without such a head, or with another vocabulary or number of classes.
@@ -65,8 +64,6 @@ class Classifier:
         """Predict class ids (N,), or for STS-B scores (N,) on its scale of 0 to 5, not clipped, in the order of the split.
 
         Args:
-            data: prepared data.
-            split: name of the split.
             longest: maximum number of tokens of an input; give the value of training.
         """
         outputs = self.outputs(data, split, longest)
@@ -140,7 +137,6 @@ def predict_tests(
         data: output folder of ``glue prepare``.
         recipe: its metric chooses the best restart.
         by_majority: tasks for which to predict the most frequent training label.
-        device: such as ``cpu``.
         max_length: maximum number of tokens of an input (default: as in training).
 
     Returns:

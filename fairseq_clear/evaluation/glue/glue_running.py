@@ -299,8 +299,6 @@ def slurm_script(arguments: Sequence[str], restarts: int, output: Path, flags: s
 
     Args:
         arguments: command line of ``fairseq-clear``, without ``--slurm``.
-        restarts: number of restarts.
-        output: folder of the logs.
         flags: further flags for sbatch, such as ``--partition=gpu --gres=gpu:1``.
     """
     own = shlex.join([sys.executable, "-m", "fairseq_clear.cli", *arguments])
