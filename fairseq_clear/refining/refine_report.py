@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_clear.cli.retrieval import shorten
 from fairseq_clear.evaluation.plotting import draw_compare, save_figure
 from fairseq_clear.evaluation.reports import Row
 from fairseq_clear.evaluation.retrieval import bootstrap
@@ -17,7 +18,7 @@ from fairseq_clear.refining.holding_out import HeldOut
 from fairseq_clear.refining.refine_settings import RefineSettings
 from fairseq_clear.refining.refine_training import Training
 
-__all__ = ["REPORT", "RefineReport", "Trial", "write_report"]
+__all__ = ["RefineReport", "Trial", "write_report"]
 
 REPORT = "report"  # .json, .md, .png, .svg
 FORMAT = 1
@@ -114,10 +115,6 @@ class RefineReport:
             return f"{text} The folder holds the untouched encoder, which scores higher; --no-keep-best keeps the refined one."
         return text
 
-    def print_verdict(self) -> None:
-        """Print the verdict and where the result is."""
-        print(f"\n{self.verdict()}\nwrote {self.settings.dest}; see {self.settings.dest / REPORT}.md")
-
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
         return {
@@ -202,8 +199,7 @@ def _examples(report: RefineReport) -> Iterator[str]:
 
 
 def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    line = line if len(line) <= SHOWN_CHARACTERS else f"{line[: SHOWN_CHARACTERS - 1]}…"
+    line = shorten(text, SHOWN_CHARACTERS)
     for mark in r"\`*_[]<>#|":
         line = line.replace(mark, f"\\{mark}")
     return line

@@ -47,19 +47,6 @@ PRECISIONS: dict[str, tuple[str, ...]] = {
     "fp16": ("--fp16", "--fp16-init-scale", "4", "--threshold-loss-scale", "1", "--fp16-scale-window", "128"),
     "bf16": ("--bf16",),
 }
-# Settings of the checkpoint that determine the shape of the encoder.
-_VALUES = (
-    "encoder_layers",
-    "encoder_embed_dim",
-    "encoder_ffn_embed_dim",
-    "encoder_attention_heads",
-    "activation_fn",
-    "pooler_activation_fn",
-    "attention_window",
-    "layer_norm_eps",
-    "segments",
-)
-_SWITCHES = ("encoder_normalize_before", "layernorm_embedding", "untie_weights_roberta")
 
 
 @dataclass(frozen=True)
@@ -135,9 +122,7 @@ class Restart:
         Raises:
             UserError: training failed, with the last line of its log.
         """
-        self.check(start)
-        finished = read_result(self.folder)
-        if finished is not None:
+        if (finished := read_result(self.folder)) is not None:
             return finished
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / PLAN, self.identity(start), flag="--output")
@@ -177,9 +162,10 @@ class Restart:
             # RoBERTa puts a second </s> between two texts. BERT does not, since its first segment ends with </s>.
             *(() if loaded.model.args.segments > 1 else ("--separator-token", loaded.dictionary.eos())),
             "--max-positions", int(loaded.model.max_positions()),
-            "--arch", "clear_roberta", *encoder_flags(loaded.model.args),
+            "--arch", "clear_roberta", "--encoder-from", start.checkpoint,
+            "--pooler-activation-fn", loaded.model.args.pooler_activation_fn,
             "--dropout", settings.dropout, "--attention-dropout", settings.dropout, "--pooler-dropout", settings.dropout,
-            "--finetune-from-model", start.checkpoint, "--save-dir", self.folder, "--no-epoch-checkpoints", *best,
+            "--save-dir", self.folder, "--no-epoch-checkpoints", *best,
             "--optimizer", "adam", "--adam-betas", settings.adam_betas, "--adam-eps", settings.adam_eps,
             "--weight-decay", settings.weight_decay, "--clip-norm", settings.clip_norm,
             "--lr", settings.learning_rate, "--lr-scheduler", "polynomial_decay",
@@ -216,15 +202,6 @@ class Restart:
             "epoch": saved["epoch"], "fairseq_accuracy": theirs,
             "agrees_with_fairseq": theirs is None or abs(theirs - metrics["valid"]["accuracy"]) <= ROUNDING,
         }  # fmt: skip
-
-
-def encoder_flags(args: Any) -> list[str]:
-    """Flags of fairseq-train for an encoder of the shape that the settings of a checkpoint describe."""
-    flags: list[str] = []
-    for name in _VALUES:
-        if getattr(args, name, None):
-            flags += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
-    return [*flags, *(f"--{name.replace('_', '-')}" for name in _SWITCHES if getattr(args, name, False))]
 
 
 def seed_list(numbers: Sequence[int]) -> list[int]:
