@@ -40,21 +40,13 @@ _DAMAGE = (KeyError, AttributeError, TypeError, ValueError, IndexError, OmegaCon
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in float32 on the CPU, in evaluation mode.
+    """A model in float32 on the CPU, in evaluation mode."""
 
-    Attributes:
-        model: the model, with the checkpoint's weights.
-        dictionary: the checkpoint's vocabulary, including ``<mask>`` and, if the checkpoint has it, ``<del>``.
-        vocabulary_hash: SHA-256 of the ``dict.txt``.
-        architecture: the checkpoint's ``--arch``.
-        updates: number of updates that it was trained for; None if the checkpoint does not say.
-    """
-
-    model: ClearRobertaModel
-    dictionary: Dictionary
-    vocabulary_hash: str
-    architecture: str
-    updates: int | None
+    model: ClearRobertaModel  # the model, with the checkpoint's weights
+    dictionary: Dictionary  # the checkpoint's vocabulary, including ``<mask>`` and, if the checkpoint has it, ``<del>``
+    vocabulary_hash: str  # SHA-256 of the ``dict.txt``
+    architecture: str  # the checkpoint's ``--arch``
+    updates: int | None  # number of updates that it was trained for; None if the checkpoint does not say
 
 
 def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = False) -> LoadedModel:

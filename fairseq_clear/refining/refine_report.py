@@ -38,27 +38,16 @@ class Trial:
 
 @dataclass
 class RefineReport:
-    """Everything that ``refine`` measured.
-
-    Attributes:
-        settings: of the call.
-        recipe: that was trained.
-        counts: of documents and pairs.
-        training: the training.
-        trials: of --recipe auto; the first is the untouched encoder.
-        compared: report files of ``retrieval`` and ``sts``, by command.
-        stages: commands and their seconds.
-        device: cpu or cuda.
-    """
+    """Everything that ``refine`` measured."""
 
     settings: RefineSettings
-    recipe: str
-    counts: HeldOut
+    recipe: str  # that was trained
+    counts: HeldOut  # of documents and pairs
     training: Training
-    trials: Sequence[Trial]
-    compared: dict[str, Path]
-    stages: Sequence[dict[str, Any]]
-    device: str
+    trials: Sequence[Trial]  # of --recipe auto; the first is the untouched encoder
+    compared: dict[str, Path]  # report files of ``retrieval`` and ``sts``, by command
+    stages: Sequence[dict[str, Any]]  # commands and their seconds
+    device: str  # cpu or cuda
 
     @cached_property
     def reports(self) -> dict[str, Any]:

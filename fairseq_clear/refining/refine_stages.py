@@ -148,19 +148,12 @@ def _read_json(path: Path) -> Any:
 
 @dataclass
 class _Run:
-    """One call of ``refine``. A stage is finished when its result, a file or a folder in the work folder, exists.
+    """One call of ``refine``. A stage is finished when its result, a file or a folder in the work folder, exists."""
 
-    Attributes:
-        settings: of the call.
-        device: cpu or cuda.
-        lock: file descriptor of the lock.
-        stages: name, command and seconds of the stages that are finished.
-    """
-
-    settings: RefineSettings
-    device: str
-    lock: int
-    stages: list[dict[str, Any]]
+    settings: RefineSettings  # of the call
+    device: str  # cpu or cuda
+    lock: int  # file descriptor of the lock
+    stages: list[dict[str, Any]]  # name, command and seconds of the stages that are finished
 
     @property
     def work(self) -> Path:

@@ -185,20 +185,13 @@ def _content_hash(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class TaskData:
-    """A folder that ``prepare_task`` wrote.
-
-    Attributes:
-        folder: the folder, which holds ``input0``, ``label`` and so on.
-        rows: split -> number of examples.
-        content_hash: hash over the files of the folder.
-        files: names of GLUE's files -> SHA-256.
-    """
+    """A folder that ``prepare_task`` wrote."""
 
     task: GlueTask
-    folder: Path
-    rows: dict[str, int]
-    content_hash: str
-    files: dict[str, str]
+    folder: Path  # the folder, which holds ``input0``, ``label`` and so on
+    rows: dict[str, int]  # split -> number of examples
+    content_hash: str  # hash over the files of the folder
+    files: dict[str, str]  # names of GLUE's files -> SHA-256
 
     @classmethod
     def open(cls, data: Path, task: GlueTask) -> "TaskData":
