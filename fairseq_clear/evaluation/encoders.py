@@ -3,13 +3,13 @@
 A name is that of a checkpoint, of a file of word vectors, or of a Python function.
 """
 
-import importlib
 import inspect
 import os
+import pkgutil
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ __all__ = ["CachedEncoder", "Encoder", "WordVectors", "import_factory", "load_en
 Floats = npt.NDArray[np.float32]
 # Encoders sort and batch the sentences of a block by themselves; the progress bar moves once per block.
 BATCHES_PER_BLOCK = 64
-FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+FACTORY = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*")
 VECTOR_FILE = re.compile(r"\.(?:vec|txt)(?:\.gz|\.xz)?$")
 WORD = re.compile(r"\w+(?:['-]\w+)*|[^\w\s]")
 
@@ -191,23 +191,15 @@ def load_encoders(
 
 
 def import_factory(name: str) -> Any:
-    """Import the object that ``package.module:factory`` names; modules in the working directory are found too.
-
-    Raises:
-        UserError: it cannot be imported.
-    """
-    module_name, _, attribute = name.partition(":")
+    """Import what ``package.module:factory`` names, also from the working directory; UserError if it cannot be imported."""
     folder = os.getcwd()
     sys.path.insert(0, folder)
     try:
-        found: Any = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            found = getattr(found, part)
+        return pkgutil.resolve_name(name)
     except (ImportError, AttributeError) as error:
         raise UserError(f"--encoder {name}: cannot import it ({error}); is it installed, or in this folder?") from None
     finally:
         sys.path.remove(folder)
-    return found
 
 
 def _make(factory: Any, name: str, pooling: str | None) -> Any:
@@ -255,7 +247,21 @@ class WordVectors:
             raise UserError(f"{path}: no such file of word vectors")
         index: dict[str, int] = {}
         rows: list[Floats] = []
-        for number, word, numbers in _lines(self.path):
+        dimension: int | None = None
+        # A few words of the published files are not valid UTF-8. They occur in no text, so they are replaced.
+        for number, raw in read_lines(self.path, errors="replace"):
+            line = raw.rstrip(" ")
+            if number == 1 and re.fullmatch(r"\d+ \d+", line):
+                dimension = int(line.split()[1])
+                continue
+            if not line:
+                continue
+            if dimension is None:
+                dimension = line.count(" ")
+            # Words of GloVe can contain spaces, so numbers are counted from the right.
+            word, *numbers = line.rsplit(" ", dimension)
+            if len(numbers) != dimension or not dimension:
+                raise UserError(f"{path}:{number}: not a word and {dimension} numbers")
             if word in index:
                 continue
             try:
@@ -263,8 +269,6 @@ class WordVectors:
             except ValueError:
                 shown = " ".join(numbers)[:40]
                 raise UserError(f"{path}:{number}: malformed number in {shown!r}") from None
-            if rows and len(vector) != len(rows[0]):
-                raise UserError(f"{path}:{number}: {len(vector)} numbers, but {len(rows[0])} in the lines before")
             index[word] = len(rows)
             rows.append(vector)
         if not rows:
@@ -287,22 +291,3 @@ class WordVectors:
     def describe(self) -> dict[str, Any]:
         """Description of the encoder for a report."""
         return {"word_vectors": str(self.path), "words": len(self._index), "dimension": int(self._matrix.shape[1])}
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
-    """Yield (line number, word, numbers). Words of GloVe can contain spaces, so numbers are counted from the right."""
-    dimension: int | None = None
-    # A few words of the published files are not valid UTF-8. They occur in no text, so they are replaced.
-    for number, raw in read_lines(path, errors="replace"):
-        line = raw.rstrip(" ")
-        if number == 1 and re.fullmatch(r"\d+ \d+", line):
-            dimension = int(line.split()[1])
-            continue
-        if not line:
-            continue
-        if dimension is None:
-            dimension = len(line.split(" ")) - 1
-        parts = line.rsplit(" ", dimension)
-        if len(parts) != dimension + 1 or not dimension:
-            raise UserError(f"{path}:{number}: not a word and {dimension} numbers")
-        yield number, parts[0], parts[1:]
