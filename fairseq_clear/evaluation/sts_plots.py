@@ -86,15 +86,12 @@ def score_layers(
         cosines[poolings.index("cls"), 0] = 1.0  # the embedding of <s>, equal for all texts up to rounding
     where = f"{label or 'encoder'}, {data.name}"
     scores = {
-        name: np.array([_score(cosines[number, layer], gold, where) for layer in range(layers)])
-        for number, name in enumerate(poolings)
+        name: np.array(
+            [math.nan if (row == row[0]).all() else 100 * spearman(row, gold, where=where) for row in by_layer]
+        )
+        for name, by_layer in zip(poolings, cosines, strict=True)
     }
     return LayerScores(label, scores)
-
-
-def _score(cosines: Doubles, gold: Doubles, where: str) -> float:
-    """Spearman x100; NaN if all cosines are equal, which the picture leaves out."""
-    return math.nan if (cosines == cosines[0]).all() else 100 * spearman(cosines, gold, where=where)
 
 
 def _ids(encoder: SentenceEncoder, text: str) -> npt.NDArray[np.int64]:

@@ -160,7 +160,12 @@ def predict_tests(
         by = None if task.name in majorities else chosen[task.evaluated_as]
         classifier = None if by is None else Classifier(by.checkpoint, opened, device)
         for file, split in task.submission.items():
-            rows = _rows(opened, split, data)
+            if split not in opened.rows:
+                raise UserError(
+                    f"--data {data}: {task.name} was prepared without its {task.splits[split]}; put the file into GLUE's "
+                    "folder and rerun glue prepare with --overwrite"
+                )
+            rows = opened.rows[split]
             if by is None or classifier is None:
                 predicted: Any = majority(opened, rows)
             else:
@@ -194,16 +199,6 @@ def _best_of(folder: Path, recipe: str) -> dict[str, Chosen]:
             f"--checkpoints {folder}: holds no finished restart; give the --output of glue run, or TASK=FILE"
         )
     return chosen
-
-
-def _rows(data: TaskData, split: str, folder: Path) -> int:
-    if split not in data.rows:
-        file = data.task.splits[split]
-        raise UserError(
-            f"--data {folder}: {data.task.name} was prepared without its {file}; put the file into GLUE's folder and rerun "
-            "glue prepare with --overwrite"
-        )
-    return data.rows[split]
 
 
 def format_predictions(task: GlueTask, predicted: npt.NDArray[np.generic]) -> str:
