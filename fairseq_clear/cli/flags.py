@@ -161,7 +161,7 @@ class ModelFlags:
     device: str | None = setting("cpu or cuda (default: cuda if available)", None)
 
     def load_encoders(self, name: str, poolings: Sequence[str | None]) -> "list[CachedEncoder]":
-        """Load an encoder with each pooling; see ``fairseq_clear.evaluation.encoders``."""
+        """Load an encoder with each pooling, see ``evaluation.encoders.load_encoders``."""
         from fairseq_clear.evaluation.encoders import CachedEncoder, load_encoders
 
         tokenizer = make_tokenizer(self.tokenizer) if self.tokenizer is not None else None
@@ -234,11 +234,11 @@ class EncoderFlags(VectorFlags):
                     sentences = read_text_sentences(self.whitening, flag="--whitening ")
                     cached.transform = Whitening.fit(cached.encode(sentences), self.whitening_dimensions)
                     cached.name = f"{label} whitened"
-                    counts = {"sentences": len(sentences), "dimensions": int(cached.transform.kernel.shape[1])}
                     cached.notes["whitening"] = {
                         "file": str(self.whitening),
                         "sha256": hash_file(self.whitening),
-                        **counts,
+                        "sentences": len(sentences),
+                        "dimensions": int(cached.transform.kernel.shape[1]),
                     }
                 if flow is not None:
                     flow.check_encoder(cached.describe())

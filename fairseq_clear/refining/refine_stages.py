@@ -150,7 +150,7 @@ def _read_json(path: Path) -> Any:
 class _Run:
     """One call of ``refine``. A stage is finished when its result, a file or a folder in the work folder, exists."""
 
-    settings: RefineSettings  # of the call
+    settings: RefineSettings
     device: str  # cpu or cuda
     lock: int  # file descriptor of the lock
     stages: list[dict[str, Any]]  # name, command and seconds of the stages that are finished

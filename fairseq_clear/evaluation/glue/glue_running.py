@@ -291,7 +291,7 @@ srun {own} --restart "$SLURM_ARRAY_TASK_ID"
 
 
 def build_report(restarts: Sequence[Restart], recipe: str, start: Start, label: str) -> Report:
-    """Build the report: a row with the median and a row with the best score over the finished restarts.
+    """Build the report: a row with the median and one with the best score over the finished restarts, as in CERT Table 2.
 
     The name of a row says how many restarts it covers.
 

@@ -86,7 +86,7 @@ GLUE_TASKS: dict[str, GlueTask] = {
 
 
 def choose_tasks(names: Sequence[str]) -> list[GlueTask]:
-    """Return the tasks of these names, in the order of the table; case does not matter; UserError if no such task."""
+    """Return the tasks of these names, in the order of the table; case does not matter; UserError for another name."""
     known = {name.lower(): name for name in GLUE_TASKS}
     for name in names:
         if name.lower() not in known:
