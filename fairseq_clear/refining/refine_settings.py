@@ -1,12 +1,10 @@
-"""``fairseq-clear refine``: its recipes, settings and command; importable without fairseq."""
+"""Recipes and settings of ``refine``; importable without fairseq."""
 
-import argparse
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any
 
-from fairseq_clear.cli.flags import Command, read_flags
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare_settings import SPLIT_MODES, DocumentSettings
 from fairseq_clear.settings import check_settings, setting
@@ -164,36 +162,3 @@ class RefineSettings(DocumentSettings):
         """Return the settings that determine the result, paths as text."""
         settings = {name: value for name, value in asdict(self).items() if name not in FREE}
         return dict(json.loads(json.dumps(settings, default=str)))
-
-
-@dataclass(kw_only=True)
-class Refine(Command, RefineSettings):
-    """Train a pretrained encoder on text of your own, without labels, and show whether it got better.
-
-    FOLDER becomes a folder for sentence-transformers, with the checkpoint in FOLDER/checkpoint and the comparison in report.md,
-    report.json and report.png. The steps are commands of fairseq-clear and one fairseq-train; each is printed before it runs.
-    What is finished lies in FOLDER.partial: after an interruption, the same command goes on there.
-
-    Part of the documents is held out. The untouched encoder, the refined one, TF-IDF and BM25 are compared by how well the
-    first sentence of a held-out document finds the rest of it. If refining did not help, the untouched encoder is exported.
-
-    Flags of fairseq-train may follow --.
-    """
-
-    EXAMPLES: ClassVar[str] = r"""
-fairseq-clear refine notes/ --from all-MiniLM-L6-v2 --dest refined
-fairseq-clear refine articles.jsonl.gz --from all-MiniLM-L6-v2 --dest refined --recipe auto --minutes 30
-fairseq-clear refine corpus.txt --from bert-base-uncased --dest refined --updates 2000 --sts SentEval/data \
-    -- --bf16 --regularizer-weight 0.1"""
-
-    @classmethod
-    def from_flags(cls, args: argparse.Namespace) -> Self:
-        """Make the command from parsed flags and what follows ``--``."""
-        return read_flags(cls, args, training_flags=args.rest)
-
-    def run(self) -> int:
-        """Refine the encoder, and print the comparison."""
-        from fairseq_clear.refining.refine_stages import run_refine  # fairseq takes seconds to import
-
-        run_refine(self)
-        return 0

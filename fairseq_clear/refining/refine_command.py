@@ -1,0 +1,41 @@
+"""``fairseq-clear refine``: trains a pretrained encoder on text of one's own."""
+
+import argparse
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from fairseq_clear.cli.flags import Command, read_flags
+from fairseq_clear.refining.refine_settings import RefineSettings
+
+
+@dataclass(kw_only=True)
+class Refine(Command, RefineSettings):
+    """Train a pretrained encoder on text of your own, without labels, and show whether it got better.
+
+    FOLDER becomes a folder for sentence-transformers, with the checkpoint in FOLDER/checkpoint and the comparison in report.md,
+    report.json and report.png. The steps are commands of fairseq-clear and one fairseq-train; each is printed before it runs.
+    What is finished lies in FOLDER.partial: after an interruption, the same command goes on there.
+
+    Part of the documents is held out. The untouched encoder, the refined one, TF-IDF and BM25 are compared by how well the
+    first sentence of a held-out document finds the rest of it. If refining did not help, the untouched encoder is exported.
+
+    Flags of fairseq-train may follow --.
+    """
+
+    EXAMPLES: ClassVar[str] = r"""
+fairseq-clear refine notes/ --from all-MiniLM-L6-v2 --dest refined
+fairseq-clear refine articles.jsonl.gz --from all-MiniLM-L6-v2 --dest refined --recipe auto --minutes 30
+fairseq-clear refine corpus.txt --from bert-base-uncased --dest refined --updates 2000 --sts SentEval/data \
+    -- --bf16 --regularizer-weight 0.1"""
+
+    @classmethod
+    def from_flags(cls, args: argparse.Namespace) -> Self:
+        """Make the command from parsed flags and what follows ``--``."""
+        return read_flags(cls, args, training_flags=args.rest)
+
+    def run(self) -> int:
+        """Refine the encoder, and print the comparison."""
+        from fairseq_clear.refining.refine_stages import run_refine  # fairseq takes seconds to import
+
+        run_refine(self)
+        return 0
