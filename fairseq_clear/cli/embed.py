@@ -296,11 +296,7 @@ def input_file(name: str) -> Iterator[Path]:
 
 
 def read_devices(text: str) -> list[str]:
-    """Read the value of ``--devices``; UserError if a device does not exist.
-
-    Args:
-        text: names of devices, separated by commas, or N for the first N CUDA devices.
-    """
+    """Read ``--devices``: N for the first N CUDA devices, or names with commas; UserError if a device does not exist."""
     from fairseq_clear.evaluation.sentence_encoder import choose_device
 
     names = [f"cuda:{index}" for index in range(int(text))] if text.isdecimal() else text.split(",")

@@ -63,11 +63,7 @@ def style() -> AbstractContextManager[None]:
 
 
 def check_picture_path(path: Path, overwrite: bool, *, flag: str = "--output") -> list[Path]:
-    """Return the two files that ``save_figure`` will write.
-
-    Raises:
-        UserError: the folder does not exist, the suffix is another one, or one of the files exists.
-    """
+    """Return the two files that ``save_figure`` will write; UserError for another suffix, or if they cannot be written."""
     if path.suffix and path.suffix.lower() not in SUFFIXES:
         raise UserError(f"{flag} {path}: give a name that ends in .png, in .svg or in neither; both files are written")
     files = [path.with_suffix(suffix) for suffix in SUFFIXES]

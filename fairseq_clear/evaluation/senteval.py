@@ -71,11 +71,7 @@ class SentEvalResult:
 
 
 def find_tasks(folder: str | Path, tasks: Sequence[str]) -> list[str]:
-    """Return the tasks whose data are in the folder, with all splits.
-
-    Raises:
-        UserError: the folder does not have the data of any of the tasks.
-    """
+    """Return the tasks whose data are in the folder, with all splits; UserError if there is none."""
 
     def is_there(task: str) -> bool:
         if task in REGRESSIONS:

@@ -151,11 +151,7 @@ def read_sts_file(path: str | Path) -> StsData:
 
 
 def find_folder(folder: str | Path, name: str) -> Path:
-    """Find the folder of a data set: ``folder`` itself, or in ``folder`` at one of its places in SentEval's tree.
-
-    Raises:
-        UserError: it is not found.
-    """
+    """Find a data set's folder: ``folder`` itself, or at one of its places in SentEval's tree; UserError if it is missing."""
     root = Path(folder)
     if root.name == name and root.is_dir():
         return root

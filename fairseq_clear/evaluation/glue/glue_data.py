@@ -55,11 +55,7 @@ class SplitSummary:
 
 
 def parse_split_dev(text: str) -> tuple[int, int]:
-    """Parse ``10/90`` to (10, 90): per cent of the dev set for choosing epoch and restart, and for the report.
-
-    Raises:
-        UserError: not two whole numbers that add up to 100.
-    """
+    """Parse ``10/90``, per cent of the dev set for choosing and for the report; UserError unless the sum is 100."""
     first, _, second = text.partition("/")
     if not (first.isdigit() and second.isdigit()) or int(first) + int(second) != 100 or not int(first) * int(second):
         raise UserError(f"--split-dev {text}: give two whole numbers that add up to 100, such as 10/90")

@@ -205,11 +205,7 @@ class Restart:
 
 
 def seed_list(numbers: Sequence[int]) -> list[int]:
-    """Return the seeds that ``--seeds`` names: ``5`` means 1 to 5; several numbers are the seeds themselves.
-
-    Raises:
-        UserError: a number below 1, or a repeated seed.
-    """
+    """The seeds of ``--seeds``: 1 to N for a single number N, else the numbers; UserError if one is below 1 or repeated."""
     seeds = list(range(1, numbers[0] + 1)) if len(numbers) == 1 else list(numbers)
     if not seeds or min(seeds) < 1 or len(set(seeds)) < len(seeds):
         raise UserError(
@@ -221,11 +217,7 @@ def seed_list(numbers: Sequence[int]) -> list[int]:
 def plan_restarts(
     tasks: Sequence[GlueTask], data: Path, recipe: str, seeds: Sequence[int], output: Path, **overrides: Any
 ) -> list[Restart]:
-    """The restarts of every task with every seed, in order.
-
-    Raises:
-        UserError: a task is not prepared or has no training data, or an override is out of range.
-    """
+    """The restarts of every task with every seed, in order; UserError if a task is not prepared or has no training data."""
     restarts = []
     for task in tasks:
         if task.evaluated_as != task.name:
