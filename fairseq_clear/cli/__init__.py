@@ -16,7 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "translate every line of a text into another language and back, for paraphrases as views",
     ),
     "mine": (
-        "mine:Mine",
+        "retrieval:Mine",
         "find hard negatives for pairs with an encoder: other passages that it takes for answers of the query",
     ),
     "views": (
@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "show what a recipe's views look like as text, with what is deleted, moved or substituted marked",
     ),
     "embed": ("embed:Embed", "turn a text file into sentence vectors with a trained checkpoint"),
-    "flow": ("fit_flow:FitFlow", "fit BERT-flow to sentence vectors, for --flow of embed, sts and other evaluations"),
+    "flow": ("embed:FitFlow", "fit BERT-flow to sentence vectors, for --flow of embed, sts and other evaluations"),
     "sts": ("evaluation:Sts", "correlate the cosine of sentence vectors with human similarity scores"),
     "retrieval": (
         "retrieval:Retrieval",

@@ -31,11 +31,7 @@ Pair = tuple[str, str]
 
 
 def language_pair(text: str) -> Pair:
-    """Read SOURCE:TARGET.
-
-    Raises:
-        argparse.ArgumentTypeError: the text has another form.
-    """
+    """Read SOURCE:TARGET; argparse.ArgumentTypeError for another form."""
     source, _, target = text.partition(":")
     if not source or not target or ":" in target:
         raise argparse.ArgumentTypeError(f"{text!r} is not SOURCE:TARGET, such as eng_Latn:por_Latn")

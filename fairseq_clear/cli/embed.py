@@ -1,4 +1,4 @@
-"""``fairseq-clear embed``: encodes the lines of a text file as vectors."""
+"""``fairseq-clear embed``: encodes the lines of a text file as vectors; ``flow``: fits BERT-flow to such vectors."""
 
 import shutil
 import sys
@@ -11,9 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fairseq_clear.cli.flags import Command, VectorFlags, choose_tokenizer, quiet_logs
+from fairseq_clear.cli.flags import (
+    Command,
+    OneEncoderFlags,
+    VectorFlags,
+    choose_tokenizer,
+    quiet_logs,
+    read_text_sentences,
+)
 from fairseq_clear.errors import UserError, one_line
-from fairseq_clear.files import hash_file
+from fairseq_clear.files import check_output_file, hash_file, versions
 from fairseq_clear.output_folder import signals_raise
 from fairseq_clear.settings import setting
 from fairseq_clear.text.data_folders import CLEAR_JSON, data_folders, read_clear_json
@@ -140,9 +147,9 @@ fairseq-clear embed --join 16 --output out.npy"""
         shard = Shard.parse(self.shard) if self.shard is not None else None
         devices = read_devices(self.devices) if self.devices is not None else []
         sentences = scan_sentences(path, self.text_field)
-        lines = shard.lines(sentences.count) if shard is not None else range(sentences.count)
+        total = sentences.count if shard is None else len(shard.lines(sentences.count))
         # disable=None hides the bar in a log file, where it would write a line for every batch
-        with tqdm(total=len(lines), unit="sentence", file=sys.stderr, disable=None) as bar:
+        with tqdm(total=total, unit="sentence", file=sys.stderr, disable=None) as bar:
             if devices:
                 closing = self.embed_on(devices, path, sentences, bar.update)
             elif shard is not None and self.output is not None:
@@ -162,7 +169,7 @@ fairseq-clear embed --join 16 --output out.npy"""
             else nullcontext(jsonl_writer(sys.stdout))
         )
         with opened as write:
-            report = self.embed_lines(encoder, path, None, on_batch, write)
+            report = self.embedder(encoder, path, on_batch)(write)
         closing = f"{report.summary()}; pooling {encoder.pooling}"
         return closing if self.output is None else f"{closing}; wrote {self.output}"
 
@@ -176,15 +183,15 @@ fairseq-clear embed --join 16 --output out.npy"""
         on_batch: Callable[[int], object],
     ) -> str:
         """Embed the lines of one part of ``output`` in this process; return the line to print."""
-        from fairseq_clear.evaluation.embedding_files import is_finished, write_part
+        from fairseq_clear.evaluation.embedding_files import write_part
 
         encoder = self.load_encoder(device)
-        source = self.source(encoder, sentences)
         lines, part = shard.lines(sentences.count), f"part {shard.number}/{shard.count}"
-        if is_finished(output, shard, source, overwrite=self.overwrite):
+        source, embed = self.source(encoder, sentences), self.embedder(encoder, path, on_batch, lines)
+        shape = (len(lines), encoder.dimension)
+        report = write_part(output, shard, source, shape, embed, overwrite=self.overwrite)
+        if report is None:
             return f"{part}: is finished already, {shard.path(output)}"
-        embed = partial(self.embed_lines, encoder, path, lines, on_batch)
-        report = write_part(output, shard, source, len(lines), encoder.dimension, embed)
         return f"{part}: {report.summary()}; pooling {encoder.pooling}; wrote {shard.path(output)}"
 
     def embed_on(
@@ -234,19 +241,14 @@ fairseq-clear embed --join 16 --output out.npy"""
             pooling=self.pooling, dimension=self.dimension, flow=self.flow, device=device,
         )  # fmt: skip
 
-    def embed_lines(
-        self,
-        encoder: "SentenceEncoder",
-        path: Path,
-        lines: range | None,
-        on_batch: Callable[[int], object],
-        write: "Writer",
-    ) -> "EmbedReport":
-        """Embed some lines, or all, with the settings of the flags."""
+    def embedder(
+        self, encoder: "SentenceEncoder", path: Path, on_batch: Callable[[int], object], lines: range | None = None
+    ) -> "Callable[[Writer], EmbedReport]":
+        """A function that embeds lines of ``path`` (default: all), as the flags say, and passes the vectors to a writer."""
         from fairseq_clear.evaluation.embedding_files import embed_lines
 
-        return embed_lines(
-            encoder, path, write, lines=lines, batch_size=self.batch_size,
+        return partial(
+            embed_lines, encoder, path, lines=lines, batch_size=self.batch_size,
             normalize=self.normalize, text_field=self.text_field, on_batch=on_batch,
         )  # fmt: skip
 
@@ -294,11 +296,7 @@ def input_file(name: str) -> Iterator[Path]:
 
 
 def read_devices(text: str) -> list[str]:
-    """Read the value of ``--devices``; UserError if a device does not exist.
-
-    Args:
-        text: names of devices, separated by commas, or N for the first N CUDA devices.
-    """
+    """Read ``--devices``: N for the first N CUDA devices, or names with commas; UserError if a device does not exist."""
     from fairseq_clear.evaluation.sentence_encoder import choose_device
 
     names = [f"cuda:{index}" for index in range(int(text))] if text.isdecimal() else text.split(",")
@@ -337,3 +335,54 @@ def _embed_part(command: Embed, path: Path, sentences: "Sentences", output: Path
         raise
     except Exception as error:
         raise UserError(f"--devices: the worker of {device} failed ({one_line(error)}); nothing was written") from None
+
+
+@dataclass(kw_only=True)
+class FitFlow(Command, OneEncoderFlags):
+    """Fit a flow that maps the vectors of an encoder to a standard normal distribution (BERT-flow, Li et al. 2020).
+
+    Each line of the text is one sentence; no labels are needed. The encoder is not changed. The flow is only valid for this
+    encoder and pooling. Apply it with --flow of embed, sts and the other evaluations.
+    """
+
+    EXAMPLES: ClassVar[str] = """
+fairseq-clear flow sentences.txt --encoder checkpoint_best.pt --data-bin data-bin --pooling cls --output flow.npz
+fairseq-clear sts --data SentEval/data --encoder checkpoint_best.pt --data-bin data-bin --pooling cls --flow flow.npz
+fairseq-clear embed new.txt --checkpoint checkpoint_best.pt --data-bin data-bin --pooling cls --flow flow.npz --output o.npy"""
+
+    text: Path = setting("UTF-8 text, one sentence per line", metavar="TEXT", positional=True)
+    output: Path = setting("file to write", metavar="FILE.npz")
+    overwrite: bool = setting("replace FILE.npz", False)
+    steps: int = setting("number of flow steps; each is ActNorm, permutation, coupling", 9, least=1, group="flow")
+    width: int = setting("width of the hidden layers of the couplings", 32, least=1, group="flow")
+    epochs: int = setting("passes over the text", 1, least=1, group="flow")
+    learning_rate: float = setting("learning rate of Adam", 1e-3, above=0, flag="--lr", group="flow")
+    seed: int = setting(
+        "seed of the permutations, the weights and the order of the sentences", 1, least=0, group="flow"
+    )
+
+    def run(self) -> int:
+        """Encode the text, fit the flow, write it, and print one line."""
+        from tqdm import tqdm
+
+        from fairseq_clear.evaluation.postprocessing import fit_flow, save_flow  # takes seconds to import
+
+        if self.output.suffix != ".npz":
+            raise UserError(f"--output {self.output}: unknown suffix; give a name that ends in .npz")
+        check_output_file(self.output, self.overwrite)
+        sentences = read_text_sentences(self.text)
+        cached = self.load()
+        vectors = cached.encode(sentences)
+        with tqdm(total=self.epochs * len(sentences), desc="flow", file=sys.stderr, disable=None, leave=False) as bar:
+            flow = fit_flow(
+                vectors, steps=self.steps, width=self.width, epochs=self.epochs, learning_rate=self.learning_rate,
+                seed=self.seed, on_batch=bar.update,
+            )  # fmt: skip
+        text = {"file": str(self.text), "sha256": hash_file(self.text), "sentences": len(sentences)}
+        settings = {"epochs": self.epochs, "lr": self.learning_rate, "seed": self.seed}
+        origin = {"encoder": cached.describe(), "text": text, "settings": settings, "versions": versions()}
+        save_flow(self.output, flow, origin)
+        print(
+            f"{cached.name}: {len(sentences):,} sentences, dimension {flow.dimension}, {self.steps} steps; wrote {self.output}"
+        )
+        return 0

@@ -39,7 +39,9 @@ class Evaluation(Command, EncoderFlags):
         rows, lines = [], []
         for encoder in self.encoders():
             rows.append(self.score(encoder, data))
-            lines.append(speed_line(encoder))
+            rate, share = encoder.sentences / max(encoder.seconds, 1e-9), encoder.padding_share
+            padding = "" if share is None else f"; {share:.1%} padding"
+            lines.append(f"{encoder.name}: {encoder.sentences:,} distinct sentences, {rate:,.0f} sentences/s{padding}")
         report = self.report(data, rows)
         if self.output is not None:
             report.write(self.output)
@@ -149,7 +151,7 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
     data: Path = setting("SentEval's data folder", metavar="DIR")
     tasks: tuple[str, ...] | None = task_setting(DOWNSTREAM_TASKS)
     split: str = setting("split to show in the table; the report has both", "test", choices=("test", "dev"))
-    seeds: tuple[int, ...] | None = setting("seeds of the classifiers (default: the preset's)", None)
+    seeds: tuple[int, ...] = setting("seeds of the classifiers (default: the preset's)", ())
     preset: str = setting(
         "senteval and simcse: SentEval's network without hidden layer, 10 folds, adam; self-guided: hidden layer of 50, "
         "8 seeds; logistic: scikit-learn; prototype: SentEval's fast setting, SimCSE's dev mode",
@@ -167,9 +169,10 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
 
     @classmethod
     def from_flags(cls, args: argparse.Namespace) -> Self:
-        """Make the command with the preset's classifier, changed by the given flags."""
-        classifiers = replace(PRESETS[args.preset].classifiers, **given_flags(Classifiers, args))
-        return read_flags(cls, args, classifiers=classifiers)
+        """Make the command with the preset's seeds and classifier, changed by the given flags."""
+        classifiers, seeds = PRESETS[args.preset]
+        args.seeds = args.seeds or seeds
+        return read_flags(cls, args, classifiers=replace(classifiers, **given_flags(Classifiers, args)))
 
     def read(self) -> Any:
         """Read the tasks of --tasks; by default, those whose data are in the folder."""
@@ -183,7 +186,7 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
         """Compute mean and standard deviation over the seeds, and averages over the tasks."""
         from fairseq_clear.evaluation.senteval import evaluate_senteval
 
-        result = evaluate_senteval(encoder, data, classifiers=self.classifiers, seeds=self.used_seeds)
+        result = evaluate_senteval(encoder, data, classifiers=self.classifiers, seeds=self.seeds)
         means = {task: result.mean(task, self.split) for task in result.scores}
         scores = {task: mean for task, mean in means.items() if mean is not None}
         spreads = {task: result.deviation(task, self.split) for task in scores}
@@ -198,12 +201,7 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
 
         columns = list(dict.fromkeys(column for row in rows for column in row.scores))
         protocol = {"split": self.split, "preset": self.preset, **self.classifiers.describe()}
-        return Report(self.NAME, protocol, hashes_of(data), columns, rows, self.used_seeds)
-
-    @property
-    def used_seeds(self) -> tuple[int, ...]:
-        """The seeds of --seeds, else those of the preset."""
-        return self.seeds or PRESETS[self.preset].seeds
+        return Report(self.NAME, protocol, hashes_of(data), columns, rows, self.seeds)
 
 
 @dataclass(kw_only=True)
@@ -313,10 +311,3 @@ fairseq-clear topics --data corpora --remove headers footers quotes --encoder ch
             "texts": {split: len(texts) for split, texts in data.texts.items()},
         }
         return Report("topics", protocol, {"20news": data.hashes}, list(rows[0].scores), rows)
-
-
-def speed_line(encoder: "CachedEncoder") -> str:
-    """Describe the speed of an encoder, and the share of padding in its batches."""
-    rate = encoder.sentences / max(encoder.seconds, 1e-9)
-    end = "" if encoder.padding_share is None else f"; {encoder.padding_share:.1%} padding"
-    return f"{encoder.name}: {encoder.sentences:,} distinct sentences, {rate:,.0f} sentences/s{end}"

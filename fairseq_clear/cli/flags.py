@@ -161,13 +161,10 @@ class ModelFlags:
     device: str | None = setting("cpu or cuda (default: cuda if available)", None)
 
     def load_encoders(self, name: str, poolings: Sequence[str | None]) -> "list[CachedEncoder]":
-        """Load an encoder with each pooling; see ``fairseq_clear.evaluation.named_encoders``."""
-        from fairseq_clear.evaluation.encoders import CachedEncoder  # takes seconds to import
-        from fairseq_clear.evaluation.named_encoders import load_encoders
+        """Load an encoder with each pooling, see ``evaluation.encoders.load_encoders``."""
+        from fairseq_clear.evaluation.encoders import CachedEncoder, load_encoders
 
-        def tokenizer() -> Tokenizer | None:
-            return choose_tokenizer(self.tokenizer, Path(self.data_bin or "")) if self.tokenizer else None
-
+        tokenizer = make_tokenizer(self.tokenizer) if self.tokenizer is not None else None
         loaded = load_encoders(name, poolings, data_bin=self.data_bin, tokenizer=tokenizer, device=self.device)
         return [CachedEncoder(one, batch_size=self.batch_size, name=label, progress=True) for label, one in loaded]
 
@@ -226,15 +223,23 @@ class EncoderFlags(VectorFlags):
 
     def encoders(self) -> Iterator["CachedEncoder"]:
         """Yield every encoder with every pooling; a checkpoint is freed before the next one is loaded."""
-        from fairseq_clear.evaluation.encoders import first_dimensions  # takes seconds to import
-        from fairseq_clear.evaluation.sentence_flow import load_flow
+        # torch takes seconds to import
+        from fairseq_clear.evaluation.postprocessing import Whitening, first_dimensions, load_flow
 
         flow, flow_hash = (load_flow(self.flow), hash_file(self.flow)) if self.flow is not None else (None, "")
         for name in self.encoder:
             for cached in self.load_encoders(name, self.pooling):
                 label = cached.name
                 if self.whitening is not None:
-                    self.whiten(cached, self.whitening)
+                    sentences = read_text_sentences(self.whitening, flag="--whitening ")
+                    cached.transform = Whitening.fit(cached.encode(sentences), self.whitening_dimensions)
+                    cached.name = f"{label} whitened"
+                    cached.notes["whitening"] = {
+                        "file": str(self.whitening),
+                        "sha256": hash_file(self.whitening),
+                        "sentences": len(sentences),
+                        "dimensions": int(cached.transform.kernel.shape[1]),
+                    }
                 if flow is not None:
                     flow.check_encoder(cached.describe())
                     cached.transform, cached.name = flow.transform, f"{label} flow"
@@ -243,22 +248,6 @@ class EncoderFlags(VectorFlags):
                     cached.transform = partial(first_dimensions, dimension=self.dimension, name=label)
                     cached.name, cached.notes["dimension"] = f"{label} first {self.dimension}", self.dimension
                 yield cached
-
-    def whiten(self, encoder: "CachedEncoder", file: Path) -> None:
-        """Fit a whitening on the sentences of ``file``, and let the encoder apply it."""
-        from fairseq_clear.evaluation.encoders import Whitening
-
-        sentences = [line for line in read_text_lines(file) if line.strip()]
-        if not sentences:
-            raise UserError(f"--whitening {file}: holds no sentence")
-        encoder.transform = Whitening.fit(encoder.encode(sentences), self.whitening_dimensions)
-        encoder.name = f"{encoder.name} whitened"
-        encoder.notes["whitening"] = {
-            "file": str(file),
-            "sha256": hash_file(file),
-            "sentences": len(sentences),
-            "dimensions": int(encoder.transform.kernel.shape[1]),
-        }
 
 
 @dataclass(kw_only=True)
@@ -294,21 +283,25 @@ class PairFlags:
         return None
 
 
-def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Tokenizer] | None = None) -> Tokenizer:
-    """The tokenizer that ``--tokenizer`` names, else the folder's own, else the fallback.
+def read_text_sentences(path: Path, *, flag: str = "") -> list[str]:
+    """The lines of a text file that are not blank; UserError if there is none, with the flag before the path."""
+    sentences = [line for line in read_text_lines(path) if line.strip()]
+    if not sentences:
+        raise UserError(f"{flag}{path}: holds no sentence")
+    return sentences
 
-    Args:
-        name: as TOKENIZER_HELP says; None without the flag.
-        folder: a data folder.
-        fallback: makes a tokenizer for a folder that does not record one.
 
-    Raises:
-        UserError: the file is missing, or no tokenizer is known.
-    """
+def make_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer that ``--tokenizer`` names, see TOKENIZER_HELP; UserError if its file is missing."""
     if name == "whitespace":
         return WhitespaceTokenizer()
+    return Gpt2Tokenizer(*name.split(",")) if name.count(",") == 1 else SentencePieceTokenizer(name)
+
+
+def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Tokenizer] | None = None) -> Tokenizer:
+    """The tokenizer that ``--tokenizer`` names, else that of a data folder, else the fallback; UserError if none is known."""
     if name is not None:
-        return Gpt2Tokenizer(*name.split(",")) if name.count(",") == 1 else SentencePieceTokenizer(name)
+        return make_tokenizer(name)
     if (folder / CLEAR_JSON).is_file():
         return load_tokenizer(folder)
     if fallback is not None:

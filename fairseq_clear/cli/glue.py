@@ -187,8 +187,7 @@ class Run(Command):
         """Run the restarts; print the table unless this is one task of an array."""
         import torch
 
-        from fairseq_clear.evaluation.glue.glue_running import run_restarts
-        from fairseq_clear.evaluation.glue.glue_summary import build_report
+        from fairseq_clear.evaluation.glue.glue_running import build_report, run_restarts
 
         def done(restart: "Restart", result: dict[str, Any]) -> None:
             metric = headline(self.recipe, restart.data.task.name)

@@ -87,7 +87,12 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
 
     def run(self) -> int:
         """Print the table, write the JSON, draw the curve."""
-        self.check()
+        if self.json is not None:
+            check_output_file(self.json, self.overwrite, flag="--json")
+        if self.curve is not None:
+            check_picture(self.curve, self.overwrite, flag="--curve")
+        elif self.per_gpu:
+            raise UserError("--per-gpu: has an effect only with --curve; give --curve FILE, or leave --per-gpu out")
         from fairseq_clear.planning.costs import Recipe
         from fairseq_clear.planning.machine import GIB, Machine, make_curve, make_plan, read_folder
         from fairseq_clear.planning.recipe import compose_recipe
@@ -118,18 +123,9 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
             self.draw(plan, points, self.curve)
         return 0
 
-    def check(self) -> None:
-        """Raise UserError for mistakes that can be found before planning."""
-        if self.json is not None:
-            check_output_file(self.json, self.overwrite, flag="--json")
-        if self.curve is not None:
-            check_picture(self.curve, self.overwrite, flag="--curve")
-        elif self.per_gpu:
-            raise UserError("--per-gpu: has an effect only with --curve; give --curve FILE, or leave --per-gpu out")
-
     def draw(self, plan: "machine.Plan", points: "list[machine.Plan]", file: Path) -> None:
         """Draw the curve."""
-        from fairseq_clear.evaluation.plots.style import save_figure
+        from fairseq_clear.evaluation.plotting import save_figure
         from fairseq_clear.planning.report import draw_scaling
 
         texts = (

@@ -23,7 +23,7 @@ def check_picture(path: Path, overwrite: bool, *, flag: str = "--output") -> Non
     for name in ("matplotlib", "PIL"):  # importing fairseq turns on the logs of other libraries
         logging.getLogger(name).setLevel(logging.WARNING)
     import_library("matplotlib", "eval")
-    from fairseq_clear.evaluation.plots.style import check_picture_path
+    from fairseq_clear.evaluation.plotting import check_picture_path
 
     check_picture_path(path, overwrite, flag=flag)
 
@@ -39,7 +39,7 @@ class Picture(Command):
     def run(self) -> int:
         """Draw the picture and write both files."""
         check_picture(self.output, self.overwrite)
-        from fairseq_clear.evaluation.plots.style import save_figure
+        from fairseq_clear.evaluation.plotting import save_figure
 
         files = save_figure(self.draw(), self.output)
         print(f"wrote {' and '.join(map(str, files))}")
@@ -69,7 +69,7 @@ class Curves(Picture):
 
     def draw(self) -> "Figure":
         """Draw the curves of every log."""
-        from fairseq_clear.evaluation.plots.curves import draw_curves, read_log
+        from fairseq_clear.evaluation.training_curves import draw_curves, read_log
 
         names = self.names(len(self.logs))
         return draw_curves([read_log(*pair) for pair in zip(self.logs, names, strict=True)], self.metrics)
@@ -86,7 +86,7 @@ class Compare(Picture):
 
     def draw(self) -> "Figure":
         """Draw bars for every row of the reports."""
-        from fairseq_clear.evaluation.plots.compare import draw_compare, read_bars
+        from fairseq_clear.evaluation.plotting import draw_compare, read_bars
 
         bars = read_bars(self.reports)
         pairs = zip(bars, self.names(len(bars)), strict=True)
@@ -123,8 +123,8 @@ class Layers(StsPicture):
         """Draw a line for each encoder and pooling; print the numbers."""
         from tqdm import tqdm
 
-        from fairseq_clear.evaluation.plots.layers import draw_layers, score_layers
         from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+        from fairseq_clear.evaluation.sts_plots import draw_layers, score_layers
 
         data, names = self.read(), self.names(len(self.encoder))
         if self.data_bin is None:
@@ -155,7 +155,7 @@ class Embedding(StsPicture):
 
     def draw(self) -> "Figure":
         """Draw a map for each encoder."""
-        from fairseq_clear.evaluation.plots.embedding import choose_pairs, draw_embedding, map_pairs
+        from fairseq_clear.evaluation.sts_plots import choose_pairs, draw_embedding, map_pairs
 
         names = self.names(len(self.encoder))
         pairs, scores = choose_pairs(self.read(), self.pairs, self.seed)

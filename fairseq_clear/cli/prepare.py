@@ -76,7 +76,9 @@ class Synonyms(Command):
         """Build the table, write it and print a report; errors come before anything is written."""
         from fairseq_clear.preparation.synonym_building import build_table, measure_coverage, read_source, sample_texts
 
-        folder = _first_shard(self.data_bin)
+        # of a folder of `prepare --shards` the first shard, where training looks for the table; all have the same vocabulary
+        shards = read_clear_json(self.data_bin).get("shards")
+        folder = self.data_bin / str(shards[0]) if shards else self.data_bin
         output: Path = self.output or folder / SYNONYMS_NPZ
         check_output_file(output, self.overwrite)
         tokenizer = load_tokenizer(folder)
@@ -96,12 +98,6 @@ class Synonyms(Command):
         print(_describe_coverage(coverage, folder))
         print(f"wrote {output}")
         return 0
-
-
-def _first_shard(folder: Path) -> Path:
-    """The first shard of a folder of ``prepare --shards``, where training looks for the table; all have the same vocabulary."""
-    shards = read_clear_json(folder).get("shards")
-    return folder / str(shards[0]) if shards else folder
 
 
 def _describe(report: "BuildReport", source: str) -> str:

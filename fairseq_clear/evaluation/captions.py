@@ -31,27 +31,16 @@ class CaptionData:
 
 @dataclass(frozen=True)
 class Ranker:
-    """Settings of the ranking model; the defaults are SentEval's.
+    """Settings of the ranking model; the defaults are SentEval's."""
 
-    Attributes:
-        dimension: dimension of the space into which images and captions are projected.
-        margin: difference by which a right pair must score above a wrong one.
-        contrasts: captions (with their images) drawn per batch to make wrong pairs.
-        batch_size: captions per update.
-        learning_rate: learning rate of Adam.
-        max_epoch: maximum number of epochs.
-        patience: epochs without better dev recalls after which training stops.
-        fold: images among which each caption is ranked in evaluation.
-    """
-
-    dimension: int = 1000
-    margin: float = 0.2
-    contrasts: int = 30
-    batch_size: int = 128
-    learning_rate: float = 1e-3
-    max_epoch: int = 200
-    patience: int = 5
-    fold: int = 1000
+    dimension: int = 1000  # dimension of the space into which images and captions are projected
+    margin: float = 0.2  # difference by which a right pair must score above a wrong one
+    contrasts: int = 30  # captions (with their images) drawn per batch to make wrong pairs
+    batch_size: int = 128  # captions per update
+    learning_rate: float = 1e-3  # learning rate of Adam
+    max_epoch: int = 200  # maximum number of epochs
+    patience: int = 5  # epochs without better dev recalls after which training stops
+    fold: int = 1000  # images among which each caption is ranked in evaluation
 
 
 @dataclass(frozen=True)
@@ -101,8 +90,6 @@ def evaluate_captions(
     """Train a ranking model on ``train``, stop early on ``dev``, and score ``test`` in folds of a thousand images.
 
     Args:
-        encoder: see ``encoders.Encoder``; it is not trained.
-        data: see ``read_captions``.
         settings: settings of the ranking model (default: SentEval's).
         seed: seed of the model's weights, the order of the rows and the wrong pairs.
     """

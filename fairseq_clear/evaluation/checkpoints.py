@@ -40,21 +40,13 @@ _DAMAGE = (KeyError, AttributeError, TypeError, ValueError, IndexError, OmegaCon
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in float32 on the CPU, in evaluation mode.
+    """A model in float32 on the CPU, in evaluation mode."""
 
-    Attributes:
-        model: the model, with the checkpoint's weights.
-        dictionary: the checkpoint's vocabulary, including ``<mask>`` and, if the checkpoint has it, ``<del>``.
-        vocabulary_hash: SHA-256 of the ``dict.txt``.
-        architecture: the checkpoint's ``--arch``.
-        updates: number of updates that it was trained for; None if the checkpoint does not say.
-    """
-
-    model: ClearRobertaModel
-    dictionary: Dictionary
-    vocabulary_hash: str
-    architecture: str
-    updates: int | None
+    model: ClearRobertaModel  # the model, with the checkpoint's weights
+    dictionary: Dictionary  # the checkpoint's vocabulary, including ``<mask>`` and, if the checkpoint has it, ``<del>``
+    vocabulary_hash: str  # SHA-256 of the ``dict.txt``
+    architecture: str  # the checkpoint's ``--arch``
+    updates: int | None  # number of updates that it was trained for; None if the checkpoint does not say
 
 
 def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = False) -> LoadedModel:
@@ -76,7 +68,18 @@ def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = Fals
     if key_encoder:
         _take_key_encoder(weights, path)
     architecture = str(getattr(args, "_name", None) or getattr(args, "arch", None))
-    _fill_settings(args, architecture, path)
+    kind = ARCH_MODEL_REGISTRY.get(architecture) or MODEL_REGISTRY.get(architecture)
+    if kind is None or not issubclass(kind, RobertaModel):
+        raise UserError(
+            f"{path}: its architecture {architecture} is not a RoBERTa; give a clear_roberta or roberta checkpoint"
+        )
+    if not issubclass(kind, ClearRobertaModel):
+        args.pooling, args.projection_layers = STOCK_POOLING, 0
+        logger.info("%s: a stock RoBERTa checkpoint has no pooling; using %s", path, STOCK_POOLING)
+        kind = ClearRobertaModel
+    if architecture in ARCH_CONFIG_REGISTRY:
+        ARCH_CONFIG_REGISTRY[architecture](args)
+    set_defaults(args, args.encoder_layers, args.encoder_embed_dim)
     vocabulary_hash = hash_file(folder / DICTIONARY)
     trained_with = (state.get("task_state") or {}).get("vocabulary_hash", vocabulary_hash)
     if trained_with != vocabulary_hash:
@@ -85,8 +88,6 @@ def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = Fals
     if POSITIONS in weights:
         # Under hydra max_positions may be unset. fairseq numbers positions from pad + 1, so the first rows are unused.
         args.max_positions = weights[POSITIONS].shape[0] - dictionary.pad() - 1
-    kind = _model_class(architecture, path)
-    kind = kind if issubclass(kind, ClearRobertaModel) else ClearRobertaModel
     try:
         model = kind.build_model(args, SimpleNamespace(source_dictionary=dictionary))
         model.load_state_dict(weights, strict=True)
@@ -140,25 +141,6 @@ def _take_key_encoder(weights: dict[str, Any], path: Path) -> None:
         weights[SENTENCE_ENCODER + key.removeprefix(KEY_ENCODER)] = weights[key]
     if is_tied:  # loading the old head would overwrite the embedding that it shares
         weights[head] = weights[EMBEDDING]
-
-
-def _model_class(architecture: str, path: Path) -> type[RobertaModel]:
-    kind = ARCH_MODEL_REGISTRY.get(architecture) or MODEL_REGISTRY.get(architecture)
-    if kind is None or not issubclass(kind, RobertaModel):
-        raise UserError(
-            f"{path}: its architecture {architecture} is not a RoBERTa; give a clear_roberta or roberta checkpoint"
-        )
-    return kind
-
-
-def _fill_settings(args: argparse.Namespace, architecture: str, path: Path) -> None:
-    """Set the settings that the checkpoint lacks to their defaults, among them those that stock RoBERTa does not have."""
-    if not issubclass(_model_class(architecture, path), ClearRobertaModel):
-        args.pooling, args.projection_layers = STOCK_POOLING, 0
-        logger.info("%s: a stock RoBERTa checkpoint has no pooling; using %s", path, STOCK_POOLING)
-    if architecture in ARCH_CONFIG_REGISTRY:
-        ARCH_CONFIG_REGISTRY[architecture](args)
-    set_defaults(args, args.encoder_layers, args.encoder_embed_dim)
 
 
 def _dictionary(folder: Path, rows: int, path: Path) -> Dictionary:

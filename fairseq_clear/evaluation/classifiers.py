@@ -5,9 +5,9 @@ hidden layer and early stopping. As in SentEval (arXiv:1803.05449), vectors are 
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -20,18 +20,7 @@ from fairseq_clear.evaluation.senteval_data import OPTIMIZERS, Classifiers
 from fairseq_clear.evaluation.sts import UndefinedCorrelation, pearson, spearman
 from fairseq_clear.libraries import import_library
 
-__all__ = [
-    "Fit",
-    "Relatedness",
-    "cross_validate",
-    "encode_scores",
-    "fit_classifier",
-    "fit_network",
-    "fit_relatedness",
-    "nested_cross_validate",
-    "split_validate",
-    "torch_seed",
-]
+__all__ = ["Score", "cross_validate", "fit_classifier", "fit_relatedness", "nested_cross_validate", "split_validate"]
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -105,23 +94,24 @@ def _predict_labels(model: nn.Module, rows: Floats) -> Labels:
 
 
 @dataclass(frozen=True)
-class Fit:
-    """Accuracies x100, rounded to two decimals as in SentEval.
+class Score:
+    """Score of one task under one seed, x100; accuracies are rounded to two decimals, as in SentEval.
 
     Attributes:
-        dev: accuracy on the rows that chose the regularisation.
-        test: accuracy on the test rows; for nested cross-validation, the mean over the folds.
+        test: accuracy on the test split, for nested cross-validation the mean over the folds; Spearman for SICK-R, STS-B and
+            STS12-16.
+        dev: score by which the classifier was chosen: accuracy, or Pearson for the regressors; None for STS12-16.
+        others: further scores: F1 of MRPC, Pearson and squared error of the regressors.
         chosen: the chosen regularisation; one for each fold of nested cross-validation.
-        predicted: (N,) labels of the test rows; empty for nested cross-validation.
     """
 
-    dev: float
     test: float
-    chosen: tuple[float, ...]
-    predicted: Labels
+    dev: float | None
+    others: Mapping[str, float] = field(default_factory=dict)
+    chosen: tuple[float, ...] = ()
 
 
-def nested_cross_validate(rows: Rows, classes: int, settings: Classifiers, seed: int) -> Fit:
+def nested_cross_validate(rows: Rows, classes: int, settings: Classifiers, seed: int) -> Score:
     """Nested cross-validation, for data without a test split (MR, CR, SUBJ, MPQA): inner folds choose the regularisation."""
     inputs, labels = rows
     grid = WEIGHT_DECAYS if settings.kind == "mlp" else INVERSE_STRENGTHS
@@ -133,21 +123,30 @@ def nested_cross_validate(rows: Rows, classes: int, settings: Classifiers, seed:
         dev.append(score)
         test.append(_percent(predict(inputs[held]) == labels[held]))
         chosen.append(best)
-    empty = np.zeros(0, np.int64)
-    return Fit(round(float(np.mean(dev)), 2), round(float(np.mean(test)), 2), tuple(chosen), empty)
+    return Score(round(float(np.mean(test)), 2), round(float(np.mean(dev)), 2), chosen=tuple(chosen))
 
 
-def cross_validate(train: Rows, test: Rows, classes: int, settings: Classifiers, seed: int) -> Fit:
-    """Cross-validation, for data without a dev split (TREC, MRPC): folds of the training rows choose the regularisation."""
+def cross_validate(
+    train: Rows, test: Rows, classes: int, settings: Classifiers, seed: int, *, has_f1: bool = False
+) -> Score:
+    """Cross-validation, for data without a dev split (TREC, MRPC): folds of the training rows choose the regularisation.
+
+    Args:
+        has_f1: also score the F1 of label 1.
+    """
     grid = WEIGHT_DECAYS if settings.kind == "mlp" else INVERSE_STRENGTHS_OF_FOLDS
     best, score = _choose(train, classes, settings, seed, grid, seed)
     predicted = fit_classifier(settings, classes, best, seed, train)(test[0])
-    return Fit(score, _percent(predicted == test[1]), (best,), predicted)
+    others = {}
+    if has_f1:
+        f1_score = import_library("sklearn.metrics", "eval").f1_score
+        others = {"f1": round(100 * float(f1_score(test[1], predicted, zero_division=0)), 2)}
+    return Score(_percent(predicted == test[1]), score, others, (best,))
 
 
 def split_validate(
     train: Rows, dev: Rows, test: Rows, classes: int, settings: Classifiers, seed: int, *, regularize: bool = True
-) -> Fit:
+) -> Score:
     """Validation on the dev split (SST, SICK-E, SNLI, probing): it chooses the regularisation and stops the network.
 
     Args:
@@ -162,8 +161,7 @@ def split_validate(
     scores = [_percent(predict(dev[0]) == dev[1]) for predict in fitted]
     best = int(np.argmax(scores))
     # SentEval fits again with the same seed and rows, which gives the same model
-    predicted = fitted[best](test[0])
-    return Fit(scores[best], _percent(predicted == test[1]), (grid[best],), predicted)
+    return Score(_percent(fitted[best](test[0]) == test[1]), scores[best], chosen=(grid[best],))
 
 
 def _choose(
@@ -196,16 +194,6 @@ def _percent(is_right: npt.NDArray[np.bool_]) -> float:
     return round(100 * float(np.mean(is_right)), 2)
 
 
-@dataclass(frozen=True)
-class Relatedness:
-    """Correlations x100 of predicted with gold scores, and the mean squared error, on the test split."""
-
-    dev_pearson: float
-    pearson: float
-    spearman: float
-    mse: float
-
-
 def encode_scores(scores: Doubles) -> Floats:
     """Encode scores (N,) as distributions over the two nearest whole numbers (Tai et al. 2015, eq. 16): (N, LEVELS).
 
@@ -226,10 +214,10 @@ def fit_relatedness(
     seed: int,
     where: str = "regressor",
     settings: Classifiers = REGRESSOR,
-) -> Relatedness:
+) -> Score:
     """SentEval's regressor for SICK-R and STS-B: a linear layer and a softmax over 5 levels, trained with squared error.
 
-    Training stops early on the dev split's Pearson correlation.
+    Training stops early on the dev split's Pearson correlation. The test score is Spearman's.
 
     Args:
         train, dev, test: features (N, D) and scores (N,) of each split.
@@ -256,12 +244,11 @@ def fit_relatedness(
     if best is None:
         raise UserError(f"{where}: the regressor learned nothing; are all vectors of the encoder equal?")
     predicted = _predict(best, test[0])
-    return Relatedness(
-        100 * best_pearson,
-        100 * pearson(predicted, test[1], where=where),
-        100 * spearman(predicted, test[1], where=where),
-        float(np.mean((predicted - test[1]) ** 2)),
-    )
+    others = {
+        "pearson": 100 * pearson(predicted, test[1], where=where),
+        "mse": float(np.mean((predicted - test[1]) ** 2)),
+    }
+    return Score(100 * spearman(predicted, test[1], where=where), 100 * best_pearson, others)
 
 
 def _predict(model: nn.Module, rows: Floats) -> Doubles:
@@ -289,10 +276,14 @@ def _train(
         settings: ``batch_size``, ``epoch_size``, ``max_epoch`` and ``tenacity`` are used.
     """
     best, best_score, failures, epochs = None, -1.0, 0, 0
+    inputs, targets = rows
     while epochs <= settings.max_epoch:
         model.train()
         for _ in range(settings.epoch_size):
-            _pass_over(model, optimizer, loss, rows, order.permutation(len(rows[0])), settings.batch_size)
+            for batch in torch.from_numpy(order.permutation(len(inputs))).split(settings.batch_size):
+                optimizer.zero_grad()
+                loss(model(inputs[batch]), targets[batch]).backward()
+                optimizer.step()
         epochs += settings.epoch_size
         model.eval()
         found = score(model)
@@ -304,21 +295,6 @@ def _train(
                 break
             failures += 1
     return best, best_score
-
-
-def _pass_over(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    loss: Callable[[Tensor, Tensor], Tensor],
-    rows: tuple[Tensor, Tensor],
-    order: Labels,
-    batch_size: int,
-) -> None:
-    inputs, targets = rows
-    for batch in torch.from_numpy(order).split(batch_size):
-        optimizer.zero_grad()
-        loss(model(inputs[batch]), targets[batch]).backward()
-        optimizer.step()
 
 
 @contextmanager

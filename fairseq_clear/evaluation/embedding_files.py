@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
@@ -33,18 +33,13 @@ from fairseq_clear.files import (
 from fairseq_clear.models.encoding import EncodingCounts, Floats
 
 __all__ = [
-    "BLOCK",
     "EmbedReport",
     "Sentences",
     "Shard",
-    "check_output",
     "embed_lines",
-    "is_finished",
     "join_parts",
-    "jsonl_writer",
     "open_output",
     "read_sentences",
-    "scan_sentences",
     "write_part",
 ]
 
@@ -55,11 +50,7 @@ COPIED_BYTES = 2**22
 NAMED = 5  # missing parts that a message names
 
 
-class Writer(Protocol):
-    """Function that writes the vectors (n, D) of consecutive texts."""
-
-    def __call__(self, texts: list[str], vectors: Floats) -> None:
-        """Write one block."""
+Writer = Callable[[list[str], Floats], object]  # writes the vectors (n, D) of consecutive texts
 
 
 @dataclass(frozen=True)
@@ -139,9 +130,7 @@ def embed_lines(
     """Encode the lines of a text file and pass the vectors to ``write``, block by block, in order.
 
     Args:
-        encoder: encodes each block.
         path: of the file; see ``read_sentences``.
-        write: called with each block.
         batch_size: texts per batch, as for ``SentenceEncoder.encode``.
         normalize: scale vectors to length 1.
         text_field: name of the field of a ``.jsonl`` record that holds its text.
@@ -169,7 +158,9 @@ def open_output(path: Path, rows: int, dimension: int) -> Iterator[Writer]:
     """
     with write_errors(path), write_whole(path) as binary:
         if path.suffix == ".npy":
-            yield _npy_writer(binary, rows, dimension)
+            # Written row by row: with a memory map, a full disk would end in a SIGBUS instead of an error.
+            _write_npy_header(binary, rows, dimension)
+            yield lambda texts, vectors: binary.write(np.ascontiguousarray(vectors, "<f4").data)
         else:
             stream = io.TextIOWrapper(binary, encoding="utf-8", write_through=True)
             yield jsonl_writer(stream)
@@ -183,16 +174,6 @@ def jsonl_writer(stream: TextIO) -> Writer:
         for text, vector in zip(texts, vectors, strict=True):
             embedding = [float(str(number)) for number in vector]
             stream.write(json.dumps({"text": text, "embedding": embedding}, ensure_ascii=False) + "\n")
-
-    return write
-
-
-def _npy_writer(stream: BinaryIO, rows: int, dimension: int) -> Writer:
-    # Written row by row: with a memory map, a full disk would end in a SIGBUS instead of an error.
-    _write_npy_header(stream, rows, dimension)
-
-    def write(texts: list[str], vectors: Floats) -> None:
-        stream.write(np.ascontiguousarray(vectors, "<f4").data)
 
     return write
 
@@ -243,45 +224,35 @@ def write_part(
     output: Path,
     shard: Shard,
     source: Mapping[str, Any],
-    rows: int,
-    dimension: int,
+    shape: tuple[int, int],
     embed: Callable[[Writer], EmbedReport],
-) -> EmbedReport:
-    """Write a part and its record, which only appear if ``embed`` ends without an error.
+    *,
+    overwrite: bool,
+) -> EmbedReport | None:
+    """Write a part and its record, which only appear if ``embed`` ends without an error; return None if they exist already.
 
     Args:
         output: of all parts.
         source: what determines the vectors of all parts, as JSON values; ``join_parts`` compares it.
-        rows: number of lines of the part.
-        dimension: of the vectors.
+        shape: number of lines of the part, dimension of the vectors.
         embed: writes the vectors.
-    """
-    part = shard.path(output)
-    with write_errors(part):
-        _record_path(part).unlink(missing_ok=True)  # it describes the vectors that are now replaced
-        with open_output(part, rows, dimension) as write:
-            report = embed(write)
-        digest = hash_file(part)
-    record = {"source": dict(source), "rows": rows, "dimension": dimension, "counts": asdict(report.counts)}
-    write_json(_record_path(part), {**record, "sha256": digest, "seconds": report.seconds}, flag="--output")
-    return report
-
-
-def is_finished(output: Path, shard: Shard, source: Mapping[str, Any], *, overwrite: bool) -> bool:
-    """Whether the part exists, made from the same source.
 
     Raises:
-        UserError: it was made from another source, and ``overwrite`` is False.
+        UserError: the part exists, made from another source, and ``overwrite`` is False.
     """
-    record = _read_record(output, shard)
-    if record is None or overwrite:
-        return False
-    if record["source"] != dict(source):
-        what = ", ".join(_differences(record["source"], source))
-        raise UserError(
-            f"--output {shard.path(output)}: exists, made with another {what}; add --overwrite to replace it"
-        )
-    return True
+    part, old = shard.path(output), _read_record(output, shard)
+    if old is not None and not overwrite:
+        if what := _differences(old["source"], source):
+            raise UserError(f"--output {part}: exists, made with another {what}; add --overwrite to replace it")
+        return None
+    with write_errors(part):
+        _record_path(part).unlink(missing_ok=True)  # it describes the vectors that are now replaced
+        with open_output(part, *shape) as write:
+            report = embed(write)
+        digest = hash_file(part)
+    record = {"source": dict(source), "rows": shape[0], "dimension": shape[1], "counts": asdict(report.counts)}
+    write_json(_record_path(part), {**record, "sha256": digest, "seconds": report.seconds}, flag="--output")
+    return report
 
 
 def _read_record(output: Path, shard: Shard) -> dict[str, Any] | None:
@@ -299,10 +270,8 @@ def join_parts(output: Path, count: int, *, overwrite: bool = False, parts_of: P
     """Join all parts into ``output``, which has the bytes of a run without parts, and remove them.
 
     Args:
-        output: of the parts.
-        count: number of parts.
-        overwrite: replace an existing output.
-        parts_of: the output whose parts are joined, if it is another file.
+        output: file to write.
+        parts_of: the output that the parts are named after (default: ``output``).
 
     Returns:
         The sums of the counts, with the seconds of the slowest part.
@@ -320,10 +289,10 @@ def join_parts(output: Path, count: int, *, overwrite: bool = False, parts_of: P
             _write_npy_header(stream, rows, dimension)
         for shard, record in zip(shards, records, strict=True):
             _copy(shard.path(named), record, stream)
-    for part in (shard.path(named) for shard in shards):
-        for path in (_record_path(part), part):
-            with suppress(OSError):
-                path.unlink()
+    for shard in shards:
+        with suppress(OSError):
+            _record_path(shard.path(named)).unlink()
+            shard.path(named).unlink()
     counts = sum((EncodingCounts(**record["counts"]) for record in records), EncodingCounts())
     return EmbedReport(counts, dimension, max(record["seconds"] for record in records))
 
@@ -339,8 +308,7 @@ def _read_records(output: Path, shards: list[Shard]) -> list[dict[str, Any]]:
         )
     found = [record for record in records.values() if record is not None]
     for shard, record in zip(shards, found, strict=True):
-        if record["source"] != found[0]["source"]:
-            what = ", ".join(_differences(found[0]["source"], record["source"]))
+        if what := _differences(found[0]["source"], record["source"]):
             raise UserError(
                 f"--join {len(shards)}: {shard.path(output)} was made with another {what} than part 1; "
                 f"run --shard {shard.number}/{len(shards)} again with --overwrite"
@@ -348,8 +316,8 @@ def _read_records(output: Path, shards: list[Shard]) -> list[dict[str, Any]]:
     return found
 
 
-def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    return [name for name in {**one, **other} if one.get(name) != other.get(name)]
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    return ", ".join(name for name in {**one, **other} if one.get(name) != other.get(name))
 
 
 def _copy(part: Path, record: Mapping[str, Any], stream: BinaryIO) -> None:

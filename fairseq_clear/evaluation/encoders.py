@@ -1,8 +1,16 @@
-"""The interface of encoders in evaluations, a cache of their vectors, and whitening and truncation of the vectors."""
+"""Encoders in evaluations: their interface, a cache of their vectors, and loading the encoders that a command line names.
 
+A name is that of a checkpoint, of a file of word vectors, or of a Python function.
+"""
+
+import inspect
+import os
+import pkgutil
+import re
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,13 +18,17 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import read_lines
+from fairseq_clear.text.tokenizers import Tokenizer
 
-__all__ = ["CachedEncoder", "Encoder", "Whitening", "describe_encoder", "first_dimensions", "to_vectors"]
+__all__ = ["CachedEncoder", "Encoder", "WordVectors", "import_factory", "load_encoders", "to_vectors"]
 
 Floats = npt.NDArray[np.float32]
 # Encoders sort and batch the sentences of a block by themselves; the progress bar moves once per block.
 BATCHES_PER_BLOCK = 64
-SHORTEST = 1e-8  # norm below which a vector counts as zero
+FACTORY = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*")
+VECTOR_FILE = re.compile(r"\.(?:vec|txt)(?:\.gz|\.xz)?$")
+WORD = re.compile(r"\w+(?:['-]\w+)*|[^\w\s]")
 
 
 class Encoder(Protocol):
@@ -102,8 +114,12 @@ class CachedEncoder:
         return 1 - self.tokens / self.cells if self.cells else None
 
     def describe(self) -> dict[str, Any]:
-        """Description of the encoder for a report."""
-        return {**describe_encoder(self.encoder), **self.notes}
+        """Description for a report: that of the encoder's ``describe()``, or its class if it has no such method."""
+        own = getattr(self.encoder, "describe", None)
+        described = own() if callable(own) else None
+        if not isinstance(described, dict):
+            described = {"class": f"{type(self.encoder).__module__}.{type(self.encoder).__qualname__}"}
+        return {**described, **self.notes}
 
     def _store(self, texts: list[str], vectors: Floats) -> None:
         known = next(iter(self._vectors.values()), vectors[0])
@@ -117,11 +133,7 @@ class CachedEncoder:
 
 
 def to_vectors(returned: Any, rows: int, name: str) -> Floats:
-    """Convert an encoder's output to (rows, D) float32.
-
-    Raises:
-        UserError: the output has another shape, NaN or infinity.
-    """
+    """Convert an encoder's output to (rows, D) float32; UserError if the output has another shape, NaN or infinity."""
     if hasattr(returned, "detach"):
         returned = returned.detach().cpu().float().numpy()  # a tensor on any device
     elif isinstance(returned, list) and returned and hasattr(returned[0], "detach"):
@@ -138,73 +150,144 @@ def to_vectors(returned: Any, rows: int, name: str) -> Floats:
     return vectors
 
 
-def describe_encoder(encoder: object) -> dict[str, Any]:
-    """Describe an encoder for a report: the result of its ``describe()``, or its class if it has no such method."""
-    own = getattr(encoder, "describe", None)
-    if callable(own):
-        described = own()
-        if isinstance(described, dict):
-            return described
-    return {"class": f"{type(encoder).__module__}.{type(encoder).__qualname__}"}
-
-
-def first_dimensions(vectors: Floats, dimension: int, name: str) -> Floats:
-    """Return the first dimensions of vectors (N, D), scaled to length 1: (N, dimension).
-
-    A vector with a norm below 1e-8 becomes the zero vector, as in training with ``--matryoshka``.
+def load_encoders(
+    name: str,
+    poolings: Sequence[str | None],
+    *,
+    data_bin: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    device: str | None = None,
+) -> list[tuple[str, Any]]:
+    """Load one encoder with each of several poolings; return (label, encoder) pairs. A checkpoint is loaded only once.
 
     Args:
-        vectors: (N, D).
-        dimension: number of dimensions.
-        name: of the encoder, for the message.
+        name: path of a checkpoint or of a file of word vectors (.vec, GloVe's .txt, also .gz and .xz), or
+            ``package.module:factory``.
+        poolings: names of poolings; None for the encoder's default.
+        data_bin: data folder of the checkpoint.
+        tokenizer: tokenizer of the checkpoint (default: that of the data folder).
+        device: device of the checkpoint's model.
 
     Raises:
-        UserError: ``dimension`` is not from 1 to D.
+        UserError: the encoder does not exist or cannot be loaded.
     """
-    width = vectors.shape[1]
-    if not 1 <= dimension <= width:
-        raise UserError(f"--dimension {dimension}: the vectors of {name} have {width} dimensions; give 1 to {width}")
-    kept = vectors[:, :dimension]
-    lengths = np.linalg.norm(kept, axis=1, keepdims=True)  # (N, 1)
-    return np.divide(kept, lengths, out=np.zeros_like(kept), where=lengths >= SHORTEST)
+    if FACTORY.fullmatch(name) and not Path(name).exists():
+        factory = import_factory(name)
+        return [(_label(name, pooling), _make(factory, name, pooling)) for pooling in poolings]
+    if VECTOR_FILE.search(name):
+        if list(poolings) != [None]:
+            raise UserError(f"--pooling {poolings[0]}: --encoder {name} is a file of word vectors, which are averaged")
+        return [(name, WordVectors(name))]
+    if not Path(name).is_file():
+        raise UserError(f"--encoder {name}: neither a checkpoint file nor package.module:factory")
+    if data_bin is None:
+        raise UserError(f"--encoder {name}: a checkpoint needs --data-bin, the folder with its dict.txt and tokenizer")
+    from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # fairseq takes seconds to import
+
+    first = SentenceEncoder.from_pretrained(name, data_bin, tokenizer=tokenizer, pooling=poolings[0], device=device)
+    parts, origin = (first.model, first.dictionary, first.tokenizer), first.describe()
+    encoders = [first, *(SentenceEncoder(*parts, pooling=pooling, origin=origin) for pooling in poolings[1:])]
+    return [(_label(name, encoder.pooling), encoder) for encoder in encoders]
 
 
-@dataclass(frozen=True)
-class Whitening:
-    """Whitening x -> (x - mu) W (Su et al. 2021, arXiv:2103.15316): the fitted vectors get mean 0, identity covariance.
+def import_factory(name: str) -> Any:
+    """Import what ``package.module:factory`` names, also from the working directory; UserError if it cannot be imported."""
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"--encoder {name}: cannot import it ({error}); is it installed, or in this folder?") from None
+    finally:
+        sys.path.remove(folder)
+
+
+def _make(factory: Any, name: str, pooling: str | None) -> Any:
+    """Call the factory and return its encoder; an object that already has a method ``encode`` is returned itself."""
+    if hasattr(factory, "encode") and not inspect.isclass(factory):
+        if pooling is not None:
+            raise UserError(
+                f"--pooling {pooling}: --encoder {name} is an encoder itself; name a function that takes an argument `pooling`"
+            )
+        return factory
+    if not callable(factory):
+        raise UserError(
+            f"--encoder {name}: is a {type(factory).__name__}, neither an encoder nor a function that returns one"
+        )
+    if pooling is None:
+        return factory()
+    if "pooling" not in inspect.signature(factory).parameters:
+        raise UserError(f"--pooling {pooling}: --encoder {name} takes no argument `pooling`; leave --pooling out")
+    return factory(pooling=pooling)
+
+
+def _label(name: str, pooling: str | None) -> str:
+    return f"{name} {pooling}" if pooling else name
+
+
+class WordVectors:
+    """Encodes a text as the mean of its words' vectors (word2vec, fastText, GloVe), a weak baseline of many papers.
+
+    A word that the file lacks is looked up in lower case; unknown words are ignored.
+
+    Args:
+        path: text file, also .gz or .xz. A line is a word and its numbers, separated by spaces; a first line of two numbers
+            (count, dimension) is skipped.
 
     Attributes:
-        mean: mu, (D,).
-        kernel: W = U Lambda^(-1/2), (D, k), where U Lambda U^T is the covariance, reduced to its k largest eigenvalues.
+        unknown: number of words without a vector in the last call of ``encode``.
+
+    Raises:
+        UserError: a missing or empty file, or a malformed line; the message names the line.
     """
 
-    mean: npt.NDArray[np.float64]
-    kernel: npt.NDArray[np.float64]
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise UserError(f"{path}: no such file of word vectors")
+        index: dict[str, int] = {}
+        rows: list[Floats] = []
+        dimension: int | None = None
+        # A few words of the published files are not valid UTF-8. They occur in no text, so they are replaced.
+        for number, raw in read_lines(self.path, errors="replace"):
+            line = raw.rstrip(" ")
+            if number == 1 and re.fullmatch(r"\d+ \d+", line):
+                dimension = int(line.split()[1])
+                continue
+            if not line:
+                continue
+            if dimension is None:
+                dimension = line.count(" ")
+            # Words of GloVe can contain spaces, so numbers are counted from the right.
+            word, *numbers = line.rsplit(" ", dimension)
+            if len(numbers) != dimension or not dimension:
+                raise UserError(f"{path}:{number}: not a word and {dimension} numbers")
+            if word in index:
+                continue
+            try:
+                vector = np.array(numbers, dtype=np.float32)
+            except ValueError:
+                shown = " ".join(numbers)[:40]
+                raise UserError(f"{path}:{number}: malformed number in {shown!r}") from None
+            index[word] = len(rows)
+            rows.append(vector)
+        if not rows:
+            raise UserError(f"{path}: holds no word vector")
+        self._index, self._matrix = index, np.stack(rows)  # (V, D)
+        self.unknown = 0
 
-    @classmethod
-    def fit(cls, vectors: npt.ArrayLike, dimensions: int | None = None) -> "Whitening":
-        """Fit a whitening of (N, D) vectors to ``dimensions`` dimensions (default: all in which they have variance).
+    def encode(self, sentences: Sequence[str], batch_size: int = 32) -> Floats:
+        """Vectors (N, D), 0 for a text without a known word. ``batch_size`` is part of the interface and is ignored."""
+        vectors = np.zeros((len(sentences), self._matrix.shape[1]), np.float32)
+        self.unknown = 0
+        for row, text in enumerate(sentences):
+            found = [self._index.get(word, self._index.get(word.lower())) for word in WORD.findall(text)]
+            known = [place for place in found if place is not None]
+            self.unknown += len(found) - len(known)
+            if known:
+                vectors[row] = self._matrix[known].mean(axis=0)
+        return vectors
 
-        Raises:
-            UserError: fewer than two vectors, or fewer than ``dimensions`` dimensions have variance.
-        """
-        rows = np.asarray(vectors, np.float64)
-        if len(rows) < 2:
-            raise UserError(f"whitening: needs two or more sentences, got {len(rows)}")
-        mean = rows.mean(axis=0)
-        variances, directions = np.linalg.eigh(np.cov(rows, rowvar=False).reshape(rows.shape[1], -1))
-        # eigh sorts by increasing variance. Directions whose variance is only a rounding error are left out.
-        possible = int((variances > variances[-1] * 1e-9).sum()) if variances[-1] > 0 else 0
-        wanted = possible if dimensions is None else dimensions
-        if not 1 <= wanted <= possible:
-            raise UserError(
-                f"whitening to {wanted} dimensions: {len(rows)} sentences have variance in {possible}; give more sentences "
-                "or fewer dimensions"
-            )
-        kept = slice(-1, -wanted - 1, -1)
-        return cls(mean, directions[:, kept] / np.sqrt(variances[kept]))
-
-    def __call__(self, vectors: npt.ArrayLike) -> Floats:
-        """Whiten (N, D) vectors to (N, k)."""
-        whitened: Floats = ((np.asarray(vectors, np.float64) - self.mean) @ self.kernel).astype(np.float32)
-        return whitened
+    def describe(self) -> dict[str, Any]:
+        """Description of the encoder for a report."""
+        return {"word_vectors": str(self.path), "words": len(self._index), "dimension": int(self._matrix.shape[1])}

@@ -1,7 +1,7 @@
 """Mining of hard negatives: for each pair of a query and a passage, other texts that an encoder finds near to the query."""
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,8 +92,7 @@ def mine_negatives(
         pairs: queries and their passages; a query may have several.
         candidates: further texts; blank ones are ignored.
         settings: which candidates to choose (default: the nearest one).
-        query_prefix: is put before each query.
-        passage_prefix: is put before each candidate.
+        query_prefix, passage_prefix: are put before each query and each candidate.
         device: where to search.
         folder: in which a temporary file of vectors is written (default: that of the system).
         pairs_per_block: pairs whose queries are searched together; it changes speed and memory, not the result.
@@ -111,11 +110,11 @@ def mine_negatives(
     size = max(1, min(pairs_per_block, CELLS_PER_BLOCK // (settings.last_rank + 1)))
     starts = range(0, len(pairs), size)
     with tempfile.TemporaryDirectory(prefix=".mining.", dir=folder) as work:
-        vectors = VectorFile(Path(work) / "candidates", cached, [passage_prefix + text for text in index_of])
+        vectors = _store_vectors(Path(work) / "candidates", cached, [passage_prefix + text for text in index_of])
         total, hidden = len(starts) * len(index_of), None if cached.progress else True
         with tqdm(total=total, unit="candidate", desc="searching", disable=hidden, leave=False) as bar:
-            miner = _Miner(cached, vectors, index_of, settings, own_texts(pairs, index_of), query_prefix, device)
-            blocks = [miner.mine(pairs[start : start + size], start, bar.update) for start in starts]
+            miner = _Miner(cached, vectors, index_of, settings, own_texts(pairs, index_of), query_prefix, device, bar)
+            blocks = [miner.mine(pairs[start : start + size], start) for start in starts]
     found = MinedNegatives(pairs, list(index_of), *map(np.concatenate, zip(*blocks, strict=True)))
     if not len(found.kept):
         raise UserError(
@@ -138,30 +137,13 @@ def own_texts(pairs: Iterable[Pair], index_of: dict[str, int]) -> dict[str, set[
     return own
 
 
-class VectorFile:
-    """Vectors of texts in a file of float32 numbers, encoded a part at a time; the cache of the encoder is emptied."""
-
-    def __init__(self, path: Path, encoder: CachedEncoder, texts: Sequence[str]) -> None:
-        self.path, self.length, self.dimension = path, len(texts), 0
-        with path.open("wb") as stream:
-            for begin in range(0, len(texts), PASSAGES_AT_ONCE):
-                vectors = encoder.encode(texts[begin : begin + PASSAGES_AT_ONCE])  # (n, D)
-                encoder.forget()
-                self.dimension = vectors.shape[1]
-                stream.write(np.ascontiguousarray(vectors).data)
-
-    def parts(self, progress: Callable[[int], object]) -> Iterator[Floats]:
-        """Yield the vectors in order, in parts (n, D); ``progress`` is called with n after each."""
-        with self.path.open("rb") as stream:
-            for _ in range(0, self.length, PASSAGES_PER_BLOCK):
-                numbers = np.fromfile(stream, np.float32, PASSAGES_PER_BLOCK * self.dimension)
-                yield numbers.reshape(-1, self.dimension)
-                progress(len(numbers) // self.dimension)
-
-    def rows(self, numbers: Numbers) -> Floats:
-        """The vectors (n, D) of these texts."""
-        stored = np.memmap(self.path, np.float32, "r", shape=(self.length, self.dimension))
-        return np.asarray(stored[numbers])
+def _store_vectors(path: Path, encoder: CachedEncoder, texts: Sequence[str]) -> Floats:
+    """Encode texts a part at a time; return their vectors (N, D), mapped from a file. The encoder's cache is emptied."""
+    with path.open("wb") as stream:
+        for begin in range(0, len(texts), PASSAGES_AT_ONCE):
+            encoder.encode(texts[begin : begin + PASSAGES_AT_ONCE]).tofile(stream)
+            encoder.forget()
+    return np.memmap(path, np.float32, "r+").reshape(len(texts), -1)
 
 
 @dataclass
@@ -169,17 +151,18 @@ class _Miner:
     """Mines blocks of pairs, in their order."""
 
     encoder: CachedEncoder
-    vectors: VectorFile
+    vectors: Floats  # (N, D) of the candidates
     index_of: dict[str, int]
     settings: MiningSettings
     own: dict[str, set[int]]
     prefix: str
     device: torch.device | str
+    bar: "tqdm[object]"
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.settings.seed)
 
-    def mine(self, pairs: Sequence[Pair], first: int, progress: Callable[[int], object]) -> Block:
+    def mine(self, pairs: Sequence[Pair], first: int) -> Block:
         """Search the candidates for the queries of pairs, the first of which is number ``first``, and choose the negatives."""
         row_of = {query: row for row, query in enumerate(dict.fromkeys(query for query, _ in pairs))}
         rows = np.array([row_of[query] for query, _ in pairs])  # (n,)
@@ -188,19 +171,26 @@ class _Miner:
         depth = min(self.settings.last_rank + max(map(len, own)), len(self.index_of))
         queries = self.encoder.encode([self.prefix + query for query in row_of])  # (Q, D)
         self.encoder.forget()
-        if queries.shape[1] != self.vectors.dimension:
+        if queries.shape[1] != self.vectors.shape[1]:
             raise UserError(
                 f"encoder {self.encoder.name}: vectors of queries have dimension {queries.shape[1]}, those of candidates "
-                f"{self.vectors.dimension}"
+                f"{self.vectors.shape[1]}"
             )
-        nearest = search(queries, self.vectors.parts(progress), depth, device=self.device)
+        nearest = search(queries, self.parts(), depth, device=self.device)
         numbers, scores = nearest.passages.cpu().numpy(), nearest.scores.cpu().numpy()  # (Q, depth)
         ranks = rank_others(numbers, own, len(self.index_of))
-        positive = pair_cosines(queries[rows], self.vectors.rows(positives), device=self.device)  # (n,)
+        positive = pair_cosines(queries[rows], self.vectors[positives], device=self.device)  # (n,)
         columns, is_kept = self.choose(ranks[rows], scores[rows], positive)
         kept = np.flatnonzero(is_kept)
         chosen = (rows[kept, None], columns[kept].reshape(len(kept), self.settings.negatives))
         return first + kept, numbers[chosen], ranks[chosen], scores[chosen], positive[kept]
+
+    def parts(self) -> Iterator[Floats]:
+        """Yield the vectors of the candidates in order, in parts (n, D)."""
+        for begin in range(0, len(self.vectors), PASSAGES_PER_BLOCK):
+            part = np.array(self.vectors[begin : begin + PASSAGES_PER_BLOCK])
+            yield part
+            self.bar.update(len(part))
 
     def choose(self, ranks: Numbers, scores: Doubles, positive: Doubles) -> tuple[Numbers, npt.NDArray[np.bool_]]:
         """Choose N candidates of each pair.

@@ -18,20 +18,13 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 __all__ = [
-    "DEPTH",
-    "METRICS",
-    "RESAMPLES",
     "Nearest",
     "RetrievalResult",
-    "SHOWN",
     "bootstrap",
     "evaluate_retrieval",
-    "first_ranks",
-    "pair_cosines",
     "score_baseline",
     "score_rankings",
     "search",
-    "search_terms",
 ]
 
 Doubles = npt.NDArray[np.float64]
@@ -65,12 +58,7 @@ class RetrievalResult:
 class Nearest:
     """The passages with the highest scores for each query, found so far.
 
-    Of passages with equal scores, the one with the lowest number is first.
-
-    Args:
-        queries: number of queries, Q.
-        depth: number of passages to keep for each, K.
-        device: where to keep them.
+    Of passages with equal scores, the one with the lowest number is first. K is the depth.
 
     Attributes:
         scores: (Q, K) float64, highest first.
@@ -86,9 +74,7 @@ class Nearest:
 
         Args:
             queries: to which the candidates belong.
-            rows: (N,) number of the query within ``queries``.
-            passages: (N,) numbers.
-            scores: (N,) float64.
+            rows, passages, scores: (N,) number of the query within ``queries``, number of the passage, float64 score.
         """
         kept, depth = self.scores[queries], self.scores.shape[1]
         better = scores > kept[rows, -1]
@@ -125,8 +111,7 @@ def search(
         passages: parts (N, D) of the passages' vectors, in their order; each is used once.
         depth: number of passages to find for a query.
         device: where to compute.
-        queries_per_block: rows of a block of cosines.
-        passages_per_block: columns of a block of cosines.
+        queries_per_block, passages_per_block: rows and columns of a block of cosines.
 
     Raises:
         UserError: a vector contains NaN or infinity.
@@ -261,8 +246,7 @@ def evaluate_retrieval(
     Args:
         encoder: see ``encoders.Encoder``; a CachedEncoder is emptied.
         data: see ``retrieval_data``.
-        query_prefix: is put before each query.
-        passage_prefix: is put before each passage.
+        query_prefix, passage_prefix: are put before each query and each passage.
         seed: of the bootstrap.
         device: where to search.
 
@@ -302,10 +286,8 @@ def _score(nearest: Nearest, data: RetrievalData, seed: int) -> RetrievalResult:
     low, high = bootstrap(values, seed).tolist()
     scores = dict(zip(METRICS, values.mean(axis=0).tolist(), strict=True))
     intervals = dict(zip(METRICS, zip(low, high, strict=True), strict=True))
-    return RetrievalResult(scores, intervals, first_ranks(ranked, data.relevant), ranked[:, :SHOWN].tolist())
-
-
-def first_ranks(ranked: Numbers, relevant: Sequence[Mapping[int, int]]) -> list[int]:
-    """Return the rank of the first relevant passage of each query, from 1; 0 if none of ``ranked`` (Q, K) is relevant."""
-    rows = zip(ranked.tolist(), relevant, strict=True)
-    return [next((rank for rank, n in enumerate(row, 1) if judged.get(n, 0) > 0), 0) for row, judged in rows]
+    first = [
+        next((rank for rank, number in enumerate(row, 1) if judged.get(number, 0) > 0), 0)
+        for row, judged in zip(ranked.tolist(), data.relevant, strict=True)
+    ]
+    return RetrievalResult(scores, intervals, first, ranked[:, :SHOWN].tolist())

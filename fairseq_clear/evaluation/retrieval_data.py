@@ -19,15 +19,8 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 __all__ = [
-    "BASELINES",
-    "BM25_B",
-    "BM25_K1",
     "MiningSettings",
     "RetrievalData",
-    "data_of_documents",
-    "data_of_pairs",
-    "pairs_of_documents",
-    "pairs_of_titles",
     "read_aligned",
     "read_beir",
     "read_pairs",
@@ -220,11 +213,8 @@ def data_of_documents(
     """Make the data of the pairs of documents, without a pair whose query or passage occurred before.
 
     Args:
-        name: of the data.
         pairs: one for each document, None for a document that has none.
-        hashes: file -> SHA-256.
-        count: maximum number of pairs, drawn at random and kept in their order (default: all).
-        seed: of the draw.
+        count: maximum number of pairs, drawn with ``seed`` and kept in their order (default: all).
 
     Raises:
         UserError: fewer than two pairs.
@@ -272,11 +262,9 @@ def term_weights(baseline: str, queries: Sequence[str], passages: Sequence[str])
     Args:
         baseline: ``tfidf``, scikit-learn's with logarithmic term frequency, fitted on the passages; or ``bm25``, Robertson's
             with Lucene's idf, log(1 + (P - n + 0.5) / (n + 0.5)) for a word of n passages, k1 = 1.2 and b = 0.75.
-        queries: Q texts.
-        passages: P texts.
 
     Returns:
-        Queries (Q, V) and passages (P, V), float64.
+        Weights of Q queries (Q, V) and P passages (P, V), float64.
 
     Raises:
         UserError: scikit-learn is not installed, or the passages have no word.

@@ -10,8 +10,7 @@ from tqdm import tqdm
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import load_model
-from fairseq_clear.evaluation.encoders import first_dimensions
-from fairseq_clear.evaluation.sentence_flow import Flow, load_flow
+from fairseq_clear.evaluation.postprocessing import Flow, first_dimensions, load_flow
 from fairseq_clear.files import versions
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.encoding import EncodingCounts, Floats, encode_texts
@@ -40,7 +39,7 @@ class SentenceEncoder:
         pooling: name of a pooling (default: the model's).
         dimension: keep only the first dimensions of each vector, scaled to length 1, for a model that was trained with
             ``--matryoshka`` (default: all, not scaled).
-        flow: maps each vector, see ``sentence_flow`` (default: vectors stay as they are).
+        flow: maps each vector, see ``postprocessing`` (default: vectors stay as they are).
         origin: facts about the model's origin, for ``describe``.
 
     Attributes:

@@ -1,7 +1,7 @@
 """SentEval: evaluates vectors by classifiers trained on them (Conneau and Kiela 2018, arXiv:1803.05449)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.classifiers import (
-    Fit,
     Floats,
+    Score,
     cross_validate,
     fit_relatedness,
     nested_cross_validate,
@@ -32,26 +32,9 @@ from fairseq_clear.evaluation.senteval_data import (
 from fairseq_clear.evaluation.sts import evaluate_sts
 from fairseq_clear.evaluation.sts_data import StsData, is_present, read_sts
 
-__all__ = ["Score", "SentEvalResult", "evaluate_senteval", "find_tasks", "pair_features", "read_tasks"]
+__all__ = ["SentEvalResult", "evaluate_senteval", "find_tasks", "pair_features", "read_tasks"]
 
 Data = TaskData | Mapping[str, StsData] | StsData
-
-
-@dataclass(frozen=True)
-class Score:
-    """Score of one task under one seed, x100.
-
-    Attributes:
-        test: accuracy on the test split; Spearman for SICK-R, STS-B and STS12-16.
-        dev: score by which the classifier was chosen: accuracy, or Pearson for the regressors; None for STS12-16.
-        others: further scores: F1 of MRPC, Pearson and squared error of the regressors.
-        chosen: the chosen regularisation.
-    """
-
-    test: float
-    dev: float | None
-    others: Mapping[str, float] = field(default_factory=dict)
-    chosen: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,11 +71,7 @@ class SentEvalResult:
 
 
 def find_tasks(folder: str | Path, tasks: Sequence[str]) -> list[str]:
-    """Return the tasks whose data are in the folder, with all splits.
-
-    Raises:
-        UserError: the folder does not have the data of any of the tasks.
-    """
+    """Return the tasks whose data are in the folder, with all splits; UserError if there is none."""
 
     def is_there(task: str) -> bool:
         if task in REGRESSIONS:
@@ -161,22 +140,15 @@ def _score(encoder: CachedEncoder, name: str, data: Data, classifiers: Classifie
         found = evaluate_sts(encoder, [data], aggregation="mean").scores[name]
         return Score(found.spearman, None, {"pearson": found.pearson})
     if not isinstance(data, TaskData):
-        rows = {split: _regression_rows(encoder, part) for split, part in data.items()}
-        fit = fit_relatedness(rows["train"], rows["dev"], rows["test"], seed=seed, where=f"{encoder.name}, {name}")
-        return Score(fit.spearman, fit.dev_pearson, {"pearson": fit.pearson, "mse": fit.mse})
+        splits = {split: _regression_rows(encoder, part) for split, part in data.items()}
+        return fit_relatedness(**splits, seed=seed, where=f"{encoder.name}, {name}")
     settings = replace(classifiers, hidden=0) if name == "WordContent" else classifiers  # as SentEval does
-    fit_ = _classify(encoder, data, settings, seed)
-    others = {"f1": _f1(fit_.predicted, data.splits["test"].labels)} if name == "MRPC" else {}
-    return Score(fit_.test, fit_.dev, others, fit_.chosen)
-
-
-def _classify(encoder: CachedEncoder, data: TaskData, settings: Classifiers, seed: int) -> Fit:
-    rows = {split: (_features(encoder, data.name, part), part.labels) for split, part in data.splits.items()}
+    rows = {split: (_features(encoder, name, part), part.labels) for split, part in data.splits.items()}
     if "all" in rows:
         return nested_cross_validate(rows["all"], data.classes, settings, seed)
     if "dev" not in rows:
-        return cross_validate(rows["train"], rows["test"], data.classes, settings, seed)
-    regularize = data.name != "SNLI"
+        return cross_validate(rows["train"], rows["test"], data.classes, settings, seed, has_f1=name == "MRPC")
+    regularize = name != "SNLI"
     return split_validate(rows["train"], rows["dev"], rows["test"], data.classes, settings, seed, regularize=regularize)
 
 
@@ -194,9 +166,3 @@ def _regression_rows(encoder: CachedEncoder, data: StsData) -> tuple[Floats, npt
 
 def _parts(data: Data) -> list[TaskData | StsData]:
     return [data] if isinstance(data, TaskData | StsData) else list(data.values())
-
-
-def _f1(predicted: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> float:
-    from sklearn.metrics import f1_score
-
-    return round(100 * float(f1_score(labels, predicted, zero_division=0)), 2)

@@ -4,11 +4,11 @@ As in SentEval, texts are split at white space and joined by single spaces, and 
 Latin-1. UTF-8 in them, and the ``M-i`` that ``cat -v`` left in MR and CR, are not repaired.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sts_data import find_folder, read_columns
@@ -21,21 +21,7 @@ if TYPE_CHECKING:
 
     Labels = npt.NDArray[np.int64]
 
-__all__ = [
-    "DOWNSTREAM_TASKS",
-    "OPTIMIZERS",
-    "PRESETS",
-    "PROBING_TASKS",
-    "REGRESSIONS",
-    "SIMILARITIES",
-    "TRANSFER_TASKS",
-    "Classifiers",
-    "Preset",
-    "Split",
-    "TaskData",
-    "is_task_present",
-    "read_task",
-]
+__all__ = ["Classifiers", "Preset", "Split", "TaskData", "is_task_present", "read_task"]
 
 OPTIMIZERS = {"adam": "Adam", "rmsprop": "RMSprop", "sgd": "SGD"}  # flag -> class of torch.optim
 LATIN = "latin-1"
@@ -109,7 +95,7 @@ def read_task(folder: str | Path, name: str) -> TaskData:
         raise UserError(f"{name}: no such task; valid are {', '.join([*TRANSFER_TASKS, *PROBING_TASKS])}")
     directory, files, classes, reader = TRANSFER_TASKS[name]
     home = find_folder(folder, directory)
-    splits = {split: _sorted(reader(home, names, classes)) for split, names in files.items()}
+    splits = {split: reader(home, names, classes) for split, names in files.items()}
     hashes = {file: hash_file(home / file) for names in files.values() for file in names}
     return _checked(TaskData(name, splits, classes, hashes))
 
@@ -128,8 +114,7 @@ def is_task_present(folder: str | Path, name: str) -> bool:
 
 def _read_binary(home: Path, files: Sequence[str], classes: int) -> Split:
     parts = [read_text_lines(home / file, LATIN) for file in files]
-    labels = [1] * len(parts[0]) + [0] * len(parts[1])
-    return Split(tuple(_words(line) for part in parts for line in part), _int64(labels))
+    return _split((line for part in parts for line in part), [1] * len(parts[0]) + [0] * len(parts[1]))
 
 
 def _read_sst(home: Path, files: Sequence[str], classes: int) -> Split:
@@ -142,8 +127,8 @@ def _read_sst(home: Path, files: Sequence[str], classes: int) -> Split:
         else:
             label, _, text = line.strip().partition(" ")
         labels.append(_label(path, number, label, [str(value) for value in range(classes)]))
-        texts.append(_words(text))
-    return Split(tuple(texts), _int64(labels))
+        texts.append(text)
+    return _split(texts, labels)
 
 
 def _read_trec(home: Path, files: Sequence[str], classes: int) -> Split:
@@ -154,18 +139,18 @@ def _read_trec(home: Path, files: Sequence[str], classes: int) -> Split:
         if not colon:
             raise UserError(f"{path}:{number}: no colon; TREC's lines are COARSE:fine question")
         labels.append(_label(path, number, coarse.strip(), TREC))
-        texts.append(_words(rest.partition(" ")[2]))
-    return Split(tuple(texts), _int64(labels))
+        texts.append(rest.partition(" ")[2])
+    return _split(texts, labels)
 
 
 def _read_snli(home: Path, files: Sequence[str], classes: int) -> Split:
-    first, second = (tuple(_words(line) for line in read_text_lines(home / file, LATIN)) for file in files[:2])
+    first, second = (read_text_lines(home / file, LATIN) for file in files[:2])
     path = home / files[2]
     labels = [_label(path, number, line.strip(), SNLI) for number, line in _lines(path)]
     for file, side in zip(files, (first, second), strict=False):
         if len(side) != len(labels):
             raise UserError(f"{home / file}: {len(side)} lines, but {path} has {len(labels)}; one of them is cut off")
-    return Split(first, _int64(labels), second)
+    return _split(first, labels, second)
 
 
 def _read_pairs(
@@ -174,8 +159,8 @@ def _read_pairs(
     """Read two texts and a label from these columns; the first line is a header."""
     path = home / files[0]
     rows = [(number, read_columns(path, line, number, columns)) for number, line in _lines(path)[1:]]
-    labels = _int64([_label(path, number, row[2], names) for number, row in rows])
-    return Split(tuple(_words(row[0]) for _, row in rows), labels, tuple(_words(row[1]) for _, row in rows))
+    labels = [_label(path, number, row[2], names) for number, row in rows]
+    return _split((row[0] for _, row in rows), labels, [row[1] for _, row in rows])
 
 
 def _read_probing(folder: Path, name: str) -> TaskData:
@@ -187,29 +172,25 @@ def _read_probing(folder: Path, name: str) -> TaskData:
         split, label, text = read_columns(path, line, number, (0, 1, 2))
         if split not in names:
             raise UserError(f"{path}:{number}: the split {split!r} is not one of {', '.join(names)}")
-        rows[names[split]].append((number, label, _words(text)))
+        rows[names[split]].append((number, label, text))
     labels = sorted({label for _, label, _ in rows["train"]})
     splits = {}
     for split, part in rows.items():
-        numbers = _int64([_label(path, number, label, labels) for number, label, _ in part])
-        splits[split] = _sorted(Split(tuple(text for _, _, text in part), numbers))
+        numbers = [_label(path, number, label, labels) for number, label, _ in part]
+        splits[split] = _split((text for _, _, text in part), numbers)
     return _checked(TaskData(name, splits, len(labels), {path.name: hash_file(path)}))
 
 
-def _int64(labels: Sequence[int]) -> "Labels":
+def _split(first: Iterable[str], labels: Sequence[int], second: Iterable[str] | None = None) -> Split:
+    """The texts with single spaces, sorted by number of words and then by label as SentEval does: its folds depend on this."""
     import numpy as np
 
-    return np.array(labels, np.int64)
-
-
-def _sorted(split: Split) -> Split:
-    """Sort by number of words, then by label, as SentEval does: its folds depend on this order."""
-    sides = [split.first] if split.second is None else [split.first, split.second]
+    sides = [[" ".join(text.split()) for text in side] for side in (first, second) if side is not None]
     words = [[len(text.split()) for text in side] for side in sides]
-    keys = list(zip(*words, split.labels.tolist(), strict=True))
-    order = sorted(range(len(split)), key=keys.__getitem__)
-    first, *second = (tuple(side[index] for index in order) for side in sides)
-    return Split(first, split.labels[order], *second)
+    keys = list(zip(*words, labels, strict=True))
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    texts, *others = (tuple(side[index] for index in order) for side in sides)
+    return Split(texts, np.array(labels, np.int64)[order], *others)
 
 
 def _checked(data: TaskData) -> TaskData:
@@ -228,10 +209,6 @@ def _label(path: Path, number: int, label: str, names: Sequence[str]) -> int:
     if label not in names:
         raise UserError(f"{path}:{number}: the label {label!r} is not one of {', '.join(names[:20])}")
     return names.index(label)
-
-
-def _words(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _probing_home(folder: Path) -> Path:
@@ -306,8 +283,7 @@ class Classifiers:
         return {"classifier": described.pop("kind"), **described}
 
 
-@dataclass(frozen=True)
-class Preset:
+class Preset(NamedTuple):
     """Settings of a published protocol, and its seeds."""
 
     classifiers: Classifiers

@@ -20,16 +20,7 @@ from fairseq_clear.evaluation.sts_data import (
     read_sts_file,
 )
 
-__all__ = [
-    "StsResult",
-    "StsScore",
-    "UndefinedCorrelation",
-    "cosine",
-    "evaluate_sts",
-    "pearson",
-    "read_sts_tasks",
-    "spearman",
-]
+__all__ = ["StsResult", "StsScore", "UndefinedCorrelation", "evaluate_sts", "pearson", "read_sts_tasks", "spearman"]
 
 Doubles = npt.NDArray[np.float64]
 
@@ -42,8 +33,7 @@ def pearson(x: npt.ArrayLike, y: npt.ArrayLike, *, where: str = "correlation") -
     """Pearson's product-moment correlation, -1 to 1. Uses only numpy, so that validation in training does not need scipy.
 
     Args:
-        x: (N,) numbers.
-        y: (N,) numbers.
+        x, y: (N,) numbers.
         where: first words of an error message, such as the task and the file.
 
     Raises:

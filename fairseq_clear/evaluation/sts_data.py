@@ -14,19 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = [
-    "AGGREGATIONS",
-    "DEFAULT_TASKS",
-    "METRICS",
-    "STS_TASKS",
-    "STS_YEARS",
-    "Pairs",
-    "StsData",
-    "find_folder",
-    "is_present",
-    "read_sts",
-    "read_sts_file",
-]
+__all__ = ["Pairs", "StsData", "find_folder", "is_present", "read_sts", "read_sts_file"]
 
 # The subsets of each year in SentEval, which lacks SMT of STS13 because of its licence.
 STS_YEARS: dict[str, tuple[str, ...]] = {
@@ -36,18 +24,25 @@ STS_YEARS: dict[str, tuple[str, ...]] = {
     "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
     "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
 }
-_STS_B = {"STS-B": "sts-test.csv", "STS-B-dev": "sts-dev.csv", "STS-B-train": "sts-train.csv"}
-_SICK = {
-    "SICK-R": ("SICK_test_annotated.txt",),
-    "SICK-R-trial": ("SICK_trial.txt",),
-    "SICK-R-train": ("SICK_train.txt",),
-    "SICK-R-all": ("SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt"),
-}
 # Columns of score, first and second text; lines of header. STS-B has 7 or 9 columns, no quoting and no header.
 _STS_B_FORM: dict[str, Any] = {"columns": (4, 5, 6)}
 _SICK_FORM: dict[str, Any] = {"columns": (3, 1, 2), "skip": 1}
-# Names of all tasks; STS-B and SICK-R are the test splits.
-STS_TASKS: tuple[str, ...] = (*STS_YEARS, *_STS_B, *_SICK)
+_SICK = ("SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt")
+# Name -> folder, files and form. STS-B and SICK-R are the test splits. The files of a year are texts and scores in turn.
+_TASKS: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
+    **{
+        year: (f"{year}-en-test", tuple(f"STS.{side}.{name}.txt" for name in names for side in ("input", "gs")), {})
+        for year, names in STS_YEARS.items()
+    },
+    "STS-B": ("STSBenchmark", ("sts-test.csv",), _STS_B_FORM),
+    "STS-B-dev": ("STSBenchmark", ("sts-dev.csv",), _STS_B_FORM),
+    "STS-B-train": ("STSBenchmark", ("sts-train.csv",), _STS_B_FORM),
+    "SICK-R": ("SICK", _SICK[2:], _SICK_FORM),
+    "SICK-R-trial": ("SICK", _SICK[1:2], _SICK_FORM),
+    "SICK-R-train": ("SICK", _SICK[:1], _SICK_FORM),
+    "SICK-R-all": ("SICK", _SICK, _SICK_FORM),
+}
+STS_TASKS = tuple(_TASKS)
 # The seven test sets that published tables report.
 DEFAULT_TASKS = (*STS_YEARS, "STS-B", "SICK-R")
 METRICS = ("pearson", "spearman")
@@ -111,7 +106,7 @@ def read_sts(folder: str | Path, task: str) -> StsData:
     files = _files(folder, task)
     if task in STS_YEARS:
         return _read_subsets(task, files)
-    return StsData(task, {task: _read_table(*files, **(_STS_B_FORM if task in _STS_B else _SICK_FORM))}, _hashes(files))
+    return StsData(task, {task: _read_table(files, **_TASKS[task][2])}, _hashes(files))
 
 
 def is_present(folder: str | Path, task: str) -> bool:
@@ -123,14 +118,10 @@ def is_present(folder: str | Path, task: str) -> bool:
 
 
 def _files(folder: str | Path, task: str) -> list[Path]:
-    """The files of a task, which may be missing, in its folder, which may not; of a year, input and gs of each subset."""
-    if task in STS_YEARS:
-        home = find_folder(folder, f"{task}-en-test")
-        return [home / f"STS.{side}.{name}.txt" for name in STS_YEARS[task] for side in ("input", "gs")]
-    if task in _STS_B:
-        return [find_folder(folder, "STSBenchmark") / _STS_B[task]]
-    home = find_folder(folder, "SICK")
-    return [home / name for name in _SICK[task]]
+    """The files of a task in its folder; they may be missing."""
+    name, files, _ = _TASKS[task]
+    home = find_folder(folder, name)
+    return [home / file for file in files]
 
 
 def read_sts_file(path: str | Path) -> StsData:
@@ -153,18 +144,14 @@ def read_sts_file(path: str | Path) -> StsData:
     form = _STS_B_FORM if len(lines[0].split("\t")) >= 7 else {"columns": (2, 0, 1)}
     form = _SICK_FORM if lines[0].startswith("pair_ID\t") else form
     try:
-        return StsData(file.stem, {file.stem: _read_table(file, **form)}, _hashes((file,)))
+        return StsData(file.stem, {file.stem: _read_table([file], **form)}, _hashes((file,)))
     except UserError as error:
         is_other_format = str(error).startswith(f"{file}:1:")  # not one bad line in a file of the right format
         raise UserError(f"{error}; valid formats: {FILE_FORMATS}" if is_other_format else str(error)) from None
 
 
 def find_folder(folder: str | Path, name: str) -> Path:
-    """Find the folder of a data set: ``folder`` itself, or in ``folder`` at one of its places in SentEval's tree.
-
-    Raises:
-        UserError: it is not found.
-    """
+    """Find a data set's folder: ``folder`` itself, or at one of its places in SentEval's tree; UserError if it is missing."""
     root = Path(folder)
     if root.name == name and root.is_dir():
         return root
@@ -208,7 +195,7 @@ def _read_subsets(name: str, files: Sequence[Path]) -> StsData:
     return StsData(name, subsets, _hashes(files), unscored)
 
 
-def _read_table(*paths: Path, columns: tuple[int, int, int], skip: int = 0) -> Pairs:
+def _read_table(paths: Sequence[Path], *, columns: tuple[int, int, int], skip: int = 0) -> Pairs:
     """Read score and two texts from these columns of all files, without the first ``skip`` lines of each and blank lines."""
     texts, scores = [], []
     for path in paths:
@@ -246,16 +233,10 @@ def _hashes(files: Sequence[Path]) -> dict[str, str]:
 
 
 def read_columns(path: str | Path, line: str, number: int, columns: tuple[int, ...]) -> tuple[str, ...]:
-    """Split a line at tabs and return some columns (counted from 0), stripped. Quotes have no special meaning.
-
-    Args:
-        path: of the file, for the message.
-        line: without its end.
-        number: of the line, from 1.
-        columns: to return, in this order.
+    """Split line ``number`` at tabs and return these columns, counted from 0, stripped. Quotes have no special meaning.
 
     Raises:
-        UserError: the line has fewer columns.
+        UserError: the line has fewer columns; the message names file and line.
     """
     fields = line.split("\t")
     if len(fields) <= max(columns):

@@ -138,7 +138,7 @@ def draw_scaling(points: Sequence[Plan], title: str) -> "Figure":
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    from fairseq_clear.evaluation.plots.style import COLOURS, DASHES, MARKERS, WIDTH, style
+    from fairseq_clear.evaluation.plotting import COLOURS, DASHES, MARKERS, WIDTH, style
 
     gpus = [point.gpus for point in points]
     several = [point for point in points if point.gpus > 1]  # 0 bytes have no place on a logarithmic axis

@@ -23,19 +23,12 @@ COUNTS = "counts.json"
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Counts of documents and pairs.
+    """Counts of documents and pairs."""
 
-    Attributes:
-        documents: of the text.
-        long_documents: documents of several sentences.
-        dev: pairs that choose the checkpoint and the recipe; 0 if there are too few.
-        test: pairs that compare the encoders.
-    """
-
-    documents: int
-    long_documents: int
-    dev: int
-    test: int
+    documents: int  # of the text
+    long_documents: int  # documents of several sentences
+    dev: int  # pairs that choose the checkpoint and the recipe; 0 if there are too few
+    test: int  # pairs that compare the encoders
 
 
 def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:

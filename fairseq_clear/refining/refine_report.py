@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_clear.evaluation.plots.compare import draw_compare
-from fairseq_clear.evaluation.plots.style import save_figure
+from fairseq_clear.cli.retrieval import shorten
+from fairseq_clear.evaluation.plotting import draw_compare, save_figure
 from fairseq_clear.evaluation.reports import Row
 from fairseq_clear.evaluation.retrieval import bootstrap
 from fairseq_clear.files import versions, write_json
@@ -18,7 +18,7 @@ from fairseq_clear.refining.holding_out import HeldOut
 from fairseq_clear.refining.refine_settings import RefineSettings
 from fairseq_clear.refining.refine_training import Training
 
-__all__ = ["REPORT", "RefineReport", "Trial", "write_report"]
+__all__ = ["RefineReport", "Trial", "write_report"]
 
 REPORT = "report"  # .json, .md, .png, .svg
 FORMAT = 1
@@ -38,27 +38,16 @@ class Trial:
 
 @dataclass
 class RefineReport:
-    """Everything that ``refine`` measured.
-
-    Attributes:
-        settings: of the call.
-        recipe: that was trained.
-        counts: of documents and pairs.
-        training: the training.
-        trials: of --recipe auto; the first is the untouched encoder.
-        compared: report files of ``retrieval`` and ``sts``, by command.
-        stages: commands and their seconds.
-        device: cpu or cuda.
-    """
+    """Everything that ``refine`` measured."""
 
     settings: RefineSettings
-    recipe: str
-    counts: HeldOut
+    recipe: str  # that was trained
+    counts: HeldOut  # of documents and pairs
     training: Training
-    trials: Sequence[Trial]
-    compared: dict[str, Path]
-    stages: Sequence[dict[str, Any]]
-    device: str
+    trials: Sequence[Trial]  # of --recipe auto; the first is the untouched encoder
+    compared: dict[str, Path]  # report files of ``retrieval`` and ``sts``, by command
+    stages: Sequence[dict[str, Any]]  # commands and their seconds
+    device: str  # cpu or cuda
 
     @cached_property
     def reports(self) -> dict[str, Any]:
@@ -114,10 +103,6 @@ class RefineReport:
         if self.keeps_untouched:
             return f"{text} The folder holds the untouched encoder, which scores higher; --no-keep-best keeps the refined one."
         return text
-
-    def print_verdict(self) -> None:
-        """Print the verdict and where the result is."""
-        print(f"\n{self.verdict()}\nwrote {self.settings.dest}; see {self.settings.dest / REPORT}.md")
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -203,8 +188,7 @@ def _examples(report: RefineReport) -> Iterator[str]:
 
 
 def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    line = line if len(line) <= SHOWN_CHARACTERS else f"{line[: SHOWN_CHARACTERS - 1]}…"
+    line = shorten(text, SHOWN_CHARACTERS)
     for mark in r"\`*_[]<>#|":
         line = line.replace(mark, f"\\{mark}")
     return line

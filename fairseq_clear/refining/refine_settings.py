@@ -9,7 +9,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare_settings import SPLIT_MODES, DocumentSettings
 from fairseq_clear.settings import check_settings, setting
 
-__all__ = ["AUTO", "RECIPES", "TRIALS", "RefineRecipe", "RefineSettings"]
+__all__ = ["RefineRecipe", "RefineSettings"]
 
 AUTO = "auto"
 DEFAULT_UPDATES = 150
@@ -20,17 +20,11 @@ FREE = ("dest", "overwrite", "device")
 
 @dataclass(frozen=True)
 class RefineRecipe:
-    """A way to train: what a positive pair is, and the flags of fairseq-train.
+    """A way to train: what a positive pair is, and the flags of fairseq-train."""
 
-    Attributes:
-        summary: one line of help.
-        flags: of fairseq-train.
-        needs_documents: whether pairs come from documents of several sentences.
-    """
-
-    summary: str
-    flags: str
-    needs_documents: bool = False
+    summary: str  # one line of help
+    flags: str  # of fairseq-train
+    needs_documents: bool = False  # whether pairs come from documents of several sentences
 
 
 _NT_XENT = "--criterion clear_nt_xent --temperature 0.05 --projection-layers 0 --mlm-weight 0"

@@ -22,7 +22,7 @@ from fairseq_clear.files import corpus_files, hash_file, write_json
 from fairseq_clear.interop.importing import CHECKPOINT
 from fairseq_clear.output_folder import check_destination, output_folder
 from fairseq_clear.refining.holding_out import COUNTS, HeldOut, divide_pairs, hold_out
-from fairseq_clear.refining.refine_report import RefineReport, Trial, write_report
+from fairseq_clear.refining.refine_report import REPORT, RefineReport, Trial, write_report
 from fairseq_clear.refining.refine_settings import AUTO, DEFAULT_UPDATES, RECIPES, TRIALS, RefineSettings
 from fairseq_clear.refining.refine_training import Training, run_training, shown_command, training_command
 from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, read_clear_json, tokenizer_flags
@@ -148,19 +148,12 @@ def _read_json(path: Path) -> Any:
 
 @dataclass
 class _Run:
-    """One call of ``refine``. A stage is finished when its result, a file or a folder in the work folder, exists.
-
-    Attributes:
-        settings: of the call.
-        device: cpu or cuda.
-        lock: file descriptor of the lock.
-        stages: name, command and seconds of the stages that are finished.
-    """
+    """One call of ``refine``. A stage is finished when its result, a file or a folder in the work folder, exists."""
 
     settings: RefineSettings
-    device: str
-    lock: int
-    stages: list[dict[str, Any]]
+    device: str  # cpu or cuda
+    lock: int  # file descriptor of the lock
+    stages: list[dict[str, Any]]  # name, command and seconds of the stages that are finished
 
     @property
     def work(self) -> Path:
@@ -193,7 +186,7 @@ class _Run:
             scores = ["--scores", compared["retrieval"]] if "retrieval" in compared else []
             self.export("export the refined encoder", refined, data, result, *scores)
             self.put_in_place(report, result, refined, data)
-        report.print_verdict()
+        print(f"\n{report.verdict()}\nwrote {settings.dest}; see {settings.dest / REPORT}.md")
         return report.to_dict()
 
     def stage(self, name: str, result: Path, command: str, make: Callable[[], Any]) -> None:

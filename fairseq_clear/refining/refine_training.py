@@ -33,27 +33,16 @@ RUN = "import sys; sys.argv[0] = '{program}'; from {module} import cli_main; sys
 
 @dataclass(frozen=True)
 class Training:
-    """One call of fairseq-train.
+    """One call of fairseq-train."""
 
-    Attributes:
-        recipe: a key of RECIPES, or the path of a FILE.yaml.
-        encoder: what --encoder-from takes.
-        data: the data folder.
-        save_dir: folder of checkpoints and of the log.
-        updates: number of updates; None for that of a FILE.yaml.
-        pairs: file for --eval-retrieval; None without retrieval.
-        saves: if False, no checkpoint is written, for a trial.
-        validations: number of validations; 0 for measuring speed.
-    """
-
-    recipe: str
-    encoder: Path
-    data: Path
-    save_dir: Path
-    updates: int | None
-    pairs: Path | None
-    saves: bool = True
-    validations: int = 4
+    recipe: str  # a key of RECIPES, or the path of a FILE.yaml
+    encoder: Path  # what --encoder-from takes
+    data: Path  # the data folder
+    save_dir: Path  # folder of checkpoints and of the log
+    updates: int | None  # number of updates; None for that of a FILE.yaml
+    pairs: Path | None  # file for --eval-retrieval; None without retrieval
+    saves: bool = True  # if False, no checkpoint is written, for a trial
+    validations: int = 4  # number of validations; 0 for measuring speed
 
     @property
     def log(self) -> Path:
@@ -66,13 +55,8 @@ def training_command(training: Training, settings: RefineSettings, device: str) 
     is_yaml = training.recipe not in RECIPES
     module = "fairseq_cli.hydra_train" if is_yaml else "fairseq_cli.train"
     arguments = _overrides(training, settings, device) if is_yaml else _flags(training, settings, device)
-    return [
-        sys.executable,
-        "-c",
-        RUN.format(module=module, program=PROGRAMS[module]),
-        *map(str, arguments),
-        *settings.training_flags,
-    ]
+    code = RUN.format(module=module, program=PROGRAMS[module])
+    return [sys.executable, "-c", code, *map(str, arguments), *settings.training_flags]
 
 
 def shown_command(command: Sequence[str]) -> str:
@@ -148,8 +132,6 @@ def run_training(
 
     Args:
         command: see ``training_command``.
-        training: what the command trains.
-        title: of the progress bar.
         keep: file descriptor that fairseq-train inherits, so that a lock is held as long as it runs.
 
     Returns:

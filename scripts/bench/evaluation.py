@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fairseq_clear.evaluation.named_encoders import import_factory
+from fairseq_clear.evaluation.encoders import import_factory
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 
 

@@ -5,7 +5,7 @@ import pytest
 from fairseq_clear.cli.main import main
 from fairseq_clear.evaluation.reports import Report, Row
 from tests.conftest import sentences
-from tests.evaluation.plots.test_curves import LINES
+from tests.evaluation.test_training_curves import LINES
 
 pytestmark = pytest.mark.slow
 

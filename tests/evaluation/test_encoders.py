@@ -1,12 +1,19 @@
-"""The cache in front of an encoder, and what it refuses."""
+"""The cache in front of an encoder, what it refuses, encoders by their names, and word vectors against means by hand."""
+
+import gzip
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.encoders import BATCHES_PER_BLOCK, CachedEncoder, to_vectors
-from tests.evaluation.toys import Letters, Words
+from fairseq_clear.evaluation.encoders import BATCHES_PER_BLOCK, CachedEncoder, WordVectors, load_encoders, to_vectors
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer
+from tests.conftest import sentences
+from tests.evaluation.toys import INSTANCE, Letters, Words
+
+TOYS = "tests.evaluation.toys"
 
 
 def test_every_sentence_is_embedded_once():
@@ -79,3 +86,79 @@ def test_other_mistakes():
     changing.size = 5
     with pytest.raises(UserError, match="encoder x: vectors have dimension 5, earlier ones 4"):
         cached.encode(["b"])
+
+
+def test_factories_classes_and_objects():
+    ((label, encoder),) = load_encoders(f"{TOYS}:Letters", [None])
+    assert label == f"{TOYS}:Letters" and isinstance(encoder, Letters)
+    assert load_encoders(f"{TOYS}:INSTANCE", [None])[0][1] is INSTANCE
+    loaded = load_encoders(f"{TOYS}:pooled", ["mean", "max"])
+    assert [label for label, _ in loaded] == [f"{TOYS}:pooled mean", f"{TOYS}:pooled max"]
+    assert [type(encoder) for _, encoder in loaded] == [Letters, Words]
+
+
+def test_a_module_of_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "my_own_encoders.py").write_text(
+        "class Mine:\n    def encode(self, s, batch_size=1):\n        return s\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert type(load_encoders("my_own_encoders:Mine", [None])[0][1]).__name__ == "Mine"
+
+
+def test_poolings_of_a_checkpoint_share_its_model(checkpoint, data_bin):
+    loaded = load_encoders(
+        str(checkpoint), [None, "cls", "layer:1"], data_bin=str(data_bin), tokenizer=WhitespaceTokenizer(), device="cpu"
+    )
+    assert [label for label, _ in loaded] == [f"{checkpoint} {name}" for name in ("mean", "cls", "layer:1")]
+    first, second, third = (encoder for _, encoder in loaded)
+    assert first.model is second.model is third.model
+    texts = sentences(5, seed=3)
+    np.testing.assert_allclose(second.encode(texts), first.encode(texts, pooling="cls"), atol=1e-6)
+    assert second.describe()["pooling"] == "cls" and second.describe()["checkpoint"] == str(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("name", "pooling", "message"),
+    [
+        ("nowhere.pt", None, "--encoder nowhere.pt: neither a checkpoint file nor package.module:factory"),
+        (f"{TOYS}:missing", None, "cannot import it .*missing"),
+        ("no_such_package.x:y", None, "cannot import it .No module named 'no_such_package'"),
+        (f"{TOYS}:NUMBER", None, "is a int, neither an encoder nor a function"),
+        (f"{TOYS}:Letters", "cls", "takes no argument `pooling`"),
+        (f"{TOYS}:INSTANCE", "cls", "is an encoder itself"),
+        (__file__, None, "a checkpoint needs --data-bin"),
+    ],
+)
+def test_names_that_are_wrong(name, pooling, message):
+    with pytest.raises(UserError, match=message):
+        load_encoders(name, [pooling])
+
+
+FILE = "3 2\nfilm 1 0\ngood 0 1\nNew York 5 5\n"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_texts_are_means_of_their_words(packed: bool, tmp_path: Path) -> None:
+    path = tmp_path / ("small.vec.gz" if packed else "small.vec")
+    path.write_bytes(gzip.compress(FILE.encode()) if packed else FILE.encode())
+    encoder = WordVectors(path)
+    found = encoder.encode(["Good film, film!", "unheard of", ""])
+    np.testing.assert_allclose(found, [[2 / 3, 1 / 3], [0, 0], [0, 0]], rtol=1e-6)
+    assert encoder.unknown == 4  # two words, a comma and an exclamation mark
+    assert encoder.describe()["words"] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("film 1 0\ngood 1\n", ":2: not a word and 2 numbers"),
+        ("film 1 x\n", ":1: malformed number"),
+        ("", "no word vector"),
+    ],
+)
+def test_malformed_files_are_named_with_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.vec").write_text(text)
+    with pytest.raises(UserError, match=message):
+        WordVectors(tmp_path / "bad.vec")
+    with pytest.raises(UserError, match="no such file"):
+        WordVectors(tmp_path / "none.vec")

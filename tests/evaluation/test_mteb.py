@@ -15,8 +15,7 @@ import pytest
 
 from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.mteb import MtebEncoder
-from fairseq_clear.evaluation.mteb_tasks import clustering_task, local_tasks, retrieval_task, sts_task
+from fairseq_clear.evaluation.mteb import MtebEncoder, clustering_task, local_tasks, retrieval_task, sts_task
 from fairseq_clear.files import hash_file
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import SHARED, sentences

@@ -1,6 +1,5 @@
-"""Whitening against its definition; word vectors against means by hand; both from the command line."""
+"""Whitening against its definition, and with word vectors from the command line."""
 
-import gzip
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -10,8 +9,7 @@ import pytest
 
 from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.encoders import Whitening
-from fairseq_clear.evaluation.named_encoders import WordVectors
+from fairseq_clear.evaluation.postprocessing import Whitening
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(200, 6)) @ RNG.normal(size=(6, 6)) + 5
@@ -42,36 +40,6 @@ def test_directions_without_variance_are_left_out() -> None:
     for hopeless in (ROWS[:1], np.ones((5, 3))):
         with pytest.raises(UserError):
             Whitening.fit(hopeless)
-
-
-FILE = "3 2\nfilm 1 0\ngood 0 1\nNew York 5 5\n"
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_texts_are_means_of_their_words(packed: bool, tmp_path: Path) -> None:
-    path = tmp_path / ("small.vec.gz" if packed else "small.vec")
-    path.write_bytes(gzip.compress(FILE.encode()) if packed else FILE.encode())
-    encoder = WordVectors(path)
-    found = encoder.encode(["Good film, film!", "unheard of", ""])
-    np.testing.assert_allclose(found, [[2 / 3, 1 / 3], [0, 0], [0, 0]], rtol=1e-6)
-    assert encoder.unknown == 4  # two words, a comma and an exclamation mark
-    assert encoder.describe()["words"] == 3
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("film 1 0\ngood 1\n", ":2: not a word and 2 numbers"),
-        ("film 1 x\n", ":1: malformed number"),
-        ("", "no word vector"),
-    ],
-)
-def test_malformed_files_are_named_with_line(text: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "bad.vec").write_text(text)
-    with pytest.raises(UserError, match=message):
-        WordVectors(tmp_path / "bad.vec")
-    with pytest.raises(UserError, match="no such file"):
-        WordVectors(tmp_path / "none.vec")
 
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.classifiers import cross_validate, split_validate
+from fairseq_clear.evaluation.classifiers import Score, cross_validate, split_validate
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.senteval import (
     DOWNSTREAM_TASKS,
-    Score,
     SentEvalResult,
     evaluate_senteval,
     find_tasks,

@@ -1,11 +1,13 @@
 """GLUE's pairs with an imported BERT: segments are kept on request, and a note says when they are dropped."""
 
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from fairseq import options
 
 for library in ("transformers", "tokenizers", "safetensors"):
     pytest.importorskip(library, reason="optional, extra hf")
@@ -50,18 +52,18 @@ def test_dropped_segments_are_noted(folders: Path, name: str, tasks: list[str], 
 
 
 def test_the_command_keeps_epsilon_and_segments(folders: Path, tmp_path: Path) -> None:
-    for name, segments in (("bert1", "1"), ("bert2", "2")):
-        model = start(folders / name)
-        command = _command(model, tmp_path)
-        assert command[command.index("--layer-norm-eps") + 1] == "1e-12"
-        assert command[command.index("--segments") + 1] == segments
-        assert ("--separator-token" in command) == (segments == "1")
+    for name, segments in (("bert1", 1), ("bert2", 2)):
+        args = parsed(start(folders / name), tmp_path)
+        assert (args.layer_norm_eps, args.segments) == (1e-12, segments)
+        assert (args.separator_token is not None) == (segments == 1)
 
 
-def _command(model: Start, folder: Path) -> list[str]:
+def parsed(model: Start, folder: Path) -> Namespace:
+    """The settings that fairseq-train makes of the command."""
     settings = RECIPES["clear"]["RTE"]
     data = SimpleNamespace(task=GLUE_TASKS["RTE"], rows={"train": 100})
-    return Restart(data, 1, settings, folder).command(folder, model)
+    command = Restart(data, 1, settings, folder).command(folder, model)
+    return options.parse_args_and_arch(options.get_training_parser(), command[3:])
 
 
 def test_pairs_are_joined_as_bert_joins_them(folders: Path) -> None:

@@ -202,13 +202,3 @@ def test_a_classifier_has_the_window(data_bin: Path) -> None:
     logits.sum().backward()
     assert logits.shape == (1, 2)
     assert model.encoder.sentence_encoder.layers[1].self_attn.v_proj.weight.grad.abs().max() > 0
-
-
-def test_fine_tuning_on_glue_keeps_the_window(checkpoint: Path, data_bin: Path) -> None:
-    from fairseq_clear.evaluation.glue.glue_running import encoder_flags
-
-    args = load_model(checkpoint, data_bin).model.args
-    assert "--attention-window" not in encoder_flags(args)
-    args.attention_window = 4
-    flags = encoder_flags(args)
-    assert flags[flags.index("--attention-window") + 1] == "4"

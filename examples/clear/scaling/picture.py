@@ -12,7 +12,7 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
-    from fairseq_clear.evaluation.plots.style import COLOURS, DASHES, MARKERS, WIDTH, save_figure, style
+    from fairseq_clear.evaluation.plotting import COLOURS, DASHES, MARKERS, WIDTH, save_figure, style
     from fairseq_clear.planning.report import gpu_axis
 except ImportError:
     raise UserError("matplotlib is not installed; pip install 'fairseq_clear[eval]'") from None

@@ -55,11 +55,7 @@ class SplitSummary:
 
 
 def parse_split_dev(text: str) -> tuple[int, int]:
-    """Parse ``10/90`` to (10, 90): per cent of the dev set for choosing epoch and restart, and for the report.
-
-    Raises:
-        UserError: not two whole numbers that add up to 100.
-    """
+    """Parse ``10/90``, per cent of the dev set for choosing and for the report; UserError unless the sum is 100."""
     first, _, second = text.partition("/")
     if not (first.isdigit() and second.isdigit()) or int(first) + int(second) != 100 or not int(first) * int(second):
         raise UserError(f"--split-dev {text}: give two whole numbers that add up to 100, such as 10/90")
@@ -80,15 +76,9 @@ def prepare_task(
     """Convert the files of a task to the folder ``dest/TASK``; on an error, nothing is written.
 
     Args:
-        task: the task.
-        glue_dir: folder of GLUE, with a folder for each task.
         data_bin: folder with the ``dict.txt`` of the checkpoint.
-        dest: folder to write the task's folder to.
-        tokenizer: tokenizer of ``data_bin``.
         split_dev: per cent of the dev set whose first examples become ``valid``, and whose last become ``heldout``
             (Self-Guided A.4: 10 and 90).
-        drop_malformed: see ``read_examples``.
-        overwrite: replace an existing folder.
 
     Returns:
         Split -> its sizes.
@@ -191,29 +181,17 @@ def _content_hash(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class TaskData:
-    """A folder that ``prepare_task`` wrote.
-
-    Attributes:
-        task: the task.
-        folder: the folder, which holds ``input0``, ``label`` and so on.
-        rows: split -> number of examples.
-        content_hash: hash over the files of the folder.
-        files: names of GLUE's files -> SHA-256.
-    """
+    """A folder that ``prepare_task`` wrote."""
 
     task: GlueTask
-    folder: Path
-    rows: dict[str, int]
-    content_hash: str
-    files: dict[str, str]
+    folder: Path  # the folder, which holds ``input0``, ``label`` and so on
+    rows: dict[str, int]  # split -> number of examples
+    content_hash: str  # hash over the files of the folder
+    files: dict[str, str]  # names of GLUE's files -> SHA-256
 
     @classmethod
     def open(cls, data: Path, task: GlueTask) -> "TaskData":
-        """Open ``data/TASK``.
-
-        Raises:
-            UserError: it was not prepared.
-        """
+        """Open ``data/TASK``; UserError if it was not prepared."""
         folder = data / task.name
         try:
             content: dict[str, Any] = json.loads((folder / GLUE_JSON).read_text(encoding="utf-8"))

@@ -1,10 +1,9 @@
 """Fine-tuned checkpoints as classifiers: predictions of dev and test sets, and the submission to GLUE's server."""
 
-import io
 import json
 import logging
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,9 +30,6 @@ SUBMISSION_FILES = (
     *("WNLI.tsv", "QQP.tsv", "AX.tsv"),
 )
 _DATE = (1980, 1, 1, 0, 0, 0)  # a fixed date, so that equal predictions give identical zip files
-
-
-Doubles = npt.NDArray[np.float64]
 Result = dict[str, Any]
 
 
@@ -43,7 +39,6 @@ class Classifier:
     Args:
         checkpoint: written by fairseq-train with ``--task sentence_prediction``.
         data: prepared data with the ``dict.txt`` of the checkpoint.
-        device: such as ``cpu`` or ``cuda``.
 
     Raises:
         UserError: a checkpoint without such a head, or with another vocabulary or number of classes.
@@ -65,26 +60,23 @@ class Classifier:
         self.model.classification_heads[HEAD].load_state_dict(head)
         self.model.float().to(device)
 
-    def predict(self, data: TaskData, split: str, longest: int) -> Ids | Doubles:
+    def predict(self, data: TaskData, split: str, longest: int) -> Ids | npt.NDArray[np.float64]:
         """Predict class ids (N,), or for STS-B scores (N,) on its scale of 0 to 5, not clipped, in the order of the split.
 
         Args:
-            data: prepared data.
-            split: name of the split.
             longest: maximum number of tokens of an input; give the value of training.
         """
         outputs = self.outputs(data, split, longest)
-        if data.task.is_regression:
-            return MAXIMUM_SCORE * outputs[:, 0].astype(np.float64)
-        ids: Ids = outputs.argmax(axis=1)
-        return ids
+        return MAXIMUM_SCORE * outputs[:, 0].astype(np.float64) if data.task.is_regression else outputs.argmax(axis=1)
 
     def outputs(self, data: TaskData, split: str, longest: int, batch_size: int = 32) -> npt.NDArray[np.float32]:
         """Outputs of the head: logits (N, classes), or for STS-B scores divided by 5, (N, 1)."""
         rows = [self._row(texts, min(longest, int(self.model.max_positions()))) for texts in data.inputs(split)]
         outputs = np.empty((len(rows), data.task.outputs), np.float32)
         with evaluating(self.model):
-            for batch in _batches([len(row) for row in rows], batch_size):
+            order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))  # so that batches have little padding
+            for begin in range(0, len(order), batch_size):
+                batch = order[begin : begin + batch_size]
                 tokens = pad_rows([rows[index] for index in batch], self.dictionary.pad()).to(self.device)  # (B, T)
                 logits, _ = self.model(tokens, features_only=True, classification_head_name=HEAD)
                 outputs[batch] = logits.float().cpu().numpy()
@@ -100,13 +92,6 @@ class Classifier:
         pieces = [np.append(start, text) for start, text in zip(starts, cut_pair(texts, longest), strict=False)]
         row: Ids = np.concatenate(pieces).astype(np.int64)
         return row
-
-
-def _batches(lengths: list[int], batch_size: int) -> Iterator[list[int]]:
-    """Yield the row indices of each batch, longest inputs first, so that batches contain little padding."""
-    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
-    for begin in range(0, len(order), batch_size):
-        yield order[begin : begin + batch_size]
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
@@ -152,7 +137,6 @@ def predict_tests(
         data: output folder of ``glue prepare``.
         recipe: its metric chooses the best restart.
         by_majority: tasks for which to predict the most frequent training label.
-        device: such as ``cpu``.
         max_length: maximum number of tokens of an input (default: as in training).
 
     Returns:
@@ -176,7 +160,12 @@ def predict_tests(
         by = None if task.name in majorities else chosen[task.evaluated_as]
         classifier = None if by is None else Classifier(by.checkpoint, opened, device)
         for file, split in task.submission.items():
-            rows = _rows(opened, split, data)
+            if split not in opened.rows:
+                raise UserError(
+                    f"--data {data}: {task.name} was prepared without its {task.splits[split]}; put the file into GLUE's "
+                    "folder and rerun glue prepare with --overwrite"
+                )
+            rows = opened.rows[split]
             if by is None or classifier is None:
                 predicted: Any = majority(opened, rows)
             else:
@@ -189,7 +178,7 @@ def predict_tests(
 
 def _single(argument: str) -> dict[str, Chosen]:
     name, _, file = argument.partition("=")
-    task: GlueTask = choose_tasks([name])[0]
+    task = choose_tasks([name])[0]
     if not Path(file).is_file():
         raise UserError(f"--checkpoints {argument}: there is no file {file}")
     return {task.evaluated_as: Chosen(Path(file), None, file)}
@@ -212,16 +201,6 @@ def _best_of(folder: Path, recipe: str) -> dict[str, Chosen]:
     return chosen
 
 
-def _rows(data: TaskData, split: str, folder: Path) -> int:
-    if split not in data.rows:
-        file = data.task.splits[split]
-        raise UserError(
-            f"--data {folder}: {data.task.name} was prepared without its {file}; put the file into GLUE's folder and rerun "
-            "glue prepare with --overwrite"
-        )
-    return data.rows[split]
-
-
 def format_predictions(task: GlueTask, predicted: npt.NDArray[np.generic]) -> str:
     """Format (N,) class ids or scores as a submission file: a header, then ``index<TAB>LABEL`` or ``index<TAB>SCORE``."""
     if task.is_regression:
@@ -241,12 +220,9 @@ def majority(data: TaskData, rows: int) -> npt.NDArray[np.float64] | npt.NDArray
 
 def write_submission(path: Path, contents: Mapping[str, str]) -> list[str]:
     """Write the zip file atomically; return the names of the files that the server expects and that are missing."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
+    with write_errors(path), write_whole(path) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name in sorted(contents, key=SUBMISSION_FILES.index):
             entry = zipfile.ZipInfo(name, _DATE)
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, contents[name])
-    with write_errors(path), write_whole(path) as stream:
-        stream.write(buffer.getvalue())
     return [name for name in SUBMISSION_FILES if name not in contents]

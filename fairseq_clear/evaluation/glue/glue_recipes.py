@@ -67,13 +67,8 @@ RECIPES: dict[str, dict[str, FineTuning]] = {
 }
 
 
-def choose_recipe(recipe: str, task: str, **overrides: float | int | None) -> FineTuning:
-    """Return the hyper-parameters of a task, with those replaced that ``overrides`` gives (None: not given).
-
-    Raises:
-        UserError: a value is out of range.
-    """
-    changes = {name: value for name, value in overrides.items() if value is not None}
+def choose_recipe(recipe: str, task: str, **changes: float) -> FineTuning:
+    """Return the hyper-parameters of a task, with the changed ones; UserError if a value is out of range."""
     settings = replace(RECIPES[recipe][task], **changes)  # type: ignore[arg-type]
     check_settings(settings)
     return settings

@@ -1,4 +1,4 @@
-"""Fine-tuning on GLUE: runs fairseq-train once per task and seed, in parallel or as a Slurm array.
+"""Fine-tuning on GLUE: runs fairseq-train once per task and seed, in parallel or as a Slurm array, and reports the scores.
 
 A *restart* is the fine-tuning of one task with one seed. A restart that was stopped resumes where it stopped.
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -19,21 +20,24 @@ import numpy as np
 import fairseq_clear
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel, strip_checkpoint
-from fairseq_clear.evaluation.glue.glue_data import TaskData, shorten
+from fairseq_clear.evaluation.glue.glue_data import HELD_OUT, TaskData, shorten
 from fairseq_clear.evaluation.glue.glue_predicting import (
     MODEL,
     RESULT,
     Classifier,
     Result,
+    best_restart,
     read_record,
     read_result,
 )
-from fairseq_clear.evaluation.glue.glue_recipes import FineTuning, choose_recipe, measure
+from fairseq_clear.evaluation.glue.glue_recipes import FineTuning, choose_recipe, headline, measure
 from fairseq_clear.evaluation.glue.glue_tasks import GlueTask
+from fairseq_clear.evaluation.reports import Report, Row
 from fairseq_clear.files import write_json
 from fairseq_clear.models.encoder_stack import FAIRSEQ_EPS
 
 PLAN, LOG = "restart.json", "train.log"
+AVERAGE = "Avg."
 # Percentage points by which our accuracy may differ from fairseq's, which is rounded to one decimal and computed in the
 # precision of training.
 ROUNDING = 0.15
@@ -43,19 +47,6 @@ PRECISIONS: dict[str, tuple[str, ...]] = {
     "fp16": ("--fp16", "--fp16-init-scale", "4", "--threshold-loss-scale", "1", "--fp16-scale-window", "128"),
     "bf16": ("--bf16",),
 }
-# Settings of the checkpoint that determine the shape of the encoder.
-_VALUES = (
-    "encoder_layers",
-    "encoder_embed_dim",
-    "encoder_ffn_embed_dim",
-    "encoder_attention_heads",
-    "activation_fn",
-    "pooler_activation_fn",
-    "attention_window",
-    "layer_norm_eps",
-    "segments",
-)
-_SWITCHES = ("encoder_normalize_before", "layernorm_embedding", "untie_weights_roberta")
 
 
 @dataclass(frozen=True)
@@ -121,7 +112,7 @@ class Restart:
                 "remove this one"
             )
 
-    def run(self, start: Start, variables: Mapping[str, str]) -> dict[str, Any]:
+    def run(self, start: Start, variables: Mapping[str, str]) -> Result:
         """Train, predict, measure and write ``result.json``, unless it exists; return the result.
 
         Args:
@@ -131,9 +122,7 @@ class Restart:
         Raises:
             UserError: training failed, with the last line of its log.
         """
-        self.check(start)
-        finished = read_result(self.folder)
-        if finished is not None:
+        if (finished := read_result(self.folder)) is not None:
             return finished
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / PLAN, self.identity(start), flag="--output")
@@ -173,9 +162,10 @@ class Restart:
             # RoBERTa puts a second </s> between two texts. BERT does not, since its first segment ends with </s>.
             *(() if loaded.model.args.segments > 1 else ("--separator-token", loaded.dictionary.eos())),
             "--max-positions", int(loaded.model.max_positions()),
-            "--arch", "clear_roberta", *encoder_flags(loaded.model.args),
+            "--arch", "clear_roberta", "--encoder-from", start.checkpoint,
+            "--pooler-activation-fn", loaded.model.args.pooler_activation_fn,
             "--dropout", settings.dropout, "--attention-dropout", settings.dropout, "--pooler-dropout", settings.dropout,
-            "--finetune-from-model", start.checkpoint, "--save-dir", self.folder, "--no-epoch-checkpoints", *best,
+            "--save-dir", self.folder, "--no-epoch-checkpoints", *best,
             "--optimizer", "adam", "--adam-betas", settings.adam_betas, "--adam-eps", settings.adam_eps,
             "--weight-decay", settings.weight_decay, "--clip-norm", settings.clip_norm,
             "--lr", settings.learning_rate, "--lr-scheduler", "polynomial_decay",
@@ -214,21 +204,8 @@ class Restart:
         }  # fmt: skip
 
 
-def encoder_flags(args: Any) -> list[str]:
-    """Flags of fairseq-train for an encoder of the shape that the settings of a checkpoint describe."""
-    flags: list[str] = []
-    for name in _VALUES:
-        if getattr(args, name, None):
-            flags += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
-    return [*flags, *(f"--{name.replace('_', '-')}" for name in _SWITCHES if getattr(args, name, False))]
-
-
 def seed_list(numbers: Sequence[int]) -> list[int]:
-    """Return the seeds that ``--seeds`` names: ``5`` means 1 to 5; several numbers are the seeds themselves.
-
-    Raises:
-        UserError: a number below 1, or a repeated seed.
-    """
+    """The seeds of ``--seeds``: 1 to N for a single number N, else the numbers; UserError if one is below 1 or repeated."""
     seeds = list(range(1, numbers[0] + 1)) if len(numbers) == 1 else list(numbers)
     if not seeds or min(seeds) < 1 or len(set(seeds)) < len(seeds):
         raise UserError(
@@ -240,11 +217,7 @@ def seed_list(numbers: Sequence[int]) -> list[int]:
 def plan_restarts(
     tasks: Sequence[GlueTask], data: Path, recipe: str, seeds: Sequence[int], output: Path, **overrides: Any
 ) -> list[Restart]:
-    """The restarts of every task with every seed, in order.
-
-    Raises:
-        UserError: a task is not prepared or has no training data, or an override is out of range.
-    """
+    """The restarts of every task with every seed, in order; UserError if a task is not prepared or has no training data."""
     restarts = []
     for task in tasks:
         if task.evaluated_as != task.name:
@@ -262,9 +235,9 @@ def run_restarts(
     start: Start,
     jobs: int = 1,
     devices: int = 0,
-    done: Callable[[Restart, Result], object] | None = None,
-) -> list[Result]:
-    """Run restarts, ``jobs`` at a time, and return their results in order.
+    done: Callable[[Restart, Result], object] = lambda restart, result: None,
+) -> None:
+    """Run restarts, ``jobs`` at a time.
 
     All restarts are checked before the first one runs. If a restart fails, those that are running finish, no other starts,
     and its error is raised; finished restarts are kept. The processes share the CPU cores, and are assigned to the
@@ -280,18 +253,14 @@ def run_restarts(
             variables["CUDA_VISIBLE_DEVICES"] = str(number % devices)
         return restarts[number].run(start, variables)
 
-    results: dict[int, Result] = {}
     with ThreadPoolExecutor(jobs) as pool:
-        futures = {pool.submit(one, number): number for number in range(len(restarts))}
+        futures = {pool.submit(one, number): restart for number, restart in enumerate(restarts)}
         try:
             for future in as_completed(futures):
-                results[futures[future]] = future.result()
-                if done is not None:
-                    done(restarts[futures[future]], future.result())
+                done(futures[future], future.result())
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return [results[number] for number in range(len(restarts))]
 
 
 def slurm_script(arguments: Sequence[str], restarts: int, output: Path, flags: str = "") -> str:
@@ -299,21 +268,93 @@ def slurm_script(arguments: Sequence[str], restarts: int, output: Path, flags: s
 
     Args:
         arguments: command line of ``fairseq-clear``, without ``--slurm``.
-        restarts: number of restarts.
-        output: folder of the logs.
         flags: further flags for sbatch, such as ``--partition=gpu --gres=gpu:1``.
     """
     own = shlex.join([sys.executable, "-m", "fairseq_clear.cli", *arguments])
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            "#SBATCH --job-name=glue",
-            f"#SBATCH --array=0-{restarts - 1}",
-            f"#SBATCH --output={output}/slurm-%a.log",
-            *(f"#SBATCH {flag}" for flag in shlex.split(flags)),
-            "set -euo pipefail",
-            "# a task that is requeued resumes where it stopped",
-            f'srun {own} --restart "$SLURM_ARRAY_TASK_ID"',
-            "",
-        ]
-    )
+    more = "".join(f"#SBATCH {flag}\n" for flag in shlex.split(flags))
+    return f"""#!/bin/bash
+#SBATCH --job-name=glue
+#SBATCH --array=0-{restarts - 1}
+#SBATCH --output={output}/slurm-%a.log
+{more}set -euo pipefail
+# a task that is requeued resumes where it stopped
+srun {own} --restart "$SLURM_ARRAY_TASK_ID"
+"""
+
+
+def build_report(restarts: Sequence[Restart], recipe: str, start: Start, label: str) -> Report:
+    """Build the report: a row with the median and one with the best score over the finished restarts, as in CERT Table 2.
+
+    The name of a row says how many restarts it covers.
+
+    Args:
+        restarts: all planned restarts, finished or not.
+        recipe: determines the metric of each task in the table; the details hold all metrics.
+        start: the checkpoint that the restarts fine-tune.
+        label: name of the encoder, with which the names of the rows begin.
+
+    Raises:
+        UserError: no restart is finished.
+    """
+    finished: dict[str, list[tuple[Restart, Result]]] = {}
+    for restart in restarts:
+        if (result := read_result(restart.folder)) is not None:
+            finished.setdefault(restart.data.task.name, []).append((restart, result))
+    if not finished:
+        raise UserError("none of the restarts is finished")
+    data = {name: pairs[0][0].data for name, pairs in finished.items()}
+    results = {name: [result for _, result in pairs] for name, pairs in finished.items()}
+    details = {
+        "restarts": [result for found in results.values() for result in found],
+        "settings": {name: asdict(pairs[0][0].settings) for name, pairs in finished.items()},
+        "best_seed": {name: int(best_restart(found, recipe)["seed"]) for name, found in results.items()},
+    }
+    described = {
+        "checkpoint": str(start.checkpoint),
+        "checkpoint_hash": start.checkpoint_hash,
+        "architecture": start.loaded.architecture,
+        "updates": start.loaded.updates,
+        "vocabulary_hash": start.loaded.vocabulary_hash,
+    }
+    counts = "/".join(map(str, sorted({len(found) for found in results.values()})))
+    rows = [
+        Row(f"{label} {kind} of {counts}", _scores(results, data, recipe, statistic), described, details=kept)
+        for kind, statistic, kept in (("median", median, details), ("best", max, {}))
+    ]
+    is_held_out = any(split.startswith(HELD_OUT) for split in _columns(next(iter(data.values()))).values())
+    segments = start.loaded.model.args.segments
+    protocol = {
+        "recipe": recipe,
+        "split": "held-out part of dev" if is_held_out else "dev",
+        "metrics": {name: headline(recipe, name) for name in finished},
+        "precision": start.precision,
+        "input": f"<s> a </s> b </s> ({segments} segments)" if segments > 1 else "<s> a </s> </s> b </s> (no segments)",
+    }
+    seeds = sorted({restart.seed for pairs in finished.values() for restart, _ in pairs})
+    return Report("glue", protocol, {name: one.files for name, one in data.items()}, list(rows[0].scores), rows, seeds)
+
+
+def _scores(
+    results: Mapping[str, list[Result]], data: Mapping[str, TaskData], recipe: str, statistic: Callable[[Any], float]
+) -> dict[str, float]:
+    """The statistic over the restarts for each column of the table, and the average over the tasks."""
+    columns = [
+        {
+            column: float(statistic([result["metrics"][split][headline(recipe, name)] for result in found]))
+            for column, split in _columns(data[name]).items()
+        }
+        for name, found in results.items()
+    ]
+    scores = {name: score for part in columns for name, score in part.items()}
+    if len(columns) > 1:  # MNLI's two columns count as one (CLEAR, caption of Table 1)
+        scores[AVERAGE] = sum(sum(part.values()) / len(part) for part in columns) / len(columns)
+    return scores
+
+
+def _columns(data: TaskData) -> dict[str, str]:
+    """Map columns of the table to splits: the held-out part if the dev set was split, else the dev set. MNLI has two."""
+    name = data.task.name
+    splits = [split for split in data.labelled() if split.startswith(HELD_OUT)] or data.labelled()
+    if len(splits) == 1:
+        return {name: splits[0]}
+    return {f"{name}-mm" if split.endswith("1") else f"{name}-m": split for split in splits}

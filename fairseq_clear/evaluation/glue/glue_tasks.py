@@ -26,29 +26,20 @@ _BINARY = ("0", "1")
 
 @dataclass(frozen=True)
 class GlueTask:
-    """A task of GLUE.
+    """A task of GLUE."""
 
-    Attributes:
-        name: name on GLUE's leaderboard.
-        texts: names of the columns of the one or two texts.
-        label: name of the column of the label.
-        labels: labels in the order of their class ids; empty if a score is predicted.
-        splits: fairseq's name of a split -> file; ``valid1`` and ``test1`` are the mismatched sets of MNLI.
-        headless: split whose file has no header -> names of its columns.
-        folders: possible names of the task's folder (default: the task's name).
-        submission: file of the submission -> split (default: ``TASK.tsv`` -> ``test``).
-        evaluated_as: the task whose model predicts this one; another task only if this one has no training data.
-    """
-
-    name: str
-    texts: tuple[str, ...]
-    label: str
-    labels: tuple[str, ...]
+    name: str  # name on GLUE's leaderboard
+    texts: tuple[str, ...]  # names of the columns of the one or two texts
+    label: str  # name of the column of the label
+    labels: tuple[str, ...]  # labels in the order of their class ids; empty if a score is predicted
+    # fairseq's name of a split -> file; ``valid1`` and ``test1`` are the mismatched sets of MNLI
     splits: Mapping[str, str] = field(default_factory=lambda: _SPLITS)
+    # split whose file has no header -> names of its columns
     headless: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    folders: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()  # possible names of the task's folder (default: the task's name)
+    # file of the submission -> split (default: ``TASK.tsv`` -> ``test``)
     submission: Mapping[str, str] = field(default_factory=dict)
-    evaluated_as: str = ""
+    evaluated_as: str = ""  # the task whose model predicts this one; another task only if this one has no training data
 
     def __post_init__(self) -> None:
         defaults = {"folders": (self.name,), "submission": {f"{self.name}.tsv": "test"}, "evaluated_as": self.name}
@@ -95,11 +86,7 @@ GLUE_TASKS: dict[str, GlueTask] = {
 
 
 def choose_tasks(names: Sequence[str]) -> list[GlueTask]:
-    """Return the tasks of these names, in the order of the table; case does not matter.
-
-    Raises:
-        UserError: no such task.
-    """
+    """Return the tasks of these names, in the order of the table; case does not matter; UserError for another name."""
     known = {name.lower(): name for name in GLUE_TASKS}
     for name in names:
         if name.lower() not in known:
@@ -110,17 +97,11 @@ def choose_tasks(names: Sequence[str]) -> list[GlueTask]:
 
 @dataclass(frozen=True)
 class Examples:
-    """The examples of one split.
+    """The examples of one split."""
 
-    Attributes:
-        texts: one list of N texts for each of the one or two inputs.
-        labels: N labels, or scores as text; None if the split has no labels.
-        dropped: number of malformed lines that were left out.
-    """
-
-    texts: tuple[list[str], ...]
-    labels: list[str] | None
-    dropped: int = 0
+    texts: tuple[list[str], ...]  # one list of N texts for each of the one or two inputs
+    labels: list[str] | None  # N labels, or scores as text; None if the split has no labels
+    dropped: int = 0  # number of malformed lines that were left out
 
     def __len__(self) -> int:
         return len(self.texts[0])
@@ -132,11 +113,7 @@ class Examples:
 
 
 def find_task_folder(glue_dir: Path, task: GlueTask) -> Path:
-    """Find the folder of a task in ``glue_dir``; the case of its name does not matter.
-
-    Raises:
-        UserError: it is missing.
-    """
+    """Find the folder of a task in ``glue_dir``; the case of its name does not matter; UserError if it is missing."""
     present = {path.name.lower(): path for path in sorted(glue_dir.iterdir())} if glue_dir.is_dir() else {}
     for name in task.folders:
         if name.lower() in present and present[name.lower()].is_dir():

@@ -52,7 +52,7 @@ def test_updates_count_the_small_last_batch():
 
 
 def test_overrides_replace_single_values_within_their_range():
-    settings = choose_recipe("cert", "RTE", epochs=1, dropout=None, max_length=20)
+    settings = choose_recipe("cert", "RTE", epochs=1, max_length=20)
     assert (settings.epochs, settings.dropout, settings.max_length) == (1, 0.1, 20)
     assert settings.learning_rate == 2e-5
     for name, value in (("epochs", 0), ("batch_size", 0), ("warmup_share", 1.5), ("max_length", 3), ("dropout", -0.1)):

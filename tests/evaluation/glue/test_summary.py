@@ -16,8 +16,7 @@ from fairseq_clear.evaluation.glue.glue_predicting import (
     write_submission,
 )
 from fairseq_clear.evaluation.glue.glue_recipes import RECIPES
-from fairseq_clear.evaluation.glue.glue_running import Restart, Start, seed_list
-from fairseq_clear.evaluation.glue.glue_summary import build_report
+from fairseq_clear.evaluation.glue.glue_running import Restart, Start, build_report, seed_list
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS
 
 

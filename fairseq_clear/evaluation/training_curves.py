@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.plots.style import COLOURS, DASHES, MARKERS, PAGE_WIDTH, WIDTH, check_count, style
+from fairseq_clear.evaluation.plotting import COLOURS, DASHES, MARKERS, PAGE_WIDTH, WIDTH, check_count, style
 from fairseq_clear.files import read_text_lines
 
-__all__ = ["PANELS", "Curve", "TrainingLog", "draw_curves", "read_log"]
+__all__ = ["Curve", "TrainingLog", "draw_curves", "read_log"]
 
 # Metric -> label of its axis, with its unit. The total loss is only drawn for a run that does not log its two terms.
 PANELS: dict[str, str] = {
@@ -32,7 +32,7 @@ PANELS: dict[str, str] = {
     "sts_spearman": "STS Spearman (x100)",
     "retrieval_mrr": "retrieval MRR@10 (x100)",
 }
-_TOTAL = ("loss", "loss (bits)")
+_TOTAL, _TERMS = ("loss", "loss (bits)"), ("mlm_loss", "contrastive_loss")
 _HEIGHT = 1.45  # inches a panel
 # fairseq/logging/progress_bar.py writes, after the header of fairseq-train, of hydra, or (--log-file) none:
 #   json             {"epoch": 1, "update": 0.1, "loss": "4.2", ..., "num_updates": "10", ...}
@@ -77,11 +77,11 @@ class TrainingLog:
 
     def training(self, metric: str) -> Curve | None:
         """A metric of training: from records within epochs if there are any, else at their ends; None if it was not logged."""
-        for part in TRAINING:
-            curve = self.curve(part, metric)
-            if curve is not None:
-                return curve
-        return None
+        return self.curve("train_inner", metric) or self.curve("train", metric)
+
+    def has(self, *metrics: str) -> bool:
+        """Whether any of the metrics was logged."""
+        return any(self.curve(part, metric) for part in self.records for metric in metrics)
 
     def curve(self, part: str, metric: str) -> Curve | None:
         """A metric of one part; None if it was not logged."""
@@ -121,7 +121,7 @@ def _read_statistics(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     lines = read_text_lines(path)
     for number, line in enumerate(lines, 1):
         match = _LINE.search(line)
-        if match is None or (number == len(lines) and _ends_within_line(path)):
+        if match is None or (number == len(lines) and not path.read_bytes().endswith(b"\n")):
             continue  # the last line of a running run may be incomplete
         if match["json"]:
             try:
@@ -133,10 +133,6 @@ def _read_statistics(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
         else:
             fields = (field.split(" ", 1) for field in match["end"].split(" | ") if " " in field)
             yield match["subset"] or "train", dict(fields)  # type: ignore[arg-type]
-
-
-def _ends_within_line(path: Path) -> bool:
-    return not path.read_bytes().endswith(b"\n")
 
 
 def _read_json(text: str) -> tuple[str, dict[str, object]]:
@@ -181,62 +177,45 @@ def draw_curves(logs: Sequence[TrainingLog], metrics: Sequence[str] | None = Non
         ratios = [1.0] * len(panels) + [1.5] * bool(ways)
         grid = figure.subplots(rows, len(columns), squeeze=False, gridspec_kw={"height_ratios": ratios})
         for parts, axes in zip(columns, grid.T, strict=True):
-            _draw_column(axes, logs, parts, panels, has_ways=bool(ways))
+            for (metric, label), axis in zip(panels.items(), axes, strict=False):
+                _draw_metric(axis, logs, parts, metric, label)
+            if ways:
+                _draw_ways(axes[-1], [_way(log, parts) for log in logs])
+            for axis in axes:
+                if not axis.lines:
+                    axis.set_axis_off()
+                    axis.text(0.5, 0.5, "not logged", transform=axis.transAxes, ha="center", color="0.5")
+            if drawn := [axis for axis in axes[: len(panels)] if axis.lines]:
+                drawn[-1].set_xlabel("updates")
         for axis in grid[: len(panels)].flat[1:]:
             axis.sharex(grid[0, 0])
         if subsets:
             grid[0, 0].set_title("training")
             grid[0, 1].set_title("validation")
         figure.align_ylabels()
-        _legend(figure, logs, subsets)
+        _draw_legend(figure, logs, subsets)
     return figure
 
 
-def _draw_column(
-    axes: Sequence[Axes], logs: Sequence[TrainingLog], parts: Sequence[str], panels: dict[str, str], *, has_ways: bool
-) -> None:
-    """Draw the panels of training or of validation, from top to bottom."""
-    for (metric, label), axis in zip(panels.items(), axes, strict=False):
-        _draw_metric(axis, logs, parts, metric, label)
-    if has_ways:
-        _draw_ways(axes[-1], [_way(log, parts) for log in logs])
-    for axis in axes:
-        if not axis.lines:
-            axis.set_axis_off()
-            axis.text(0.5, 0.5, "not logged", transform=axis.transAxes, ha="center", color="0.5")
-    updates = [axis for axis in axes[: len(panels)] if axis.lines]
-    if updates:
-        updates[-1].set_xlabel("updates")
-
-
 def _choose(logs: Sequence[TrainingLog], metrics: Sequence[str] | None) -> dict[str, str]:
+    """Metric -> label of the panels to draw."""
     names = {metric: PANELS.get(metric, metric) for metric in metrics} if metrics else PANELS
-    found = {name: label for name, label in names.items() if any(_has(log, name) for log in logs)}
-    if not metrics and any(_has(log, _TOTAL[0]) and not _has_parts(log) for log in logs):
+    found = {name: label for name, label in names.items() if any(log.has(name) for log in logs)}
+    if not metrics and any(log.has(_TOTAL[0]) and not log.has(*_TERMS) for log in logs):
         return {_TOTAL[0]: _TOTAL[1], **found}
     return found
 
 
-def _has(log: TrainingLog, metric: str) -> bool:
-    return any(log.curve(part, metric) is not None for part in log.records)
-
-
-def _has_parts(log: TrainingLog) -> bool:
-    return any(_has(log, part) for part in ("mlm_loss", "contrastive_loss"))
-
-
 def _draw_metric(axis: Axes, logs: Sequence[TrainingLog], parts: Sequence[str], metric: str, label: str) -> None:
     for log, colour in zip(logs, COLOURS, strict=False):
-        if label == _TOTAL[1] and _has_parts(log):
+        if label == _TOTAL[1] and log.has(*_TERMS):
             continue  # the sum of two losses is not comparable with a single loss
         if parts == TRAINING:
-            curve = log.training(metric)
-            if curve is not None:
+            if curve := log.training(metric):
                 axis.plot(curve.updates, curve.values, "-", color=colour, marker="." if len(curve.updates) == 1 else "")
             continue
         for subset, form in zip(parts, _forms(), strict=False):
-            curve = log.curve(subset, metric)
-            if curve is not None:
+            if curve := log.curve(subset, metric):
                 axis.plot(curve.updates, curve.values, color=colour, **form)
     axis.set_ylabel(label)
 
@@ -251,7 +230,7 @@ def _way(log: TrainingLog, parts: Sequence[str]) -> tuple[Curve, Curve] | None:
     """Alignment and uniformity of the first part that has several updates, else of the last part."""
     for part in parts:
         alignment, uniformity = log.curve(part, "alignment"), log.curve(part, "uniformity")
-        if alignment is not None and uniformity is not None and (len(alignment.updates) > 1 or part == parts[-1]):
+        if alignment and uniformity and (len(alignment.updates) > 1 or part == parts[-1]):
             return alignment, uniformity
     return None
 
@@ -259,22 +238,19 @@ def _way(log: TrainingLog, parts: Sequence[str]) -> tuple[Curve, Curve] | None:
 def _draw_ways(axis: Axes, ways: Sequence[tuple[Curve, Curve] | None]) -> None:
     """Draw alignment against uniformity (Wang and Isola 2020, arXiv:2005.10242)."""
     for way, colour in zip(ways, COLOURS, strict=False):
-        if way is None:
-            continue
-        x, y = way[0].values, way[1].values
-        axis.plot(x, y, "-", color=colour, linewidth=0.8)
-        axis.plot(x[:1], y[:1], "o", color=colour, markerfacecolor="white")
-        axis.plot(x[-1:], y[-1:], "o", color=colour, markersize=5)
+        if way is not None:
+            x, y = way[0].values, way[1].values
+            axis.plot(x, y, "-", color=colour, linewidth=0.8)
+            axis.plot(x[:1], y[:1], "o", color=colour, markerfacecolor="white")
+            axis.plot(x[-1:], y[-1:], "o", color=colour, markersize=5)
     axis.set_xlabel("alignment (lower is better); hollow: first update")
     axis.set_ylabel("uniformity (lower is better)")
 
 
-def _legend(figure: Figure, logs: Sequence[TrainingLog], subsets: Sequence[str]) -> None:
-    lines = [
-        Line2D([], [], color=colour, label=log.name, linewidth=2) for log, colour in zip(logs, COLOURS, strict=False)
-    ]
+def _draw_legend(figure: Figure, logs: Sequence[TrainingLog], subsets: Sequence[str]) -> None:
+    named = zip(logs, COLOURS, strict=False)
+    lines = [Line2D([], [], color=colour, label=log.name, linewidth=2) for log, colour in named]
     if len(subsets) > 1:
-        lines += [
-            Line2D([], [], color="0.3", label=subset, **form) for subset, form in zip(subsets, _forms(), strict=False)
-        ]
-    figure.legend(handles=lines, loc="outside upper center", ncols=2 if len(subsets) < 1 else 4)
+        marked = zip(subsets, _forms(), strict=False)
+        lines += [Line2D([], [], color="0.3", label=subset, **form) for subset, form in marked]
+    figure.legend(handles=lines, loc="outside upper center", ncols=4 if subsets else 2)

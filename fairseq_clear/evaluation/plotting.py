@@ -1,21 +1,87 @@
-"""Draws evaluation reports side by side, as bars."""
+"""The look of all pictures, their files (PNG for the screen, SVG for print), and evaluation reports side by side as bars."""
 
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.plots.style import COLOURS, HATCHES, WIDTH, check_count, style
 from fairseq_clear.evaluation.reports import REPORT_FORMAT, Row
+from fairseq_clear.files import check_output_file, write_errors, write_whole
 
-__all__ = ["draw_compare", "read_bars"]
+__all__ = ["check_count", "check_picture_path", "draw_compare", "read_bars", "save_figure", "style"]
 
+# Okabe and Ito's palette (2008), whose colours can be distinguished with every kind of colour blindness. Its yellow, too
+# pale for lines on white, comes last. Markers, dashes and hatches repeat the information of the colours, for prints in grey.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES = ("-", "--", ":", "-.")
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "|||", "ooo", "+++")
+WIDTH = 3.3  # inches: a column of the ACL's and the IEEE's pages
+PAGE_WIDTH = 6.8  # inches: both columns
+SUFFIXES = (".png", ".svg")
 _BAR = 0.13  # inches
 _MOST_NUMBERS = 40  # with more bars than this, the numbers at their ends are left out
+
+_STYLE = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "hatch.linewidth": 0.5,
+    "figure.constrained_layout.use": True,
+    "svg.hashsalt": "fairseq_clear",  # so that equal pictures give identical files
+}
+
+
+def check_count(drawn: Sequence[object], what: str, most: int = len(COLOURS)) -> None:
+    """Raise UserError if there are more things to draw than a picture can tell apart, by default the colours."""
+    if len(drawn) > most:
+        raise UserError(f"{len(drawn)} {what} are too many for one picture; give at most {most}")
+
+
+def style() -> AbstractContextManager[None]:
+    """Apply the project's style inside a ``with`` block, without changing global settings."""
+    return matplotlib.rc_context(_STYLE)
+
+
+def check_picture_path(path: Path, overwrite: bool, *, flag: str = "--output") -> list[Path]:
+    """Return the two files that ``save_figure`` will write; UserError for another suffix, or if they cannot be written."""
+    if path.suffix and path.suffix.lower() not in SUFFIXES:
+        raise UserError(f"{flag} {path}: give a name that ends in .png, in .svg or in neither; both files are written")
+    files = [path.with_suffix(suffix) for suffix in SUFFIXES]
+    for file in files:
+        check_output_file(file, overwrite, flag=flag)
+    return files
+
+
+def save_figure(figure: Figure, path: Path) -> list[Path]:
+    """Write a figure as PNG (300 dots per inch) and as SVG; return both paths."""
+    files = [path.with_suffix(suffix) for suffix in SUFFIXES]
+    for file in files:
+        # without a date, so that equal pictures give identical files
+        metadata = {"Date": None} if file.suffix == ".svg" else {"Software": None}
+        # the style gives the hatches and the hash salt, which are read while saving
+        with style(), write_errors(file), write_whole(file) as stream:
+            figure.savefig(stream, format=file.suffix[1:], dpi=300, metadata=metadata)
+    return files
 
 
 def read_bars(paths: Sequence[Path]) -> list[Row]:
@@ -49,7 +115,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def draw_compare(bars: Sequence[Row], columns: Sequence[str] | None = None) -> Figure:
-    """Horizontal bars from 0, grouped by column, so that names of any length can be read.
+    """Draw horizontal bars from 0, grouped by column.
 
     Args:
         bars: up to eight rows.
@@ -66,8 +132,7 @@ def draw_compare(bars: Sequence[Row], columns: Sequence[str] | None = None) -> F
     chosen = list(columns or known)
     width = 0.8 / len(bars)
     with style():
-        height = _BAR * len(chosen) * len(bars) / 0.8 + 0.16 * len(bars) + 0.6
-        figure = Figure(figsize=(WIDTH, height))
+        figure = Figure(figsize=(WIDTH, _BAR * len(chosen) * len(bars) / 0.8 + 0.16 * len(bars) + 0.6))
         axis = figure.subplots()
         for number, row in enumerate(bars):
             places = np.arange(len(chosen)) + (number - (len(bars) - 1) / 2) * width

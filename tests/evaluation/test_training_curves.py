@@ -9,8 +9,8 @@ import pytest
 from fairseq.logging.progress_bar import JsonProgressBar, SimpleProgressBar, TqdmProgressBar
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.plots.curves import draw_curves, read_log
-from fairseq_clear.evaluation.plots.style import check_picture_path, save_figure
+from fairseq_clear.evaluation.plotting import check_picture_path, save_figure
+from fairseq_clear.evaluation.training_curves import draw_curves, read_log
 
 
 def record(part, updates, prefix=None, **values):

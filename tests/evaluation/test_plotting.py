@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.plots.compare import draw_compare, read_bars
+from fairseq_clear.evaluation.plotting import draw_compare, read_bars
 from fairseq_clear.evaluation.reports import Report, Row
 
 ROWS = [Row("a", {"STS-B": 80.0, "RTE": 60.0}, deviations={"RTE": 2.0}), Row("b", {"STS-B": 70.0})]

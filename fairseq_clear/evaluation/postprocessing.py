@@ -1,7 +1,8 @@
-"""BERT-flow: an invertible network that maps the vectors of sentences to a standard normal distribution.
+"""Changes of an encoder's vectors that need no labels: the first dimensions, whitening, and BERT-flow.
 
-Li et al. 2020 (arXiv:2011.05864), section 4: vectors of a pretrained encoder are unevenly distributed, which distorts their
-cosines. A flow z = f^-1(u) is fitted to the vectors u of unlabelled sentences by maximum likelihood, and z replaces u.
+BERT-flow (Li et al. 2020, arXiv:2011.05864, section 4): vectors of a pretrained encoder are unevenly distributed, which
+distorts their cosines. A flow z = f^-1(u), an invertible network, is fitted to the vectors u of unlabelled sentences by maximum
+likelihood, and z, which is normally distributed, replaces u.
 The network is Glow's (Kingma and Dhariwal 2018, arXiv:1807.03039) on vectors: no images, so one level and no convolutions.
 The paper's public code (bohanli/BERT-flow) has three levels, reverses the dimensions and only shifts in its couplings; here
 the dimensions are permuted at random and the couplings also scale, as in Glow.
@@ -12,6 +13,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,10 @@ from torch import Tensor, nn
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import write_errors, write_whole
 
-__all__ = ["ActNorm", "Coupling", "Flow", "fit_flow", "load_flow", "save_flow"]
+__all__ = ["ActNorm", "Coupling", "Flow", "Whitening", "first_dimensions", "fit_flow", "load_flow", "save_flow"]
 
 Floats = npt.NDArray[np.float32]
+SHORTEST = 1e-8  # norm below which a vector counts as zero
 FLOW_FORMAT = 1
 STEPS, WIDTH = 9, 32  # of the paper's public code: 3 levels of 3 steps, hidden layers of 32
 FIRST_ROWS = 8192  # vectors from which ActNorm is initialised
@@ -34,6 +37,67 @@ NEW_WEIGHTS = 0.05  # standard deviation of new weights, Glow's
 FLAT = 1e-4  # share of the largest deviation below which a dimension has no variance
 # Raised by numpy, zipfile and json for files that are cut off, altered, or of another format.
 _DAMAGE = (OSError, EOFError, KeyError, ValueError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
+
+def first_dimensions(vectors: Floats, dimension: int, name: str) -> Floats:
+    """Return the first dimensions of vectors (N, D), scaled to length 1: (N, dimension).
+
+    A vector with a norm below 1e-8 becomes the zero vector, as in training with ``--matryoshka``.
+
+    Args:
+        vectors: (N, D).
+        name: of the encoder, for the message.
+
+    Raises:
+        UserError: ``dimension`` is not from 1 to D.
+    """
+    width = vectors.shape[1]
+    if not 1 <= dimension <= width:
+        raise UserError(f"--dimension {dimension}: the vectors of {name} have {width} dimensions; give 1 to {width}")
+    kept = vectors[:, :dimension]
+    lengths = np.linalg.norm(kept, axis=1, keepdims=True)  # (N, 1)
+    return np.divide(kept, lengths, out=np.zeros_like(kept), where=lengths >= SHORTEST)
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """Whitening x -> (x - mu) W (Su et al. 2021, arXiv:2103.15316): the fitted vectors get mean 0, identity covariance.
+
+    Attributes:
+        mean: mu, (D,).
+        kernel: W = U Lambda^(-1/2), (D, k), where U Lambda U^T is the covariance, reduced to its k largest eigenvalues.
+    """
+
+    mean: npt.NDArray[np.float64]
+    kernel: npt.NDArray[np.float64]
+
+    @classmethod
+    def fit(cls, vectors: npt.ArrayLike, dimensions: int | None = None) -> "Whitening":
+        """Fit a whitening of (N, D) vectors to ``dimensions`` dimensions (default: all in which they have variance).
+
+        Raises:
+            UserError: fewer than two vectors, or fewer than ``dimensions`` dimensions have variance.
+        """
+        rows = np.asarray(vectors, np.float64)
+        if len(rows) < 2:
+            raise UserError(f"whitening: needs two or more sentences, got {len(rows)}")
+        mean = rows.mean(axis=0)
+        variances, directions = np.linalg.eigh(np.cov(rows, rowvar=False).reshape(rows.shape[1], -1))
+        # eigh sorts by increasing variance. Directions whose variance is only a rounding error are left out.
+        possible = int((variances > variances[-1] * 1e-9).sum()) if variances[-1] > 0 else 0
+        wanted = possible if dimensions is None else dimensions
+        if not 1 <= wanted <= possible:
+            raise UserError(
+                f"whitening to {wanted} dimensions: {len(rows)} sentences have variance in {possible}; give more sentences "
+                "or fewer dimensions"
+            )
+        kept = slice(-1, -wanted - 1, -1)
+        return cls(mean, directions[:, kept] / np.sqrt(variances[kept]))
+
+    def __call__(self, vectors: npt.ArrayLike) -> Floats:
+        """Whiten (N, D) vectors to (N, k)."""
+        whitened: Floats = ((np.asarray(vectors, np.float64) - self.mean) @ self.kernel).astype(np.float32)
+        return whitened
 
 
 class ActNorm(nn.Module):
@@ -166,7 +230,7 @@ class Flow(nn.Module):
         """Raise UserError if an encoder with this description has another dimension or pooling than that of the fit.
 
         Args:
-            description: of the encoder, see ``encoders.describe_encoder``; what it does not say is not checked.
+            description: of the encoder, see ``CachedEncoder.describe``; what it does not say is not checked.
         """
         fitted = {"dimension": self.dimension, "pooling": self.origin.get("encoder", {}).get("pooling")}
         for name, value in fitted.items():
@@ -179,11 +243,7 @@ class Flow(nn.Module):
 
     @torch.no_grad()
     def transform(self, vectors: Floats) -> Floats:
-        """Map vectors (N, D) to z (N, D), both float32.
-
-        Raises:
-            UserError: the vectors have another dimension.
-        """
+        """Map vectors (N, D) to z (N, D), both float32; UserError if the vectors have another dimension."""
         self.check_encoder({"dimension": vectors.shape[1]})
         found: Floats = self(torch.from_numpy(np.ascontiguousarray(vectors, np.float32)))[0].numpy()
         return found
@@ -244,11 +304,7 @@ def save_flow(path: str | Path, flow: Flow, origin: Mapping[str, Any]) -> None:
 
 
 def load_flow(path: str | Path) -> Flow:
-    """Read a flow that ``save_flow`` wrote.
-
-    Raises:
-        UserError: the file is missing, damaged, or of another format.
-    """
+    """Read a flow that ``save_flow`` wrote; UserError if the file is missing, damaged, or of another format."""
     if not Path(path).is_file():
         raise UserError(f"--flow {path}: no such file; make it with fairseq-clear flow")
     try:

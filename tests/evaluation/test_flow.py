@@ -12,8 +12,8 @@ from scipy.stats import spearmanr
 
 from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.postprocessing import Flow, fit_flow, load_flow, save_flow
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-from fairseq_clear.evaluation.sentence_flow import Flow, fit_flow, load_flow, save_flow
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import sentences
 

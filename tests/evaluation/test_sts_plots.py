@@ -8,12 +8,10 @@ import torch
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder
-from fairseq_clear.evaluation.plots import layers
-from fairseq_clear.evaluation.plots.embedding import choose_pairs, draw_embedding, map_pairs
-from fairseq_clear.evaluation.plots.layers import draw_layers, score_layers
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.evaluation.sts import cosine, spearman
 from fairseq_clear.evaluation.sts_data import Pairs, StsData
+from fairseq_clear.evaluation.sts_plots import choose_pairs, draw_embedding, draw_layers, map_pairs, score_layers
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import sentences
 from tests.evaluation.toys import Words
@@ -60,14 +58,13 @@ def test_each_point_is_what_that_pooling_scores(encoder):
 
 
 def test_rounding_of_the_first_token_is_not_taken_for_a_score(encoder, monkeypatch):
-    exact = layers._vectors
+    exact = encoder.model.hidden_states
     rng = np.random.default_rng(4)
 
-    def rounded(*arguments):
-        vectors = exact(*arguments)
-        return [[state * (1 + 1e-3 * torch.from_numpy(rng.random(state.shape))) for state in one] for one in vectors]
+    def rounded(tokens):
+        return [state * (1 + 1e-3 * torch.from_numpy(rng.random(state.shape))) for state in exact(tokens)]
 
-    monkeypatch.setattr(layers, "_vectors", rounded)
+    monkeypatch.setattr(encoder.model, "hidden_states", rounded)
     result = score_layers(encoder, DATA, ["mean", "cls"])
     assert math.isnan(result.scores["cls"][0]) and np.isfinite(result.scores["mean"]).all()
 

@@ -1,1 +1,0 @@
-"""Figures at the width of a paper's column: training curves, reports side by side, layers, embeddings."""
