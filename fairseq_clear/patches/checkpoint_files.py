@@ -26,17 +26,6 @@ from omegaconf.errors import OmegaConfBaseException
 from fairseq_clear.errors import UserError, exit_on_user_error, one_line
 from fairseq_clear.patches.replacing import original
 
-__all__ = [
-    "copy_whole",
-    "newest_whole",
-    "read_checkpoint",
-    "unloadable",
-    "save",
-    "verify_folder",
-    "watch_reading",
-    "write_whole",
-]
-
 logger = logging.getLogger(__name__)
 
 READ, WRITE = "fairseq.checkpoint_utils:load_checkpoint_to_cpu", "fairseq.checkpoint_utils:torch_persistent_save"

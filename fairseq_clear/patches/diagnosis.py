@@ -13,8 +13,6 @@ from fairseq_clear.errors import one_line
 from fairseq_clear.patches import PATCHES, Patch
 from fairseq_clear.patches.replacing import install, is_installed, signature_mismatch
 
-__all__ = ["diagnose"]
-
 PACKAGES = (
     "fairseq torch numpy hydra-core omegaconf sentencepiece sacremoses sacrebleu nltk tensorboardX transformers tokenizers "
     "safetensors sentence-transformers scikit-learn scipy matplotlib sentencex"

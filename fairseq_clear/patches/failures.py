@@ -18,8 +18,6 @@ from fairseq_clear.patches import stopping
 from fairseq_clear.patches.checkpoint_files import newest_whole, watch_reading
 from fairseq_clear.patches.replacing import original
 
-__all__ = ["ForwardNanDetector", "load_checkpoint", "log_oom", "save_checkpoint", "train_step", "valid_step"]
-
 logger = logging.getLogger(__name__)
 
 LAST = "checkpoint_last.pt"

@@ -8,16 +8,6 @@ import torch
 
 from fairseq_clear.patches.replacing import original
 
-__all__ = [
-    "MASTERS",
-    "clip_grad_norm",
-    "has_overflowed",
-    "load_state_dict",
-    "skip_overflows_on_cpu",
-    "state_dict",
-    "step",
-]
-
 logger = logging.getLogger(__name__)
 
 MASTERS = "clear_fp32_masters"

@@ -8,8 +8,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Patch", "install", "is_installed", "original", "signature_mismatch"]
-
 logger = logging.getLogger(__name__)
 
 _originals: dict[str, Any] = {}

@@ -16,8 +16,6 @@ from tqdm import tqdm
 
 from fairseq_clear.patches.replacing import original
 
-__all__ = ["Detail", "TerminalBar", "log_first_update", "progress_bar", "set_up"]
-
 logger = logging.getLogger("fairseq_clear")
 
 # Beginnings of messages of fairseq that only --log-file gets; an empty string stands for all messages of a logger.

@@ -27,17 +27,6 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.patches import run_console, stopping
 from fairseq_clear.patches.replacing import original
 
-__all__ = [
-    "add_defaults",
-    "call_main",
-    "convert_namespace_to_omegaconf",
-    "import_user_module",
-    "join_torchrun",
-    "merge_defaults",
-    "parse_args_and_arch",
-    "train",
-]
-
 logger = logging.getLogger("fairseq_clear")
 
 TORCHRUN = ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT")

@@ -25,16 +25,6 @@ from fairseq.file_io import PathManager
 from fairseq_clear.patches import run_console
 from fairseq_clear.patches.replacing import original
 
-__all__ = [
-    "EXIT_INTERRUPTED",
-    "EXIT_PREEMPTED",
-    "SIGNALS",
-    "check_validation",
-    "listen",
-    "main_device",
-    "validate_and_save",
-]
-
 logger = logging.getLogger(__name__)
 
 EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: temporary failure, rerun

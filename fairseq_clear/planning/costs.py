@@ -17,8 +17,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from fairseq_clear.planning.metering import Collective, Meter, on_worker
 from fairseq_clear.planning.recipe import build_trainer
 
-__all__ = ["Memory", "Operations", "Recipe"]
-
 # Methods of the model that read tokens -> the phase of the report that they belong to.
 PHASES = {
     "_predict": "masked",

@@ -17,8 +17,6 @@ from fairseq_clear.tasks.corpus_mix import parse_mix
 from fairseq_clear.text.data_folders import CLEAR_JSON
 from fairseq_clear.views.view_table import find_view_source
 
-__all__ = ["GIB", "GPUS", "HEADROOM", "Folder", "Machine", "Plan", "make_curve", "make_plan", "read_folder"]
-
 GIB = 2**30
 HEADROOM = 0.9  # share of the memory to use; the rest is for fragmentation, scratch space of kernels and NCCL
 GPUS = tuple(2**power for power in range(13))  # 1 ... 4,096, the points of a curve

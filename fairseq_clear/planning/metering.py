@@ -23,8 +23,6 @@ from fairseq_clear.modules import chunking
 
 patches.apply()
 
-__all__ = ["Collective", "Meter", "on_worker"]
-
 aten = torch.ops.aten
 INDEXING = (aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default)
 IN_PLACE = (aten._fused_adam_, aten._fused_adamw_)  # not implemented for meta tensors

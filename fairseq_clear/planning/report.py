@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["as_json", "as_table", "curve_as_json", "curve_table", "draw_scaling", "gpu_axis"]
-
 COUNTED = "matrix products and attention of the recipe's own model and criterion, run on tensors without values"
 
 

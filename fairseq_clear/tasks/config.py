@@ -9,8 +9,6 @@ from omegaconf import II
 
 from fairseq_clear.spec import AUGMENT_TEXTS, BOUNDARIES, MIX_BATCHES, SAME_DOCUMENT_NEGATIVES, SHORT_DOCUMENTS
 
-__all__ = ["ClearLMConfig"]
-
 
 @dataclass
 class ClearLMConfig(MaskedLMConfig):

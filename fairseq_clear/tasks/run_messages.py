@@ -11,8 +11,6 @@ import numpy as np
 from fairseq_clear.data.mixed_dataset import MixedDataset
 from fairseq_clear.tasks.corpus_mix import describe_mix
 
-__all__ = ["Watch", "log_summary"]
-
 logger = logging.getLogger("fairseq_clear")
 
 EASY_ACCURACY = 0.99

@@ -18,18 +18,9 @@ from fairseq_clear.files import hash_file
 from fairseq_clear.models.pretrained_encoder import SHAPELESS, checkpoint_in
 from fairseq_clear.spec import setting_names
 from fairseq_clear.tasks.corpus_mix import parse_mix
-from fairseq_clear.text.data_folders import DICTIONARY, read_symbols
+from fairseq_clear.text.data_folders import DICTIONARY, read_dictionary
 from fairseq_clear.views.paraphrase_views import ORIGINAL, PARAPHRASES
 from fairseq_clear.views.view_table import find_view_source
-
-__all__ = [
-    "check_allowed",
-    "check_same_architecture",
-    "check_same_run",
-    "check_same_vocabulary",
-    "content_hash",
-    "run_record",
-]
 
 # Settings of fairseq's sections that determine the result of a run; the others are its length, its log and its machine.
 DECIDING = {
@@ -163,7 +154,7 @@ def check_same_vocabulary(state: Mapping[str, Any], path: str, data: str) -> Non
     if recorded is not None:
         differs, theirs = recorded != hash_file(ours), _dictionary_of(state) or "unknown"
     else:
-        differs = adjacent.is_file() and read_symbols(adjacent) != read_symbols(ours)
+        differs = adjacent.is_file() and read_dictionary(adjacent) != read_dictionary(ours)
         theirs = str(adjacent)
     if differs:
         raise UserError(

@@ -11,8 +11,6 @@ from omegaconf import DictConfig, OmegaConf
 from fairseq_clear.errors import UserError
 from fairseq_clear.patches.compatibility import evaluate_literal
 
-__all__ = ["NUMBERS", "SECTIONS", "check_metric", "check_numbers"]
-
 # Range in words -> whether a finite number is in it -> names of settings (flags with _ for -) in any section of fairseq's
 # configuration. If a setting is a list, each number must be in the range. None means "not given" and is always allowed.
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {

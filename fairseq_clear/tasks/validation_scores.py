@@ -19,8 +19,6 @@ from fairseq_clear.models.encoding import Floats, encode_texts
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import Tokenizer
 
-__all__ = ["RetrievalValidation", "StsValidation"]
-
 logger = logging.getLogger(__name__)
 
 DEFAULT_TASK = "STS-B-dev"

@@ -16,10 +16,8 @@ from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.errors import UserError
 from fairseq_clear.spec import Knob
 from fairseq_clear.text.documents import CHUNK_DOCUMENTS, Document, Documents
-from fairseq_clear.views.neighbor_views import FRAME, FirstSpans
-from fairseq_clear.views.view_source import RawInstance, ViewSource
-
-__all__ = ["CLOZE_KNOBS", "ClozeViews"]
+from fairseq_clear.views.neighbor_views import FirstSpans, locate
+from fairseq_clear.views.view_source import FRAME, RawInstance, ViewSource
 
 logger = logging.getLogger(__name__)
 
@@ -102,8 +100,8 @@ class ClozeViews(ViewSource):
 
     def _locate(self, index: int) -> tuple[int, int]:
         """Document and line of an item."""
-        number = int(np.searchsorted(self._ends, index, side="right"))
-        return number, index - (int(self._ends[number - 1]) if number else 0) + self._skipped[0]
+        number, line = locate(self._ends, index)
+        return number, line + self._skipped[0]
 
     def _trimmed(self, begin: int, end: int, length: int, is_kept: bool) -> tuple[int, int]:
         """Begin and end of the part of a context (0, length) around the sentence (begin, end) that is used."""

@@ -19,13 +19,10 @@ import torch
 from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.errors import UserError
 from fairseq_clear.text.documents import Documents
-from fairseq_clear.views.view_source import RawInstance, ViewSource
-
-__all__ = ["FRAME", "FirstSpans", "NeighborViews"]
+from fairseq_clear.views.view_source import FRAME, RawInstance, ViewSource, cut_text
 
 logger = logging.getLogger(__name__)
 
-FRAME = 2  # <s> and </s>
 UNUSED = np.random.default_rng(0)  # never drawn from
 
 
@@ -78,8 +75,7 @@ class NeighborViews(ViewSource):
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
         """Return the pair of an item."""
-        number = int(np.searchsorted(self._ends, index, side="right"))
-        span = index - (int(self._ends[number - 1]) if number else 0)
+        number, span = locate(self._ends, index)
         n = self.sentences
         lines = self.documents.lines(number, span * n, (span + 2) * n)
         middle, end = int(lines.line_ends[n - 1]), len(lines)
@@ -116,7 +112,10 @@ class FirstSpans:
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> Any:
-        tokens = self.anchor(index)
-        if len(tokens) > self.max_tokens:
-            tokens = np.append(tokens[: self.max_tokens - 1], tokens[-1])
-        return torch.from_numpy(tokens)
+        return torch.from_numpy(cut_text(self.anchor(index), self.max_tokens))
+
+
+def locate(ends: npt.NDArray[np.int64], index: int) -> tuple[int, int]:
+    """Document of an item, and the item's number in it. ``ends`` are the cumulative numbers of items of the documents."""
+    number = int(np.searchsorted(ends, index, side="right"))
+    return number, index - (int(ends[number - 1]) if number else 0)

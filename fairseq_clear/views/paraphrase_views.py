@@ -10,15 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
-from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.errors import UserError
 from fairseq_clear.text.documents import content_hash
 from fairseq_clear.text.sentence_dataset import SentenceDataset
-from fairseq_clear.views.view_source import RawInstance, TokenSource, ViewSource
-
-__all__ = ["ORIGINAL", "PARAPHRASES", "AlignedSentences", "Paraphrases", "WithHardNegatives", "aligned_sentences"]
+from fairseq_clear.views.view_source import RawInstance, TokenSource, ViewSource, as_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -88,12 +84,6 @@ def aligned_sentences(texts: Any, name: str, load: Callable[[str], Any], *, flag
     return AlignedSentences(texts, dataset, path)
 
 
-def _numbers(tokens: Any) -> Tokens:
-    # not np.asarray, with which numpy 2 warns about each tensor
-    numbers: Tokens = torch.as_tensor(tokens).numpy().astype(np.int64, copy=False)
-    return numbers
-
-
 class Paraphrases(ViewSource):
     """Texts with the same meaning: the first name is the anchor, the others are its positives.
 
@@ -121,8 +111,8 @@ class Paraphrases(ViewSource):
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
         """Return the pair of a sentence; nothing is random."""
-        original = _numbers(self.texts[index])
-        found = [original if source is self.texts else _numbers(source[index]) for source in self.sources]
+        original = as_tokens(self.texts[index])
+        found = [original if source is self.texts else as_tokens(source[index]) for source in self.sources]
         texts = [text if len(text) else original for text in found]
         missing = sum(len(text) == 0 for text in found)
         return [RawInstance(texts[0], texts[1:], content_hash(original), fell_back=missing)]
@@ -150,7 +140,7 @@ class WithHardNegatives(ViewSource):
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
         """Return the pair of a sentence, with its hard negatives."""
         (pair,) = self.source(index, rng)
-        found = [_numbers(texts[index]) for texts in self.aligned]
-        negatives = [text if len(text) else _numbers(self.texts[index]) for text in found]
+        found = [as_tokens(texts[index]) for texts in self.aligned]
+        negatives = [text if len(text) else as_tokens(self.texts[index]) for text in found]
         missing = sum(len(text) == 0 for text in found)
         return [RawInstance(pair.anchor, pair.positives, pair.identity, negatives, pair.fell_back + missing)]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.spec import Knob, Step, check_knobs, check_name, parse_spec
@@ -14,17 +13,7 @@ from fairseq_clear.views.cloze_views import CLOZE_KNOBS, ClozeViews
 from fairseq_clear.views.neighbor_views import NeighborViews
 from fairseq_clear.views.paraphrase_views import Paraphrases
 from fairseq_clear.views.span_views import SPAN_KNOBS, build_span_views
-from fairseq_clear.views.view_source import RawInstance, TokenSource, ViewSource
-
-__all__ = [
-    "VIEWS",
-    "RawInstance",
-    "TokenSource",
-    "ViewSource",
-    "ViewSourceKind",
-    "build_view_source",
-    "find_view_source",
-]
+from fairseq_clear.views.view_source import RawInstance, TokenSource, ViewSource, as_tokens
 
 
 class SameText(ViewSource):
@@ -35,13 +24,11 @@ class SameText(ViewSource):
     def __init__(self, texts: TokenSource) -> None:
         self.texts = texts
         sizes = np.asarray(texts.sizes)
-        self.text_lengths = np.broadcast_to(
-            sizes[:, None], (len(sizes), 2)
-        )  # without a copy, which would have an entry for each text
+        self.text_lengths = np.broadcast_to(sizes[:, None], (len(sizes), 2))  # not a copy, to save memory
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        # not np.asarray, with which numpy 2 warns about each tensor
-        tokens = torch.as_tensor(self.texts[index]).numpy().astype(np.int64, copy=False)
+        """Return the pair of a text."""
+        tokens = as_tokens(self.texts[index])
         return [RawInstance(tokens, (tokens,), content_hash(tokens))]
 
 
