@@ -24,7 +24,7 @@ from fairseq.file_io import PathManager
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_clear.errors import UserError, exit_on_user_error, one_line
-from fairseq_clear.patches.replacing import original
+from fairseq_clear.patches import original
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy
 import torch
 
-from fairseq_clear.patches.replacing import original
+from fairseq_clear.patches import original
 
 SECONDS_TO_STOP_LOADING = 30.0
 LONGEST = 100_000  # maximum characters or items of a product

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fairseq_clear.patches.replacing import original
+from fairseq_clear.patches import original
 
 logger = logging.getLogger(__name__)
 

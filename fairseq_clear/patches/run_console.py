@@ -14,7 +14,7 @@ from fairseq.logging import progress_bar as fairseq_bars
 from omegaconf import OmegaConf, open_dict
 from tqdm import tqdm
 
-from fairseq_clear.patches.replacing import original
+from fairseq_clear.patches import original
 
 logger = logging.getLogger("fairseq_clear")
 

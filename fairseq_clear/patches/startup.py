@@ -24,8 +24,7 @@ from omegaconf.errors import ConfigKeyError
 from torch.multiprocessing import ProcessExitedException
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.patches import run_console, stopping
-from fairseq_clear.patches.replacing import original
+from fairseq_clear.patches import original, run_console, stopping
 
 logger = logging.getLogger("fairseq_clear")
 
@@ -67,9 +66,8 @@ def parse_args_and_arch(
     except RuntimeError as error:
         if error.args:
             raise
-        fail(
-            "--arch: is required; give an architecture, such as clear_roberta_base"
-        )  # fairseq raises without a message
+        # fairseq raises without a message
+        fail("--arch: is required; give an architecture, such as clear_roberta_base")
 
 
 def _explain(message: str, parser: argparse.ArgumentParser) -> str:

@@ -22,8 +22,7 @@ import torch.distributed as dist
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
-from fairseq_clear.patches import run_console
-from fairseq_clear.patches.replacing import original
+from fairseq_clear.patches import original, run_console
 
 logger = logging.getLogger(__name__)
 
