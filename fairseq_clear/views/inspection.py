@@ -26,6 +26,7 @@ _COLOURS = {
     "substituted": "\033[33m",
 }
 _RESET = "\033[0m"
+BAR_WIDTH = 60  # characters
 
 
 @dataclass(frozen=True)
@@ -75,22 +76,14 @@ class MarkedView:
 def mark_view(
     text: Tokens, view: Tokens, source: Tokens, words: Words, *, delete: int, may_substitute: bool = True
 ) -> MarkedView:
-    """Derive the marks of a view from ``source``.
+    """Derive the marks of a view from ``source``, the positions in the text (n,) that the tokens of the view (m,) come from.
 
     * Substituted: words of which a token occurs in the view changed or more than once, without the tokens that stayed, such as
       a comma at the end. A substitute may also be the first piece of the word that it replaces; this is assumed if only the
-      first piece is left and no ``<del>`` follows it.
+      first piece is left and no ``<del>`` (id ``delete``) follows it, unless no step of the augmentation substitutes.
     * Deleted: tokens of other words that do not occur in the view.
     * Moved: the smallest set of tokens whose move explains the order of the view. If two neighbouring spans changed places, it
       is the shorter one.
-
-    Args:
-        text: (n,) token ids.
-        view: (m,) token ids.
-        source: (m,) as ``Augmented.source`` of the augmentation.
-        words: word boundaries of the vocabulary.
-        delete: id of ``<del>``.
-        may_substitute: whether a step of the augmentation substitutes words.
     """
     starts = np.flatnonzero(words.begins(text))
     word = np.repeat(starts, np.diff(starts, append=len(text)))  # (n,)
@@ -142,9 +135,9 @@ def _cut_to_first_piece(word: Tokens, came_out: Tokens, view: Tokens, source: To
     return cut
 
 
-def draw_span(span: tuple[int, int], length: int, width: int = 60) -> str:
+def draw_span(span: tuple[int, int], length: int) -> str:
     """Draw the position of a span in a document of ``length`` tokens: ``[....====....]``, and its token numbers."""
-    width = min(width, length)
+    width = min(BAR_WIDTH, length)
     first = span[0] * width // length
     last = max(-(-span[1] * width // length), first + 1)
     bar = "." * first + "=" * (last - first) + "." * (width - last)
@@ -165,21 +158,14 @@ class _Run:
 class ViewTotals:
     """Counts over marked views: tokens of their texts (without ``<s>`` and ``</s>``), words, spans, and what changed.
 
-    Args:
-        deletes_spans: whether each run of deleted tokens comes from one span of del-span, or from several that touch.
+    ``deletes_spans`` says that each run of deleted tokens comes from one span of del-span, or from several that touch.
     """
 
     def __init__(self, *, deletes_spans: bool = False) -> None:
         self.deletes_spans, self.counts = deletes_spans, Counter[str]()
 
     def add(self, marked: MarkedView, shown_length: int, words: int, substituted: int) -> None:
-        """Count one view.
-
-        Args:
-            marked: the view.
-            shown_length: number of its tokens after cutting.
-            words, substituted: number of words that substituting steps read, and replaced.
-        """
+        """Count a view with ``shown_length`` tokens after cutting; steps read ``words`` words and replaced ``substituted``."""
         runs = [len(list(run)) for is_deleted, run in groupby(marked.deleted.tolist()) if is_deleted]
         changed = {"deleted": int(marked.deleted.sum()), "moved": int(marked.moved.sum()), "substituted": substituted}
         lengths = {"view_length": shown_length, "text_length": len(marked.text), "tokens": max(len(marked.text) - 2, 0)}
@@ -221,13 +207,7 @@ class ViewTotals:
 
 
 class ViewPrinter:
-    """Formats marked views as text.
-
-    Args:
-        symbols: symbols of the dictionary, by id.
-        tokenizer: tokenizer of the data folder.
-        colour: use ANSI colours, in addition to the brackets.
-    """
+    """Formats marked views as text, with brackets and, if wanted, ANSI colours. ``symbols`` are the dictionary's, by id."""
 
     def __init__(self, symbols: Sequence[str], tokenizer: Tokenizer, *, colour: bool) -> None:
         self.symbols, self.tokenizer, self.colour = symbols, tokenizer, colour

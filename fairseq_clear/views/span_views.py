@@ -164,14 +164,8 @@ class SpanViews(ViewSource):
 
     A document is short if spans of some lengths may not fit into it (``SpanSettings.least_length``). ``short="clip"`` scales
     the maximum length of its spans down until they fit, and the minimum in proportion; ``skip`` leaves it out; ``error`` raises
-    a UserError.
-
-    Args:
-        documents: documents of the split.
-        settings: settings of the sampling.
-        short: treatment of short documents.
-        contrast_documents: if True, the identity of a pair is that of its document, so spans of one document are not negatives
-            of each other. If False, it is the hash of the anchor, and they are (the paper's hard negatives).
+    a UserError. With ``contrast_documents``, the identity of a pair is that of its document, so spans of one document are not
+    negatives of each other. Without, it is the hash of the anchor, and they are (the paper's hard negatives).
 
     Attributes:
         items: (items,) int64 indices of the documents that are used.
