@@ -309,13 +309,13 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_json(path: Path, content: Any, *, flag: str) -> None:
+def write_json(path: Path, content: Any, *, flag: str | None = None) -> None:
     """Write a JSON file atomically.
 
     Raises:
-        UserError: the file cannot be written; the message names the flag.
+        UserError: the file cannot be written; the message names the flag. Without a flag, it is an OSError.
     """
-    with write_errors(path, flag), write_whole(path) as stream:
+    with write_errors(path, flag) if flag else nullcontext(), write_whole(path) as stream:
         stream.write((json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 

@@ -21,12 +21,12 @@ CLEAR_FORMAT = 1
 DICTIONARY = "dict.txt"
 # fairseq's Dictionary puts these before the lines of dict.txt
 FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
-# Tokenizer kind in clear.json -> loads the tokenizer from its files.
-TOKENIZERS: dict[str, Callable[[list[str]], Tokenizer]] = {
-    "sentencepiece": lambda files: SentencePieceTokenizer(*files),
-    "gpt2": lambda files: Gpt2Tokenizer(*files),
-    "hf": lambda files: HfTokenizer(*files),
-    "none": lambda files: WhitespaceTokenizer(),
+# Tokenizer kind in clear.json -> makes the tokenizer of its files.
+TOKENIZERS: dict[str, Callable[..., Tokenizer]] = {
+    "sentencepiece": SentencePieceTokenizer,
+    "gpt2": Gpt2Tokenizer,
+    "hf": HfTokenizer,
+    "none": WhitespaceTokenizer,
 }
 
 
@@ -68,7 +68,7 @@ def load_tokenizer(data_bin: str | Path) -> Tokenizer:
     if kind not in TOKENIZERS:
         known = ", ".join(TOKENIZERS)
         raise UserError(f"{folder / CLEAR_JSON}: tokenizer kind {kind!r} is unknown to this version; known: {known}")
-    return TOKENIZERS[kind]([str(folder / name) for name in files])
+    return TOKENIZERS[kind](*(folder / name for name in files))
 
 
 def recorded_tokenizer(folder: Path) -> tuple[Any, list[str]]:
