@@ -3,10 +3,9 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq_clear.data.mixed_dataset import MixedDataset
 from fairseq_clear.errors import UserError
@@ -26,29 +25,18 @@ from fairseq_clear.text.data_folders import (
 _WEIGHT = re.compile(r"\d+(\.\d*)?|\.\d+")
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """A corpus of a mix.
-
-    Attributes:
-        folder: its data folder, as typed.
-        weight: its weight, exactly as typed.
-    """
+class Corpus(NamedTuple):
+    """A corpus of a mix: its data folder and its weight, exactly as typed."""
 
     folder: str
     weight: Fraction
 
 
 def parse_mix(mix: str, data: str, batches: Any = "any") -> list[Corpus]:
-    """Read ``--mix FOLDER:WEIGHT,FOLDER:WEIGHT``.
-
-    Args:
-        mix: as typed; empty without the flag.
-        data: data folder of the run, which is one of the corpora.
-        batches: ``--mix-batches``.
+    """Read ``--mix FOLDER:WEIGHT,FOLDER:WEIGHT``, and check ``--mix-batches`` (``batches``).
 
     Returns:
-        The corpora, that of ``data`` first; none without ``--mix``.
+        The corpora, that of ``data``, the data folder of the run, first; none without ``--mix``.
 
     Raises:
         UserError: the flag is malformed, names fewer than two folders, a folder twice, or not ``data``.

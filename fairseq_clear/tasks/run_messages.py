@@ -21,12 +21,7 @@ EARLY_UPDATES = 100
 
 
 def log_summary(task: Any, trainer: Any) -> None:
-    """Log data, model, objective, batches and checkpoints of a run, and the update from which a resumed run continues.
-
-    Args:
-        task: a ClearLMTask whose training set is loaded.
-        trainer: fairseq's trainer, with the checkpoint loaded if there is one.
-    """
+    """Log data, model, objective, batches and checkpoints of a run, and the update from which a resumed run continues."""
     for subject, text in _lines(task, trainer):
         logger.info("%-10s %s", subject, text)
     done, last = trainer.get_num_updates(), trainer.cfg.optimization.max_update or math.inf

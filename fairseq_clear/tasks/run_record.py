@@ -96,9 +96,10 @@ def check_allowed(cfg: Any) -> None:
     Raises:
         UserError: no section of the configuration has a setting of this name.
     """
-    known = set(HASHED).union(
-        *(vars(part) if isinstance(part, argparse.Namespace) else part for part in _sections(cfg))
-    )
+    known = set(HASHED)
+    for section in (cfg[name] for name in cfg):
+        if isinstance(section, argparse.Namespace) or OmegaConf.is_dict(section):
+            known.update(vars(section) if isinstance(section, argparse.Namespace) else section)
     for name in sorted(setting_names(cfg.task.allow_change) - known):
         near = difflib.get_close_matches(name, known, n=1)
         hint = (
@@ -110,11 +111,7 @@ def check_allowed(cfg: Any) -> None:
 def check_same_architecture(state: Mapping[str, Any], model: Any, path: str, allowed: str) -> None:
     """Compare sizes of the model, and settings that shapes do not show: attention heads, activation, LayerNorm's epsilon.
 
-    Args:
-        state: the checkpoint's content.
-        model: the model that is about to load its weights.
-        path: path of the checkpoint.
-        allowed: names of settings that may differ, joined by commas.
+    The settings of ``allowed``, joined by commas, may differ if shapes do not show them.
 
     Raises:
         UserError: they differ, so the weights do not fit or would have another meaning.
@@ -137,14 +134,9 @@ def check_same_architecture(state: Mapping[str, Any], model: Any, path: str, all
 
 
 def check_same_vocabulary(state: Mapping[str, Any], path: str, data: str) -> None:
-    """Compare the vocabulary of a checkpoint's training with that of the data.
+    """Compare the vocabulary of a checkpoint's training with that of the data folder.
 
     A checkpoint that does not record it is compared with the ``dict.txt`` in its own folder, if there is one.
-
-    Args:
-        state: the checkpoint's content.
-        path: path of the checkpoint.
-        data: data folder.
 
     Raises:
         UserError: they differ.
@@ -174,11 +166,6 @@ def content_hash(path: Path) -> str:
             stream.seek(number * (size - PIECE) // (PIECES - 1))
             digest.update(stream.read(PIECE))
     return digest.hexdigest()
-
-
-def _sections(cfg: Any) -> list[Any]:
-    parts = [cfg[name] for name in cfg]
-    return [part for part in parts if isinstance(part, argparse.Namespace) or OmegaConf.is_dict(part)]
 
 
 def _section(name: str, settings: Any) -> dict[str, Any]:

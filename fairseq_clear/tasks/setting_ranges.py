@@ -87,9 +87,6 @@ SECTIONS = (
 def check_numbers(cfg: DictConfig) -> None:
     """Check the range of every number of a run, and numbers that must be consistent.
 
-    Args:
-        cfg: fairseq's configuration, from a command line or hydra.
-
     Raises:
         UserError: the first number that is out of range.
     """
@@ -214,9 +211,6 @@ OF_CONTRAST = {
 
 def check_metric(cfg: Any) -> None:
     """Check before training the metric that chooses the best checkpoint; fairseq only does so after a validation.
-
-    Args:
-        cfg: fairseq's configuration.
 
     Raises:
         UserError: this run never logs the metric, or ``--maximize-best-checkpoint-metric`` is wrong for it.

@@ -29,10 +29,6 @@ VectorsOf = Callable[[Sequence[str]], Floats]
 class _Validation:
     """Scores the model on texts. File and tokenizer are read at the start, not at the first validation.
 
-    Args:
-        texts: every text to encode.
-        data_bin: the data folder, which has the tokenizer.
-
     Attributes:
         score: score (x 100) of the last validation, equal on all workers; None before the first.
 
