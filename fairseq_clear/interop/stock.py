@@ -89,8 +89,7 @@ def compare_stock(loaded: LoadedModel, checkpoint: Path, folder: Path, hint: str
 
     Args:
         loaded: the checkpoint as this plugin loads it.
-        checkpoint: file of stock roberta.
-        folder: folder with its dict.txt.
+        checkpoint: file of stock roberta; the dict.txt is in ``folder``.
         hint: a reason why they may differ.
     """
     state = read_checkpoint(str(checkpoint))
