@@ -182,9 +182,9 @@ def silence_known_warnings() -> None:
         r"hydra\.experimental\.",
         r"\s*The version_base parameter",
         r"In '.*': Usage of deprecated keyword",
+        r"\s*'.*' is validated against ConfigStore",
+        r"\s*The strict flag in the compose API",
     ):
-        warnings.filterwarnings("ignore", message=message, category=UserWarning)
-    for message in (r"\s*'.*' is validated against ConfigStore", r"\s*The strict flag in the compose API"):
         warnings.filterwarnings("ignore", message=message, category=UserWarning)
     # "Please install tensorboardX", logged at every import by an unrelated task
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)

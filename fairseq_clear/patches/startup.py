@@ -118,7 +118,8 @@ def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
         _fail(error)
     handlers = {number: signal.getsignal(number) for number in stopping.SIGNALS}
     try:
-        if _will_spawn(cfg):
+        workers = cfg.distributed_training
+        if workers.distributed_world_size > 1 and not workers.distributed_no_spawn and torch.cuda.device_count() > 1:
             for number in handlers:
                 signal.signal(number, _forward_signal)
         return original("fairseq.distributed.utils:call_main")(cfg, main, **kwargs)
@@ -127,11 +128,6 @@ def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-
-
-def _will_spawn(cfg: Any) -> bool:
-    workers = cfg.distributed_training
-    return workers.distributed_world_size > 1 and not workers.distributed_no_spawn and torch.cuda.device_count() > 1
 
 
 def _forward_signal(number: int, frame: FrameType | None) -> None:

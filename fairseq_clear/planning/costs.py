@@ -25,9 +25,8 @@ PHASES = {
     "_keys": "keys",
     "_prediction_loss": "masked",
 }
-LARGEST = (
-    128  # maximum texts of a micro-batch that is run; larger ones are extrapolated from this one and from half of it
-)
+# Maximum texts of a micro-batch that is run; larger ones are extrapolated from this one and from half of it.
+LARGEST = 128
 COPIES = ("guide", "key_encoder", "key_queue")
 LEGACY_BUFFER = 2**28
 

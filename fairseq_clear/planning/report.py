@@ -129,9 +129,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
 def draw_scaling(points: Sequence[Plan], title: str) -> "Figure":
     """Draw seconds of an update (above) and efficiency (below) over the number of GPUs, with a tick for each power of 2.
 
-    Args:
-        points: at least one point, in ascending order of GPUs.
-        title: the recipe and the assumptions; several lines.
+    There is at least one point; they are in ascending order of GPUs. The title may have several lines.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
