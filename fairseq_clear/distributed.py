@@ -7,8 +7,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Layout", "agree_on_counts", "all_gather_ragged", "all_gather_rows", "all_reduce_sum", "world_size"]
-
 
 def world_size(group: Any = None) -> int:
     """Number of workers in ``group``; 1 where ``torch.distributed`` is not in use."""

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-__all__ = ["UserError", "exit_on_user_error", "one_line"]
-
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")

@@ -10,7 +10,7 @@ import re
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,24 +19,8 @@ from typing import Any, BinaryIO
 from fairseq_clear import __version__
 from fairseq_clear.errors import UserError
 
-__all__ = [
-    "COMPRESSIONS",
-    "CorpusFile",
-    "check_is_text",
-    "corpus_file",
-    "corpus_files",
-    "hash_file",
-    "read_lines",
-    "read_text_lines",
-    "read_whole_lines",
-    "sync_folder",
-    "versions",
-    "write_errors",
-    "write_json",
-    "write_whole",
-]
-
-COMPRESSIONS = (".gz", ".xz")
+OPENERS: dict[str, Callable[[BinaryIO], Any]] = {".gz": gzip.open, ".xz": lzma.open}
+COMPRESSIONS = tuple(OPENERS)
 NOT_TEXT = frozenset({".tar", ".tgz", ".zip", ".json", ".csv", ".tsv", ".parquet", ".html", ".xml", ".gz", ".xz"})
 INPUT = re.compile(r"^[^.].*\.(txt|jsonl)(\.gz|\.xz)?$", flags=re.IGNORECASE)
 MAX_LINE_BYTES = 64 * 2**20  # a line is held in memory; a longer one is a binary file or another format
@@ -65,15 +49,10 @@ _BINARIES = {
 
 
 def check_is_text(path: str | Path, start: bytes, encoding: str = "utf-8") -> None:
-    """Check the first bytes of a file against those of well-known formats that are not text.
-
-    Args:
-        path: of the file, for the message.
-        start: its first 8 bytes or more.
-        encoding: that the text should have.
+    """Check the first 8 bytes or more of a file against those of well-known formats that are not text.
 
     Raises:
-        UserError: naming the format and what to do.
+        UserError: naming the format, and how to make text in ``encoding`` of it.
     """
     for signature, (what, remedy) in _BINARIES.items():
         if start.startswith(signature):
@@ -148,18 +127,9 @@ def corpus_files(paths: Iterable[Path]) -> list[CorpusFile]:
 def read_lines(
     file: CorpusFile | Path, progress: Callable[[int], object] | None = None, *, errors: str = "strict"
 ) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, text without its end) in file order, with one line in memory at a time.
+    """Yield (line number from 1, text without its end) as ``read_whole_lines`` does, but a CR ends a line too.
 
-    A byte order mark at the start is dropped. Lines end with LF, CRLF or CR, as in Python's text mode; lines that only a CR
-    separates have the same number.
-
-    Args:
-        file: the input; if it is a path, only its suffix .gz or .xz matters.
-        progress: called with the number of bytes read from disk since its last call.
-        errors: ``replace`` replaces bytes that are not UTF-8 by U+FFFD.
-
-    Raises:
-        UserError: bytes that are not UTF-8, a NUL character, a line of more than 64 MiB, a damaged archive, an unreadable file.
+    So do Python's text files. Lines that only a CR separates have the same number.
     """
     for number, line in read_whole_lines(file, progress, errors=errors):
         for part in line.split("\r"):
@@ -174,9 +144,10 @@ def read_whole_lines(
     encoding: str = "utf-8",
     errors: str = "strict",
 ) -> Iterator[tuple[int, str]]:
-    """Like ``read_lines``, but only LF and CRLF end a line, as for ``wc -l``; a CR within a line is kept.
+    """Yield (line number from 1, text without its end) in file order, with one line in memory at a time.
 
-    The other characters at which Python's ``splitlines`` splits (form feed, U+2028) occur within texts.
+    Only LF and CRLF end a line, as for ``wc -l``. A CR within a line is kept, as are the other characters at which Python's
+    ``splitlines`` splits (form feed, U+2028). A byte order mark at the start is dropped.
 
     Args:
         file: the input; if it is a path, only its suffix .gz or .xz matters.
@@ -184,12 +155,15 @@ def read_whole_lines(
         allow_nul: accept NUL characters.
         encoding: ``utf-8``, or ``latin-1`` for data sets that are distributed in it.
         errors: ``replace`` replaces bytes that are not UTF-8 by U+FFFD.
+
+    Raises:
+        UserError: bytes that are not UTF-8, a NUL character, a line of more than 64 MiB, a damaged archive, an unreadable file.
     """
     if isinstance(file, Path):
         file = CorpusFile(file)
     number = 0
     try:
-        with open(file.path, "rb") as raw, _unpacked(raw, file.compression) as stream:
+        with open(file.path, "rb") as raw, OPENERS.get(file.compression, nullcontext)(raw) as stream:
             reported = 0
             while line := stream.readline(MAX_LINE_BYTES + 1):
                 number += 1
@@ -264,18 +238,6 @@ def _text(record: dict[str, Any], field: str, where: str, hint: str) -> str:
     return text
 
 
-@contextmanager
-def _unpacked(raw: BinaryIO, compression: str) -> Iterator[BinaryIO]:
-    if compression == ".gz":
-        with gzip.GzipFile(fileobj=raw) as stream:
-            yield stream  # type: ignore[misc]
-    elif compression == ".xz":
-        with lzma.LZMAFile(raw) as stream:
-            yield stream  # type: ignore[misc]
-    else:
-        yield raw
-
-
 def _decode_line(line: bytes, path: Path, number: int, encoding: str, errors: str) -> str:
     if len(line) > MAX_LINE_BYTES:
         raise UserError(f"{path}:{number}: more than {MAX_LINE_BYTES >> 20} MiB without a line end; is this text?")
@@ -347,13 +309,13 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_json(path: Path, content: Any, *, flag: str) -> None:
+def write_json(path: Path, content: Any, *, flag: str | None = None) -> None:
     """Write a JSON file atomically.
 
     Raises:
-        UserError: the file cannot be written; the message names the flag.
+        UserError: the file cannot be written; the message names the flag. Without a flag, it is an OSError.
     """
-    with write_errors(path, flag), write_whole(path) as stream:
+    with write_errors(path, flag) if flag else nullcontext(), write_whole(path) as stream:
         stream.write((json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 

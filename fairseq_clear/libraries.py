@@ -9,8 +9,6 @@ from typing import Any
 
 from fairseq_clear.errors import UserError
 
-__all__ = ["import_library", "log_level", "quiet_transformers"]
-
 
 def import_library(name: str, extra: str = "hf") -> Any:
     """Import an optional library.

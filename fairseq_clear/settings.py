@@ -9,8 +9,6 @@ from typing import Any
 
 from fairseq_clear.errors import UserError
 
-__all__ = ["check_settings", "flag_name", "setting"]
-
 
 def setting(text: str, default: Any = MISSING, *, factory: Any = MISSING, **metadata: Any) -> Any:
     """A dataclass field that is also a flag of the command line.

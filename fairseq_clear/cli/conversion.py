@@ -70,12 +70,12 @@ fairseq-clear export checkpoint_best.pt --data-bin data-bin --format fairseq --d
         from fairseq_clear.interop.exporting import export  # fairseq takes seconds to import
 
         folder = data_folders(self.data_bin)[0]
-        report = export(
+        parities = export(
             self.checkpoint, folder, self.dest, self.format, choose_tokenizer(self.tokenizer, folder),
             pooling=self.pooling, normalized=self.normalize, dimension=self.dimension, scores=self.scores,
             key_encoder=self.encoder == "key", overwrite=self.overwrite,
         )  # fmt: skip
-        print("\n".join(report.lines()))
+        print("\n".join([*(parity.summary() for parity in parities), f"wrote {self.dest}"]))
         return 0
 
 

@@ -10,8 +10,8 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.files import check_output_file, hash_file
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.settings import setting
-from fairseq_clear.text.data_folders import load_tokenizer, read_clear_json
-from fairseq_clear.text.synonym_files import SYNONYMS_NPZ, read_dictionary, save_synonyms
+from fairseq_clear.text.data_folders import load_tokenizer, read_clear_json, read_dictionary
+from fairseq_clear.text.synonym_files import SYNONYMS_NPZ, save_synonyms
 
 if TYPE_CHECKING:
     from fairseq_clear.preparation.synonym_building import BuildReport, Coverage

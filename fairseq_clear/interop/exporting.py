@@ -1,17 +1,18 @@
-"""Exports a checkpoint to Hugging Face, sentence-transformers or stock fairseq, and compares the result with it."""
+"""Exports a checkpoint to Hugging Face, sentence-transformers or stock fairseq, with a model card, and compares the result."""
 
-import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 
+from fairseq_clear import __version__
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model
-from fairseq_clear.files import versions
-from fairseq_clear.interop.hf_folders import EXPORTED, write_modules
+from fairseq_clear.files import versions, write_json
+from fairseq_clear.interop.hf_folders import EXPORTED, read_json, write_modules
 from fairseq_clear.interop.hf_format import (
     HEAD_WEIGHT,
     LONGFORMER,
@@ -22,7 +23,6 @@ from fairseq_clear.interop.hf_format import (
     to_hf,
     window_of,
 )
-from fairseq_clear.interop.model_card import model_card
 from fairseq_clear.interop.parity import Parity, compare_hf, compare_sentence_transformers, hf_ids
 from fairseq_clear.interop.stock import export_fairseq
 from fairseq_clear.interop.tokenizer_files import write_tokenizer
@@ -30,49 +30,42 @@ from fairseq_clear.libraries import import_library
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS, VOCABULARY_ROWS
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import output_folder
+from fairseq_clear.patches.checkpoint_files import read_checkpoint
+from fairseq_clear.text.data_folders import CLEAR_JSON, read_clear_json
 from fairseq_clear.text.tokenizers import Tokenizer
 
 DELETED = "<del>"
 EXPORT_JSON = "fairseq_clear.json"
-
-
-@dataclass(frozen=True)
-class Job:
-    """A checkpoint to export, with its settings; see ``export``."""
-
-    model: LoadedModel
-    tokenizer: Tokenizer
-    data_bin: Path
-    pooling: str
-    normalized: bool
-    dimension: int | None
-
-    @property
-    def args(self) -> Any:
-        """The settings of the model."""
-        return self.model.model.args
-
-    @property
-    def positions(self) -> int:
-        """Maximum number of tokens of a text."""
-        return int(self.model.model.max_positions())
-
-    @property
-    def symbols(self) -> list[str]:
-        """The vocabulary without ``<del>``, which does not occur in texts."""
-        return [symbol for symbol in self.model.dictionary.symbols if symbol != DELETED]
-
-
-@dataclass(frozen=True)
-class ExportReport:
-    """The folder that was written, and its differences from the checkpoint."""
-
-    dest: Path
-    parities: list[Parity]
-
-    def lines(self) -> list[str]:
-        """Lines to print."""
-        return [*(parity.summary() for parity in self.parities), f"wrote {self.dest}"]
+# The settings of a training run that the card shows, by section of fairseq's configuration.
+RECIPE = {
+    "task": ("_name", "views", "augment", "sample_break_mode", "tokens_per_sample", "mask_prob", "seed"),
+    "criterion": (
+        *("_name", "objective", "temperature", "contrastive_weight", "mlm_weight", "negatives", "queue_size"),
+        *("regularizer_weight", "frozen_layers", "guide_pooling", "guide_layers", "guide_dropout"),
+    ),
+    "model": ("_name", "key_encoder", "projection_layers", "projection_dim", "dropout", "attention_dropout"),
+    "optimizer": ("_name", "adam_betas", "adam_eps", "weight_decay"),
+    "lr_scheduler": ("_name", "warmup_updates", "total_num_update"),
+    "optimization": ("lr", "max_update", "max_epoch", "update_freq", "clip_norm"),
+    "dataset": ("batch_size", "max_tokens"),
+    "distributed_training": ("distributed_world_size",),
+}
+USE = {
+    "sentence-transformers": "from sentence_transformers import SentenceTransformer\n\n"
+    'vectors = SentenceTransformer("FOLDER").encode(["A film.", "A movie."])',
+    "hf": "from transformers import AutoModel, AutoTokenizer\n\n"
+    'tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), AutoModel.from_pretrained("FOLDER")\n'
+    'states = model(**tokenizer(["A film.", "A movie."], padding=True, return_tensors="pt")).last_hidden_state',
+    "longformer": "import torch\nfrom transformers import AutoModel, AutoTokenizer\n\n"
+    'tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), AutoModel.from_pretrained("FOLDER")\n'
+    'inputs = tokenizer(["A film.", "A movie."], padding=True, return_tensors="pt")\n'
+    'is_start = torch.zeros_like(inputs["input_ids"])\n'
+    "is_start[:, 0] = 1  # global attention for <s>, as in training; without it the states differ\n"
+    "states = model(**inputs, global_attention_mask=is_start).last_hidden_state",
+    "fairseq": "from fairseq.models.roberta import RobertaModel\n\n"
+    'roberta = RobertaModel.from_pretrained("FOLDER", "model.pt", bpe=None)',
+}
+LIBRARIES = {"sentence-transformers": "sentence-transformers", "hf": "transformers", "fairseq": "fairseq"}
 
 
 def export(
@@ -88,7 +81,7 @@ def export(
     scores: Path | None = None,
     key_encoder: bool = False,
     overwrite: bool = False,
-) -> ExportReport:
+) -> list[Parity]:
     """Write the folder ``dest``, load it with the library of its format, and compare it with the checkpoint.
 
     Args:
@@ -98,6 +91,9 @@ def export(
         form: ``hf``, ``sentence-transformers`` or ``fairseq``.
         tokenizer: tokenizer of the data folder.
         key_encoder: export MoCo's key encoder instead of the query encoder.
+
+    Returns:
+        The differences from the checkpoint.
 
     Raises:
         UserError: the format cannot express the checkpoint, or the difference is above 1e-4.
@@ -115,66 +111,51 @@ def export(
             f"--pooling {chosen}: sentence-transformers only pools the last layer, by {', '.join(EXPORTED)}; choose one of "
             "them, or --format hf and pool yourself"
         )
-    card = model_card(checkpoint, loaded, data_bin, chosen, form, scores)
-    with output_folder(dest, overwrite) as folder:
-        parities = _WRITERS[form](Job(loaded, tokenizer, data_bin, chosen, normalized, dimension), folder)
-        for parity in parities:
-            parity.check()
-        (folder / "README.md").write_text(card, encoding="utf-8")
-        parity_json = [asdict(parity) for parity in parities]
-        _write_json(folder / EXPORT_JSON, {"format": form, "parity": parity_json, "versions": versions()})
-    return ExportReport(dest, parities)
-
-
-def _export_hf(job: Job, folder: Path) -> list[Parity]:
-    _write_hf(job, folder, with_head=True)
-    return [compare_hf(job.model, job.tokenizer, folder, job.pooling)]
-
-
-def _export_sentence_transformers(job: Job, folder: Path) -> list[Parity]:
-    if window := window_of(job.model.model):
+    window = window_of(loaded.model)
+    if form == "sentence-transformers" and window:
         raise UserError(
             f"--format sentence-transformers: it cannot mark <s> for global attention, which --attention-window {window} of "
             "the checkpoint needs; export --format hf and pool yourself"
         )
-    _write_hf(job, folder, with_head=False)
-    settings: dict[str, Any] = {"normalized": job.normalized, "dimension": job.dimension}
-    write_modules(folder, job.pooling, job.args.encoder_embed_dim, job.positions, **settings)
-    compared = job.model, job.tokenizer, folder, job.pooling
-    return [compare_hf(*compared), compare_sentence_transformers(*compared, **settings)]
+    card = model_card(checkpoint, loaded, data_bin, chosen, form, scores)
+    symbols = [symbol for symbol in loaded.dictionary.symbols if symbol != DELETED]
+    with output_folder(dest, overwrite) as folder:
+        if form == "fairseq":
+            parities = [export_fairseq(loaded, symbols, data_bin, folder)]
+        else:
+            _write_hf(loaded, tokenizer, symbols, folder, with_head=form == "hf")
+            parities = [compare_hf(loaded, tokenizer, folder, chosen)]
+        if form == "sentence-transformers":
+            settings: dict[str, Any] = {"normalized": normalized, "dimension": dimension}
+            write_modules(folder, chosen, width, int(loaded.model.max_positions()), **settings)
+            parities.append(compare_sentence_transformers(loaded, tokenizer, folder, chosen, **settings))
+        for parity in parities:
+            parity.check()
+        (folder / "README.md").write_text(card, encoding="utf-8")
+        parity_json = [asdict(parity) for parity in parities]
+        write_json(folder / EXPORT_JSON, {"format": form, "parity": parity_json, "versions": versions()})
+    return parities
 
 
-def _export_fairseq(job: Job, folder: Path) -> list[Parity]:
-    return [export_fairseq(job.model, job.symbols, job.data_bin, folder)]
-
-
-_WRITERS: dict[str, Callable[[Job, Path], list[Parity]]] = {
-    "hf": _export_hf,
-    "sentence-transformers": _export_sentence_transformers,
-    "fairseq": _export_fairseq,
-}
-
-
-def _write_hf(job: Job, folder: Path, *, with_head: bool) -> None:
-    """Write config.json, model.safetensors and the tokenizer."""
-    args, symbols, dictionary = job.args, job.symbols, job.model.dictionary
+def _write_hf(loaded: LoadedModel, tokenizer: Tokenizer, symbols: list[str], folder: Path, *, with_head: bool) -> None:
+    """Write config.json, model.safetensors and the tokenizer. ``symbols`` is the vocabulary without ``<del>``."""
+    args, dictionary, window = loaded.model.args, loaded.dictionary, window_of(loaded.model)
     _check_architecture(args)
-    ids = hf_ids(dictionary, job.tokenizer)
+    ids = hf_ids(dictionary, tokenizer)
     rows, size = torch.tensor(ids[: len(symbols)]), max(ids[: len(symbols)]) + 1
     padding = ids[dictionary.pad()]
-    name = LONGFORMER if window_of(job.model.model) else "roberta" if padding == OFFSET - 1 else "bert"
+    name = LONGFORMER if window else "roberta" if padding == OFFSET - 1 else "bert"
     kind = kind_for(name, padding)
     weights = {  # without the row of <del>, the last one
         key: value[: len(symbols)] if key in VOCABULARY_ROWS else value
-        for key, value in job.model.model.state_dict().items()
+        for key, value in loaded.model.state_dict().items()
     }
     is_tied = torch.equal(weights[HEAD_WEIGHT], weights[EMBEDDING])
     # The MLM heads of RoBERTa and Longformer always use GELU.
     with_head = with_head and (name == "bert" or hf_activation(args.activation_fn) == "gelu")
     theirs = to_hf(weights, kind, args.encoder_layers, rows, size, with_head, is_tied)
     theirs = copy_to_global(theirs) if name == LONGFORMER else theirs
-    config = _config(job, name, with_head=with_head)
-    config |= {
+    config = _config(args, window, name, with_head=with_head) | {
         "vocab_size": size,
         "max_position_embeddings": len(weights[POSITIONS]) - OFFSET + kind.offset,
         "bos_token_id": ids[dictionary.bos()],
@@ -182,19 +163,19 @@ def _write_hf(job: Job, folder: Path, *, with_head: bool) -> None:
         "pad_token_id": padding,
         "tie_word_embeddings": is_tied,
     }
-    _write_json(folder / "config.json", config)
+    write_json(folder / "config.json", config)
     path = folder / "model.safetensors"
     try:
         import_library("safetensors.torch").save_file(theirs, str(path), {"format": "pt"})
     except Exception as error:  # safetensors raises its own type for errors of the file system
         raise UserError(f"{path}: cannot write it ({error}); nothing was written") from None
     path.chmod((folder / "config.json").stat().st_mode)  # files of safetensors can only be read by their owner
-    write_tokenizer(job.tokenizer, symbols, folder, job.positions, has_segments=args.segments > 1)
+    positions = int(loaded.model.max_positions())
+    write_tokenizer(tokenizer, symbols, folder, positions, has_segments=args.segments > 1)
 
 
-def _config(job: Job, name: str, *, with_head: bool) -> dict[str, Any]:
+def _config(args: Any, window: int, name: str, *, with_head: bool) -> dict[str, Any]:
     """The part of config.json that follows from the settings of the model."""
-    args, window = job.args, window_of(job.model.model)
     family = {"bert": "Bert", "roberta": "Roberta", LONGFORMER: "Longformer"}[name]
     return {
         "architectures": [f"{family}ForMaskedLM" if with_head else f"{family}Model"],
@@ -213,10 +194,6 @@ def _config(job: Job, name: str, *, with_head: bool) -> dict[str, Any]:
     }
 
 
-def _write_json(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
 def _check_architecture(args: Any) -> None:
     """Raise UserError for architectures that neither BERT nor RoBERTa can express."""
     parts = {
@@ -230,3 +207,113 @@ def _check_architecture(args: Any) -> None:
             raise UserError(
                 f"--format hf: the checkpoint's encoder {what}, unlike BERT's and RoBERTa's; export --format fairseq"
             )
+
+
+def model_card(
+    checkpoint: Path, loaded: LoadedModel, data_bin: Path, pooling: str, form: str, scores: Path | None
+) -> str:
+    """Return the text of the card. It only states what checkpoint, data folder and report record; see ``export``.
+
+    The checkpoint is read again for the settings of its training.
+
+    Raises:
+        UserError: ``scores`` is not such a report.
+    """
+    settings = OmegaConf.to_container(read_checkpoint(str(checkpoint))["cfg"], resolve=True, enum_to_str=True)
+    sections = {
+        "Method and recipe": _recipe(settings) if loaded.updates else ["No training by fairseq_clear."],
+        "Data": _data(data_bin),
+        "Scores": _scores(scores) if scores is not None else ["None were given to the export."],
+    }
+    head = f"""\
+---
+library_name: {LIBRARIES[form]}
+pipeline_tag: sentence-similarity
+tags: [sentence-similarity, feature-extraction, fairseq_clear]
+---
+
+# Sentence encoder
+
+{_summary(loaded)}. Vectors are hidden states under **{pooling}** pooling, before any projection head.
+
+```python
+{USE["longformer" if window_of(loaded.model) else form]}
+```
+"""
+    body = [line for title, lines in sections.items() for line in (f"\n## {title}\n", *lines)]
+    return "\n".join([head.rstrip("\n"), *body, "", f"Written by fairseq_clear {__version__}.", ""])
+
+
+def _summary(loaded: LoadedModel) -> str:
+    args, window = loaded.model.args, window_of(loaded.model)
+    sizes = f"{args.encoder_layers} layers x {args.encoder_embed_dim}, {args.encoder_attention_heads} heads"
+    positions = f"{int(loaded.model.max_positions())} positions" + (f", attention window {window}" if window else "")
+    trained = f"{loaded.updates:,} updates" if loaded.updates else "imported, without further training"
+    return f"{sizes}, {positions}; {trained}"
+
+
+def _recipe(settings: Any) -> list[str]:
+    rows = ["| setting | value |", "|---|---|"]
+    for section, names in RECIPE.items():
+        values = settings.get(section) or {}
+        values = values if isinstance(values, dict) else vars(values)
+        for name in names:
+            value = values.get(name)
+            if value is not None and value != "":
+                rows.append(
+                    f"| {section}{'' if name == '_name' else ' ' + name.replace('_', '-')} | `{_text(value)}` |"
+                )
+    return rows
+
+
+def _data(data_bin: Path) -> list[str]:
+    if not (data_bin / CLEAR_JSON).is_file():
+        return ["Not recorded: the data folder has no clear.json."]
+    clear = read_clear_json(data_bin)
+    lines = [f"- vocabulary: SHA-256 `{clear.get('vocabulary_hash', 'unknown')}`"]
+    for name, counts in (clear.get("splits") or {}).items():
+        lines.append(
+            f"- {name}: {counts['sentences']:,} sentences in {counts['documents']:,} documents, {counts['tokens']:,} tokens"
+        )
+    if "content_hash" in clear:
+        lines.append(f"- text: SHA-256 `{clear['content_hash']}`")
+    if "imported" in clear:
+        lines.append(f"- pretrained weights of type {clear['imported'].get('model_type')}, imported")
+    return lines
+
+
+def _scores(path: Path) -> list[str]:
+    report = read_json(path)
+    try:
+        columns = list(report["columns"])
+        named = [(*_names(row["label"], row["encoder"]), row["scores"]) for row in report["rows"]]
+        protocol = "; ".join(f"{name} {_text(value)}" for name, value in report["protocol"].items())
+        title = f"`fairseq-clear {report['command']}`, {protocol}."
+    except (KeyError, TypeError, AttributeError):
+        raise UserError(
+            f"--scores {path}: not a report of fairseq-clear; give a file that an evaluation wrote (--output)"
+        ) from None
+    lines = [title, "", "| " + " | ".join(["encoder", "pooling", *columns]) + " |", "|" + "---|" * (len(columns) + 2)]
+    count = Counter((short, pooling) for short, _, pooling, _ in named)
+    for short, long, pooling, scores in named:
+        cells = [f"{scores[column]:.2f}" if column in scores else "" for column in columns]
+        lines.append("| " + " | ".join([long if count[short, pooling] > 1 else short, pooling, *cells]) + " |")
+    return list(dict.fromkeys(lines))  # an encoder may occur twice
+
+
+def _names(label: str, encoder: dict[str, Any]) -> tuple[str, str, str]:
+    """Return a row's name with the file name of its checkpoint, its name with the folder too, and its pooling.
+
+    The words after the path stay in the name, such as ``whitened`` or ``median of 5``; the pooling is removed.
+    """
+    path, pooling = str(encoder.get("checkpoint") or ""), str(encoder.get("pooling") or "")
+    head = path if path and label.startswith(path) else label.partition(" ")[0]
+    rest = [word for word in label[len(head) :].split() if word != pooling]
+    short, long = Path(head).name, "/".join(Path(head).parts[-2:])
+    return " ".join([short, *rest]), " ".join([long, *rest]), pooling
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name}={_text(item)}" for name, item in value.items())
+    return ", ".join(map(_text, value)) if isinstance(value, list | tuple) else str(value).replace("|", "\\|")

@@ -3,7 +3,6 @@
 import json
 import pickle
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import write_json
 from fairseq_clear.libraries import import_library
 from fairseq_clear.patches.checkpoint_files import unloadable
 
@@ -25,17 +25,11 @@ HUB = {
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
 
 
-@dataclass(frozen=True)
-class HfFolder:
-    """The content of a folder; ``weights`` have the names of the folder and are in float32."""
-
-    path: Path
-    config: dict[str, Any]
-    weights: dict[str, Tensor]
-
-
-def read_hf_folder(folder: Path) -> HfFolder:
+def read_hf_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read configuration and weights, from safetensors or else from pickles, in one file or in shards.
+
+    Returns:
+        The configuration; and the weights by their names in the folder, in float32.
 
     Raises:
         UserError: the folder does not exist, a part is missing or damaged, or a pickle holds more than weights.
@@ -55,7 +49,7 @@ def read_hf_folder(folder: Path) -> HfFolder:
     if not all(isinstance(value, Tensor) for value in weights.values()):
         raise UserError(f"{folder}: its weights are not a plain table of tensors; save it with save_pretrained")
     floats = {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
-    return HfFolder(folder, read_json(folder / CONFIG), floats)
+    return read_json(folder / CONFIG), floats
 
 
 def read_json(path: Path) -> Any:
@@ -125,12 +119,8 @@ _TYPE = "sentence_transformers.models."
 def read_pooling(folder: Path, *, ignore_mode: bool = False) -> tuple[str | None, bool]:
     """Read the pooling of a sentence-transformers folder; a plain Hugging Face folder has none.
 
-    Args:
-        folder: folder of either kind.
-        ignore_mode: do not read the pooling, because the user chose another.
-
     Returns:
-        The pooling, one of EXPORTED, or None; and whether vectors are scaled to length 1.
+        The pooling, one of EXPORTED, or None, also with ``ignore_mode``; and whether vectors are scaled to length 1.
 
     Raises:
         UserError: clear_roberta does not have the pooling, or a module after it.
@@ -179,12 +169,9 @@ def write_modules(
     switches = {switch: switch == EXPORTED[pooling] for switch in (*EXPORTED.values(), *_OTHERS)}
     for path, _ in parts[1:]:
         (folder / path).mkdir()
-    _write(folder / "modules.json", modules)
-    _write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **switches})
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **switches})
     if dimension is not None:
-        _write(folder / "config_sentence_transformers.json", {"truncate_dim": dimension})
-    _write(folder / "sentence_bert_config.json", {"max_seq_length": positions, "do_lower_case": False})
-
-
-def _write(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / "config_sentence_transformers.json", {"truncate_dim": dimension})
+    limits = {"max_seq_length": positions, "do_lower_case": False}
+    write_json(folder / "sentence_bert_config.json", limits)

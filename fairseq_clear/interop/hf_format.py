@@ -92,8 +92,7 @@ def from_hf(
     """Convert the weights of a Hugging Face model to those of clear_roberta.
 
     Args:
-        weights: Hugging Face's weights by name.
-        kind: their names.
+        weights, kind: Hugging Face's weights, and their names.
         layers: number of blocks.
         rows: (V,) int64, for each of fairseq's ids its row in Hugging Face's vocabulary.
         segments: 1 adds segment 0 to the positions, which is exact for texts of one segment; 2 keeps both segments.
@@ -151,10 +150,7 @@ def to_hf(
     identity, so ``pooler_output`` is the tanh of the first token's state.
 
     Args:
-        weights: fairseq's weights.
-        kind: Hugging Face's names.
-        layers: number of blocks.
-        rows: (V,) int64, for each of fairseq's ids its row in Hugging Face's vocabulary.
+        weights, kind, layers, rows: fairseq's weights; else as for from_hf.
         size: number of rows of Hugging Face's vocabulary; rows without a token of fairseq are 0.
         with_head: also convert the MLM head; the names of the encoder then have its prefix.
         is_tied: whether the output embedding of the head is the encoder's, so that it is left out.
@@ -280,11 +276,8 @@ def model_flags(config: dict[str, Any], segments: int, positions: int, pooling: 
     """Return the flags of clear_roberta, by name without dashes, for a model with this configuration.
 
     Args:
-        config: Hugging Face's configuration.
         segments: number of segments to keep.
         positions: number of positions, after any extension.
-        pooling: pooling of the text vector.
-        path: path of the configuration, for errors.
     """
     window = {"attention-window": read_window(config, path)} if config.get("model_type") == LONGFORMER else {}
     try:

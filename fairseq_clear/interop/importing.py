@@ -17,8 +17,8 @@ from torch import Tensor
 from fairseq_clear import register
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import STOCK_POOLING, load_model
-from fairseq_clear.files import hash_file, versions
-from fairseq_clear.interop.hf_folders import CONFIG, HfFolder, read_hf_folder, read_pooling
+from fairseq_clear.files import hash_file, versions, write_json
+from fairseq_clear.interop.hf_folders import CONFIG, read_hf_folder, read_pooling
 from fairseq_clear.interop.hf_format import (
     HEAD_WEIGHT,
     LONGFORMER,
@@ -78,10 +78,10 @@ def import_hf(
     Raises:
         UserError: the model cannot be imported exactly.
     """
-    folder = read_hf_folder(source)
-    name = kind_of(folder.config, source / CONFIG)
-    kind = kind_for(name, int(folder.config.get("pad_token_id", 1)))
-    theirs = merge_global(folder.weights, source) if name == LONGFORMER else folder.weights
+    config, theirs = read_hf_folder(source)
+    name = kind_of(config, source / CONFIG)
+    kind = kind_for(name, int(config.get("pad_token_id", 1)))
+    theirs = merge_global(theirs, source) if name == LONGFORMER else theirs
     if pooling is not None:
         parse_pooling(pooling)
     stated, normalized = read_pooling(source, ignore_mode=pooling is not None)
@@ -92,15 +92,15 @@ def import_hf(
     with output_folder(dest, overwrite) as temporary:
         tokenizer, dictionary = write_vocabulary(source, temporary)
         rows = torch.tensor(hf_ids(dictionary, tokenizer))
-        layers = int(folder.config.get("num_hidden_layers", 0))
+        layers = int(config.get("num_hidden_layers", 0))
         weights, left = from_hf(theirs, kind, layers, rows, segments, source)
         longest = len(weights[POSITIONS]) - OFFSET
         weights[POSITIONS] = repeat_positions(weights[POSITIONS], extend_positions)
-        flags = model_flags(folder.config, segments, len(weights[POSITIONS]) - OFFSET, chosen, source / CONFIG)
+        flags = model_flags(config, segments, len(weights[POSITIONS]) - OFFSET, chosen, source / CONFIG)
         parts = sorted({key.partition(".")[0] for key in left if not key.endswith(("position_ids", "decoder.bias"))})
         if parts:
             notes.append(f"left out, as clear_roberta has no such part: {', '.join(parts)}")
-        notes += _describe_segments(folder, segments)
+        notes += _describe_segments(config, segments)
         has_own_output = HEAD_WEIGHT in weights and not torch.equal(weights[HEAD_WEIGHT], weights[EMBEDDING])
         untied = {"untie-weights-roberta": True} if has_own_output else {}
         cfg = settings_of(dest, "clear_lm", ARCH, {**flags, "projection-layers": 0, **untied})
@@ -123,7 +123,7 @@ def write_manifest(folder: Path, kind: str, files: list[str], imported: dict[str
         "imported": imported,
         "versions": versions(),
     }
-    (folder / CLEAR_JSON).write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / CLEAR_JSON, content)
 
 
 def repeat_positions(rows: Tensor, wanted: int | None) -> Tensor:
@@ -156,8 +156,8 @@ def _load(model: ClearRobertaModel, weights: dict[str, Tensor], source: Path) ->
     return ["the folder has no head for masked language modelling; it is freshly initialised"]
 
 
-def _describe_segments(folder: HfFolder, segments: int) -> list[str]:
-    types = int(folder.config.get("type_vocab_size", 1))
+def _describe_segments(config: dict[str, Any], segments: int) -> list[str]:
+    types = int(config.get("type_vocab_size", 1))
     if segments == 1 and types > 1:
         return [
             f"segment 0 of {types} is added to the positions: exact for single texts; --segments 2 keeps both, for pairs"
@@ -237,7 +237,7 @@ def import_archive(
         for name in (CHECKPOINT, DICTIONARY):
             _copy(folder / name, temporary / name, f"{source}: has no {name}; is it an archive of fairseq's roberta?")
         kind, names = _copy_tokenizer(folder, gpt2, temporary, source)
-        TOKENIZERS[kind]([str(temporary / name) for name in names])
+        TOKENIZERS[kind](*(temporary / name for name in names))
         loaded = load_model(temporary / CHECKPOINT, temporary)
         if extend_positions is not None:
             _extend(temporary / CHECKPOINT, extend_positions)

@@ -66,8 +66,7 @@ def compare_hf(
     """Compare a checkpoint with a Hugging Face folder as transformers loads it, tokenizers included.
 
     Args:
-        ours: the checkpoint.
-        tokenizer: tokenizer of its data folder.
+        ours, tokenizer: the checkpoint, and the tokenizer of its data folder.
         folder: folder with config.json, weights and tokenizer.
         pooling: pooling of the embeddings.
         longest: number of tokens to which both encoders cut texts (default: the model's positions).
@@ -114,10 +113,9 @@ def compare_sentence_transformers(
     normalized: bool = False,
     dimension: int | None = None,
 ) -> Parity:
-    """Compare a checkpoint with a folder as sentence-transformers loads it, from text to embedding.
+    """Compare a checkpoint with a folder as sentence-transformers loads it, from text to embedding; see also ``compare_hf``.
 
     Args:
-        ours, tokenizer, folder, pooling: see compare_hf.
         normalized: whether the folder scales its vectors to length 1.
         dimension: number of dimensions that the folder keeps; None for all.
     """

@@ -30,7 +30,7 @@ from fairseq_clear.models.encoding import evaluating
 from fairseq_clear.models.state_dicts import BACKBONE, VOCABULARY_ROWS
 from fairseq_clear.modules.pooling import masked_mean
 from fairseq_clear.patches.checkpoint_files import read_checkpoint, save
-from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, read_clear_json
+from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, recorded_tokenizer
 
 register()
 
@@ -75,8 +75,7 @@ def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, fold
     write_checkpoint(folder / CHECKPOINT, cfg, weights, hash_file(data_bin / DICTIONARY))
     files = [DICTIONARY]
     if (data_bin / CLEAR_JSON).is_file():
-        described = read_clear_json(data_bin).get("tokenizer") or {}
-        files += [CLEAR_JSON, *map(str, described.get("files", []))]
+        files += [CLEAR_JSON, *recorded_tokenizer(data_bin)[1]]
     for name in files:
         shutil.copyfile(data_bin / name, folder / name)
     eps, hint = args.layer_norm_eps, ""
@@ -90,8 +89,7 @@ def compare_stock(loaded: LoadedModel, checkpoint: Path, folder: Path, hint: str
 
     Args:
         loaded: the checkpoint as this plugin loads it.
-        checkpoint: file of stock roberta.
-        folder: folder with its dict.txt.
+        checkpoint: file of stock roberta; the dict.txt is in ``folder``.
         hint: a reason why they may differ.
     """
     state = read_checkpoint(str(checkpoint))

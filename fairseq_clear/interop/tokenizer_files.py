@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import write_json
 from fairseq_clear.libraries import import_library
 from fairseq_clear.text.tokenizers import (
     HF_NAMES,
@@ -27,13 +28,11 @@ Json = dict[str, Any]
 def write_tokenizer(
     tokenizer: Tokenizer, symbols: list[str], folder: Path, positions: int, *, has_segments: bool = False
 ) -> None:
-    """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json.
+    """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json to ``folder``.
 
     Args:
-        tokenizer: tokenizer of the data folder.
         symbols: symbols of the vocabulary in the order of fairseq's ids, which a new tokenizer has too. A tokenizer that came
             from Hugging Face keeps its own ids.
-        folder: folder to write to.
         positions: maximum number of tokens of a text.
         has_segments: whether the model has segment embeddings.
 
@@ -57,7 +56,7 @@ def write_tokenizer(
         **special,
     }
     for name, value in ((HF_NAMES[0], content), (HF_NAMES[1], special), ("tokenizer_config.json", config)):
-        (folder / name).write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        write_json(folder / name, value)
 
 
 def _build(tokenizer: Tokenizer, symbols: list[str]) -> Json:

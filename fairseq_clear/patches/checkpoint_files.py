@@ -24,18 +24,7 @@ from fairseq.file_io import PathManager
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_clear.errors import UserError, exit_on_user_error, one_line
-from fairseq_clear.patches.replacing import original
-
-__all__ = [
-    "copy_whole",
-    "newest_whole",
-    "read_checkpoint",
-    "unloadable",
-    "save",
-    "verify_folder",
-    "watch_reading",
-    "write_whole",
-]
+from fairseq_clear.patches import original
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy
 import torch
 
-from fairseq_clear.patches.replacing import original
+from fairseq_clear.patches import original
 
 SECONDS_TO_STOP_LOADING = 30.0
 LONGEST = 100_000  # maximum characters or items of a product
@@ -182,9 +182,9 @@ def silence_known_warnings() -> None:
         r"hydra\.experimental\.",
         r"\s*The version_base parameter",
         r"In '.*': Usage of deprecated keyword",
+        r"\s*'.*' is validated against ConfigStore",
+        r"\s*The strict flag in the compose API",
     ):
-        warnings.filterwarnings("ignore", message=message, category=UserWarning)
-    for message in (r"\s*'.*' is validated against ConfigStore", r"\s*The strict flag in the compose API"):
         warnings.filterwarnings("ignore", message=message, category=UserWarning)
     # "Please install tensorboardX", logged at every import by an unrelated task
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)

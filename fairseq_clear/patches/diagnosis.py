@@ -10,10 +10,7 @@ from typing import Any
 
 from fairseq_clear import __version__, register
 from fairseq_clear.errors import one_line
-from fairseq_clear.patches import PATCHES, Patch
-from fairseq_clear.patches.replacing import install, is_installed, signature_mismatch
-
-__all__ = ["diagnose"]
+from fairseq_clear.patches import PATCHES, Patch, install, is_installed, signature_mismatch
 
 PACKAGES = (
     "fairseq torch numpy hydra-core omegaconf sentencepiece sacremoses sacrebleu nltk tensorboardX transformers tokenizers "

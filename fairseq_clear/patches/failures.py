@@ -14,11 +14,8 @@ from fairseq.nan_detector import NanDetector
 from fairseq.trainer import Trainer
 
 from fairseq_clear.errors import UserError, exit_on_user_error
-from fairseq_clear.patches import stopping
+from fairseq_clear.patches import original, stopping
 from fairseq_clear.patches.checkpoint_files import newest_whole, watch_reading
-from fairseq_clear.patches.replacing import original
-
-__all__ = ["ForwardNanDetector", "load_checkpoint", "log_oom", "save_checkpoint", "train_step", "valid_step"]
 
 logger = logging.getLogger(__name__)
 

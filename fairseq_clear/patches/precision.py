@@ -6,17 +6,7 @@ from typing import Any
 
 import torch
 
-from fairseq_clear.patches.replacing import original
-
-__all__ = [
-    "MASTERS",
-    "clip_grad_norm",
-    "has_overflowed",
-    "load_state_dict",
-    "skip_overflows_on_cpu",
-    "state_dict",
-    "step",
-]
+from fairseq_clear.patches import original
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,7 @@ from fairseq.logging import progress_bar as fairseq_bars
 from omegaconf import OmegaConf, open_dict
 from tqdm import tqdm
 
-from fairseq_clear.patches.replacing import original
-
-__all__ = ["Detail", "TerminalBar", "log_first_update", "progress_bar", "set_up"]
+from fairseq_clear.patches import original
 
 logger = logging.getLogger("fairseq_clear")
 

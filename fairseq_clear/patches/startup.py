@@ -24,19 +24,7 @@ from omegaconf.errors import ConfigKeyError
 from torch.multiprocessing import ProcessExitedException
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.patches import run_console, stopping
-from fairseq_clear.patches.replacing import original
-
-__all__ = [
-    "add_defaults",
-    "call_main",
-    "convert_namespace_to_omegaconf",
-    "import_user_module",
-    "join_torchrun",
-    "merge_defaults",
-    "parse_args_and_arch",
-    "train",
-]
+from fairseq_clear.patches import original, run_console, stopping
 
 logger = logging.getLogger("fairseq_clear")
 
@@ -78,9 +66,8 @@ def parse_args_and_arch(
     except RuntimeError as error:
         if error.args:
             raise
-        fail(
-            "--arch: is required; give an architecture, such as clear_roberta_base"
-        )  # fairseq raises without a message
+        # fairseq raises without a message
+        fail("--arch: is required; give an architecture, such as clear_roberta_base")
 
 
 def _explain(message: str, parser: argparse.ArgumentParser) -> str:
@@ -131,7 +118,8 @@ def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
         _fail(error)
     handlers = {number: signal.getsignal(number) for number in stopping.SIGNALS}
     try:
-        if _will_spawn(cfg):
+        workers = cfg.distributed_training
+        if workers.distributed_world_size > 1 and not workers.distributed_no_spawn and torch.cuda.device_count() > 1:
             for number in handlers:
                 signal.signal(number, _forward_signal)
         return original("fairseq.distributed.utils:call_main")(cfg, main, **kwargs)
@@ -140,11 +128,6 @@ def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-
-
-def _will_spawn(cfg: Any) -> bool:
-    workers = cfg.distributed_training
-    return workers.distributed_world_size > 1 and not workers.distributed_no_spawn and torch.cuda.device_count() > 1
 
 
 def _forward_signal(number: int, frame: FrameType | None) -> None:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
@@ -22,18 +23,7 @@ import torch.distributed as dist
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
-from fairseq_clear.patches import run_console
-from fairseq_clear.patches.replacing import original
-
-__all__ = [
-    "EXIT_INTERRUPTED",
-    "EXIT_PREEMPTED",
-    "SIGNALS",
-    "check_validation",
-    "listen",
-    "main_device",
-    "validate_and_save",
-]
+from fairseq_clear.patches import original, run_console
 
 logger = logging.getLogger(__name__)
 
@@ -48,22 +38,16 @@ class _Interrupted(Exception):
     """Raised when the workers agree to stop in the middle of a validation."""
 
 
+@dataclass
 class _State:
-    """The signal received, if any, and the state of the run.
+    """The signal received, if any, and the state of the run."""
 
-    Attributes:
-        code: exit code that a signal requests; 0 without a signal.
-        since: time of the signal.
-        is_training: whether an update has been made, so that there is something to save.
-        is_validating: whether a validation is running.
-        is_leaving: whether the process is exiting.
-        leave: called to exit, once everything is saved.
-    """
-
-    def __init__(self) -> None:
-        self.code, self.since = 0, 0.0
-        self.is_training = self.is_validating = self.is_leaving = False
-        self.leave: Callable[[int], Any] = sys.exit
+    code: int = 0  # exit code that a signal requests; 0 without a signal
+    since: float = 0.0  # time of the signal
+    is_training: bool = False  # whether an update has been made, so that there is something to save
+    is_validating: bool = False
+    is_leaving: bool = False  # whether the process is exiting
+    leave: Callable[[int], Any] = sys.exit  # called to exit, once everything is saved
 
 
 _state = _State()

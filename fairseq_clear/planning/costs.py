@@ -17,8 +17,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from fairseq_clear.planning.metering import Collective, Meter, on_worker
 from fairseq_clear.planning.recipe import build_trainer
 
-__all__ = ["Memory", "Operations", "Recipe"]
-
 # Methods of the model that read tokens -> the phase of the report that they belong to.
 PHASES = {
     "_predict": "masked",
@@ -27,9 +25,8 @@ PHASES = {
     "_keys": "keys",
     "_prediction_loss": "masked",
 }
-LARGEST = (
-    128  # maximum texts of a micro-batch that is run; larger ones are extrapolated from this one and from half of it
-)
+# Maximum texts of a micro-batch that is run; larger ones are extrapolated from this one and from half of it.
+LARGEST = 128
 COPIES = ("guide", "key_encoder", "key_queue")
 LEGACY_BUFFER = 2**28
 

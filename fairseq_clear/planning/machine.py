@@ -17,8 +17,6 @@ from fairseq_clear.tasks.corpus_mix import parse_mix
 from fairseq_clear.text.data_folders import CLEAR_JSON
 from fairseq_clear.views.view_table import find_view_source
 
-__all__ = ["GIB", "GPUS", "HEADROOM", "Folder", "Machine", "Plan", "make_curve", "make_plan", "read_folder"]
-
 GIB = 2**30
 HEADROOM = 0.9  # share of the memory to use; the rest is for fragmentation, scratch space of kernels and NCCL
 GPUS = tuple(2**power for power in range(13))  # 1 ... 4,096, the points of a curve
@@ -100,9 +98,8 @@ def _texts(task: Mapping[str, Any], sentences: int, tokens: int, documents: int)
         each = int(check_knobs(step, kind.knobs, flag="task.views")["sentences"])
         return max(sentences // each - documents, 1), length
     if str(task.get("sample_break_mode", "none")) == "eos" or kind.needs_documents:
-        is_aligned = bool(
-            kind.values or task.get("hard_negatives") or kind.needs_documents
-        )  # then a long line is cut off instead of split
+        # then a long line is cut off instead of split
+        is_aligned = bool(kind.values or task.get("hard_negatives") or kind.needs_documents)
         return sentences if is_aligned else max(sentences, math.ceil((tokens - sentences) / max(limit - 2, 1))), length
     return math.ceil(tokens / max(limit - 1, 1)), None
 
@@ -214,8 +211,6 @@ def make_plan(recipe: Recipe, machine: Machine, global_batch: int | None = None,
     encoder reads them in chunks if memory is short. Without one, or with a queue, there are more, smaller micro-batches.
 
     Args:
-        recipe: the recipe.
-        machine: the machine.
         global_batch: texts of an update (default: as configured, on this number of workers).
         corpus: number of texts of the training set.
 
@@ -311,10 +306,8 @@ def make_curve(
     """Plan for several numbers of GPUs under ASSUMPTIONS, which favour many GPUs with few texts each.
 
     Args:
-        recipe: the recipe.
         machine: a GPU and its network; ``workers`` is not used.
-        texts: texts of an update, on all GPUs or with ``per_gpu`` on each.
-        per_gpu: keep the texts of each GPU constant, so that the batch grows with the number of GPUs.
+        texts: texts of an update, on all GPUs, or with ``per_gpu`` on each, so that the batch grows with the number of GPUs.
         gpus: numbers of GPUs; those among which the batch cannot be divided evenly are left out.
         corpus: number of texts of the training set.
 

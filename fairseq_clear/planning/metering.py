@@ -23,8 +23,6 @@ from fairseq_clear.modules import chunking
 
 patches.apply()
 
-__all__ = ["Collective", "Meter", "on_worker"]
-
 aten = torch.ops.aten
 INDEXING = (aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default)
 IN_PLACE = (aten._fused_adam_, aten._fused_adamw_)  # not implemented for meta tensors
@@ -80,11 +78,11 @@ class Meter(TorchDispatchMode):
     def during(self, phase: str) -> Iterator[None]:
         """Count operations inside the block for this phase; of nested phases, the inner one counts."""
         before, self.phase = self.phase, phase
-        self._ends.append((_sequence(), before))
+        self._ends.append((torch.autograd._get_sequence_nr(), before))
         try:
             yield
         finally:
-            self._ends.append((_sequence(), phase))
+            self._ends.append((torch.autograd._get_sequence_nr(), phase))
             self.phase = before
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -136,10 +134,6 @@ class Meter(TorchDispatchMode):
         self.total += size
         if self.total > self.peak:
             self.peak, self.at_peak = self.total, dict(self.held)
-
-
-def _sequence() -> int:
-    return torch.autograd._get_sequence_nr()
 
 
 def _as_numbers(index: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -296,11 +290,7 @@ def on_worker(
 ) -> Iterator[list[Collective]]:
     """Run a step on meta tensors inside the block as the first of ``workers`` workers, which all hold the same number of rows.
 
-    Args:
-        workers: number of workers; nothing is sent.
-        backend: nccl or gloo.
-        is_cpu: use the kernels of a CPU, else of a GPU.
-        amp: run under autocast.
+    Nothing is sent. The kernels are those of a GPU, or of a CPU with ``is_cpu``; ``amp`` turns autocast on.
 
     Yields:
         A list to which each exchange of this worker is appended.
@@ -321,9 +311,8 @@ def on_worker(
 
     def all_gather(parts: list[Tensor], tensor: Tensor, *_: Any, **__: Any) -> None:
         record("all_gather", tensor)
-        for rank, part in enumerate(
-            [] if tensor.is_meta else parts
-        ):  # hashes are large, counts are small; the texts of other workers differ
+        # hashes are large, counts are small; the texts of other workers differ
+        for rank, part in enumerate([] if tensor.is_meta else parts):
             part.copy_(tensor + rank * (tensor.abs() > 2**32) if tensor.dtype == torch.int64 else tensor)
 
     def all_reduce_dict(data: dict[str, Any], *_: Any, **__: Any) -> dict[str, Any]:
@@ -336,11 +325,8 @@ def on_worker(
     with ExitStack() as stack:
         for module, replaced in (
             (dist, {"all_reduce": all_reduce, "all_gather": all_gather, "reduce_scatter_tensor": reduce_scatter}),
-            (
-                dist,
-                {"is_initialized": lambda: workers > 1, "get_world_size": lambda *_: workers, "get_rank": lambda *_: 0},
-            ),
-            (dist, {"get_backend": lambda *_: backend}),
+            (dist, {"is_initialized": lambda: workers > 1, "get_world_size": lambda *_: workers}),
+            (dist, {"get_rank": lambda *_: 0, "get_backend": lambda *_: backend}),
             (distributed_utils, {"get_data_parallel_group": lambda: None, "all_reduce_dict": all_reduce_dict}),
             (F, _kernels(is_cpu=is_cpu, amp=amp)),
             (torch, {"autocast": lambda _, **options: torch.amp.autocast("cpu", **options)}),

@@ -37,8 +37,6 @@ from fairseq_clear.views.view_table import find_view_source
 
 register()
 
-__all__ = ["SYMBOLS", "build_trainer", "compose_recipe"]
-
 RECIPES = Path(__file__).resolve().parent.parent.parent / "examples"
 SYMBOLS = 6  # not in dict.txt: <s>, <pad>, </s>, <unk>, <mask> and <del>
 EXAMPLES = 128  # items whose views are drawn; batches have their lengths

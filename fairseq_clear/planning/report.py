@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["as_json", "as_table", "curve_as_json", "curve_table", "draw_scaling", "gpu_axis"]
-
 COUNTED = "matrix products and attention of the recipe's own model and criterion, run on tensors without values"
 
 
@@ -131,9 +129,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
 def draw_scaling(points: Sequence[Plan], title: str) -> "Figure":
     """Draw seconds of an update (above) and efficiency (below) over the number of GPUs, with a tick for each power of 2.
 
-    Args:
-        points: at least one point, in ascending order of GPUs.
-        title: the recipe and the assumptions; several lines.
+    There is at least one point; they are in ascending order of GPUs. The title may have several lines.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter

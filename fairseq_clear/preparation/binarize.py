@@ -69,8 +69,6 @@ def binarize_parts(
 
     Args:
         splits: prefix of the dataset -> its text parts, in order.
-        tokenizer: splits text into symbols.
-        dictionary: maps symbols to ids.
         workers: number of processes; the result does not depend on it.
         progress: called with the number of bytes of text binarized since its last call.
     """

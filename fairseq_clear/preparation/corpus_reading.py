@@ -53,8 +53,7 @@ class TextSource:
     def rows(self, progress: Progress | None = None) -> Iterator[Row]:
         """Yield each sentence with its paraphrases, and an empty row between two documents.
 
-        Args:
-            progress: called with the number of bytes read from disk since its last call.
+        ``progress`` is called with the number of bytes read from disk since its last call.
 
         Raises:
             UserError: an error in a file, or aligned files have different numbers of lines.
@@ -66,12 +65,9 @@ class TextSource:
                 if others:
                     yield from aligned_rows([file, *others], pattern, progress)
                 else:
-                    is_json = file.is_jsonl
-                    units = (
-                        json_units(file, settings.text_field, progress)
-                        if is_json
-                        else text_units(file, pattern, progress)
-                    )
+                    units = text_units(file, pattern, progress)
+                    if file.is_jsonl:
+                        units = json_units(file, settings.text_field, progress)
                     if settings.split_sentences is not None:
                         units = split_units(units, settings.split_sentences, settings.language)
                     yield from (None if unit is None else (unit,) for unit in units)
@@ -227,12 +223,9 @@ def sentence_splitter(language: str, flag: str = "--split-sentences", instead: s
 
 
 def split_units(units: Iterable[Unit], mode: str, language: str) -> Iterator[Unit]:
-    """Split the text of units into sentences.
+    """Split the text of units into sentences, by the rules of a language such as ``en``.
 
-    Args:
-        units: lines, blank lines and boundaries of documents.
-        mode: ``lines`` splits each line; ``paragraphs`` first joins hard-wrapped lines up to a blank line.
-        language: code of the rules, such as ``en``.
+    ``mode`` is ``lines`` to split each line, or ``paragraphs`` to first join hard-wrapped lines up to a blank line.
     """
     split = sentence_splitter(language)
     for unit in join_paragraphs(units) if mode == "paragraphs" else units:

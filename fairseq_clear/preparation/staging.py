@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.corpus_reading import Row
+from fairseq_clear.preparation.corpus_reading import Row, canonical_rows
 from fairseq_clear.preparation.prepare_settings import ORIGINAL
 
 BUFFER_BYTES = 1 << 20
@@ -92,7 +92,11 @@ class Staged:
 
     paths: dict[str, Path]  # name -> file, the text itself first; all files have the same number of lines
     lengths: DocumentLengths
-    size: int  # bytes of all files
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(path.stat().st_size for path in self.paths.values())
 
     def rows(self) -> Iterator[Lines]:
         """Yield the lines in step; an empty tuple between two documents."""
@@ -126,10 +130,9 @@ def stage_rows(rows: Iterable[Row], folder: Path, names: Sequence[str], what: st
                     stream.write(text.encode() + b"\n")
             if is_text:
                 lengths[length] += 1
-        size = sum(stream.tell() for stream in streams)
     if not lengths:
         raise UserError(f"{what}: holds no sentence, only blank lines or nothing at all")
-    return Staged(paths, lengths, size)
+    return Staged(paths, lengths)
 
 
 def sample_sentences(staged: Staged, count: int, folder: Path, rng: np.random.Generator) -> Staged:
@@ -141,29 +144,17 @@ def sample_sentences(staged: Staged, count: int, folder: Path, rng: np.random.Ge
     sentences = staged.lengths.sentences
     if count > sentences:
         raise UserError(f"--sample {count}: the input has {sentences} sentences; give a smaller number, or more text")
-
-    def drawn() -> Iterator[Row]:
-        choices = choose_exactly(count, sentences, rng)
-        has_text = is_border = False
-        for row in staged.rows():
-            if not row:
-                is_border = has_text
-            elif next(choices):
-                if is_border:
-                    yield ()
-                has_text, is_border = True, False
-                yield tuple(line[:-1].decode() for line in row)
-
-    return stage_rows(drawn(), folder, list(staged.paths), "the sample")
+    choices = choose_exactly(count, sentences, rng)
+    drawn = (row for row in staged.rows() if not row or next(choices))
+    rows = canonical_rows(tuple(line[:-1].decode() for line in row) or None for row in drawn)
+    return stage_rows(rows, folder, list(staged.paths), "the sample")
 
 
 @dataclass
 class TextParts:
     """One text of a split, in files of bounded size; it is hashed and counted while it is written.
 
-    Args:
-        folder: folder of the parts, created with the first one.
-        part_bytes: a part ends after the line with which it reaches this size, even within a document.
+    A part ends after the line with which it reaches ``part_bytes``, even within a document.
 
     Attributes:
         counts: sizes of the text, without tokens and documents.
@@ -196,13 +187,7 @@ class TextParts:
 
 
 class SplitParts:
-    """The text of a split and its paraphrases, written in step.
-
-    Args:
-        folder: folder of the parts.
-        part_bytes: size of a part.
-        names: names of the texts, the text itself first.
-    """
+    """The text of a split and its paraphrases (``names``, the text itself first), written in step."""
 
     def __init__(self, folder: Path, part_bytes: int, names: Iterable[str] = (ORIGINAL,)) -> None:
         self.texts = {name: TextParts(folder / name, part_bytes) for name in names}
@@ -264,7 +249,6 @@ def deal_out(
     """Write each staged document, with its paraphrases, to ``valid`` if ``held_out`` is True for it, else to a training shard.
 
     Args:
-        staged: the corpus.
         train: one target per shard; the first one with the fewest bytes gets the next document.
         valid: target of held-out documents; None if there are none.
         held_out: a bool for each document, in order.

@@ -24,11 +24,9 @@ def worker_pool(
     method: str | None = None,
     remedy: str = "rerun with fewer --workers",
 ) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of ``workers`` processes, each of which calls ``setup`` first.
+    """Yield a pool of ``workers`` processes, each of which first calls the importable function ``setup`` with ``arguments``.
 
     Args:
-        workers: number of processes.
-        setup, arguments: an importable function, and what it is called with.
         method: start method of ``multiprocessing`` (default: fork on Linux, as in fairseq's binarizer, else the platform's).
         remedy: last words of the message about a killed worker.
 

@@ -283,13 +283,7 @@ class ClearLMTask(MaskedLMTask):
         return find_view_source(self.cfg.views)[0].needs_documents
 
     def check_checkpoint(self, trainer: Any, path: str, state: dict[str, Any], *, resumes: bool) -> None:
-        """Check a checkpoint that the run is about to load.
-
-        Args:
-            trainer: fairseq's trainer of this run.
-            path: path of the checkpoint.
-            state: content of the checkpoint.
-            resumes: whether the run resumes from the checkpoint, rather than only starting from its weights.
+        """Check a checkpoint from which the run is about to resume, or only to start from its weights.
 
         Raises:
             UserError: the checkpoint has another vocabulary or architecture, or belongs to another run.

@@ -3,10 +3,9 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq_clear.data.mixed_dataset import MixedDataset
 from fairseq_clear.errors import UserError
@@ -15,41 +14,29 @@ from fairseq_clear.spec import MIX_BATCHES
 from fairseq_clear.text.data_folders import (
     CLEAR_JSON,
     DICTIONARY,
+    FAIRSEQ_SPECIALS,
     check_vocabulary,
     data_folders,
-    read_clear_json,
-    read_symbols,
+    read_dictionary,
+    recorded_tokenizer,
     tokenizer_flags,
 )
-
-__all__ = ["Corpus", "check_corpora", "describe_mix", "parse_mix"]
 
 _WEIGHT = re.compile(r"\d+(\.\d*)?|\.\d+")
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """A corpus of a mix.
-
-    Attributes:
-        folder: its data folder, as typed.
-        weight: its weight, exactly as typed.
-    """
+class Corpus(NamedTuple):
+    """A corpus of a mix: its data folder and its weight, exactly as typed."""
 
     folder: str
     weight: Fraction
 
 
 def parse_mix(mix: str, data: str, batches: Any = "any") -> list[Corpus]:
-    """Read ``--mix FOLDER:WEIGHT,FOLDER:WEIGHT``.
-
-    Args:
-        mix: as typed; empty without the flag.
-        data: data folder of the run, which is one of the corpora.
-        batches: ``--mix-batches``.
+    """Read ``--mix FOLDER:WEIGHT,FOLDER:WEIGHT``, and check ``--mix-batches`` (``batches``).
 
     Returns:
-        The corpora, that of ``data`` first; none without ``--mix``.
+        The corpora, that of ``data``, the data folder of the run, first; none without ``--mix``.
 
     Raises:
         UserError: the flag is malformed, names fewer than two folders, a folder twice, or not ``data``.
@@ -112,7 +99,7 @@ def check_corpora(corpora: Sequence[Corpus]) -> None:
 
 def _difference_of_dictionaries(first: Path, other: Path) -> str:
     """What differs between the entries of two ``dict.txt``, whatever their counts; empty if nothing does."""
-    ours, theirs = (read_symbols(folder / DICTIONARY) for folder in (first, other))
+    ours, theirs = (read_dictionary(folder / DICTIONARY)[len(FAIRSEQ_SPECIALS) :] for folder in (first, other))
     if ours == theirs:
         return ""
     if len(ours) != len(theirs):
@@ -125,19 +112,14 @@ def _difference_of_tokenizers(first: Path, other: Path) -> str:
     """What differs between two tokenizers; empty if nothing does, or if a folder does not record its tokenizer."""
     if not all((folder / CLEAR_JSON).is_file() for folder in (first, other)):
         return ""
-    (kind, files), (other_kind, other_files) = (_tokenizer_of(folder) for folder in (first, other))
+    (kind, files), (other_kind, other_files) = map(recorded_tokenizer, (first, other))
     if kind != other_kind:
         return f"its tokenizer is {other_kind}, that of {first} {kind}"
     for one, two in zip(files, other_files, strict=False):
-        if hash_file(first / one) != hash_file(other / two):
+        both = first / one, other / two
+        if all(path.is_file() for path in both) and hash_file(both[0]) != hash_file(both[1]):
             return f"its tokenizer ({two}) differs from that of {first}"
     return ""
-
-
-def _tokenizer_of(folder: Path) -> tuple[str, list[str]]:
-    described: Any = read_clear_json(folder).get("tokenizer")
-    described = described if isinstance(described, dict) else {}
-    return str(described.get("kind")), [name for name in described.get("files", []) if (folder / name).is_file()]
 
 
 def describe_mix(corpora: Sequence[Corpus], dataset: MixedDataset, items: str) -> str:

@@ -14,8 +14,6 @@ from fairseq_clear.modules.hidden_states import compile_blocks
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.tasks.run_record import check_same_vocabulary
 
-__all__ = ["GuideEncoder", "load_guide"]
-
 
 class GuideEncoder:
     """Encodes the views of a batch with another, frozen model (GISTEmbed, arXiv:2402.16829).

@@ -11,8 +11,6 @@ import numpy as np
 from fairseq_clear.data.mixed_dataset import MixedDataset
 from fairseq_clear.tasks.corpus_mix import describe_mix
 
-__all__ = ["Watch", "log_summary"]
-
 logger = logging.getLogger("fairseq_clear")
 
 EASY_ACCURACY = 0.99
@@ -23,12 +21,7 @@ EARLY_UPDATES = 100
 
 
 def log_summary(task: Any, trainer: Any) -> None:
-    """Log data, model, objective, batches and checkpoints of a run, and the update from which a resumed run continues.
-
-    Args:
-        task: a ClearLMTask whose training set is loaded.
-        trainer: fairseq's trainer, with the checkpoint loaded if there is one.
-    """
+    """Log data, model, objective, batches and checkpoints of a run, and the update from which a resumed run continues."""
     for subject, text in _lines(task, trainer):
         logger.info("%-10s %s", subject, text)
     done, last = trainer.get_num_updates(), trainer.cfg.optimization.max_update or math.inf

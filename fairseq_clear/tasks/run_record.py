@@ -18,18 +18,9 @@ from fairseq_clear.files import hash_file
 from fairseq_clear.models.pretrained_encoder import SHAPELESS, checkpoint_in
 from fairseq_clear.spec import setting_names
 from fairseq_clear.tasks.corpus_mix import parse_mix
-from fairseq_clear.text.data_folders import DICTIONARY, read_symbols
+from fairseq_clear.text.data_folders import DICTIONARY, read_dictionary
 from fairseq_clear.views.paraphrase_views import ORIGINAL, PARAPHRASES
 from fairseq_clear.views.view_table import find_view_source
-
-__all__ = [
-    "check_allowed",
-    "check_same_architecture",
-    "check_same_run",
-    "check_same_vocabulary",
-    "content_hash",
-    "run_record",
-]
 
 # Settings of fairseq's sections that determine the result of a run; the others are its length, its log and its machine.
 DECIDING = {
@@ -105,9 +96,10 @@ def check_allowed(cfg: Any) -> None:
     Raises:
         UserError: no section of the configuration has a setting of this name.
     """
-    known = set(HASHED).union(
-        *(vars(part) if isinstance(part, argparse.Namespace) else part for part in _sections(cfg))
-    )
+    known = set(HASHED)
+    for section in (cfg[name] for name in cfg):
+        if isinstance(section, argparse.Namespace) or OmegaConf.is_dict(section):
+            known.update(vars(section) if isinstance(section, argparse.Namespace) else section)
     for name in sorted(setting_names(cfg.task.allow_change) - known):
         near = difflib.get_close_matches(name, known, n=1)
         hint = (
@@ -119,11 +111,7 @@ def check_allowed(cfg: Any) -> None:
 def check_same_architecture(state: Mapping[str, Any], model: Any, path: str, allowed: str) -> None:
     """Compare sizes of the model, and settings that shapes do not show: attention heads, activation, LayerNorm's epsilon.
 
-    Args:
-        state: the checkpoint's content.
-        model: the model that is about to load its weights.
-        path: path of the checkpoint.
-        allowed: names of settings that may differ, joined by commas.
+    The settings of ``allowed``, joined by commas, may differ if shapes do not show them.
 
     Raises:
         UserError: they differ, so the weights do not fit or would have another meaning.
@@ -146,14 +134,9 @@ def check_same_architecture(state: Mapping[str, Any], model: Any, path: str, all
 
 
 def check_same_vocabulary(state: Mapping[str, Any], path: str, data: str) -> None:
-    """Compare the vocabulary of a checkpoint's training with that of the data.
+    """Compare the vocabulary of a checkpoint's training with that of the data folder.
 
     A checkpoint that does not record it is compared with the ``dict.txt`` in its own folder, if there is one.
-
-    Args:
-        state: the checkpoint's content.
-        path: path of the checkpoint.
-        data: data folder.
 
     Raises:
         UserError: they differ.
@@ -163,7 +146,7 @@ def check_same_vocabulary(state: Mapping[str, Any], path: str, data: str) -> Non
     if recorded is not None:
         differs, theirs = recorded != hash_file(ours), _dictionary_of(state) or "unknown"
     else:
-        differs = adjacent.is_file() and read_symbols(adjacent) != read_symbols(ours)
+        differs = adjacent.is_file() and read_dictionary(adjacent) != read_dictionary(ours)
         theirs = str(adjacent)
     if differs:
         raise UserError(
@@ -183,11 +166,6 @@ def content_hash(path: Path) -> str:
             stream.seek(number * (size - PIECE) // (PIECES - 1))
             digest.update(stream.read(PIECE))
     return digest.hexdigest()
-
-
-def _sections(cfg: Any) -> list[Any]:
-    parts = [cfg[name] for name in cfg]
-    return [part for part in parts if isinstance(part, argparse.Namespace) or OmegaConf.is_dict(part)]
 
 
 def _section(name: str, settings: Any) -> dict[str, Any]:

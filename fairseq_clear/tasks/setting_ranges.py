@@ -11,8 +11,6 @@ from omegaconf import DictConfig, OmegaConf
 from fairseq_clear.errors import UserError
 from fairseq_clear.patches.compatibility import evaluate_literal
 
-__all__ = ["NUMBERS", "SECTIONS", "check_metric", "check_numbers"]
-
 # Range in words -> whether a finite number is in it -> names of settings (flags with _ for -) in any section of fairseq's
 # configuration. If a setting is a list, each number must be in the range. None means "not given" and is always allowed.
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
@@ -88,9 +86,6 @@ SECTIONS = (
 
 def check_numbers(cfg: DictConfig) -> None:
     """Check the range of every number of a run, and numbers that must be consistent.
-
-    Args:
-        cfg: fairseq's configuration, from a command line or hydra.
 
     Raises:
         UserError: the first number that is out of range.
@@ -216,9 +211,6 @@ OF_CONTRAST = {
 
 def check_metric(cfg: Any) -> None:
     """Check before training the metric that chooses the best checkpoint; fairseq only does so after a validation.
-
-    Args:
-        cfg: fairseq's configuration.
 
     Raises:
         UserError: this run never logs the metric, or ``--maximize-best-checkpoint-metric`` is wrong for it.

@@ -19,8 +19,6 @@ from fairseq_clear.models.encoding import Floats, encode_texts
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import Tokenizer
 
-__all__ = ["RetrievalValidation", "StsValidation"]
-
 logger = logging.getLogger(__name__)
 
 DEFAULT_TASK = "STS-B-dev"
@@ -30,10 +28,6 @@ VectorsOf = Callable[[Sequence[str]], Floats]
 
 class _Validation:
     """Scores the model on texts. File and tokenizer are read at the start, not at the first validation.
-
-    Args:
-        texts: every text to encode.
-        data_bin: the data folder, which has the tokenizer.
 
     Attributes:
         score: score (x 100) of the last validation, equal on all workers; None before the first.

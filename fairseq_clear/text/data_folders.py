@@ -1,4 +1,4 @@
-"""Data folders: finding the folders that a path names, and reading their ``clear.json`` and tokenizer."""
+"""Data folders: finding the folders that a path names, and reading their ``clear.json``, dictionary and tokenizer."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import hash_file
+from fairseq_clear.files import hash_file, read_text_lines
 from fairseq_clear.text.tokenizers import (
     Gpt2Tokenizer,
     HfTokenizer,
@@ -19,12 +19,14 @@ from fairseq_clear.text.tokenizers import (
 CLEAR_JSON = "clear.json"
 CLEAR_FORMAT = 1
 DICTIONARY = "dict.txt"
-# Tokenizer kind in clear.json -> loads the tokenizer from its files.
-TOKENIZERS: dict[str, Callable[[list[str]], Tokenizer]] = {
-    "sentencepiece": lambda files: SentencePieceTokenizer(*files),
-    "gpt2": lambda files: Gpt2Tokenizer(*files),
-    "hf": lambda files: HfTokenizer(*files),
-    "none": lambda files: WhitespaceTokenizer(),
+# fairseq's Dictionary puts these before the lines of dict.txt
+FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
+# Tokenizer kind in clear.json -> makes the tokenizer of its files.
+TOKENIZERS: dict[str, Callable[..., Tokenizer]] = {
+    "sentencepiece": SentencePieceTokenizer,
+    "gpt2": Gpt2Tokenizer,
+    "hf": HfTokenizer,
+    "none": WhitespaceTokenizer,
 }
 
 
@@ -62,20 +64,24 @@ def load_tokenizer(data_bin: str | Path) -> Tokenizer:
         UserError: the folder is missing, or its ``clear.json`` is missing or broken (fairseq-preprocess writes none).
     """
     folder = _shards(Path(data_bin) if Path(data_bin).exists() else Path(str(data_bin).split(os.pathsep)[0]))[0]
-    described: Any = read_clear_json(folder).get("tokenizer")
-    described = described if isinstance(described, dict) else {}
-    kind = described.get("kind")
+    kind, files = recorded_tokenizer(folder)
     if kind not in TOKENIZERS:
         known = ", ".join(TOKENIZERS)
         raise UserError(f"{folder / CLEAR_JSON}: tokenizer kind {kind!r} is unknown to this version; known: {known}")
-    return TOKENIZERS[kind]([str(folder / name) for name in described.get("files", [])])
+    return TOKENIZERS[kind](*(folder / name for name in files))
+
+
+def recorded_tokenizer(folder: Path) -> tuple[Any, list[str]]:
+    """Return kind and files of the tokenizer that ``clear.json`` records; (None, []) if it records none."""
+    described: Any = read_clear_json(folder).get("tokenizer")
+    described = described if isinstance(described, dict) else {}
+    return described.get("kind"), [str(name) for name in described.get("files", [])]
 
 
 def tokenizer_flags(folder: Path) -> list[str]:
     """Flags with which ``fairseq-clear prepare`` uses the tokenizer of a data folder; none if raw text cannot be tokenized."""
-    described: Any = read_clear_json(folder).get("tokenizer") if (folder / CLEAR_JSON).is_file() else None
-    kind, files = (described["kind"], described["files"]) if isinstance(described, dict) else ("", [])
-    flags = {"sentencepiece": ["--spm-model"], "gpt2": ["--gpt2-encoder-json", "--gpt2-vocab-bpe"]}.get(kind, [])
+    kind, files = recorded_tokenizer(folder) if (folder / CLEAR_JSON).is_file() else (None, [])
+    flags = {"sentencepiece": ["--spm-model"], "gpt2": ["--gpt2-encoder-json", "--gpt2-vocab-bpe"]}.get(str(kind), [])
     if kind == "hf":
         return ["--tokenizer", "hf", "--tokenizer-dir", str(folder)]
     if not flags or len(files) != len(flags):
@@ -108,10 +114,19 @@ def read_clear_json(folder: Path) -> dict[str, Any]:
     return clear
 
 
-def read_symbols(dictionary: Path) -> list[str]:
-    """Return the symbols of a ``dict.txt``, without their counts."""
-    lines = dictionary.read_text(encoding="utf-8").splitlines()
-    return [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
+def read_dictionary(path: Path) -> list[str]:
+    """Read the symbols of a ``dict.txt`` by id, starting with fairseq's four special symbols.
+
+    Raises:
+        UserError: the file is unreadable, or a line is not ``symbol count``.
+    """
+    symbols = list(FAIRSEQ_SPECIALS)
+    for number, line in enumerate(read_text_lines(path), 1):
+        symbol, _, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")
+        if not symbol or not count.isdecimal():
+            raise UserError(f"{path}, line {number}: not 'symbol count'; prepare the folder again")
+        symbols.append(symbol)
+    return symbols
 
 
 def check_vocabulary(folder: Path) -> None:

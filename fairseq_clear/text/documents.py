@@ -140,9 +140,6 @@ class MappedLines(Lines):
 
     The maps are separate from those of fairseq's data set, which closes its own even if arrays still use them. A pickled copy
     opens the files again.
-
-    Args:
-        prefix: path of the files, without their suffixes.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -317,10 +314,6 @@ def _tokens_between(part: Lines, bounds: Bounds) -> Tokens:
 
 
 def content_hash(tokens: npt.NDArray[np.int64]) -> int:
-    """A 63-bit hash of token ids, equal in every process, which identifies a text among the candidates.
-
-    Args:
-        tokens: (T,) integers.
-    """
+    """A 63-bit hash of token ids (T,), equal in every process, which identifies a text among the candidates."""
     digest = hashlib.blake2b(np.ascontiguousarray(tokens, dtype=np.int64).tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

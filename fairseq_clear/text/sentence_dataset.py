@@ -97,8 +97,8 @@ def split_long_blocks(texts: PrependTokenDataset, max_tokens: int, name: str) ->
         name: name of the split, for the log.
 
     Returns:
-        ``texts`` itself if no block is too long; otherwise a data set with the same tokens in the same order, in which each
-        long block is split into as few blocks as possible, of nearly equal length.
+        ``texts``, or if a block is too long a data set with the same tokens in the same order, in which each long block is
+        split into as few blocks as possible, of nearly equal length.
     """
     blocks = texts.dataset
     slices = blocks.slice_indices  # (B, 2); the 16 bits of blocks.sizes overflow

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_clear.errors import UserError, one_line
-from fairseq_clear.files import hash_file, read_text_lines, write_whole
-from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.files import hash_file, write_whole
+from fairseq_clear.text.data_folders import FAIRSEQ_SPECIALS, load_tokenizer, read_dictionary
 from fairseq_clear.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 SYNONYMS_NPZ = "synonyms.npz"
 SYNONYMS_FORMAT = 1
-# fairseq's Dictionary puts these before the lines of dict.txt
-FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 UNKNOWN = FAIRSEQ_SPECIALS.index("<unk>")
 # Punctuation that ends the word before it; apostrophes and hyphens belong to words (don't, self-made).
 CLOSING = frozenset('.,;:!?)]}\u2026\u201d\u00bb"')
@@ -68,7 +66,6 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
         raise UserError(f"{path}: no synonym table here; make it with `{command}`")
     remedy = f"remake it with `{command} --overwrite`"
     try:
-        # Not allow_pickle: loading a pickle can run code, and the table needs none.
         with np.load(path, allow_pickle=False) as npz:
             stored = {name: npz[name] for name in npz.files}
         found = int(stored["format"])
@@ -83,8 +80,7 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
     except UserError:
         raise
     except _DAMAGE as error:
-        what = one_line(error)
-        raise UserError(f"{path}: not a complete synonym table ({what}); {remedy}") from None
+        raise UserError(f"{path}: not a complete synonym table ({one_line(error)}); {remedy}") from None
 
 
 def load_word_starts(folder: str | Path) -> "SynonymTable":
@@ -96,21 +92,6 @@ def load_word_starts(folder: str | Path) -> "SynonymTable":
     from fairseq_clear.augmentations.synonym_table import SynonymTable
 
     return SynonymTable.build({}, find_word_starts(read_dictionary(Path(folder) / "dict.txt"), load_tokenizer(folder)))
-
-
-def read_dictionary(path: Path) -> list[str]:
-    """Read the symbols of a ``dict.txt`` by id, starting with fairseq's four special symbols.
-
-    Raises:
-        UserError: the file is unreadable, or a line is not ``symbol count``.
-    """
-    symbols = list(FAIRSEQ_SPECIALS)
-    for number, line in enumerate(read_text_lines(path), 1):
-        symbol, _, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")
-        if not symbol or not count.isdecimal():
-            raise UserError(f"{path}, line {number}: not 'symbol count'; prepare the folder again")
-        symbols.append(symbol)
-    return symbols
 
 
 def find_word_starts(symbols: list[str], tokenizer: Tokenizer) -> "npt.NDArray[np.bool_]":

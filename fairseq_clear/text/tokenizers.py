@@ -40,10 +40,7 @@ class Tokenizer(Protocol):
 
 
 class SentencePieceTokenizer:
-    """A sentencepiece model, such as ``fairseq-clear prepare`` trains; symbols are its pieces.
-
-    Args:
-        model_path: a ``.model`` file of sentencepiece.
+    """A sentencepiece model (``.model``), such as ``fairseq-clear prepare`` trains; symbols are its pieces.
 
     Raises:
         UserError: the file is missing or is not a sentencepiece model, or sentencepiece is not installed.
@@ -87,12 +84,8 @@ class SentencePieceTokenizer:
 class Gpt2Tokenizer:
     """GPT-2's byte-level BPE as fairseq's RoBERTa uses it: symbols are the decimal ids of ``encoder.json``.
 
-    Args:
-        encoder_json: GPT-2's ``encoder.json``.
-        vocab_bpe: GPT-2's ``vocab.bpe``.
-
     Raises:
-        UserError: a file is missing or has another format.
+        UserError: ``encoder.json`` or ``vocab.bpe`` is missing or has another format.
     """
 
     def __init__(self, encoder_json: str | Path, vocab_bpe: str | Path) -> None:
@@ -156,11 +149,8 @@ class WhitespaceTokenizer:
 class HfTokenizer:
     """A ``tokenizer.json`` of Hugging Face (WordPiece, byte-level BPE, unigram); special tokens have fairseq's names.
 
-    ``[CLS]``, ``[SEP]`` or ``[PAD]`` written in a text itself becomes ``<unk>``.
-
-    Args:
-        tokenizer_json: file of the ``tokenizers`` library.
-        special_tokens: files that may name the tokens of ROLES; the first file that names all of them is used.
+    ``[CLS]``, ``[SEP]`` or ``[PAD]`` written in a text itself becomes ``<unk>``. The first of the files ``special_tokens`` that
+    names all tokens of ROLES is used.
 
     Raises:
         UserError: a file is missing or has another format, or ``tokenizers`` is not installed.

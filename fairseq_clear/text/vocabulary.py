@@ -4,7 +4,6 @@ fairseq puts ``<s> <pad> </s> <unk>`` before the lines of ``dict.txt``, sentence
 pieces. With the pieces in the same order, a fairseq id is the sentencepiece id + 1.
 """
 
-import json
 import shutil
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from fairseq.data import Dictionary
 
 from fairseq_clear import patches
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import write_json
 from fairseq_clear.text.tokenizers import HF_NAMES, Gpt2Tokenizer, HfTokenizer, SentencePieceTokenizer, Tokenizer
 
 patches.apply()
@@ -27,7 +27,7 @@ def install_hf_tokenizer(source: Path, folder: Path) -> list[str]:
     tokenizer_json, special_tokens = HF_NAMES
     special = HfTokenizer.from_folder(source).special
     shutil.copyfile(source / tokenizer_json, folder / tokenizer_json)
-    (folder / special_tokens).write_text(json.dumps(special, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / special_tokens, special)
     return list(HF_NAMES)
 
 

@@ -1,5 +1,6 @@
-"""Formats texts and their views, with brackets and colours that show what changed."""
+"""Finds what an augmentation changed in a text, and formats texts and views with brackets and colours that show it."""
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -7,16 +8,15 @@ from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.text.tokenizers import SILENT_SYMBOLS, VISIBLE_SYMBOLS, Tokenizer
-from fairseq_clear.views.marking import Bools, MarkedView, Words, mark_view
-from fairseq_clear.views.span_sampling import kind_of
+from fairseq_clear.views.span_views import kind_of
 from fairseq_clear.views.view_maker import ViewMaker
 from fairseq_clear.views.view_source import RawInstance
 
-__all__ = ["ViewPrinter", "ViewTotals", "draw_item", "draw_span"]
-
+Bools = npt.NDArray[np.bool_]
 # ANSI: struck red, red, green, cyan, yellow
 _COLOURS = {
     "deleted": "\033[9;31m",
@@ -26,11 +26,118 @@ _COLOURS = {
     "substituted": "\033[33m",
 }
 _RESET = "\033[0m"
+BAR_WIDTH = 60  # characters
 
 
-def draw_span(span: tuple[int, int], length: int, width: int = 60) -> str:
+@dataclass(frozen=True)
+class Words:
+    """Finds words among token ids.
+
+    Attributes:
+        is_start: (vocabulary,) bool, whether a word begins at this token.
+        is_special: (vocabulary,) bool, special symbols; each is a word of its own.
+    """
+
+    is_start: Bools
+    is_special: Bools
+
+    def begins(self, tokens: Tokens) -> Bools:
+        """Find where words of ``tokens`` (n,) begin: (n,) bool. The first token always begins a word."""
+        begins: Bools = self.is_start[tokens] | self.is_special[tokens]
+        begins[:1] = True
+        begins[1:] |= self.is_special[tokens[:-1]]
+        return begins
+
+
+@dataclass(frozen=True)
+class MarkedView:
+    """A text, a view of it, and a mark for each token.
+
+    Attributes:
+        text: (n,) token ids, with ``<s>`` and ``</s>``.
+        view: (m,) token ids.
+        source: (m,) position in the text of each token of the view; -1 for new tokens (``<del>``).
+        word: (n,) position at which the word of each token of the text begins.
+        deleted, moved, substituted: (n,) bool, marks of the text's tokens.
+        view_moved, view_substituted: (m,) bool, marks of the view's tokens.
+    """
+
+    text: Tokens
+    view: Tokens
+    source: Tokens
+    word: Tokens
+    deleted: Bools
+    moved: Bools
+    substituted: Bools
+    view_moved: Bools
+    view_substituted: Bools
+
+
+def mark_view(
+    text: Tokens, view: Tokens, source: Tokens, words: Words, *, delete: int, may_substitute: bool = True
+) -> MarkedView:
+    """Derive the marks of a view from ``source``, the positions in the text (n,) that the tokens of the view (m,) come from.
+
+    * Substituted: words of which a token occurs in the view changed or more than once, without the tokens that stayed, such as
+      a comma at the end. A substitute may also be the first piece of the word that it replaces; this is assumed if only the
+      first piece is left and no ``<del>`` (id ``delete``) follows it, unless no step of the augmentation substitutes.
+    * Deleted: tokens of other words that do not occur in the view.
+    * Moved: the smallest set of tokens whose move explains the order of the view. If two neighbouring spans changed places, it
+      is the shorter one.
+    """
+    starts = np.flatnonzero(words.begins(text))
+    word = np.repeat(starts, np.diff(starts, append=len(text)))  # (n,)
+    old = source >= 0
+    came_out = np.bincount(source[old], minlength=len(text))  # (n,)
+    changed = came_out > 1
+    changed[source[old][text[source[old]] != view[old]]] = True
+    if may_substitute:
+        changed |= _cut_to_first_piece(word, came_out, view, source, delete)
+    is_other = np.zeros(len(text), np.bool_)
+    is_other[word[changed]] = True
+    substituted: Bools = is_other[word] & (changed | (came_out != 1))  # (n,)
+    view_moved = np.zeros(len(view), np.bool_)
+    view_moved[old] = ~longest_ordered(source[old].tolist())
+    moved = np.zeros(len(text), np.bool_)
+    moved[source[view_moved]] = True
+    view_substituted = np.zeros(len(view), np.bool_)
+    view_substituted[old] = substituted[source[old]]
+    deleted = (came_out == 0) & ~substituted
+    return MarkedView(text, view, source, word, deleted, moved, substituted, view_moved, view_substituted)
+
+
+def longest_ordered(positions: Sequence[int]) -> Bools:
+    """Mark the elements of a longest non-decreasing subsequence (patience sorting)."""
+    tails: list[int] = []  # smallest last value of a subsequence of each length
+    at: list[int] = []  # its index in `positions`
+    previous: list[int] = []
+    for place, position in enumerate(positions):
+        length = bisect_right(tails, position)
+        previous.append(at[length - 1] if length else -1)
+        tails[length : length + 1] = [position]
+        at[length : length + 1] = [place]
+    chosen = np.zeros(len(positions), np.bool_)
+    place = at[-1] if at else -1
+    while place >= 0:
+        chosen[place] = True
+        place = previous[place]
+    return chosen
+
+
+def _cut_to_first_piece(word: Tokens, came_out: Tokens, view: Tokens, source: Tokens, delete: int) -> Bools:
+    """Mark first pieces of longer words whose other pieces are missing, unless a ``<del>`` in their place shows a deletion."""
+    pieces = np.bincount(word, minlength=len(word))  # (n,) length of the word that begins here
+    left = np.bincount(word, weights=came_out, minlength=len(word))  # (n,)
+    followed = np.append((view[1:] == delete) | (source[1:] < 0), False)
+    not_deleted = np.zeros(len(word), np.bool_)
+    not_deleted[source[(source >= 0) & ~followed]] = True
+    cut: Bools = (pieces > 1) & (left == 1) & (came_out == 1) & not_deleted
+    return cut
+
+
+def draw_span(span: tuple[int, int], length: int) -> str:
     """Draw the position of a span in a document of ``length`` tokens: ``[....====....]``, and its token numbers."""
-    width = min(width, length)
+    width = min(BAR_WIDTH, length)
     first = span[0] * width // length
     last = max(-(-span[1] * width // length), first + 1)
     bar = "." * first + "=" * (last - first) + "." * (width - last)
@@ -51,21 +158,14 @@ class _Run:
 class ViewTotals:
     """Counts over marked views: tokens of their texts (without ``<s>`` and ``</s>``), words, spans, and what changed.
 
-    Args:
-        deletes_spans: whether each run of deleted tokens comes from one span of del-span, or from several that touch.
+    ``deletes_spans`` says that each run of deleted tokens comes from one span of del-span, or from several that touch.
     """
 
     def __init__(self, *, deletes_spans: bool = False) -> None:
         self.deletes_spans, self.counts = deletes_spans, Counter[str]()
 
     def add(self, marked: MarkedView, shown_length: int, words: int, substituted: int) -> None:
-        """Count one view.
-
-        Args:
-            marked: the view.
-            shown_length: number of its tokens after cutting.
-            words, substituted: number of words that substituting steps read, and replaced.
-        """
+        """Count a view with ``shown_length`` tokens after cutting; steps read ``words`` words and replaced ``substituted``."""
         runs = [len(list(run)) for is_deleted, run in groupby(marked.deleted.tolist()) if is_deleted]
         changed = {"deleted": int(marked.deleted.sum()), "moved": int(marked.moved.sum()), "substituted": substituted}
         lengths = {"view_length": shown_length, "text_length": len(marked.text), "tokens": max(len(marked.text) - 2, 0)}
@@ -107,13 +207,7 @@ class ViewTotals:
 
 
 class ViewPrinter:
-    """Formats marked views as text.
-
-    Args:
-        symbols: symbols of the dictionary, by id.
-        tokenizer: tokenizer of the data folder.
-        colour: use ANSI colours, in addition to the brackets.
-    """
+    """Formats marked views as text, with brackets and, if wanted, ANSI colours. ``symbols`` are the dictionary's, by id."""
 
     def __init__(self, symbols: Sequence[str], tokenizer: Tokenizer, *, colour: bool) -> None:
         self.symbols, self.tokenizer, self.colour = symbols, tokenizer, colour
@@ -213,17 +307,12 @@ def draw_item(index: int, epoch: int, maker: ViewMaker, printer: ViewPrinter, to
         yield f"\n#{index}" + (f", pair {number} of {len(traced)}" if len(traced) > 1 else "")
         if pair.document >= 0:
             yield from _draw_spans(pair, maker.source, totals)
-        lines: dict[
-            str, list[str]
-        ] = {}  # line -> numbers of its texts; without augmentation, equal texts are shown once
+        # without augmentation, equal texts are shown once
+        lines: dict[str, list[str]] = {}  # line -> numbers of its texts
         for role, (text, view) in enumerate(zip((pair.anchor, *pair.positives), views, strict=True), 1):
+            may_substitute = maker.augment.needs_synonyms
             marked = mark_view(
-                text,
-                view.tokens,
-                view.source,
-                printer.words,
-                delete=delete,
-                may_substitute=maker.augment.needs_synonyms,
+                text, view.tokens, view.source, printer.words, delete=delete, may_substitute=may_substitute
             )
             shown = len(maker.cut(view.tokens))
             totals.add(marked, shown, view.words, view.substituted)

@@ -10,15 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
-from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.errors import UserError
 from fairseq_clear.text.documents import content_hash
 from fairseq_clear.text.sentence_dataset import SentenceDataset
-from fairseq_clear.views.view_source import RawInstance, TokenSource, ViewSource
-
-__all__ = ["ORIGINAL", "PARAPHRASES", "AlignedSentences", "Paraphrases", "WithHardNegatives", "aligned_sentences"]
+from fairseq_clear.views.view_source import RawInstance, TokenSource, ViewSource, as_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +25,8 @@ PARAPHRASES = "paraphrase"
 class AlignedSentences:
     """A data set whose lines are aligned with the sentences of ``texts``; a blank line is an empty text.
 
-    Args:
-        texts: the sentences.
-        dataset: the lines, as many as in the data set of ``texts``, blank ones included.
-        name: name of the folder, for messages.
-
     Raises:
-        UserError: the numbers of lines differ.
+        UserError: ``dataset`` has another number of lines than that of ``texts``, blank ones included.
     """
 
     def __init__(self, texts: SentenceDataset, dataset: Any, name: str) -> None:
@@ -60,13 +51,11 @@ class AlignedSentences:
 
 
 def aligned_sentences(texts: Any, name: str, load: Callable[[str], Any], *, flag: str) -> AlignedSentences:
-    """Load the data set of this name, aligned with ``texts``.
+    """Load the data set of this name, aligned with the sentences ``texts`` of a data folder.
 
     Args:
-        texts: the sentences of a data folder.
         name: name of a folder in ``paraphrase/``, or path of a data folder.
         load: returns the data set with a prefix such as ``DATA/train``, or None if there is none.
-        flag: flag that messages name.
 
     Raises:
         UserError: the texts are not lines, the data set does not exist, or the numbers of lines differ.
@@ -88,22 +77,12 @@ def aligned_sentences(texts: Any, name: str, load: Callable[[str], Any], *, flag
     return AlignedSentences(texts, dataset, path)
 
 
-def _numbers(tokens: Any) -> Tokens:
-    # not np.asarray, with which numpy 2 warns about each tensor
-    numbers: Tokens = torch.as_tensor(tokens).numpy().astype(np.int64, copy=False)
-    return numbers
-
-
 class Paraphrases(ViewSource):
     """Texts with the same meaning: the first name is the anchor, the others are its positives.
 
-    CERT section 4.1 pairs two back-translations, Self-Guided section 6 the original and one back-translation. A blank
-    paraphrase is replaced by the original.
-
-    Args:
-        texts: the originals.
-        aligned: returns the data set of a name.
-        names: names of the anchor and of its positives; ``original`` is the text itself.
+    CERT section 4.1 pairs two back-translations, Self-Guided section 6 the original and one back-translation. The name
+    ``original`` stands for ``texts``, ``aligned`` returns the data set of any other. A blank paraphrase is replaced by the
+    original.
     """
 
     texts: TokenSource
@@ -121,8 +100,8 @@ class Paraphrases(ViewSource):
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
         """Return the pair of a sentence; nothing is random."""
-        original = _numbers(self.texts[index])
-        found = [original if source is self.texts else _numbers(source[index]) for source in self.sources]
+        original = as_tokens(self.texts[index])
+        found = [original if source is self.texts else as_tokens(source[index]) for source in self.sources]
         texts = [text if len(text) else original for text in found]
         missing = sum(len(text) == 0 for text in found)
         return [RawInstance(texts[0], texts[1:], content_hash(original), fell_back=missing)]
@@ -131,12 +110,8 @@ class Paraphrases(ViewSource):
 class WithHardNegatives(ViewSource):
     """Adds hard negatives to each instance of another source: texts that differ in meaning (SimCSE section 4).
 
-    A blank hard negative is replaced by the original, which is not a negative of its own views because it is a duplicate.
-
-    Args:
-        source: makes the pairs, one per sentence.
-        negatives: one or several data sets of hard negatives, each aligned with the sentences.
-        originals: the sentences.
+    All data sets are aligned with the ``originals``, of which ``source`` makes one pair each. A blank hard negative is replaced
+    by the original, which is not a negative of its own views because it is a duplicate.
     """
 
     texts: TokenSource
@@ -150,7 +125,7 @@ class WithHardNegatives(ViewSource):
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
         """Return the pair of a sentence, with its hard negatives."""
         (pair,) = self.source(index, rng)
-        found = [_numbers(texts[index]) for texts in self.aligned]
-        negatives = [text if len(text) else _numbers(self.texts[index]) for text in found]
+        found = [as_tokens(texts[index]) for texts in self.aligned]
+        negatives = [text if len(text) else as_tokens(self.texts[index]) for text in found]
         missing = sum(len(text) == 0 for text in found)
         return [RawInstance(pair.anchor, pair.positives, pair.identity, negatives, pair.fell_back + missing)]

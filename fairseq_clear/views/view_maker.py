@@ -9,9 +9,7 @@ from fairseq_clear.augmentations.chain import Augmented, Chain, unchanged
 from fairseq_clear.data.batch import Instance
 from fairseq_clear.data.seeding import rng_for
 from fairseq_clear.text.documents import content_hash
-from fairseq_clear.views.view_source import RawInstance, ViewSource
-
-__all__ = ["ViewMaker"]
+from fairseq_clear.views.view_source import RawInstance, ViewSource, cut_text
 
 # Generator for a chain that draws nothing.
 UNUSED = np.random.default_rng(0)
@@ -70,7 +68,7 @@ class ViewMaker:
 
     def cut(self, tokens: Tokens) -> Tokens:
         """Cut a view to ``max_tokens``, keeping its last token."""
-        return tokens if len(tokens) <= self.max_tokens else np.append(tokens[: self.max_tokens - 1], tokens[-1])
+        return cut_text(tokens, self.max_tokens)
 
     def longest(self) -> Tokens:
         """Upper bounds of the views' lengths over all epochs: (items, views)."""

@@ -7,10 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fairseq_clear.augmentations.base import Tokens
 
-__all__ = ["RawInstance", "TokenSource", "ViewSource"]
+FRAME = 2  # <s> and </s>
 
 
 class TokenSource(Protocol):
@@ -68,3 +69,15 @@ class ViewSource(ABC):
     @abstractmethod
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
         """Return the instances of item ``index``, one for each of its ``anchors``."""
+
+
+def as_tokens(item: Any) -> Tokens:
+    """Convert an item of a data set to token ids (n,)."""
+    # not np.asarray, with which numpy 2 warns about each tensor
+    tokens: Tokens = torch.as_tensor(item).numpy().astype(np.int64, copy=False)
+    return tokens
+
+
+def cut_text(tokens: Tokens, most: int) -> Tokens:
+    """Cut a text to ``most`` tokens, keeping its last one."""
+    return tokens if len(tokens) <= most else np.append(tokens[: most - 1], tokens[-1])

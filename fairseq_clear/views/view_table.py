@@ -5,26 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.spec import Knob, Step, check_knobs, check_name, parse_spec
 from fairseq_clear.text.documents import content_hash
-from fairseq_clear.views.cloze_views import CLOZE_KNOBS, ClozeViews
-from fairseq_clear.views.neighbor_views import NeighborViews
 from fairseq_clear.views.paraphrase_views import Paraphrases
+from fairseq_clear.views.sentence_pair_views import CLOZE_KNOBS, NEIGHBOR_KNOBS, ClozeViews, NeighborViews
 from fairseq_clear.views.span_views import SPAN_KNOBS, build_span_views
-from fairseq_clear.views.view_source import RawInstance, TokenSource, ViewSource
-
-__all__ = [
-    "VIEWS",
-    "RawInstance",
-    "TokenSource",
-    "ViewSource",
-    "ViewSourceKind",
-    "build_view_source",
-    "find_view_source",
-]
+from fairseq_clear.views.view_source import RawInstance, TokenSource, ViewSource, as_tokens
 
 
 class SameText(ViewSource):
@@ -35,13 +23,11 @@ class SameText(ViewSource):
     def __init__(self, texts: TokenSource) -> None:
         self.texts = texts
         sizes = np.asarray(texts.sizes)
-        self.text_lengths = np.broadcast_to(
-            sizes[:, None], (len(sizes), 2)
-        )  # without a copy, which would have an entry for each text
+        self.text_lengths = np.broadcast_to(sizes[:, None], (len(sizes), 2))  # not a copy, to save memory
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        # not np.asarray, with which numpy 2 warns about each tensor
-        tokens = torch.as_tensor(self.texts[index]).numpy().astype(np.int64, copy=False)
+        """Return the pair of a text."""
+        tokens = as_tokens(self.texts[index])
         return [RawInstance(tokens, (tokens,), content_hash(tokens))]
 
 
@@ -76,7 +62,7 @@ VIEWS: dict[str, ViewSourceKind] = {
     ),
     "neighbor": ViewSourceKind(
         NeighborViews,
-        {"sentences": Knob(1, int, 1, help="number of sentences of a span")},
+        NEIGHBOR_KNOBS,
         "adjacent sentences of a document, or adjacent spans of n sentences (Investigating Views)",
         needs_documents=True,
         settings=("tokens_per_sample",),
@@ -118,24 +104,23 @@ def build_view_source(
     *,
     aligned: Callable[[str], TokenSource] | None = None,
     settings: Mapping[str, Any] | None = None,
-    flag: str = "--views",
 ) -> ViewSource:
     """Build the view source that a spec names.
 
     Args:
-        spec: as the user typed it.
         texts: a TokenSource; Documents for a source that needs them.
         aligned: returns the aligned texts of a name, for a source with positional values.
         settings: settings of the task.
-        flag: flag that messages name.
 
     Raises:
         UserError: there is no such source or knob, or the spec is a chain.
     """
-    kind, step = find_view_source(spec, flag=flag)
-    knobs = check_knobs(step, kind.knobs, flag=flag, allow_values=bool(kind.values))
+    kind, step = find_view_source(spec)
+    knobs = check_knobs(step, kind.knobs, flag="--views", allow_values=bool(kind.values))
     if kind.values:
         if aligned is None:
-            raise UserError(f"{flag} {spec}: needs texts that are aligned with those of a data folder; give --data-bin")
+            raise UserError(
+                f"--views {spec}: needs texts that are aligned with those of a data folder; give --data-bin"
+            )
         return kind.build(texts, aligned=aligned, names=step.values, **knobs)
     return kind.build(texts, **{name: (settings or {})[name] for name in kind.settings}, **knobs)

@@ -8,8 +8,7 @@ from fairseq.trainer import Trainer
 
 from fairseq_clear import patches
 from fairseq_clear.cli.main import main
-from fairseq_clear.patches import PATCHES, Patch, diagnosis, failures
-from fairseq_clear.patches.replacing import original
+from fairseq_clear.patches import PATCHES, Patch, diagnosis, failures, original
 
 TRAIN_STEP = next(patch for patch in PATCHES if patch.target.endswith("Trainer.train_step"))
 

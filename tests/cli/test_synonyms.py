@@ -13,7 +13,8 @@ from fairseq_clear.augmentations import Symbols
 from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.cli.prepare import Synonyms
 from fairseq_clear.errors import UserError
-from fairseq_clear.text.synonym_files import load_synonyms, read_dictionary
+from fairseq_clear.text.data_folders import read_dictionary
+from fairseq_clear.text.synonym_files import load_synonyms
 from tests.conftest import SHARED, WORDS
 
 NEIGHBOURS = {WORDS[0]: WORDS[1:4], WORDS[1]: [WORDS[2], "absent"], WORDS[2]: [], "absent": [WORDS[0]]}

@@ -199,8 +199,8 @@ def stock_files() -> None:
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
 
+    from fairseq_clear.patches import original
     from fairseq_clear.patches.checkpoint_files import WRITE
-    from fairseq_clear.patches.replacing import original
 
     def copy(source: str, target: str, overwrite: bool = False) -> bool:
         with open(source, "rb") as one, open(target, "wb") as other:  # copyfile's, where it cannot ask the kernel

@@ -15,7 +15,7 @@ from fairseq.trainer import Trainer
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.state_dicts import VOCABULARY_ROWS
 from fairseq_clear.modules.projection import ProjectionHead
-from fairseq_clear.patches.replacing import original
+from fairseq_clear.patches import original
 from tests.conftest import run
 from tests.training import build, distance, weights
 

@@ -62,8 +62,8 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def test_there_and_back(imported: tuple[Path, Path], tmp_path: Path) -> None:
     source, ours = imported
-    report = export(ours / "model.pt", ours, tmp_path / "hf", "hf", load_tokenizer(ours))
-    assert "hidden states" in report.lines()[0]
+    parities = export(ours / "model.pt", ours, tmp_path / "hf", "hf", load_tokenizer(ours))
+    assert "hidden states" in parities[0].summary()
     for one, two in zip(their_states(source, TEXTS), their_states(tmp_path / "hf", TEXTS), strict=True):
         torch.testing.assert_close(one, two, atol=2e-5, rtol=1e-4)
     import_hf(tmp_path / "hf", tmp_path / "again", pooling="mean")
@@ -209,8 +209,8 @@ def test_whitespace_vocabularies(checkpoint: Path, data_bin: Path, tmp_path: Pat
 
 
 def test_stock_fairseq_needs_no_plugin(checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
-    report = export(checkpoint, data_bin, tmp_path / "stock", "fairseq", WhitespaceTokenizer())
-    assert report.parities[0].hidden_states < 1e-5
+    parities = export(checkpoint, data_bin, tmp_path / "stock", "fairseq", WhitespaceTokenizer())
+    assert parities[0].hidden_states < 1e-5
     code = (
         "import sys, torch; from fairseq.models.roberta import RobertaModel; "
         "hub = RobertaModel.from_pretrained(sys.argv[1], 'model.pt', bpe=None).eval(); "

@@ -9,7 +9,8 @@ import pytest
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.synonym_building import build_table, measure_coverage, read_source, sample_texts
-from fairseq_clear.text.synonym_files import find_word_starts, read_dictionary
+from fairseq_clear.text.data_folders import read_dictionary
+from fairseq_clear.text.synonym_files import find_word_starts
 
 
 class ChunkTokenizer:

@@ -129,7 +129,7 @@ def test_in_chunks(monkeypatch):
     knobs = ("before=1,after=1,keep=0", "before=0,after=2", "before=2,after=0,keep=1")
     expected = [source(in_memory(shape, [1, 1, 0, 2]), one).text_lengths.tolist() for one in knobs]
     assert expected[0] == [[5, 4], [4, 5], [6, 7], [7, 7], [3, 7], [4, 4], [4, 4], [3, 3], [3, 3]]
-    monkeypatch.setattr("fairseq_clear.views.cloze_views.CHUNK_DOCUMENTS", 2)
+    monkeypatch.setattr("fairseq_clear.views.sentence_pair_views.CHUNK_DOCUMENTS", 2)
     monkeypatch.setattr(documents, "CHUNK_DOCUMENTS", 3)
     assert [source(in_memory(shape, [1, 1, 0, 2]), one).text_lengths.tolist() for one in knobs] == expected
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
-from fairseq_clear.views.inspection import ViewPrinter, ViewTotals, draw_span
-from fairseq_clear.views.marking import mark_view
+from fairseq_clear.views.inspection import ViewPrinter, ViewTotals, draw_span, mark_view
 
 SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>", "the", "quick", "brown", "fox", "runs", "swift", "ly", "<mask>", "<del>"]
 DELETE = SYMBOLS.index("<del>")

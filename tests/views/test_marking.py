@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.augmentations.chain import build_augmentation
-from fairseq_clear.views.marking import Words, longest_ordered, mark_view
+from fairseq_clear.views.inspection import Words, longest_ordered, mark_view
 from tests.augmentations.cases import BOS, CONTENTS, DELETE, EOS, IS_WORD_START, MASK, PAD, SEEDS, SPECS, SYMBOLS, array
 
 WORDS = Words(

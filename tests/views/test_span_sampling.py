@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, chisquare, kstest
 
-from fairseq_clear.views.span_sampling import (
+from fairseq_clear.views.span_views import (
     STRATEGIES,
     SpanSettings,
     kind_of,

@@ -13,9 +13,14 @@ import torch
 
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.libraries import import_library
-from fairseq_clear.preparation.back_translation.segmentation import clean_line
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings
-from fairseq_clear.preparation.back_translation.translator import Tokens, Translation, Translator, language_tokens
+from fairseq_clear.preparation.back_translation.translator import (
+    Tokens,
+    Translation,
+    Translator,
+    clean_line,
+    language_tokens,
+)
 from fairseq_clear.text.tokenizers import SentencePieceTokenizer
 
 logger = logging.getLogger(__name__)

@@ -14,9 +14,8 @@ import torch
 
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import hash_file
-from fairseq_clear.preparation.back_translation.segmentation import clean_line
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings
-from fairseq_clear.preparation.back_translation.translator import Tokens, Translation, Translator
+from fairseq_clear.preparation.back_translation.translator import Tokens, Translation, Translator, clean_line
 
 NAME = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
 END = "</s>"

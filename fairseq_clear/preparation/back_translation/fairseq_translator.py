@@ -1,24 +1,31 @@
-"""Loads translation models of fairseq-train, and translates batches of tokens with them."""
+"""Translates with models of fairseq-train, and with their segmentation: Moses tokenizer, byte pair encoding, sentencepiece."""
 
 import logging
 import re
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq import utils
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
-from fairseq.data import data_utils
+from fairseq.data import data_utils, encoders
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_clear import register
 from fairseq_clear.errors import UserError, one_line
+from fairseq_clear.files import read_text_lines
 from fairseq_clear.patches.checkpoint_files import DAMAGE, read_checkpoint
-from fairseq_clear.preparation.back_translation.segmentation import Segmentation
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource
-from fairseq_clear.preparation.back_translation.translator import Tokens, Translation, Translator, hash_files
+from fairseq_clear.preparation.back_translation.translator import (
+    Tokens,
+    Translation,
+    Translator,
+    clean_line,
+    hash_files,
+)
 
 register()
 
@@ -32,6 +39,8 @@ CODE_NAMES = {
     "bpe": ("bpecodes", "code", "codes", "bpe.codes", "bpe_codes"),
     "sentencepiece": ("sentencepiece.bpe.model", "spm.model", "sentencepiece.model"),
 }
+WORD_END, JOINER = "</w>", "@@"  # of byte pair encoding
+CACHE_WORDS = 200_000
 
 
 class FairseqTranslator(Translator):
@@ -193,3 +202,118 @@ def _read(path: Path, folder: Path, which: str) -> dict[str, Any]:
         if not (folder / f"dict.{language}.txt").is_file():
             raise UserError(f"{path}: no dict.{language}.txt in {folder}; add --{which}-data DIR with its dictionaries")
     return state
+
+
+class Segmentation:
+    """The steps from text to the tokens of a model, and back.
+
+    With ``auto``, codes in a ``.model`` file are taken as sentencepiece, other codes as byte pair encoding after the Moses
+    tokenizer, as in the WMT19 archives. Without codes, tokens are words separated by spaces.
+
+    ``bpe`` and ``tokenizer`` are those of the settings, ``name`` is for the log. The rules of Moses depend on the languages.
+
+    Raises:
+        UserError: the file has another format, or sacremoses is not installed.
+    """
+
+    def __init__(self, languages: tuple[str, str], *, bpe: str, tokenizer: str, codes: Path | None) -> None:
+        is_model = codes is not None and codes.suffix == ".model"
+        kind = bpe if bpe != "auto" else "sentencepiece" if is_model else "bpe"
+        self._steps: list[Any] = []  # steps of encoding; decoding applies them in reverse
+        names = []
+        if tokenizer == "moses" or (tokenizer == "auto" and kind == "bpe" and codes is not None):
+            flags = {"moses_no_dash_splits": False, "moses_no_escape": False}
+            source, target = languages
+            moses = Namespace(tokenizer="moses", source_lang=source, target_lang=target, **flags)
+            try:
+                self._steps.append(encoders.build_tokenizer(moses))
+            except ImportError:
+                raise UserError("--tokenizer moses needs sacremoses; pip install sacremoses") from None
+            names.append("moses")
+        if codes is not None:
+            self._steps.append(BytePairs(codes) if kind == "bpe" else _sentencepiece(codes))
+            names.append(f"{kind} ({codes})")
+        self.name = " + ".join(names) or "words between spaces"
+
+    def encode(self, text: str) -> str:
+        """Convert text to tokens separated by spaces."""
+        for step in self._steps:
+            text = step.encode(text)
+        return text
+
+    def decode(self, tokens: str) -> str:
+        """Convert tokens separated by spaces to one line of text."""
+        for step in reversed(self._steps):
+            tokens = step.decode(tokens)
+        return clean_line(tokens)
+
+
+def _sentencepiece(path: Path) -> Any:
+    settings = {"sentencepiece_model": str(path), "sentencepiece_enable_sampling": False, "sentencepiece_alpha": None}
+    try:
+        return encoders.build_bpe(Namespace(bpe="sentencepiece", **settings))
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"{path}: not a sentencepiece model ({one_line(error)})") from None
+
+
+def read_codes(path: Path) -> tuple[dict[tuple[str, str], int], bool]:
+    """Read the codes of fastBPE (``left right count``) or subword-nmt (``#version: 0.2``, then ``left right``).
+
+    Returns:
+        Each merge with its rank, and whether the end-of-word mark is part of a word's last character. In version 0.1 of
+        subword-nmt, whose files have no version line, it is a separate symbol.
+
+    Raises:
+        UserError: a line that is not a merge.
+    """
+    lines = read_text_lines(path)
+    first = lines[0] if lines else ""
+    has_version = first.startswith("#version:")
+    is_joined = first.split(":", 1)[1].strip() != "0.1" if has_version else len(first.split(" ")) != 2
+    merges: dict[tuple[str, str], int] = {}
+    for number, line in enumerate(lines[has_version:], 1 + has_version):
+        parts = line.split(" ")
+        if len(parts) not in (2, 3) or not all(parts) or (len(parts) == 3 and not parts[2].isdecimal()):
+            raise UserError(
+                f"{path}:{number}: {line[:60]!r} is not a merge; BPE codes have 'left right' or 'left right count' on each line"
+            )
+        merges.setdefault((parts[0], parts[1]), len(merges))  # of equal merges, the first counts
+    if not merges:
+        raise UserError(f"{path}: holds no merge; give the codes that the model was trained with")
+    return merges, is_joined
+
+
+class BytePairs:
+    """Byte pair encoding (Sennrich et al. 2016, arXiv:1508.07909, algorithm 1); all but a word's last piece end in ``@@``.
+
+    Implemented here because the fastBPE package needs a compiler. Both fastBPE and subword-nmt apply codes in this way.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._merges, self._joined = read_codes(path)
+        self._pieces = lru_cache(CACHE_WORDS)(self._merge)
+
+    def encode(self, text: str) -> str:
+        """Split words into pieces, both separated by spaces."""
+        return " ".join(self._pieces(word) for word in text.split(" ") if word)
+
+    def decode(self, text: str) -> str:
+        """Join pieces to words."""
+        return (text + " ").replace(JOINER + " ", "").rstrip()
+
+    def _merge(self, word: str) -> str:
+        """Return the pieces of a word: the pair with the lowest rank is merged everywhere, until no pair has a rank."""
+        symbols = [*word[:-1], word[-1] + WORD_END] if self._joined else [*word, WORD_END]
+        while pairs := [pair for pair in zip(symbols, symbols[1:], strict=False) if pair in self._merges]:
+            symbols = _join(symbols, min(pairs, key=self._merges.__getitem__))
+        return f"{JOINER} ".join(symbols).removesuffix(WORD_END).removesuffix(f"{JOINER} ")
+
+
+def _join(symbols: list[str], pair: tuple[str, str]) -> list[str]:
+    joined: list[str] = []
+    index = 0
+    while index < len(symbols):
+        is_pair = tuple(symbols[index : index + 2]) == pair
+        joined.append(pair[0] + pair[1] if is_pair else symbols[index])
+        index += 1 + is_pair
+    return joined

@@ -39,9 +39,9 @@ class FinishedChunks:
     def add(self, chunk: int, lines: Sequence[str], counts: Counter[str]) -> None:
         """Write a chunk to disk."""
         text = "".join(f"{line}\n" for line in lines).encode()
-        head = json.dumps({"sha256": hashlib.sha256(text).hexdigest(), "counts": counts})
+        head = json.dumps({"sha256": hashlib.sha256(text).hexdigest(), "counts": counts}).encode()
         with write_whole(self.folder / f"chunk{chunk}") as stream:
-            stream.write(head.encode() + b"\n" + text)
+            stream.write(head + b"\n" + text)
         self.counts[chunk] = counts
 
     def texts(self, chunks: Iterable[int], copy: int = 0, copies: int = 1) -> Iterator[bytes]:
@@ -84,12 +84,9 @@ def remove_partial(output: Path) -> None:
 
 @contextmanager
 def open_chunks(output: Path, settings: dict[str, Any], overwrite: bool) -> Iterator[FinishedChunks]:
-    """Lock the partial folder of an output and yield its finished chunks.
+    """Lock the partial folder of an output and yield its finished chunks, which were made with the same settings.
 
-    Args:
-        output: the output of the run.
-        settings: settings that determine its content; chunks made with other settings are not reused.
-        overwrite: delete chunks of other settings instead of raising an error.
+    With ``overwrite``, chunks of other settings are deleted instead of raising an error.
 
     Raises:
         UserError: another process writes this output, the chunks have other settings, or the disk is full.

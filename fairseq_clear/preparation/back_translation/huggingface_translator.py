@@ -11,9 +11,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.libraries import quiet_transformers
-from fairseq_clear.preparation.back_translation.segmentation import clean_line
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings
-from fairseq_clear.preparation.back_translation.translator import Tokens, Translation, Translator, language_tokens
+from fairseq_clear.preparation.back_translation.translator import (
+    Tokens,
+    Translation,
+    Translator,
+    clean_line,
+    language_tokens,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -2,21 +2,25 @@
 
 import hashlib
 import json
+import math
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from glob import escape
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import read_whole_lines, write_json, write_whole
-from fairseq_clear.preparation.back_translation.chunk_workers import Chunks, show_progress, translate_chunks
+from fairseq_clear.files import read_whole_lines, write_errors, write_json, write_whole
 from fairseq_clear.preparation.back_translation.finished_chunks import FinishedChunks, open_chunks, remove_partial
-from fairseq_clear.preparation.back_translation.segmentation import clean_line
-from fairseq_clear.preparation.back_translation.translating import choose_device
+from fairseq_clear.preparation.back_translation.translating import Chunks, translate_chunks
 from fairseq_clear.preparation.back_translation.translation_report import (
     COUNTS_FORMAT,
     Example,
@@ -25,6 +29,7 @@ from fairseq_clear.preparation.back_translation.translation_report import (
     report_text,
 )
 from fairseq_clear.preparation.back_translation.translation_settings import PASSES, BackTranslateSettings
+from fairseq_clear.preparation.back_translation.translator import choose_device, clean_line
 from fairseq_clear.preparation.back_translation.translator_kinds import check_flags, identity
 from fairseq_clear.preparation.corpus_reading import sentence_splitter
 
@@ -114,10 +119,8 @@ def merge_shards(settings: BackTranslateSettings) -> Outcome:
     chunks = range(-(-lines // settings.chunk_lines))
     examples = _examples(whole, chunks, texts(), lines)
     report = build_report(counts, {**deciding, "num_shards": 1}, time.monotonic() - began, 0, examples)
-    try:
+    with write_errors(settings.output):
         return _write_output(whole, texts(), report)
-    except OSError as error:
-        raise UserError(f"--output {settings.output}: cannot write it ({error.strerror or error})") from None
 
 
 def _sentences(counts: Counter[str]) -> int:
@@ -251,3 +254,35 @@ def _translate_missing(settings: BackTranslateSettings, lines: int, finished: Fi
     with show_progress(total, finished.total()["lines"], settings.log_interval) as show:
         for result in translate_chunks(settings, todo, show, len(missing)):
             finished.add(result.chunk, result.lines, result.counts)
+
+
+@contextmanager
+def show_progress(lines: int, before: int, interval: float) -> Iterator[Callable[[float], None]]:
+    """Show progress on standard error: a bar on a terminal, else a line every ``interval`` seconds (0: at each change).
+
+    The run has ``lines`` lines, of which earlier calls have done ``before``.
+
+    Yields:
+        A function to call with the number of lines done since its last call; a line that only one model has translated
+        counts half.
+    """
+    is_terminal = sys.stderr.isatty()
+    form = "{desc}: {n_fmt} of {total_fmt} lines ({percentage:.1f}%), {rate_fmt}, {remaining} left"
+    with tqdm(
+        total=lines, initial=before, desc="back-translate", unit=" sentences", bar_format=form,
+        file=sys.stderr if is_terminal else StringIO(), mininterval=0.1 if is_terminal else math.inf,
+    ) as bar:  # fmt: skip
+        logged, done = time.monotonic(), float(before)
+
+        def show(lines: float) -> None:
+            nonlocal logged, done
+            done += lines
+            if round(done) <= bar.n:
+                return
+            bar.update(round(done) - bar.n)
+            if not is_terminal and time.monotonic() - logged >= interval:
+                logged = time.monotonic()
+                sys.stderr.write(f"{bar}\n")
+                sys.stderr.flush()
+
+        yield show

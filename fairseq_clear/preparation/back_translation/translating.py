@@ -1,24 +1,41 @@
-"""Translates chunks of lines with both models, one line per input line; lines that fail keep their text and are counted."""
+"""Translates chunks of lines with both models, in one or several processes.
+
+Each line gives one line. Lines that fail keep their text and are counted.
+"""
 
 import logging
+import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
 
 from fairseq_clear.errors import UserError, one_line
-from fairseq_clear.preparation.back_translation.segmentation import clean_line
 from fairseq_clear.preparation.back_translation.translation_report import compare
 from fairseq_clear.preparation.back_translation.translation_settings import PASSES, BackTranslateSettings
-from fairseq_clear.preparation.back_translation.translator import Tokens, Translation, Translator
+from fairseq_clear.preparation.back_translation.translator import (
+    Tokens,
+    Translation,
+    Translator,
+    choose_device,
+    clean_line,
+)
 from fairseq_clear.preparation.back_translation.translator_kinds import load_translator
 from fairseq_clear.preparation.corpus_reading import sentence_splitter
+from fairseq_clear.preparation.workers import worker_pool
 
 logger = logging.getLogger(__name__)
 
+POLL_SECONDS = 0.5
+WAITING_EACH = 2  # chunks queued per worker process
+
+Chunks = Iterator[tuple[int, list[str]]]
 Pieces = list[str]  # a text, or the parts of a text that was too long
 Texts = dict[int, Pieces]  # texts of a chunk by their index
 
@@ -35,10 +52,7 @@ class ChunkResult:
 class RoundTrip:
     """Both models, ready to translate chunks.
 
-    Args:
-        settings: settings of the run.
-        device: device of the models.
-        on_lines: called with the number of lines done; a line that only one model has translated counts half.
+    ``on_lines`` is called with the number of lines done; a line that only one model has translated counts half.
 
     Raises:
         UserError: a model cannot be loaded, the second model does not translate back, or no model makes several copies.
@@ -121,10 +135,7 @@ def _check_copies(settings: BackTranslateSettings, models: Sequence[Translator])
 class Pass:
     """One direction, applied to the texts of a chunk.
 
-    Args:
-        model: model of the direction.
-        settings: settings for batches, seed and texts that are too long.
-        on_texts: called with the number of texts that each batch completes, and 0 or 1 for forward or backward.
+    ``on_texts`` is called with the number of texts that each batch completes, and 0 or 1 for forward or backward.
     """
 
     def __init__(
@@ -261,12 +272,9 @@ def _seed(seed: int, which: str, chunk: int, first: int, copy: int) -> int:
 
 
 def batches(lengths: list[int], max_tokens: int, batch_size: int | None) -> Iterator[list[int]]:
-    """Yield batches of indices of similar length, longest first.
+    """Yield batches of indices of texts of similar length (in tokens), longest first.
 
-    Args:
-        lengths: lengths in tokens.
-        max_tokens: maximum tokens of a batch, padding included; a longer text is a batch by itself.
-        batch_size: maximum number of texts of a batch.
+    A batch has at most ``max_tokens`` tokens, padding included, and ``batch_size`` texts; a longer text is a batch by itself.
     """
     group: list[int] = []
     for position in sorted(range(len(lengths)), key=lambda position: (-lengths[position], position)):
@@ -279,21 +287,60 @@ def batches(lengths: list[int], max_tokens: int, batch_size: int | None) -> Iter
         yield group
 
 
-def choose_device(name: str | None, fp16: bool, worker: int = 0) -> torch.device:
-    """Choose the device of a worker; with ``cuda``, worker i gets GPU i modulo the number of GPUs.
+def translate_chunks(
+    settings: BackTranslateSettings, chunks: Chunks, show: Callable[[float], object], count: int
+) -> Iterator[ChunkResult]:
+    """Yield the result of each chunk when it is ready, in any order.
+
+    Args:
+        settings: ``workers`` is the number of processes; with 1, this process translates.
+        chunks: index and lines of each of ``count`` chunks.
+        show: called with the number of lines done since its last call.
 
     Raises:
-        UserError: the device does not exist, or half precision is requested without a GPU.
+        UserError: a model cannot be loaded, or a process was killed.
     """
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        raise UserError(f"--device {name}: no such device; give cpu, cuda or cuda:N") from None
-    if device.type == "cuda":
-        count = torch.cuda.device_count()
-        if not torch.cuda.is_available() or (device.index or 0) >= count:
-            raise UserError(f"--device {device}: there {'is 1 GPU' if count == 1 else f'are {count} GPUs'} here")
-        return torch.device("cuda", worker % count) if device.index is None else device
-    if fp16:
-        raise UserError(f"--fp16: needs a GPU, and --device is {device}; leave it out")
-    return device
+    workers = min(settings.workers, count)
+    if workers == 1:
+        trip = RoundTrip(settings, choose_device(settings.device, settings.fp16), show)
+        yield from (trip.translate(number, lines) for number, lines in chunks)
+        return
+    context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
+    shared, shown = context.Value("d", 0.0), 0.0
+    arguments = (settings, shared, context.Value("i", 0))
+    with worker_pool(workers, _start_worker, arguments, method="spawn") as pool:
+        waiting: set[Future[ChunkResult]] = set()
+        while True:
+            queued = islice(chunks, workers * WAITING_EACH - len(waiting))
+            waiting |= {pool.submit(_translate, number, lines) for number, lines in queued}
+            if not waiting:
+                return
+            ready, waiting = wait(waiting, POLL_SECONDS, FIRST_COMPLETED)
+            done = shared.value
+            show(done - shown)
+            shown = done
+            for future in ready:
+                yield future.result()
+
+
+_trip: Callable[[], RoundTrip]  # in a worker process
+
+
+def _start_worker(settings: BackTranslateSettings, done: Any, started: Any) -> None:
+    """Set up a worker process. The models are loaded with its first chunk, so that errors reach the parent."""
+    global _trip
+    for name in ("fairseq", "fairseq_clear"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    with started.get_lock():
+        number = started.value
+        started.value += 1
+
+    def add(lines: float) -> None:
+        with done.get_lock():
+            done.value += lines
+
+    _trip = cache(lambda: RoundTrip(settings, choose_device(settings.device, settings.fp16, number), add))
+
+
+def _translate(number: int, lines: list[str]) -> ChunkResult:
+    return _trip().translate(number, lines)

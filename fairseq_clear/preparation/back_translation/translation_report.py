@@ -31,10 +31,7 @@ def compare(originals: Sequence[str], results: Sequence[str], language: str) -> 
     BLEU compares the results with the originals (Papineni et al. 2002; Zhu et al. 2018 call it self-BLEU): the lower,
     the more the wording changed. chrF (Popovic 2015) does the same for characters.
 
-    Args:
-        originals: lines.
-        results: their round trips.
-        language: language of both, such as ``en`` or ``eng_Latn``; BLEU splits Chinese, Japanese and Korean into characters.
+    ``language`` is that of both, such as ``en`` or ``eng_Latn``: BLEU splits Chinese, Japanese and Korean into characters.
     """
     pairs = [(original, result) for original, result in zip(originals, results, strict=True) if original]
     counts = Counter(pairs=len(pairs))
@@ -59,11 +56,7 @@ def _score(name: str, counts: Counter[str]) -> float | None:
 
 
 def build_report(
-    counts: Counter[str],
-    settings: dict[str, Any],
-    seconds: float,
-    translated: int,
-    examples: list[Example] | None = None,
+    counts: Counter[str], settings: dict[str, Any], seconds: float, translated: int, examples: Sequence[Example] = ()
 ) -> dict[str, Any]:
     """Build the report as a dictionary for JSON.
 
@@ -72,7 +65,7 @@ def build_report(
         settings: settings that determine the output, with the hash of the input.
         seconds: duration of this call.
         translated: number of lines, without blank ones, that this call translated; earlier calls translated the others.
-        examples: lines to show, see ``choose_examples``.
+        examples: as ``choose_examples`` returns them.
     """
     return {
         "lines": counts["lines"],
@@ -95,7 +88,7 @@ def build_report(
         "seconds": round(seconds, 3),
         "translated_now": translated,
         "sentences_per_second": round(translated / seconds, 3) if seconds else None,
-        "examples": examples or [],
+        "examples": list(examples),
         "settings": settings,
         "sums": dict(sorted(counts.items())),
     }
@@ -132,12 +125,9 @@ def report_text(report: dict[str, Any]) -> str:
 
 
 def choose_examples(texts: Iterable[tuple[str, ...]], lines: int, count: int) -> list[Example]:
-    """Choose lines at equal distances; a blank or unchanged line is replaced by the next one that is neither.
+    """Choose ``count`` of the lines at equal distances; a blank or unchanged line is replaced by the next one that is neither.
 
-    Args:
-        texts: each line with its paraphrases, in the order of the file.
-        lines: number of lines.
-        count: number of examples.
+    ``texts`` are the lines, each with its paraphrases.
     """
     chosen: list[Example] = []
     for number, (text, *paraphrases) in enumerate(texts):

@@ -1,4 +1,4 @@
-"""The interface of translation models, whichever library runs them, and what several of them share."""
+"""The interface of translation models, whichever library runs them, and what they share."""
 
 import re
 from abc import ABC, abstractmethod
@@ -18,6 +18,7 @@ Tokens = list[Any]  # ids or pieces of a text, with an end symbol
 FORMS = ("{}", "__{}__", ">>{}<<")  # tokens of a language: NLLB and mBART, M2M100, OPUS-MT
 LANGUAGE = re.compile(r">>[^<>]+<<|__[a-z]{2,3}__|[a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2}")
 SHOWN = 5
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,7 @@ class Translation:
 
 
 class Translator(ABC):
-    """The model of one direction; making it loads the model.
-
-    Args:
-        settings: settings of the run.
-        which: ``forward`` or ``backward``.
-        device: device of the model.
+    """The model of one direction, ``which`` is forward or backward; making it loads the model on the device.
 
     Attributes:
         TITLE: name of the kind of model, for messages.
@@ -83,16 +79,19 @@ class Translator(ABC):
 
     @abstractmethod
     def translate_batch(self, batch: Sequence[Tokens], seed: int, count: int = 1) -> list[list[Translation]]:
-        """Translate texts; the result of a text does not depend on earlier calls.
-
-        Args:
-            batch: tokens of each text.
-            seed: seed of the samples; unused if ``draws`` is False.
-            count: maximum number of translations of a text.
+        """Translate texts, given by their tokens; the result of a text does not depend on earlier calls.
 
         Returns:
-            The translations of each text, best first; empty if none was found.
+            At most ``count`` translations of each text, best first; empty if none was found. ``seed`` determines the samples.
         """
+
+
+def clean_line(text: str) -> str:
+    """Strip a text and replace control characters, line separators and runs of white space by one space.
+
+    Every program reads the result as one line: it has no tab, CR, NUL, U+0085, U+2028 or U+2029.
+    """
+    return " ".join(_CONTROL.sub(" ", text).split())
 
 
 def hash_files(paths: Iterable[Path]) -> dict[str, str]:
@@ -117,8 +116,7 @@ def language_tokens(
 
     Args:
         vocabulary: tokens of the model.
-        languages: value of ``--forward-languages`` or ``--backward-languages``.
-        which, path: direction and path of the model, for messages.
+        languages: value of ``--forward-languages`` or ``--backward-languages``; ``which`` and ``path`` are for messages.
 
     Returns:
         The tokens before those of the source text, and the first tokens of every translation; none for one language pair.
@@ -151,3 +149,23 @@ def language_tokens(
         name = languages[bool(source)]
         raise UserError(f"--{which}-languages {':'.join(languages)}: {path} does not know {name}; it has {shown}")
     return [source], [target]
+
+
+def choose_device(name: str | None, fp16: bool, worker: int = 0) -> torch.device:
+    """Choose the device of a worker; with ``cuda``, worker i gets GPU i modulo the number of GPUs.
+
+    Raises:
+        UserError: the device does not exist, or half precision is requested without a GPU.
+    """
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise UserError(f"--device {name}: no such device; give cpu, cuda or cuda:N") from None
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if not torch.cuda.is_available() or (device.index or 0) >= count:
+            raise UserError(f"--device {device}: there {'is 1 GPU' if count == 1 else f'are {count} GPUs'} here")
+        return torch.device("cuda", worker % count) if device.index is None else device
+    if fp16:
+        raise UserError(f"--fp16: needs a GPU, and --device is {device}; leave it out")
+    return device

@@ -81,9 +81,8 @@ def check_flags(settings: BackTranslateSettings) -> None:
             if settings.search.beam_in(which) > 1 and "drawn-beam" not in kind.FLAGS:
                 raise UserError(f"--beam with --sampling: does not apply to --{which} {source.path}, {kind.TITLE}")
     titles = " and ".join(dict.fromkeys(kind.TITLE for kind in kinds.values()))
-    shared = [item for item in fields(BackTranslateSettings) if item.name in ("bpe", "tokenizer", "fp16")]
-    groups = [*((settings.search, item, "search") for item in fields(Search))]
-    groups += [(settings, item, item.name) for item in shared]
+    groups = [(settings.search, item, "search") for item in fields(Search)]
+    groups += [(settings, item, item.name) for item in fields(settings) if item.name in ("bpe", "tokenizer", "fp16")]
     for holder, item, name in groups:
         is_given = getattr(holder, item.name) != item.default
         if is_given and not any(name in kind.FLAGS for kind in kinds.values()):

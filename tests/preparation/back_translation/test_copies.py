@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.back_translation import chunk_workers, translating
+from fairseq_clear.preparation.back_translation import translating
 from fairseq_clear.preparation.back_translation.round_trip import back_translate, merge_shards
 from fairseq_clear.preparation.back_translation.translating import Pass
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, Search, copy_paths
@@ -132,7 +132,7 @@ def test_progress_ends_at_the_number_of_lines(monkeypatch: pytest.MonkeyPatch, t
             one_pass.model.bad = bad  # type: ignore[attr-defined]
         trip.translate(0, lines)
         assert sum(shown) == pytest.approx(len(lines))
-    assert chunk_workers.POLL_SECONDS > 0
+    assert translating.POLL_SECONDS > 0
 
 
 def test_copies_survive_kills_shards_and_merges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ from fairseq_clear.preparation.back_translation.round_trip import (
     merge_shards,
     read_report,
 )
-from fairseq_clear.preparation.back_translation.segmentation import clean_line
 from fairseq_clear.preparation.back_translation.translating import ChunkResult
 from fairseq_clear.preparation.back_translation.translation_report import compare
 from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource
+from fairseq_clear.preparation.back_translation.translator import clean_line
 
 LINES, CHUNKS = 14, 4
 

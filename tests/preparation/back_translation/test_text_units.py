@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.preparation.back_translation.fairseq_translator import BytePairs, read_codes
 from fairseq_clear.preparation.back_translation.round_trip import read_chunks, scan
-from fairseq_clear.preparation.back_translation.segmentation import BytePairs, clean_line, read_codes
+from fairseq_clear.preparation.back_translation.translator import clean_line
 
 TEXT = "low low low low low lower lower newest newest newest newest newest newest widest widest widest banana bandana"
 

@@ -1,0 +1,248 @@
+"""``neighbor`` and ``cloze``: adjacent sentences of a document, or a sentence and its context.
+
+The identity of a pair is that of its document, so other pairs of the document are not negatives of it. "Negative views are
+different document spans within the same batch" (Nguyen, *Investigating Views for Contrastive Learning*); contexts of one
+document overlap.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fairseq_clear.augmentations.base import Tokens
+from fairseq_clear.errors import UserError
+from fairseq_clear.spec import Knob
+from fairseq_clear.text.documents import CHUNK_DOCUMENTS, Document, Documents
+from fairseq_clear.views.view_source import FRAME, RawInstance, ViewSource, cut_text
+
+logger = logging.getLogger(__name__)
+
+UNUSED = np.random.default_rng(0)  # never drawn from
+LONGEST_CONTEXT = 10_000  # sentences on each side
+
+NEIGHBOR_KNOBS = {"sentences": Knob(1, int, 1, help="number of sentences of a span")}
+CLOZE_KNOBS = {
+    "before": Knob(2, int, 0, LONGEST_CONTEXT, help="number of sentences of the context before the sentence"),
+    "after": Knob(4, int, 0, LONGEST_CONTEXT, help="number of sentences of the context after the sentence"),
+    "keep": Knob(0.1, float, 0, 1, help="probability that the sentence is left in its context"),
+}
+
+
+class SentencePairs(ViewSource):
+    """Pairs that documents with one sentence per line make, each of its own sentences. An item is a pair.
+
+    Args:
+        documents: documents of the split.
+        pairs: (D,) number of pairs of each document.
+        made_of, too_few: words about pairs, and about documents without a pair, for the log.
+        least, spec: sentences that a pair needs, and the view source, for the error.
+
+    Attributes:
+        texts: the first text of each pair, input of the masked language model.
+
+    Raises:
+        UserError: no document has a pair.
+    """
+
+    def __init__(
+        self, documents: Documents, pairs: npt.NDArray[np.int64], *, made_of: str, too_few: str, least: int, spec: str
+    ) -> None:
+        self.documents, self._ends = documents, np.cumsum(pairs)
+        lone = int((pairs == 0).sum())
+        logger.info(
+            "%s: %d pairs of %s; %d of %d documents have %s, so no pair",
+            documents.name, self._ends[-1], made_of, lone, len(documents), too_few,
+        )  # fmt: skip
+        if not self._ends[-1]:
+            raise UserError(
+                f"{documents.name}: no document has {least} sentences, which --views {spec} pairs; put one sentence on a line "
+                "and a blank line between documents, or pair the text with itself: --views same"
+            )
+
+    def _locate(self, index: int) -> tuple[int, int]:
+        """Document of an item, and number of the item among those of the document."""
+        number = int(np.searchsorted(self._ends, index, side="right"))
+        return number, index - (int(self._ends[number - 1]) if number else 0)
+
+
+class NeighborViews(SentencePairs):
+    """Pairs of neighbouring spans (Nguyen). Nothing is random. Documents with only one span are left out.
+
+    The poster shows the view by one example: "I went to the bakery to buy a loaf of bread." and "It was very crispy and
+    tasty.", from a document whose third sentence is in neither. We read it as follows. A pair is a sentence and the one that
+    follows it. An epoch has every such pair of every document once, so an inner sentence occurs twice, as the first and as the
+    second. With ``sentences=n``, pairs consist of spans of n sentences, into which a document is cut from its beginning;
+    sentences left over at its end are not used.
+
+    Args:
+        documents: documents of the split, with one sentence per line.
+        sentences: n, the number of sentences of a span.
+        tokens_per_sample: maximum number of tokens of a span that the masked language model reads.
+
+    Raises:
+        UserError: no document has two spans.
+    """
+
+    def __init__(self, documents: Documents, *, sentences: int, tokens_per_sample: int) -> None:
+        self.sentences = sentences
+        spans = documents.line_counts // sentences  # (D,)
+        few, spec = f"fewer than {2 * sentences} sentences", f"neighbor:sentences={sentences}"
+        super().__init__(
+            documents, np.maximum(spans - 1, 0), made_of="neighbours", too_few=few, least=2 * sentences, spec=spec
+        )
+        lengths = documents.line_span_lengths(sentences) + FRAME  # (all spans,)
+        ends = np.cumsum(spans)[spans > 0]
+        self.text_lengths = np.empty((int(self._ends[-1]), 2), np.int32)
+        # a first text is never the last span of a document, a second text never the first span
+        for column, left_out in enumerate((ends - 1, ends - spans[spans > 0])):
+            in_pair = np.ones(len(lengths), np.bool_)
+            in_pair[left_out] = False
+            self.text_lengths[:, column] = lengths[in_pair]
+        self.texts = FirstTexts(self.text_lengths[:, 0], self.anchor, tokens_per_sample)
+        long = int((self.text_lengths > tokens_per_sample).sum())
+        if long:
+            logger.info(
+                "%s: %d of their %d spans are longer than --tokens-per-sample %d and are cut off",
+                documents.name, long, self.text_lengths.size, tokens_per_sample,
+            )  # fmt: skip
+
+    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
+        """Return the pair of an item."""
+        number, span = self._locate(index)
+        n = self.sentences
+        lines = self.documents.lines(number, span * n, (span + 2) * n)
+        middle, end = int(lines.line_ends[n - 1]), len(lines)
+        begin = self.documents.position(number, span * n)
+        return [
+            RawInstance(
+                lines.span(0, middle),
+                (lines.span(middle, end),),
+                self.documents.identity(number),
+                document=number,
+                spans=((begin, begin + middle), (begin + middle, begin + end)),
+            )
+        ]
+
+    def anchor(self, index: int) -> Tokens:
+        """Return the first span of an item."""
+        return self(index, UNUSED)[0].anchor
+
+
+class ClozeViews(SentencePairs):
+    """Pairs of a sentence and the context around it (inverse cloze task). Sentences without context are left out.
+
+    Lee, Chang and Toutanova 2019 (arXiv:1906.00300), section 4: "given a sentence, predict its context". The sentence is
+    removed from its context for 90 % of the pairs; it is left in for the others, so that the encoder also learns to match
+    words. They take the block of text around the sentence; here the context is ``before`` sentences before it and ``after``
+    after it, as far as the document goes. An epoch has every sentence of every document once as a query.
+
+    A context with more than ``tokens_per_sample`` tokens, ``<s>`` and ``</s>`` included, loses its outer tokens, on both sides
+    in proportion to their lengths. A sentence is left in only if that leaves at least one other token. The span of a context in
+    ``RawInstance.spans`` begins with its first token and ends with its last, whether the sentence is left in or not.
+
+    Args:
+        documents: documents of the split, with one sentence per line.
+        before, after: greatest number of sentences of a context before and after the sentence.
+        keep: probability that the sentence is left in the context.
+        tokens_per_sample: maximum number of tokens of a context, and of a sentence that the masked language model reads.
+
+    Raises:
+        UserError: a context would always be empty, or no document has two sentences.
+    """
+
+    def __init__(self, documents: Documents, *, before: int, after: int, keep: float, tokens_per_sample: int) -> None:
+        if not before + after:
+            raise UserError("--views cloze:before=0,after=0: a context needs sentences; give before or after 1 or more")
+        self.before, self.after, self.keep = before, after, keep
+        self.room = tokens_per_sample - FRAME
+        counts = documents.line_counts  # (D,)
+        # the last sentence has no context with before=0, the first none with after=0
+        self._skipped = int(after == 0), int(before == 0)
+        pairs = np.where(counts > 1, counts - sum(self._skipped), 0)  # (D,)
+        words = {"made_of": "a sentence and its context", "too_few": "one sentence", "spec": "cloze"}
+        super().__init__(documents, pairs, least=2, **words)
+        self.text_lengths = self._lengths(documents.line_span_lengths(1))
+        self.texts = FirstTexts(self.text_lengths[:, 0], self.anchor, tokens_per_sample)
+
+    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
+        """Return the pair of an item."""
+        number, line = self._locate(index)
+        first, last = max(line - self.before, 0), min(line + self.after + 1, int(self.documents.line_counts[number]))
+        lines = self.documents.lines(number, first, last)
+        begin, end = (int(lines.line_ends[one]) if one >= 0 else 0 for one in (line - first - 1, line - first))
+        is_kept = bool(rng.random() < self.keep) and end - begin < self.room
+        low, high = self._trimmed(begin, end, len(lines), is_kept)
+        origin = self.documents.position(number, first)
+        return [
+            RawInstance(
+                lines.span(begin, end),
+                (lines.span(low, high) if is_kept else without(lines, low, begin, end, high),),
+                self.documents.identity(number),
+                document=number,
+                spans=((origin + begin, origin + end), (origin + low, origin + high)),
+            )
+        ]
+
+    def anchor(self, index: int) -> Tokens:
+        """Return the sentence of an item, in ``<s>`` and ``</s>``."""
+        number, line = self._locate(index)
+        sentence = self.documents.lines(number, line, line + 1)
+        return sentence.span(0, len(sentence))
+
+    def _locate(self, index: int) -> tuple[int, int]:
+        """Document and line of an item."""
+        number, line = super()._locate(index)
+        return number, line + self._skipped[0]
+
+    def _trimmed(self, begin: int, end: int, length: int, is_kept: bool) -> tuple[int, int]:
+        """Begin and end of the part of a context (0, length) around the sentence (begin, end) that is used."""
+        left, right = begin, length - end
+        room = self.room - (end - begin if is_kept else 0)
+        if left + right > room:
+            left = room * left // (left + right)
+            right = room - left
+        # without tokens on a side, the span touches the sentence on the other
+        return (begin - left if left or is_kept else end), (end + right if right or is_kept else begin)
+
+    def _lengths(self, lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Upper bounds of the lengths of sentences and contexts, (items, 2), from the number of tokens of each line (L,)."""
+        bounds = np.empty((int(self._ends[-1]), 2), np.int32)
+        lines = done = 0
+        for chunk in range(0, len(self.documents), CHUNK_DOCUMENTS):  # int64 temporaries cover one chunk
+            counts = self.documents.line_counts[chunk : chunk + CHUNK_DOCUMENTS]  # (C,)
+            ends, line = np.repeat(np.cumsum(counts), counts), np.arange(int(counts.sum()))  # (lines of the chunk,)
+            begins = ends - np.repeat(counts, counts)
+            sentences = lengths[lines : lines + len(line)]
+            total = np.concatenate([[0], np.cumsum(sentences, dtype=np.int64)])
+            contexts = total[np.minimum(line + self.after + 1, ends)] - total[np.maximum(line - self.before, begins)]
+            contexts -= 0 if self.keep else sentences
+            is_item = (ends - begins > 1) & (line >= begins + self._skipped[0]) & (line < ends - self._skipped[1])
+            rows = bounds[done : done + int(is_item.sum())]
+            rows[:, 0] = sentences[is_item] + FRAME
+            rows[:, 1] = np.minimum(contexts[is_item], self.room) + FRAME
+            lines, done = lines + len(line), done + len(rows)
+        return bounds
+
+
+def without(lines: Document, low: int, begin: int, end: int, high: int) -> Tokens:
+    """Return the tokens ``low`` to ``high`` without ``begin`` to ``end`` (ends exclusive), in ``<s>`` and ``</s>``."""
+    before = lines.span(min(low, begin), begin)
+    return np.concatenate([before[:-1], lines.span(end, max(high, end))[1:]])
+
+
+class FirstTexts:
+    """A data set of the first text of each pair, which ``anchor`` returns, cut to ``max_tokens`` but keeping ``</s>``."""
+
+    def __init__(self, lengths: npt.NDArray[np.integer[Any]], anchor: Callable[[int], Tokens], max_tokens: int) -> None:
+        self.anchor, self.max_tokens = anchor, max_tokens
+        self.sizes: Tokens = np.minimum(lengths, max_tokens)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.from_numpy(cut_text(self.anchor(index), self.max_tokens))
