@@ -46,6 +46,9 @@ def register() -> None:
 def __getattr__(name: str) -> Any:
     if name not in LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from fairseq_clear import patches
+
+    patches.import_fairseq()
     return getattr(import_module(LAZY[name]), name)
 
 

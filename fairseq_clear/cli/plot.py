@@ -1,6 +1,5 @@
 """``fairseq-clear plot``: draws training curves and results as PNG and SVG."""
 
-import logging
 import sys
 from abc import abstractmethod
 from dataclasses import dataclass, replace
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 def check_picture(path: Path, overwrite: bool, *, flag: str = "--output") -> None:
     """Check that a picture can be drawn and written; raises UserError."""
-    for name in ("matplotlib", "PIL"):  # importing fairseq turns on the logs of other libraries
-        logging.getLogger(name).setLevel(logging.WARNING)
     import_library("matplotlib", "eval")
     from fairseq_clear.evaluation.plotting import check_picture_path
 

@@ -1,7 +1,6 @@
 """Writes checkpoints in fairseq's format: from imported weights, and as stock ``roberta``, which needs no plugin."""
 
 import argparse
-import logging
 import shutil
 import warnings
 from pathlib import Path
@@ -130,7 +129,6 @@ def settings_of(data: Path, task: str, arch: str, flags: dict[str, Any]) -> Any:
     for name, value in flags.items():
         command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
     args = options.parse_args_and_arch(options.get_training_parser(), command)
-    logging.getLogger("hydra").setLevel(logging.WARNING)  # it logs its own set-up
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # fairseq is written for hydra 1.0
         return convert_namespace_to_omegaconf(args)

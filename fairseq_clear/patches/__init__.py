@@ -168,8 +168,20 @@ PATCHES = (
 
 def apply() -> None:
     """Install every patch; safe to call again. Patches of a fairseq command are installed once the command is imported."""
+    import_fairseq()
     for patch in PATCHES:
         install(patch)
+
+
+def import_fairseq() -> None:
+    """Import fairseq, and leave the root logger as it was: a module of fairseq turns on the debug logs of all libraries."""
+    if "fairseq" in sys.modules:
+        return
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    import_module("fairseq")
+    root.setLevel(level)
+    root.handlers = handlers
 
 
 def original(target: str) -> Any:

@@ -70,7 +70,6 @@ def compose_recipe(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     from yaml import YAMLError
 
     path = _find(name)
-    logging.getLogger("hydra").setLevel(logging.WARNING)  # it logs its own set-up
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # fairseq is written for hydra 1.0

@@ -131,6 +131,20 @@ def test_it_aborts_without() -> None:
     assert any(ends(fixed=False, ahead=10**9) for _ in range(10))
 
 
+@pytest.mark.parametrize(
+    ("statement", "level"),
+    [
+        ("import fairseq", 10),
+        ("from fairseq_clear import SentenceEncoder", 30),
+        ("import fairseq_clear; fairseq_clear.register()", 30),
+    ],
+)
+def test_the_root_logger_stays_as_it_is(statement: str, level: int) -> None:
+    code = f"import logging; {statement}; print(logging.getLogger().level, len(logging.getLogger().handlers))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.split() == [str(level), str(int(level == 10))]
+
+
 def test_applying_twice_changes_nothing() -> None:
     from fairseq.models import distributed_fairseq_model
     from fairseq.optim.fp16_optimizer import FP16Optimizer
