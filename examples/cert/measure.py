@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measuring import PROJECT, Recipe, Trained, Untrained, add_results, clear, measure, sizes
+from measuring import PROJECT, UNTRAINED, Recipe, Trained, Untrained, add_results, clear, measure, sizes
 from result_tables import table
 
 METRICS = {"CoLA": "matthews", "RTE": "accuracy", "MRPC": "accuracy"}
@@ -37,7 +37,8 @@ RECIPES = {
     "CERT, EDA": Recipe(CONFIG, EDA),
     "CERT, synonym paraphrases": Recipe(CONFIG),
     "no queue (batch), EDA": Recipe(BATCH, ("task.views=same", "task.augment=eda")),
-    # what lowers CoLA: rate, pooling
+    # what lowers CoLA: rate, pooling; the control has CERT's checkpoint and vocabulary, but the weights of the start
+    "CERT, EDA, no training (control)": Recipe(CONFIG, (*EDA, *UNTRAINED)),
     "CERT, EDA, lr 4e-5": Recipe(CONFIG, (*EDA, *rate(4e-5))),
     "CERT, EDA, lr 5e-4": Recipe(CONFIG, (*EDA, *rate(5e-4))),
     "CERT, EDA, mean pooling": Recipe(CONFIG, (*EDA, "model.pooling=mean")),
