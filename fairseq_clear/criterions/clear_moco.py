@@ -1,6 +1,6 @@
 """``clear_moco``: CERT's loss, which contrasts queries with a queue of keys from a momentum encoder."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from fairseq_clear.modules.momentum_encoder import MomentumEncoder
 from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.objectives.false_negatives import exclude_nearer
 from fairseq_clear.objectives.negatives import count_candidates
+from fairseq_clear.settings import setting
 
 __all__ = ["ClearMocoConfig", "ClearMocoCriterion"]
 
@@ -29,23 +30,12 @@ CHECK_EVERY = 1_000
 class ClearMocoConfig(MaskingConfig):
     """CERT's settings as defaults."""
 
-    objective: str = field(
-        default="info-nce", metadata={"help": "contrastive loss over the queue: info-nce (CERT eq. 2)"}
-    )
-    temperature: float = field(default=0.07, metadata={"help": "tau > 0 divides the cosine (CERT: 0.07)"})
-    queue_size: int = field(
-        default=96_606, metadata={"help": "K, number of keys in the queue; may be smaller than a batch (CERT: 96,606)"}
-    )
-    symmetric: bool = field(
-        default=False,
-        metadata={"help": "let each of the two views be the query once; in CERT and MoCo only the anchor is"},
-    )
-    keep_duplicates: bool = field(
-        default=False, metadata={"help": "let older keys of the query's own text be its negatives, as MoCo does"}
-    )
-    mlm_weight: float = field(
-        default=0.0, metadata={"help": "weight of an additional masked language model loss (CERT: none)"}
-    )
+    objective: str = setting("contrastive loss over the queue: info-nce (CERT eq. 2)", "info-nce")
+    temperature: float = setting("tau > 0 divides the cosine (CERT: 0.07)", 0.07)
+    queue_size: int = setting("K, number of keys in the queue; may be smaller than a batch (CERT: 96,606)", 96_606)
+    symmetric: bool = setting("let each of the two views be the query once; in CERT and MoCo only the anchor is", False)
+    keep_duplicates: bool = setting("let older keys of the query's own text be its negatives, as MoCo does", False)
+    mlm_weight: float = setting("weight of an additional masked language model loss (CERT: none)", 0.0)
     amp: bool = II("common.amp")
 
 

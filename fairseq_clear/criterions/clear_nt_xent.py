@@ -1,6 +1,6 @@
 """``clear_nt_xent``: CLEAR's loss, masked language modelling plus NT-Xent over the views of the batch."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from fairseq_clear.criterions.false_negative_masking import MaskingConfig, Maski
 from fairseq_clear.distributed import Layout, all_gather_rows
 from fairseq_clear.objectives.false_negatives import exclude_nearer
 from fairseq_clear.objectives.negatives import count_candidates
+from fairseq_clear.settings import setting
 
 __all__ = ["ClearNTXentConfig", "ClearNTXentCriterion"]
 
@@ -23,13 +24,11 @@ DIRECTIONS = ChoiceEnum(["both", "one"])
 class ClearNTXentConfig(MaskingConfig, InBatchConfig):
     """Settings of ``clear_nt_xent``."""
 
-    directions: DIRECTIONS = field(
-        default="both",
-        metadata={
-            "help": "both: every view is a query, and all other views of the batch are its candidates (SimCLR, CLEAR: 2N - 2 "
-            "negatives); one: only the anchors are queries, and only the positives are candidates (SimCSE eq. 1: N - 1 "
-            "negatives)"
-        },
+    directions: DIRECTIONS = setting(
+        "both: every view is a query, and all other views of the batch are its candidates (SimCLR, CLEAR: 2N - 2 "
+        "negatives); one: only the anchors are queries, and only the positives are candidates (SimCSE eq. 1: N - 1 "
+        "negatives)",
+        "both",
     )
 
 

@@ -1,6 +1,6 @@
 """``clear_self_guided``: sentence vectors guided by the hidden layers of a frozen copy of the encoder."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from fairseq_clear.criterions.contrastive import InBatchConfig, InBatchCriterion
 from fairseq_clear.distributed import Layout, all_gather_rows
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.frozen_encoder import GUIDE_POOLINGS, FrozenEncoder
+from fairseq_clear.settings import setting
 
 __all__ = ["ClearSelfGuidedConfig", "ClearSelfGuidedCriterion"]
 
@@ -20,39 +21,24 @@ __all__ = ["ClearSelfGuidedConfig", "ClearSelfGuidedCriterion"]
 class ClearSelfGuidedConfig(InBatchConfig):
     """Settings of the paper's appendix A.1 as defaults."""
 
-    objective: str = field(
-        default="sg-opt",
-        metadata={"help": "sg: NT-Xent; opt1, opt2, opt3: its three simplifications (section 3.2); sg-opt is opt3"},
+    objective: str = setting(
+        "sg: NT-Xent; opt1, opt2, opt3: its three simplifications (section 3.2); sg-opt is opt3", "sg-opt"
     )
-    guide_pooling: ChoiceEnum(GUIDE_POOLINGS) = field(  # type: ignore[valid-type]
-        default="max",
-        metadata={"help": "p: pooling of the guide's hidden states to one vector per layer (for SentEval: mean)"},
+    guide_pooling: ChoiceEnum(GUIDE_POOLINGS) = setting(
+        "p: pooling of the guide's hidden states to one vector per layer (for SentEval: mean)", "max"
     )
-    guide_layers: str = field(
-        default="all",
-        metadata={
-            "help": "layers of the guide, 0 being the embeddings: all, or such as 4-6 or 0,3-5 (for SentEval: the upper ones)"
-        },
+    guide_layers: str = setting(
+        "layers of the guide, 0 being the embeddings: all, or such as 4-6 or 0,3-5 (for SentEval: the upper ones)",
+        "all",
     )
-    guide_dropout: bool = field(
-        default=False,
-        metadata={"help": "use dropout in the guide too, as the paper's public code does"},
+    guide_dropout: bool = setting("use dropout in the guide too, as the paper's public code does", False)
+    temperature: float = setting("tau > 0 divides the cosine (paper: 0.01)", 0.01)
+    mlm_weight: float = setting("weight of an additional masked language model loss (paper: none)", 0.0)
+    regularizer_weight: float = setting(
+        "lambda: weight of the squared distance between the encoder's and the guide's weights (paper: 0.1)", 0.1
     )
-    temperature: float = field(default=0.01, metadata={"help": "tau > 0 divides the cosine (paper: 0.01)"})
-    mlm_weight: float = field(
-        default=0.0, metadata={"help": "weight of an additional masked language model loss (paper: none)"}
-    )
-    regularizer_weight: float = field(
-        default=0.1,
-        metadata={
-            "help": "lambda: weight of the squared distance between the encoder's and the guide's weights (paper: 0.1)"
-        },
-    )
-    frozen_layers: int = field(
-        default=1,
-        metadata={
-            "help": "number of lowest layers that are not trained: 1 freezes layer 0, the embeddings (paper); 0 none"
-        },
+    frozen_layers: int = setting(
+        "number of lowest layers that are not trained: 1 freezes layer 0, the embeddings (paper); 0 none", 1
     )
 
 

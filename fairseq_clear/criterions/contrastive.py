@@ -8,7 +8,7 @@ of this worker. Several workers thus make the same update as a single worker wou
 
 import logging
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from fairseq_clear.modules.frozen_encoder import FrozenEncoder
 from fairseq_clear.objectives import Candidates, find_objective
 from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.objectives.matryoshka import at_dimensions, parse_dimensions
+from fairseq_clear.settings import setting
 
 __all__ = [
     "ContrastiveConfig",
@@ -48,43 +49,30 @@ VECTORS = ("projections", "guides", "keys", "view_guides")
 class ContrastiveConfig(MaskedLmConfig):
     """Settings of all contrastive criterions: the weights of the terms, and the objective."""
 
-    contrastive_weight: float = field(
-        default=1.0, metadata={"help": "weight of the contrastive term (CLEAR eq. 3: 1); 0 is masked_lm, without views"}
+    contrastive_weight: float = setting(
+        "weight of the contrastive term (CLEAR eq. 3: 1); 0 is masked_lm, without views", 1.0
     )
-    mlm_weight: float = field(
-        default=1.0, metadata={"help": "weight of the masked language model loss (CLEAR eq. 3: 1); 0 leaves it out"}
+    mlm_weight: float = setting("weight of the masked language model loss (CLEAR eq. 3: 1); 0 leaves it out", 1.0)
+    regularizer_weight: float = setting(
+        "lambda: adds lambda times the squared distance between the encoder's weights and their values at the "
+        "start of training, summed over all weights (Self-Guided section 3.1: 0.1)",
+        0.0,
     )
-    regularizer_weight: float = field(
-        default=0.0,
-        metadata={
-            "help": "lambda: adds lambda times the squared distance between the encoder's weights and their values at the "
-            "start of training, summed over all weights (Self-Guided section 3.1: 0.1)"
-        },
+    frozen_layers: int = setting(
+        "number of lowest layers that are not trained: 1 freezes the embeddings (layer 0; Self-Guided), 2 also block 1",
+        0,
     )
-    frozen_layers: int = field(
-        default=0,
-        metadata={
-            "help": "number of lowest layers that are not trained: 1 freezes the embeddings (layer 0; Self-Guided), 2 also "
-            "block 1"
-        },
+    anchor_mlm: ANCHOR_MLM = setting(
+        "with --views span and an MLM: joint masks the anchors that are embedded, in one pass, as DeCLUTR's code "
+        "does; separate masks copies of them. The paper only says that the losses are summed (section 3.2)",
+        "separate",
     )
-    anchor_mlm: ANCHOR_MLM = field(
-        default="separate",
-        metadata={
-            "help": "with --views span and an MLM: joint masks the anchors that are embedded, in one pass, as DeCLUTR's code "
-            "does; separate masks copies of them. The paper only says that the losses are summed (section 3.2)"
-        },
-    )
-    objective: str = field(
-        default="nt-xent", metadata={"help": "contrastive loss, one of fairseq_clear.objectives.OBJECTIVES"}
-    )
-    matryoshka: str = field(
-        default="",
-        metadata={
-            "help": "ascending dimensions such as 64,128,256: the contrastive term is its mean over the first 64, 128 and 256 "
-            "dimensions of the vectors, each scaled to length 1, so that vectors can be truncated (Kusupati et al. 2022); name "
-            "the full width to include it. With hydra quote it twice: 'criterion.matryoshka=\"64,128,256\"'"
-        },
+    objective: str = setting("contrastive loss, one of fairseq_clear.objectives.OBJECTIVES", "nt-xent")
+    matryoshka: str = setting(
+        "ascending dimensions such as 64,128,256: the contrastive term is its mean over the first 64, 128 and 256 "
+        "dimensions of the vectors, each scaled to length 1, so that vectors can be truncated (Kusupati et al. 2022); name "
+        "the full width to include it. With hydra quote it twice: 'criterion.matryoshka=\"64,128,256\"'",
+        "",
     )
     max_update: int = II("optimization.max_update")
 
@@ -353,21 +341,14 @@ NEGATIVES = ChoiceEnum(["batch", "global"])
 class InBatchConfig(ContrastiveConfig):
     """Settings of criterions whose negatives come from the batch."""
 
-    temperature: float = field(
-        default=0.1,
-        metadata={
-            "help": "tau > 0 divides the cosine (CLEAR eq. 1; CLEAR states no value, this is ours; SimCSE, DeCLUTR: 0.05)"
-        },
+    temperature: float = setting(
+        "tau > 0 divides the cosine (CLEAR eq. 1; CLEAR states no value, this is ours; SimCSE, DeCLUTR: 0.05)", 0.1
     )
-    negatives: NEGATIVES = field(
-        default="global",
-        metadata={
-            "help": "which texts are negatives: batch, those of this worker's batch; global, those of all workers"
-        },
+    negatives: NEGATIVES = setting(
+        "which texts are negatives: batch, those of this worker's batch; global, those of all workers", "global"
     )
-    keep_duplicates: bool = field(
-        default=False,
-        metadata={"help": "if a text occurs twice in a batch, let its copies be negatives of each other"},
+    keep_duplicates: bool = setting(
+        "if a text occurs twice in a batch, let its copies be negatives of each other", False
     )
 
 

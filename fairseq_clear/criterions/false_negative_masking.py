@@ -1,6 +1,6 @@
 """``--false-negatives`` and ``--guide`` of the criterions that mask false negatives."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from torch import Tensor
@@ -9,6 +9,7 @@ from fairseq_clear.criterions.contrastive import ContrastiveConfig, ContrastiveC
 from fairseq_clear.distributed import Layout
 from fairseq_clear.errors import UserError
 from fairseq_clear.objectives.false_negatives import parse_false_negatives
+from fairseq_clear.settings import setting
 
 __all__ = ["MaskingConfig", "MaskingCriterion"]
 
@@ -17,21 +18,17 @@ __all__ = ["MaskingConfig", "MaskingCriterion"]
 class MaskingConfig(ContrastiveConfig):
     """Settings that mask false negatives."""
 
-    false_negatives: str = field(
-        default="none",
-        metadata={
-            "help": "guide:margin=0.0 masks a candidate that the guide finds nearer to the query than its positive less the "
-            "margin, as cosine (GISTEmbed, arXiv:2402.16829); the guide is the trained model itself, or that of --guide; none "
-            "masks nothing"
-        },
+    false_negatives: str = setting(
+        "guide:margin=0.0 masks a candidate that the guide finds nearer to the query than its positive less the "
+        "margin, as cosine (GISTEmbed, arXiv:2402.16829); the guide is the trained model itself, or that of --guide; none "
+        "masks nothing",
+        "none",
     )
-    guide: Optional[str] = field(  # noqa: UP045  (fairseq makes no flag of "str | None")
-        default=None,
-        metadata={
-            "help": "with --false-negatives guide, a frozen encoder as the guide: a folder of fairseq-clear import, or a "
-            "checkpoint, with the vocabulary of the data; size and pooling are its own. It is not saved with the model: "
-            "give it again to resume"
-        },
+    guide: Optional[str] = setting(  # noqa: UP045  (fairseq makes no flag of "str | None")
+        "with --false-negatives guide, a frozen encoder as the guide: a folder of fairseq-clear import, or a "
+        "checkpoint, with the vocabulary of the data; size and pooling are its own. It is not saved with the model: "
+        "give it again to resume",
+        None,
     )
 
 

@@ -1,7 +1,7 @@
 """AdamW without weight decay for biases and LayerNorms, in one pass over the weights."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fairseq.dataclass import FairseqDataclass
@@ -11,6 +11,8 @@ from omegaconf import II
 from torch import nn
 from torch.optim import AdamW
 
+from fairseq_clear.settings import setting
+
 __all__ = ["ClearAdamW", "ClearAdamWConfig"]
 
 
@@ -18,14 +20,12 @@ __all__ = ["ClearAdamW", "ClearAdamWConfig"]
 class ClearAdamWConfig(FairseqDataclass):
     """Settings of ``clear_adamw``, with the names and defaults of fairseq's adam."""
 
-    adam_betas: Any = field(default=(0.9, 0.999), metadata={"help": "decay rates of the two moments"})
-    adam_eps: float = field(default=1e-8, metadata={"help": "added to the square root of the second moment"})
-    weight_decay: float = field(default=0.0, metadata={"help": "weight decay, decoupled from the gradient"})
-    decay_vectors: bool = field(
-        default=False,
-        metadata={
-            "help": "apply weight decay to biases and LayerNorms too; without this flag, --fp16 needs --fp16-no-flatten-grads"
-        },
+    adam_betas: Any = setting("decay rates of the two moments", (0.9, 0.999))
+    adam_eps: float = setting("added to the square root of the second moment", 1e-8)
+    weight_decay: float = setting("weight decay, decoupled from the gradient", 0.0)
+    decay_vectors: bool = setting(
+        "apply weight decay to biases and LayerNorms too; without this flag, --fp16 needs --fp16-no-flatten-grads",
+        False,
     )
     lr: list[float] = II("optimization.lr")
 
