@@ -57,6 +57,7 @@ def test_ranks_are_those_of_sorting() -> None:
     assert folded[1]["R@1"] == pytest.approx(np.mean([half[1]["R@1"] for half in halves]), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_what_is_related_is_found_and_what_is_not_is_not(tmp_path: Path) -> None:
     related = evaluate_captions(Codes(), read_captions(write(tmp_path / "related", related=True)), settings=SMALL)
     again = evaluate_captions(Codes(), read_captions(tmp_path / "related"), settings=SMALL)

@@ -54,6 +54,7 @@ def test_the_determinant_is_that_of_the_jacobian(dimension: int) -> None:
     assert found.std() > 1e-3, "it depends on the vector"
 
 
+@pytest.mark.slow
 def test_the_density_integrates_to_1() -> None:
     flow = random_flow(2, steps=2)
     grid = torch.linspace(-60, 60, 1201, dtype=torch.float64)
@@ -118,6 +119,7 @@ def test_a_likelihood_that_is_nan_is_an_error() -> None:
         fit_flow(ROWS, learning_rate=1e4)
 
 
+@pytest.mark.slow
 def test_a_dimension_without_variance() -> None:
     flat = np.concatenate([ROWS, np.ones((len(ROWS), 1), np.float32)], axis=1)
     assert np.isfinite(fit_flow(flat).transform(flat)).all()

@@ -23,6 +23,7 @@ def test_scores_become_shares_of_levels():
     np.testing.assert_allclose(encode_scores(np.array([1.25, 5.0, 0.0, 0.4])), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_training_is_that_of_senteval(monkeypatch):
     train, dev, test = rows(70, 0), rows(30, 1), rows(40, 2)
     np.random.seed(4)  # noqa: NPY002

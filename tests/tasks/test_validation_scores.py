@@ -71,6 +71,7 @@ def by_hand(folder: Path, kind: str, file: Path) -> float:
     return 100 * float(np.mean(reciprocal))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FLAGS)
 def test_the_score_is_that_of_encoding_by_hand(kind: str, folder: Path, pairs: dict[str, Path]) -> None:
     found, was_training = score(0, str(folder), kind, str(pairs[kind]))
@@ -86,6 +87,7 @@ def test_workers_share_the_work(kind: str, folder: Path, pairs: dict[str, Path],
     assert [found for found, _ in results] == [pytest.approx(alone, abs=1e-3)] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FLAGS)
 def test_order_of_texts_matters_to_the_score(
     kind: str, folder: Path, pairs: dict[str, Path], monkeypatch: pytest.MonkeyPatch

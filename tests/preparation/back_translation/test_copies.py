@@ -135,6 +135,7 @@ def test_progress_ends_at_the_number_of_lines(monkeypatch: pytest.MonkeyPatch, t
     assert translating.POLL_SECONDS > 0
 
 
+@pytest.mark.slow
 def test_copies_survive_kills_shards_and_merges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stand_in(monkeypatch, ["backward"])
     settings = settings_of(tmp_path, copies=2)

@@ -128,6 +128,7 @@ def test_kill_at_every_instant(settings: BackTranslateSettings) -> None:
     assert instant > 18
 
 
+@pytest.mark.slow
 def test_kill_again_and_again(settings: BackTranslateSettings) -> None:
     kills = 0
     while killed_at(5 + kills, lambda: back_translate(settings)):
