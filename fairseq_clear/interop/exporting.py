@@ -100,22 +100,11 @@ def export(
     """
     loaded = load_model(checkpoint, data_bin, key_encoder=key_encoder)
     chosen = pooling or str(loaded.model.args.pooling)
-    parse_pooling(chosen, loaded.model.args.encoder_layers)
     width = int(loaded.model.args.encoder_embed_dim)
+    _check_format(loaded, form, chosen)
     if dimension is not None and not 1 <= dimension <= width:
         raise UserError(
             f"--dimension {dimension}: the vectors of {checkpoint} have {width} dimensions; give 1 to {width}"
-        )
-    if form == "sentence-transformers" and chosen not in EXPORTED:
-        raise UserError(
-            f"--pooling {chosen}: sentence-transformers only pools the last layer, by {', '.join(EXPORTED)}; choose one of "
-            "them, or --format hf and pool yourself"
-        )
-    window = window_of(loaded.model)
-    if form == "sentence-transformers" and window:
-        raise UserError(
-            f"--format sentence-transformers: it cannot mark <s> for global attention, which --attention-window {window} of "
-            "the checkpoint needs; export --format hf and pool yourself"
         )
     card = model_card(checkpoint, loaded, data_bin, chosen, form, scores)
     symbols = [symbol for symbol in loaded.dictionary.symbols if symbol != DELETED]
@@ -135,6 +124,23 @@ def export(
         parity_json = [asdict(parity) for parity in parities]
         write_json(folder / EXPORT_JSON, {"format": form, "parity": parity_json, "versions": versions()})
     return parities
+
+
+def _check_format(loaded: LoadedModel, form: str, pooling: str) -> None:
+    """Check that the pooling fits the encoder, and that the format can express pooling and attention; raises UserError."""
+    parse_pooling(pooling, loaded.model.args.encoder_layers)
+    if form != "sentence-transformers":
+        return
+    if pooling not in EXPORTED:
+        raise UserError(
+            f"--pooling {pooling}: sentence-transformers only pools the last layer, by {', '.join(EXPORTED)}; choose one of "
+            "them, or --format hf and pool yourself"
+        )
+    if window := window_of(loaded.model):
+        raise UserError(
+            f"--format sentence-transformers: it cannot mark <s> for global attention, which --attention-window {window} of "
+            "the checkpoint needs; export --format hf and pool yourself"
+        )
 
 
 def _write_hf(loaded: LoadedModel, tokenizer: Tokenizer, symbols: list[str], folder: Path, *, with_head: bool) -> None:

@@ -66,7 +66,7 @@ def _costs(plan: Plan) -> Rows:
     yield "FLOPs of the run", f"{times * operations.total * plan.machine.workers * plan.updates:.3g}"
     limit = f"{plan.machine.memory / GIB:g} (at most {HEADROOM:.0%} are planned with)"
     yield "memory of a GPU", f"{memory.total / GIB:.2f} GiB of {limit}"
-    yield "  of it", ", ".join(f"{name} {size / GIB:.2f}" for name, size in asdict(memory).items() if size)
+    yield "  parts", ", ".join(f"{name} {size / GIB:.2f}" for name, size in asdict(memory).items() if size)
 
 
 def _exchanges(plan: Plan) -> Rows:
