@@ -66,7 +66,7 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
         raise UserError(f"{path}: no synonym table here; make it with `{command}`")
     remedy = f"remake it with `{command} --overwrite`"
     try:
-        with np.load(path, allow_pickle=False) as npz:
+        with np.load(path, allow_pickle=False) as npz:  # loading a pickle can run code
             stored = {name: npz[name] for name in npz.files}
         found = int(stored["format"])
         if found != SYNONYMS_FORMAT:
