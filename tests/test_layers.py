@@ -237,6 +237,7 @@ print(json.dumps(list(steps())))
 """
 
 
+@pytest.mark.slow
 def test_importing_changes_nothing() -> None:
     found = json.loads(run(sys.executable, "-c", IMPORTS, fresh=True).stdout)
     assert [step["changed"] for step in found] == [[], [], []]

@@ -130,8 +130,9 @@ def test_random_ones_are_drawn_by_the_seed_among_the_eligible(block: int, monkey
         return found
 
     assert draw(1) == draw(1, 1000) != draw(2)
-    ranks = {rank for seed in range(20) for row in draw(seed) for rank, _, _ in row}
-    assert ranks == set(range(3, 13))  # no rank is left out
+    if block == 100:  # no rank is left out, which does not depend on the block
+        ranks = {rank for seed in range(20) for row in draw(seed) for rank, _, _ in row}
+        assert ranks == set(range(3, 13))
 
 
 def test_texts_that_are_equal_up_to_white_space_are_one() -> None:
