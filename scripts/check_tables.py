@@ -5,7 +5,8 @@ With ``--write``, tables of runs and of benchmarks get the figures of the JSON. 
 - ``<!-- figures: rows examples/demo/refine.json -->``: rows of lists of numbers, one per seed, of examples/demo/refine.py;
 - ``<!-- figures: demo examples/demo/scratch.json -->``: the output of examples/demo/scratch.py;
 - ``<!-- figures: runs examples/refine/results.json#20news -->``: a table of the results.json of an example's measure.py. If the
-  first cell of the table is "minus ROW", its cells are differences from ROW, paired by seed, with standard errors;
+  first cell of the table is "minus ROW", its cells are differences from ROW, paired by seed, with standard errors. A column
+  "average" is the mean of a run's scores;
 - ``<!-- figures: bench scripts/bench/results.json -->``: all rows of an output of scripts/bench;
 - ``<!-- figures: report sts.json -->``: a report of fairseq-clear;
 - ``<!-- figures: curve plan.json -->``: the JSON of ``fairseq-clear plan --curve``;
@@ -78,7 +79,7 @@ def read_runs(path: Path, name: str, base: str | None) -> dict[str, Cells]:
     """The rows of a table of results.json, or their differences from the row ``base``."""
     scores: dict[str, list[dict[str, float]]] = {}
     for run in json.loads(path.read_text(encoding="utf-8"))[name]:
-        scores.setdefault(run["name"], []).append(run["scores"])
+        scores.setdefault(run["name"], []).append({"average": mean(run["scores"].values()), **run["scores"]})
     if base is not None:
         return {row: {c: list(found) for c, found in cells.items()} for row, cells in differences(scores, base).items()}
     return {row: {c: over_runs([run[c] for run in runs]) for c in runs[0]} for row, runs in scores.items()}

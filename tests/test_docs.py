@@ -266,6 +266,9 @@ RUNS = [
 ]
 GOOD = "| | topics | sentiment |\n|---|---|---|\n| slice | **28.50** +- 0.71 | 61.0 +- 0.7 |\n| untrained | 20.00 | 61.5 |\n"
 LESS = "| minus untrained | topics | sentiment |\n|---|---|---|\n| slice | +8.5 (0.5) | -0.50 (0.50) |\n"
+MEANS = (
+    "| | topics | average |\n|---|---|---|\n| slice | 28.50 +- 0.71 | 44.75 +- 0.71 |\n| untrained | 20.00 | 40.75 |\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -273,6 +276,11 @@ LESS = "| minus untrained | topics | sentiment |\n|---|---|---|\n| slice | +8.5 
     [
         (f"<!-- figures: runs results.json#one -->\n{GOOD}", None),
         (f"<!-- figures: runs results.json#one -->\n{LESS}", None),
+        (f"<!-- figures: runs results.json#one -->\n{MEANS}", None),
+        (
+            f"<!-- figures: runs results.json#one -->\n{MEANS.replace('44.75', '44.25')}",
+            "README.md:2: row 'slice', column 'average'",
+        ),
         (
             f"<!-- figures: runs results.json#one -->\n{LESS.replace('-0.50', '+0.50')}",
             "README.md:2: row 'slice', column 'sentiment'",

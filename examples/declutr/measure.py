@@ -2,7 +2,7 @@ r"""Measures DeCLUTR at small scale, from scratch or an imported encoder: MLM al
 
     python examples/declutr/measure.py --corpora corpora --senteval SentEval/data --output scratch --seeds 1 2 3
     python examples/declutr/measure.py --corpora corpora --senteval SentEval/data --output imported --seeds 1 2 3 \
-        --imported minilm --updates 50 --documents 8
+        --imported minilm --updates 100 --documents 8
 
 Trains on 20 Newsgroups, movie reviews and WikiText-2. Prints the table of RESULTS.md: SentEval accuracies of logistic
 regression, and the Spearman correlation on STS-B's test set.
@@ -55,8 +55,8 @@ def main() -> None:
         *(f"dataset.batch_size={arguments.documents}", *schedule(arguments.updates, rate)),
     ]
     if arguments.imported:
-        start = arguments.imported / "model.pt"
-        overrides += [f"checkpoint.finetune_from_model={start.resolve()}", *sizes(start)]
+        encoder = arguments.imported / "model.pt"
+        overrides += [f"checkpoint.finetune_from_model={encoder.resolve()}", *sizes(encoder)]
     else:
         overrides += ["checkpoint.finetune_from_model=null", *TINY]
 
@@ -68,7 +68,8 @@ def main() -> None:
         return {task: float(result.mean(task) or 0) for task in TASKS}
 
     chosen = {name: RECIPES[name].with_overrides(overrides) for name in arguments.recipes}
-    found = measure(chosen, arguments.seeds, arguments.output / "runs", score, arguments.results)
+    start = "imported" if arguments.imported else "scratch"
+    found = measure(chosen, arguments.seeds, arguments.output / "runs", score, arguments.results, start)
     print(table(scores_of(found)))
     print(seconds(found))
 
