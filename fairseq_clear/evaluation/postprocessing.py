@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_clear.errors import UserError, one_line
+from fairseq_clear.errors import UserError
 from fairseq_clear.files import write_errors, write_whole
 
 __all__ = ["ActNorm", "Coupling", "Flow", "Whitening", "first_dimensions", "fit_flow", "load_flow", "save_flow"]
@@ -321,5 +321,5 @@ def load_flow(path: str | Path) -> Flow:
     except _DAMAGE as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"--flow {path}: not a complete flow ({one_line(error)}); fit it again") from None
+        raise UserError(f"--flow {path}: not a complete flow ({type(error).__name__}); fit it again") from None
     return flow.requires_grad_(False)
