@@ -310,7 +310,7 @@ def test_a_table_of_benchmarks_is_that_of_its_json(tmp_path: Path) -> None:
         "what": "update",
         "unit": "s",
         "ours": 0.5,
-        "beside": "",
+        "baseline": "",
         "theirs": None,
         "ratio": None,
         "aim": "",

@@ -39,7 +39,7 @@ LAYERS = {
     "refining": 9,
 }
 # The package's own __init__ names modules of every layer.
-BESIDE = {"__init__"}
+OUTSIDE = {"__init__"}
 HOST_FREE = [
     "errors",
     "settings",
@@ -89,8 +89,8 @@ def package_of(path: Path) -> str:
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_file_imports_downward(path: Path) -> None:
     name = package_of(path)
-    if name in BESIDE:
-        pytest.skip("beside the layers")
+    if name in OUTSIDE:
+        pytest.skip("outside the layers")
     assert name in LAYERS, f"{name} is in no layer: add it to LAYERS"
     assert upward(LAYERS[name], path.read_text()) == []
 

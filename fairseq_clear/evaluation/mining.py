@@ -196,7 +196,7 @@ class _Miner:
         """Choose N candidates of each pair.
 
         Args:
-            ranks: (n, depth), ascending; 0 for what is no candidate.
+            ranks: (n, depth), ascending; 0 for entries that are not candidates.
             scores: (n, depth) cosines.
             positive: (n,) cosines of the positives.
 

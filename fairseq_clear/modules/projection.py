@@ -15,7 +15,7 @@ class ProjectionHead(nn.Module):
     """A multi-layer perceptron: linear layers with an activation between them and, optionally, after the last.
 
     ``layers=2`` with ReLU is SimCLR's head (arXiv:2002.05709, section 2.1), ``layers=1`` with a final tanh is SimCSE's, and
-    ``layers=2`` of width 4096 with GELU after each is Self-Guided's; ``layers=0`` is no head.
+    ``layers=2`` of width 4096 with GELU after each is Self-Guided's; ``layers=0`` means no head.
 
     Args:
         input_dim: width D of the encoder.

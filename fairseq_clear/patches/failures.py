@@ -37,7 +37,7 @@ def train_step(self: Trainer, samples: Any, raise_oom: bool = False) -> Any:
     except FloatingPointError as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise UserError(
-            f"update {update}: {reason}; nothing of it is saved, earlier checkpoints are unchanged: give a lower "
+            f"update {update}: {reason}; this update is not saved, earlier checkpoints are unchanged: give a lower "
             "--lr, a longer --warmup-updates or --clip-norm"
         ) from error
     except (MemoryError, RuntimeError) as error:

@@ -25,7 +25,7 @@ __all__ = ["Training", "run_training", "shown_command", "training_command"]
 
 WARMUP_SHARE = 0.1
 FRAME = 2  # <s> and </s>
-SECONDS_PER_LINE = 15  # of a log that is no terminal
+SECONDS_PER_LINE = 15  # of a log file, where no bar is drawn
 RECORD = re.compile(r"\| (train_inner|valid\w*) \| (\{.*\})")
 PROGRAMS = {"fairseq_cli.train": "fairseq-train", "fairseq_cli.hydra_train": "fairseq-hydra-train"}
 RUN = "import sys; sys.argv[0] = '{program}'; from {module} import cli_main; sys.exit(cli_main())"

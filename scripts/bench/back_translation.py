@@ -65,7 +65,7 @@ def main() -> None:
     report["table"] = [
         row(
             f"back-translation, {arguments.size}, {what}", "sentences/s", medians[ours],
-            beside="fairseq-generate", theirs=medians[theirs], ratio=report[ratio],
+            baseline="fairseq-generate", theirs=medians[theirs], ratio=report[ratio],
         )
         for what, ours, theirs, ratio in (
             ("one pass", "one pass", "generate, search alone", "one_pass_ratio"),

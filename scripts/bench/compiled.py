@@ -47,7 +47,7 @@ def main() -> None:
     table = [
         row(
             "update, compiled blocks", "s", median(seconds[1]),
-            beside="plain blocks", theirs=median(seconds[0]), ratio=faster,
+            baseline="plain blocks", theirs=median(seconds[0]), ratio=faster,
         ),
         row("first update, compiled blocks", "s", start),
     ]  # fmt: skip

@@ -94,7 +94,7 @@ def main() -> None:
         table.append(
             row(
                 f"encode, {kind} texts, {found['padding']:.0%} padding unsorted", "sentences/s",
-                found["sentences_per_second"], beside="sentence-transformers", theirs=found["theirs"],
+                found["sentences_per_second"], baseline="sentence-transformers", theirs=found["theirs"],
                 ratio=found["ratio"], aim=AIM,
             )
         )  # fmt: skip

@@ -117,7 +117,7 @@ def throughput(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> list[
         del trainer, dataset, step
     tables.append(
         row(
-            "CLEAR step (MLM + 2 views)", "tokens/s", median(rates[1]), beside="masked_lm", theirs=median(rates[0]),
+            "CLEAR step (MLM + 2 views)", "tokens/s", median(rates[1]), baseline="masked_lm", theirs=median(rates[0]),
             ratio=median(rates[1]) / median(rates[0]), aim=">= 0.95",
         )
     )  # fmt: skip
@@ -137,7 +137,7 @@ def longformer(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> list[
     return [
         row(
             f"{arguments.arch}, {arguments.long} tokens, window {arguments.window}", "tokens/s",
-            tokens / median(seconds[0]), beside="full attention", theirs=tokens / median(seconds[1]),
+            tokens / median(seconds[0]), baseline="full attention", theirs=tokens / median(seconds[1]),
             ratio=ratio(seconds[1], seconds[0]), mib=memory[0], their_mib=memory[1],
         )
     ]  # fmt: skip

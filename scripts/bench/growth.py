@@ -124,7 +124,7 @@ def table(found: dict[str, list[dict[str, Any]]], recipe: str) -> list[dict[str,
             rows.append(
                 row(
                     f"{step}, {mine['lines']:,} lines{note}", "s", mine[f"{step}_seconds"],
-                    beside="masked_lm", theirs=stock[f"{step}_seconds"],
+                    baseline="masked_lm", theirs=stock[f"{step}_seconds"],
                     mib=mine[f"{step}_mib"], their_mib=stock[f"{step}_mib"],
                 )
             )  # fmt: skip
@@ -136,11 +136,11 @@ def table(found: dict[str, list[dict[str, Any]]], recipe: str) -> list[dict[str,
         if step == "checkpoint":  # which should not grow at all
             mine, stock = (after[f"{step}_seconds"] / before[f"{step}_seconds"] for before, after in ends.values())
         what = "growth of time" if step == "checkpoint" else "growth of time per line"
-        rows.append(row(f"{step}, {what}", "times", mine, beside="masked_lm", theirs=stock, aim=LINEAR))
+        rows.append(row(f"{step}, {what}", "times", mine, baseline="masked_lm", theirs=stock, aim=LINEAR))
     mine, stock = (bytes_a_line(*ends[name]) for name in (recipe, "masked_lm"))
     rows.append(
         row(
-            "memory that a further line adds", "bytes", mine, beside="masked_lm", theirs=stock,
+            "memory that a further line adds", "bytes", mine, baseline="masked_lm", theirs=stock,
             ratio=mine / stock, aim="<= 1.0",
         )
     )  # fmt: skip

@@ -182,7 +182,7 @@ def main() -> None:
     report["table"] = [
         row(
             f"window of {arguments.window}, {found['kind']}, {found['length']:,} tokens", "s", found["window_s"],
-            beside="full attention", theirs=found["full_s"], ratio=found["speedup"],
+            baseline="full attention", theirs=found["full_s"], ratio=found["speedup"],
             mib=found["window_mib"], their_mib=found["full_mib"],
         )
         for found in rows

@@ -92,13 +92,13 @@ def main() -> None:
     for queries, keys, name, other in pairs:
         mine, theirs = ours(queries, keys), other(queries, keys)
         seconds = in_turn([mine, theirs], arguments.repeats)
-        found = {"queries": queries, "keys": keys, "beside": name}
+        found = {"queries": queries, "keys": keys, "baseline": name}
         found |= {"seconds": median(seconds[0]), "their_seconds": median(seconds[1])}
         found |= {"ratio": ratio(seconds[1], seconds[0]), "mib": held_mib(mine), "their_mib": held_mib(theirs)}
         rows.append(found)
         table.append(
             row(
-                f"NT-Xent, {queries:,} x {keys:,}", "s", found["seconds"], beside=name, theirs=found["their_seconds"],
+                f"NT-Xent, {queries:,} x {keys:,}", "s", found["seconds"], baseline=name, theirs=found["their_seconds"],
                 ratio=found["ratio"], aim=aim, mib=found["mib"], their_mib=found["their_mib"],
             )
         )  # fmt: skip

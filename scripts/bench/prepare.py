@@ -80,9 +80,9 @@ def main() -> None:
         tokens, lines = token_count(folder / "ours" / "train")
     rates = [tokens / median(times) for times in seconds]
     faster = ratio(seconds[1], seconds[0])
-    beside = f"{encoder} + fairseq-preprocess"
+    baseline = f"{encoder} + fairseq-preprocess"
     plural = "s" if arguments.workers > 1 else ""
-    print(f"prepare {rates[0]:,.0f} tokens/s, {beside} {rates[1]:,.0f}: {faster:.2f} times, {tokens:,} equal ids")
+    print(f"prepare {rates[0]:,.0f} tokens/s, {baseline} {rates[1]:,.0f}: {faster:.2f} times, {tokens:,} equal ids")
     result = {
         "tokens": tokens,
         "lines": lines,
@@ -95,7 +95,7 @@ def main() -> None:
         "table": [
             row(
                 f"prepare, {tokens / 1e6:.1f} M tokens, {arguments.workers} worker{plural}", "tokens/s", rates[0],
-                beside=beside, theirs=rates[1], ratio=faster, aim=AIM,
+                baseline=baseline, theirs=rates[1], ratio=faster, aim=AIM,
             )
         ],
     }  # fmt: skip

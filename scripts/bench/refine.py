@@ -64,7 +64,7 @@ def main() -> None:
         seconds = in_turn([ours, theirs], arguments.repeats, 0)
     faster = ratio(seconds[1], seconds[0])
     rates = [arguments.updates / median(times) for times in seconds]
-    line = row(WHAT, "updates/s", rates[0], beside="fairseq-train", theirs=rates[1], ratio=faster, aim=AIM)
+    line = row(WHAT, "updates/s", rates[0], baseline="fairseq-train", theirs=rates[1], ratio=faster, aim=AIM)
     finish({"seconds": seconds, "updates": arguments.updates, "table": [line]}, arguments.json)
 
 

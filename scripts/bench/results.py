@@ -19,7 +19,7 @@ def row(
     unit: str,
     ours: float,
     *,
-    beside: str = "",
+    baseline: str = "",
     theirs: float | None = None,
     ratio: float | None = None,
     aim: str = "",
@@ -32,7 +32,7 @@ def row(
         what: what is measured.
         unit: unit of ``ours`` and ``theirs``.
         ours: our median.
-        beside: what it is compared with; the figures of the other side are ``theirs`` and ``their_mib``.
+        baseline: name of the other side; the figures of the other side are ``theirs`` and ``their_mib``.
         theirs: median of the other side.
         ratio: median of the ratios of the rounds; the benchmark decides which side is divided by which.
         aim: bound such as ``>= 0.95`` for the ratio, or for ``ours`` without a ratio; empty for none.
@@ -52,7 +52,7 @@ def row(
         "what": what,
         "unit": unit,
         "ours": ours,
-        "beside": beside,
+        "baseline": baseline,
         "theirs": theirs,
         "ratio": ratio,
         "aim": aim,
@@ -65,7 +65,7 @@ def row(
 def missing_row(what: str, package: str, aim: str = "") -> Row:
     """The row of a comparison that a missing package prevents; prints a message."""
     print(f"{package} is not installed: {what} is left out (make bench-peers installs the packages that pip has)")
-    return {"what": what, "beside": package, "aim": aim, "missing": package}
+    return {"what": what, "baseline": package, "aim": aim, "missing": package}
 
 
 def is_installed(package: str) -> bool:
@@ -97,12 +97,21 @@ def markdown(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _cells(one: Row) -> list[str]:
     if "missing" in one:
-        return [one["what"], "", one["beside"], "not installed", "", one["aim"], "", ""]
+        return [one["what"], "", one["baseline"], "not installed", "", one["aim"], "", ""]
     met = {None: "", True: "yes", False: "no"}[one["met"]]
     memory = " / ".join(f"{value:,.0f}" for value in (one["mib"], one["their_mib"]) if value is not None)
     theirs = "" if one["theirs"] is None else _number(one["theirs"])
     ratio = "" if one["ratio"] is None else _number(one["ratio"])
-    return [one["what"], f"{_number(one['ours'])} {one['unit']}", one["beside"], theirs, ratio, one["aim"], met, memory]
+    return [
+        one["what"],
+        f"{_number(one['ours'])} {one['unit']}",
+        one["baseline"],
+        theirs,
+        ratio,
+        one["aim"],
+        met,
+        memory,
+    ]
 
 
 def _number(value: float) -> str:

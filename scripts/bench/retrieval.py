@@ -61,7 +61,7 @@ def main() -> None:
     rates = [arguments.queries / median(times) for times in seconds]
     faster = ratio(seconds[1], seconds[0])
     print(f"{what}: {rates[0]:.1f} queries/s, faiss {rates[1]:.1f}, largest difference of a score {difference:.1e}")
-    line = row(what, "queries/s", rates[0], beside="faiss, flat index", theirs=rates[1], ratio=faster, aim=AIM)
+    line = row(what, "queries/s", rates[0], baseline="faiss, flat index", theirs=rates[1], ratio=faster, aim=AIM)
     finish({"seconds": seconds, "threads": torch.get_num_threads(), "table": [line]}, arguments.json)
 
 

@@ -139,7 +139,7 @@ def main() -> None:
             rows[-1] |= {"mib": mib, "their_mib": their_mib}
             table.append(
                 row(
-                    f"contrastive update, {name}", "sentences/s", rates[0], beside="sentence-transformers",
+                    f"contrastive update, {name}", "sentences/s", rates[0], baseline="sentence-transformers",
                     theirs=rates[1], ratio=faster, aim=AIM, mib=mib, their_mib=their_mib,
                 )
             )  # fmt: skip

@@ -127,7 +127,7 @@ def compare(
     ours: Callable[[int], object],
     theirs: Callable[[int], object],
     views: int,
-    beside: str,
+    baseline: str,
     aim: str,
     repeats: int,
 ) -> list[dict[str, Any]]:
@@ -135,8 +135,8 @@ def compare(
     seconds = in_turn([ours, theirs], repeats, 1, time.process_time)
     rates = [views / median(times) for times in seconds]
     faster = ratio(seconds[1], seconds[0])
-    print(f"{what}: {rates[0]:,.0f} views/s, {beside} {rates[1]:,.0f}: {faster:.1f} times", flush=True)
-    return [row(what, "views/s", rates[0], beside=beside, theirs=rates[1], ratio=faster, aim=aim)]
+    print(f"{what}: {rates[0]:,.0f} views/s, {baseline} {rates[1]:,.0f}: {faster:.1f} times", flush=True)
+    return [row(what, "views/s", rates[0], baseline=baseline, theirs=rates[1], ratio=faster, aim=aim)]
 
 
 def items_of(data: Path, texts: int, *flags: str) -> Any:

@@ -279,5 +279,5 @@ def test_real_cola_and_rte(checkpoint, data_bin, tmp_path, capsys):
     assert report["columns"] == ["CoLA", "RTE", "Avg."]
     assert report["protocol"]["split"] == "held-out part of dev"
     assert all(one["agrees_with_fairseq"] for one in report["rows"][0]["details"]["restarts"])
-    # a tiny model that knows none of the words is at the share of the larger class, or beside it
+    # a tiny model that knows none of the words scores about the share of the larger class
     assert 40 < report["rows"][0]["scores"]["RTE"] < 60

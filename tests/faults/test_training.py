@@ -52,7 +52,7 @@ def test_a_nan_ends_the_run_before_it_is_in_the_weights(
     with pytest.raises(SystemExit, match="2"):
         made.train_step(batch)
     (said,) = errors(caplog)
-    assert said.startswith("update 2: gradients are Nan/Inf; nothing of it is saved") and "\n" not in said
+    assert said.startswith("update 2: gradients are Nan/Inf; this update is not saved") and "\n" not in said
     assert any("NaN detected in output of projection_head" in record.getMessage() for record in caplog.records)
     assert distance(before, weights(made)) == 0 and made.get_num_updates() == 1
     assert [path.name for path in tmp_path.iterdir()] == ["crash.pt"]

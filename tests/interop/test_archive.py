@@ -26,7 +26,7 @@ TEXTS = ["the cat", "", "Caf\u00e9 the the"]
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """An unpacked archive without GPT-2's files, in the form of fairseq 0.9; those lie beside it."""
+    """An unpacked archive without GPT-2's files, in the form of fairseq 0.9; GPT-2's files are next to it."""
     folder = tmp_path / "roberta.tiny"
     folder.mkdir()
     dictionary = build_dictionary(Gpt2Tokenizer(*gpt2_files(tmp_path)))

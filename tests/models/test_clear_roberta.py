@@ -156,10 +156,10 @@ def test_padding_changes_nothing(data_bin: Path) -> None:
     other = torch.tensor([[0, 10, 11, 12, 13, 14, 15, 16, 17, 18, 2]])
     for pooling in ("cls", "mean", "max", "first-last", "last2", "layer:0", "layer:1", "layer:2"):
         alone = model.embed(tokens, pooling)
-        beside = model.embed(torch.cat([padded, other]), pooling)
+        batched = model.embed(torch.cat([padded, other]), pooling)
         assert alone.shape == (1, 128)
-        torch.testing.assert_close(alone[0], beside[0], atol=1e-5, rtol=1e-4)
-        assert (alone[0] - beside[1]).abs().max() > 1e-3
+        torch.testing.assert_close(alone[0], batched[0], atol=1e-5, rtol=1e-4)
+        assert (alone[0] - batched[1]).abs().max() > 1e-3
 
 
 def test_one_call_gives_logits_and_projections(data_bin: Path) -> None:

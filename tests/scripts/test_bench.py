@@ -20,8 +20,8 @@ from tests.zygote import forked_python
 pytestmark = pytest.mark.slow
 
 BENCH = ROOT / "scripts" / "bench"
-KEYS = {"what", "unit", "ours", "beside", "theirs", "ratio", "aim", "met", "mib", "their_mib"}
-MISSING_KEYS = {"what", "beside", "aim", "missing"}
+KEYS = {"what", "unit", "ours", "baseline", "theirs", "ratio", "aim", "met", "mib", "their_mib"}
+MISSING_KEYS = {"what", "baseline", "aim", "missing"}
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_an_aim_without_a_sign_is_an_error(bench):
 def test_the_table(bench, capsys):
     results = bench("results")
     full = results.row(
-        "update", "s", 0.01234, beside="other", theirs=2.0, ratio=162.07, aim=">= 50", mib=67.2, their_mib=4360.0
+        "update", "s", 0.01234, baseline="other", theirs=2.0, ratio=162.07, aim=">= 50", mib=67.2, their_mib=4360.0
     )
     lone = results.row("encode", "texts/s", 1234.5)
     found = {
@@ -248,7 +248,7 @@ def test_spans_of_like_length_compared_with_padded_ones(bench, forks, monkeypatc
 def test_compiled_blocks_compared_with_plain_ones(bench, forks, monkeypatch, capsys):
     sizes = ("--words", 5, 9, "--batch", 4, "--repeats", 1, "--arch", "clear_roberta_tiny", "--backend", "eager")
     result = call(bench("compiled"), monkeypatch, capsys, *sizes)
-    assert [row["beside"] for row in result["table"]] == ["plain blocks", ""]
+    assert [row["baseline"] for row in result["table"]] == ["plain blocks", ""]
     with pytest.raises(Exception, match="no_such"):
         call(bench("compiled"), monkeypatch, capsys, *sizes, "--backend", "no_such")
 

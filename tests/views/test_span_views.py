@@ -35,8 +35,8 @@ def test_spans_of_random_documents(shape, anchors, positives, strategy, short, s
     except UserError as error:
         assert "documents are too short" in str(error)
         span = 7 if short == "skip" else 2 if strategy == "overlapping" else 1
-        beside = {"adjacent": 2 * span - 1, "overlapping": 1}.get(strategy, 0) if anchors == 1 else 0
-        assert documents.lengths.max() < (2 * anchors - 1) * span + beside
+        outside = {"adjacent": 2 * span - 1, "overlapping": 1}.get(strategy, 0) if anchors == 1 else 0
+        assert documents.lengths.max() < (2 * anchors - 1) * span + outside
         return
     assert views.text_lengths.shape == (len(views.items), anchors * (1 + positives))
     for index, number in enumerate(views.items):

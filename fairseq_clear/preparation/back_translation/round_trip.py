@@ -48,7 +48,7 @@ class Outcome:
     def summary(self) -> str:
         """The text to print at the end."""
         if self.was_complete:
-            return f"{self.output}: already complete, from the same input, models and settings; nothing to do"
+            return f"{self.output}: already complete, from the same input, models and settings; nothing was translated"
         files = ", ".join(map(str, self.files))
         return f"{report_text(self.report)}\nwrote {files}, {self.output.name}{REPORT_SUFFIX} and {TEXT_SUFFIX}"
 

@@ -162,7 +162,7 @@ def test_a_torn_chunk_is_seen_by_its_hash(
 def test_finished_run_has_nothing_to_do(settings: BackTranslateSettings) -> None:
     assert not back_translate(settings).was_complete
     again = back_translate(settings)
-    assert again.was_complete and "nothing to do" in again.summary()
+    assert again.was_complete and "nothing was translated" in again.summary()
     assert len(translated(settings)) == CHUNKS
     with pytest.raises(UserError, match="exists already, and not from this"):
         back_translate(replace(settings, seed=2))
