@@ -18,7 +18,14 @@ fi
 name=${example}_$config
 for override in "$@"; do
   case $override in
-    +ablation=* | +setting=*) name=${name}_${override#*=} ;;
+    +ablation=* | +setting=*)
+      name=${name}_${override#*=}
+      file=$project/examples/$example/config/ablation/${override#*=}.yaml
+      if [ "$data" != - ] && [ -f "$file" ] && grep -q '^task:.*\bdata:' "$file"; then
+        echo "$0: $override: examples/$example/config/ablation/${override#*=}.yaml names its data folders; give - as DATA_BIN" >&2
+        exit 2
+      fi
+      ;;
     checkpoint.* | common.log* | common.cpu=* | hydra.* | distributed_training.* | dataset.num_workers=* | dataset.*valid*) ;;
     optimization.max_update=* | optimization.max_epoch=* | optimization.stop_time_hours=*) ;;
     *task.eval_* | *task.persistent_workers=* | *model.compile=*) ;;

@@ -41,9 +41,9 @@ class RecipeFlags:
     seed: int = setting("seed of the run", 1, least=0)
     epoch: int = setting("epoch, counted from 1; each epoch has its own views", 1, least=1)
     sample_break_mode: str = setting(
-        "eos: one sentence per sample; none, complete: blocks (default: eos; that of fairseq-train is none)",
+        "eos: one sentence per sample; none, complete, complete_doc: blocks (default: eos; that of fairseq-train is none)",
         "eos",
-        choices=("none", "complete", "eos"),
+        choices=("none", "complete", "complete_doc", "eos"),
     )
     tokens_per_sample: int = setting("maximum length of a text", 512, least=3)
     document_boundary: str = setting("what separates documents, for views of documents", "blank", choices=BOUNDARIES)

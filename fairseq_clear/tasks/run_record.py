@@ -59,11 +59,13 @@ def run_record(cfg: Any, model: Any) -> dict[str, Any]:
         record |= _section(section, cfg[section])
     record |= {name: _plain(cfg[section][name]) for section, names in DECIDING.items() for name in names.split()}
     record |= _model(model)
-    return record | _files(cfg)
+    return record | _files(cfg) | {"workers": cfg.distributed_training.distributed_world_size}
 
 
 def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: str, allowed: str) -> list[str]:
     """Compare a checkpoint's record with that of the run that resumes it.
+
+    The number of workers may differ.
 
     Args:
         saved, current: records; a setting that only one of them has is not compared.
@@ -71,13 +73,14 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
         allowed: names of settings that may differ, joined by commas.
 
     Returns:
-        Descriptions of the allowed differences.
+        Descriptions of the allowed differences, and of another number of workers if it changes the texts of an update.
 
     Raises:
         UserError: another setting differs.
     """
     names = setting_names(allowed)
-    differing = [name for name in current if name in saved and _value(saved[name]) != _value(current[name])]
+    common = [name for name in current if name in saved and name != "workers"]
+    differing = [name for name in common if _value(saved[name]) != _value(current[name])]
     forbidden = [name for name in differing if name not in names]
     if forbidden:
         shown = "; ".join(_difference(name, saved[name], current[name]) for name in forbidden[:SHOWN])
@@ -87,7 +90,15 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
             f"{path} is of another run: {shown}{more}. Give another --save-dir for a new run, with --finetune-from-model "
             f"{path} to start from these weights; or continue this run anyway with --allow-change {flags}"
         )
-    return [_difference(name, saved[name], current[name]) for name in differing]
+    described = [_difference(name, saved[name], current[name]) for name in differing]
+    if saved.get("workers", current.get("workers")) != current.get("workers"):
+        ratio = _batch(current) / _batch(saved)
+        if ratio != 1:
+            described.append(
+                f"{saved['workers']} workers, now {current['workers']}: an update has {ratio:g} times as many texts, because "
+                "--batch-size and --max-tokens are per worker; --allow-change batch-size permits another"
+            )
+    return described
 
 
 def check_allowed(cfg: Any) -> None:
@@ -245,6 +256,12 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "value") and not isinstance(value, str | int | float):  # an enum
         return str(value.value)
     return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _batch(record: Mapping[str, Any]) -> float:
+    """Texts of an update, or tokens if ``--max-tokens`` alone limits batches."""
+    size: float = record["workers"] * record["update_freq"][0] * (record["batch_size"] or record["max_tokens"])
+    return size
 
 
 def _value(entry: Any) -> Any:

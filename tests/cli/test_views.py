@@ -200,7 +200,7 @@ def test_what_is_deleted_stands_in_the_text(data, capsys):
     assert abs(share / 100 - deleted / sum(len(unmarked(text)) for text in texts)) < 1e-3
 
 
-@pytest.mark.parametrize("mode", ["none", "complete"])
+@pytest.mark.parametrize("mode", ["none", "complete", "complete_doc"])
 def test_blocks(data, capsys, mode):
     recipe = ["--sample-break-mode", mode, "--tokens-per-sample", "30", "--augment", "reorder", "--seed", "7"]
     assert main(["views", "--data-bin", str(data), *recipe, "--index", "2"]) == 0

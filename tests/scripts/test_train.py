@@ -46,6 +46,7 @@ def test_settings_and_overrides(bin_folder):
 def test_what_the_config_says(bin_folder):
     done = call(bin_folder, "clear/tiny", "-", "-", "1")
     assert done.returncode == 0 and "task.data" not in done.stdout and "finetune" not in done.stdout
+    assert call(bin_folder, "declutr/small", "-", "-", "1", "+ablation=share_10").returncode == 0
 
 
 def folder_of(done: subprocess.CompletedProcess[str]) -> str:
@@ -106,6 +107,10 @@ def test_cert_counts_the_texts(bin_folder, texts, updates):
         (["tiny", "data", "-", "1"], "usage: "),
         (["clear/huge", "data", "-", "1"], "examples/clear/config/huge.yaml does not exist"),
         (["cert/cert", "nowhere", "-", "1"], "nowhere/clear.json: no such file"),
+        (
+            ["declutr/small", "data", "-", "1", "+ablation=share_10"],
+            "share_10.yaml names its data folders; give - as DATA_BIN",
+        ),
     ],
 )
 def test_mistakes(bin_folder, arguments, said):

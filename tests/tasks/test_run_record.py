@@ -205,6 +205,7 @@ def test_the_record_is_plain_data(first: Path) -> None:
     record: dict[str, Any] = torch.load(first / "checkpoint_last.pt", weights_only=True)["task_state"]["run"]
     assert json.loads(json.dumps(record)) == record
     assert {"augment", "lr", "pooling", "data", "vocabulary", "start", "seed", "temperature"} <= record.keys()
+    assert record["workers"] == 1
     assert not {"save_dir", "max_update", "max_epoch", "log_interval", "num_workers"} & record.keys()
 
 
@@ -226,3 +227,23 @@ def test_settings_of_one_side_are_not_compared() -> None:
     assert check_same_run({"old": 1, "lr": [0.1]}, {"new": 2, "lr": [0.1]}, "x.pt", "") == []
     with pytest.raises(UserError, match=re.escape("--lr 0.1,0.2, now 0.1")):
         check_same_run({"lr": [0.1, 0.2]}, {"lr": [0.1]}, "x.pt", "")
+
+
+@pytest.mark.parametrize(
+    ("size", "frequency", "tokens", "allowed", "said"),
+    [
+        (16, 1, None, "", "4 workers, now 2: an update has 0.5 times as many texts"),
+        (32, 1, None, "batch_size", ""),
+        (16, 2, None, "update_freq", ""),
+        (None, 1, 4000, "", "4 workers, now 2: an update has 0.5 times as many texts"),
+    ],
+)
+def test_another_number_of_workers_is_named_if_it_changes_the_batch(
+    size: int | None, frequency: int, tokens: int | None, allowed: str, said: str
+) -> None:
+    first = {"batch_size": size and 16, "max_tokens": tokens, "update_freq": [1], "workers": 4}
+    current = {"batch_size": size, "max_tokens": tokens, "update_freq": [frequency], "workers": 2}
+    described = [one for one in check_same_run(first, current, "x.pt", allowed) if "workers" in one]
+    assert [one[: len(said)] for one in described] == ([said] if said else [])
+    unknown = {name: value for name, value in first.items() if name != "workers"}  # a checkpoint of an older version
+    assert not [one for one in check_same_run(unknown, current, "x.pt", allowed) if "workers" in one]
