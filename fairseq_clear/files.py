@@ -109,8 +109,10 @@ def corpus_file(path: Path) -> CorpusFile:
 def corpus_files(paths: Iterable[Path]) -> list[CorpusFile]:
     """Return the inputs that the paths name. A folder stands for every .txt and .jsonl file below it (also .gz, .xz), by name.
 
+    Hidden files and folders are ignored.
+
     Raises:
-        UserError: as for ``corpus_file``; or a folder contains no such file.
+        UserError: as for ``corpus_file``; a folder contains no such file; or a file is named twice.
     """
     files: list[CorpusFile] = []
     for path in paths:
@@ -118,9 +120,15 @@ def corpus_files(paths: Iterable[Path]) -> list[CorpusFile]:
             files.append(corpus_file(path))
             continue
         below = [found for found in sorted(path.rglob("*")) if found.is_file() and INPUT.search(found.name)]
+        below = [found for found in below if not any(part.startswith(".") for part in found.relative_to(path).parts)]
         if not below:
             raise UserError(f"{path}: there is no .txt or .jsonl file (also .gz, .xz) in this folder")
         files += [corpus_file(found) for found in below]
+    names: dict[str, Path] = {}
+    for file in files:
+        first = names.setdefault(os.path.realpath(file.path), file.path)
+        if first is not file.path:
+            raise UserError(f"{file.path}: is given twice, also as {first}; leave one of them out")
     return files
 
 
@@ -316,7 +324,8 @@ def write_json(path: Path, content: Any, *, flag: str | None = None) -> None:
         UserError: the file cannot be written; the message names the flag. Without a flag, it is an OSError.
     """
     with write_errors(path, flag) if flag else nullcontext(), write_whole(path) as stream:
-        stream.write((json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+        stream.write((text + "\n").encode("utf-8", "backslashreplace"))  # a file name may have bytes that are not UTF-8
 
 
 def hash_file(path: str | Path) -> str:

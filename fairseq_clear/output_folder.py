@@ -5,7 +5,7 @@ import shutil
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -34,10 +34,11 @@ def output_folder(dest: Path, overwrite: bool) -> Iterator[Path]:
         _remove_leftovers(dest)
         temporary = _sibling(dest, "partial")
         shutil.rmtree(temporary, ignore_errors=True)  # of a dead process with the same id, as happens in containers
-        with signals_raise():
+        with signals_raise() as check_signals:
             try:
                 temporary.mkdir()
                 yield temporary
+                check_signals()
                 with _signals_wait():
                     _put_in_place(temporary, dest)
             except BaseException:
@@ -114,14 +115,27 @@ def _put_in_place(temporary: Path, dest: Path) -> None:
 
 
 @contextmanager
-def signals_raise() -> Iterator[None]:
-    """Turn the signals that end a process into SystemExit inside the block; does nothing outside the main thread."""
+def signals_raise() -> Iterator[Callable[[], None]]:
+    """Turn the signals that end a process into SystemExit inside the block; does nothing outside the main thread.
+
+    Python ignores a SystemExit that is raised in a finalizer (``__del__``), so it is raised once more at the end of the block.
+
+    Yields:
+        A function that raises the SystemExit of a signal that was ignored in this way.
+    """
+    received: list[int] = []
 
     def leave(number: int, frame: FrameType | None) -> None:
+        received.append(number)
         raise SystemExit(128 + number)
 
+    def check() -> None:
+        if received:
+            raise SystemExit(128 + received[0])
+
     with _handlers(leave, STOP_SIGNALS):
-        yield
+        yield check
+        check()
 
 
 @contextmanager

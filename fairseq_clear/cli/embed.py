@@ -21,7 +21,6 @@ from fairseq_clear.cli.flags import (
 )
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import check_output_file, hash_file, versions
-from fairseq_clear.output_folder import signals_raise
 from fairseq_clear.settings import setting
 from fairseq_clear.text.data_folders import CLEAR_JSON, data_folders, read_clear_json
 
@@ -117,7 +116,7 @@ fairseq-clear embed --join 16 --output out.npy"""
             try:
                 self.embed(path)
             except UserError as error:
-                shown = "standard input" if self.input == "-" else str(path)
+                shown = "standard input" if self.input == "-" else str(self.input)
                 raise UserError(str(error).replace(str(path), shown)) from None
         return 0
 
@@ -214,7 +213,7 @@ fairseq-clear embed --join 16 --output out.npy"""
         done = multiprocessing.get_context("spawn").Value("q", 0)  # a forked process cannot use CUDA
         remedy = "rerun with fewer --devices or a smaller --batch-size"
         hidden = tempfile.TemporaryDirectory(dir=self.output.parent, prefix=f".{self.output.name}.parts.")
-        with signals_raise(), hidden as folder:
+        with hidden as folder:
             named, shown = Path(folder) / self.output.name, 0
             with worker_pool(len(used), _start_worker, (done, len(used)), method="spawn", remedy=remedy) as pool:
                 embed = partial(_embed_part, self, path, sentences, named)
@@ -228,7 +227,7 @@ fairseq-clear embed --join 16 --output out.npy"""
                     for future in ready:
                         future.result()
             report = join_parts(self.output, len(used), overwrite=self.overwrite, parts_of=named)
-        return f"{report.summary()}; on {', '.join(devices)}; wrote {self.output}"
+        return f"{report.summary()}; on {', '.join(used)}; wrote {self.output}"
 
     def load_encoder(self, device: str | None) -> "SentenceEncoder":
         """Load the checkpoint."""
@@ -286,11 +285,15 @@ def _hash_tokenizer(name: str | None, folder: Path) -> dict[str, str]:
 @contextmanager
 def input_file(name: str) -> Iterator[Path]:
     """Yield the input as a file that can be read twice: once to count and check its lines, once to embed them."""
-    if name != "-":
-        yield Path(name)
+    path = Path(name)
+    if name != "-" and (path.is_file() or path.is_dir() or not path.exists()):
+        yield path
         return
     with tempfile.NamedTemporaryFile(prefix="fairseq-clear-", suffix=".txt") as spooled:
-        shutil.copyfileobj(sys.stdin.buffer, spooled)
+        with (
+            nullcontext(sys.stdin.buffer) if name == "-" else open(path, "rb") as stream
+        ):  # or a pipe, such as <(zcat big.gz)
+            shutil.copyfileobj(stream, spooled)
         spooled.flush()
         yield Path(spooled.name)
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from fairseq_clear.cli import COMMANDS
 from fairseq_clear.errors import UserError
+from fairseq_clear.output_folder import signals_raise
 
 USER_ERROR_STATUS = 2
 INTERRUPTED_STATUS = 130
@@ -52,7 +53,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command. SIGTERM and SIGHUP raise SystemExit (128 + signal), so that it removes its temporary files.
 
     Args:
         argv: the arguments after the program's name; ``sys.argv[1:]`` if None.
@@ -70,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments, rest = arguments[:place], arguments[place + 1 :]
     args = parser.parse_args(arguments, argparse.Namespace(rest=tuple(rest)))
     try:
-        return int(args.run(args))
+        with signals_raise():
+            return int(args.run(args))
     except UserError as error:
         message = " ".join(str(error).splitlines())
         print(f"fairseq-clear {args.command}: error: {message}", file=sys.stderr)

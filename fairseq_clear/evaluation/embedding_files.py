@@ -149,22 +149,39 @@ def embed_lines(
 
 @contextmanager
 def open_output(path: Path, rows: int, dimension: int) -> Iterator[Writer]:
-    """Open a writer to ``path``. The file only appears if the block ends without an error.
+    """Open a writer to ``path``. The file only appears if the block ends without an error and wrote all rows.
 
     Args:
         path: ``.npy`` for a (rows, dimension) float32 array, ``.jsonl`` for the lines of ``jsonl_writer``.
-        rows: number of rows that will be written; used for ``.npy``.
+        rows: number of rows that the block writes.
         dimension: of the vectors.
+
+    Raises:
+        UserError: the block wrote another number of rows.
     """
+    written = 0
+
+    def counted(write: Writer) -> Writer:
+        def call(texts: list[str], vectors: Floats) -> None:
+            nonlocal written
+            write(texts, vectors)
+            written += len(texts)
+
+        return call
+
     with write_errors(path), write_whole(path) as binary:
         if path.suffix == ".npy":
             # Written row by row: with a memory map, a full disk would end in a SIGBUS instead of an error.
             _write_npy_header(binary, rows, dimension)
-            yield lambda texts, vectors: binary.write(np.ascontiguousarray(vectors, "<f4").data)
+            yield counted(lambda texts, vectors: binary.write(np.ascontiguousarray(vectors, "<f4").data))
         else:
             stream = io.TextIOWrapper(binary, encoding="utf-8", write_through=True)
-            yield jsonl_writer(stream)
+            yield counted(jsonl_writer(stream))
             stream.detach()  # write_whole still needs the open file
+        if written != rows:
+            raise UserError(
+                f"--output {path}: the input had {rows:,} texts and now has {written:,}; rerun when it no longer changes"
+            )
 
 
 def jsonl_writer(stream: TextIO) -> Writer:

@@ -280,7 +280,8 @@ def _write_manifests(
         }
     for place, content in contents.items():
         text = json.dumps({**common, **content}, ensure_ascii=False, indent=2, default=str)  # paths as text
-        (place / CLEAR_JSON).write_text(text + "\n", encoding="utf-8")
+        # a file name may have bytes that are not UTF-8
+        (place / CLEAR_JSON).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
 
 
 def _place(folder: Path, name: str) -> Path:

@@ -25,6 +25,7 @@ from fairseq_clear.refining.holding_out import COUNTS, HeldOut, divide_pairs, ho
 from fairseq_clear.refining.refine_report import REPORT, RefineReport, Trial, write_report
 from fairseq_clear.refining.refine_settings import AUTO, DEFAULT_UPDATES, RECIPES, TRIALS, RefineSettings
 from fairseq_clear.refining.refine_training import Training, run_training, shown_command, training_command
+from fairseq_clear.tasks.run_record import content_hash
 from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, read_clear_json, tokenizer_flags
 
 __all__ = ["Refined", "refine", "run_refine"]
@@ -34,6 +35,7 @@ SHORTEST_SECONDS = 0.01  # lines of a log may be read at once
 EXAMPLES = 3  # queries that the report shows
 FEWEST_TRIAL_PAIRS = 10  # that can tell recipes apart
 CHECKPOINT_FOLDER, STAGES = "checkpoint", "stages.json"
+FILES, WEIGHTS = "content of --from, --pairs or --recipe", (".safetensors", ".bin", ".pt")
 KEPT = ("lock", "texts.jsonl")  # of an emptied work folder: the lock is held, the texts belong to this call
 
 
@@ -95,6 +97,9 @@ def run_refine(settings: RefineSettings) -> dict[str, Any]:
     files = corpus_files(settings.texts)
     if not files:
         raise UserError("no text; give .txt or .jsonl files, or folders of them")
+    for folder in filter(Path.is_dir, settings.texts):
+        if folder.resolve() in settings.dest.resolve().parents:
+            raise UserError(f"--dest {settings.dest}: is in {folder}, whose files are read; give a folder outside it")
     try:
         settings.work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -125,7 +130,7 @@ def _finished_stages(settings: RefineSettings, hashes: list[str]) -> list[dict[s
     Raises:
         UserError: it belongs to another call and holds a training, which may have taken hours.
     """
-    work, wanted = settings.work, {**settings.as_json(), "texts": hashes}
+    work, wanted = settings.work, {**settings.as_json(), "texts": hashes, FILES: _hash_files(settings)}
     made_for, stages = _read_json(work / "settings.json"), _read_json(work / STAGES) or []
     differing = sorted(name for name in wanted if made_for is not None and made_for.get(name) != wanted[name])
     if differing and any(work.glob("training/*.pt")):
@@ -139,6 +144,14 @@ def _finished_stages(settings: RefineSettings, hashes: list[str]) -> list[dict[s
             old.unlink()
     write_json(work / "settings.json", wanted, flag="--dest")
     return [] if differing else stages
+
+
+def _hash_files(settings: RefineSettings) -> dict[str, str]:
+    """Hashes of the other files that decide the result: pairs, recipe, and the weights of the encoder."""
+    encoder = settings.encoder
+    weights = [path for path in sorted(encoder.rglob("*")) if path.suffix in WEIGHTS] if encoder.is_dir() else [encoder]
+    given = [settings.pairs, Path(settings.recipe) if settings.recipe else None, *weights]
+    return {str(path): content_hash(path) for path in given if path is not None and path.is_file()}
 
 
 def _read_json(path: Path) -> Any:

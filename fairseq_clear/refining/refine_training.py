@@ -114,9 +114,14 @@ def _overrides(training: Training, settings: RefineSettings, device: str) -> lis
             "dataset.validate_interval_updates": interval, "checkpoint.save_interval_updates": interval,
             "common.log_interval": _log_interval(training.updates),
         }  # fmt: skip
-    hydra = [f"hydra.run.dir={training.save_dir.resolve() / 'hydra'}", "hydra.job.chdir=false"]
+    hydra = [f"hydra.run.dir={_quoted(training.save_dir.resolve() / 'hydra')}", "hydra.job.chdir=false"]
     named = ["--config-dir", config.parent, "--config-name", config.stem]
-    return [*named, *hydra, *(f"++{name}={value}" for name, value in values.items())]
+    return [*named, *hydra, *(f"++{name}={_quoted(value)}" for name, value in values.items())]
+
+
+def _quoted(value: Any) -> Any:
+    """Quote a path for hydra, which would parse its commas, brackets and equals signs."""
+    return "'{}'".format(str(value).replace("'", r"\'")) if isinstance(value, Path) else value
 
 
 def _log_interval(updates: int) -> int:

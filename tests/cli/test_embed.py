@@ -3,7 +3,11 @@
 import gzip
 import io
 import json
+import os
+import signal
 import sys
+import tempfile
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -89,6 +93,34 @@ def test_json_lines_by_pipe(flags, encoder, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"\xff")))
     assert main(["embed", "-", *flags]) == 2
     assert "error: standard input:1: byte 0xff" in capsys.readouterr().err
+
+
+def test_a_pipe_with_a_name(source, tmp_path, flags, encoder):
+    os.mkfifo(tmp_path / "pipe")  # as the shell's <(zcat big.gz): it can be read only once
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes(source.read_bytes()))
+    writer.start()
+    assert main(["embed", str(tmp_path / "pipe"), *flags, "--output", str(tmp_path / "out.npy")]) == 0
+    writer.join()
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), encoder.encode(TEXTS), atol=1e-6)
+
+
+@pytest.mark.parametrize("from_pipe", [False, True])
+def test_a_signal_leaves_nothing(source, tmp_path, flags, monkeypatch, from_pipe):
+    made = []
+
+    def stop(*_, **__):
+        made.extend([*tmp_path.glob(".out*"), *spooled.iterdir()])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    spooled = tmp_path / "spooled"
+    spooled.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(spooled))
+    monkeypatch.setattr(SentenceEncoder, "encode_block", stop)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(source.read_bytes())))
+    with pytest.raises(SystemExit, match="143"):
+        main(["embed", "-" if from_pipe else str(source), *flags, "--output", str(tmp_path / "out.npy")])
+    assert len(made) == 1 + from_pipe
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["in.txt", "spooled"]
 
 
 def test_mistakes_are_one_line_and_write_nothing(source, tmp_path, flags, capsys):

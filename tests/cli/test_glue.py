@@ -7,7 +7,6 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -36,27 +35,27 @@ FAST = ["--epochs", "2", "--lr", "0.01", "--device", "cpu"]
 @pytest.fixture(scope="module", autouse=True)
 def forked_training():
     """fairseq-train in forked processes, which have imported fairseq already; the first one is a process as users start it."""
-    start = subprocess.run
+    start = glue_running._run_process
     calls = []
 
-    def run(command, stdout=None, env=None, **options):
+    def run(command, log, environment):
         if command[1:3] != ["-m", "fairseq_cli.train"]:
-            return start(command, stdout=stdout, env=env, **options)
+            return start(command, log, environment)
         calls.append(command)
         if len(calls) == 1:
-            return start(command, stdout=stdout, env=env, **options)
+            return start(command, log, environment)
 
         def work():
-            os.environ.update(env)
+            os.environ.update(environment)
             logging.getLogger("fairseq").setLevel(logging.INFO)  # quiet in this process, in which the command runs
             sys.argv = ["fairseq-train", *command[3:]]
             cli_main()
             return 0
 
-        return SimpleNamespace(returncode=commands.run(work, Path(stdout.name)))
+        return commands.run(work, Path(log.name))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(glue_running.subprocess, "run", run)
+        patch.setattr(glue_running, "_run_process", run)
         yield
     assert calls
 

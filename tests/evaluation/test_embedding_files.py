@@ -105,6 +105,15 @@ def test_nothing_half_written(source, tmp_path, name, error):
         assert str(caught.value) == f"--output {output}: cannot write it (No space left on device)"
 
 
+@pytest.mark.parametrize("name", ["out.npy", "out.jsonl"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_an_input_that_changed_is_not_half_an_output(tmp_path, name, rows):
+    changed = pytest.raises(UserError, match=f"the input had {rows} texts and now has 2")
+    with changed, open_output(tmp_path / name, rows, 2) as write:
+        write(["a", "b"], EXPECTED[:2])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_that_others_may_read(source, tmp_path):
     with open_output(tmp_path / "out.npy", 1, 2) as write:
         write(["a"], EXPECTED[:1])

@@ -155,8 +155,15 @@ def test_missing_file_folder_and_overlong_line(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(UserError, match="is a folder"):
         corpus_file(tmp_path)
     (tmp_path / "a.pdf").write_bytes(b"%PDF")
+    (tmp_path / ".hidden").mkdir()
+    write(tmp_path / ".hidden" / "copy.txt", b"a")
+    write(tmp_path / ".also.txt", b"a")
     with pytest.raises(UserError, match=f"{tmp_path}: there is no .txt or .jsonl file"):
         corpus_files([tmp_path])
+    write(tmp_path / "sub.txt", b"a")
+    assert [file.path.name for file in corpus_files([tmp_path])] == ["sub.txt"]
+    with pytest.raises(UserError, match=f"is given twice, also as {tmp_path}/sub.txt;"):
+        corpus_files([tmp_path, tmp_path / ".hidden" / ".." / "sub.txt"])
     monkeypatch.setattr("fairseq_clear.files.MAX_LINE_BYTES", 10)
     assert lines_of(write(tmp_path / "a.txt", b"123456789\n123456789\n")) == ["123456789"] * 2
     with pytest.raises(UserError, match=r"b.txt:2: more than"):

@@ -187,6 +187,21 @@ def test_a_killed_worker_is_reported_and_the_others_end() -> None:
             os.kill(process.pid or 0, 0)
 
 
+def test_a_signal_in_a_finalizer_ends_the_command_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python ignores an exception that is raised in ``__del__``."""
+    ignored: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: ignored.append(error.exc_type))
+
+    class Finalized:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit, match="143"), output_folder(tmp_path / "d", overwrite=False):
+        Finalized()
+        assert ignored == [SystemExit]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_workers_obey_the_default_signals(tmp_path: Path) -> None:
     with output_folder(tmp_path / "d", overwrite=False), worker_pool(2, str, ()) as pool:
         assert (

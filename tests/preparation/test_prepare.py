@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import os
 import statistics
 from collections import Counter
 from pathlib import Path
@@ -143,6 +144,13 @@ def test_parts_joined_are_what_fairseq_writes_for_the_whole(made: Path, tmp_path
     )
     for name in ("train.bin", "train.idx"):
         assert (tmp_path / name).read_bytes() == (made / name).read_bytes()
+
+
+def test_a_file_name_that_is_not_utf8(corpus: Path, tmp_path: Path) -> None:
+    named = tmp_path / os.fsdecode(b"caf\xe9.txt")
+    named.write_bytes(corpus.read_bytes())
+    make(tmp_path / "d", named)
+    assert "caf\\udce9.txt" in str(clear_json(tmp_path / "d"))
 
 
 def test_shards_share_out_the_training_documents(made: Path, corpus: Path, tmp_path: Path) -> None:

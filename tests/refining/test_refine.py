@@ -247,9 +247,22 @@ def test_files_of_one_name_are_all_compared(folder: Path, tmp_path: Path, monkey
     monkeypatch.setattr(refine_stages._Run, "all", begin)
     with pytest.raises(KeyboardInterrupt):
         refine_stages.run_refine(settings)
+    before = (tmp_path / "a" / "text.txt").read_text()
     (tmp_path / "a" / "text.txt").write_text("Other text.\n")
     with pytest.raises(UserError, match="holds a training with another texts"):
         refine_stages.run_refine(settings)
+    (tmp_path / "a" / "text.txt").write_text(before)
+    with pytest.raises(KeyboardInterrupt):  # the same again
+        shutil.rmtree(tmp_path / "out.partial/training")
+        refine_stages.run_refine(settings)
+    weights = next(path for path in settings.encoder.iterdir() if path.suffix in refine_stages.WEIGHTS)
+    content = weights.read_bytes()
+    try:
+        weights.write_bytes(content + b" ")
+        with pytest.raises(UserError, match="holds a training with another content of --from"):
+            refine_stages.run_refine(settings)
+    finally:
+        weights.write_bytes(content)
 
 
 def test_auto_compares_recipes(folder: Path, tmp_path: Path) -> None:
@@ -299,8 +312,8 @@ def test_a_worse_encoder_is_not_exported(folder: Path, tmp_path: Path) -> None:
 def test_a_recipe_file(folder: Path, tmp_path: Path) -> None:
     config = ROOT / "examples/simcse/config"
     name = next(config.glob("*.yaml"))
-    call(folder, str(tmp_path / "out"), "--recipe", str(name), "--", "dataset.batch_size=16")
-    report = (tmp_path / "out/report.md").read_text()
+    call(folder, str(tmp_path / "a=1, b"), "--recipe", str(name), "--", "dataset.batch_size=16")
+    report = (tmp_path / "a=1, b/report.md").read_text()
     assert "fairseq-hydra-train --config-dir" in report
 
 
@@ -312,6 +325,15 @@ MISTAKES = {
     "pairs": (["--pairs", "nowhere.tsv"], "nowhere.tsv"),
     "device": (["--device", "tpu9"], "device tpu9"),
 }
+
+
+def test_an_output_among_the_texts(folder: Path, tmp_path: Path) -> None:
+    shutil.copy(folder / "text.txt", tmp_path)
+    words = ["refine", tmp_path, "--from", folder / "tiny", "--dest", tmp_path / "new/out", *SHORT]
+    done = run(*CLEAR, *words, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"--dest {tmp_path}/new/out: is in {tmp_path}, whose files are read" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

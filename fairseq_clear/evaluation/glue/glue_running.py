@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -41,6 +41,7 @@ AVERAGE = "Avg."
 # Percentage points by which our accuracy may differ from fairseq's, which is rounded to one decimal and computed in the
 # precision of training.
 ROUNDING = 0.15
+_running: list[subprocess.Popen[bytes]] = []  # trainings of this process
 # fp16 as in fairseq's examples/roberta/config/finetuning
 PRECISIONS: dict[str, tuple[str, ...]] = {
     "float32": (),
@@ -182,7 +183,7 @@ class Restart:
         log = self.folder / LOG
         with open(log, "ab") as stream:
             environment = {**os.environ, **variables}
-            status = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, env=environment).returncode
+            status = _run_process(command, stream, environment)
         if status or not (self.folder / "checkpoint_best.pt").is_file():
             lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing in it"]
             raise UserError(f"{self.name}: fairseq-train ended with status {status} ({lines[-1][:300]}); see {log}")
@@ -202,6 +203,16 @@ class Restart:
             "epoch": saved["epoch"], "fairseq_accuracy": theirs,
             "agrees_with_fairseq": theirs is None or abs(theirs - metrics["valid"]["accuracy"]) <= ROUNDING,
         }  # fmt: skip
+
+
+def _run_process(command: Sequence[str], log: BinaryIO, environment: Mapping[str, str]) -> int:
+    """Run a training, which ``run_restarts`` can terminate; return its exit status."""
+    with subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment) as process:
+        _running.append(process)
+        try:
+            return process.wait()
+        finally:
+            _running.remove(process)
 
 
 def seed_list(numbers: Sequence[int]) -> list[int]:
@@ -258,8 +269,10 @@ def run_restarts(
         try:
             for future in as_completed(futures):
                 done(futures[future], future.result())
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(_running) if isinstance(error, SystemExit) else ():
+                process.terminate()  # SIGTERM reached this process alone; Ctrl-C reaches all
             raise
 
 

@@ -133,8 +133,9 @@ def scan(path: Path) -> tuple[int, str]:
     Raises:
         UserError: the file is missing, unreadable, damaged, empty or not UTF-8; the message names the line.
     """
-    if path.is_dir() or not path.exists():
-        raise UserError(f"--input {path}: {'is a folder' if path.is_dir() else 'no such file'}; give a text file")
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "is not a regular file" if path.exists() else "no such file"
+        raise UserError(f"--input {path}: {what}; give a text file")
     digest = hashlib.sha256()
     lines = 0
     for line in _lines(path):

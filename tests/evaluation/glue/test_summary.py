@@ -1,6 +1,7 @@
 """Median, best and the choice among restarts, on made-up results; the submission's texts."""
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.glue import glue_running
 from fairseq_clear.evaluation.glue.glue_data import TaskData
 from fairseq_clear.evaluation.glue.glue_predicting import (
     SUBMISSION_FILES,
@@ -16,8 +18,9 @@ from fairseq_clear.evaluation.glue.glue_predicting import (
     write_submission,
 )
 from fairseq_clear.evaluation.glue.glue_recipes import RECIPES
-from fairseq_clear.evaluation.glue.glue_running import Restart, Start, build_report, seed_list
+from fairseq_clear.evaluation.glue.glue_running import Restart, Start, build_report, run_restarts, seed_list
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS
+from fairseq_clear.output_folder import signals_raise
 
 
 def start(segments=1):
@@ -115,3 +118,20 @@ def test_the_same_predictions_make_the_same_zip(tmp_path):
     assert write_submission(tmp_path / "c.zip", {"AX.tsv": ""}) == [n for n in SUBMISSION_FILES if n != "AX.tsv"]
     with pytest.raises(UserError, match="cannot write it"):
         write_submission(tmp_path / "absent" / "a.zip", contents)
+
+
+def test_a_signal_ends_the_trainings(tmp_path, monkeypatch):
+    """SIGTERM reaches the command alone, not its trainings, which are other processes."""
+    code = "import os, signal; print('begun', flush=True); os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
+    (restart,) = made(tmp_path, "RTE", [accuracy(50.0)])
+    (restart.folder / "result.json").unlink()
+    monkeypatch.setattr(Restart, "check", lambda *_: None)
+    monkeypatch.setattr(
+        Restart,
+        "run",
+        lambda self, *_: self._train([sys.executable, "-c", code], {}),  # what comes after was not trained
+    )
+    with pytest.raises(SystemExit, match="143"), signals_raise():
+        run_restarts([restart], START)
+    assert (restart.folder / "train.log").read_text() == "begun\n"
+    assert glue_running._running == []

@@ -2,6 +2,7 @@
 
 import gzip
 import lzma
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -160,6 +161,13 @@ def test_bad_input_is_refused_by_line(tmp_path: Path, content: bytes, told: str)
 def test_damaged_archive_missing_file_and_folder(tmp_path: Path) -> None:
     packed = tmp_path / "text.gz"
     packed.write_bytes(gzip.compress(b"some text\n" * 100)[:-9])
-    for path, told in ((packed, "damaged"), (tmp_path / "none", "no such file"), (tmp_path, "is a folder")):
+    os.mkfifo(tmp_path / "pipe")  # can be read only once
+    wrong = {
+        packed: "damaged",
+        tmp_path / "none": "no such file",
+        tmp_path: "is a folder",
+        tmp_path / "pipe": "not a regular",
+    }
+    for path, told in wrong.items():
         with pytest.raises(UserError, match=told):
             scan(path)
