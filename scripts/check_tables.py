@@ -9,8 +9,7 @@ With ``--write``, tables of runs and of benchmarks get the figures of the JSON. 
   "average" is the mean of a run's scores;
 - ``<!-- figures: bench scripts/bench/results.json -->``: all rows of an output of scripts/bench;
 - ``<!-- figures: report sts.json -->``: a report of fairseq-clear;
-- ``<!-- figures: curve plan.json -->``: the JSON of ``fairseq-clear plan --curve``;
-- ``<!-- figures: not kept -->``: the JSON is not in the repository. Such tables are listed, not checked.
+- ``<!-- figures: curve plan.json -->``: the JSON of ``fairseq-clear plan --curve``.
 
 A table of measured numbers without a comment is an error. The exit status is 1 if anything differs.
 """
@@ -206,17 +205,15 @@ def bench_table(path: Path) -> str:
     return markdown(json.loads(path.read_text(encoding="utf-8"))["results"])
 
 
-def check(root: Path) -> tuple[list[str], list[str]]:
-    """The mistakes in the pages of a project folder, and the tables whose JSON is not kept."""
-    mistakes, unkept = [], []
+def check(root: Path) -> list[str]:
+    """The mistakes in the pages of a project folder."""
+    mistakes = []
     for path in pages(root):
         for line, above, rows in tables(path.read_text(encoding="utf-8")):
             where = f"{path.relative_to(root)}:{line}"
             source = SOURCE.fullmatch(above)
             figures = sum(bool(FIGURE.match(cell)) for row in rows[1:] for cell in row[1:])
-            if above == "<!-- figures: not kept -->":
-                unkept.append(f"{where}: {rows[0][0] or rows[0][1]}, {len(rows) - 1} rows")
-            elif source and source[1] == "bench" and (root / source[2]).is_file():
+            if source and source[1] == "bench" and (root / source[2]).is_file():
                 if tables(bench_table(root / source[2]))[0][2] != rows:
                     mistakes.append(f"{where}: differs from {source[2]}; run scripts/check_tables.py --write")
             elif source:
@@ -229,11 +226,11 @@ def check(root: Path) -> tuple[list[str], list[str]]:
                     mistakes += [f"{where}: {wrong}" for wrong in compare(rows, wanted)]
             elif figures > FEW:
                 mistakes.append(f"{where}: {figures} figures, and no <!-- figures: ... --> above the table")
-    return mistakes, unkept
+    return mistakes
 
 
 def main() -> int:
-    """Print the mistakes and the tables whose JSON is not kept; return 1 if there are mistakes."""
+    """Print the mistakes; return 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--write", action="store_true", help="give tables of runs and of benchmarks the figures of the JSON"
@@ -241,9 +238,8 @@ def main() -> int:
     if parser.parse_args().write:
         for path in pages(ROOT):
             write(path, ROOT)
-    mistakes, unkept = check(ROOT)
-    print(*mistakes, sep="\n", end="\n" * bool(mistakes))
-    print(f"check_tables: {len(unkept)} tables whose JSON is not kept" + "".join(f"\n  {table}" for table in unkept))
+    mistakes = check(ROOT)
+    print(*mistakes, f"check_tables: {len(mistakes)} mistakes", sep="\n")
     return int(bool(mistakes))
 
 
