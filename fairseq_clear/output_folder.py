@@ -150,7 +150,8 @@ def _handlers(handler: "signal._HANDLER", signals: tuple[signal.Signals, ...]) -
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in signals}
+    handled = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {number: signal.signal(number, handler) for number in handled}
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.output_folder import output_folder
+from fairseq_clear.output_folder import output_folder, signals_raise
 from fairseq_clear.preparation import binarize
 from fairseq_clear.preparation.workers import worker_pool
 from tests.preparation.corpora import gpt2_files, sentencepiece_model, write_corpus
@@ -200,6 +200,16 @@ def test_a_signal_in_a_finalizer_ends_the_command_too(tmp_path: Path, monkeypatc
         Finalized()
         assert ignored == [SystemExit]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    """nohup starts a command with SIGHUP ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_raise():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_workers_obey_the_default_signals(tmp_path: Path) -> None:
