@@ -319,8 +319,8 @@ def log_numbers(logging_outputs: list[dict[str, Any]]) -> None:
         ratio("substituted_share", total("substituted"), "words")
         ratio("false_negative_share", total("candidates") - total("negatives"), "candidates")
         ratio("queue_fill", total("queue_fill"), "queue_readings", 0)
-        if any(log.get("fell_back", 0) for log in logging_outputs):
-            metrics.log_scalar("paraphrases_missing", total("fell_back"), round=1)
+        if total("fell_back"):
+            metrics.log_scalar_sum("paraphrases_missing", total("fell_back"), round=0)
         _log_uniformity(total("uniformity"), total("negatives"))
 
 

@@ -70,7 +70,7 @@ class SizedDataset(FairseqDataset):
             raise UserError(
                 "no text is left to train on: all are longer than --max-positions or --max-tokens, or --num-shards leaves none"
             )
-        largest = int(self.totals[indices].max(initial=0))
+        largest = int(self.totals.max(initial=0))  # also of those that fairseq leaves out as longer than --max-tokens
         if max_tokens is not None and largest > max_tokens:
             raise UserError(
                 f"--max-tokens {max_tokens}: the longest item has {largest} tokens, counting its masked copies and its views; "

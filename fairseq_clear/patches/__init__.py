@@ -153,6 +153,12 @@ REPLACED = {
             "a signal loses all updates since the last checkpoint",
         ),
     },
+    "tests/tasks/test_run_record.py": {
+        "fairseq_cli.train:should_stop_early": (
+            "stopping:should_stop_early",
+            "a resumed run counts --patience from the beginning",
+        ),
+    },
     "tests/patches/test_run_console.py": {
         "fairseq.logging.progress_bar:progress_bar": (
             "run_console:progress_bar",

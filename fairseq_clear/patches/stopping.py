@@ -23,6 +23,7 @@ import torch.distributed as dist
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
+from fairseq_clear.errors import UserError, exit_on_user_error
 from fairseq_clear.patches import original, run_console
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class _State:
 
 
 _state = _State()
+early_stopping: dict[str, float] = {}  # best: the best score of a validation; misses: number of validations since
 
 
 def listen(signals: tuple[signal.Signals, ...] = SIGNALS, *, leave: Callable[[int], Any] | None = None) -> None:
@@ -108,6 +110,7 @@ def _exit_now(message: str) -> NoReturn:
     os._exit(EXIT_INTERRUPTED)
 
 
+@exit_on_user_error
 def validate_and_save(
     cfg: Any, trainer: Any, task: Any, epoch_itr: Any, valid_subsets: list[str], end_of_epoch: bool
 ) -> tuple[list[float | None], bool]:
@@ -122,10 +125,37 @@ def validate_and_save(
         stock = original("fairseq_cli.train:validate_and_save")
         losses: tuple[list[float | None], bool] = stock(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
         return losses
+    except KeyError as error:
+        if error.args != (cfg.checkpoint.best_checkpoint_metric,):
+            raise
+        raise UserError(
+            f"--best-checkpoint-metric {error.args[0]}: the validation did not measure it, as for batches without negatives; "
+            "give another metric, more validation texts or a larger --batch-size-valid"
+        ) from None
     except _Interrupted:
         _save_and_leave(_agreed_exit_code(), cfg, trainer, epoch_itr)
     finally:
         _state.is_validating = False
+
+
+def should_stop_early(cfg: Any, valid_loss: float | None) -> bool:
+    """Replaces ``should_stop_early``: counts the validations since the best one in ``early_stopping``, which is saved."""
+    if valid_loss is None or cfg.checkpoint.patience <= 0:
+        return False
+    best = early_stopping.get("best")
+    is_maximum = cfg.checkpoint.maximize_best_checkpoint_metric
+    if best is None or (valid_loss > best if is_maximum else valid_loss < best):
+        early_stopping.update(best=float(valid_loss), misses=0)
+        return False
+    early_stopping["misses"] += 1
+    if early_stopping["misses"] < cfg.checkpoint.patience:
+        return False
+    logger.info(
+        "early stop: %s has not improved for %d validations",
+        cfg.checkpoint.best_checkpoint_metric,
+        cfg.checkpoint.patience,
+    )
+    return True
 
 
 def check_validation() -> None:

@@ -175,6 +175,7 @@ def _check(cfg: Any) -> None:
         check(not cfg.model.get(setting), f"model.{setting} {cfg.model.get(setting)}", "leave it out")
     check(not cfg.criterion.get("guide"), f"criterion.guide {cfg.criterion.get('guide')}", "leave it out")
     check(backend in DDP, f"distributed_training.ddp_backend {backend}", f"give one of {', '.join(DDP)}")
+    check(not cfg.dataset.max_tokens, f"dataset.max_tokens {cfg.dataset.max_tokens}", "give dataset.batch_size instead")
     optimizer = cfg.optimizer.get("_name") if cfg.optimizer else OPTIMIZERS[0]
     check(optimizer in OPTIMIZERS, f"optimizer {optimizer}", f"give one of {', '.join(OPTIMIZERS)}")
 

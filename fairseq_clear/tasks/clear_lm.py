@@ -24,6 +24,7 @@ from fairseq_clear.data.mixed_dataset import MixedDataset
 from fairseq_clear.errors import UserError, exit_on_user_error
 from fairseq_clear.files import hash_file
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.patches import stopping
 from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.config import ClearLMConfig
 from fairseq_clear.tasks.corpus_mix import Corpus, check_corpora, parse_mix
@@ -295,6 +296,8 @@ class ClearLMTask(MaskedLMTask):
         elif resumes:
             for difference in check_same_run(saved, self._run_record(trainer), path, self.cfg.allow_change):
                 logger.warning("resuming with a changed setting: %s", difference)
+        if resumes:
+            stopping.early_stopping.update((state.get("task_state") or {}).get("early_stopping", {}))
         check_same_architecture(state, trainer.get_model(), path, self.cfg.allow_change)
 
     def describe_run(self, trainer: Any) -> None:
@@ -309,9 +312,10 @@ class ClearLMTask(MaskedLMTask):
         return self.record
 
     def state_dict(self) -> dict[str, Any]:
-        """The task's part of a checkpoint: the record of the run, and the hash of its vocabulary."""
+        """The task's part of a checkpoint: the record of the run, the hash of its vocabulary, and the count of --patience."""
         dictionary = self.folder / DICTIONARY
-        known = {"vocabulary_hash": hash_file(dictionary)} if dictionary.exists() else {}
+        known: dict[str, Any] = {"vocabulary_hash": hash_file(dictionary)} if dictionary.exists() else {}
+        known |= {"early_stopping": dict(stopping.early_stopping)} if stopping.early_stopping else {}
         return {**super().state_dict(), **known, **({"run": self.record} if self.record else {})}
 
     def train_step(

@@ -147,7 +147,7 @@ class Watch:
         if is_enough and correct / queries > EASY_ACCURACY:
             self._say(
                 "easy",
-                f"contrastive accuracy is {correct / queries:.3f} over the {WINDOW} updates up to {self.update}: the views "
+                f"contrastive accuracy is {correct / queries:.3f} over the {WINDOW} updates up to {self.update + 1}: the views "
                 "are too easy to tell apart (CLEAR section 4.2). Delete more (del-word:ratio=0.7), chain augmentations, or "
                 "enlarge the batch",
             )

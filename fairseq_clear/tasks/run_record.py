@@ -13,19 +13,22 @@ from fairseq import utils
 from fairseq.registry import REGISTRIES
 from omegaconf import OmegaConf
 
+from fairseq_clear.augmentations.base import Symbols
+from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
 from fairseq_clear.models.pretrained_encoder import SHAPELESS, checkpoint_in
 from fairseq_clear.spec import setting_names
 from fairseq_clear.tasks.corpus_mix import parse_mix
 from fairseq_clear.text.data_folders import DICTIONARY, read_dictionary
+from fairseq_clear.text.synonym_files import SYNONYMS_NPZ
 from fairseq_clear.views.paraphrase_views import ORIGINAL, PARAPHRASES
 from fairseq_clear.views.view_table import find_view_source
 
 # Settings of fairseq's sections that determine the result of a run; the others are its length, its log and its machine.
 DECIDING = {
     "common": "seed fp16 bf16 amp memory_efficient_fp16 memory_efficient_bf16 fp16_no_flatten_grads",
-    "dataset": "train_subset batch_size max_tokens required_batch_size_multiple curriculum",
+    "dataset": "train_subset batch_size max_tokens required_batch_size_multiple curriculum num_shards shard_id",
     "optimization": "lr update_freq clip_norm sentence_avg skip_remainder_batch",
 }
 # Settings of the other sections that may differ: they name files, whose content is compared, or affect memory and speed.
@@ -213,8 +216,9 @@ def _files(cfg: Any) -> dict[str, Any]:
     mixed = hashlib.sha256(" ".join(shares).encode()).hexdigest()
     files["mix"] = {"path": task.mix, "hash": mixed} if corpora else None
     files["vocabulary"] = _file(str(folders[0] / DICTIONARY))
-    if task.synonyms:
-        files["synonyms"] = _file(task.synonyms)
+    symbols = Symbols(0, 2, 1, 4, 3, 4)  # any: only the names of the steps matter
+    if build_augmentation(task.augment, symbols, allow_missing_synonyms=True).needs_synonyms:
+        files["synonyms"] = _file(str(task.synonyms or folders[0] / SYNONYMS_NPZ))
     files["start"] = _file(cfg.checkpoint.finetune_from_model)
     guide = getattr(cfg.criterion, "guide", None)
     files["guide"] = _file(checkpoint_in(guide, "--guide")) if guide else None
@@ -222,8 +226,9 @@ def _files(cfg: Any) -> dict[str, Any]:
 
 
 def _hash_texts(cfg: Any, folders: list[Path]) -> str:
-    """Hash of the training texts of data folders, and of their paraphrases."""
+    """Hash of the training texts of data folders, of their paraphrases and of their hard negatives."""
     names = [name for name in find_view_source(cfg.task.views)[1].values if name != ORIGINAL]
+    names += cfg.task.hard_negatives.split(",") if cfg.task.hard_negatives else []
     parts = [folder / part for folder in folders for part in ("", *(f"{PARAPHRASES}/{name}" for name in names))]
     prefixes = [part / cfg.dataset.train_subset for part in parts]
     existing = [Path(f"{prefix}{end}") for prefix in prefixes for end in (".idx", ".bin")]

@@ -185,6 +185,10 @@ def _wrong_pairs(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     has_mlm = criterion.get("_name") == "masked_lm" or criterion.get("mlm_weight", 0) > 0
     if has_mlm and task.get("mask_prob") == 0:
         yield "--mask-prob 0: the masked language model has nothing to predict; give a share above 0, or --mlm-weight 0"
+    if task.get("hard_negatives") and not criterion.get("contrastive_weight"):
+        yield "--hard-negatives: there is no contrastive term to use them; leave it out, or give --contrastive-weight 1"
+    if task.get("mlm_copies", 1) > 1 and criterion.get("anchor_mlm") == "joint":
+        yield "--mlm-copies: --anchor-mlm joint masks the anchors once; leave it out, or give --anchor-mlm separate"
     width, heads = model.get("encoder_embed_dim", 0), model.get("encoder_attention_heads", 1)
     if width % heads:
         yield f"--encoder-attention-heads {heads}: heads divide --encoder-embed-dim {width}; give a divisor of it"
@@ -201,7 +205,7 @@ MEASURED = {
     "sts_spearman": ("eval_sts", "--eval-sts with a folder of STSBenchmark or a file of scored pairs"),
     "retrieval_mrr": ("eval_retrieval", "--eval-retrieval with a file of queries and their passages"),
 }
-HIGHER_IS_BETTER = {*MEASURED, "contrastive_accuracy"}
+HIGHER_IS_BETTER = {*MEASURED, "contrastive_accuracy", "positive_cosine"}
 OF_MLM = {"mlm_loss", "ppl"}
 OF_CONTRAST = {
     *("contrastive_loss", "contrastive_accuracy", "positive_cosine", "negative_cosine", "alignment", "uniformity"),
@@ -230,8 +234,8 @@ def check_metric(cfg: Any) -> None:
         )
         if metric not in known:
             near = difflib.get_close_matches(metric, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise UserError(f"{flag}: this run does not log it{hint} It logs {', '.join(sorted(known))}")
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise UserError(f"{flag}: this run does not log it{hint}; it logs {', '.join(sorted(known))}")
     if (metric in HIGHER_IS_BETTER) != cfg.checkpoint.maximize_best_checkpoint_metric:
         what = "higher is better; add" if metric in HIGHER_IS_BETTER else "lower is better; leave out"
         raise UserError(f"{flag}: {what} --maximize-best-checkpoint-metric")

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,6 +106,31 @@ def test_other_data_does_not_resume(data_bin: Path, copy: Path, tmp_path: Path) 
     assert code == 2 and f"the data of {data_bin}, now {other}" in text
     code, text = train(other, tmp_path / "new", "--finetune-from-model", str(copy / "checkpoint_last.pt"))
     assert code == 0, text[-3000:]
+
+
+def test_other_negatives_and_synonyms_are_other_data(data_bin: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(data_bin, tmp_path / "data"))
+    shutil.copytree(data_bin, data / "paraphrase" / "worse")
+    (data / "synonyms.npz").write_bytes(b"one")
+
+    def files(augment: str) -> list[Any]:
+        task = SimpleNamespace(
+            data=str(data), mix="", synonyms=None, augment=augment, views="same", hard_negatives="worse"
+        )
+        cfg = SimpleNamespace(
+            task=task, dataset=SimpleNamespace(train_subset="train"), criterion=SimpleNamespace(),
+            checkpoint=SimpleNamespace(finetune_from_model=None),
+        )  # fmt: skip
+        found = run_record._files(cfg)
+        return [found["data"]["hash"], (found.get("synonyms") or {}).get("hash")]
+
+    before = files("subs")
+    assert files("del-word") == [before[0], None]
+    (data / "synonyms.npz").write_bytes(b"two")
+    assert files("subs")[0] == before[0] and files("subs")[1] != before[1]
+    with open(data / "paraphrase" / "worse" / "train.bin", "ab") as stream:
+        stream.write(b" ")
+    assert files("subs")[0] != before[0]
 
 
 def test_another_mix_does_not_resume(data_bin: Path, copy: Path, tmp_path: Path) -> None:
@@ -247,3 +273,31 @@ def test_another_number_of_workers_is_named_if_it_changes_the_batch(
     assert [one[: len(said)] for one in described] == ([said] if said else [])
     unknown = {name: value for name, value in first.items() if name != "workers"}  # a checkpoint of an older version
     assert not [one for one in check_same_run(unknown, current, "x.pt", allowed) if "workers" in one]
+
+
+PATIENT = (
+    "--lr",
+    "1e-12",
+    "--patience",
+    "2",
+    "--validate-interval-updates",
+    "2",
+)  # no validation is better than the first
+
+
+def test_a_resumed_run_stops_as_early(data_bin: Path, tmp_path: Path) -> None:
+    def stops_at(folder: Path, *limits: str) -> int:
+        for limit in limits:
+            code, text = train(data_bin, folder, *PATIENT, "--max-update", limit)
+            assert code == 0, text[-3000:]
+        assert text.count("early stop: loss has not improved for 2 validations") == 1
+        return updates(folder)
+
+    assert stops_at(tmp_path / "whole", "20") == stops_at(tmp_path / "resumed", "2", "20") < 20
+
+
+def test_a_validation_without_negatives_is_one_line(data_bin: Path, tmp_path: Path) -> None:
+    chosen = ("--best-checkpoint-metric", "contrastive_accuracy", "--maximize-best-checkpoint-metric")
+    code, text = train(data_bin, tmp_path / "run", "--batch-size-valid", "1", *chosen)
+    assert code == 2 and "Traceback" not in text
+    assert "--best-checkpoint-metric contrastive_accuracy: the validation did not measure it" in text
