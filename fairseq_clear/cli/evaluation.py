@@ -32,7 +32,7 @@ class Evaluation(Command, EncoderFlags):
     """Base class of the commands that score encoders."""
 
     def run(self) -> int:
-        """Read the data, score every encoder, print the table, write the report."""
+        """Read the data, score every encoder, print the table; write the report last, since that can fail."""
         if self.output is not None:
             check_output_file(self.output, self.overwrite)
         data = self.read()
@@ -43,13 +43,17 @@ class Evaluation(Command, EncoderFlags):
             padding = "" if share is None else f"; {share:.1%} padding"
             lines.append(f"{encoder.name}: {encoder.sentences:,} distinct sentences, {rate:,.0f} sentences/s{padding}")
         report = self.report(data, rows)
+        print(report.table(bold=sys.stdout.isatty()))
+        print(report.caption())
+        self.show_examples()
         if self.output is not None:
             report.write(self.output)
             lines.append(f"wrote {self.output}")
-        print(report.table(bold=sys.stdout.isatty()))
-        print(report.caption())
         print("\n".join(lines), file=sys.stderr)
         return 0
+
+    def show_examples(self) -> None:
+        """Print what follows the table, if anything."""
 
     @abstractmethod
     def read(self) -> Any:

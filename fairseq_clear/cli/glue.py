@@ -205,9 +205,9 @@ class Run(Command):
         if self.restart is not None:
             return 0
         report = build_report(restarts, self.recipe, start, self.label or self.checkpoint.stem)
-        report.write(self.output / REPORT)
         print(report.table(bold=sys.stdout.isatty()))
         print(report.caption())
+        report.write(self.output / REPORT)
         print(f"wrote {self.output / REPORT}", file=sys.stderr)
         return 0
 

@@ -150,9 +150,8 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
         rows = self.rows
         return Report("retrieval", protocol, {data.name: data.hashes}, list(rows[0].scores), rows, (self.seed,))
 
-    def run(self) -> int:
-        """Score the encoders, print the table and the queries of --show, write the report."""
-        status = super().run()
+    def show_examples(self) -> None:
+        """Print the queries of --show."""
         for number in range(len(self.shown)):
             examples = [(row.label, row.details["examples"][number]) for row in self.rows]
             print(f"\nquery: {shorten(examples[0][1]['query'])}")
@@ -162,7 +161,6 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
                 marks = ["*" if is_right else " " for is_right in example["right"]]
                 for mark, text in zip(marks, example["passages"], strict=True):
                     print(f"   {mark} {shorten(text)}")
-        return status
 
     def make_row(self, label: str, result: "RetrievalResult", description: dict[str, Any], data: RetrievalData) -> Row:
         """Make the row of a result; half the width of each interval follows the score in the table."""

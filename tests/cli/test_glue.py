@@ -143,11 +143,19 @@ def test_the_report_has_median_and_best_and_what_they_were_made_of(runs, checkpo
     assert "tiny median of 1" in out and "recipe clear; split dev" in out
 
 
-def test_what_is_finished_is_not_done_again(runs, checkpoint, prepared, monkeypatch):
+def test_what_is_finished_is_not_done_again(runs, checkpoint, prepared, monkeypatch, capsys):
     monkeypatch.setattr(Restart, "_train", lambda *_: pytest.fail("trained again"))
     before = (runs / "report.json").read_text()
     assert run_glue(checkpoint, prepared, runs, "--tasks", *TASKS, "--seeds", "1", "--label", "tiny") == 0
     assert (runs / "report.json").read_text() == before
+    capsys.readouterr()
+    (runs / "report.json").rename(runs / "kept.json")
+    (runs / "report.json").mkdir()
+    assert run_glue(checkpoint, prepared, runs, "--tasks", *TASKS, "--seeds", "1", "--label", "tiny") == 2
+    out, err = capsys.readouterr()
+    assert "tiny median of 1" in out and "report.json: cannot write it" in err  # the table is printed all the same
+    (runs / "report.json").rmdir()
+    (runs / "kept.json").rename(runs / "report.json")
     with pytest.raises(pytest.fail.Exception):
         run_glue(checkpoint, prepared, runs, "--tasks", "RTE", "--seeds", "7", "8")
 

@@ -111,6 +111,14 @@ def test_every_kind_of_data(tmp_path: Path, asked: Asked) -> None:
     assert found == {*data.queries, *(f"p: {text}" for text in data.passages)}
 
 
+def test_scores_are_printed_though_the_report_cannot_be_written(pairs: Path, capsys: pytest.CaptureFixture) -> None:
+    flags = ["--pairs", str(pairs), "--encoder", f"{TOYS}:Letters", "--show", "1", "--output", "/proc/r.json"]
+    assert main(["retrieval", *flags]) == 2
+    out, err = capsys.readouterr()
+    assert "MRR@10" in out and "queries 23; passages 23" in out and "\nquery: " in out
+    assert "--output /proc/r.json: cannot write it" in err and err.count("\n") == 1
+
+
 def test_running_text_is_split_into_sentences(tmp_path: Path, asked: Asked) -> None:
     text = tmp_path / "t.txt"
     text.write_text("One is here. Two is\nthere.\n\nThree came. Four went.\n")
