@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_args, get_or
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval_data import Pair, read_aligned, read_pairs
-from fairseq_clear.files import CorpusFile, hash_file, read_text_lines
+from fairseq_clear.files import CorpusFile, hash_file, hash_files, read_text_lines
 from fairseq_clear.libraries import log_level
 from fairseq_clear.settings import check_settings, flag_name, setting
 from fairseq_clear.text.data_folders import CLEAR_JSON, load_tokenizer
@@ -280,7 +280,7 @@ class PairFlags:
         if self.pairs is not None:
             return self.pairs.name, read_pairs(self.pairs), {self.pairs.name: hash_file(self.pairs)}
         if self.queries is not None and self.passages is not None:
-            hashes = {path.name: hash_file(path) for path in (self.queries, self.passages)}
+            hashes = hash_files([self.queries, self.passages])
             return self.queries.name, read_aligned(self.queries, self.passages), hashes
         return None
 

@@ -23,7 +23,7 @@ from fairseq_clear.evaluation.retrieval_data import (
     pairs_of_titles,
     read_beir,
 )
-from fairseq_clear.files import CorpusFile, corpus_files, hash_file, versions, write_json
+from fairseq_clear.files import CorpusFile, corpus_files, hash_files, versions, write_json
 from fairseq_clear.output_folder import check_destination, output_folder
 from fairseq_clear.preparation.corpus_reading import TextSource
 from fairseq_clear.preparation.prepare_settings import DocumentSettings
@@ -116,7 +116,7 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
         if not self.documents:
             raise UserError("no data: give --data, --pairs, --queries with --passages, or --documents")
         files = corpus_files(self.documents)
-        hashes = {file.path.name: hash_file(file.path) for file in files}
+        hashes = hash_files([file.path for file in files])
         if self.title_field is None:
             found = pairs_of_documents(self.sentences(files))
         else:
@@ -222,11 +222,12 @@ fairseq-clear mine --queries q.txt --passages p.txt --candidates corpus.txt --en
         given = self.read_pairs()
         if given is None:
             raise UserError("no pairs: give --pairs, or --queries with --passages")
-        name, pairs, hashes = given
+        name, pairs, _ = given
         if not pairs:
             raise UserError(f"{name}: holds no pair")
         files = corpus_files(self.candidates)
-        hashes |= {file.path.name: hash_file(file.path) for file in files}
+        given_files = [path for path in (self.pairs, self.queries, self.passages) if path is not None]
+        hashes = hash_files([*given_files, *(file.path for file in files)])
         further = [text for file in files for text in read_sentences(file.path, self.text_field)]
         cached = self.load()
         with output_folder(self.dest, self.overwrite) as folder:
