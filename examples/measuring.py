@@ -122,7 +122,7 @@ def measure(
 
     Args:
         rows: name -> row.
-        seeds: seeds of every row.
+        seeds: different seeds of every row.
         output: folder for the logs; special characters of a name become ``_``.
         score: checkpoint, row, seed -> the numbers of a row.
         results: JSON file, written after each run: table -> list of runs.
@@ -132,8 +132,10 @@ def measure(
         Name -> the runs of its seeds.
 
     Raises:
-        SystemExit: ``results`` has a run of one of the rows that was made with other settings or data.
+        SystemExit: a seed is repeated; or ``results`` has a run of one of the rows that was made with other settings or data.
     """
+    if len(set(seeds)) < len(seeds):
+        raise SystemExit(f"--seeds {' '.join(map(str, seeds))}: give different seeds; equal runs are not independent")
     output.mkdir(parents=True, exist_ok=True)
     kept: dict[str, list[dict[str, Any]]] = json.loads(results.read_text()) if results.exists() else {}
     known = {(run["name"], run["seed"]): run for run in kept.setdefault(table, [])}

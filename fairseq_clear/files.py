@@ -9,6 +9,7 @@ import platform
 import re
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -332,6 +333,12 @@ def hash_file(path: str | Path) -> str:
     """The SHA-256 of a file, in hexadecimal. For a ``dict.txt`` this is the vocabulary's hash."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hash_files(paths: Sequence[Path]) -> dict[str, str]:
+    """The SHA-256 of each file, by its name, or by its path if another file has the same name."""
+    names = Counter(path.name for path in set(paths))
+    return {path.name if names[path.name] == 1 else str(path): hash_file(path) for path in paths}
 
 
 def versions() -> dict[str, str]:

@@ -41,6 +41,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="one training per seed (default: 1)")
     parser.add_argument("--updates", type=int, default=100, help="updates of the training (default: 100)")
     arguments = parser.parse_args()
+    if len(set(arguments.seeds)) < len(arguments.seeds):
+        parser.error("--seeds: give different seeds")
     began = time.monotonic()
     folder = Path(arguments.output)
     folder.mkdir(parents=True, exist_ok=True)

@@ -94,7 +94,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--tokens", type=int, default=1_500_000, help="tokens that each arm's encoder reads (default: 1,500,000)"
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if len(set(arguments.seeds)) < len(arguments.seeds):
+        parser.error("--seeds: give different seeds")
+    return arguments
 
 
 def prepare(parts: Split, folder: Path) -> Path:

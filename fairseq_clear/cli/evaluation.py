@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from fairseq_clear.cli.flags import Command, EncoderFlags, add_flags, given_flags, read_flags
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.reports import Report, Row
+from fairseq_clear.evaluation.reports import Report, Row, check_seeds
 from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PRESETS, PROBING_TASKS, Classifiers
 from fairseq_clear.evaluation.sts_data import AGGREGATIONS, DEFAULT_TASKS, METRICS, STS_TASKS
 from fairseq_clear.evaluation.topics import REMOVALS, evaluate_topics, read_topics
@@ -32,7 +32,7 @@ class Evaluation(Command, EncoderFlags):
     """Base class of the commands that score encoders."""
 
     def run(self) -> int:
-        """Read the data, score every encoder, print the table, write the report."""
+        """Read the data, score every encoder, print the table; write the report last, since that can fail."""
         if self.output is not None:
             check_output_file(self.output, self.overwrite)
         data = self.read()
@@ -43,13 +43,17 @@ class Evaluation(Command, EncoderFlags):
             padding = "" if share is None else f"; {share:.1%} padding"
             lines.append(f"{encoder.name}: {encoder.sentences:,} distinct sentences, {rate:,.0f} sentences/s{padding}")
         report = self.report(data, rows)
+        print(report.table(bold=sys.stdout.isatty()))
+        print(report.caption())
+        self.show_examples()
         if self.output is not None:
             report.write(self.output)
             lines.append(f"wrote {self.output}")
-        print(report.table(bold=sys.stdout.isatty()))
-        print(report.caption())
         print("\n".join(lines), file=sys.stderr)
         return 0
+
+    def show_examples(self) -> None:
+        """Print what follows the table, if anything."""
 
     @abstractmethod
     def read(self) -> Any:
@@ -178,6 +182,7 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
         """Read the tasks of --tasks; by default, those whose data are in the folder."""
         from fairseq_clear.evaluation.senteval import find_tasks, read_tasks
 
+        check_seeds(self.seeds)
         is_all = self.tasks == (ALL,)
         names = (*DOWNSTREAM_TASKS, *PROBING_TASKS) if is_all else self.tasks or self.DEFAULT_TASKS
         return read_tasks(self.data, find_tasks(self.data, names) if is_all or not self.tasks else names)
@@ -241,6 +246,7 @@ fairseq-clear captions --data coco --encoder checkpoint_best.pt --data-bin data-
         """Read the three splits."""
         from fairseq_clear.evaluation.captions import read_captions
 
+        check_seeds(self.seeds)
         return read_captions(self.data)
 
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:

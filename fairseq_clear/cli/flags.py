@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_args, get_or
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval_data import Pair, read_aligned, read_pairs
-from fairseq_clear.files import hash_file, read_text_lines
+from fairseq_clear.files import CorpusFile, hash_file, hash_files, read_text_lines
 from fairseq_clear.libraries import log_level
 from fairseq_clear.settings import check_settings, flag_name, setting
 from fairseq_clear.text.data_folders import CLEAR_JSON, load_tokenizer
@@ -226,6 +226,8 @@ class EncoderFlags(VectorFlags):
         # torch takes seconds to import
         from fairseq_clear.evaluation.postprocessing import Whitening, first_dimensions, load_flow
 
+        if self.whitening_dimensions is not None and self.whitening is None:
+            raise UserError(f"--whitening-dimensions {self.whitening_dimensions}: has an effect only with --whitening")
         flow, flow_hash = (load_flow(self.flow), hash_file(self.flow)) if self.flow is not None else (None, "")
         for name in self.encoder:
             for cached in self.load_encoders(name, self.pooling):
@@ -278,13 +280,15 @@ class PairFlags:
         if self.pairs is not None:
             return self.pairs.name, read_pairs(self.pairs), {self.pairs.name: hash_file(self.pairs)}
         if self.queries is not None and self.passages is not None:
-            hashes = {path.name: hash_file(path) for path in (self.queries, self.passages)}
+            hashes = hash_files([self.queries, self.passages])
             return self.queries.name, read_aligned(self.queries, self.passages), hashes
         return None
 
 
 def read_text_sentences(path: Path, *, flag: str = "") -> list[str]:
-    """The lines of a text file that are not blank; UserError if there is none, with the flag before the path."""
+    """The lines of a text file that are not blank; UserError, with the flag, if there is none or the file is .jsonl."""
+    if CorpusFile(path).is_jsonl:
+        raise UserError(f"{flag}{path}: .jsonl is not read here; give a text file with a sentence per line")
     sentences = [line for line in read_text_lines(path) if line.strip()]
     if not sentences:
         raise UserError(f"{flag}{path}: holds no sentence")

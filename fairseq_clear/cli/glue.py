@@ -1,6 +1,7 @@
 """``fairseq-clear glue``: fine-tunes and evaluates a checkpoint on GLUE."""
 
 import argparse
+import shlex
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, add_flags, choose_tokenizer, given_flags, read_flags
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.glue.glue_recipes import FineTuning, headline
-from fairseq_clear.files import check_output_file, hash_file
+from fairseq_clear.files import check_output_file, hash_file, write_errors
 from fairseq_clear.settings import flag_name, setting
 from fairseq_clear.text.data_folders import data_folders
 
@@ -48,7 +49,8 @@ class Text(Command):
                 raise UserError(f"--tasks {task.name}: has no training data, so there is no text to write")
             if path.exists() and not self.overwrite:
                 raise UserError(f"--dest {path}: exists already; add --overwrite to replace it, or give another folder")
-        self.dest.mkdir(parents=True, exist_ok=True)
+        with write_errors(self.dest, "--dest"):
+            self.dest.mkdir(parents=True, exist_ok=True)
         for task, path in paths:
             is_joined = self.pairs == "joined"
             written, dropped = write_texts(
@@ -166,9 +168,11 @@ class Run(Command):
         )
         if self.slurm is not None:
             script = self.output / "glue.sbatch"
-            self.output.mkdir(parents=True, exist_ok=True)
-            script.write_text(slurm_script(self.array_arguments(), len(restarts), self.output, self.slurm))
-            print(f"sbatch {script}")
+            text = slurm_script(self.array_arguments(), len(restarts), self.output, self.slurm)
+            with write_errors(script):
+                self.output.mkdir(parents=True, exist_ok=True)
+                script.write_text(text)
+            print(f"sbatch {shlex.quote(str(script))}")
             return 0
         if self.restart is not None:
             if not 0 <= self.restart < len(restarts):
@@ -201,9 +205,9 @@ class Run(Command):
         if self.restart is not None:
             return 0
         report = build_report(restarts, self.recipe, start, self.label or self.checkpoint.stem)
-        report.write(self.output / REPORT)
         print(report.table(bold=sys.stdout.isatty()))
         print(report.caption())
+        report.write(self.output / REPORT)
         print(f"wrote {self.output / REPORT}", file=sys.stderr)
         return 0
 

@@ -23,7 +23,7 @@ from fairseq_clear.evaluation.retrieval_data import (
     pairs_of_titles,
     read_beir,
 )
-from fairseq_clear.files import CorpusFile, corpus_files, hash_file, versions, write_json
+from fairseq_clear.files import CorpusFile, corpus_files, hash_files, versions, write_json
 from fairseq_clear.output_folder import check_destination, output_folder
 from fairseq_clear.preparation.corpus_reading import TextSource
 from fairseq_clear.preparation.prepare_settings import DocumentSettings
@@ -116,7 +116,7 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
         if not self.documents:
             raise UserError("no data: give --data, --pairs, --queries with --passages, or --documents")
         files = corpus_files(self.documents)
-        hashes = {file.path.name: hash_file(file.path) for file in files}
+        hashes = hash_files([file.path for file in files])
         if self.title_field is None:
             found = pairs_of_documents(self.sentences(files))
         else:
@@ -150,9 +150,8 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
         rows = self.rows
         return Report("retrieval", protocol, {data.name: data.hashes}, list(rows[0].scores), rows, (self.seed,))
 
-    def run(self) -> int:
-        """Score the encoders, print the table and the queries of --show, write the report."""
-        status = super().run()
+    def show_examples(self) -> None:
+        """Print the queries of --show."""
         for number in range(len(self.shown)):
             examples = [(row.label, row.details["examples"][number]) for row in self.rows]
             print(f"\nquery: {shorten(examples[0][1]['query'])}")
@@ -162,7 +161,6 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
                 marks = ["*" if is_right else " " for is_right in example["right"]]
                 for mark, text in zip(marks, example["passages"], strict=True):
                     print(f"   {mark} {shorten(text)}")
-        return status
 
     def make_row(self, label: str, result: "RetrievalResult", description: dict[str, Any], data: RetrievalData) -> Row:
         """Make the row of a result; half the width of each interval follows the score in the table."""
@@ -224,11 +222,12 @@ fairseq-clear mine --queries q.txt --passages p.txt --candidates corpus.txt --en
         given = self.read_pairs()
         if given is None:
             raise UserError("no pairs: give --pairs, or --queries with --passages")
-        name, pairs, hashes = given
+        name, pairs, _ = given
         if not pairs:
             raise UserError(f"{name}: holds no pair")
         files = corpus_files(self.candidates)
-        hashes |= {file.path.name: hash_file(file.path) for file in files}
+        given_files = [path for path in (self.pairs, self.queries, self.passages) if path is not None]
+        hashes = hash_files([*given_files, *(file.path for file in files)])
         further = [text for file in files for text in read_sentences(file.path, self.text_field)]
         cached = self.load()
         with output_folder(self.dest, self.overwrite) as folder:

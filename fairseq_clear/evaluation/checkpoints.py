@@ -24,6 +24,7 @@ from fairseq_clear.models.pretrained_encoder import STOCK_POOLING
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS
 from fairseq_clear.patches.checkpoint_files import read_checkpoint, save
 from fairseq_clear.text.data_folders import DICTIONARY
+from fairseq_clear.text.vocabulary import load_dictionary
 
 register()
 
@@ -145,7 +146,7 @@ def _take_key_encoder(weights: dict[str, Any], path: Path) -> None:
 
 def _dictionary(folder: Path, rows: int, path: Path) -> Dictionary:
     """The dictionary of the checkpoint's task: masked_lm adds ``<mask>``, and clear_lm then ``<del>``."""
-    dictionary = Dictionary.load(str(folder / DICTIONARY))
+    dictionary = load_dictionary(folder / DICTIONARY)
     known = len(dictionary)
     for symbol in ("<mask>", "<del>"):
         if len(dictionary) < rows and symbol not in dictionary:

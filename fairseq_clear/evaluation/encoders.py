@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from fairseq_clear.errors import UserError
+from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import read_lines
 from fairseq_clear.text.tokenizers import Tokenizer
 
@@ -196,8 +196,10 @@ def import_factory(name: str) -> Any:
     sys.path.insert(0, folder)
     try:
         return pkgutil.resolve_name(name)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"--encoder {name}: cannot import it ({error}); is it installed, or in this folder?") from None
+    except Exception as error:  # the module is the user's
+        raise UserError(
+            f"--encoder {name}: cannot import it ({one_line(error)}); is it installed, or in this folder?"
+        ) from None
     finally:
         sys.path.remove(folder)
 
@@ -214,11 +216,14 @@ def _make(factory: Any, name: str, pooling: str | None) -> Any:
         raise UserError(
             f"--encoder {name}: is a {type(factory).__name__}, neither an encoder nor a function that returns one"
         )
-    if pooling is None:
-        return factory()
-    if "pooling" not in inspect.signature(factory).parameters:
+    if pooling is not None and "pooling" not in inspect.signature(factory).parameters:
         raise UserError(f"--pooling {pooling}: --encoder {name} takes no argument `pooling`; leave --pooling out")
-    return factory(pooling=pooling)
+    try:
+        return factory() if pooling is None else factory(pooling=pooling)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"--encoder {name}: the function failed ({one_line(error)})") from None
 
 
 def _label(name: str, pooling: str | None) -> str:

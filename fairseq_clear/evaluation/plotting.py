@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
 from fairseq_clear.errors import UserError
@@ -63,18 +64,23 @@ def style() -> AbstractContextManager[None]:
 
 
 def check_picture_path(path: Path, overwrite: bool, *, flag: str = "--output") -> list[Path]:
-    """Return the two files that ``save_figure`` will write; UserError for another suffix, or if they cannot be written."""
-    if path.suffix and path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{flag} {path}: give a name that ends in .png, in .svg or in neither; both files are written")
-    files = [path.with_suffix(suffix) for suffix in SUFFIXES]
+    """Return the two files that ``save_figure`` will write; UserError for other pictures, or if they cannot be written."""
+    if path.suffix.lower() not in SUFFIXES and path.suffix[1:].lower() in FigureCanvasBase.filetypes:
+        raise UserError(f"{flag} {path}: pictures are written as .png and .svg; give a name without {path.suffix}")
+    files = _picture_files(path)
     for file in files:
         check_output_file(file, overwrite, flag=flag)
     return files
 
 
+def _picture_files(path: Path) -> list[Path]:
+    name = path.with_suffix("") if path.suffix.lower() in SUFFIXES else path  # v1.2 keeps its .2
+    return [Path(f"{name}{suffix}") for suffix in SUFFIXES]
+
+
 def save_figure(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as PNG (300 dots per inch) and as SVG; return both paths."""
-    files = [path.with_suffix(suffix) for suffix in SUFFIXES]
+    files = _picture_files(path)
     for file in files:
         # without a date, so that equal pictures give identical files
         metadata = {"Date": None} if file.suffix == ".svg" else {"Software": None}

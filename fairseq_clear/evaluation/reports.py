@@ -5,13 +5,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairseq_clear.errors import UserError
 from fairseq_clear.files import versions, write_json
 
-__all__ = ["REPORT_FORMAT", "Report", "Row"]
+__all__ = ["REPORT_FORMAT", "Report", "Row", "check_seeds"]
 
 REPORT_FORMAT = 1
 WIDE = 10  # with more columns than this, the table is transposed
 BOLD, PLAIN = "\033[1m", "\033[0m"
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Raise UserError unless there are seeds, all different: equal runs would make the standard deviation too small."""
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise UserError(f"--seeds {' '.join(map(str, seeds))}: give one or more different seeds")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from fairseq_clear.evaluation.classifiers import (
     split_validate,
 )
 from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
+from fairseq_clear.evaluation.reports import check_seeds
 from fairseq_clear.evaluation.senteval_data import (
     DOWNSTREAM_TASKS,
     PROBING_TASKS,
@@ -113,10 +114,9 @@ def evaluate_senteval(
         encoder: see ``encoders.Encoder``.
         data: see ``read_tasks``.
         classifiers: settings of the classifiers (default: SentEval's), see ``senteval_data.PRESETS``.
-        seeds: seeds of the classifiers.
+        seeds: different seeds of the classifiers.
     """
-    if not seeds:
-        raise UserError("--seeds: give one or more")
+    check_seeds(seeds)
     cached, settings = CachedEncoder.of(encoder), classifiers or Classifiers()
     cached.embed([text for task in data.values() for part in _parts(task) for text in part.texts()])
     scores = {name: [_score(cached, name, part, settings, seed) for seed in seeds] for name, part in data.items()}

@@ -265,10 +265,9 @@ def kind_of(config: dict[str, Any], path: Path) -> str:
         raise UserError(
             f"{path}: hidden_act {config['hidden_act']!r} has no counterpart in fairseq; known: {', '.join(ACTIVATIONS)}"
         )
-    if kind not in ("bert", LONGFORMER) and config.get("pad_token_id", 1) != 1:
-        raise UserError(
-            f"{path}: pad_token_id {config['pad_token_id']}: positions of a {kind} begin at 2, after padding's id 1"
-        )
+    padding = config.get("pad_token_id", 1)
+    if kind != "bert" and padding != 1 and (kind != LONGFORMER or padding is None):
+        raise UserError(f"{path}: pad_token_id {padding}: positions of a {kind} begin at 2, after padding's id 1")
     return str(kind)
 
 

@@ -80,7 +80,7 @@ def import_hf(
     """
     config, theirs = read_hf_folder(source)
     name = kind_of(config, source / CONFIG)
-    kind = kind_for(name, int(config.get("pad_token_id", 1)))
+    kind = kind_for(name, config.get("pad_token_id", 1))
     theirs = merge_global(theirs, source) if name == LONGFORMER else theirs
     if pooling is not None:
         parse_pooling(pooling)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from fairseq_clear.cli.retrieval import shorten
-from fairseq_clear.evaluation.plotting import draw_compare, save_figure
 from fairseq_clear.evaluation.reports import Row
 from fairseq_clear.evaluation.retrieval import bootstrap
 from fairseq_clear.files import versions, write_json
@@ -130,6 +129,8 @@ def write_report(report: RefineReport, folder: Path) -> None:
     write_json(folder / f"{REPORT}.json", report.to_dict(), flag="--dest")
     (folder / f"{REPORT}.md").write_text("\n".join(_markdown(report)) + "\n", encoding="utf-8")
     if "retrieval" in report.reports:
+        from fairseq_clear.evaluation.plotting import draw_compare, save_figure  # needs matplotlib
+
         found = report.reports["retrieval"]["rows"]
         rows = [Row(row["label"], row["scores"], deviations=row["deviations"]) for row in found]
         save_figure(draw_compare(rows, COLUMNS), folder / f"{REPORT}.png")

@@ -20,6 +20,7 @@ from fairseq_clear.evaluation.retrieval_data import read_pairs
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder, choose_device
 from fairseq_clear.files import corpus_files, hash_file, write_json
 from fairseq_clear.interop.importing import CHECKPOINT
+from fairseq_clear.libraries import import_library
 from fairseq_clear.output_folder import check_destination, output_folder
 from fairseq_clear.refining.holding_out import COUNTS, HeldOut, divide_pairs, hold_out
 from fairseq_clear.refining.refine_report import REPORT, RefineReport, Trial, write_report
@@ -91,6 +92,7 @@ def refine(
 
 def run_refine(settings: RefineSettings) -> dict[str, Any]:
     """Run all stages and return the content of report.json; see ``refine``."""
+    import_library("matplotlib", "eval")  # the report, after the training, needs it
     settings.check()
     check_destination(settings.dest, settings.overwrite)
     device = choose_device(settings.device).type

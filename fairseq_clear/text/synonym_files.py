@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_clear.errors import UserError, one_line
-from fairseq_clear.files import hash_file, write_whole
+from fairseq_clear.files import hash_file, write_errors, write_whole
 from fairseq_clear.text.data_folders import FAIRSEQ_SPECIALS, load_tokenizer, read_dictionary
 from fairseq_clear.text.tokenizers import Tokenizer
 
@@ -36,12 +36,12 @@ _DAMAGE = (
 def save_synonyms(
     path: str | Path, table: "SynonymTable", *, vocabulary_hash: str, source: str, source_hash: str
 ) -> None:
-    """Write a table and its origin to a file, atomically."""
+    """Write a table and its origin to a file, atomically; UserError if that fails."""
     import numpy as np
 
     arrays = {name: getattr(table, name).astype(np.int32) for name in _ROWS}
     described = {"vocabulary_hash": vocabulary_hash, "source": source, "source_hash": source_hash}
-    with write_whole(path) as file:
+    with write_errors(path), write_whole(path) as file:
         np.savez_compressed(
             file,
             format=np.array(SYNONYMS_FORMAT),

@@ -38,7 +38,7 @@ def load_dictionary(path: Path) -> Dictionary:
     except OSError as error:
         raise UserError(f"{path}: cannot read this dictionary ({error.strerror})") from None
     except Exception as error:  # fairseq raises ValueError, RuntimeError and bare Exception here
-        raise UserError(f"{path}: not a dict.txt of fairseq: {error}") from None
+        raise UserError(f"{path}: not a dict.txt of fairseq: {' '.join(str(error).split())}") from None
 
 
 def build_dictionary(tokenizer: SentencePieceTokenizer | Gpt2Tokenizer | HfTokenizer) -> Dictionary:

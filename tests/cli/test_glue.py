@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -142,11 +143,19 @@ def test_the_report_has_median_and_best_and_what_they_were_made_of(runs, checkpo
     assert "tiny median of 1" in out and "recipe clear; split dev" in out
 
 
-def test_what_is_finished_is_not_done_again(runs, checkpoint, prepared, monkeypatch):
+def test_what_is_finished_is_not_done_again(runs, checkpoint, prepared, monkeypatch, capsys):
     monkeypatch.setattr(Restart, "_train", lambda *_: pytest.fail("trained again"))
     before = (runs / "report.json").read_text()
     assert run_glue(checkpoint, prepared, runs, "--tasks", *TASKS, "--seeds", "1", "--label", "tiny") == 0
     assert (runs / "report.json").read_text() == before
+    capsys.readouterr()
+    (runs / "report.json").rename(runs / "kept.json")
+    (runs / "report.json").mkdir()
+    assert run_glue(checkpoint, prepared, runs, "--tasks", *TASKS, "--seeds", "1", "--label", "tiny") == 2
+    out, err = capsys.readouterr()
+    assert "tiny median of 1" in out and "report.json: cannot write it" in err  # the table is printed all the same
+    (runs / "report.json").rmdir()
+    (runs / "kept.json").rename(runs / "report.json")
     with pytest.raises(pytest.fail.Exception):
         run_glue(checkpoint, prepared, runs, "--tasks", "RTE", "--seeds", "7", "8")
 
@@ -190,16 +199,31 @@ def test_failed_training_is_one_line_and_leaves_the_log(checkpoint, prepared, tm
     assert (tmp_path / "RTE" / "seed1" / "train.log").read_text().strip() == "out of everything"
 
 
+def test_an_output_that_is_a_file(checkpoint, prepared, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    for flags in (), ("--slurm",):
+        assert run_glue(checkpoint, prepared, tmp_path / "file", "--tasks", "RTE", *flags) == 2
+        error = capsys.readouterr().err
+        assert f"--output {tmp_path / 'file'}" in error and "cannot write it" in error and error.count("\n") == 1
+
+
 def test_slurm_array_runs_one_restart_a_task(checkpoint, prepared, tmp_path, capsys, monkeypatch):
     flags = ("--tasks", "RTE", "MNLI", "--seeds", "3")
-    assert run_glue(checkpoint, prepared, tmp_path, *flags, "--slurm=--partition=gpu --gres=gpu:1") == 0
-    script = tmp_path / "glue.sbatch"
-    assert capsys.readouterr().out == f"sbatch {script}\n"
+    output = tmp_path / "g r"
+    assert run_glue(checkpoint, prepared, output, *flags, "--slurm=--partition=gpu --comment='a b' --gres=gpu:1") == 0
+    script = output / "glue.sbatch"
+    assert shlex.split(capsys.readouterr().out) == ["sbatch", str(script)]
     text = script.read_text()
-    assert "#SBATCH --array=0-5" in text and "#SBATCH --partition=gpu" in text and "#SBATCH --gres=gpu:1" in text
+    assert [shlex.split(line) for line in text.splitlines() if line.startswith("#SBATCH")] == [
+        ["#SBATCH", flag]
+        for flag in (
+            *("--job-name=glue", "--array=0-5", f"--output={output}/slurm-%a.log"),
+            *("--partition=gpu", "--comment=a b", "--gres=gpu:1"),
+        )
+    ]
     subprocess.run(["bash", "-n", str(script)], check=True)
     line = next(line for line in text.splitlines() if line.startswith("srun"))
-    arguments = line.replace('"$SLURM_ARRAY_TASK_ID"', "4").split()[4:]
+    arguments = shlex.split(line.replace('"$SLURM_ARRAY_TASK_ID"', "4"))[4:]
     ran = []
     monkeypatch.setattr(Restart, "run", lambda self, *_: ran.append((self.data.task.name, self.seed, self.settings)) or {
         "metrics": {"valid": {"accuracy": 1.0}}, "epoch": 1, "agrees_with_fairseq": True})  # fmt: skip
@@ -251,6 +275,7 @@ def test_the_submission_has_every_row_in_gluess_words(runs, prepared, tmp_path, 
         (["--tasks", "RTE", "--seeds", "2", "2"], "--seeds 2 2: give a number of restarts, or different seeds"),
         (["--tasks", "RTE", "--seeds", "0"], "--seeds 0"),
         (["--tasks", "CoLA"], "has no CoLA prepared"),
+        (["--tasks", "RTE", "--slurm=--comment='a b"], "--slurm --comment='a b: No closing quotation; balance the"),
         (["--tasks", "RTE", "--local-jobs", "0"], "--local-jobs 0"),
         (["--tasks", "RTE", "--epochs", "0"], "--epochs 0: must be 1 or more"),
         (["--tasks", "RTE", "--lr", "-1"], "--lr -1.0: must be 0 or more"),

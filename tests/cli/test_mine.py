@@ -31,10 +31,14 @@ def mine(*flags: str | Path) -> int:
 
 def test_the_folder_and_the_table(pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     further, dest = tmp_path / "more.jsonl", tmp_path / "out" / "mined"
+    also = tmp_path / "also" / "more.jsonl"
+    also.parent.mkdir()
+    also.write_text('{"body": "nuju"}\n')
     further.write_text('{"body": "bada kefe"}\n{"body": "ligi\\nmoho"}\n')
     flags = (
         "--candidates",
         further,
+        also,
         "--text-field",
         "body",
         "--negatives",
@@ -49,14 +53,14 @@ def test_the_folder_and_the_table(pairs: Path, tmp_path: Path, capsys: pytest.Ca
     assert err == ""
     report = json.loads((dest / "mine.json").read_text())
     kept = report["counts"]["kept"]
-    assert report["counts"] == {"pairs": 40, "kept": kept, "candidates": 42} and 0 < kept <= 40
+    assert report["counts"] == {"pairs": 40, "kept": kept, "candidates": 43} and 0 < kept <= 40
     assert sorted(path.name for path in dest.iterdir()) == sorted([*report["files"], "mine.json"])
     for name, digest in report["files"].items():
         content = (dest / name).read_bytes()
         assert hashlib.sha256(content).hexdigest() == digest and content.count(b"\n") == kept
-    assert set(report["inputs"]) == {"pairs.tsv", "more.jsonl"} and report["settings"]["margin"] == 0.02
+    assert set(report["inputs"]) == {"pairs.tsv", str(further), str(also)} and report["settings"]["margin"] == 0.02
     lines = out.splitlines()
-    assert lines[0] == f"pairs 40; kept {kept}; dropped {40 - kept}, with fewer than 2 negatives; candidates 42"
+    assert lines[0] == f"pairs 40; kept {kept}; dropped {40 - kept}, with fewer than 2 negatives; candidates 43"
     means = [report["mean_similarity"]["positive"], *report["mean_similarity"]["negatives"]]
     assert means[0] > means[1] + 0.02 and means[1] > means[2]
     ranks = ["", *(f"{rank:.1f}" for rank in report["mean_rank"])]

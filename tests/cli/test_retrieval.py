@@ -10,6 +10,7 @@ import pytest
 from fairseq_clear.cli.main import main
 from fairseq_clear.evaluation.retrieval import METRICS, evaluate_retrieval, score_baseline
 from fairseq_clear.evaluation.retrieval_data import read_beir, read_pairs_file
+from fairseq_clear.files import hash_file
 from tests.conftest import sentences
 from tests.evaluation import toys
 from tests.evaluation.test_retrieval_data import CORPUS, QRELS, QUESTIONS, lines
@@ -109,6 +110,29 @@ def test_every_kind_of_data(tmp_path: Path, asked: Asked) -> None:
     data = read_beir(beir, "dev")
     found = asked("--data", beir, "--split", "dev", "--passage-prefix", "p: ")
     assert found == {*data.queries, *(f"p: {text}" for text in data.passages)}
+
+
+def test_scores_are_printed_though_the_report_cannot_be_written(pairs: Path, capsys: pytest.CaptureFixture) -> None:
+    flags = ["--pairs", str(pairs), "--encoder", f"{TOYS}:Letters", "--show", "1", "--output", "/proc/r.json"]
+    assert main(["retrieval", *flags]) == 2
+    out, err = capsys.readouterr()
+    assert "MRR@10" in out and "queries 23; passages 23" in out and "\nquery: " in out
+    assert "--output /proc/r.json: cannot write it" in err and err.count("\n") == 1
+
+
+def test_files_of_one_name_have_their_own_hashes(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    paths = [tmp_path / name / "t.txt" for name in ("a", "b")]
+    for path, text in zip(paths, (DOCUMENT, f"other words\nof another\n\n{DOCUMENT}"), strict=True):
+        path.parent.mkdir()
+        path.write_text(text)
+    lines = [path.parent / "lines.txt" for path in paths]
+    lines[0].write_text("aa\nbb\n"), lines[1].write_text("cc\ndd\n")
+    output = tmp_path / "r.json"
+    for files, flags in ((paths, ["--documents", *paths]), (lines, ["--queries", lines[0], "--passages", lines[1]])):
+        command = ["retrieval", *flags, "--encoder", f"{TOYS}:Letters", "--output", output, "--overwrite"]
+        assert main([str(part) for part in command]) == 0, capsys.readouterr().err
+        (hashes,) = json.loads(output.read_text())["data"].values()
+        assert hashes == {str(path): hash_file(path) for path in files}
 
 
 def test_running_text_is_split_into_sentences(tmp_path: Path, asked: Asked) -> None:

@@ -70,6 +70,7 @@ def test_mistakes_are_one_line(folder, tmp_path, capsys):
         (["senteval", "--data", str(tmp_path), *WORDS], "has none of MR"),
         (["probing", "--data", str(tmp_path), *WORDS], "has none of Length"),
         (["senteval", "--data", str(folder), *WORDS, "--tasks", "X"], "--tasks X: no such task"),
+        (["probing", "--data", str(folder), *WORDS, "--seeds", "1", "1", "2"], "--seeds 1 1 2: give one or more diff"),
         (["senteval", "--data", str(folder), *WORDS, "--folds", "1"], "--folds 1: must be 2 or more"),
         (
             ["senteval", "--data", str(folder), *WORDS, "--tasks", "TREC"],

@@ -52,6 +52,7 @@ def test_numbers_are_those_of_the_library(table, tmp_path, capsys):
 def test_mistakes_are_one_line_and_write_nothing(table, tmp_path, capsys):
     taken = tmp_path / "taken.json"
     taken.write_text("old")
+    (tmp_path / "c.jsonl").write_text('{"text": "a"}\n')
     fine = ["sts", "--sts-file", str(table), "--encoder", f"{TOYS}:Letters"]
     before = sorted(tmp_path.iterdir())
     for arguments, message in [
@@ -59,6 +60,8 @@ def test_mistakes_are_one_line_and_write_nothing(table, tmp_path, capsys):
         ([*fine, "--output", str(taken)], "exists already; add --overwrite"),
         ([*fine, "--batch-size", "0"], "--batch-size 0: must be 1 or more"),
         ([*fine, "--data", str(tmp_path / "no")], "no: no such folder"),
+        ([*fine, "--whitening-dimensions", "2"], "--whitening-dimensions 2: has an effect only with --whitening"),
+        ([*fine, "--whitening", str(tmp_path / "c.jsonl")], "c.jsonl: .jsonl is not read here"),
         ([*fine, "--tasks", "STS12"], "tasks STS12: need the folder"),
         (["sts", "--sts-file", str(table), "--encoder", f"{TOYS}:broken"], "has no method encode"),
         (["sts", "--sts-file", str(table), "--encoder", f"{TOYS}:Constant"], "a correlation is not defined"),

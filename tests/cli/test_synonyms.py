@@ -106,6 +106,7 @@ def test_coverage_is_measured_on_a_bounded_sample(folder, capsys, monkeypatch):
     [
         (["--max-alternatives", "0"], None, "--max-alternatives 0: must be 1 or more"),
         (["--output", "absent/there.npz"], None, "there is no folder absent"),
+        (["--output", "/proc/s.npz"], None, "--output /proc/s.npz: cannot write it"),
         ([], "absent.json", "--source absent.json: cannot read it"),
     ],
 )

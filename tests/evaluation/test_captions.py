@@ -75,6 +75,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert report["rows"][0]["deviations"].keys() == report["rows"][0]["scores"].keys()
     assert "text>image R@10" in capsys.readouterr().out
     assert main([*flags, "--max-epoch", "0"]) == 2
+    assert main([*flags, "1"]) == 2 and "--seeds 1 2 1: give one or more different" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("broken", ["missing", "uneven", "pickle", "shape", "nan"])

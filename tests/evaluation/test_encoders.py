@@ -105,6 +105,22 @@ def test_a_module_of_the_working_directory(tmp_path, monkeypatch):
     assert type(load_encoders("my_own_encoders:Mine", [None])[0][1]).__name__ == "Mine"
 
 
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def make(:", r"cannot import it \(SyntaxError: .*; is it installed"),
+        ("def make():\n    raise RuntimeError('no\\nGPU')", r"the function failed \(RuntimeError: no\)"),
+    ],
+)
+def test_a_module_that_fails(code, message, tmp_path, monkeypatch):
+    name = f"failing_{len(code)}"
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message) as caught:
+        load_encoders(f"{name}:make", [None])
+    assert "\n" not in str(caught.value)
+
+
 def test_poolings_of_a_checkpoint_share_its_model(checkpoint, data_bin):
     loaded = load_encoders(
         str(checkpoint), [None, "cls", "layer:1"], data_bin=str(data_bin), tokenizer=WhitespaceTokenizer(), device="cpu"
@@ -122,7 +138,7 @@ def test_poolings_of_a_checkpoint_share_its_model(checkpoint, data_bin):
     [
         ("nowhere.pt", None, "--encoder nowhere.pt: neither a checkpoint file nor package.module:factory"),
         (f"{TOYS}:missing", None, "cannot import it .*missing"),
-        ("no_such_package.x:y", None, "cannot import it .No module named 'no_such_package'"),
+        ("no_such_package.x:y", None, "cannot import it .ModuleNotFoundError: No module named 'no_such_package'"),
         (f"{TOYS}:NUMBER", None, "is a int, neither an encoder nor a function"),
         (f"{TOYS}:Letters", "cls", "takes no argument `pooling`"),
         (f"{TOYS}:INSTANCE", "cls", "is an encoder itself"),

@@ -250,6 +250,7 @@ def test_other_vocabularies(checkpoint, stock, data_bin, tmp_path):
         "fewer": lines[:-1],
         "swapped": [lines[1], lines[0], *lines[2:]],
         "more": [*lines, "new 1", "newer 1"],
+        "damaged": ["foo", *lines],
     }.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "dict.txt").write_text("\n".join(kept) + "\n")
@@ -259,6 +260,7 @@ def test_other_vocabularies(checkpoint, stock, data_bin, tmp_path):
     unrecorded = changed(checkpoint, tmp_path / "u.pt", lambda state: state.pop("task_state"))
     refuse(r"its vocabulary \(74 entries", unrecorded, tmp_path / "more")
     refuse(r"its vocabulary \(73 entries", stock, tmp_path / "more")
+    refuse("dict.txt: not a dict.txt of fairseq", stock, tmp_path / "damaged")
     assert SentenceEncoder.from_pretrained(unrecorded, tmp_path / "swapped", tokenizer=TOKENIZER).dimension == 32
 
 

@@ -106,8 +106,9 @@ def test_mistakes(folder, tmp_path):
             read_tasks(*arguments)
     with pytest.raises(UserError, match="has none of MR, CR"):
         find_tasks(tmp_path, DOWNSTREAM_TASKS)
-    with pytest.raises(UserError, match="--seeds: give one or more"):
-        evaluate_senteval(Letters(), read_tasks(folder, ["MR"]), seeds=())
+    for seeds in (), (1, 1, 2):
+        with pytest.raises(UserError, match=r"--seeds .*: give one or more different seeds"):
+            evaluate_senteval(Letters(), read_tasks(folder, ["MR"]), seeds=seeds)
 
 
 @pytest.mark.real

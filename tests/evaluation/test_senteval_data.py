@@ -52,6 +52,13 @@ def test_order_and_labels_are_sentevals(tmp_path):
         ("MRPC", "MRPC/msr_paraphrase_test.txt", ["h", "1\tx\ty\ta"], "test.txt:2: 4 tab-separated columns"),
         ("SNLI", "SNLI/s2.dev", ["a"], "s2.dev: 1 lines, but .*labels.dev has 18"),
         ("SICK-E", "SICK/SICK_trial.txt", ["header"], "SICK-E: its dev split holds no text"),
+        (
+            "MR",
+            "MR/rt-polarity.neg",
+            [],
+            "MR: its all split has texts of only one label .rt-polarity.pos, rt-polarity.neg",
+        ),
+        ("SST2", "SST/binary/sentiment-train", ["a\t1"], "SST2: its train split has texts of only one label"),
     ],
 )
 def test_broken_files_are_named_by_line(tmp_path, task, file, lines, message):
@@ -65,6 +72,9 @@ def test_other_mistakes(tmp_path):
     write_senteval(tmp_path)
     write(tmp_path / "probing" / "past_present.txt", ["xx\ta\tb"])
     with pytest.raises(UserError, match="past_present.txt:1: the split 'xx'"):
+        read_task(tmp_path, "Tense")
+    write(tmp_path / "probing" / "past_present.txt", [f"{split}\ta\tb" for split in ("tr", "va", "te")])
+    with pytest.raises(UserError, match="Tense: its train split has texts of only one label .past_present.txt"):
         read_task(tmp_path, "Tense")
     with pytest.raises(UserError, match="COLA: no such task; valid are MR, "):
         read_task(tmp_path, "COLA")

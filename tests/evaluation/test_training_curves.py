@@ -177,18 +177,21 @@ def test_both_files_are_written_whole_and_the_same_each_time(tmp_path):
     log = read_log(write(tmp_path, LINES))
     before = dict(matplotlib.rcParams)
     contents = []
-    for name in ("a", "b.svg"):
+    for name in ("a", "b.svg", "v1.2"):
         files = save_figure(draw_curves([log]), tmp_path / name)
         assert [file.suffix for file in files] == [".png", ".svg"]
         contents.append([file.read_bytes() for file in files])
-    assert contents[0] == contents[1]
+    assert contents[0] == contents[1] == contents[2]
     assert contents[0][0].startswith(b"\x89PNG") and b"<svg" in contents[0][1]
     assert dict(matplotlib.rcParams) == before
-    assert {path.name for path in tmp_path.iterdir()} == {"run", "a.png", "a.svg", "b.png", "b.svg"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("run", "a.png", "a.svg", "b.png", "b.svg", "v1.2.png", "v1.2.svg")
+    }
     with pytest.raises(UserError, match="a.png: exists already"):
         check_picture_path(tmp_path / "a", overwrite=False)
     assert check_picture_path(tmp_path / "a.png", overwrite=True) == [tmp_path / "a.png", tmp_path / "a.svg"]
-    with pytest.raises(UserError, match="ends in .png, in .svg"):
+    assert check_picture_path(tmp_path / "v1.3", overwrite=False)[0] == tmp_path / "v1.3.png"
+    with pytest.raises(UserError, match="a.pdf: pictures are written as .png and .svg; give a name without .pdf"):
         check_picture_path(tmp_path / "a.pdf", overwrite=False)
     with pytest.raises(UserError, match="there is no folder"):
         check_picture_path(tmp_path / "absent" / "a", overwrite=False)

@@ -17,6 +17,7 @@ for library in ("transformers", "tokenizers", "safetensors"):
     pytest.importorskip(library, reason="optional, extra hf")
 
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # noqa: E402
+from fairseq_clear.interop.hf_format import kind_of  # noqa: E402
 from fairseq_clear.interop.importing import import_hf  # noqa: E402
 from fairseq_clear.interop.parity import compare_hf  # noqa: E402
 
@@ -190,6 +191,16 @@ def test_other_models_are_rejected(tmp_path: Path, change: dict, message: str) -
     with pytest.raises(UserError, match=message):
         import_hf(source, tmp_path / "ours")
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
+def test_a_config_without_a_padding_id(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "hf", "bert")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "pad_token_id": None}))
+    import_hf(source, tmp_path / "ours")
+    for kind in ("roberta", "longformer"):
+        with pytest.raises(UserError, match=f"pad_token_id None: positions of a {kind}"):
+            kind_of({"model_type": kind, "pad_token_id": None}, source)
 
 
 def test_a_damaged_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

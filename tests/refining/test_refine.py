@@ -347,6 +347,15 @@ def test_mistakes_are_one_line(folder: Path, tmp_path: Path, mistake: str) -> No
     assert not (tmp_path / "out").exists()
 
 
+def test_matplotlib_is_missing(folder: Path, tmp_path: Path) -> None:
+    code = "import sys; sys.modules['matplotlib'] = None; from fairseq_clear.cli.main import main; sys.exit(main())"
+    words = ["refine", folder / "text.txt", "--from", "nowhere", "--dest", tmp_path / "out"]
+    done = run(sys.executable, "-c", code, *words, check=False, fresh=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "matplotlib cannot be imported" in done.stderr and "fairseq_clear[eval]" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_empty_text(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     words = ["refine", tmp_path / "empty.txt", "--from", folder / "tiny", "--dest", tmp_path / "out"]

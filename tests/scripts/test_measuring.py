@@ -70,6 +70,8 @@ def test_a_run_is_measured_once_and_kept(measuring, tmp_path):
     assert measuring.measure({"start": rows["start"]}, [2], tmp_path / "runs", score, results, "table") == {
         "start": first["start"]
     }
+    with pytest.raises(SystemExit, match="--seeds 1 1 2: give different seeds"):
+        measuring.measure(rows, [1, 1, 2], tmp_path / "runs", score, results, "table")
     Row.about = lambda self: {"recipe": "other"}
     with pytest.raises(SystemExit, match="seed 1 was made with another recipe"):
         measuring.measure(rows, [1], tmp_path / "runs", score, results, "table")

@@ -32,6 +32,7 @@ from fairseq_clear.models.encoding import read_tokens
 from fairseq_clear.output_folder import output_folder
 from fairseq_clear.text.data_folders import DICTIONARY
 from fairseq_clear.text.tokenizers import Tokenizer
+from fairseq_clear.text.vocabulary import load_dictionary
 
 register()
 
@@ -136,7 +137,7 @@ def _split_dev(splits: dict[str, Examples], percent: int, task: GlueTask) -> dic
 def _write_task(
     task: GlueTask, splits: dict[str, Examples], data_bin: Path, folder: Path, tokenizer: Tokenizer
 ) -> dict[str, SplitSummary]:
-    dictionary = Dictionary.load(str(data_bin / DICTIONARY))
+    dictionary = load_dictionary(data_bin / DICTIONARY)
     summaries = {name: SplitSummary(len(part), dropped=part.dropped) for name, part in splits.items()}
     for column in range(len(task.texts)):
         part = folder / f"input{column}"

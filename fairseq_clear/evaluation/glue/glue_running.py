@@ -33,7 +33,7 @@ from fairseq_clear.evaluation.glue.glue_predicting import (
 from fairseq_clear.evaluation.glue.glue_recipes import FineTuning, choose_recipe, headline, measure
 from fairseq_clear.evaluation.glue.glue_tasks import GlueTask
 from fairseq_clear.evaluation.reports import Report, Row
-from fairseq_clear.files import write_json
+from fairseq_clear.files import write_errors, write_json
 from fairseq_clear.models.encoder_stack import FAIRSEQ_EPS
 
 PLAN, LOG = "restart.json", "train.log"
@@ -125,7 +125,8 @@ class Restart:
         """
         if (finished := read_result(self.folder)) is not None:
             return finished
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with write_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / PLAN, self.identity(start), flag="--output")
         began = time.monotonic()
         positions = int(start.loaded.model.max_positions())
@@ -282,13 +283,20 @@ def slurm_script(arguments: Sequence[str], restarts: int, output: Path, flags: s
     Args:
         arguments: command line of ``fairseq-clear``, without ``--slurm``.
         flags: further flags for sbatch, such as ``--partition=gpu --gres=gpu:1``.
+
+    Raises:
+        UserError: ``flags`` has an unbalanced quote.
     """
+    try:
+        words = shlex.split(flags)
+    except ValueError as error:
+        raise UserError(f"--slurm {flags}: {error}; balance the quotes") from None
     own = shlex.join([sys.executable, "-m", "fairseq_clear.cli", *arguments])
-    more = "".join(f"#SBATCH {flag}\n" for flag in shlex.split(flags))
+    more = "".join(f"#SBATCH {shlex.quote(word)}\n" for word in words)  # sbatch removes quotes as a shell does
     return f"""#!/bin/bash
 #SBATCH --job-name=glue
 #SBATCH --array=0-{restarts - 1}
-#SBATCH --output={output}/slurm-%a.log
+#SBATCH {shlex.quote(f"--output={output}/slurm-%a.log")}
 {more}set -euo pipefail
 # a task that is requeued resumes where it stopped
 srun {own} --restart "$SLURM_ARRAY_TASK_ID"

@@ -108,6 +108,10 @@ def test_failures_leave_nothing_behind(glue, data_bin, tmp_path):
     with pytest.raises(UserError, match=r"dev.tsv:2"):
         prepare("RTE", broken, data_bin, tmp_path / "dest")
     assert not list((tmp_path / "dest").glob("*"))
+    (tmp_path / "dict.txt").write_text("foo\nbar baz\n")
+    with pytest.raises(UserError, match=r'dict.txt: not a dict.txt of fairseq: .*: "foo "$'):
+        prepare("RTE", glue, tmp_path, tmp_path / "dest")
+    assert not list((tmp_path / "dest").glob("*"))
     (broken / "RTE" / "dev.tsv").unlink()
     with pytest.raises(UserError, match=r"dev.tsv: no such file"):
         prepare("RTE", broken, data_bin, tmp_path / "dest")

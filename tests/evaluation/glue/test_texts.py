@@ -82,6 +82,7 @@ def test_malformed_lines_are_an_error_or_counted(glue: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("task", "flags", "message"),
     [
+        ("CoLA", ("--dest", __file__), f"--dest {__file__}: cannot write it (File exists)"),
         ("XNLI", (), "--tasks XNLI: no such task of GLUE"),
         ("AX", (), "--tasks AX: has no training data"),
         ("QQP", (), "has no folder QQP"),
