@@ -168,6 +168,10 @@ def test_masked_spans_are_of_mixed_length(capsys):
         ),
         (["--config", "clear/base_256gpu", "task.augment=del-wrd", "--gpus", "1"], "del-wrd"),
         (["--config", "clear/base_256gpu", "model._name=roberta", "--gpus", "1"], "model._name roberta"),
+        (
+            ["--config", "clear/tiny", "++dataset.max_tokens=1024", "--gpus", "1"],
+            "dataset.max_tokens 1024: is not estimated; give dataset.batch_size instead",
+        ),
         (["--config", "clear/base_256gpu", "--gpus", "0"], "--gpus 0: must be 1 or more"),
         (["--config", "clear/base_256gpu", "--gpus", "1", "--mfu", "45"], "--mfu 45.0: must be 1 or less"),
         (["--config", "clear/base_256gpu", "--gpus", "1", "--memory", "nan"], "--memory nan: must be above 0"),

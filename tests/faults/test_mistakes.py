@@ -123,6 +123,16 @@ MISTAKES = {
         "checkpoint.best_checkpoint_metric=ppl ++criterion.mlm_weight=0",
         ("--best-checkpoint-metric ppl: this run does not log it",),
     ),
+    "negatives without a contrastive term": Mistake(
+        "--hard-negatives gone --contrastive-weight 0",
+        "++task.hard_negatives=gone ++criterion.contrastive_weight=0",
+        ("--hard-negatives: there is no contrastive term",),
+    ),
+    "copies of anchors that are masked once": Mistake(
+        "--mlm-copies 2 --anchor-mlm joint --views span:min=2,max=8",
+        "++task.mlm_copies=2 ++criterion.anchor_mlm=joint ++task.views=span",
+        ("--mlm-copies: --anchor-mlm joint masks the anchors once",),
+    ),
     "pairs missing": Mistake("--eval-sts gone.tsv", "++task.eval_sts=gone.tsv", ("gone.tsv",), later=True),
     "no synonyms": Mistake(
         "--augment subs", "task.augment=subs", ("synonyms.npz", "fairseq-clear synonyms"), later=True
