@@ -185,7 +185,8 @@ def _wrong_pairs(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     has_mlm = criterion.get("_name") == "masked_lm" or criterion.get("mlm_weight", 0) > 0
     if has_mlm and task.get("mask_prob") == 0:
         yield "--mask-prob 0: the masked language model has nothing to predict; give a share above 0, or --mlm-weight 0"
-    if task.get("hard_negatives") and not criterion.get("contrastive_weight"):
+    has_contrast = criterion.get("_name") != "masked_lm" and criterion.get("contrastive_weight", 1) > 0
+    if task.get("hard_negatives") and not has_contrast:
         yield "--hard-negatives: there is no contrastive term to use them; leave it out, or give --contrastive-weight 1"
     if task.get("mlm_copies", 1) > 1 and criterion.get("anchor_mlm") == "joint":
         yield "--mlm-copies: --anchor-mlm joint masks the anchors once; leave it out, or give --anchor-mlm separate"

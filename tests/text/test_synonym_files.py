@@ -181,7 +181,7 @@ def test_a_failed_write_leaves_the_old_table_and_nothing_else(folder, monkeypatc
         raise OSError("No space left on device")
 
     monkeypatch.setattr(np, "savez_compressed", fail)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(UserError, match="No space left"):
         save(folder)
     assert (folder / "synonyms.npz").read_bytes() == before
     assert sorted(path.name for path in folder.iterdir()) == ["dict.txt", "synonyms.npz"]
