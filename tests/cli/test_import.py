@@ -35,6 +35,7 @@ def test_help_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
         assert said in shown
 
 
+@pytest.mark.slow
 @needs_libraries
 def test_it_prints_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tests.interop.folders import make_folder
