@@ -289,10 +289,9 @@ def input_file(name: str) -> Iterator[Path]:
     if name != "-" and (path.is_file() or path.is_dir() or not path.exists()):
         yield path
         return
+    opened = nullcontext(sys.stdin.buffer) if name == "-" else path.open("rb")  # a pipe, such as <(zcat big.gz)
     with tempfile.NamedTemporaryFile(prefix="fairseq-clear-", suffix=".txt") as spooled:
-        with (
-            nullcontext(sys.stdin.buffer) if name == "-" else open(path, "rb") as stream
-        ):  # or a pipe, such as <(zcat big.gz)
+        with opened as stream:
             shutil.copyfileobj(stream, spooled)
         spooled.flush()
         yield Path(spooled.name)

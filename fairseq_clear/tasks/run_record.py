@@ -94,13 +94,12 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
             f"{path} to start from these weights; or continue this run anyway with --allow-change {flags}"
         )
     described = [_difference(name, saved[name], current[name]) for name in differing]
-    if saved.get("workers", current.get("workers")) != current.get("workers"):
-        ratio = _batch(current) / _batch(saved)
-        if ratio != 1:
-            described.append(
-                f"{saved['workers']} workers, now {current['workers']}: an update has {ratio:g} times as many texts, because "
-                "--batch-size and --max-tokens are per worker; --allow-change batch-size permits another"
-            )
+    old, new = saved.get("workers"), current.get("workers")
+    if None not in (old, new) and old != new and _batch(saved) != _batch(current):
+        described.append(
+            f"{old} workers, now {new}: an update has {_batch(current) / _batch(saved):g} times as many texts, because "
+            "--batch-size and --max-tokens are per worker; --allow-change batch-size permits another"
+        )
     return described
 
 

@@ -208,6 +208,7 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
     try:
         with signals_raise():
             os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
 

@@ -29,7 +29,7 @@ def compare(originals: Sequence[str], results: Sequence[str], language: str) -> 
     """Count, over the lines that are not blank: identical lines, words, bins of length ratios, statistics of BLEU and chrF.
 
     BLEU compares the results with the originals (Papineni et al. 2002; Zhu et al. 2018 call it self-BLEU): the lower,
-    the more the wording changed. chrF (Popovic 2015) does the same for characters.
+    the more the wording changed. chrF (Popovic 2015) compares characters.
 
     ``language`` is that of both, such as ``en`` or ``eng_Latn``: BLEU splits Chinese, Japanese and Korean into characters.
     """
