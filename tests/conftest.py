@@ -47,8 +47,11 @@ WORDS = [
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Import what most tests need, but not in the process that only hands tests to others."""
+    """Import what most tests need; the process that only hands tests to others starts the server that forks commands."""
+    if "not slow" in config.option.markexpr:
+        zygote.LIBRARIES.clear()
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        os.environ[zygote.SOCKET] = zygote.server()
         return
     import torch
     import torch._dynamo  # what the first optimizer imports: once here rather than in each forked process
@@ -59,8 +62,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave what is imported out of every later garbage collection, also in forked processes: a fifth of all time otherwise."""
-    if not any(item.get_closest_marker("slow") for item in session.items):
-        zygote.LIBRARIES.clear()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)

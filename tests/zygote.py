@@ -1,7 +1,7 @@
 """Runs Python commands in processes that are forked after the slow imports: 0.1 seconds a start instead of 4.
 
-One server process per test worker imports torch and fairseq, but neither the plugin nor fairseq's commands, and forks itself
-for each request.
+One server process, which all test workers share, imports torch and fairseq, but neither the plugin nor fairseq's commands,
+and forks itself for each request.
 """
 
 import atexit
@@ -38,6 +38,7 @@ LIBRARIES = [
     "matplotlib.pyplot",
 ]  # imported too; few fast tests need them
 FORKED = "{}.python"  # by the server's socket: the script that commands find as sys.executable
+SOCKET = "FAIRSEQ_CLEAR_TESTS_SOCKET"  # environment variable: the socket of the server that another process has started
 
 
 def quicken_hydra() -> None:
@@ -103,17 +104,29 @@ class Forked:
 
 
 @cache
-def _server() -> str:
+def server() -> str:
+    """The path of the server's socket; starts the server, unless the process that started this one has.
+
+    The socket listens before the server has imported anything, so that nobody waits who does not need it yet.
+    """
+    if SOCKET in os.environ:
+        return os.environ[SOCKET]
     path = tempfile.mktemp(prefix="zygote.")
     script = Path(FORKED.format(path))
     client = Path(__file__).with_name("forked_python.py")
     words = shlex.join([sys.executable, "-SE", str(client), path])
     script.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
     script.chmod(0o755)
-    process = subprocess.Popen(
-        [sys.executable, __file__, path, *LIBRARIES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
-    )
-    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(64)
+        number = listener.fileno()
+        process = subprocess.Popen(
+            [sys.executable, __file__, path, str(number), *LIBRARIES],
+            stdin=subprocess.PIPE,
+            pass_fds=[number],
+            cwd=ROOT,
+        )
     atexit.register(process.kill)
     for file in (path, FORKED.format(path)):
         atexit.register(Path(file).unlink, missing_ok=True)
@@ -127,7 +140,7 @@ def can_fork(command: Sequence[str]) -> bool:
 
 def forked_python() -> str:
     """The path of a Python whose ``-c`` and ``-m`` are forked, for code under test that starts ``sys.executable``."""
-    return FORKED.format(_server())
+    return FORKED.format(server())
 
 
 def write_scripts(folder: Path, *names: str) -> None:
@@ -153,7 +166,7 @@ def start(
 ) -> Forked:
     """Start a command for which ``can_fork`` holds; its standard input is empty."""
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(_server())
+    connection.connect(server())
     asked = {"command": list(command), "cwd": str(cwd), "env": dict(env), "session": start_new_session}
     content = json.dumps({**asked, "warnings": [], "safe": False}).encode()
     socket.send_fds(connection, [len(content).to_bytes(4, "big")], [stdout, stderr])
@@ -161,13 +174,9 @@ def start(
     return Forked(connection, command)
 
 
-def _serve(path: str) -> None:
+def _serve(listener: socket.socket) -> None:
     """Accept requests until killed; returns in the process that is to run a command."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path)
-    listener.listen(64)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the supervisors
-    print("ready", flush=True)
     while True:
         connection, _ = listener.accept()
         if os.fork() == 0:
@@ -257,6 +266,7 @@ def _run(kind: str, text: str) -> None:
 if __name__ == "__main__":
     sys.path.remove(str(Path(__file__).resolve().parent))
     os.environ["OMP_NUM_THREADS"] = "1"
+    logging.disable()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import fairseq.checkpoint_utils
@@ -269,7 +279,7 @@ if __name__ == "__main__":
         from fairseq import options
         from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-        for name in sys.argv[2:]:
+        for name in sys.argv[3:]:
             with suppress(ImportError):
                 importlib.import_module(name)
         quicken_hydra()
@@ -278,8 +288,9 @@ if __name__ == "__main__":
             options.parse_args_and_arch(options.get_training_parser(), ["data", "--arch", "roberta"])
         )
     torch.set_num_threads(1)
+    logging.disable(logging.NOTSET)
     logging.root.handlers.clear()  # fairseq's commands set up logging first, and libraries only if no one did
     logging.root.setLevel(logging.WARNING)
     gc.freeze()  # a collection would copy every page that is shared with the children
-    _serve(sys.argv[1])
+    _serve(socket.socket(fileno=int(sys.argv[2])))
     _exit(*work)

@@ -188,6 +188,10 @@ def _wrong_pairs(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     has_contrast = criterion.get("_name") != "masked_lm" and criterion.get("contrastive_weight", 1) > 0
     if task.get("hard_negatives") and not has_contrast:
         yield "--hard-negatives: there is no contrastive term to use them; leave it out, or give --contrastive-weight 1"
+    if str(task.get("augment_texts")) == "positives" and task.get("augment") == "none":
+        yield "--augment-texts positives: --augment none changes no text; leave it out, or give --augment mask-span"
+    if str(task.get("same_document_negatives")) == "exclude" and not str(task.get("views")).startswith("span"):
+        yield "--same-document-negatives exclude: only --views span takes several spans of a document; leave it out"
     if task.get("mlm_copies", 1) > 1 and criterion.get("anchor_mlm") == "joint":
         yield "--mlm-copies: --anchor-mlm joint masks the anchors once; leave it out, or give --anchor-mlm separate"
     width, heads = model.get("encoder_embed_dim", 0), model.get("encoder_attention_heads", 1)

@@ -193,6 +193,15 @@ def test_uniformity_is_the_logarithm_of_the_mean(data_bin: Path) -> None:
     assert reduced(criterion, logs)["uniformity"] == pytest.approx(-1.204, abs=1e-3)  # ln(2.4 / 8)
 
 
+def test_missing_paraphrases_are_summed_over_updates(data_bin: Path) -> None:
+    _, criterion, _, _ = parts(data_bin)
+    log = {"sample_size": 1, "loss": 1.0, "queries": 2.0}
+    with metrics.aggregate() as aggregator:
+        for count in (3, 0, 2):
+            type(criterion).reduce_metrics([{**log, "fell_back": count}, {**log, "fell_back": count}])
+    assert aggregator.get_smoothed_values()["paraphrases_missing"] == 10
+
+
 def test_a_batch_without_negatives_says_so_once(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer, dataset = build(data_bin)
     sample = dataset.collater([dataset[0]])
@@ -248,6 +257,7 @@ def test_one_hard_update_in_the_window_is_enough(caplog: pytest.LogCaptureFixtur
         watch.update = update
         watch([{**EASY, "correct": 16.0} if update == 4 else EASY], 10_000)
         assert bool(caplog.records) == (update == 24)
+    assert "1.000 over the 20 updates up to 25:" in caplog.text
 
 
 @pytest.mark.parametrize(("flags", "warned"), [(("--augment", "reorder"), True), (("--augment", "none"), False)])

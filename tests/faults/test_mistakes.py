@@ -113,6 +113,11 @@ MISTAKES = {
         "checkpoint.best_checkpoint_metric=contrastive_accuracy",
         ("--best-checkpoint-metric contrastive_accuracy: higher is better", "--maximize-best-checkpoint-metric"),
     ),
+    "cosine in the wrong direction": Mistake(
+        "--best-checkpoint-metric positive_cosine",
+        "checkpoint.best_checkpoint_metric=positive_cosine",
+        ("--best-checkpoint-metric positive_cosine: higher is better", "--maximize-best-checkpoint-metric"),
+    ),
     "metric that is not logged": Mistake(
         "--best-checkpoint-metric contrastive_los",
         "checkpoint.best_checkpoint_metric=contrastive_los",
@@ -127,6 +132,16 @@ MISTAKES = {
         "--hard-negatives gone --contrastive-weight 0",
         "++task.hard_negatives=gone ++criterion.contrastive_weight=0",
         ("--hard-negatives: there is no contrastive term",),
+    ),
+    "positives that nothing changes": Mistake(
+        "--augment-texts positives --augment none",
+        "++task.augment_texts=positives ++task.augment=none",
+        ("--augment-texts positives: --augment none changes no text",),
+    ),
+    "spans of a document without spans": Mistake(
+        "--same-document-negatives exclude",
+        "++task.same_document_negatives=exclude",
+        ("--same-document-negatives exclude: only --views span",),
     ),
     "copies of anchors that are masked once": Mistake(
         "--mlm-copies 2 --anchor-mlm joint --views span:min=2,max=8",
