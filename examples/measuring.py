@@ -25,7 +25,6 @@ from tqdm import tqdm
 from fairseq_clear import patches
 from fairseq_clear.evaluation.topics import REMOVALS, read_topics
 from fairseq_clear.files import write_json
-from fairseq_clear.patches.checkpoint_files import read_checkpoint
 
 PROJECT = Path(__file__).resolve().parent.parent
 # Overrides of a recipe: sizes for one CPU core, and settings that leave the initial weights as they are (rate 0 is an error).
@@ -260,6 +259,8 @@ def schedule(updates: int, rate: float) -> list[str]:
 def sizes(checkpoint: Path) -> list[str]:
     """The sizes of an imported checkpoint, as overrides of a recipe for another size."""
     patches.apply()  # a checkpoint of import holds what torch alone does not load
+    from fairseq_clear.patches.checkpoint_files import read_checkpoint
+
     model = vars(read_checkpoint(str(checkpoint))["cfg"]["model"])
     names = (
         *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "activation_fn"),

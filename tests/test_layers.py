@@ -249,6 +249,20 @@ def test_importing_changes_nothing() -> None:
     assert "fairseq_clear" in objectives and not objectives & {"fairseq", "fairseq_cli", "omegaconf", "hydra"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from fairseq_clear import SentenceEncoder, refine",
+        "from fairseq_clear.evaluation.mteb import MtebEncoder",
+        "sys.path.append('examples'); import measuring",
+    ],
+)
+def test_debug_logs_stay_off(statement: str) -> None:
+    code = f"import logging, sys; {statement}; print(logging.root.level, logging.root.handlers)"
+    assert run(sys.executable, "-c", code, fresh=True).stdout == "30 []\n"
+
+
 REGISTERS = f"""
 import argparse
 import fairseq_clear.objectives

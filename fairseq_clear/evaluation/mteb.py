@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_clear import SentenceEncoder  # imports fairseq without its debug logs, so it comes first
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import SENTENCE_ENCODER
 from fairseq_clear.evaluation.retrieval_data import RetrievalData, read_beir
-from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.evaluation.sts_data import read_sts_file
 from fairseq_clear.files import CorpusFile, hash_file, read_whole_lines, record_texts
 from fairseq_clear.libraries import import_library
