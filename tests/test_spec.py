@@ -16,6 +16,7 @@ STEPS = st.builds(Step, NAMES, st.lists(VALUES, max_size=2).map(tuple), KNOBS)
 SPECS = st.lists(st.lists(STEPS, max_size=3).map(tuple), min_size=1, max_size=3).map(tuple)
 
 
+@pytest.mark.slow
 @given(SPECS)
 @settings(max_examples=150, deadline=None)
 def test_what_is_written_is_read_back(spec):

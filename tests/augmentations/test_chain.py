@@ -67,6 +67,7 @@ def check(text, content, has_bos, has_eos, augmented, has_subs):
     assert all(-1 <= position - has_bos < len(content) for position in inside if position >= 0)
 
 
+@pytest.mark.slow
 @given(SPECS, CONTENTS, st.booleans(), st.booleans(), SEEDS)
 @settings(max_examples=300, deadline=None)
 def test_contract(spec, content, has_bos, has_eos, seed):

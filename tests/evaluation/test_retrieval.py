@@ -116,6 +116,7 @@ def test_blocks_find_what_sorting_everything_finds(rows: int, columns: int) -> N
     assert found.scores.numpy() == pytest.approx(-np.sort(-(queries @ passages.T) / 16, axis=1)[:, :7])
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.sampled_from([1, 3, 10, 64]), st.sampled_from([0.0, 100.0]))
 @settings(max_examples=50)
 def test_float_ties_do_not_depend_on_blocks(seed: int, columns: int, rows: int, shift: float) -> None:

@@ -39,6 +39,7 @@ def test_features_of_pairs():
     assert pair_features(u, v, both=True).tolist() == [[1, 5, 3, 2, 3, 10, 2, 3]]
 
 
+@pytest.mark.slow
 def test_every_task_runs_and_sentences_are_embedded_once(folder):
     words = Words(64)
     asked = []

@@ -61,6 +61,7 @@ def differences(parts: list[Tensor], window: int, mask: Tensor, padding: Tensor 
     return (output - expected)[is_token].abs().max().item(), gradients
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_it_is_full_attention_under_the_mask(data: st.DataObject) -> None:

@@ -31,6 +31,7 @@ def nearer(guide_q: Tensor, guide_k: Tensor, guide_positives: Tensor, margin: fl
     return np.array(rule, bool).reshape(len(q), len(k))
 
 
+@pytest.mark.slow
 @given(st.integers(2, 7), st.sampled_from([-0.3, -0.05, 0.0, 0.1, 0.7]), st.integers(1, 30), st.integers(0, 10**6))
 @settings(max_examples=150, deadline=None)
 def test_nt_xent_leaves_them_out(texts: int, margin: float, block: int, seed: int) -> None:

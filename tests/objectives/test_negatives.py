@@ -141,6 +141,7 @@ def test_autocast_changes_nothing(blocks: tuple[int, int]) -> None:
     assert all(torch.equal(mine, other) for mine, other in zip(*results, strict=True))
 
 
+@pytest.mark.slow
 @given(
     sizes=SIZES,
     blocks=st.sampled_from([(2**20, 512), (12, 3)]),

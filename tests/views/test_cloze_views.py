@@ -49,6 +49,7 @@ def slow_context(left, sentence, right, room):
     return [BOS, *kept, EOS]
 
 
+@pytest.mark.slow
 @given(SHAPES, SIDES, st.sampled_from([0, 1]), st.sampled_from([3, 4, 7, 12, 100]))
 @settings(max_examples=400, deadline=None)
 def test_every_sentence_once_with_its_context(shape, sides, keep, tokens):
