@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import mean, stdev
 
 import matplotlib
 
@@ -129,23 +130,24 @@ def rows(runs: list[dict], accuracies: dict[str, list[float]]) -> dict[str, dict
     return found
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+def _cell(values: list[float]) -> str:
+    if not values:
+        return ""
+    return f"{mean(values):.1f}" + (f" +- {stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def print_report(report: dict) -> None:
-    """Print the table and three queries with what each encoder finds."""
+    """Print the table, with standard deviations over several seeds, and three queries with what each encoder finds."""
     columns = [*METRICS.values(), TOPICS]
     print("\n" + " " * 10 + "".join(f"{title:>20}" for title in columns))
     for label, scores in report["rows"].items():
-        cells = [f"{_mean(scores[name]):.1f}" if name in scores else "" for name in columns]
+        cells = [_cell(scores.get(name, [])) for name in columns]
         print(f"{label:10}" + "".join(f"{cell:>20}" for cell in cells))
     print(f"\nretrieval: find a docstring's body by its first sentence among {report['queries']:,} of held-out modules")
     print(f"topics: predict the package, out of {len(report['documents']['topics'])}, by logistic regression")
-    for change in report["change"]:
-        print(
-            f"MRR@10 changed by {change['MRR@10']:+.1f} (95 % interval {change['low']:+.1f} to {change['high']:+.1f})"
-        )
+    for seed, change in zip(report["seeds"], report["change"], strict=True):
+        interval = f"95 % interval {change['low']:+.1f} to {change['high']:+.1f}"
+        print(f"seed {seed}: MRR@10 changed by {change['MRR@10']:+.1f} ({interval})")
     for before, after in zip(*report["examples"], strict=True):
         print(f"\nquery: {_short(before['query'])}")
         for label, example in (("before", before), ("after", after)):
@@ -166,7 +168,7 @@ def draw(report: dict, path: Path) -> None:
     for axis, title in zip(axes, columns, strict=True):
         for place, (label, scores) in enumerate(report["rows"].items()):
             if title in scores:
-                value = _mean(scores[title])
+                value = mean(scores[title])
                 axis.bar(place, value, color=COLOURS[label], width=0.75)
                 axis.text(place, value + 1, f"{value:.1f}", ha="center", fontsize=9)
         axis.set_title(title, fontsize=10)
