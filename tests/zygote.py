@@ -124,6 +124,7 @@ def server() -> str:
         process = subprocess.Popen(
             [sys.executable, __file__, path, str(number), *LIBRARIES],
             stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,  # not a file: commands inherit sys.stdout, and it would seek in their pipes
             pass_fds=[number],
             cwd=ROOT,
         )
