@@ -15,6 +15,7 @@ def apply(name, tokens, seed, knobs):
     return AUGMENTATIONS[name].function(tokens, np.random.default_rng(seed), symbols=SYMBOLS, **knobs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AUGMENTATIONS)
 @given(st.data(), CONTENTS, SEEDS)
 @settings(max_examples=120, deadline=None)

@@ -41,6 +41,7 @@ def layers_by_hand(model: Any, tokens: torch.Tensor, pooling: str) -> torch.Tens
     return torch.stack(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["max", "mean", "cls"])
 @pytest.mark.parametrize("objective", ["sg", "opt1", "opt2", "opt3", "sg-opt"])
 def test_the_loss_is_the_papers(objective: str, pooling: str, data_bin: Path) -> None:

@@ -33,6 +33,7 @@ def vectors_of(guide: Path, data: Path, views: dict[str, Any], missing: int = -1
         return torch.cat([loaded.model.double().embed(row.unsqueeze(0)) for row in masks])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", ["0", "40"])
 @pytest.mark.parametrize(
     "flags",

@@ -31,6 +31,7 @@ def loss_of(data: Path, *flags: str) -> tuple[torch.Tensor, dict[str, torch.Tens
     return loss.detach(), gradients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CRITERIONS)
 def test_it_is_the_mean_of_its_dimensions(name: str, paired_bin: Path) -> None:
     flags = CRITERIONS[name]

@@ -131,6 +131,7 @@ def test_joint_batches(data_bin: Path) -> None:
     assert stand_in["views"].keys() == batch["views"].keys() and (stand_in["views"]["target"] == known.pad()).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--mlm-weight", "0"), ("--contrastive-weight", "0"), ("--mlm-copies", "2")])
 @pytest.mark.parametrize(
     "source",
@@ -157,6 +158,7 @@ def test_sizes_bound_every_epoch(source: tuple[str, ...], flags: tuple[str, ...]
     assert len(stand_in["net_input"].get("src_tokens", [])) == lengths.pop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "mode"),
     [

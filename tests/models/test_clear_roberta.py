@@ -66,6 +66,7 @@ IN_PARTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IN_PARTS)
 def test_parts_of_like_length_are_the_whole_without_dropout(
     name: str, data_bin: Path, monkeypatch: pytest.MonkeyPatch

@@ -182,6 +182,7 @@ number = 3
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "told"),
     [
