@@ -107,7 +107,7 @@ class Forked:
 def server() -> str:
     """The path of the server's socket; starts the server, unless the process that started this one has.
 
-    The socket listens before the server has imported anything, so that nobody waits who does not need it yet.
+    The socket listens before the server imports anything. So this function does not wait; the first command does.
     """
     if SOCKET in os.environ:
         return os.environ[SOCKET]

@@ -247,7 +247,7 @@ def _dictionary_of(state: Mapping[str, Any]) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to strings, numbers and lists, in the same form for flags and YAML."""
+    """Convert a value to strings, numbers and lists, in one form for flags and YAML."""
     if OmegaConf.is_config(value):
         value = OmegaConf.to_container(value, resolve=True)
     if isinstance(value, str):

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.patches.compatibility import evaluate_literal
+from fairseq_clear.views.view_table import find_view_source
 
 # Range in words -> whether a finite number is in it -> names of settings (flags with _ for -) in any section of fairseq's
 # configuration. If a setting is a list, each number must be in the range. None means "not given" and is always allowed.
@@ -190,8 +191,9 @@ def _wrong_pairs(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield "--hard-negatives: there is no contrastive term to use them; leave it out, or give --contrastive-weight 1"
     if str(task.get("augment_texts")) == "positives" and task.get("augment") == "none":
         yield "--augment-texts positives: --augment none changes no text; leave it out, or give --augment mask-span"
-    if str(task.get("same_document_negatives")) == "exclude" and not str(task.get("views")).startswith("span"):
-        yield "--same-document-negatives exclude: only --views span takes several spans of a document; leave it out"
+    views, setting = str(task.get("views", "same")), "same_document_negatives"
+    if str(task.get(setting)) == "exclude" and setting not in find_view_source(views)[0].settings:
+        yield f"--same-document-negatives exclude: has no effect with --views {views}; leave it out, or give --views span"
     if task.get("mlm_copies", 1) > 1 and criterion.get("anchor_mlm") == "joint":
         yield "--mlm-copies: --anchor-mlm joint masks the anchors once; leave it out, or give --anchor-mlm separate"
     width, heads = model.get("encoder_embed_dim", 0), model.get("encoder_attention_heads", 1)

@@ -141,7 +141,7 @@ MISTAKES = {
     "spans of a document without spans": Mistake(
         "--same-document-negatives exclude",
         "++task.same_document_negatives=exclude",
-        ("--same-document-negatives exclude: only --views span",),
+        ("--same-document-negatives exclude: has no effect with --views same",),
     ),
     "copies of anchors that are masked once": Mistake(
         "--mlm-copies 2 --anchor-mlm joint --views span:min=2,max=8",
