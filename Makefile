@@ -39,7 +39,7 @@ test-oldest: install ## test-fast and the tests of import and export with the ol
 	@PYTHONPATH=build/oldest OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) tests/interop
 
 # The folder is named site-packages because dill, which mteb's datasets use, pickles modules that are elsewhere by value.
-test-mteb: install ## the tests of the mteb adapter, with mteb in build/mteb
+test-mteb: install ## test that mteb scores an exported encoder, with mteb in build/mteb
 	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/mteb/site-packages -r requirements-mteb.txt
 	@PYTHONPATH=build/mteb/site-packages OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs tests/evaluation/test_mteb.py
 

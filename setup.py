@@ -9,7 +9,6 @@ from setuptools import find_packages, setup
 
 HF = ["transformers>=4.57.1", "tokenizers>=0.22", "safetensors>=0.4.3", "sentence-transformers>=5.1"]
 EVAL = ["scikit-learn>=1.3.2", "scipy>=1.10.1", "matplotlib>=3.7.5"]
-MTEB = ["mteb>=2.26.24"]
 CHECKS = ["pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.3", "hypothesis>=6.100", "pytrec_eval-terrier>=0.5.11"]
 TEST = [*EVAL, "sentencex>=1.0.32", *CHECKS]
 
@@ -35,7 +34,6 @@ setup(
     extras_require={
         "eval": EVAL,
         "hf": HF,
-        "mteb": MTEB,
         "split": ["sentencex>=1.0.32"],
         "translate": ["ctranslate2>=4.8"],
         "test": TEST,
