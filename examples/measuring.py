@@ -23,7 +23,7 @@ import torch
 from tqdm import tqdm
 
 from fairseq_clear import patches
-from fairseq_clear.evaluation.topics import REMOVALS, read_topics
+from fairseq_clear.evaluation.labelled_text import REMOVALS, LabelledText, read_labelled
 from fairseq_clear.files import write_json
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -215,7 +215,13 @@ def prepare_documents(corpora: Path, names: Sequence[str], folder: Path, tokeniz
 
 def _posts(corpora: Path) -> list[str]:
     """Posts of 20 Newsgroups' training split, without the parts that scikit-learn can remove too."""
-    return [_block(text) for text in read_topics(corpora, tuple(REMOVALS)).texts["train"] if text.strip()]
+    return [_block(text) for text in read_newsgroups(corpora).texts["train"] if text.strip()]
+
+
+def read_newsgroups(corpora: Path) -> LabelledText:
+    """Both splits of 20 Newsgroups, ``20news.{train,test}.jsonl.xz``, without headers, footers and quotes."""
+    paths = (corpora / f"20news.{split}.jsonl.xz" for split in ("train", "test"))
+    return read_labelled(*paths, label_field="group", remove=tuple(REMOVALS))
 
 
 def _reviews(corpora: Path) -> list[str]:

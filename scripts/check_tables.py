@@ -85,7 +85,7 @@ def read_runs(path: Path, name: str, base: str | None) -> dict[str, Cells]:
 
 
 def read_report(path: Path) -> dict[str, Cells]:
-    """The rows of a report that sts, senteval, topics or glue writes with ``--output``."""
+    """The rows of a report that sts, senteval, classify or glue writes with ``--output``."""
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     return {row["label"]: {c: [v, row["deviations"].get(c, 0.0)] for c, v in row["scores"].items()} for row in rows}
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "demo"))
 
 from corpus import documents, split, write_text
-from measuring import DOCUMENTS, Trained, Untrained, add_results, clear, measure
+from measuring import DOCUMENTS, Trained, Untrained, add_results, clear, measure, read_newsgroups
 from result_tables import difference_table, scores_of, seconds, table
 from scores import choose_candidates, classify_topics
 
@@ -31,7 +31,6 @@ from fairseq_clear import SentenceEncoder
 from fairseq_clear.evaluation.retrieval import evaluate_retrieval
 from fairseq_clear.evaluation.retrieval_data import read_pairs, read_pairs_file
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
-from fairseq_clear.evaluation.topics import REMOVALS, read_topics
 from fairseq_clear.files import hash_file
 from fairseq_clear.refining.holding_out import divide_pairs, hold_out
 from fairseq_clear.refining.refine_settings import RECIPES, RefineSettings
@@ -180,9 +179,9 @@ def docstrings(corpora: Path, folder: Path, encoder: Path) -> Corpus:
 def newsgroups(corpora: Path, folder: Path, encoder: Path) -> Corpus:
     """Posts of 20 Newsgroups without headers, footers and quotes; the test texts are of the test split."""
     whole(folder, DOCUMENTS["20news"](corpora), encoder, split_sentences="paragraphs")
-    data = read_topics(corpora, tuple(REMOVALS))
+    data = read_newsgroups(corpora)
     sides = [
-        sample(list(data.texts[name]), list(data.groups[name]), n, 1) for name, n in (("train", TRAIN), ("test", TEST))
+        sample(list(data.texts[name]), list(data.labels[name]), n, 1) for name, n in (("train", TRAIN), ("test", TEST))
     ]
     return Corpus(folder, "topics", *sides)
 

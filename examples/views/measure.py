@@ -18,11 +18,21 @@ from sklearn.model_selection import cross_val_score
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measuring import PROJECT, TINY, UNTRAINED, Recipe, add_results, measure, prepare_documents, schedule
+from measuring import (
+    PROJECT,
+    TINY,
+    UNTRAINED,
+    Recipe,
+    add_results,
+    measure,
+    prepare_documents,
+    read_newsgroups,
+    schedule,
+)
 from result_tables import scores_of, seconds, table
 
 from fairseq_clear import SentenceEncoder
-from fairseq_clear.evaluation.topics import REMOVALS, evaluate_topics, read_topics
+from fairseq_clear.evaluation.labelled_text import evaluate_labelled
 
 CONFIG = PROJECT / "examples/views/config/neighbor_slice.yaml"
 RECIPES = {
@@ -48,7 +58,7 @@ def main() -> None:
 
     def score(checkpoint: Path, recipe: Recipe, seed: int) -> dict[str, float]:
         encoder = SentenceEncoder.from_pretrained(checkpoint, data)
-        topics = evaluate_topics(encoder, read_topics(arguments.corpora, tuple(REMOVALS)))
+        (topics,) = evaluate_labelled(encoder, read_newsgroups(arguments.corpora), strength=1)
         vectors = encoder.encode([review["text"] for review in reviews])
         classifier = LogisticRegression(max_iter=1000)
         signs = cross_val_score(classifier, vectors, [review["label"] for review in reviews], cv=5)

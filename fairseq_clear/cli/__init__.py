@@ -30,10 +30,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "retrieval:Retrieval",
         "find the passage that answers a query, with labelled data or with documents of your own; TF-IDF and BM25 too",
     ),
-    "senteval": ("evaluation:Senteval", "train classifiers on frozen vectors: SentEval's transfer tasks"),
-    "probing": ("evaluation:Probing", "find linguistic properties in frozen vectors: SentEval's probing tasks"),
-    "captions": ("evaluation:Captions", "rank captions and images by each other: SentEval's retrieval task"),
-    "topics": ("evaluation:Topics", "predict the group of 20 Newsgroups posts from their vectors"),
+    "senteval": ("evaluation:Senteval", "train classifiers on frozen vectors: SentEval's transfer and probing tasks"),
+    "classify": (
+        "evaluation:Classify",
+        "predict the labels of your own texts, or of 20 Newsgroups, from their vectors",
+    ),
     "glue": (
         "glue:Glue",
         "fine-tune a checkpoint on GLUE's tasks, with restarts; write the submission, or GLUE's texts for prepare",

@@ -1,9 +1,8 @@
-"""Commands that score encoders: ``sts``, ``senteval``, ``probing``, ``captions`` and ``topics``."""
+"""Commands that score encoders: ``sts``, ``senteval`` and ``classify``."""
 
 import argparse
 import sys
 from abc import abstractmethod
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -11,20 +10,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from fairseq_clear.cli.flags import Command, EncoderFlags, add_flags, given_flags, read_flags
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.labelled_text import REMOVALS, STRENGTHS, evaluate_labelled, read_labelled
 from fairseq_clear.evaluation.reports import Report, Row, check_seeds
 from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PRESETS, PROBING_TASKS, Classifiers
 from fairseq_clear.evaluation.sts_data import AGGREGATIONS, DEFAULT_TASKS, METRICS, STS_TASKS
-from fairseq_clear.evaluation.topics import REMOVALS, evaluate_topics, read_topics
-from fairseq_clear.files import check_output_file, hash_file
+from fairseq_clear.files import check_output_file
 from fairseq_clear.settings import setting
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder
 
-ALL = "all"
 AVERAGE = "Avg."  # plain mean over the tasks of the table
-DIRECTIONS = {"image>text": "captions", "text>image": "images"}
-MEASURES = ("R@1", "R@5", "R@10", "median rank")
+# Names that --tasks of senteval takes for several tasks, as far as the folder has them.
+GROUPS = {
+    "transfer": DOWNSTREAM_TASKS,
+    "probing": tuple(PROBING_TASKS),
+    "all": (*DOWNSTREAM_TASKS, *PROBING_TASKS),
+}
 
 
 @dataclass(kw_only=True)
@@ -125,35 +127,28 @@ fairseq-clear sts --sts-file sts17.es-en.tsv --encoder my_package.encoders:make"
         return Report("sts", protocol, {task.name: task.hashes for task in data}, list(rows[0].scores), rows)
 
 
-def task_setting(default: Iterable[str]) -> Any:
-    """Return the dataclass field of --tasks."""
-    return setting(
-        f"some of {', '.join([*DOWNSTREAM_TASKS, *PROBING_TASKS])}, or {ALL} for those that DIR has (default: those of "
-        f"{', '.join(default)} that DIR has)",
-        None,
-        metavar="TASK",
-    )
-
-
 @dataclass(kw_only=True)
 class Senteval(Evaluation):
     """SentEval: train a classifier on frozen sentence vectors and test it, x100.
 
     MR, CR, SUBJ, MPQA: nested cross-validation. TREC, MRPC: cross-validation on the training split. SST2, SST5, SICK-E, SNLI
     and the probing tasks: validation on their dev split. SICK-R, STS-B: SentEval's regressor, Spearman. STS12-16: no training,
-    the mean of the subsets' Spearman correlations. Pairs are [|u-v|, u*v] ([u, v, u*v, |u-v|] for SNLI). Averages as in
-    DeCLUTR's Table 1. Image-caption retrieval: fairseq-clear captions.
+    the mean of the subsets' Spearman correlations. Pairs are [|u-v|, u*v] ([u, v, u*v, |u-v|] for SNLI). WordContent never
+    uses a hidden layer, as in SentEval. Averages as in DeCLUTR's Table 1.
     """
 
     EXAMPLES: ClassVar[str] = """
 fairseq-clear senteval --data SentEval/data --encoder checkpoint_best.pt --data-bin data-bin --pooling mean
-fairseq-clear senteval --data SentEval/data --tasks all --preset logistic --encoder my_package.encoders:make
+fairseq-clear senteval --data SentEval/data --tasks probing --preset logistic --encoder my_package.encoders:make
 fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided --encoder ck.pt --data-bin data-bin"""
-    NAME: ClassVar[str] = "senteval"
-    DEFAULT_TASKS: ClassVar[tuple[str, ...]] = DOWNSTREAM_TASKS
 
     data: Path = setting("SentEval's data folder", metavar="DIR")
-    tasks: tuple[str, ...] | None = task_setting(DOWNSTREAM_TASKS)
+    tasks: tuple[str, ...] = setting(
+        f"some of {', '.join(GROUPS['all'])}; or transfer (the first {len(DOWNSTREAM_TASKS)}), probing (the last "
+        f"{len(PROBING_TASKS)}) or all, for those that DIR has",
+        ("transfer",),
+        metavar="TASK",
+    )
     split: str = setting("split to show in the table; the report has both", "test", choices=("test", "dev"))
     seeds: tuple[int, ...] = setting("seeds of the classifiers (default: the preset's)", ())
     preset: str = setting(
@@ -179,13 +174,12 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
         return read_flags(cls, args, classifiers=replace(classifiers, **given_flags(Classifiers, args)))
 
     def read(self) -> Any:
-        """Read the tasks of --tasks; by default, those whose data are in the folder."""
+        """Read the tasks of --tasks; of a group, those whose data are in the folder."""
         from fairseq_clear.evaluation.senteval import find_tasks, read_tasks
 
         check_seeds(self.seeds)
-        is_all = self.tasks == (ALL,)
-        names = (*DOWNSTREAM_TASKS, *PROBING_TASKS) if is_all else self.tasks or self.DEFAULT_TASKS
-        return read_tasks(self.data, find_tasks(self.data, names) if is_all or not self.tasks else names)
+        group = GROUPS.get(self.tasks[0]) if len(self.tasks) == 1 else None
+        return read_tasks(self.data, find_tasks(self.data, group) if group else self.tasks)
 
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:
         """Compute mean and standard deviation over the seeds, and averages over the tasks."""
@@ -206,114 +200,71 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
 
         columns = list(dict.fromkeys(column for row in rows for column in row.scores))
         protocol = {"split": self.split, "preset": self.preset, **self.classifiers.describe()}
-        return Report(self.NAME, protocol, hashes_of(data), columns, rows, self.seeds)
+        return Report("senteval", protocol, hashes_of(data), columns, rows, self.seeds)
 
 
 @dataclass(kw_only=True)
-class Probing(Senteval):
-    """SentEval's ten probing tasks (Conneau et al. 2018, arXiv:1805.01070): accuracy x100 of a classifier on frozen vectors.
+class Classify(Evaluation):
+    """Predict the label of a text from its vector by logistic regression.
 
-    Its regularisation is chosen on the dev split. WordContent never uses a hidden layer, as in SentEval.
+    Accuracy and macro-F1 x100 on the texts of --test, or the mean over folds of --train. The regularisation is chosen by folds
+    of the training texts. Long texts are cut at the encoder's maximum length.
     """
 
     EXAMPLES: ClassVar[str] = """
-fairseq-clear probing --data SentEval/data --encoder checkpoint_best.pt --data-bin data-bin --preset logistic"""
-    NAME: ClassVar[str] = "probing"
-    DEFAULT_TASKS: ClassVar[tuple[str, ...]] = tuple(PROBING_TASKS)
+fairseq-clear classify --train reviews.tsv --folds 10 --encoder checkpoint_best.pt --data-bin data-bin
+fairseq-clear classify --train train.jsonl --test test.jsonl --label-field group --encoder a.pt b.pt --data-bin data-bin
+fairseq-clear classify ... --remove headers footers quotes --strength 1 --output classify.json"""
 
-    tasks: tuple[str, ...] | None = task_setting(PROBING_TASKS)
-
-
-@dataclass(kw_only=True)
-class Captions(Evaluation):
-    """SentEval's image-caption retrieval: rank captions for an image and images for a caption.
-
-    Images and captions are projected into one space, trained to rank each other, and searched in both directions. Recall at
-    1, 5 and 10 (x100) and median rank, in folds of a thousand test images.
-    """
-
-    EXAMPLES: ClassVar[str] = """
-fairseq-clear captions --data coco --encoder checkpoint_best.pt --data-bin data-bin --seeds 1 2 3"""
-
-    data: Path = setting(
-        "folder with SPLIT.npy, (images, features), and SPLIT.txt, captions grouped by image, for train, dev and test",
-        metavar="DIR",
+    train: Path = setting(
+        "labelled texts: .jsonl records, or .tsv whose first line names the columns; also .gz or .xz", metavar="FILE"
     )
-    seeds: tuple[int, ...] = setting("seeds of the ranking model", (1111,))
-    max_epoch: int = setting("maximum number of epochs", 200, least=1)
-
-    def read(self) -> Any:
-        """Read the three splits."""
-        from fairseq_clear.evaluation.captions import read_captions
-
-        check_seeds(self.seeds)
-        return read_captions(self.data)
-
-    def score(self, encoder: "CachedEncoder", data: Any) -> Row:
-        """Compute means and standard deviations over the seeds."""
-        from fairseq_clear.evaluation.captions import Ranker, evaluate_captions
-
-        settings = Ranker(max_epoch=self.max_epoch)
-        found = [evaluate_captions(encoder, data, settings=settings, seed=seed) for seed in self.seeds]
-        values = {
-            f"{direction} {measure}": [float(getattr(scores, name)[measure]) for scores in found]
-            for direction, name in DIRECTIONS.items()
-            for measure in MEASURES
-        }
-        means = {column: mean(numbers) for column, numbers in values.items()}
-        spreads = {column: stdev(numbers) for column, numbers in values.items()} if len(found) > 1 else {}
-        details = {"seeds": [asdict(scores) for scores in found]}
-        return Row(encoder.name, means, encoder.describe(), spreads, details)
-
-    def report(self, data: Any, rows: list[Row]) -> Report:
-        """Make the report; its columns are the measures of both directions."""
-        from fairseq_clear.evaluation.captions import SPLITS, Ranker
-
-        files = [self.data / f"{split}.{kind}" for split in SPLITS for kind in ("npy", "txt")]
-        hashes = {"captions": {file.name: hash_file(file) for file in files}}
-        columns = list(rows[0].scores)
-        ranks = frozenset(column for column in columns if column.endswith("rank"))
-        protocol = asdict(Ranker(max_epoch=self.max_epoch))
-        return Report("captions", protocol, hashes, columns, rows, self.seeds, ranks)
-
-
-@dataclass(kw_only=True)
-class Topics(Evaluation):
-    """Predict the group of a 20 Newsgroups post from its vector by logistic regression.
-
-    Accuracy and macro-F1 x100 on the test split by date. Long posts are cut at the encoder's maximum length.
-    """
-
-    EXAMPLES: ClassVar[str] = """
-fairseq-clear topics --data corpora --remove headers footers quotes --encoder checkpoint_best.pt --data-bin data-bin"""
-
-    data: Path = setting(
-        'folder with 20news.train.jsonl and 20news.test.jsonl, also .xz or .gz: {"group": ..., "text": ...} per line',
-        metavar="DIR",
+    test: Path | None = setting(
+        "texts to score on, in the same form (default: --folds of --train)", None, metavar="FILE"
     )
+    text_field: str = setting("field of the text", "text", metavar="NAME")
+    label_field: str = setting("field of the label, a text or a whole number", "label", metavar="NAME")
     remove: tuple[str, ...] = setting(
-        f"some of {', '.join(REMOVALS)}, recognised as scikit-learn does (default: nothing; headers reveal the group)",
+        f"parts of posts of 20 Newsgroups to remove, some of {', '.join(REMOVALS)}, recognised as scikit-learn does (default: "
+        "nothing; headers reveal the group)",
         (),
         metavar="PART",
     )
-    strength: float = setting("inverse regularisation of scikit-learn's logistic regression", 1.0, metavar="C")
+    folds: int = setting("number of stratified folds", 5, least=2, metavar="K")
+    strength: float | None = setting(
+        f"inverse regularisation (default: the best of {', '.join(f'{strength:g}' for strength in STRENGTHS)} on folds of the "
+        "training texts)",
+        None,
+        above=0,
+        metavar="C",
+    )
+    seed: int = setting("seed of the folds", 1, least=0)
 
     def read(self) -> Any:
-        """Read both splits."""
-        return read_topics(self.data, self.remove)
+        """Read the texts."""
+        fields = {"text_field": self.text_field, "label_field": self.label_field}
+        return read_labelled(self.train, self.test, **fields, remove=self.remove)
 
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:
-        """Compute accuracy and macro-F1."""
-        result = evaluate_topics(encoder, data, strength=self.strength)
-        scores = {"accuracy": result.accuracy, "macro-F1": result.macro_f1}
-        return Row(encoder.name, scores, encoder.describe(), details=asdict(result))
+        """Compute accuracy and macro-F1; over folds, their means and standard deviations."""
+        found = evaluate_labelled(encoder, data, folds=self.folds, strength=self.strength, seed=self.seed)
+        values = {
+            "accuracy": [score.accuracy for score in found],
+            "macro-F1": [score.macro_f1 for score in found],
+        }
+        means = {name: mean(numbers) for name, numbers in values.items()}
+        spreads = {name: stdev(numbers) for name, numbers in values.items()} if len(found) > 1 else {}
+        return Row(encoder.name, means, encoder.describe(), spreads, {"scores": [asdict(score) for score in found]})
 
     def report(self, data: Any, rows: list[Row]) -> Report:
         """Make the report; its columns are accuracy and macro-F1."""
+        choice = f"the best of {', '.join(f'{strength:g}' for strength in STRENGTHS)} on {self.folds} folds of training texts"
         protocol = {
+            "split": f"{self.folds} stratified folds" if self.test is None else "train and test file",
             "classifier": "logistic (scikit-learn, lbfgs)",
-            "C": self.strength,
+            "C": choice if self.strength is None else self.strength,
+            "labels": len(set(data.labels["train"])),
             "removed": ", ".join(data.removed) or "nothing",
             "texts": {split: len(texts) for split, texts in data.texts.items()},
         }
-        return Report("topics", protocol, {"20news": data.hashes}, list(rows[0].scores), rows)
+        return Report("classify", protocol, {"classify": data.hashes}, list(rows[0].scores), rows, (self.seed,))

@@ -74,10 +74,10 @@ class Curves(Picture):
 
 @dataclass(kw_only=True)
 class Compare(Picture):
-    """Bars over JSON reports of sts, senteval, topics and glue."""
+    """Bars over JSON reports of sts, senteval, classify and glue."""
 
     reports: tuple[Path, ...] = setting(
-        "reports of sts, senteval, topics or glue", metavar="REPORT.json", positional=True
+        "reports of sts, senteval, classify or glue", metavar="REPORT.json", positional=True
     )
     columns: tuple[str, ...] | None = setting("columns to draw, in this order (default: all)", None)
 
@@ -176,7 +176,7 @@ fairseq-clear plot embedding --encoder a.pt b.pt --data-bin data-bin --data Sent
     STEP: ClassVar[str] = "PICTURE"
     STEPS = {
         "curves": (Curves, "losses, accuracy, alignment against uniformity of training logs"),
-        "compare": (Compare, "bars over JSON reports of sts, senteval, topics and glue"),
+        "compare": (Compare, "bars over JSON reports of sts, senteval, classify and glue"),
         "layers": (Layers, "STS by layer and pooling"),
         "embedding": (Embedding, "t-SNE of the highest and lowest scored pairs"),
     }

@@ -20,7 +20,16 @@ from fairseq_clear.evaluation.senteval_data import OPTIMIZERS, Classifiers
 from fairseq_clear.evaluation.sts import UndefinedCorrelation, pearson, spearman
 from fairseq_clear.libraries import import_library
 
-__all__ = ["Score", "cross_validate", "fit_classifier", "fit_relatedness", "nested_cross_validate", "split_validate"]
+__all__ = [
+    "Score",
+    "choose_regularization",
+    "cross_validate",
+    "fit_classifier",
+    "fit_relatedness",
+    "nested_cross_validate",
+    "split_validate",
+    "stratified_folds",
+]
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -116,9 +125,9 @@ def nested_cross_validate(rows: Rows, classes: int, settings: Classifiers, seed:
     inputs, labels = rows
     grid = WEIGHT_DECAYS if settings.kind == "mlp" else INVERSE_STRENGTHS
     dev, test, chosen = [], [], []
-    for train, held in _folds(inputs, labels, settings.folds, NESTED_SEED):
+    for train, held in stratified_folds(inputs, labels, settings.folds, NESTED_SEED):
         inner = inputs[train], labels[train]
-        best, score = _choose(inner, classes, settings, seed, grid, NESTED_SEED)
+        best, score = choose_regularization(inner, classes, settings, seed, grid, NESTED_SEED)
         predict = fit_classifier(settings, classes, best, seed, inner)
         dev.append(score)
         test.append(_percent(predict(inputs[held]) == labels[held]))
@@ -135,7 +144,7 @@ def cross_validate(
         has_f1: also score the F1 of label 1.
     """
     grid = WEIGHT_DECAYS if settings.kind == "mlp" else INVERSE_STRENGTHS_OF_FOLDS
-    best, score = _choose(train, classes, settings, seed, grid, seed)
+    best, score = choose_regularization(train, classes, settings, seed, grid, seed)
     predicted = fit_classifier(settings, classes, best, seed, train)(test[0])
     others = {}
     if has_f1:
@@ -164,12 +173,12 @@ def split_validate(
     return Score(_percent(fitted[best](test[0]) == test[1]), scores[best], chosen=(grid[best],))
 
 
-def _choose(
+def choose_regularization(
     rows: Rows, classes: int, settings: Classifiers, seed: int, grid: tuple[float, ...], fold_seed: int
 ) -> tuple[float, float]:
     """Return the regularisation with the best mean accuracy over folds (the first if equal), and that accuracy x100."""
     (inputs, labels), scores = rows, []
-    folds = list(_folds(inputs, labels, settings.folds, fold_seed))
+    folds = list(stratified_folds(inputs, labels, settings.folds, fold_seed))
     for strength in grid:
         accuracies = []
         for train, held in folds:
@@ -181,7 +190,8 @@ def _choose(
     return grid[best], scores[best]
 
 
-def _folds(inputs: Floats, labels: Labels, count: int, seed: int) -> Iterable[Fold]:
+def stratified_folds(inputs: Floats, labels: Labels, count: int, seed: int) -> Iterable[Fold]:
+    """Yield the row numbers (train, held out) of each fold; UserError if a class has fewer rows than there are folds."""
     fewest = int(np.bincount(labels)[np.unique(labels)].min())
     if fewest < count:
         raise UserError(f"--folds {count}: a class has only {fewest} training rows; give fewer folds")

@@ -1,4 +1,4 @@
-"""``fairseq-clear senteval`` and ``probing`` as a user types them."""
+"""``fairseq-clear senteval`` as a user types it."""
 
 import json
 
@@ -61,16 +61,16 @@ def test_dev_scores_and_presets(folder, capsys):
 def test_probing_takes_what_the_folder_has(folder, tmp_path, capsys):
     for name in ("past_present.txt", "tree_depth.txt"):
         (tmp_path / name).write_bytes((folder / "probing" / name).read_bytes())
-    assert main(["probing", "--data", str(tmp_path), *WORDS, "--preset", "logistic"]) == 0
+    assert main(["senteval", "--data", str(tmp_path), *WORDS, "--tasks", "probing", "--preset", "logistic"]) == 0
     assert capsys.readouterr().out.splitlines()[0].split() == ["Depth", "Tense", "Probing"]
 
 
 def test_mistakes_are_one_line(folder, tmp_path, capsys):
     for arguments, message in [
         (["senteval", "--data", str(tmp_path), *WORDS], "has none of MR"),
-        (["probing", "--data", str(tmp_path), *WORDS], "has none of Length"),
+        (["senteval", "--data", str(tmp_path), *WORDS, "--tasks", "probing"], "has none of Length"),
         (["senteval", "--data", str(folder), *WORDS, "--tasks", "X"], "--tasks X: no such task"),
-        (["probing", "--data", str(folder), *WORDS, "--seeds", "1", "1", "2"], "--seeds 1 1 2: give one or more diff"),
+        (["senteval", "--data", str(folder), *WORDS, "--seeds", "1", "1", "2"], "--seeds 1 1 2: give one or more diff"),
         (["senteval", "--data", str(folder), *WORDS, "--folds", "1"], "--folds 1: must be 2 or more"),
         (
             ["senteval", "--data", str(folder), *WORDS, "--tasks", "TREC"],

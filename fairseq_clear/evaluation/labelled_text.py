@@ -1,0 +1,200 @@
+"""Classifies labelled text: logistic regression on frozen vectors, scored by accuracy and macro-F1."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.sts_data import read_columns
+from fairseq_clear.files import CorpusFile, hash_files, read_whole_lines, record_text
+from fairseq_clear.libraries import import_library
+
+if TYPE_CHECKING:
+    from fairseq_clear.evaluation.classifiers import Rows
+    from fairseq_clear.evaluation.encoders import Encoder
+
+__all__ = ["REMOVALS", "STRENGTHS", "LabelScore", "LabelledText", "evaluate_labelled", "read_labelled"]
+
+STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)  # inverse regularisations C to choose from
+# Lines that quote another post, by the rule of scikit-learn's fetch_20newsgroups.
+_QUOTE = re.compile(r"(writes in|writes:|wrote:|says:|said:|^In article|^Quoted from|^\||^>)")
+
+
+def remove_header(text: str) -> str:
+    """Return the text after the first blank line."""
+    return text.partition("\n\n")[2]
+
+
+def remove_footer(text: str) -> str:
+    """Return the text before the last line that is blank or dashes only, where a signature usually begins."""
+    lines = text.strip().split("\n")
+    for number in range(len(lines) - 1, -1, -1):
+        if not lines[number].strip().strip("-"):
+            return "\n".join(lines[:number]) if number > 0 else text
+    return text
+
+
+def remove_quotes(text: str) -> str:
+    """Return the text without lines that quote or introduce a quotation."""
+    return "\n".join(line for line in text.split("\n") if not _QUOTE.search(line))
+
+
+# Parts of a post of 20 Newsgroups, in the order in which scikit-learn removes them.
+REMOVALS: dict[str, Callable[[str], str]] = {
+    "headers": remove_header,
+    "footers": remove_footer,
+    "quotes": remove_quotes,
+}
+
+
+@dataclass(frozen=True)
+class LabelledText:
+    """Texts and labels of ``train`` and, with a fixed split, of ``test``; file -> SHA-256; the parts that were removed."""
+
+    texts: Mapping[str, Sequence[str]]
+    labels: Mapping[str, Sequence[str]]
+    hashes: Mapping[str, str]
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LabelScore:
+    """Scores (x100) on the texts of the test split, or of one fold.
+
+    Attributes:
+        f1: label -> F1; ``macro_f1`` is their mean.
+        strength: inverse regularisation C of the classifier.
+        train, test: number of texts.
+    """
+
+    accuracy: float
+    macro_f1: float
+    f1: Mapping[str, float]
+    strength: float
+    train: int
+    test: int
+
+
+def read_labelled(
+    train: Path,
+    test: Path | None = None,
+    *,
+    text_field: str = "text",
+    label_field: str = "label",
+    remove: Sequence[str] = (),
+) -> LabelledText:
+    """Read labelled texts.
+
+    Args:
+        train, test: ``.jsonl`` with a record per line, or ``.tsv`` whose first line names the columns; also .gz and .xz.
+        text_field, label_field: names of the fields. A label is a text or a whole number.
+        remove: names from REMOVALS: headers contain addresses and subjects that give many groups away.
+
+    Raises:
+        UserError: a missing file, a malformed line (the message names file and line), or an unknown removal.
+    """
+    unknown = [name for name in remove if name not in REMOVALS]
+    if unknown:
+        raise UserError(f"--remove {unknown[0]}: valid are {', '.join(REMOVALS)}")
+    removals = tuple(name for name in REMOVALS if name in remove)
+    paths = {"train": train} if test is None else {"train": train, "test": test}
+    texts, labels = {}, {}
+    for split, path in paths.items():
+        read = _read_records if CorpusFile(path).is_jsonl else _read_table
+        rows = list(read(path, text_field, label_field))
+        if not rows:
+            raise UserError(f"{path}: holds no text")
+        texts[split] = [reduce(lambda text, name: REMOVALS[name](text), removals, text) for text, _ in rows]
+        labels[split] = [label for _, label in rows]
+    return LabelledText(texts, labels, hash_files(list(paths.values())), removals)
+
+
+def _read_records(path: Path, text_field: str, label_field: str) -> Iterator[tuple[str, str]]:
+    for number, line in read_whole_lines(path):
+        if line.strip():
+            text, label = record_text(line, text_field, path, number), json.loads(line).get(label_field)
+            if not isinstance(label, str | int):
+                raise UserError(
+                    f"{path}:{number}: no label (text or whole number) in {label_field!r}; name its field with --label-field"
+                )
+            yield text, str(label)
+
+
+def _read_table(path: Path, text_field: str, label_field: str) -> Iterator[tuple[str, str]]:
+    if CorpusFile(path).kind != ".tsv":
+        raise UserError(f"{path}: labelled texts are read from .jsonl and .tsv, also .gz and .xz; convert or rename it")
+    columns: tuple[int, ...] = ()
+    for number, line in read_whole_lines(path):
+        if not columns:
+            names = line.split("\t")
+            for flag, field in (("--text-field", text_field), ("--label-field", label_field)):
+                if field not in names:
+                    raise UserError(f"{flag} {field}: {path}:{number} names only the columns {', '.join(names)}")
+            columns = names.index(text_field), names.index(label_field)
+        elif line.strip():
+            text, label = read_columns(path, line, number, columns)
+            yield text, label
+
+
+def evaluate_labelled(
+    encoder: "Encoder", data: LabelledText, *, folds: int = 5, strength: float | None = None, seed: int = 1
+) -> list[LabelScore]:
+    """Train a classifier on the training texts and score it on the test texts, or on each of ``folds`` folds if there are none.
+
+    Args:
+        encoder: see ``encoders.Encoder``.
+        data: see ``read_labelled``.
+        folds: number of folds; folds of the training texts also choose the regularisation.
+        strength: inverse regularisation C of scikit-learn's logistic regression (default: the best of STRENGTHS).
+        seed: seed of the folds.
+
+    Raises:
+        UserError: fewer than two labels, a label that occurs only in the test texts or in fewer texts than there are folds.
+    """
+    import numpy as np
+
+    from fairseq_clear.evaluation.classifiers import stratified_folds
+    from fairseq_clear.evaluation.encoders import CachedEncoder
+
+    names = sorted(set(data.labels["train"]))
+    if len(names) < 2:
+        raise UserError(
+            f"--train: all {len(data.labels['train'])} texts have the label {names[0]!r}; give two labels or more"
+        )
+    strange = sorted(set(data.labels.get("test", ())) - set(names))
+    if strange:
+        raise UserError(f"--test: has the label {strange[0]!r}, which --train lacks")
+    cached = CachedEncoder.of(encoder)
+    cached.embed([text for texts in data.texts.values() for text in texts])
+    index = {name: number for number, name in enumerate(names)}
+    rows = {
+        split: (cached.encode(texts), np.array([index[label] for label in data.labels[split]], np.int64))
+        for split, texts in data.texts.items()
+    }
+    if "test" in rows:
+        return [_score(rows["train"], rows["test"], names, folds, strength, seed)]
+    vectors, labels = rows["train"]
+    return [
+        _score((vectors[train], labels[train]), (vectors[held], labels[held]), names, folds, strength, seed)
+        for train, held in stratified_folds(vectors, labels, folds, seed)
+    ]
+
+
+def _score(
+    train: "Rows", test: "Rows", names: Sequence[str], folds: int, strength: float | None, seed: int
+) -> LabelScore:
+    from fairseq_clear.evaluation.classifiers import choose_regularization, fit_classifier
+    from fairseq_clear.evaluation.senteval_data import Classifiers
+
+    settings = Classifiers(kind="logistic", folds=folds)
+    chosen = strength or choose_regularization(train, len(names), settings, seed, STRENGTHS, seed)[0]
+    predicted = fit_classifier(settings, len(names), chosen, seed, train)(test[0])
+    f1_score = import_library("sklearn.metrics", "eval").f1_score
+    each = 100 * f1_score(test[1], predicted, labels=range(len(names)), average=None, zero_division=0)
+    accuracy = 100 * float((predicted == test[1]).mean())
+    f1 = dict(zip(names, each.tolist(), strict=True))
+    return LabelScore(accuracy, float(each.mean()), f1, chosen, len(train[1]), len(test[1]))
