@@ -1,11 +1,32 @@
-"""Gathering rows from all workers, with gradient, when each worker holds a different number of them."""
+"""The device of a worker, and gathering rows from all workers, with gradient, when workers hold different numbers of them."""
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from fairseq_clear.errors import UserError
+
+
+def choose_device(name: str | torch.device | None) -> torch.device:
+    """The device of this name; UserError if it does not exist.
+
+    For None, it is this worker's GPU if torchrun or ``launch.sh`` started several workers on this machine (LOCAL_RANK), else
+    the first GPU, or the CPU without one.
+    """
+    if name is None:
+        count = torch.cuda.device_count()
+        return torch.device(f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % count}" if count else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"device {name}: no such device; give cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"device {name}: there are {torch.cuda.device_count()} CUDA devices here; give cpu or another")
+    return device
 
 
 def world_size(group: Any = None) -> int:

@@ -121,6 +121,7 @@ class Command:
     EXAMPLES: ClassVar[str] = ""
     STEPS: ClassVar["Mapping[str, tuple[type[Command], str]]"] = {}  # subcommand -> class and one line of help
     STEP: ClassVar[str] = "STEP"
+    SHARES_WORK: ClassVar[bool] = False  # whether torchrun may start it in several processes, which share the work
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
@@ -128,7 +129,7 @@ class Command:
         parser.description = inspect.getdoc(cls)
         if cls.EXAMPLES:
             parser.epilog = "examples:\n  " + "\n  ".join(cls.EXAMPLES.strip("\n").splitlines())
-        parser.set_defaults(run=cls.call)
+        parser.set_defaults(run=cls.call, shares_work=cls.SHARES_WORK)
         add_flags(parser, cls)
         if cls.STEPS:
             steps = parser.add_subparsers(metavar=cls.STEP, required=True, dest="step")

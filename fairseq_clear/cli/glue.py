@@ -154,10 +154,10 @@ class Run(Command):
 
     def run(self) -> int:
         """Run the restarts, or write the Slurm script that runs them."""
+        from fairseq_clear.distributed import choose_device
         from fairseq_clear.evaluation.checkpoints import load_model
         from fairseq_clear.evaluation.glue.glue_running import Start, plan_restarts, seed_list, slurm_script
         from fairseq_clear.evaluation.glue.glue_tasks import choose_tasks
-        from fairseq_clear.evaluation.sentence_encoder import choose_device
 
         # absolute, since the array's tasks may start in another folder
         self.output, self.data, self.checkpoint = (
@@ -245,8 +245,8 @@ class Predict(Command):
 
     def run(self) -> int:
         """Predict the test sets and write the submission."""
+        from fairseq_clear.distributed import choose_device
         from fairseq_clear.evaluation.glue.glue_predicting import predict_tests, write_submission
-        from fairseq_clear.evaluation.sentence_encoder import choose_device
 
         check_output_file(self.output, self.overwrite)
         device = choose_device(self.device).type

@@ -5,12 +5,14 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import Any, NoReturn
 
 from fairseq_clear.cli import COMMANDS
 from fairseq_clear.errors import UserError
 from fairseq_clear.output_folder import signals_raise
+from fairseq_clear.shared_work import Workers, join_workers
 
 USER_ERROR_STATUS = 2
 INTERRUPTED_STATUS = 130
@@ -52,6 +54,13 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+@contextmanager
+def output_of(workers: Workers) -> Iterator[None]:
+    """Discard what a worker other than the first one prints on standard output: all workers print the same."""
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere) if workers.rank else nullcontext():
+        yield
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. SIGTERM and SIGHUP raise SystemExit (128 + signal), so that it removes its temporary files.
 
@@ -70,13 +79,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = arguments.index("--")
         arguments, rest = arguments[:place], arguments[place + 1 :]
     args = parser.parse_args(arguments, argparse.Namespace(rest=tuple(rest)))
+    workers = Workers()
     try:
         with signals_raise():
-            return int(args.run(args))
+            workers = join_workers()
+            if workers.size > 1 and not args.shares_work:
+                raise UserError("runs in one process; start it without torchrun, or unset WORLD_SIZE")
+            with output_of(workers):
+                return int(args.run(args))
     except UserError as error:
-        message = " ".join(str(error).splitlines())
-        print(f"fairseq-clear {args.command}: error: {message}", file=sys.stderr)
+        if workers.is_first_report(error):
+            message = " ".join(str(error).splitlines())
+            print(f"fairseq-clear {args.command}: error: {message}", file=sys.stderr)
         return USER_ERROR_STATUS
+    except SystemExit as error:
+        if workers.size > 1 and workers.is_first_report(error):
+            print(f"fairseq-clear {args.command}: stopped; rerun to resume from the finished blocks", file=sys.stderr)
+        raise
     except BrokenPipeError:  # a reader such as `head` has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

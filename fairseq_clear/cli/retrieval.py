@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fairseq_clear.cli.evaluation import Evaluation
@@ -28,6 +29,7 @@ from fairseq_clear.output_folder import check_destination, output_folder
 from fairseq_clear.preparation.corpus_reading import TextSource
 from fairseq_clear.preparation.prepare_settings import DocumentSettings
 from fairseq_clear.settings import setting
+from fairseq_clear.shared_work import join_workers
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder
@@ -47,6 +49,7 @@ class Retrieval(Evaluation, PairFlags, DocumentSettings):
     find the rest of it, or the title of a record its text. Texts that the encoder was trained on give scores that are too high.
     """
 
+    SHARES_WORK: ClassVar[bool] = True
     EXAMPLES: ClassVar[str] = """
 fairseq-clear retrieval --documents held-out.txt --baselines tfidf bm25 --encoder a.pt b.pt --data-bin data-bin
 fairseq-clear retrieval --documents news.jsonl --title-field title --count 1000 --encoder my_package.encoders:make
@@ -90,8 +93,8 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
         """Read the data and score the baselines, which need no encoder."""
         import numpy as np
 
+        from fairseq_clear.distributed import choose_device
         from fairseq_clear.evaluation.retrieval import score_baseline
-        from fairseq_clear.evaluation.sentence_encoder import choose_device
 
         choose_device(self.device)
         data = self.read_data()
@@ -131,8 +134,8 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
 
     def score(self, encoder: "CachedEncoder", data: RetrievalData) -> Row:
         """Search the passages for every query, and compute the metrics and their intervals."""
+        from fairseq_clear.distributed import choose_device
         from fairseq_clear.evaluation.retrieval import evaluate_retrieval
-        from fairseq_clear.evaluation.sentence_encoder import choose_device
 
         prefixes = {"query_prefix": self.query_prefix, "passage_prefix": self.passage_prefix}
         result = evaluate_retrieval(encoder, data, **prefixes, seed=self.seed, device=choose_device(self.device))
@@ -196,6 +199,7 @@ class Mine(Command, MiningSettings, PairFlags, OneEncoderFlags):
     is not written.
     """
 
+    SHARES_WORK: ClassVar[bool] = True
     EXAMPLES: ClassVar[str] = """
 fairseq-clear mine --pairs pairs.tsv --encoder checkpoint_best.pt --data-bin data-bin --margin 0.05 --dest mined
 fairseq-clear mine --queries q.txt --passages p.txt --candidates corpus.txt --encoder bert/model.pt --data-bin bert-bin \\
@@ -212,9 +216,9 @@ fairseq-clear mine --queries q.txt --passages p.txt --candidates corpus.txt --en
 
     def run(self) -> int:
         """Mine the negatives, write the folder, and print counts and the next commands."""
+        from fairseq_clear.distributed import choose_device
         from fairseq_clear.evaluation.embedding_files import read_sentences
         from fairseq_clear.evaluation.mining import mine_negatives  # takes seconds to import
-        from fairseq_clear.evaluation.sentence_encoder import choose_device
 
         self.check()
         check_destination(self.dest, self.overwrite)
@@ -222,15 +226,19 @@ fairseq-clear mine --queries q.txt --passages p.txt --candidates corpus.txt --en
         given = self.read_pairs()
         if given is None:
             raise UserError("no pairs: give --pairs, or --queries with --passages")
-        name, pairs, _ = given
+        source, pairs, _ = given
         if not pairs:
-            raise UserError(f"{name}: holds no pair")
+            raise UserError(f"{source}: holds no pair")
         files = corpus_files(self.candidates)
         given_files = [path for path in (self.pairs, self.queries, self.passages) if path is not None]
         hashes = hash_files([*given_files, *(file.path for file in files)])
         further = [text for file in files for text in read_sentences(file.path, self.text_field)]
         cached = self.load()
-        with output_folder(self.dest, self.overwrite) as folder:
+        # The other workers encode the same blocks in turn, and write nothing.
+        is_first = join_workers().rank == 0
+        opened = output_folder(self.dest, self.overwrite) if is_first else TemporaryDirectory(prefix="fairseq-clear-")
+        with opened as name:
+            folder = Path(name)
             mined = mine_negatives(
                 cached, pairs, further, self, folder=folder, device=device,
                 query_prefix=self.query_prefix, passage_prefix=self.passage_prefix,

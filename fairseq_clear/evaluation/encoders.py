@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import read_lines
+from fairseq_clear.shared_work import gather_blocks, join_workers
 from fairseq_clear.text.tokenizers import Tokenizer
 
 __all__ = ["CachedEncoder", "Encoder", "WordVectors", "import_factory", "load_encoders", "to_vectors"]
@@ -90,19 +91,25 @@ class CachedEncoder:
         return vectors if self.transform is None else self.transform(vectors)
 
     def embed(self, sentences: Sequence[str], batch_size: int | None = None) -> None:
-        """Fill the cache, with one progress bar for the sentences of all tasks."""
+        """Fill the cache, with one progress bar for the sentences of all tasks. The workers of a job share the blocks."""
         missing = sorted({text for text in sentences if text not in self._vectors}, key=lambda text: (-len(text), text))
-        size = (batch_size or self.batch_size) * BATCHES_PER_BLOCK
-        with tqdm(
-            total=len(missing), unit="sentence", desc=self.name, disable=None if self.progress else True, leave=False
-        ) as bar:
-            for begin in range(0, len(missing), size):
-                block = missing[begin : begin + size]
-                started = time.perf_counter()
-                returned = self.encoder.encode(block, batch_size=batch_size or self.batch_size)
-                self.seconds += time.perf_counter() - started
-                self._store(block, to_vectors(returned, len(block), self.name))
+        size = batch_size or self.batch_size
+        per_block = size * BATCHES_PER_BLOCK
+        blocks = [missing[begin : begin + per_block] for begin in range(0, len(missing), per_block)]
+
+        def encode(block: list[str]) -> tuple[Floats, int, int]:
+            vectors = to_vectors(self.encoder.encode(block, batch_size=size), len(block), self.name)
+            counts = getattr(self.encoder, "last", None)
+            return vectors, int(getattr(counts, "tokens", 0)), int(getattr(counts, "cells", 0))
+
+        workers, started = join_workers(), time.perf_counter()
+        hidden = None if self.progress and not workers.rank else True
+        with tqdm(total=len(missing), unit="sentence", desc=self.name, disable=hidden, leave=False) as bar:
+            for block, (vectors, tokens, cells) in zip(blocks, gather_blocks(blocks, encode, workers), strict=True):
+                self._store(block, vectors)
+                self.tokens, self.cells = self.tokens + tokens, self.cells + cells
                 bar.update(len(block))
+        self.seconds += time.perf_counter() - started
 
     def forget(self) -> None:
         """Drop all cached vectors, to free their memory."""
@@ -127,9 +134,6 @@ class CachedEncoder:
             raise UserError(f"encoder {self.name}: vectors have dimension {len(vectors[0])}, earlier ones {len(known)}")
         self._vectors.update(zip(texts, vectors, strict=True))
         self.sentences += len(texts)
-        counts = getattr(self.encoder, "last", None)
-        self.tokens += int(getattr(counts, "tokens", 0))
-        self.cells += int(getattr(counts, "cells", 0))
 
 
 def to_vectors(returned: Any, rows: int, name: str) -> Floats:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from fairseq_clear.distributed import choose_device
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.evaluation.postprocessing import Flow, first_dimensions, load_flow
@@ -18,7 +19,7 @@ from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.text.data_folders import data_folders, load_tokenizer
 from fairseq_clear.text.tokenizers import Tokenizer
 
-__all__ = ["SentenceEncoder", "choose_device"]
+__all__ = ["SentenceEncoder"]
 
 logger = logging.getLogger(__name__)
 
@@ -214,16 +215,3 @@ class SentenceEncoder:
             "device": str(next(self.model.parameters()).device),
             "versions": versions(),
         }
-
-
-def choose_device(name: str | torch.device | None) -> torch.device:
-    """The device of this name; CUDA if there is one, else the CPU, for None. UserError if the device does not exist."""
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(f"device {name}: no such device; give cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"device {name}: there are {torch.cuda.device_count()} CUDA devices here; give cpu or another")
-    return device

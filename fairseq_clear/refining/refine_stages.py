@@ -14,10 +14,11 @@ from typing import Any
 
 from fairseq_clear.cli.flags import quiet_logs
 from fairseq_clear.cli.main import build_parser
+from fairseq_clear.distributed import choose_device
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import strip_checkpoint
 from fairseq_clear.evaluation.retrieval_data import read_pairs
-from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder, choose_device
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.files import corpus_files, hash_file, write_json
 from fairseq_clear.interop.importing import CHECKPOINT
 from fairseq_clear.libraries import import_library

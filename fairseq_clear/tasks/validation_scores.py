@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ import numpy as np
 import torch
 from fairseq.distributed import utils as distributed_utils
 
-from fairseq_clear.distributed import all_gather_ragged, world_size
+from fairseq_clear.distributed import world_size
 from fairseq_clear.evaluation.retrieval import METRICS, score_rankings, search
 from fairseq_clear.evaluation.retrieval_data import read_pairs_file
 from fairseq_clear.evaluation.sts import UndefinedCorrelation, spearman
 from fairseq_clear.evaluation.sts_data import read_sts, read_sts_file
 from fairseq_clear.models.encoding import Floats, encode_texts
+from fairseq_clear.shared_work import Workers, gather_blocks
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import Tokenizer
 
@@ -96,14 +98,11 @@ class RetrievalValidation(_Validation):
 
 
 def encode_on_workers(model: Any, dictionary: Any, tokenizer: Tokenizer, texts: Sequence[str]) -> Floats:
-    """Encode texts, divided among the workers, under the model's pooling. All workers return all vectors (N, D), in order."""
+    """Encode texts under the model's pooling, a part on each worker. All workers return all vectors (N, D), in order."""
     group = distributed_utils.get_data_parallel_group() if world_size() > 1 else None
-    workers = world_size(group)
-    rank = torch.distributed.get_rank(group) if workers > 1 else 0
-    share, _ = encode_texts(model, dictionary, tokenizer, texts[rank::workers])  # (n, D)
-    if workers == 1:
-        return share
-    gathered, _ = all_gather_ragged(torch.from_numpy(share).to(next(model.parameters()).device), group)  # by worker
-    order = np.concatenate([np.arange(rank, len(texts), workers) for rank in range(workers)])
-    vectors: Floats = gathered.cpu().numpy()[np.argsort(order)]
-    return vectors
+    size = world_size(group)
+    workers = Workers(torch.distributed.get_rank(group), size, group) if size > 1 else Workers()
+    bounds = [len(texts) * part // size for part in range(size + 1)]
+    parts = [texts[begin:end] for begin, end in pairwise(bounds)]
+    vectors = gather_blocks(parts, lambda part: encode_texts(model, dictionary, tokenizer, part)[0], workers)
+    return np.concatenate(list(vectors))

@@ -109,7 +109,7 @@ def test_a_signal_leaves_nothing(source, tmp_path, flags, monkeypatch, from_pipe
     made = []
 
     def stop(*_, **__):
-        made.extend([*tmp_path.glob(".out*"), *spooled.iterdir()])
+        made.extend([*tmp_path.glob("*out*"), *spooled.iterdir()])
         os.kill(os.getpid(), signal.SIGTERM)
 
     spooled = tmp_path / "spooled"

@@ -1,10 +1,11 @@
 """Files of sentences to files of vectors: aligned with lines, whole or absent, in blocks."""
 
-import errno
 import gzip
 import hashlib
+import io
 import json
 import lzma
+import os
 import sys
 
 import numpy as np
@@ -14,34 +15,31 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.embedding_files import (
     Sentences,
     check_output,
-    embed_lines,
-    open_output,
     read_sentences,
     scan_sentences,
+    write_array,
+    write_jsonl,
 )
 from fairseq_clear.models.encoding import EncodingCounts
+from fairseq_clear.shared_work import Workers
 from tests.conftest import run
 
 LINES = ["one line", "", "  two ", "na\u00efve \u2028 line", "", "last"]
 
 
-class Letters:
-    """Stands for a SentenceEncoder: a vector of each text's length and first letter; notes the blocks."""
-
-    dimension = 2
-
-    def __init__(self):
-        self.blocks, self.last = [], EncodingCounts()
-
-    def encode_block(self, texts, batch_size, normalize=False, on_batch=None):
-        self.blocks.append(list(texts))
-        self.last = EncodingCounts(len(texts), tokens=3 * len(texts), unknown=1, cells=4 * len(texts), truncated=1)
-        on_batch(len(texts))
-        return np.array([[len(text), ord(text[:1] or " ") / 3] for text in texts], np.float32)
+def letters(texts):
+    """A vector of each text's length and first letter, and counts."""
+    counts = EncodingCounts(len(texts), tokens=3 * len(texts), unknown=1, cells=4 * len(texts), truncated=1)
+    return np.array([[len(text), ord(text[:1] or " ") / 3] for text in texts], np.float32), counts
 
 
 DIGEST = hashlib.sha256("".join(f"{line}\n" for line in LINES).encode()).hexdigest()
-EXPECTED = Letters().encode_block(LINES, 1, on_batch=lambda _: None)
+EXPECTED = letters(LINES)[0]
+
+
+def write(source, output, encode=letters, sentences=None, **options):
+    found = sentences or scan_sentences(source)
+    return write_array(output, source, "text", found, encode, 2, {"seed": 1}, workers=Workers(), **options)
 
 
 @pytest.fixture
@@ -66,58 +64,56 @@ def test_every_line_is_one_text(tmp_path, suffix, pack, end):
 
 @pytest.mark.parametrize("block", [1, 4, 100])
 def test_blocks_make_one_array(source, tmp_path, block):
-    encoder, output, done = Letters(), tmp_path / "out.npy", []
-    with open_output(output, len(LINES), 2) as write:
-        report = embed_lines(encoder, source, write, block=block, on_batch=done.append)
-        assert not output.exists()
+    output, blocks = tmp_path / "out.npy", []
+    report = write(source, output, lambda texts: (blocks.append(texts), letters(texts))[1], block=block)
     vectors = np.load(output)
     assert vectors.dtype == np.float32 and (vectors == EXPECTED).all()
-    assert max(map(len, encoder.blocks)) <= block and sum(encoder.blocks, []) == LINES and sum(done) == len(LINES)
-    assert report.counts == EncodingCounts(6, 18, len(encoder.blocks), 24, len(encoder.blocks))
-    assert report.summary().startswith(f"6 sentences, dimension 2; {len(encoder.blocks)} cut at the model's length;")
+    assert max(map(len, blocks)) <= block and sum(blocks, []) == LINES
+    assert report.counts == EncodingCounts(6, 18, len(blocks), 24, len(blocks))
+    assert report.summary().startswith(f"6 sentences, dimension 2; {len(blocks)} cut at the model's length;")
     assert "25.0% padding" in report.summary()
     assert np.load(output, mmap_mode="r").shape == (6, 2)
+    assert output.stat().st_mode == source.stat().st_mode
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.npy"]
 
 
-def test_json_lines_read_back_exactly(source, tmp_path):
-    output = tmp_path / "out.jsonl"
-    with open_output(output, len(LINES), 2) as write:
-        embed_lines(Letters(), source, write, block=4, on_batch=lambda _: None)
-    records = [json.loads(line) for line in output.read_text(encoding="utf-8").split("\n")[:-1]]
+def test_json_lines_read_back_exactly(source):
+    stream = io.StringIO()
+    write_jsonl(stream, source, "text", scan_sentences(source), letters)
+    records = [json.loads(line) for line in stream.getvalue().split("\n")[:-1]]
     assert [record["text"] for record in records] == LINES
     assert (np.array([record["embedding"] for record in records], np.float32) == EXPECTED).all()
 
 
-@pytest.mark.parametrize("name", ["out.npy", "out.jsonl"])
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
-def test_nothing_half_written(source, tmp_path, name, error):
-    output = tmp_path / name
+def test_a_full_disk_keeps_finished_blocks(source, tmp_path, monkeypatch):
+    pwrite, calls, output = os.pwrite, [], tmp_path / "out.npy"
+
+    def full(file, rows, place):
+        calls.append(place)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        return pwrite(file, rows[:5], place)  # a write may be partial
+
     output.write_text("old")
-    before = sorted(path.name for path in tmp_path.iterdir())
-    expected = UserError if isinstance(error, OSError) else type(error)
-    with pytest.raises(expected) as caught, open_output(output, len(LINES), 2) as write:
-        write(["a"], EXPECTED[:1])
-        assert len(list(tmp_path.iterdir())) == len(before) + 1
-        raise error
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(UserError, match=r"No space left on device; finished blocks are kept in .*out\.npy\.partial"):
+        write(source, output, block=1)
     assert output.read_text() == "old"
-    assert sorted(path.name for path in tmp_path.iterdir()) == before
-    if expected is UserError:
-        assert str(caught.value) == f"--output {output}: cannot write it (No space left on device)"
+    monkeypatch.undo()
+    blocks = []
+    write(source, output, lambda texts: (blocks.append(texts), letters(texts))[1], block=1)
+    assert (np.load(output) == EXPECTED).all() and len(blocks) == 5  # the first one was finished
+    assert not (tmp_path / "out.npy.partial").exists()
 
 
-@pytest.mark.parametrize("name", ["out.npy", "out.jsonl"])
-@pytest.mark.parametrize("rows", [1, 3])
-def test_an_input_that_changed_is_not_half_an_output(tmp_path, name, rows):
-    changed = pytest.raises(UserError, match=f"the input had {rows} texts and now has 2")
-    with changed, open_output(tmp_path / name, rows, 2) as write:
-        write(["a", "b"], EXPECTED[:2])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_that_others_may_read(source, tmp_path):
-    with open_output(tmp_path / "out.npy", 1, 2) as write:
-        write(["a"], EXPECTED[:1])
-    assert (tmp_path / "out.npy").stat().st_mode == source.stat().st_mode
+@pytest.mark.parametrize("rows", [5, 7])
+def test_an_input_that_changed_is_an_error(source, tmp_path, rows):
+    counted = Sentences(rows, DIGEST)
+    with pytest.raises(UserError, match="has changed"):
+        write(source, tmp_path / "out.npy", sentences=counted)
+    with pytest.raises(UserError, match="has changed"):
+        write_jsonl(io.StringIO(), source, "text", counted, letters)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 
 def test_where_output_may_go(tmp_path):
@@ -153,23 +149,20 @@ def test_bad_input_is_found_before_encoding(tmp_path):
 PEAK = """
 import resource, sys
 from pathlib import Path
-import numpy as np, torch
-from fairseq_clear.evaluation.embedding_files import embed_lines, open_output, scan_sentences
+import torch
+from fairseq_clear.evaluation.embedding_files import scan_sentences, write_array
 from fairseq_clear.models.encoding import EncodingCounts
-from tests.conftest import run
+from fairseq_clear.shared_work import Workers
 
-class Linear:
-    dimension, last = 64, EncodingCounts()
-    layer = torch.nn.Linear(1, 64)
-    def encode_block(self, texts, batch_size, normalize=False, on_batch=None):
-        with torch.no_grad():
-            return self.layer(torch.tensor([[float(len(text))] for text in texts])).numpy()
+layer = torch.nn.Linear(1, 64)
+def encode(texts):
+    with torch.no_grad():
+        return layer(torch.tensor([[float(len(text))] for text in texts])).numpy(), EncodingCounts(len(texts))
 
 source = Path(sys.argv[1])
-rows = scan_sentences(source).count
-with open_output(source.with_suffix(".npy"), rows, 64) as write:
-    embed_lines(Linear(), source, write)
-print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+rows = scan_sentences(source)
+write_array(source.with_suffix(".npy"), source, "text", rows, encode, 64, {}, workers=Workers())
+print(rows.count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 

@@ -273,10 +273,6 @@ def test_embed_uses_the_flow(
     assert main([*embed, "--overwrite", "--flow", flow, "--pooling", "mean"]) == 2
     assert "was fitted on vectors of pooling cls, these have pooling mean" in capsys.readouterr().err
     assert Path(out).read_bytes() == before
-    parts = [*embed[:-1], str(tmp_path / "parts.npy"), "--shard", "1/1"]
-    assert main([*parts, "--flow", flow]) == main([*parts, "--flow", flow]) == 0
-    assert "is finished already" in capsys.readouterr().out
-    assert main(parts) == 2, "with and without a flow are different parts"
 
 
 def test_from_python(checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:

@@ -1,0 +1,190 @@
+"""Work that several processes share, block by block, and a folder of finished blocks from which a killed job resumes.
+
+torchrun, or srun with ``scripts/slurm/launch.sh``, starts the same command once per device. Each worker takes every n-th block
+of the n workers. A block is computed alone, so the result has the same bytes for any number of workers.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.files import write_json
+
+T = TypeVar("T")
+R = TypeVar("R")
+CONNECT = timedelta(minutes=30)  # for all workers to start
+WAIT = timedelta(days=30)  # for the slowest worker; the end of a worker is noticed at once
+
+
+class WorkerLost(UserError):
+    """Another worker of the job has ended before its work was done."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The workers of a job, of which this process is number ``rank``."""
+
+    rank: int = 0
+    size: int = 1
+    group: Any = None
+    store: Any = None
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all workers, by rank. A collective. Raises WorkerLost if a worker has ended."""
+        if self.size == 1:
+            return [value]
+        from torch.distributed import all_gather_object
+
+        values: list[Any] = [None] * self.size
+        try:
+            all_gather_object(values, value, group=self.group)
+        except RuntimeError:  # gloo: the connection was closed
+            raise WorkerLost("a worker of this job has ended; finished blocks are kept: rerun to resume") from None
+        return values
+
+    def is_first_report(self, error: BaseException) -> bool:
+        """Whether this worker prints an error: no other worker has the same one, or reported why a worker is lost."""
+        try:
+            if self.store is None:
+                return True
+            count = int(self.store.add("reports", 1))
+            return count == 1 if isinstance(error, WorkerLost | SystemExit) else self.store.add(str(error), 1) == 1
+        except RuntimeError:  # worker 0 kept the store, and has ended
+            return isinstance(error, WorkerLost)
+
+
+@cache
+def join_workers() -> Workers:
+    """Connect to the other workers that torchrun or ``scripts/slurm/launch.sh`` started; alone without WORLD_SIZE.
+
+    Raises:
+        UserError: the environment is incomplete, or not all workers started.
+    """
+    size = os.environ.get("WORLD_SIZE", "1")
+    if size == "1":
+        return Workers()
+    if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+        raise UserError(f"WORLD_SIZE={size}: {missing[0]} is not set; start with torchrun, or unset WORLD_SIZE")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch prints twenty lines when worker 0 has ended
+    import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
+
+    try:
+        store, rank, count = next(iter(rendezvous("env://", timeout=CONNECT)))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=CONNECT)
+    except (RuntimeError, ValueError) as error:
+        raise UserError(f"WORLD_SIZE={size}: the workers did not connect ({error})") from None
+    return Workers(rank, count, dist.new_group(timeout=WAIT, backend="gloo"), store)
+
+
+def gather_blocks(blocks: Sequence[T], compute: Callable[[T], R], workers: Workers) -> Iterator[R]:
+    """Yield ``compute(block)`` of each block, in order, on every worker. A collective: all workers must read all results."""
+    for first in range(0, len(blocks), workers.size):
+        own = blocks[first + workers.rank : first + workers.rank + 1]
+        for results in workers.gather([compute(block) for block in own]):
+            yield from results
+
+
+@dataclass(frozen=True)
+class Work:
+    """The blocks of an output. ``folder`` holds the finished ones; ``own`` lists the others that this worker computes."""
+
+    folder: Path
+    blocks: int
+    own: Sequence[int]
+    workers: Workers
+
+    def finish(self, block: int, content: Any) -> None:
+        """Store the result of a block, a JSON value, on disk; OSError if the disk is full."""
+        write_json(self.folder / f"{block}.json", content)
+
+    def wait(self) -> bool:
+        """Wait until all workers are done; return whether this worker is the one that writes the output. A collective."""
+        self.workers.gather(None)
+        return self.workers.rank == 0
+
+    def results(self) -> Iterator[Any]:
+        """Yield the stored results of all blocks, in order; UserError if a file has been damaged."""
+        for block in range(self.blocks):
+            if (content := _read_json(path := self.folder / f"{block}.json")) is None:
+                raise UserError(f"{path}: was damaged after it was written; remove it and rerun")
+            yield content
+
+
+@contextmanager
+def open_work(
+    output: Path, settings: Mapping[str, Any], blocks: int, workers: Workers, *, overwrite: bool = False
+) -> Iterator[Work]:
+    """Open the work on an output, in the folder OUTPUT.partial, which is removed at the end.
+
+    Args:
+        output: file that worker 0 writes in the ``with`` block. Several machines must share its file system.
+        settings: what determines the output, as JSON values. Blocks that were finished with the same settings are kept.
+        blocks: number of blocks.
+        workers: that share the blocks.
+        overwrite: discard blocks of other settings.
+
+    Raises:
+        UserError: another job writes the output, blocks of other settings exist, or the disk is full.
+    """
+    folder, wanted = output.with_name(f"{output.name}.partial"), json.loads(json.dumps(settings))
+    try:
+        if workers.rank > 0:
+            unfinished: list[int] = workers.gather([])[0]
+            if _read_json(folder / "settings.json") != wanted:
+                raise UserError(f"--output {output}: worker {workers.rank} sees other files; give a shared file system")
+            yield Work(folder, blocks, unfinished[workers.rank :: workers.size], workers)
+            return
+        folder.mkdir(exist_ok=True)
+        with open(folder / "lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"--output {output}: another process is writing it; wait, or give another name"
+                ) from None
+            _check_settings(folder, wanted, overwrite)
+            unfinished = [block for block in range(blocks) if not (folder / f"{block}.json").exists()]
+            workers.gather(unfinished)
+            try:
+                yield Work(folder, blocks, unfinished[:: workers.size], workers)
+            except BaseException:
+                if not list(folder.glob("[0-9]*.json")):  # nothing to resume
+                    shutil.rmtree(folder, ignore_errors=True)
+                raise
+            shutil.rmtree(folder)
+    except OSError as error:
+        what = f"{error.filename or folder}: {error.strerror or error}"
+        raise UserError(f"{what}; finished blocks are kept in {folder}: fix this and rerun") from error
+
+
+def _read_json(path: Path) -> Any:
+    """The content of a file; None if it is missing or damaged."""
+    try:
+        return json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _check_settings(folder: Path, wanted: Mapping[str, Any], overwrite: bool) -> None:
+    """Record the settings of new work; UserError if there are blocks of other settings and ``overwrite`` is False."""
+    begun, finished = _read_json(folder / "settings.json") or {}, list(folder.glob("[0-9]*.json"))
+    for leftover in folder.glob(".*.writing.*"):  # of a killed worker
+        leftover.unlink()
+    if begun == wanted:
+        return
+    if finished and not overwrite:
+        changed = ", ".join(name for name in {**begun, **wanted} if begun.get(name) != wanted.get(name))
+        raise UserError(f"{folder}: was started with another {changed}; give the same, or start again with --overwrite")
+    for path in finished:
+        path.unlink()
+    write_json(folder / "settings.json", wanted)

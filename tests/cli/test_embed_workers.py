@@ -1,0 +1,137 @@
+"""``fairseq-clear embed`` with several workers: the bytes of one, resuming after a kill, and one line for an error."""
+
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairseq_clear.cli.main import main
+from fairseq_clear.evaluation.embedding_files import BLOCK
+from tests.conftest import WORDS, run
+
+pytestmark = pytest.mark.slow
+
+LINES = 3 * BLOCK + 500  # four blocks
+# main() of fairseq-clear; a worker that meets a block for the n-th time dies, or fails
+FAIL = """
+import os, signal, sys
+from fairseq_clear.shared_work import join_workers
+join_workers()  # before torch is imported, as main does
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+encode, calls = SentenceEncoder.encode_block, []
+def failing(*args, **kwargs):
+    calls.append(1)
+    if len(calls) == 2 and os.environ.get("RANK", "0") == "{rank}":
+        {action}
+    return encode(*args, **kwargs)
+SentenceEncoder.encode_block = failing
+from fairseq_clear.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+DIE, ERROR = "os.kill(os.getpid(), signal.SIGKILL)", "raise OSError(28, 'No space left on device')"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = random.Random(8)
+    path = tmp_path_factory.mktemp("text") / "in.txt"
+    path.write_text("".join(" ".join(rng.choices(WORDS, k=rng.randint(0, 4))) + "\n" for _ in range(LINES)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def command(source: Path, checkpoint: Path, data_bin: Path) -> list[str]:
+    flags = ["--checkpoint", checkpoint, "--data-bin", data_bin, "--tokenizer", "whitespace"]
+    return list(map(str, ["embed", source, *flags, "--output"]))
+
+
+@pytest.fixture(scope="module")
+def whole(command: list[str], tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The output of one process."""
+    path = tmp_path_factory.mktemp("whole") / "whole.npy"
+    assert main([*command, str(path)]) == 0
+    assert np.load(path).shape == (LINES, 32)
+    return path.read_bytes()
+
+
+def start(count: int, *command: str, fresh: bool = False) -> list[subprocess.CompletedProcess[str]]:
+    """The results of a command started on several workers, as torchrun starts them."""
+    with socket.create_server(("localhost", 0)) as free:
+        port = str(free.getsockname()[1])
+    variables = {**os.environ, "MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
+    with ThreadPoolExecutor() as pool:
+        options = {"check": False, "fresh": fresh}
+        workers = [pool.submit(run, *command, **options, env={**variables, "RANK": str(n)}) for n in range(count)]
+        return [worker.result() for worker in workers]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_workers_write_the_bytes_of_one_process(count: int, whole: bytes, command: list[str], tmp_path: Path) -> None:
+    output = tmp_path / "out.npy"
+    ended = start(count, sys.executable, "-m", "fairseq_clear.cli", *command, str(output))
+    assert [worker.returncode for worker in ended] == [0] * count
+    assert output.read_bytes() == whole and names(tmp_path) == ["out.npy"]
+    assert ended[0].stdout.startswith(f"{LINES:,} sentences, dimension 32; 0 cut at the model's length; ")
+    assert [worker.stdout for worker in ended[1:]] == [""] * (count - 1)
+
+
+@pytest.mark.parametrize(("count", "rank"), [(1, 0), (2, 0), (2, 1)])
+@pytest.mark.parametrize("action", [DIE, ERROR])
+def test_a_job_that_lost_a_worker_resumes(
+    count: int, rank: int, action: str, whole: bytes, command: list[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "out.npy"
+    failing = [sys.executable, "-c", FAIL.format(rank=rank, action=action), *command, str(output)]
+    # fresh: torch reads whether it prints warnings when it is imported
+    ended = start(count, *failing, fresh=rank == 0) if count > 1 else [run(*failing, check=False)]
+    said = "".join(worker.stderr for worker in ended)
+    # the memory of who reported what ends with worker 0; torchrun keeps it in a process of its own
+    assert said.count("\n") == (action == ERROR) + (count > 1 and (action == DIE or rank == 0)), said
+    assert action == DIE or "No space left on device; finished blocks are kept" in said
+    assert all(worker.returncode for worker in ended) and names(tmp_path) == ["out.npy.partial"]
+    finished = {path: path.stat().st_mtime_ns for path in (tmp_path / "out.npy.partial").glob("[0-9]*.json")}
+    assert 0 < len(finished) < 4
+    kept = shutil.copytree(tmp_path / "out.npy.partial", tmp_path / "kept")
+    assert main([*command, str(output), "--normalize"]) == 2  # other settings
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished
+    (tmp_path / "out.npy.partial" / "0.json").write_text("{")
+    assert main([*command, str(output)]) == 2  # damaged
+    (tmp_path / "out.npy.partial" / "0.json").unlink()
+    shutil.copy2(kept / "0.json", tmp_path / "out.npy.partial")
+    assert main([*command, str(output)]) == 0
+    assert output.read_bytes() == whole
+
+
+def test_an_error_of_all_workers_is_one_line(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "broken.pt").write_text("not a checkpoint")
+    fairseq_clear = (sys.executable, "-m", "fairseq_clear.cli")
+    for more, message in [
+        (
+            [*command, str(tmp_path / "out.npy"), "--checkpoint", str(tmp_path / "broken.pt")],
+            "not a complete checkpoint",
+        ),
+        ([*command, str(tmp_path / "out.jsonl")], "several workers need an input file and --output FILE.npy"),
+        (["doctor"], "doctor: error: runs in one process; start it without torchrun"),
+    ]:
+        ended = start(2, *fairseq_clear, *more)
+        said = "".join(worker.stderr for worker in ended)
+        assert [worker.returncode for worker in ended] == [2, 2]
+        assert message in said and said.count("\n") == 1, said
+    assert names(tmp_path) == ["broken.pt"]
+
+
+def test_two_jobs_do_not_write_one_output(command: list[str], tmp_path: Path) -> None:
+    output = tmp_path / "out.npy"
+    inside = FAIL.format(rank=0, action="print(main(sys.argv[1:])); sys.exit()")
+    assert "another process is writing it" in run(sys.executable, "-c", inside, *command, str(output)).stderr
