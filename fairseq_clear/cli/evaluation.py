@@ -16,6 +16,7 @@ from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PRESETS, PR
 from fairseq_clear.evaluation.sts_data import AGGREGATIONS, DEFAULT_TASKS, METRICS, STS_TASKS
 from fairseq_clear.files import check_output_file
 from fairseq_clear.settings import setting
+from fairseq_clear.shared_work import join_workers
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder
@@ -45,6 +46,8 @@ class Evaluation(Command, EncoderFlags):
             padding = "" if share is None else f"; {share:.1%} padding"
             lines.append(f"{encoder.name}: {encoder.sentences:,} distinct sentences, {rate:,.0f} sentences/s{padding}")
         report = self.report(data, rows)
+        if join_workers().rank:  # the workers of a job have the same rows; the first one reports them
+            return 0
         print(report.table(bold=sys.stdout.isatty()))
         print(report.caption())
         self.show_examples()

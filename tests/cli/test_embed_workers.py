@@ -135,3 +135,29 @@ def test_two_jobs_do_not_write_one_output(command: list[str], tmp_path: Path) ->
     output = tmp_path / "out.npy"
     inside = FAIL.format(rank=0, action="print(main(sys.argv[1:])); sys.exit()")
     assert "another process is writing it" in run(sys.executable, "-c", inside, *command, str(output)).stderr
+
+
+def test_the_encoding_of_retrieval_and_mine_is_shared(checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
+    rng = random.Random(3)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(2, 9))) for _ in range(400)]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in zip(texts[::2], texts[1::2], strict=True)))
+    encoder = ["--encoder", checkpoint, "--data-bin", data_bin, "--tokenizer", "whitespace", "--batch-size", "2"]
+    for name, flag in (("retrieval", "--output"), ("mine", "--dest")):
+        fairseq_clear = [
+            sys.executable,
+            "-m",
+            "fairseq_clear.cli",
+            name,
+            "--pairs",
+            tmp_path / "pairs.tsv",
+            *encoder,
+            flag,
+        ]
+        ended = start(2, *fairseq_clear, tmp_path / f"{name}.2")
+        assert [worker.returncode for worker in ended] == [0, 0] and ended[1].stdout + ended[1].stderr == ""
+        alone = run(*fairseq_clear, tmp_path / f"{name}.1")
+        assert ended[0].stdout.replace(f"{name}.2", f"{name}.1") == alone.stdout
+    files = names(tmp_path / "mine.1")
+    assert files == ["mine.json", "negative1.txt", "positive.txt", "query.txt"] == names(tmp_path / "mine.2")
+    assert all((tmp_path / "mine.1" / file).read_bytes() == (tmp_path / "mine.2" / file).read_bytes() for file in files)
+    assert names(tmp_path) == ["mine.1", "mine.2", "pairs.tsv", "retrieval.1", "retrieval.2"]
