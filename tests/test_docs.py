@@ -113,9 +113,8 @@ PROGRAMS = {
     "scripts/slurm/pretrain.sbatch": set(),
 }
 WRAPPERS = {
-    "scripts/slurm/backtranslate_array.sbatch": ["fairseq-clear", "back-translate"],
     "scripts/slurm/glue_array.sbatch": ["fairseq-clear", "glue", "run"],
-    "scripts/slurm/embed.sbatch": ["fairseq-clear", "embed"],
+    "scripts/slurm/work.sbatch": ["fairseq-clear"],
 }
 
 

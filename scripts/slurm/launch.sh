@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Starts one worker of a training run; srun runs it once per task. Adds rank, number of workers, device and rendezvous address.
+# Starts one worker of a training run, or of a fairseq-clear command that shares its work; srun runs it once per task.
+# Adds rank, number of workers, device and rendezvous address.
 set -euo pipefail
-usage="usage: srun --kill-on-bad-exit=1 $0 [--dry-run] [--port PORT] fairseq-train ARGUMENTS | fairseq-hydra-train ARGUMENTS | examples/train.sh ARGUMENTS"
+usage="usage: srun --kill-on-bad-exit=1 $0 [--dry-run] [--port PORT] fairseq-train ARGUMENTS | fairseq-hydra-train ARGUMENTS | examples/train.sh ARGUMENTS | fairseq-clear COMMAND ARGUMENTS"
 fail() {
   echo "$0: $1" >&2
   exit 2
@@ -32,7 +33,8 @@ case ${trainer##*/} in
   fairseq-train) style=flags trainer=fairseq-train ;; # found on the PATH below, even if a path is given
   fairseq-hydra-train) style=hydra trainer=fairseq-hydra-train ;;
   train.sh) style=hydra ;;
-  *) fail "$trainer: expected fairseq-train, fairseq-hydra-train or examples/train.sh; $usage" ;;
+  fairseq-clear) style=environment ;;
+  *) fail "$trainer: expected fairseq-train, fairseq-hydra-train, examples/train.sh or fairseq-clear; $usage" ;;
 esac
 for argument in "$@"; do
   case $argument in
@@ -58,6 +60,7 @@ if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
   device=$((local_rank % (${#visible} + 1)))
 fi
 
+master=
 if [ "$workers" -eq 1 ]; then # otherwise fairseq uses every GPU that it sees
   settings=(world-size=1 no-spawn=true)
 else
@@ -68,7 +71,21 @@ else
   step=${SLURM_STEP_ID:-0}
   [[ $step =~ ^[0-9]{1,6}$ ]] || step=0
   port=${port:-$((10000 + (job * 17 + step * 5 + ${SLURM_RESTART_COUNT:-0}) % 22000))}
-  settings=("init-method=tcp://${hosts%%$'\n'*}:$port" "world-size=$workers" "rank=$rank" "backend=$backend" no-spawn=true)
+  master=${hosts%%$'\n'*}
+  settings=("init-method=tcp://$master:$port" "world-size=$workers" "rank=$rank" "backend=$backend" no-spawn=true)
+fi
+project=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+export PATH="$project/scripts/slurm/bin:$PATH" PYTHONPATH="$project${PYTHONPATH:+:$PYTHONPATH}"
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}
+
+if [ $style = environment ]; then # as torchrun sets it
+  variables=()
+  if [ "$workers" -gt 1 ]; then
+    variables=("WORLD_SIZE=$workers" "RANK=$rank" "LOCAL_RANK=$device" "MASTER_ADDR=$master" "MASTER_PORT=$port")
+  fi
+  command=(env "${variables[@]}" "${PYTHON:-python}" -m fairseq_clear.cli "$@")
+  if [ -n "${LAUNCH_DRY_RUN:-}" ]; then echo "${command[*]}" && exit; fi
+  exec "${command[@]}"
 fi
 extra=()
 for setting in "${settings[@]}"; do
@@ -83,7 +100,4 @@ for setting in "${settings[@]}"; do
 done
 if [ $style = hydra ]; then extra+=("distributed_training.device_id=$device"); else extra+=(--device-id "$device"); fi
 
-project=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-export PATH="$project/scripts/slurm/bin:$PATH" PYTHONPATH="$project${PYTHONPATH:+:$PYTHONPATH}"
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}
 exec "$trainer" "$@" "${extra[@]}"

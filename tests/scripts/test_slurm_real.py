@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run
 from tests.launch.test_preemption import FLAGS, same, saved
 
 pytestmark = [
@@ -168,11 +168,19 @@ def test_an_array(tmp_path: Path) -> None:
     (folder / "fairseq-clear").write_text(f'#!/usr/bin/env bash\necho "$@" >"{tmp_path}/done.$SLURM_ARRAY_TASK_ID"\n')
     (folder / "fairseq-clear").chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
-    for script, flag in (("backtranslate_array", "--shard-id"), ("glue_array", "--restart")):
-        output = f"--output={tmp_path}/log-%a"
-        slurm("sbatch", "--wait", "--array=0-2", output, SLURM / f"{script}.sbatch", "--input", "text", PATH=path)
-        told = [(tmp_path / f"done.{task}").read_text().split() for task in range(3)]
-        assert [line[line.index(flag) + 1] for line in told] == ["0", "1", "2"]
-        assert all("--input" in line for line in told)
-        for task in range(3):
-            (tmp_path / f"done.{task}").unlink()
+    output = f"--output={tmp_path}/log-%a"
+    slurm("sbatch", "--wait", "--array=0-2", output, SLURM / "glue_array.sbatch", "--input", "text", PATH=path)
+    told = [(tmp_path / f"done.{task}").read_text().split() for task in range(3)]
+    assert [line[line.index("--restart") + 1] for line in told] == ["0", "1", "2"]
+    assert all("--input" in line for line in told)
+
+
+def test_workers_of_a_job_embed_one_file(checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("ba da\nke\n" * 12_000)
+    encoder = ["--checkpoint", checkpoint, "--data-bin", data_bin, "--tokenizer", "whitespace"]
+    command = ["embed", tmp_path / "in.txt", *encoder, "--output"]
+    job = [SLURM / "work.sbatch", *command, tmp_path / "two.npy"]
+    slurm("sbatch", "--wait", "--ntasks=2", f"--output={tmp_path}/log", *job, PYTHON=sys.executable)
+    assert "24,000 sentences" in (tmp_path / "log").read_text()
+    run(sys.executable, "-m", "fairseq_clear.cli", *command, tmp_path / "one.npy")
+    assert (tmp_path / "two.npy").read_bytes() == (tmp_path / "one.npy").read_bytes()
