@@ -22,7 +22,6 @@ sys.path.insert(0, str(ROOT))
 # Files elsewhere in the project -> pages of the site.
 PAGES = {
     "examples/clear/README.md": "recipes/clear.md",
-    "examples/clear/scaling/README.md": "recipes/clear-scaling.md",
     "examples/cert/README.md": "recipes/cert.md",
     "examples/cert/RESULTS.md": "recipes/cert-results.md",
     "examples/cert/translation/README.md": "recipes/cert-translation.md",
@@ -44,7 +43,6 @@ PAGES = {
     "scripts/bench/README.md": "design/benchmarks.md",
     "tests/faults/README.md": "design/faults.md",
 }
-PICTURES = {f"examples/clear/scaling/{name}.png": f"recipes/{name}.png" for name in ("scaling", "simulation")}
 COMMENT = re.compile(r"^ *<!-- figures: .* -->\n", flags=re.M)
 TABLE = re.compile(r"^<!-- table: ([\w-]+) -->$", flags=re.M)
 
@@ -66,8 +64,6 @@ def on_files(files: "Files", config: "ProperDocsConfig") -> "Files":
     made |= api_pages()
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))
-    for source, target in PICTURES.items():
-        files.append(File.generated(config, target, abs_src_path=str(ROOT / source)))
     return files
 
 
@@ -92,7 +88,7 @@ def copied_page(source: Path) -> str:
         path, _, anchor = link.partition("#")
         file = os.path.relpath((source.parent / path).resolve(), ROOT)
         guide = file.removeprefix("docs/") if file.startswith("docs/") else None
-        page = PAGES.get(file) or PICTURES.get(file) or guide
+        page = PAGES.get(file) or guide
         if page is None:
             return f"`{file}`"
         return f"[{label}]({os.path.relpath(page, here)}{'#' + anchor if anchor else ''})"

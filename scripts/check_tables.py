@@ -8,8 +8,7 @@ With ``--write``, tables of runs and of benchmarks get the figures of the JSON. 
   first cell of the table is "minus ROW", its cells are differences from ROW, paired by seed, with standard errors. A column
   "average" is the mean of a run's scores;
 - ``<!-- figures: bench scripts/bench/results.json -->``: all rows of an output of scripts/bench;
-- ``<!-- figures: report sts.json -->``: a report of fairseq-clear;
-- ``<!-- figures: curve plan.json -->``: the JSON of ``fairseq-clear plan --curve``.
+- ``<!-- figures: report sts.json -->``: a report of fairseq-clear.
 
 A table of measured numbers without a comment is an error. The exit status is 1 if anything differs.
 """
@@ -90,18 +89,7 @@ def read_report(path: Path) -> dict[str, Cells]:
     return {row["label"]: {c: [v, row["deviations"].get(c, 0.0)] for c, v in row["scores"].items()} for row in rows}
 
 
-def read_curve(path: Path) -> dict[str, Cells]:
-    """The rows of the JSON of ``fairseq-clear plan --curve``, one per number of GPUs."""
-    names = {"texts each": "texts", "chunk, tokens": "chunk", "computing, s": "compute_seconds"}
-    names["sending, s"] = "communication_seconds"
-    return {
-        f"{row['gpus']:,}": {**{c: [row[name]] for c, name in names.items()}, "efficiency": [100 * row["efficiency"]]}
-        for row in json.loads(path.read_text(encoding="utf-8"))["curve"]
-    }
-
-
 READERS: dict[str, Callable[[Path], dict[str, Cells]]] = {
-    "curve": read_curve,
     "demo": read_demo,
     "report": read_report,
     "rows": read_rows,

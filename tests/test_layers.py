@@ -34,7 +34,7 @@ LAYERS = {
     "tasks": 6,
     "preparation": 7,
     "interop": 7,
-    "planning": 7,
+    "plan": 7,
     "launch": 7,
     "cli": 8,
     "refining": 9,
@@ -98,7 +98,7 @@ def test_file_imports_downward(path: Path) -> None:
 
 
 # Packages of one layer that must not know each other.
-SEPARATE = {"interop": {"preparation", "planning"}, "preparation": {"evaluation", "interop", "planning"}}
+SEPARATE = {"interop": {"preparation", "plan"}, "preparation": {"evaluation", "interop", "plan"}}
 
 
 @pytest.mark.parametrize("name", sorted(SEPARATE))

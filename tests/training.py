@@ -1,6 +1,8 @@
 """fairseq's own trainer on batches that a test chooses, in this process or in several workers."""
 
 import pickle
+import random
+import shutil
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -17,14 +20,44 @@ from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
 import fairseq_clear
+from fairseq_clear.augmentations.synonym_table import SynonymTable
+from fairseq_clear.files import hash_file
+from fairseq_clear.text.synonym_files import save_synonyms
+from tests.conftest import run, tool
 
 fairseq_clear.register()
+
+LENGTH = 64  # tokens of every text of ``make_data``, <s> and </s> included
 
 FLAGS = (
     *("--task", "clear_lm", "--arch", "clear_roberta_tiny", "--criterion", "clear_nt_xent", "--pooling", "mean"),
     *("--sample-break-mode", "eos", "--tokens-per-sample", "32", "--augment", "del-word", "--cpu", "--batch-size", "8"),
     *("--optimizer", "sgd", "--lr", "0.5", "--dropout", "0", "--attention-dropout", "0", "--max-update", "100"),
 )
+
+
+def make_data(folder: Path, words: int, sentences: int = 300) -> Path:
+    """Documents of 8 sentences of one length in which every word occurs; each word has a synonym, each sentence is its own
+    paraphrase ``bt``.
+    """
+    rng = random.Random(1)
+    lines = [" ".join(f"w{rng.randrange(words)}" for _ in range(LENGTH - 2)) for _ in range(sentences)]
+    every = [f"w{number}" for number in range(words)]
+    every += every[: -words % (LENGTH - 2)]
+    lines += [" ".join(every[begin : begin + LENGTH - 2]) for begin in range(0, len(every), LENGTH - 2)]
+    documents = ["\n".join(lines[begin : begin + 8]) for begin in range(0, len(lines), 8)]
+    (folder / "train.txt").write_text("\n\n".join(documents) + "\n")
+    run(*tool("preprocess"), "--only-source", "--trainpref", folder / "train.txt", "--destdir", folder / "bin")
+    data = folder / "bin"
+    (data / "paraphrase").mkdir()
+    shutil.copytree(data, data / "paraphrase" / "bt", ignore=lambda *_: ["paraphrase"])
+    first = 4  # after <s>, <pad>, </s>, <unk>
+    table = SynonymTable.build(
+        {(word,): [(word + 1,)] for word in range(first, first + words)}, np.ones(first + words + 1, np.bool_)
+    )
+    known = hash_file(data / "dict.txt")
+    save_synonyms(data / "synonyms.npz", table, vocabulary_hash=known, source="made up", source_hash="none")
+    return data
 
 
 def configuration(data: Path | str, *flags: str, world_size: int = 1) -> Any:

@@ -50,7 +50,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plot": ("plot:Plot", "draw training curves, reports side by side, STS by layer, or pairs on a map"),
     "plan": (
         "plan:Plan",
-        "estimate memory, FLOPs, bytes sent and hours of a recipe on N GPUs; --curve draws 1 to 4,096 GPUs",
+        "estimate memory, bytes sent and hours of a recipe on N GPUs, and choose --encode-chunk-size",
     ),
     "doctor": (
         "doctor:Doctor",

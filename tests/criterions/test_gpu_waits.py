@@ -19,8 +19,7 @@ from fairseq_clear.modules import chunking
 from fairseq_clear.modules.chunking import trim_padding
 from tests.models.test_pretrained_encoder import FLAGS as SIZES
 from tests.models.test_pretrained_encoder import write
-from tests.planning.measuring import make_data
-from tests.training import build
+from tests.training import build, make_data
 
 pytestmark = pytest.mark.slow
 

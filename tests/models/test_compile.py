@@ -12,8 +12,7 @@ from torch._dynamo.utils import counters
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
-from tests.planning.measuring import make_data
-from tests.training import build
+from tests.training import build, make_data
 
 # torch's own, of how it looks at what it is given
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")

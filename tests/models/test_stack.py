@@ -8,8 +8,7 @@ import torch
 from fairseq.models.transformer import TransformerEncoder
 
 from fairseq_clear.models.encoder_stack import EncoderStack
-from tests.planning.measuring import make_data
-from tests.training import build
+from tests.training import build, make_data
 
 FLAGS = (
     *("--arch", "clear_roberta_tiny", "--criterion", "clear_nt_xent", "--optimizer", "adam", "--lr", "1e-4"),

@@ -1,0 +1,355 @@
+"""Estimates what a recipe needs of machines: memory of a GPU, bytes between GPUs, hours, and the size of a chunk.
+
+One micro-batch of the recipe's own model and criterion runs forward and backward on the meta device, whose tensors have shapes
+but no values. The rest follows from rules:
+
+- Operations are those of matrix products and attention; a multiplication and an addition count as two. The products of queries
+  and the vectors of other GPUs are left out: they are less than a thousandth of the paper's runs.
+- Attention is counted as a fused GPU kernel: its T x T weights are computed in both passes and never stored.
+- With ``--amp``, activations are counted in float32, so their bytes are an upper bound.
+- PRECISIONS and OPTIMIZERS give the bytes of gradients, masters and moments. On several GPUs, DistributedDataParallel keeps a
+  second copy of the gradients.
+- A GPU sends around a ring: the gradients of an update, and the vectors that a micro-batch contrasts, with their gradients.
+"""
+
+import logging
+import math
+import tempfile
+import warnings
+import weakref
+from bisect import bisect_left
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from fairseq import tasks
+from fairseq.data import indexed_dataset
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.dataclass.initialize import add_defaults
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.flop_counter import flop_registry
+from yaml import YAMLError
+
+from fairseq_clear import register
+from fairseq_clear.augmentations.synonym_table import SynonymTable
+from fairseq_clear.errors import UserError
+from fairseq_clear.files import hash_file
+from fairseq_clear.libraries import log_level
+from fairseq_clear.models.pretrained_encoder import start_from_encoder
+from fairseq_clear.modules.chunking import ENOUGH_CELLS
+from fairseq_clear.text.synonym_files import save_synonyms
+from fairseq_clear.views.view_table import find_view_source
+
+register()
+
+GIB = 2**30
+HEADROOM = 0.9  # share of the memory to use; the rest is for fragmentation, scratch space of kernels and NCCL
+RECIPES = Path(__file__).resolve().parent.parent / "examples"
+SYMBOLS = 6  # not in dict.txt: <s>, <pad>, </s>, <unk>, <mask> and <del>
+EXAMPLES = 128  # items whose views are drawn; batches have their lengths
+LINES = 16  # lines of a random document
+LARGEST = 32  # texts of a micro-batch that is run whole; the cost of more texts is proportional
+# precision -> bytes of a weight and of its gradient, bytes of its float32 master and the master's gradient, TFLOP/s of a V100
+PRECISIONS = {"fp16": (2, 8, 125.0), "bf16": (2, 8, 125.0), "amp": (4, 0, 125.0), "fp32": (4, 0, 15.7)}
+OPTIMIZERS = {"adam": 8, "clear_adamw": 8, "sgd": 4}  # -> bytes of the moments of a weight
+CRITERIONS = ("masked_lm", "clear_nt_xent", "clear_moco", "clear_self_guided")
+aten = torch.ops.aten
+READS = (aten._local_scalar_dense.default, aten.equal.default)
+INDEXING = (aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default)
+FLOPS = {**flop_registry, aten.addmm_: flop_registry[aten.addmm]}
+
+
+class Meter(TorchDispatchMode):
+    """Runs operations on meta tensors, and counts floating-point operations and the bytes of tensors that are alive.
+
+    Token ids and masks are real CPU tensors, because shapes depend on them. An operation runs on the meta device if one of its
+    inputs is there. A value that is read from a meta tensor is 1.
+
+    Attributes:
+        flops: floating-point operations, recomputed ones included.
+        held, peak: bytes of the tensors that were made under this mode: now, and at most.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = self.held = self.peak = 0
+        self._storages: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run ``func`` and count it."""
+        kwargs = kwargs or {}
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        is_meta = any(tensor.is_meta for tensor in given)
+        if is_meta and func in READS:
+            return 1.0 if args[0].is_floating_point() else 1
+        if is_meta:
+            if func in INDEXING:  # a mask selects as many rows as it has ones
+                args = (args[0], [index for one in args[1] for index in _positions(one)], *args[2:])
+            args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
+            kwargs = {**kwargs, "device": "meta"} if kwargs.get("device") is not None else kwargs
+        result = func(*args, **kwargs)
+        if is_meta and (count := FLOPS.get(func._overloadpacket)) is not None:
+            self.flops += count(*args, **kwargs, out_val=result)
+        known = self._storages | {tensor.untyped_storage()._cdata for tensor in given}  # also those of weights
+        made = [leaf.untyped_storage() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        for storage in {one._cdata: one for one in made if one._cdata not in known}.values():
+            weakref.finalize(storage, self._release, storage._cdata, storage.nbytes())
+            self._storages.add(storage._cdata)
+            self.held += storage.nbytes()
+        self.peak = max(self.peak, self.held)
+        return result
+
+    def _release(self, key: int, size: int) -> None:
+        self._storages.remove(key)
+        self.held -= size
+
+
+def _positions(index: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    is_real_mask = index is not None and not index.is_meta and index.dtype == torch.bool
+    return index.nonzero().unbind(1) if is_real_mask and index is not None else (index,)
+
+
+def _fused_attention(query: Any, key: Any, value: Any, mask: Any = None, dropout_p: float = 0.0, *_: Any) -> Any:
+    return aten._scaled_dot_product_efficient_attention(query, key, value, mask, True, dropout_p)[0]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Cost of one micro-batch on one GPU."""
+
+    flops: float  # of both passes
+    saved: float  # bytes that are alive between the passes
+    peak: float  # bytes that are alive at most, without weights and their gradients
+
+
+class Recipe:
+    """A recipe on the meta device, whose micro-batches can be run.
+
+    Args:
+        cfg: fairseq's configuration, see ``read_recipe``; without ``task.data``, texts are random words of the maximum length.
+        vocabulary: rows of the embedding without ``task.data``, special symbols included.
+
+    Attributes:
+        model, criterion: on the meta device, in the recipe's precision.
+        precision: a key of PRECISIONS.
+        rows: ``masked`` and ``views`` -> tokens of each row of the drawn items.
+        items: number of drawn items.
+
+    Raises:
+        UserError: training rejects a setting.
+    """
+
+    def __init__(self, cfg: Any, vocabulary: int = 50_266) -> None:
+        self.cfg = cfg
+        with tempfile.TemporaryDirectory() as folder, log_level(logging.CRITICAL + 1, "fairseq", "fairseq_clear"):
+            try:
+                if not cfg.task.data:
+                    _make_data(Path(folder), cfg.task, int(cfg.model.get("max_positions") or 512), vocabulary)
+                task = tasks.setup_task(cfg.task)
+                with torch.device("meta"), Meter():
+                    self.model = task.build_model(cfg.model)
+                    self.criterion = task.build_criterion(cfg.criterion)
+                task.load_dataset("train")
+            except SystemExit as error:  # the task logs a UserError and exits
+                raise error.__cause__ or error from None
+            dataset = task.dataset("train")
+            picked = np.linspace(0, len(dataset) - 1, min(len(dataset), EXAMPLES), dtype=int)
+        self.collate, self.vocabulary, self.items = dataset.collater, len(task.dictionary), len(picked)
+        self._items = sorted(map(dataset.__getitem__, picked), key=lambda item: int(self.collate([item])["ntokens"]))
+        whole = self.collate(self._items)
+        rows = {"masked": whole.get("lengths", []), "views": whole.get("views", {}).get("lengths", [])}
+        self.rows = {name: lengths for name, lengths in rows.items() if lengths}
+        self.precision = next((name for name in PRECISIONS if cfg.common.get(name)), "fp32")
+        if self.precision in ("fp16", "bf16"):
+            self.model.to(torch.float16 if self.precision == "fp16" else torch.bfloat16)
+        self.chunk, self.run = int(self.model.args.encode_chunk_size), cache(self._run)
+        self.run(1, 0)  # makes the gradients, which later runs do not count
+
+    def _run(self, texts: int, chunk: int) -> Step:
+        """Run a micro-batch of drawn items, taken evenly from the shortest to the longest."""
+        picked = ((np.arange(texts) + 0.5) / texts * self.items).astype(int)
+        sample = self.collate([self._items[index] for index in picked])
+        self.model.args.encode_chunk_size, meter = chunk, Meter()
+        attention = patch.object(torch.nn.functional, "scaled_dot_product_attention", _fused_attention)
+        enough = patch.dict(ENOUGH_CELLS, cpu=ENOUGH_CELLS["cuda"])
+        with attention, enough, patch.object(torch, "autocast", lambda *_, **__: nullcontext()), meter:
+            loss = self.criterion(self.model, sample)[0]
+            saved = meter.held
+            loss.backward()
+        return Step(meter.flops, saved, meter.peak)
+
+    def step(self, texts: int, chunk: int) -> Step:
+        """Cost of a micro-batch of ``texts`` texts, encoded ``chunk`` tokens at a time (0: all at once).
+
+        As many texts are run as fill a chunk, or LARGEST. More texts cost in proportion, except that only one chunk is alive.
+        """
+        fewest = min(sum(lengths) for lengths in self.rows.values()) / self.items  # tokens of a text
+        few = min(texts, math.ceil(chunk / fewest) if chunk else LARGEST)
+        ran, times = self.run(few, chunk), texts / few
+        peak = ran.peak + (times - 1) * ran.saved if chunk else times * ran.peak
+        return Step(times * ran.flops, times * ran.saved, peak)
+
+    def gathered(self, texts: int) -> int:
+        """Number of vectors that a GPU sends to the others in a micro-batch of ``texts`` texts."""
+        if "views" not in self.rows or str(getattr(self.criterion.cfg, "negatives", "global")) == "batch":
+            return 0
+        rows = sum(self.criterion.gathered_rows(self.collate(self._items)["views"]).values())
+        if self.criterion.key_encoder == "frozen":  # and the guide's vectors
+            rows *= 1 + (len(self.model.guide.layers) if self.criterion.takes_every_layer else 1)
+        return round(rows * texts / self.items)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe on a number of GPUs."""
+
+    gpus: int
+    texts: int  # of a micro-batch of one GPU
+    chunk: int  # tokens encoded at a time, the value of --encode-chunk-size; 0 for all
+    state: float  # bytes of weights, gradients, masters, moments, copies of the encoder and queue on one GPU
+    activations: float  # bytes of a micro-batch on one GPU, at the peak
+    sent: float  # bytes that one GPU sends in an update
+    flops: float  # of one GPU in an update
+    hours: float  # of the run
+
+
+def make_plan(recipe: Recipe, gpus: int, memory: float, rate: float, global_batch: int | None = None) -> Plan:
+    """Distribute a recipe over GPUs.
+
+    Args:
+        recipe: the recipe.
+        gpus: number of GPUs.
+        memory: bytes of a GPU.
+        rate: operations per second that a GPU reaches.
+        global_batch: texts of an update on all GPUs (default: as configured, on this number of GPUs).
+
+    Raises:
+        UserError: the batch cannot be divided evenly or does not fit into memory, or the recipe has no number of updates.
+    """
+    updates, frequency = int(recipe.cfg.optimization.max_update), int(recipe.cfg.optimization.update_freq[0])
+    batch = (recipe.cfg.dataset.batch_size or 0) * frequency * gpus if global_batch is None else global_batch
+    if not updates:
+        raise UserError("optimization.max_update: the recipe has none; set it")
+    if batch < 1:
+        raise UserError("dataset.batch_size: the recipe has none; give --global-batch, the texts of an update")
+    if batch % (gpus * frequency):
+        what = f"--gpus {gpus} x optimization.update_freq {frequency}"
+        raise UserError(f"--global-batch {batch}: is not a multiple of {what}; give a multiple")
+    texts, (element, masters, _) = batch // (gpus * frequency), PRECISIONS[recipe.precision]
+    trained = sum(weight.numel() for weight in recipe.model.parameters() if weight.requires_grad)
+    state = sum(tensor.nbytes for tensor in (*recipe.model.parameters(), *recipe.model.buffers()))
+    state += trained * (element * (1 + (gpus > 1)) + masters + OPTIMIZERS[recipe.cfg.optimizer._name])
+    if element == 2 and recipe.model.key_encoder is not None:  # its weights are float32, and a rounded copy encodes
+        state += sum(weight.nbytes / 2 for weight in recipe.model.key_encoder.parameters())
+    vectors, width = recipe.gathered(texts), recipe.model.projection_head.output_dim
+    has_gradient = getattr(recipe.criterion, "key_encoder", "") != "momentum"
+    of_vectors = vectors * (width * element * (1 + has_gradient) + 8)  # 8 for the hash of each text
+    sent = (gpus - 1) * (2 * trained * element / gpus + frequency * of_vectors)
+    received = gpus * vectors * width * 8  # in float32, with their gradients
+
+    def needed(chunk: int) -> float:
+        return state + received + recipe.step(texts, chunk).peak
+
+    longest = max(max(lengths) for lengths in recipe.rows.values())
+    tokens = texts / recipe.items * max(sum(lengths) for lengths in recipe.rows.values())
+    least = 2 ** math.ceil(math.log2(longest))  # the smallest power of two that holds the longest row
+    chunks = [least * 2**power for power in range(int(math.log2(max(tokens / least, 1))) + 1)]
+    chunks = [recipe.chunk] if recipe.chunk or needed(0) <= HEADROOM * memory else chunks
+    fitting = bisect_left(chunks, True, key=lambda chunk: needed(chunk) > HEADROOM * memory)
+    if not fitting:
+        raise UserError(
+            f"--memory {memory / GIB:g}: {texts:,} texts need {needed(chunks[0]) / GIB:.1f} GiB, and {HEADROOM:.0%} of the "
+            "memory may be used; raise optimization.update_freq, or lower --global-batch"
+        )
+    step = recipe.step(texts, chunks[fitting - 1])
+    flops = frequency * step.flops
+    hours = updates * flops / rate / 3600
+    return Plan(gpus, texts, chunks[fitting - 1], state, received + step.peak, sent, flops, hours)
+
+
+def read_recipe(name: str, overrides: Sequence[str] = (), data: str = "") -> Any:
+    """Return fairseq's configuration for a recipe, as fairseq-hydra-train composes it.
+
+    Args:
+        name: a .yaml file, or EXAMPLE/CONFIG for examples/EXAMPLE/config/CONFIG.yaml.
+        overrides: such as ``+ablation=del_word`` or ``dataset.batch_size=16``; ``++`` for a setting that is not in the file.
+        data: data folder, as for fairseq-train; empty to leave out every setting that names a file.
+
+    Raises:
+        UserError: the file does not exist, hydra rejects it or an override, or the cost of a setting is not estimated.
+    """
+    example, _, file = name.partition("/")
+    path = Path(name) if name.endswith((".yaml", ".yml")) else RECIPES / example / "config" / f"{file}.yaml"
+    if not path.is_file():
+        known = sorted(f"{file.parent.parent.name}/{file.stem}" for file in RECIPES.glob("*/config/*.yaml"))
+        raise UserError(f"--config {name}: no such recipe; give a .yaml file or one of {', '.join(known)}")
+    cfg = OmegaConf.structured(FairseqConfig)
+    OmegaConf.set_struct(cfg, False)
+    try:
+        with warnings.catch_warnings(), initialize_config_dir(str(path.resolve().parent), version_base="1.1"):
+            warnings.simplefilter("ignore", UserWarning)  # fairseq is written for hydra 1.0
+            config: Any = OmegaConf.to_container(compose(path.stem, overrides=list(overrides)), resolve=True)
+        if missing := {"task", "criterion", "model"} - config.keys():
+            raise UserError(f"has no section {min(missing)}; give a recipe such as clear/base_256gpu")
+        for section in config.keys() & FairseqConfig.__dataclass_fields__.keys():
+            cfg[section] = OmegaConf.merge(cfg.get(section) or {}, config[section])
+        cfg.optimizer = {"lr": cfg.optimization.lr, **(cfg.optimizer or {"_name": "adam"})}
+        cfg.lr_scheduler, cfg.model.compile = {"_name": "fixed"}, False
+        files: dict[str, Any] = {"data": data, "eval_sts": None, "eval_retrieval": None}
+        files |= {} if data else {"synonyms": None, "mask_whole_words": False, "mix": ""}
+        cfg.task = OmegaConf.merge({"_name": "clear_lm"}, cfg.task, files)
+        _check(cfg)
+        start_from_encoder(cfg.model, cfg.checkpoint, cfg.task.get("allow_change") or "")
+        add_defaults(cfg)
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+        cause = error.__cause__ or error
+        raise UserError(f"--config {name} {' '.join(overrides)}: {' '.join(str(cause).split())}") from error
+    return cfg
+
+
+def _check(cfg: Any) -> None:
+    """Raise UserError for a setting whose cost is not estimated."""
+    for name, is_estimated in (
+        ("criterion._name", cfg.criterion.get("_name") in CRITERIONS),
+        ("criterion.guide", not cfg.criterion.get("guide")),
+        ("model._name", ARCH_MODEL_NAME_REGISTRY.get(str(cfg.model.get("_name"))) == "clear_roberta"),
+        ("model.checkpoint_activations", not cfg.model.get("checkpoint_activations")),
+        ("optimizer._name", cfg.optimizer["_name"] in OPTIMIZERS),
+        ("dataset.max_tokens", not cfg.dataset.max_tokens),
+    ):
+        if not is_estimated:
+            raise UserError(f"{name} {OmegaConf.select(cfg, name)}: is not estimated; plan with another value")
+
+
+def _make_data(folder: Path, cfg: Any, positions: int, vocabulary: int) -> None:
+    """Write a data folder of random words, in lines of the maximum length that are their own paraphrases and negatives."""
+    kind, step = find_view_source(cfg.views)
+    cfg.data, cfg.tokens_per_sample = str(folder), min(cfg.tokens_per_sample, positions)
+    words = max(vocabulary - SYMBOLS, 1)
+    (folder / "dict.txt").write_text("".join(f"w{word} 1\n" for word in range(words)))
+    shape = (EXAMPLES, LINES if kind.needs_documents else 1, max(cfg.tokens_per_sample - 1, 1))  # <s> is added later
+    ids = np.random.default_rng(0).integers(4, 4 + words, shape, dtype=np.int32)
+    ids[:, :, -1] = 2  # </s>
+    builder = indexed_dataset.make_builder(str(folder / "train.bin"), "mmap", vocab_size=vocabulary)
+    for document in ids:
+        for line in (*document, *([np.array([2])] if kind.needs_documents else [])):  # a blank line ends a document
+            builder.add_item(torch.from_numpy(line))
+    builder.finalize(str(folder / "train.idx"))
+    (folder / "paraphrase").mkdir()
+    for name in {*(step.values if kind.values else ()), *(cfg.get("hard_negatives") or "none").split(",")}:
+        (folder / "paraphrase" / name).symlink_to(folder)
+    table = SynonymTable.build({(word,): [(word,)] for word in range(4, 4 + words)}, np.ones(5 + words, np.bool_))
+    known = hash_file(folder / "dict.txt")
+    save_synonyms(folder / "synonyms.npz", table, vocabulary_hash=known, source="", source_hash="")

@@ -1,0 +1,134 @@
+"""What ``fairseq_clear.plan`` counts, against arithmetic and against real updates."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.plan import GIB, Recipe, make_plan, read_recipe
+from tests.training import LENGTH, build, make_data
+
+pytestmark = pytest.mark.slow
+
+TEXTS, BLOCKS, WIDTH, HEADS, HEAD = 16, 3, 64, 2, 48
+MODEL = {
+    "encoder_layers": BLOCKS,
+    "encoder_embed_dim": WIDTH,
+    "encoder_ffn_embed_dim": 4 * WIDTH,
+    "encoder_attention_heads": HEADS,
+    "projection_dim": HEAD,
+    "max_positions": LENGTH,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+ALONE = ("criterion.mlm_weight=0", "task.augment=none")
+MLM = ("criterion.contrastive_weight=0",)
+
+
+def overrides(*changes: str) -> list[str]:
+    settings = {f"++model.{name}": value for name, value in MODEL.items()}
+    settings |= {"model._name": "clear_roberta_tiny", "task.sample_break_mode": "eos", "task.tokens_per_sample": LENGTH}
+    return [*(f"{name}={value}" for name, value in settings.items()), "common.fp16=false", *changes]
+
+
+def recipe_of(*changes: str, data: str = "", vocabulary: int = 2_000) -> Recipe:
+    return Recipe(read_recipe("clear/base_256gpu", overrides(*changes), data), vocabulary)
+
+
+def test_operations_are_six_times_weights_times_tokens() -> None:
+    recipe = recipe_of(*MLM)
+    tokens, masked = TEXTS * LENGTH, recipe.run(TEXTS, 0).flops
+    blocks = 6 * 12 * BLOCKS * WIDTH**2 * tokens
+    attention = (4 + 10) * BLOCKS * WIDTH * LENGTH * tokens  # two products forward, five backward
+    head = 6 * (WIDTH**2 + WIDTH * recipe.vocabulary) * round(0.15 * (LENGTH - 2)) * TEXTS
+    assert masked == pytest.approx(blocks + attention + head, rel=0.02)
+    views = recipe_of(*ALONE).run(TEXTS, 0).flops
+    projection = 6 * (WIDTH**2 + WIDTH * HEAD) * 2 * TEXTS
+    contrast = 6 * (2 * TEXTS) ** 2 * HEAD
+    assert views == pytest.approx(2 * (blocks + attention) + projection + contrast, rel=0.01)
+    # chunks compute the forward pass of the blocks once more: a third, and less of attention, whose backward pass is longer
+    again = recipe_of(*ALONE).run(TEXTS, 2 * LENGTH).flops
+    assert again - views == pytest.approx(2 * (blocks / 3 + attention * 4 / 14), rel=0.01)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("plan"), 500, 100)
+
+
+def saved_bytes(criterion: Any, model: torch.nn.Module, sample: dict[str, Any]) -> int:
+    """Bytes of what autograd saves in the forward pass, except weights and the batch."""
+    found, known = {}, {tensor.untyped_storage().data_ptr() for tensor in model.parameters()}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            found[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = criterion(model, sample)[0]
+    assert loss.requires_grad
+    return sum(found.values())
+
+
+@pytest.mark.parametrize("changes", [ALONE, MLM, ()])
+def test_saved_bytes_are_what_autograd_saves(data: Path, changes: tuple[str, ...]) -> None:
+    recipe = recipe_of(*changes, data=str(data))
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in MODEL.items()]
+    flags += [f"--{change.partition('.')[2].replace('_', '-')}" for change in changes]
+    augment = [] if changes == ALONE else ["--augment", recipe.cfg.task.augment]
+    trainer, dataset = build(data, *flags, *augment, "--pooling", "cls", "--tokens-per-sample", str(LENGTH))
+    sample = dataset.collater([dataset[index] for index in range(TEXTS)])
+    real = saved_bytes(trainer.criterion, trainer.model, sample)
+    parts = sample["net_input"].get("src_tokens"), sample.get("views", {}).get("tokens")
+    cells = sum(tokens.numel() for tokens in parts if tokens is not None)
+    copies = BLOCKS * cells * WIDTH * 4  # the result of a GPU's attention, whose order fairseq changes
+    assert recipe.run(TEXTS, 0).saved == pytest.approx(real + copies, rel=0.02)
+
+
+def test_chunks_bound_the_peak() -> None:
+    recipe = recipe_of(*ALONE)
+    whole, chunked, longer = (recipe.step(texts, chunk * LENGTH) for texts, chunk in ((64, 0), (64, 16), (256, 16)))
+    assert chunked.peak < whole.peak / 5
+    assert longer.flops == pytest.approx(4 * chunked.flops)
+    block = recipe.run(256, 16 * LENGTH).peak - longer.peak  # of products of queries and keys: at most 2**20 in float32
+    assert 0 <= block < 16 * 2**20
+
+
+@pytest.mark.parametrize(("precision", "bytes_of_weight"), [("fp32", 16), ("amp", 16), ("fp16", 20), ("bf16", 20)])
+def test_state_of_adam(precision: str, bytes_of_weight: int) -> None:
+    """Weights, gradients and two moments in float32; in half precision also masters and their gradients."""
+    recipe = recipe_of(*ALONE, *([] if precision == "fp32" else [f"++common.{precision}=true"]))
+    trained = sum(weight.numel() for weight in recipe.model.parameters() if weight.requires_grad)
+    frozen = sum(weight.nbytes for weight in recipe.model.parameters() if not weight.requires_grad)
+    buffers = sum(buffer.nbytes for buffer in recipe.model.buffers())
+    plan = make_plan(recipe, 1, GIB, 1e12)
+    assert plan.state == trained * bytes_of_weight + frozen + buffers
+    gradients = trained * (2 if "16" in precision else 4)
+    assert make_plan(recipe, 4, GIB, 1e12).state == plan.state + gradients
+
+
+def test_bytes_between_workers() -> None:
+    recipe = recipe_of(*ALONE)
+    trained = sum(weight.numel() for weight in recipe.model.parameters() if weight.requires_grad)
+    plan = make_plan(recipe, 4, GIB, 1e12, 64)
+    assert make_plan(recipe, 1, GIB, 1e12, 64).sent == 0
+    # a ring sends 3 / 4 of the gradients twice; 2 x 16 vectors, their gradients and hashes go to 3 workers
+    assert plan.sent == 2 * 3 / 4 * 4 * trained + 3 * 32 * (HEAD * 4 * 2 + 8)
+    assert make_plan(recipe_of(*ALONE, "criterion.negatives=batch"), 4, GIB, 1e12, 64).sent == 6 * trained
+
+
+def test_hours_and_the_chunk() -> None:
+    recipe = recipe_of(*ALONE, "optimization.max_update=3600")
+    plenty = make_plan(recipe, 2, 64 * GIB, 1e12, 4096)
+    assert (plenty.texts, plenty.chunk) == (2048, 0)
+    assert plenty.hours == pytest.approx(plenty.flops / 1e12)
+    scarce = make_plan(recipe, 2, 0.06 * GIB, 1e12, 4096)
+    assert scarce.chunk > LENGTH and scarce.chunk & (scarce.chunk - 1) == 0
+    assert scarce.state + scarce.activations <= 0.9 * 0.06 * GIB
+    assert scarce.state + recipe.step(2048, 2 * scarce.chunk).peak > 0.9 * 0.06 * GIB
+    with pytest.raises(UserError, match=r"--memory 0\.001: 2,048 texts need"):
+        make_plan(recipe, 2, 0.001 * GIB, 1e12, 4096)
