@@ -166,7 +166,7 @@ def test_commands_have_the_flags_that_pages_give_them(page: Path, training_flags
 def test_an_unknown_flag_is_found(training_flags: set[str]) -> None:
     wrong = {
         "fairseq-clear embed x.txt --data-bin d --vocab-size 3": ["--vocab-size"],
-        "fairseq-clear glue run --data d --split-dev 10/90": ["--split-dev"],
+        "fairseq-clear glue run --data d --max-length 128": ["--max-length"],
         "torchrun --standalone fairseq-train d --augmnt none": ["--augmnt"],
         "fairseq-clear imbed x": ["fairseq-clear"],
         "python scripts/check_tables.py --all": ["--all"],

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from measuring import PROJECT, UNTRAINED, Recipe, Trained, Untrained, add_results, clear, measure, sizes
 from result_tables import table
 
-METRICS = {"CoLA": "matthews", "RTE": "accuracy", "MRPC": "accuracy"}
+METRICS = {"CoLA": "mcc", "RTE": "accuracy", "MRPC": "accuracy"}
 PLAIN = "plain"  # fine-tuned without CERT
 CONFIG = PROJECT / "examples/cert/config/cert.yaml"
 BATCH = PROJECT / "examples/cert/config/batch_negatives.yaml"
@@ -98,7 +98,7 @@ def prepare(arguments: argparse.Namespace, task: str, folder: Path) -> Path:
     clear("synonyms", "--data-bin", data, "--source", arguments.synonyms)
     clear(
         *("glue", "prepare", "--glue-dir", arguments.glue, "--data-bin", arguments.imported, "--tasks", task),
-        *("--dest", folder / "glue-bin"),
+        *("--dest", folder / "glue-bin", "--max-length", 128),
     )
     return data
 
@@ -119,7 +119,7 @@ def finetune(arguments: argparse.Namespace, task: str, checkpoint: Path, folder:
     shutil.rmtree(output, ignore_errors=True)  # an interrupted measurement may have used another checkpoint
     clear(
         *("glue", "run", "--checkpoint", checkpoint, "--data", folder / "glue-bin", "--recipe", "cert"),
-        *("--tasks", task, "--seeds", seed, seed + 1000, "--restart", 0, "--output", output, "--device", "cpu"),
+        *("--tasks", task, "--seeds", seed, "--output", output, "--device", "cpu"),
         *("--epochs", arguments.epochs, "--lr", arguments.lr, "--batch-size", arguments.batch_size),
     )
     (result,) = output.rglob("result.json")

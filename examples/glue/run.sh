@@ -13,8 +13,10 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
   shift
 done
 [ "${1:-}" != -- ] || shift
+longest=512
+[ "$recipe" != cert ] || longest=128
 for task in "${tasks[@]}"; do # tasks that are prepared already are kept
   [ -d "glue-bin/$task" ] ||
-    fairseq-clear glue prepare --glue-dir "$glue_dir" --data-bin "$data_bin" --tasks "$task" --dest glue-bin
+    fairseq-clear glue prepare --glue-dir "$glue_dir" --data-bin "$data_bin" --tasks "$task" --max-length "$longest"
 done
 exec fairseq-clear glue run --checkpoint "$checkpoint" --data glue-bin --recipe "$recipe" --tasks "${tasks[@]}" "$@"

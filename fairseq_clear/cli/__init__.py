@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "glue": (
         "glue:Glue",
-        "fine-tune a checkpoint on GLUE's tasks, with restarts; write the submission, or GLUE's texts for prepare",
+        "fine-tune a checkpoint on GLUE's tasks with several seeds, or write GLUE's texts for prepare",
     ),
     "import": (
         "conversion:Import",

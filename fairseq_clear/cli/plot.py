@@ -66,7 +66,8 @@ class Curves(Picture):
 
     def draw(self) -> "Figure":
         """Draw the curves of every log."""
-        from fairseq_clear.evaluation.training_curves import draw_curves, read_log
+        from fairseq_clear.evaluation.training_curves import draw_curves
+        from fairseq_clear.evaluation.training_log import read_log
 
         names = self.names(len(self.logs))
         return draw_curves([read_log(*pair) for pair in zip(self.logs, names, strict=True)], self.metrics)

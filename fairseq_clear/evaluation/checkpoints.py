@@ -164,11 +164,11 @@ def _other_vocabulary(path: Path, folder: Path, trained: str, given: str) -> str
     )
 
 
-def strip_checkpoint(source: Path, target: Path) -> dict[str, Any]:
+def strip_checkpoint(source: Path, target: Path) -> dict[str, int]:
     """Copy a checkpoint without its optimizer state, which is two thirds of the file, and return facts about the run.
 
     Returns:
-        ``updates``, ``epoch``, and ``best``: the accuracy that fairseq measured (None if it did not).
+        ``updates`` and ``epoch``.
     """
     # torch.load, because fairseq's reader converts the settings to a class that it cannot load again
     state = torch.load(source, map_location="cpu", weights_only=True)
@@ -181,5 +181,4 @@ def strip_checkpoint(source: Path, target: Path) -> dict[str, Any]:
         "updates": int(state["optimizer_history"][-1]["num_updates"]),
         # At the end of an epoch, the iterator already has the number of the next one.
         "epoch": int(iterator["epoch"]) - int(iterator["iterations_in_epoch"] == 0),
-        "best": state["extra_state"].get("best"),
     }

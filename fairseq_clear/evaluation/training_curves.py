@@ -3,25 +3,18 @@
 The logs are those of fairseq in ``--log-format`` simple, tqdm and json, printed or in ``--log-file``.
 """
 
-import json
-import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import cycle
-from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.plotting import COLOURS, DASHES, MARKERS, PAGE_WIDTH, WIDTH, check_count, style
-from fairseq_clear.files import read_text_lines
+from fairseq_clear.evaluation.training_log import TRAINING, Curve, TrainingLog
 
-__all__ = ["Curve", "TrainingLog", "draw_curves", "read_log"]
+__all__ = ["draw_curves"]
 
 # Metric -> label of its axis, with its unit. The total loss is only drawn for a run that does not log its two terms.
 PANELS: dict[str, str] = {
@@ -34,120 +27,6 @@ PANELS: dict[str, str] = {
 }
 _TOTAL, _TERMS = ("loss", "loss (bits)"), ("mlm_loss", "contrastive_loss")
 _HEIGHT = 1.45  # inches a panel
-# fairseq/logging/progress_bar.py writes, after the header of fairseq-train, of hydra, or (--log-file) none:
-#   json             {"epoch": 1, "update": 0.1, "loss": "4.2", ..., "num_updates": "10", ...}
-#                    {"epoch": 1, "valid_loss": "4.2", ..., "valid_num_updates": "10", ...}
-#   simple           epoch 001:     10 / 200 loss=4.2, ..., num_updates=10, ...
-#   simple and tqdm  epoch 001 | valid on 'valid' subset | loss 4.2 | ... | num_updates 10 | ...
-#                    epoch 001 | loss 4.2 | ... | num_updates 10 | ...
-_LINE = re.compile(
-    r"(?:^|INFO \| \S+ \| |\[INFO\] - )"
-    r"(?:(?P<json>\{\".*)|epoch \d+(?::\s+\d+ / \d+ (?P<inner>.*)| \| (?:valid on '(?P<subset>.+?)' subset \| )?(?P<end>.*)))$"
-)
-_UPDATES = "num_updates"
-TRAINING = ("train_inner", "train")
-Doubles = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A metric over training: (N,) updates, ascending, and (N,) values."""
-
-    updates: Doubles
-    values: Doubles
-
-
-@dataclass(frozen=True)
-class TrainingLog:
-    """The statistics of a training log.
-
-    Attributes:
-        name: name in the legend.
-        records: part (``train_inner``, ``train``, ``valid``, ...) -> update -> name without the part -> value. If an update was
-            logged twice, as after resuming, the later record counts.
-    """
-
-    name: str
-    records: Mapping[str, Mapping[float, Mapping[str, float]]]
-
-    @property
-    def validations(self) -> list[str]:
-        """Names of the validation subsets, in order."""
-        return [part for part in self.records if part not in TRAINING]
-
-    def training(self, metric: str) -> Curve | None:
-        """A metric of training: from records within epochs if there are any, else at their ends; None if it was not logged."""
-        return self.curve("train_inner", metric) or self.curve("train", metric)
-
-    def has(self, *metrics: str) -> bool:
-        """Whether any of the metrics was logged."""
-        return any(self.curve(part, metric) for part in self.records for metric in metrics)
-
-    def curve(self, part: str, metric: str) -> Curve | None:
-        """A metric of one part; None if it was not logged."""
-        found = {at: values[metric] for at, values in self.records.get(part, {}).items() if metric in values}
-        if not found:
-            return None
-        updates = np.array(sorted(found), np.float64)
-        return Curve(updates, np.array([found[update] for update in updates]))
-
-
-def read_log(path: Path, name: str | None = None) -> TrainingLog:
-    """Read a log of fairseq-train or fairseq-hydra-train.
-
-    Args:
-        path: the output of the run, or its ``--log-file``.
-        name: name in the legend (default: the name of the file, or of its folder if the file has a common name).
-
-    Raises:
-        UserError: a missing file, one without statistics, or a JSON record that is cut off before the end of the file.
-    """
-    records: dict[str, dict[float, dict[str, float]]] = {}
-    for part, values in _read_statistics(path):
-        numbers = {key: number for key, value in values.items() if (number := _number(value)) is not None}
-        if _UPDATES in numbers:
-            records.setdefault(part, {})[numbers[_UPDATES]] = numbers
-    if not records:
-        raise UserError(
-            f"{path}: holds no training statistics; give the log of a fairseq-train run with --log-format simple or json "
-            "(none writes no statistics)"
-        )
-    common = path.stem in {"train", "log", "training", "hydra_train"}
-    return TrainingLog(name or (path.resolve().parent.name if common else path.stem), records)
-
-
-def _read_statistics(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield (part, name -> value) of each line that holds statistics."""
-    lines = read_text_lines(path)
-    for number, line in enumerate(lines, 1):
-        match = _LINE.search(line)
-        if match is None or (number == len(lines) and not path.read_bytes().endswith(b"\n")):
-            continue  # the last line of a running run may be incomplete
-        if match["json"]:
-            try:
-                yield _read_json(match["json"])
-            except ValueError:
-                raise UserError(f"{path}:{number}: the JSON record is cut off; was the file edited?") from None
-        elif match["inner"]:
-            yield "train_inner", dict(field.split("=", 1) for field in match["inner"].split(", ") if "=" in field)
-        else:
-            fields = (field.split(" ", 1) for field in match["end"].split(" | ") if " " in field)
-            yield match["subset"] or "train", dict(fields)  # type: ignore[arg-type]
-
-
-def _read_json(text: str) -> tuple[str, dict[str, object]]:
-    """Read (part, statistics). The part is the prefix of ``num_updates``, if any. ValueError if the record is cut off."""
-    record = json.loads(text)
-    prefix = next((key.removesuffix(_UPDATES) for key in record if key.endswith(f"_{_UPDATES}")), "")
-    return prefix.removesuffix("_") or "train_inner", {key.removeprefix(prefix): value for key, value in record.items()}
-
-
-def _number(value: object) -> float | None:
-    try:
-        number = float(value)  # type: ignore[arg-type]  # fairseq writes numbers as text
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 def draw_curves(logs: Sequence[TrainingLog], metrics: Sequence[str] | None = None) -> Figure:

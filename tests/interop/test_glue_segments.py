@@ -1,10 +1,9 @@
-"""GLUE's pairs with an imported BERT: segments are kept on request, and a note says when they are dropped."""
+"""GLUE's pairs with an imported BERT, whose segments are kept on request."""
 
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from fairseq import options
@@ -14,9 +13,8 @@ for library in ("transformers", "tokenizers", "safetensors"):
 
 from fairseq_clear.errors import UserError  # noqa: E402
 from fairseq_clear.evaluation.checkpoints import load_model  # noqa: E402
-from fairseq_clear.evaluation.glue.glue_predicting import Classifier  # noqa: E402
 from fairseq_clear.evaluation.glue.glue_recipes import RECIPES  # noqa: E402
-from fairseq_clear.evaluation.glue.glue_running import Restart, Start  # noqa: E402
+from fairseq_clear.evaluation.glue.glue_running import GlueRun, Start  # noqa: E402
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS  # noqa: E402
 from fairseq_clear.interop.importing import import_hf  # noqa: E402
 from tests.interop.folders import make_folder  # noqa: E402
@@ -38,19 +36,6 @@ def start(folder: Path) -> Start:
     return Start(folder / "model.pt", "hash", load_model(folder / "model.pt", folder))
 
 
-@pytest.mark.parametrize(("name", "tasks", "is_noted"), [
-    ("bert1", ["RTE", "CoLA"], True),
-    ("bert1", ["CoLA"], False),
-    ("bert2", ["RTE"], False),
-    ("roberta1", ["RTE"], False),
-])  # fmt: skip
-def test_dropped_segments_are_noted(folders: Path, name: str, tasks: list[str], is_noted: bool) -> None:
-    note = start(folders / name).pair_note([GLUE_TASKS[task] for task in tasks])
-    assert (note is not None) == is_noted
-    if note:
-        assert "(RTE)" in note and "--segments 2" in note
-
-
 def test_the_command_keeps_epsilon_and_segments(folders: Path, tmp_path: Path) -> None:
     for name, segments in (("bert1", 1), ("bert2", 2)):
         args = parsed(start(folders / name), tmp_path)
@@ -60,19 +45,9 @@ def test_the_command_keeps_epsilon_and_segments(folders: Path, tmp_path: Path) -
 
 def parsed(model: Start, folder: Path) -> Namespace:
     """The settings that fairseq-train makes of the command."""
-    settings = RECIPES["clear"]["RTE"]
-    data = SimpleNamespace(task=GLUE_TASKS["RTE"], rows={"train": 100})
-    command = Restart(data, 1, settings, folder).command(folder, model)
+    data = SimpleNamespace(task=GLUE_TASKS["RTE"], rows=100, folder=folder)
+    command = GlueRun(data, 1, RECIPES["clear"]["RTE"], folder, model).command()
     return options.parse_args_and_arch(options.get_training_parser(), command[3:])
-
-
-def test_pairs_are_joined_as_bert_joins_them(folders: Path) -> None:
-    texts = [np.array([10, 11, 2]), np.array([12, 2])]
-    for name, expected in (("bert1", [0, 10, 11, 2, 2, 12, 2]), ("bert2", [0, 10, 11, 2, 12, 2])):
-        classifier = Classifier.__new__(Classifier)
-        loaded = start(folders / name).loaded
-        classifier.model, classifier.dictionary = loaded.model, loaded.dictionary
-        assert classifier._row(texts, 40).tolist() == expected
 
 
 def test_a_model_with_other_segments_is_rejected(folders: Path) -> None:

@@ -210,9 +210,9 @@ def test_a_worker_of_a_command_that_shares_its_work(stubs: Path) -> None:
 def test_the_array_of_glue(stubs: Path) -> None:
     ids = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_MAX": "7"}
     glue = call(stubs, "glue_array.sbatch", "--output", "o", **ids)
-    assert glue.stdout.strip() == "srun fairseq-clear glue run --output o --restart 3"
+    assert glue.stdout.strip() == "srun fairseq-clear glue run --output o --seeds 3"
     done = call(stubs, "glue_array.sbatch")
-    assert done.returncode == 2 and "submit with sbatch --array=0-LAST" in done.stderr
+    assert done.returncode == 2 and "submit with sbatch --array=1-LAST" in done.stderr
 
 
 @pytest.mark.parametrize("script", sorted(SLURM.glob("*.sbatch")), ids=lambda path: path.name)

@@ -171,7 +171,7 @@ def test_an_array(tmp_path: Path) -> None:
     output = f"--output={tmp_path}/log-%a"
     slurm("sbatch", "--wait", "--array=0-2", output, SLURM / "glue_array.sbatch", "--input", "text", PATH=path)
     told = [(tmp_path / f"done.{task}").read_text().split() for task in range(3)]
-    assert [line[line.index("--restart") + 1] for line in told] == ["0", "1", "2"]
+    assert [line[line.index("--seeds") + 1] for line in told] == ["0", "1", "2"]
     assert all("--input" in line for line in told)
 
 

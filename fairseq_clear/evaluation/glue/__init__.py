@@ -1,1 +1,1 @@
-"""GLUE by fine-tuning with fairseq's ``sentence_prediction``: prepare data, run restarts, predict test sets."""
+"""GLUE by fine-tuning with fairseq's ``sentence_prediction``: prepare data, fine-tune with several seeds, report dev scores."""

@@ -1,44 +1,23 @@
 """The papers' hyper-parameters for fine-tuning on GLUE, and the metrics that their tables report."""
 
-import logging
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
-
-from fairseq_clear.evaluation.glue.glue_tasks import GlueTask
-from fairseq_clear.libraries import import_library
-from fairseq_clear.settings import check_settings, setting
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-logger = logging.getLogger(__name__)
+from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
 class FineTuning:
-    """Hyper-parameters of a task. Those with a help text are flags of ``glue run``, which replace the recipe's."""
+    """Hyper-parameters of a task."""
 
-    learning_rate: float = setting("peak learning rate, which then decays linearly to 0", least=0, flag="--lr")
-    batch_size: int = setting("examples per update", least=1)
-    epochs: int = setting("passes over the training split", least=1)
-    max_length: int | None = setting(
-        "maximum tokens of an input, special ones included; longer pairs lose the end of the longer text", None, least=4
-    )
-    warmup_share: float = setting("share of the updates in which the learning rate rises", 0.06, least=0, most=1)
-    weight_decay: float = setting("decoupled weight decay of Adam", 0.1, least=0)
-    dropout: float = setting("dropout of layers, attention and classification head", 0.1, least=0, most=1)
+    lr: float  # peak learning rate, which then decays linearly to 0
+    batch_size: int  # examples per update
+    epochs: int  # passes over the training split
+    warmup_share: float = 0.06  # share of the updates in which the learning rate rises
+    weight_decay: float = 0.1  # decoupled weight decay of Adam
+    dropout: float = 0.1  # of layers, attention and classification head
+    max_length: int | None = None  # maximum tokens of an input, see ``glue prepare --max-length``; None for no limit
     adam_betas: str = "(0.9, 0.98)"  # in the format of fairseq's flag
     adam_eps: float = 1e-6
     clip_norm: float = 0.0  # maximum norm of the gradient; 0 for no limit
-
-    def updates(self, examples: int) -> int:
-        """Updates over all epochs; the last batch of an epoch may be smaller."""
-        return self.epochs * -(-examples // self.batch_size)
-
-    def warmup_updates(self, examples: int) -> int:
-        """Updates of the warm-up."""
-        return round(self.warmup_share * self.updates(examples))
 
 
 # CLEAR section 4.2 follows RoBERTa (Liu et al. 2019, table 10): those are the values in fairseq's
@@ -67,57 +46,22 @@ RECIPES: dict[str, dict[str, FineTuning]] = {
 }
 
 
-def choose_recipe(recipe: str, task: str, **changes: float) -> FineTuning:
-    """Return the hyper-parameters of a task, with the changed ones; UserError if a value is out of range."""
-    settings = replace(RECIPES[recipe][task], **changes)  # type: ignore[arg-type]
-    check_settings(settings)
-    return settings
-
-
-# The metric of a task in the table of a recipe; accuracy for all other tasks.
+# The metric of a task in the table of a recipe, by its name in fairseq's log; accuracy for all other tasks.
 #   CLEAR, caption of Table 1: Matthews; MRPC, QQP mean of accuracy and F1; STS-B mean of Pearson and Spearman.
 #   CERT, caption of Table 2: MRPC F1, QQP accuracy, STS-B Pearson.
-HEADLINE: dict[str, dict[str, str]] = {
-    "clear": {
-        "CoLA": "matthews",
-        "MRPC": "accuracy_and_f1",
-        "QQP": "accuracy_and_f1",
-        "STS-B": "pearson_and_spearman",
-    },
-    "cert": {"CoLA": "matthews", "MRPC": "f1", "STS-B": "pearson"},
+METRICS: dict[str, dict[str, str]] = {
+    "clear": {"CoLA": "mcc", "MRPC": "acc_and_f1", "QQP": "acc_and_f1", "STS-B": "pearson_and_spearman"},
+    "cert": {"CoLA": "mcc", "MRPC": "f1", "STS-B": "pearson"},
+}
+# Flags with which fairseq's criterion computes them.
+REPORTS: dict[str, tuple[str, ...]] = {
+    "CoLA": ("--report-mcc",),
+    "MRPC": ("--report-acc-and-f1",),
+    "QQP": ("--report-acc-and-f1",),
+    "STS-B": ("--report-pearson-and-spearman",),
 }
 
 
-def headline(recipe: str, task: str) -> str:
+def metric_of(recipe: str, task: str) -> str:
     """The metric that the paper of the recipe reports for a task."""
-    return HEADLINE[recipe].get(task, "accuracy")
-
-
-def measure(task: GlueTask, predicted: "npt.NDArray[np.generic]", gold: "npt.NDArray[np.generic]") -> dict[str, float]:
-    """Compute every metric that GLUE uses for a task, x100.
-
-    A constant prediction scores 0 in Matthews' correlation, Pearson and Spearman (for STS-B with a warning), because a failed
-    restart is a result, not an error.
-
-    Args:
-        task: determines the metrics.
-        predicted: (N,) class ids, or scores for STS-B.
-        gold: (N,) likewise.
-    """
-    stats, metrics = (import_library(name, "eval") for name in ("scipy.stats", "sklearn.metrics"))
-    if task.is_regression:
-        pairs = (predicted.astype(float), gold.astype(float))
-        if any((values == values[0]).all() for values in pairs):
-            logger.warning(
-                "%s: all predicted scores are equal, so the correlations are undefined; counted as 0", task.name
-            )
-            return dict.fromkeys(("pearson", "spearman", "pearson_and_spearman"), 0.0)
-        pearson, spearman = (100 * float(metric(*pairs)[0]) for metric in (stats.pearsonr, stats.spearmanr))
-        return {"pearson": pearson, "spearman": spearman, "pearson_and_spearman": (pearson + spearman) / 2}
-    accuracy = 100 * float(metrics.accuracy_score(gold, predicted))
-    if task.name == "CoLA":
-        return {"matthews": 100 * float(metrics.matthews_corrcoef(gold, predicted)), "accuracy": accuracy}
-    if task.name in {"MRPC", "QQP"}:
-        f1 = 100 * float(metrics.f1_score(gold, predicted, pos_label=task.labels.index("1"), zero_division=0))
-        return {"accuracy": accuracy, "f1": f1, "accuracy_and_f1": (accuracy + f1) / 2}
-    return {"accuracy": accuracy}
+    return METRICS[recipe].get(task, "accuracy")

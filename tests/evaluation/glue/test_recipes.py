@@ -6,21 +6,19 @@ import fairseq
 import pytest
 import yaml
 
-from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.glue.glue_recipes import RECIPES, choose_recipe
+from fairseq_clear.evaluation.glue.glue_recipes import RECIPES
+from fairseq_clear.evaluation.glue.glue_running import _scores
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS
 
-TRAINED = {name for name, task in GLUE_TASKS.items() if task.evaluated_as == name}
 
-
-@pytest.mark.parametrize("name", sorted(TRAINED - {"WNLI"}))
+@pytest.mark.parametrize("name", sorted(set(GLUE_TASKS) - {"WNLI"}))
 def test_clear_is_fairseqs_roberta(name):
     folder = Path(fairseq.__file__).parent / "examples" / "roberta" / "config" / "finetuning"
     if not folder.is_dir():
         pytest.skip(f"this fairseq comes without {folder}")
     theirs = yaml.safe_load((folder / f"{name.lower().replace('-', '_')}.yaml").read_text())
     ours = RECIPES["clear"][name]
-    assert [ours.learning_rate] == [float(value) for value in theirs["optimization"]["lr"]]
+    assert [ours.lr] == [float(value) for value in theirs["optimization"]["lr"]]
     assert ours.batch_size == theirs["dataset"]["batch_size"]
     assert ours.epochs == theirs["optimization"]["max_epoch"]
     assert ours.clip_norm == theirs["optimization"]["clip_norm"]
@@ -36,25 +34,15 @@ def test_cert_is_its_section_5_2():
     rates = {3e-5: "CoLA MNLI STS-B", 2e-5: "RTE QNLI MRPC SST-2 WNLI", 1e-5: "QQP"}
     epochs = {20: "CoLA", 5: "RTE WNLI QQP", 3: "QNLI MNLI", 15: "MRPC", 4: "SST-2", 10: "STS-B"}
     for name, settings in RECIPES["cert"].items():
-        assert name in rates[settings.learning_rate].split()
+        assert name in rates[settings.lr].split()
         assert name in epochs[settings.epochs].split()
         assert (settings.batch_size, settings.max_length) == (16, 128)
 
 
-def test_every_recipe_has_every_task_that_is_trained():
-    assert all(set(table) == TRAINED for table in RECIPES.values())
+def test_every_recipe_has_every_task():
+    assert all(set(table) == set(GLUE_TASKS) for table in RECIPES.values())
 
 
-def test_updates_count_the_small_last_batch():
-    settings = choose_recipe("clear", "RTE", epochs=3, batch_size=16)
-    assert settings.updates(32) == 6 and settings.updates(33) == 9
-    assert settings.warmup_updates(1600) == 18
-
-
-def test_overrides_replace_single_values_within_their_range():
-    settings = choose_recipe("cert", "RTE", epochs=1, max_length=20)
-    assert (settings.epochs, settings.dropout, settings.max_length) == (1, 0.1, 20)
-    assert settings.learning_rate == 2e-5
-    for name, value in (("epochs", 0), ("batch_size", 0), ("warmup_share", 1.5), ("max_length", 3), ("dropout", -0.1)):
-        with pytest.raises(UserError, match=f"--{name.replace('_', '-')} {value}"):
-            choose_recipe("cert", "RTE", **{name: value})
+def test_a_constant_prediction_scores_0():
+    """fairseq then logs NaN, which is left out of the result."""
+    assert _scores({"STS-B": [{"metrics": {"valid": {"loss": 1.0}}}]}, "clear", max) == {"STS-B": 0.0}

@@ -1,0 +1,131 @@
+"""GLUE's files are read by their columns, errors name file and line, and fairseq's own task reads what is prepared."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fairseq.data import Dictionary
+from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.glue.glue_data import TaskData, cut_pair, input_length, prepare_task
+from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, read_examples
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer
+from tests.evaluation.glue.made import ROWS, labels, write_glue
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory):
+    return write_glue(tmp_path_factory.mktemp("glue"))
+
+
+@pytest.mark.parametrize("task", GLUE_TASKS.values(), ids=lambda task: task.name)
+def test_every_task_and_split_is_read(task, glue):
+    for split in task.splits:
+        texts, found, dropped = read_examples(glue, task, split)
+        assert (found, dropped, len(texts)) == (labels(task.name, split), 0, len(task.texts))
+        # texts are words, not the numbers of the other columns
+        assert all(word.isalpha() for column in texts for text in column for word in text.split())
+
+
+HEADER = "index\tsentence1\tsentence2\tlabel\n"
+FINE = HEADER + "0\ta\tb\tentailment\n"
+
+
+def read(tmp_path, content, task="RTE", **options):
+    (tmp_path / task).mkdir(exist_ok=True)
+    (tmp_path / task / "train.tsv").write_bytes(content.encode() if isinstance(content, str) else content)
+    return read_examples(tmp_path, GLUE_TASKS[task], "train", **options)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (FINE + "1\ta\tentailment\n", r"train.tsv:3: 3 tab-separated columns, not 4 .*--drop-malformed"),
+        (HEADER + "0\ta\tb\tneutral\n", r"train.tsv:2: label 'neutral' is not one of RTE: entailment, not_entailment"),
+        (HEADER + "\n", r"train.tsv:2: 1 tab-separated columns"),
+        (HEADER, "holds no well-formed example"),
+        ("", "holds no well-formed example"),
+        ("index\tsentence1\tlabel\n0\ta\tentailment\n", r"train.tsv:1: the header has no column 'sentence2'"),
+        (HEADER.encode() + b"0\tcaf\xe9\tb\tentailment\n", r"train.tsv:2: byte 0xe9 at position 6 of the line"),
+    ],
+)
+def test_malformed_files_are_named_with_their_line(tmp_path, content, message):
+    with pytest.raises(UserError, match=message):
+        read(tmp_path, content)
+
+
+@pytest.mark.parametrize("score", ["x", "", "nan", "5.1", "-1"])
+def test_scores_must_be_numbers_from_0_to_5(tmp_path, score):
+    with pytest.raises(UserError, match=r"train.tsv:2: the score .* is not a number from 0 to 5"):
+        read(tmp_path, f"sentence1\tsentence2\tscore\na\tb\t{score}\n", "STS-B")
+
+
+def test_bom_crlf_quotes_and_malformed_lines(tmp_path):
+    content = "\ufeffindex\tsentence1\tsentence2\tlabel\r\n" + '0\t"a\x0c\u2028b\t\tentailment\r\n'
+    assert read(tmp_path, content) == ((['"a\x0c\u2028b'], [""]), ["entailment"], 0)
+    content = FINE + "1\ta\n2\tc\td\tmaybe\n3\te\tf\tnot_entailment\n"
+    texts, _, dropped = read(tmp_path, content, drop_malformed=True)
+    assert dropped == 2 and texts[0] == ["a", "e"]
+
+
+def prepare(name, glue, data_bin, dest, **options):
+    splits = prepare_task(GLUE_TASKS[name], glue, data_bin, dest, WhitespaceTokenizer(), **options)
+    return TaskData.open(dest, GLUE_TASKS[name]), splits
+
+
+@pytest.mark.parametrize("name", ["CoLA", "RTE", "STS-B", "MNLI"])
+def test_fairseqs_task_reads_what_was_written(name, glue, data_bin, tmp_path):
+    task = GLUE_TASKS[name]
+    data, splits = prepare(name, glue, data_bin, tmp_path, max_length=12)
+    config = SentencePredictionConfig(
+        data=str(data.folder), num_classes=len(task.labels) or 1, init_token=0, separator_token=2, no_shuffle=True, seed=1,
+        regression_target=not task.labels, classification_head_name="head",
+    )  # fmt: skip
+    host = SentencePredictionTask.setup_task(config)
+    dictionary = Dictionary.load(str(data_bin / "dict.txt"))
+    for split, sizes in splits.items():
+        dataset, cut = host.load_dataset(split), 0
+        texts, expected, _ = read_examples(glue, task, split)
+        assert len(dataset) == sizes["rows"] == ROWS[split] and sizes["unknown"] == sizes["dropped"] == 0
+        for number, label in enumerate(expected):
+            item, whole = dataset[number], [column[number].split() for column in texts]
+            words = " ".join(dictionary[index] for index in item["net_input.src_tokens"])
+            assert words.startswith("<s>") and words.endswith("</s>") and len(words.split()) <= 12
+            rows = [part.split() for part in words[4:-5].split(" </s> </s> ")]
+            assert all(part == full[: len(part)] for part, full in zip(rows, whole, strict=True))
+            cut += rows != whole
+            target = float(item["target"][0] if not task.labels else item["target"])
+            assert target == pytest.approx(task.labels.index(label) if task.labels else float(label) / 5)
+        assert cut == sizes["cut"] and sizes["longest"] <= 12
+    assert data.longest == max(split["longest"] for split in splits.values()) and data.rows == ROWS["train"]
+    assert set(json.loads((data.folder / "glue.json").read_text())["files"]) == set(task.splits.values())
+
+
+def test_cutting_takes_from_the_longer_text():
+    first, second = [10, 11, 12, 13, 14, 2], [20, 21, 2]
+    assert input_length([first, second]) == 11
+    for longest, expected in (
+        (11, [first, second]), (9, [[10, 11, 12, 2], second]), (7, [[10, 2], second]), (4, [[2], [2]]),
+    ):  # fmt: skip
+        assert cut_pair([first, second], longest) == expected
+    assert cut_pair([first], 4) == [[10, 11, 2]]
+
+
+def test_failures_leave_nothing_behind(glue, data_bin, tmp_path):
+    dest, broken = tmp_path / "dest", write_glue(tmp_path / "broken", ["RTE"])
+    for change, message in (
+        (lambda file: file.write_text(HEADER + "0\ta\n"), r"dev.tsv:2"),
+        (Path.unlink, "RTE/dev.tsv: cannot read it"),
+    ):
+        change(broken / "RTE" / "dev.tsv")
+        with pytest.raises(UserError, match=message):
+            prepare("RTE", broken, data_bin, dest)
+        assert not dest.exists()
+    data, _ = prepare("RTE", glue, data_bin, dest)
+    with pytest.raises(UserError, match="exists already; .*--overwrite"):
+        prepare("RTE", glue, data_bin, dest)
+    assert prepare("RTE", glue, data_bin, dest, overwrite=True)[0] == data
+    assert prepare("RTE", glue, data_bin, dest, overwrite=True, max_length=9)[0].record_hash != data.record_hash
+    with pytest.raises(UserError, match="has no CoLA .*; run fairseq-clear glue prepare --tasks CoLA"):
+        TaskData.open(dest, GLUE_TASKS["CoLA"])
