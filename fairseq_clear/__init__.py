@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-    from fairseq_clear.refining.refine_stages import refine
+    from fairseq_clear.refining.refining import refine
 
 __all__ = ["SentenceEncoder", "__version__", "refine", "register"]
 
@@ -24,7 +24,7 @@ __version__ = "0.1.0"
 # Names of the Python API -> the module that is imported when the name is first used.
 LAZY = {
     "SentenceEncoder": "fairseq_clear.evaluation.sentence_encoder",
-    "refine": "fairseq_clear.refining.refine_stages",
+    "refine": "fairseq_clear.refining.refining",
 }
 
 

@@ -34,10 +34,10 @@ LAYERS = {
     "tasks": 6,
     "preparation": 7,
     "interop": 7,
-    "plan": 7,
-    "launch": 7,
-    "cli": 8,
-    "refining": 9,
+    "plan": 8,
+    "launch": 8,
+    "refining": 8,
+    "cli": 9,
 }
 # The package's own __init__ names modules of every layer.
 OUTSIDE = {"__init__"}

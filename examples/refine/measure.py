@@ -34,7 +34,7 @@ from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 from fairseq_clear.files import hash_file
 from fairseq_clear.refining.holding_out import divide_pairs, hold_out
 from fairseq_clear.refining.refine_settings import RECIPES, RefineSettings
-from fairseq_clear.refining.refine_training import Training, run_training, training_command
+from fairseq_clear.refining.refine_training import Training, train, training_flags
 
 UNTOUCHED = "untouched"
 TRAIN, TEST = 60, 30  # labelled texts of each class
@@ -77,7 +77,7 @@ class Refined:
             self.corpus / "dev.jsonl",
             validations=2,
         )
-        run_training(training_command(run, settings, "cpu"), run, f"{folder.parent.name}, {folder.name}")
+        train(run, training_flags(run, settings, "cpu"), f"{folder.parent.name}, {folder.name}")
         return run.save_dir / "checkpoint_best.pt"
 
     def about(self) -> dict[str, Any]:

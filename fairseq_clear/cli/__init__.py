@@ -3,7 +3,7 @@
 # name -> (module:class, relative to this package; one line of help); only the module of the given command is imported
 COMMANDS: dict[str, tuple[str, str]] = {
     "refine": (
-        ".refining.refine_command:Refine",
+        "refine:Refine",
         "train a pretrained encoder on text of your own, show whether it got better, and export it, in one command",
     ),
     "prepare": (

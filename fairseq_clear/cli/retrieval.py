@@ -34,7 +34,6 @@ from fairseq_clear.shared_work import join_workers
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder
     from fairseq_clear.evaluation.mining import MinedNegatives
-    from fairseq_clear.evaluation.retrieval import RetrievalResult
 
 MINE_JSON = "mine.json"
 WEIGHTS = {"tfidf": {"baseline": "TF-IDF", "sublinear": True}, "bm25": {"baseline": "BM25", "k1": BM25_K1, "b": BM25_B}}
@@ -94,7 +93,7 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
         import numpy as np
 
         from fairseq_clear.distributed import choose_device
-        from fairseq_clear.evaluation.retrieval import score_baseline
+        from fairseq_clear.evaluation.retrieval import make_row, score_baseline
 
         choose_device(self.device)
         data = self.read_data()
@@ -102,7 +101,7 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
         self.shown = sorted(drawn.tolist())
         for name in self.baselines:
             result = score_baseline(name, data, seed=self.seed)
-            self.rows.append(self.make_row(BASELINES[name], result, WEIGHTS[name], data))
+            self.rows.append(make_row(BASELINES[name], result, data, WEIGHTS[name], self.shown))
         return data
 
     def read_data(self) -> RetrievalData:
@@ -135,11 +134,11 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
     def score(self, encoder: "CachedEncoder", data: RetrievalData) -> Row:
         """Search the passages for every query, and compute the metrics and their intervals."""
         from fairseq_clear.distributed import choose_device
-        from fairseq_clear.evaluation.retrieval import evaluate_retrieval
+        from fairseq_clear.evaluation.retrieval import evaluate_retrieval, make_row
 
         prefixes = {"query_prefix": self.query_prefix, "passage_prefix": self.passage_prefix}
         result = evaluate_retrieval(encoder, data, **prefixes, seed=self.seed, device=choose_device(self.device))
-        return self.make_row(encoder.name, result, encoder.describe(), data)
+        return make_row(encoder.name, result, data, encoder.describe(), self.shown)
 
     def report(self, data: RetrievalData, rows: list[Row]) -> Report:
         """Make the report; the baselines are its first rows, its columns the metrics."""
@@ -164,21 +163,6 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
                 marks = ["*" if is_right else " " for is_right in example["right"]]
                 for mark, text in zip(marks, example["passages"], strict=True):
                     print(f"   {mark} {shorten(text)}")
-
-    def make_row(self, label: str, result: "RetrievalResult", description: dict[str, Any], data: RetrievalData) -> Row:
-        """Make the row of a result; half the width of each interval follows the score in the table."""
-        halves = {name: (high - low) / 2 for name, (low, high) in result.intervals.items()}
-        details = {"intervals": dict(result.intervals), "ranks": list(result.ranks)}
-        examples = [
-            {
-                "query": data.queries[number],
-                "rank": result.ranks[number],
-                "passages": [data.passages[n] for n in result.nearest[number] if n >= 0],
-                "right": [n in data.relevant[number] for n in result.nearest[number] if n >= 0],
-            }
-            for number in self.shown
-        ]
-        return Row(label, result.scores, description, halves, details | ({"examples": examples} if examples else {}))
 
 
 def shorten(text: str, width: int = 110) -> str:

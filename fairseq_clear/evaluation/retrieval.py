@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder, Floats
+from fairseq_clear.evaluation.reports import Row
 from fairseq_clear.evaluation.retrieval_data import RetrievalData, term_weights
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = [
     "RetrievalResult",
     "bootstrap",
     "evaluate_retrieval",
+    "make_row",
     "score_baseline",
     "score_rankings",
     "search",
@@ -53,6 +55,32 @@ class RetrievalResult:
     intervals: Mapping[str, tuple[float, float]]
     ranks: Sequence[int] = ()
     nearest: Sequence[Sequence[int]] = ()
+
+
+def make_row(
+    label: str, result: RetrievalResult, data: RetrievalData, about: Mapping[str, Any], shown: Sequence[int] = ()
+) -> Row:
+    """Make the row of a report; half the width of each interval follows the score in the table.
+
+    Args:
+        label: the encoder's name.
+        result, data: of the encoder.
+        about: description of the encoder.
+        shown: numbers of the queries whose nearest passages the row has.
+    """
+    halves = {name: (high - low) / 2 for name, (low, high) in result.intervals.items()}
+    details: dict[str, Any] = {"intervals": dict(result.intervals), "ranks": list(result.ranks)}
+    if shown:
+        details["examples"] = [
+            {
+                "query": data.queries[number],
+                "rank": result.ranks[number],
+                "passages": [data.passages[n] for n in result.nearest[number] if n >= 0],
+                "right": [n in data.relevant[number] for n in result.nearest[number] if n >= 0],
+            }
+            for number in shown
+        ]
+    return Row(label, result.scores, about, halves, details)
 
 
 class Nearest:

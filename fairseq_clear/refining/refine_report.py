@@ -1,7 +1,7 @@
-"""The report of ``refine``: whether the refined encoder is better, as JSON, Markdown and a picture."""
+"""The comparison of ``refine`` and its report: whether the refined encoder is better, as JSON, Markdown and a picture."""
 
-import json
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,30 +9,40 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_clear.cli.retrieval import shorten
-from fairseq_clear.evaluation.reports import Row
-from fairseq_clear.evaluation.retrieval import bootstrap
+from fairseq_clear.evaluation.encoders import CachedEncoder
+from fairseq_clear.evaluation.reports import Report, Row
+from fairseq_clear.evaluation.retrieval import bootstrap, evaluate_retrieval, make_row, score_baseline
+from fairseq_clear.evaluation.retrieval_data import BASELINES, RetrievalData
+from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 from fairseq_clear.files import versions, write_json
 from fairseq_clear.refining.holding_out import HeldOut
 from fairseq_clear.refining.refine_settings import RefineSettings
-from fairseq_clear.refining.refine_training import Training
 
-__all__ = ["RefineReport", "Trial", "write_report"]
+__all__ = ["EXAMPLES", "REPORT", "RefineReport", "compare_retrieval", "compare_sts"]
 
 REPORT = "report"  # .json, .md, .png, .svg
-FORMAT = 1
-UNTOUCHED, REFINED = "untouched", "refined"
+FORMAT = 2
 COLUMNS = ("MRR@10", "recall@1", "recall@10", "nDCG@10")
+EXAMPLES = 3  # queries that the report shows
 SHOWN_CHARACTERS = 160
 
 
-@dataclass(frozen=True)
-class Trial:
-    """The MRR@10 (x100) of a recipe on the held-out documents of dev, after a few updates."""
+def compare_retrieval(encoders: Iterable[CachedEncoder], data: RetrievalData, device: str) -> Report:
+    """Score TF-IDF, BM25 and encoders by retrieval; the rows have the ranks, and what each finds for some queries."""
+    shown = sorted(np.random.default_rng(0).permutation(len(data.queries))[:EXAMPLES].tolist())
+    rows = [make_row(name, score_baseline(key, data), data, {}, shown) for key, name in BASELINES.items()]
+    for one in encoders:
+        rows.append(make_row(one.name, evaluate_retrieval(one, data, device=device), data, one.describe(), shown))
+    return Report("retrieval", data.describe(), {data.name: data.hashes}, COLUMNS, rows, (0,))
 
-    recipe: str
-    updates: int
-    score: float
+
+def compare_sts(encoders: Iterable[CachedEncoder], folder: Path) -> Report:
+    """Score encoders by STS, Spearman x100."""
+    tasks, rows = read_sts_tasks(folder), []
+    for one in encoders:
+        scores = {name: score.spearman for name, score in evaluate_sts(one, tasks).scores.items()}
+        rows.append(Row(one.name, scores, one.describe()))
+    return Report("sts", {"metric": "spearman"}, {}, [task.name for task in tasks], rows)
 
 
 @dataclass
@@ -42,20 +52,12 @@ class RefineReport:
     settings: RefineSettings
     recipe: str  # that was trained
     counts: HeldOut  # of documents and pairs
-    training: Training
-    trials: Sequence[Trial]  # of --recipe auto; the first is the untouched encoder
-    compared: dict[str, Path]  # report files of ``retrieval`` and ``sts``, by command
-    stages: Sequence[dict[str, Any]]  # commands and their seconds
+    trials: Sequence[dict[str, Any]]  # of --recipe auto
+    reports: dict[
+        str, Any
+    ]  # reports of ``retrieval`` and ``sts``; their last rows are the untouched and the refined encoder
+    commands: Sequence[str]
     device: str  # cpu or cuda
-
-    @cached_property
-    def reports(self) -> dict[str, Any]:
-        """The reports of ``retrieval`` and ``sts``, with the rows of the encoders named."""
-        found = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in self.compared.items()}
-        for report in found.values():
-            for row, label in zip(report["rows"][-2:], (UNTOUCHED, REFINED), strict=True):
-                row["label"] = label
-        return found
 
     @cached_property
     def change(self) -> dict[str, float] | None:
@@ -84,112 +86,94 @@ class RefineReport:
 
     def verdict(self) -> str:
         """Whether refining helped, in plain words."""
-        if self.change is None and self.sts_change is None:
+        parts = []
+        if self.change is not None:
+            low, high = self.change["low"], self.change["high"]
+            clear = "helped" if low > 0 else "hurt" if high < 0 else "made no clear difference"
+            parts.append(
+                f"Refining {clear}: MRR@10 changed by {self.change['MRR@10']:+.2f} (95 % interval {low:+.2f} to {high:+.2f}, "
+                f"{self.reports['retrieval']['protocol']['queries']:,} queries)."
+            )
+        if self.sts_change is not None:
+            parts.append(f"The mean STS score changed by {self.sts_change:+.2f}.")
+        if not parts:
             return (
                 "Not compared: there are too few held-out documents of several sentences. Give --sts, or --pairs with queries "
                 "and passages, to see whether refining helped."
             )
-        if self.change is None:
-            text = f"The mean STS score changed by {self.sts_change:+.2f}."
-        else:
-            low, high = self.change["low"], self.change["high"]
-            clear = "helped" if low > 0 else "hurt" if high < 0 else "made no clear difference"
-            text = (
-                f"Refining {clear}: MRR@10 changed by {self.change['MRR@10']:+.2f} (95 % interval {low:+.2f} to {high:+.2f}, "
-                f"{self.reports['retrieval']['protocol']['queries']:,} queries)."
-            )
-            text += f" The mean STS score changed by {self.sts_change:+.2f}." if self.sts_change is not None else ""
         if self.keeps_untouched:
-            return f"{text} The folder holds the untouched encoder, which scores higher; --no-keep-best keeps the refined one."
-        return text
+            parts.append(
+                "The folder holds the untouched encoder, which scores higher; --no-keep-best keeps the refined one."
+            )
+        return " ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
         return {
             "format": FORMAT,
-            "command": "refine",
-            "verdict": self.verdict(),
-            "exported": UNTOUCHED if self.keeps_untouched else REFINED,
             "recipe": self.recipe,
-            "updates": self.training.updates,
+            "device": self.device,
+            "trials": list(self.trials),
+            "verdict": self.verdict(),
+            "exported": "untouched" if self.keeps_untouched else "refined",
             "change": self.change,
             "sts_change": self.sts_change,
             "counts": asdict(self.counts),
-            "trials": [asdict(trial) for trial in self.trials],
             "settings": self.settings.as_json(),
-            "device": self.device,
+            "commands": list(self.commands),
             "versions": versions(),
-            "stages": list(self.stages),
             "reports": self.reports,
         }
 
+    def write(self, folder: Path) -> None:
+        """Write report.json, report.md and, after a comparison by retrieval, report.png and report.svg."""
+        write_json(folder / f"{REPORT}.json", self.to_dict(), flag="--dest")
+        (folder / f"{REPORT}.md").write_text("\n".join(self._markdown()) + "\n", encoding="utf-8")
+        if "retrieval" in self.reports:
+            from fairseq_clear.evaluation.plotting import draw_compare, save_figure  # needs matplotlib
 
-def write_report(report: RefineReport, folder: Path) -> None:
-    """Write report.json, report.md and, after a comparison by retrieval, report.png and report.svg."""
-    write_json(folder / f"{REPORT}.json", report.to_dict(), flag="--dest")
-    (folder / f"{REPORT}.md").write_text("\n".join(_markdown(report)) + "\n", encoding="utf-8")
-    if "retrieval" in report.reports:
-        from fairseq_clear.evaluation.plotting import draw_compare, save_figure  # needs matplotlib
+            save_figure(draw_compare(_rows(self.reports["retrieval"]), COLUMNS), folder / f"{REPORT}.png")
 
-        found = report.reports["retrieval"]["rows"]
-        rows = [Row(row["label"], row["scores"], deviations=row["deviations"]) for row in found]
-        save_figure(draw_compare(rows, COLUMNS), folder / f"{REPORT}.png")
+    def _markdown(self) -> Iterator[str]:
+        yield from (f"# {self.settings.encoder.name} refined on {', '.join(p.name for p in self.settings.texts)}", "")
+        yield from (self.verdict(), "")
+        if "retrieval" in self.reports:
+            counts = self.reports["retrieval"]["protocol"]
+            origin = "--pairs" if self.settings.pairs else "held-out documents: the first sentence must find the rest"
+            yield f"Retrieval ({origin}), {counts['queries']:,} queries, {counts['passages']:,} passages:"
+            yield from (*_table(self.reports["retrieval"]), f"![scores]({REPORT}.png)", "")
+        if "sts" in self.reports:
+            yield from ("STS, Spearman x100:", *_table(self.reports["sts"]))
+        if self.trials:
+            yield from (f"Trial of recipes, MRR@10 on {self.counts.dev:,} other held-out documents:", "")
+            yield from (f"- {one['recipe']}, {one['updates']} updates: {one['score']:.2f}" for one in self.trials)
+        yield from ("", f"## Recipe: {self.recipe}", "", "```bash", *self.commands, "```", "", *self._examples())
+        yield ", ".join(f"{name} {number}" for name, number in versions().items()) + f"; {self.device}"
 
-
-def _markdown(report: RefineReport) -> Iterator[str]:
-    settings, reports = report.settings, report.reports
-    yield from (f"# {settings.encoder.name} refined on {', '.join(path.name for path in settings.texts)}", "")
-    yield from (report.verdict(), "")
-    if "retrieval" in reports:
-        found = reports["retrieval"]
-        origin = "--pairs" if settings.pairs else "held-out documents: the first sentence must find the rest"
-        counts = f"{found['protocol']['queries']:,} queries, {found['protocol']['passages']:,} passages"
-        yield from (f"Retrieval ({origin}), {counts}:", "", *_table(found["rows"], COLUMNS), "")
-        yield from (f"![scores]({REPORT}.png)", "")
-    if "sts" in reports:
-        yield from ("STS, Spearman x100:", "", *_table(reports["sts"]["rows"], reports["sts"]["columns"]), "")
-    if report.trials:
-        yield from (f"Trial of recipes, MRR@10 on {report.counts.dev:,} other held-out documents:", "")
-        yield from ("| recipe | updates | MRR@10 |", "|---|---|---|")
-        yield from (*(f"| {t.recipe} | {t.updates} | {t.score:.2f} |" for t in report.trials), "")
-    yield from (f"## Recipe: {report.recipe}", "", "The commands, with the seconds that they took:", "", "```bash")
-    yield from (f"{stage['command']}  # {stage['seconds']:.0f} s" for stage in report.stages)
-    yield from ("```", "", *_examples(report))
-    yield ", ".join(f"{name} {number}" for name, number in versions().items()) + f"; {report.device}"
-
-
-def _table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> list[str]:
-    """A Markdown table; the half-widths of intervals follow the scores, the best of each column is bold."""
-    best = {column: max(round(row["scores"][column], 2) for row in rows) for column in columns}
-    lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-    for row in rows:
-        cells = []
-        for column in columns:
-            text = f"{row['scores'][column]:.2f}"
-            text = f"**{text}**" if round(row["scores"][column], 2) == best[column] else text
-            spread = row["deviations"].get(column)
-            cells.append(text + (f" ± {spread:.2f}" if spread is not None else ""))
-        lines.append(f"| {row['label']} | " + " | ".join(cells) + " |")
-    return lines
+    def _examples(self) -> Iterator[str]:
+        """Some queries and the passages that each encoder finds, the right ones marked."""
+        rows = self.reports.get("retrieval", {"rows": []})["rows"][-2:]
+        for examples in zip(*(row["details"]["examples"] for row in rows), strict=True):
+            yield from (f"## Query: {_one_line(examples[0]['query'])}", "")
+            for row, example in zip(rows, examples, strict=True):
+                yield f"- {row['label']}, rank of the right passage: {example['rank'] or 'not among the first 100'}"
+                for n, (text, is_right) in enumerate(zip(example["passages"], example["right"], strict=True), 1):
+                    yield f"    {n}. {'**right** ' if is_right else ''}{_one_line(text)}"
+            yield ""
 
 
-def _examples(report: RefineReport) -> Iterator[str]:
-    """Some queries and the passages that each encoder finds, the right ones marked."""
-    if "retrieval" not in report.reports:
-        return
-    rows = report.reports["retrieval"]["rows"][-2:]
-    yield from ("## Queries, drawn at random", "")
-    for examples in zip(*(row["details"]["examples"] for row in rows), strict=True):
-        yield from (f"**{_one_line(examples[0]['query'])}**", "")
-        for row, example in zip(rows, examples, strict=True):
-            yield f"- {row['label']}, rank of the right passage: {example['rank'] or 'not among the first 100'}"
-            for n, (text, is_right) in enumerate(zip(example["passages"], example["right"], strict=True), 1):
-                yield f"    {n}. {'**right** ' if is_right else ''}{_one_line(text)}"
-        yield ""
+def _rows(report: dict[str, Any]) -> list[Row]:
+    return [Row(**row) for row in report["rows"]]
+
+
+def _table(report: dict[str, Any]) -> list[str]:
+    """The table of a report as a block of text; a star marks the best of each column."""
+    shown = Report(report["command"], {}, {}, report["columns"], _rows(report))
+    return ["", "```text", shown.table(), "```", ""]
 
 
 def _one_line(text: str) -> str:
-    line = shorten(text, SHOWN_CHARACTERS)
+    line = textwrap.shorten(text, SHOWN_CHARACTERS, placeholder=" ...")
     for mark in r"\`*_[]<>#|":
         line = line.replace(mark, f"\\{mark}")
     return line

@@ -12,10 +12,7 @@ from fairseq_clear.settings import check_settings, setting
 __all__ = ["RefineRecipe", "RefineSettings"]
 
 AUTO = "auto"
-DEFAULT_UPDATES = 150
-LENGTH = "length of the training (give at most one)"
-# Settings that may differ between a run and the call that resumes it.
-FREE = ("dest", "overwrite", "device")
+FREE = ("dest", "overwrite", "device")  # may differ between a run and the call that resumes it
 
 
 @dataclass(frozen=True)
@@ -85,9 +82,10 @@ class RefineSettings(DocumentSettings):
     )
     recipe: str | None = setting(
         "; ".join(f"{name}: {recipe.summary}" for name, recipe in RECIPES.items())
-        + f"; {AUTO}: a short trial of {', '.join(TRIALS)}, of which the best goes on; or FILE.yaml, a recipe for "
-        "fairseq-hydra-train (default: cloze, or simcse if documents have one sentence)",
+        + f"; {AUTO}: a short trial of {', '.join(TRIALS)}, of which the best goes on (default: cloze, or simcse if "
+        "documents have one sentence)",
         None,
+        choices=(*RECIPES, AUTO),
         metavar="RECIPE",
         group="training",
     )
@@ -98,23 +96,7 @@ class RefineSettings(DocumentSettings):
     learning_rate: float = setting("highest learning rate", 5e-5, above=0, flag="--lr", group="training")
     seed: int = setting("seed of the held-out documents, of batches, views and dropout", 1, least=0, group="training")
     device: str | None = setting("cpu or cuda (default: cuda if available)", None, group="training")
-    updates: int | None = setting(
-        f"number of updates (default: {DEFAULT_UPDATES}; of a FILE.yaml, its own)",
-        None,
-        least=1,
-        exclusive=LENGTH,
-        group=LENGTH,
-    )
-    tokens: int | None = setting(
-        "number of tokens to read, views included", None, least=1, exclusive=LENGTH, group=LENGTH
-    )
-    minutes: float | None = setting(
-        "minutes of training: as many updates as fit, measured on the first ones",
-        None,
-        above=0,
-        exclusive=LENGTH,
-        group=LENGTH,
-    )
+    updates: int = setting("number of updates", 150, least=1, group="training")
     held_out: float = setting(
         "share of the documents to hold out, at most 1,200: the encoders are compared by how well the first sentence of such a "
         "document finds the rest of it",
@@ -139,19 +121,6 @@ class RefineSettings(DocumentSettings):
         check_settings(self)
         if not 0 < self.held_out < 1:
             raise UserError(f"--held-out {self.held_out:g}: must be a share of the documents, above 0 and below 1")
-        given = [name for name in ("updates", "tokens", "minutes") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise UserError(f"{given[0]} and {given[1]} both give the length of the training; leave one out")
-        if self.recipe is not None and self.recipe not in (*RECIPES, AUTO) and self.config is None:
-            raise UserError(f"--recipe {self.recipe}: choose from {', '.join((*RECIPES, AUTO))}, or give a FILE.yaml")
-        if self.config is not None and not self.config.is_file():
-            raise UserError(f"--recipe {self.recipe}: no such file")
-
-    @property
-    def config(self) -> Path | None:
-        """The YAML file of the recipe, if it is one."""
-        is_file = self.recipe is not None and self.recipe.endswith((".yaml", ".yml"))
-        return Path(str(self.recipe)) if is_file else None
 
     @property
     def work(self) -> Path:

@@ -21,7 +21,7 @@ from steps import in_turn, ratio
 from texts import generate
 
 from fairseq_clear.refining.refine_settings import RefineSettings
-from fairseq_clear.refining.refine_training import Training, run_training, training_command
+from fairseq_clear.refining.refine_training import Training, train, training_flags
 
 WHAT, AIM = "refine, training of MiniLM", ">= 0.95"
 DOCUMENTS, SENTENCES = 400, 8
@@ -49,11 +49,12 @@ def main() -> None:
         training = Training(
             "cloze", folder / "encoder", folder / "data-bin", folder / "run", arguments.updates, None, saves=False
         )
-        command = training_command(training, settings, "cpu")
+        flags = training_flags(training, settings, "cpu")
+        command = [sys.executable, "-m", "fairseq_cli.train", *flags]
 
         def ours(_: int) -> None:
             shutil.rmtree(training.save_dir, ignore_errors=True)
-            run_training(command, training, "refine")
+            train(training, flags, "refine")
 
         def theirs(_: int) -> None:
             shutil.rmtree(training.save_dir, ignore_errors=True)

@@ -19,10 +19,9 @@ import torch
 
 from fairseq_clear import SentenceEncoder
 from fairseq_clear.errors import UserError
-from fairseq_clear.refining import refine_stages
 from fairseq_clear.refining.refine_report import RefineReport
 from fairseq_clear.refining.refine_settings import RefineSettings
-from fairseq_clear.refining.refine_stages import refine
+from fairseq_clear.refining.refining import WEIGHTS, refine, run_refine
 from tests import zygote
 from tests.conftest import ROOT, run, sentences
 from tests.interop.folders import make_folder
@@ -146,7 +145,7 @@ KILLS: dict[str, Callable[[Path], bool]] = {
     "exporting the untouched encoder": lambda work: (work / "data-bin").exists(),
     "starting the training": lambda work: (work / "training/train.log").exists(),
     "training": lambda work: any(work.glob("training/checkpoint_1_2.pt")),
-    "comparing": lambda work: (work / "trained.json").exists(),
+    "comparing": lambda work: (work / "training.json").exists(),
     "exporting": lambda work: (work / "retrieval.json").exists(),
 }
 
@@ -208,73 +207,44 @@ def test_a_checkpoint_of_another_vocabulary(folder: Path, finished: Path, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_a_mistake_before_the_training_can_be_corrected(folder: Path, tmp_path: Path) -> None:
-    words = [folder / "text.txt", "--from", folder / "tiny", "--dest", tmp_path / "out", *SHORT]
-    wrong = run(*CLEAR, "refine", *words, "--recipe", "neighbor", "--", "--no-such-flag", check=False)
-    assert wrong.returncode == 2
-    assert "--no-such-flag: no such flag of this command" in wrong.stderr.strip().splitlines()[-1]
-    assert not (tmp_path / "out").exists()
-    run(*CLEAR, "refine", *words, "--recipe", "neighbor", "--", "--clip-norm", "1")
-    assert "--clip-norm 1" in (tmp_path / "out/report.md").read_text()
-
-
-def test_a_begun_training_is_not_thrown_away(folder: Path, tmp_path: Path) -> None:
-    work = tmp_path / "out.partial"
-    (work / "training").mkdir(parents=True)
-    (work / "training/checkpoint_last.pt").touch()
-    (work / "settings.json").write_text(json.dumps({"recipe": "span"}))
-    words = [folder / "text.txt", "--from", folder / "tiny", "--dest", tmp_path / "out", *SHORT]
-    done = run(*CLEAR, "refine", *words, check=False)
-    assert done.returncode == 2
-    assert "holds a training with another" in done.stderr
-    assert (work / "training/checkpoint_last.pt").exists()
-
-
-def test_files_of_one_name_are_all_compared(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of two files of one name changes after a training has begun."""
-    for name in "ab":
-        (tmp_path / name).mkdir()
-        shutil.copy(folder / "text.txt", tmp_path / name / "text.txt")
-    settings = RefineSettings(
-        texts=(tmp_path / "a", tmp_path / "b"), encoder=folder / "tiny", dest=tmp_path / "out", device="cpu"
+def test_another_run_is_refused(folder: Path, tmp_path: Path) -> None:
+    """A work folder belongs to one set of settings, texts and encoder; flags of the training are settings too."""
+    text, tiny, work = tmp_path / "text.txt", tmp_path / "tiny", tmp_path / "out.partial"
+    shutil.copy(folder / "text.txt", text)
+    shutil.copytree(folder / "tiny", tiny)
+    made = RefineSettings(
+        texts=(text,), encoder=tiny, dest=tmp_path / "out", device="cpu", training_flags=("--no-flag",)
     )
-
-    def begin(run: Any) -> dict[str, Any]:
-        (run.work / "training").mkdir()
-        (run.work / "training/checkpoint_last.pt").touch()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(refine_stages._Run, "all", begin)
-    with pytest.raises(KeyboardInterrupt):
-        refine_stages.run_refine(settings)
-    before = (tmp_path / "a" / "text.txt").read_text()
-    (tmp_path / "a" / "text.txt").write_text("Other text.\n")
-    with pytest.raises(UserError, match="holds a training with another texts"):
-        refine_stages.run_refine(settings)
-    (tmp_path / "a" / "text.txt").write_text(before)
-    with pytest.raises(KeyboardInterrupt):  # the same again
-        shutil.rmtree(tmp_path / "out.partial/training")
-        refine_stages.run_refine(settings)
-    weights = next(path for path in settings.encoder.iterdir() if path.suffix in refine_stages.WEIGHTS)
-    content = weights.read_bytes()
-    try:
-        weights.write_bytes(content + b" ")
-        with pytest.raises(UserError, match="holds a training with another content of --from"):
-            refine_stages.run_refine(settings)
-    finally:
-        weights.write_bytes(content)
+    with pytest.raises(UserError, match="--no-flag: no such flag of this command"):
+        run_refine(made)
+    done = {path.name for path in work.iterdir()}
+    assert "data-bin" in done and not (tmp_path / "out").exists()
+    content, weights = text.read_text(), next(path for path in tiny.iterdir() if path.suffix in WEIGHTS)
+    bytes_before = weights.read_bytes()
+    for change, message in (
+        (lambda: setattr(made, "training_flags", ()), "another training_flags"),
+        (lambda: text.write_text("Other text.\n"), "another texts"),
+        (lambda: weights.write_bytes(bytes_before + b" "), "another content of --from"),
+    ):
+        change()
+        with pytest.raises(UserError, match=f"out.partial: holds the steps of {message}.*remove the folder"):
+            run_refine(made)
+        made.training_flags = ("--no-flag",)
+        text.write_text(content)
+        weights.write_bytes(bytes_before)
+    assert {path.name for path in work.iterdir()} == done
 
 
 def test_auto_compares_recipes(folder: Path, tmp_path: Path) -> None:
     done = run(
         *CLEAR, "refine", folder / "text.txt", "--from", folder / "tiny", "--dest", tmp_path / "out", "--recipe", "auto",
-        "--held-out", "0.5", "--minutes", "0.01", "--max-length", "36", "--device", "cpu",
+        "--held-out", "0.5", "--updates", "2", "--max-length", "36", "--device", "cpu",
     )  # fmt: skip
     report = json.loads((tmp_path / "out/report.json").read_text())
     assert report["counts"]["dev"] < 10  # too few to compare recipes by
     assert "auto did not compare recipes" in done.stdout
     assert report["recipe"] == "cloze"
-    assert report["updates"] >= 1
+    assert report["settings"]["updates"] == 2
     (tmp_path / "long.txt").write_text("\n".join(sentences(1400, seed=6)) + "\n")
     run(
         *CLEAR, "refine", tmp_path / "long.txt", "--from", folder / "tiny", "--dest", tmp_path / "trial", "--recipe", "auto",
@@ -282,8 +252,7 @@ def test_auto_compares_recipes(folder: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     report = json.loads((tmp_path / "trial/report.json").read_text())
     scores = {trial["recipe"]: trial["score"] for trial in report["trials"]}
-    assert list(scores) == ["untouched", "cloze", "neighbor", "span", "simcse"]
-    del scores["untouched"]
+    assert list(scores) == ["cloze", "neighbor", "span", "simcse"]
     assert scores[report["recipe"]] == max(scores.values())
 
 
@@ -309,18 +278,9 @@ def test_a_worse_encoder_is_not_exported(folder: Path, tmp_path: Path) -> None:
     assert all(torch.equal(before[name], value) for name, value in weights(tmp_path / "out").items())
 
 
-def test_a_recipe_file(folder: Path, tmp_path: Path) -> None:
-    config = ROOT / "examples/simcse/config"
-    name = next(config.glob("*.yaml"))
-    call(folder, str(tmp_path / "a=1, b"), "--recipe", str(name), "--", "dataset.batch_size=16")
-    report = (tmp_path / "a=1, b/report.md").read_text()
-    assert "fairseq-hydra-train --config-dir" in report
-
-
 MISTAKES = {
     "no such encoder": (["--from", "nowhere"], "nowhere: no such folder"),
-    "recipe": (["--recipe", "clozes"], "--recipe clozes: choose from cloze"),
-    "no file of a recipe": (["--recipe", "nowhere.yaml"], "--recipe nowhere.yaml: no such file"),
+    "recipe": (["--recipe", "clozes"], "argument --recipe: invalid choice: 'clozes'"),
     "share": (["--held-out", "1.5"], "--held-out 1.5: must be a share"),
     "pairs": (["--pairs", "nowhere.tsv"], "nowhere.tsv"),
     "device": (["--device", "tpu9"], "device tpu9"),

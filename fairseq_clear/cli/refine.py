@@ -13,8 +13,8 @@ class Refine(Command, RefineSettings):
     """Train a pretrained encoder on text of your own, without labels, and show whether it got better.
 
     FOLDER becomes a folder for sentence-transformers, with the checkpoint in FOLDER/checkpoint and the comparison in report.md,
-    report.json and report.png. The steps are commands of fairseq-clear and one fairseq-train; each is printed before it runs.
-    What is finished lies in FOLDER.partial: after an interruption, the same command goes on there.
+    report.json and report.png. The command of every step is printed before it runs. What is finished lies in FOLDER.partial:
+    after an interruption, the same command goes on there.
 
     Part of the documents is held out. The untouched encoder, the refined one, TF-IDF and BM25 are compared by how well the
     first sentence of a held-out document finds the rest of it. If refining did not help, the untouched encoder is exported.
@@ -24,7 +24,7 @@ class Refine(Command, RefineSettings):
 
     EXAMPLES: ClassVar[str] = r"""
 fairseq-clear refine notes/ --from all-MiniLM-L6-v2 --dest refined
-fairseq-clear refine articles.jsonl.gz --from all-MiniLM-L6-v2 --dest refined --recipe auto --minutes 30
+fairseq-clear refine articles.jsonl.gz --from all-MiniLM-L6-v2 --dest refined --recipe auto --updates 600
 fairseq-clear refine corpus.txt --from bert-base-uncased --dest refined --updates 2000 --sts SentEval/data \
     -- --bf16 --regularizer-weight 0.1"""
 
@@ -35,7 +35,7 @@ fairseq-clear refine corpus.txt --from bert-base-uncased --dest refined --update
 
     def run(self) -> int:
         """Refine the encoder, and print the comparison."""
-        from fairseq_clear.refining.refine_stages import run_refine  # fairseq takes seconds to import
+        from fairseq_clear.refining.refining import run_refine  # fairseq takes seconds to import
 
         run_refine(self)
         return 0

@@ -1,0 +1,306 @@
+"""``refine``: prepare, train, compare and export as one function. A step whose result exists is not repeated."""
+
+import fcntl
+import json
+import logging
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_clear.distributed import choose_device
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.checkpoints import strip_checkpoint
+from fairseq_clear.evaluation.encoders import CachedEncoder
+from fairseq_clear.evaluation.reports import Report
+from fairseq_clear.evaluation.retrieval_data import read_pairs, read_pairs_file
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear.files import corpus_files, hash_file, write_json
+from fairseq_clear.interop.exporting import export
+from fairseq_clear.interop.importing import CHECKPOINT, import_archive, import_hf, is_archive
+from fairseq_clear.libraries import import_library, log_level
+from fairseq_clear.output_folder import check_destination, output_folder
+from fairseq_clear.preparation.prepare_settings import PrepareSettings
+from fairseq_clear.preparation.preparing import prepare, write_text
+from fairseq_clear.refining.holding_out import COUNTS, HeldOut, divide_pairs, hold_out
+from fairseq_clear.refining.refine_report import EXAMPLES, REPORT, RefineReport, compare_retrieval, compare_sts
+from fairseq_clear.refining.refine_settings import AUTO, RECIPES, TRIALS, RefineSettings
+from fairseq_clear.refining.refine_training import Training, train, training_flags
+from fairseq_clear.tasks.run_record import content_hash
+from fairseq_clear.text.data_folders import (
+    CLEAR_JSON,
+    DICTIONARY,
+    load_tokenizer,
+    read_clear_json,
+    tokenizer_flags,
+)
+
+__all__ = ["Refined", "refine", "run_refine"]
+
+TRIAL_SHARE, SHORTEST_TRIAL = 0.2, 20  # updates of a trial
+FEWEST_TRIAL_PAIRS = 10  # that can tell recipes apart
+WEIGHTS = (".safetensors", ".bin", ".pt")
+
+
+@dataclass(frozen=True)
+class Refined:
+    """The result of ``refine``."""
+
+    encoder: SentenceEncoder  # the exported encoder
+    report: dict[str, Any]  # the content of report.json
+
+
+def refine(texts: Sequence[str | Path] | Path, encoder: str | Path, dest: str | Path, **settings: Any) -> Refined:
+    """Train a pretrained encoder on text of one's own, compare it with the untouched one, and export it to ``dest``.
+
+    >>> refined = refine(["First document. It has sentences.", ...], "all-MiniLM-L6-v2", "refined", updates=150)
+    >>> refined.encoder.encode("a query")
+
+    Args:
+        texts: a ``str`` is the text of a document, a ``Path`` a file or folder as ``prepare`` reads it.
+        encoder: see ``RefineSettings.encoder``.
+        dest: folder to create.
+        settings: further fields of ``RefineSettings``, such as ``recipe`` and ``updates``.
+
+    Raises:
+        UserError: an error in settings, text or encoder, or a full disk. ``dest`` is not written; calling again with the same
+            settings goes on where it stopped.
+    """
+    given = [texts] if isinstance(texts, str | Path) else list(texts)
+    documents = [item for item in given if isinstance(item, str)]
+    paths = [item for item in given if isinstance(item, Path)]
+    made = RefineSettings(texts=tuple(paths), encoder=Path(encoder), dest=Path(dest), **settings)
+    made.check()
+    if documents:
+        check_destination(made.dest, made.overwrite)
+        made.work.mkdir(parents=True, exist_ok=True)
+        file = made.work / "texts.jsonl"
+        file.write_text("".join(json.dumps({made.text_field: text}) + "\n" for text in documents), encoding="utf-8")
+        made.texts = (*made.texts, file)
+    report = run_refine(made)
+    folder = made.dest / "checkpoint"
+    return Refined(SentenceEncoder.from_pretrained(folder / CHECKPOINT, folder, device=made.device), report)
+
+
+def run_refine(settings: RefineSettings) -> dict[str, Any]:
+    """Refine as the settings say, and return the content of report.json; see ``refine``."""
+    import_library("matplotlib", "eval")  # the report, after the training, needs it
+    settings.check()
+    check_destination(settings.dest, settings.overwrite)
+    device = choose_device(settings.device).type
+    files = corpus_files(settings.texts)
+    if not files:
+        raise UserError("no text; give .txt or .jsonl files, or folders of them")
+    for folder in filter(Path.is_dir, settings.texts):
+        if folder.resolve() in settings.dest.resolve().parents:
+            raise UserError(f"--dest {settings.dest}: is in {folder}, whose files are read; give a folder outside it")
+    try:
+        settings.work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--dest {settings.dest}: cannot make {settings.work} ({error.strerror or error})") from None
+    with _locked(settings.work) as lock, log_level(logging.WARNING, "fairseq", "fairseq_clear", "matplotlib"):
+        _check_same(settings, [file.path for file in files])
+        report = _refine(_Steps(settings, device, lock))
+    shutil.rmtree(settings.work, ignore_errors=True)
+    return report
+
+
+@contextmanager
+def _locked(work: Path) -> Iterator[int]:
+    """Hold the work folder's lock inside the block; yield its file descriptor, which a training inherits."""
+    with open(work / "lock", "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(
+                f"{work}: another refine, or the training that it started, is still running there; wait for it, or end it"
+            ) from None
+        yield file.fileno()
+
+
+def _check_same(settings: RefineSettings, texts: list[Path]) -> None:
+    """Write settings.json; UserError if the work folder was made with other settings or other content of a file."""
+    encoder = settings.encoder
+    weights = [path for path in sorted(encoder.rglob("*")) if path.suffix in WEIGHTS] if encoder.is_dir() else [encoder]
+    given = [path for path in (*weights, settings.pairs) if path is not None and path.is_file()]
+    wanted = {**settings.as_json(), "texts": [hash_file(path) for path in texts]}
+    wanted["content of --from or --pairs"] = [content_hash(path) for path in given]
+    file = settings.work / "settings.json"
+    known = _read_json(file) if file.is_file() else wanted
+    if differing := sorted(name for name in wanted if known.get(name) != wanted[name]):
+        raise UserError(
+            f"{settings.work}: holds the steps of another {', '.join(differing)}; give the same to go on, or remove the folder"
+        )
+    write_json(file, wanted, flag="--dest")
+
+
+class _Steps:
+    """Prints the command of each step, and says whether its result is missing."""
+
+    def __init__(self, settings: RefineSettings, device: str, lock: int) -> None:
+        self.settings, self.work, self.device, self.lock = settings, settings.work, device, lock
+        self.commands: list[str] = []
+
+    def must_run(self, name: str, result: Path, *command: Any) -> bool:
+        """Print the step; return whether ``result``, a file or a folder, does not exist yet."""
+        self.commands.append(shlex.join(map(str, command)))
+        print(f"# {name}: done already" if result.exists() else f"# {name}\n{self.commands[-1]}", flush=True)
+        return not result.exists()
+
+    def train(self, name: str, training: Training) -> list[dict[str, Any]]:
+        """Run or resume a training; return the records of its log, which are kept in SAVE_DIR.json."""
+        flags, result = training_flags(training, self.settings, self.device), training.save_dir.with_suffix(".json")
+        if self.must_run(name, result, "fairseq-train", *flags):
+            write_json(result, train(training, flags, name, keep=self.lock), flag="--dest")
+        records: list[dict[str, Any]] = _read_json(result)
+        return records
+
+    def export(self, name: str, checkpoint: Path, data: Path, dest: Path) -> None:
+        """Write an encoder for sentence-transformers."""
+        form = "sentence-transformers"
+        words = ("export", checkpoint, "--data-bin", data, "--format", form, "--dest", dest)
+        if self.must_run(name, dest, "fairseq-clear", *words):
+            for parity in export(checkpoint, data, dest, form, load_tokenizer(data)):
+                print(parity.summary())
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _refine(steps: _Steps) -> dict[str, Any]:
+    settings, work = steps.settings, steps.work
+    encoder, checkpoint = _import_encoder(steps)
+    counts = _divide_text(steps)
+    data = _prepare(steps, encoder)
+    # before the training, so that an encoder that cannot be exported is found early
+    steps.export("export the untouched encoder", checkpoint, data, work / "untouched")
+    recipe, trials = _choose_recipe(steps, counts, encoder, data)
+    pairs = work / "dev.jsonl" if counts.dev else None
+    training = Training(recipe, encoder, data, work / "training", settings.updates, pairs)
+    steps.train("train", training)
+    trained = work / "refined" / CHECKPOINT
+    if not trained.is_file():  # the best checkpoint by dev, without the optimizer's state
+        found = [training.save_dir / f"checkpoint_{name}.pt" for name in ("best", "last")]
+        trained.parent.mkdir(exist_ok=True)
+        strip_checkpoint(next(path for path in found if path.is_file()), trained)
+    reports = _compare(steps, counts, data, {"untouched": checkpoint, "refined": trained})
+    report = RefineReport(settings, recipe, counts, trials, reports, steps.commands, steps.device)
+    chosen, exported = checkpoint, work / "untouched"
+    if not report.keeps_untouched:
+        chosen, exported = trained, work / "result"
+        steps.export("export the refined encoder", trained, data, exported)
+    with output_folder(settings.dest, settings.overwrite) as folder:
+        shutil.copytree(exported, folder, dirs_exist_ok=True)
+        (folder / "checkpoint").mkdir()
+        shutil.copyfile(chosen, folder / "checkpoint" / CHECKPOINT)
+        for name in (DICTIONARY, CLEAR_JSON, *read_clear_json(data)["tokenizer"]["files"]):
+            shutil.copyfile(data / name, folder / "checkpoint" / name)
+        report.write(folder)
+    print(f"\n{report.verdict()}\nwrote {settings.dest}; see {settings.dest / REPORT}.md")
+    return report.to_dict()
+
+
+def _import_encoder(steps: _Steps) -> tuple[Path, Path]:
+    """Import the encoder if need be; return what --encoder-from takes, and its checkpoint."""
+    source, encoder = steps.settings.encoder, steps.work / "encoder"
+    if source.suffix == ".pt" and source.is_file():
+        return source, source
+    if (source / CHECKPOINT).is_file() and (source / CLEAR_JSON).is_file():
+        return source, source / CHECKPOINT
+    if steps.must_run("import the encoder", encoder, "fairseq-clear", "import", source, "--dest", encoder):
+        print(*(import_archive if is_archive(source) else import_hf)(source, encoder).lines(), sep="\n")
+    return encoder, encoder / CHECKPOINT
+
+
+def _divide_text(steps: _Steps) -> HeldOut:
+    """Write the text and hold out documents, or divide --pairs; return the counts."""
+    settings, work, text = steps.settings, steps.work, steps.work / "text.txt"
+    options: dict[str, Any] = {"language": settings.language, "text_field": settings.text_field}
+    options |= {} if settings.split_sentences == "none" else {"split_sentences": settings.split_sentences}
+    options |= {"document_start": settings.document_start} if settings.document_start else {}
+    flags = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    if steps.must_run("text", text, "fairseq-clear", "prepare", *settings.texts, "--dest", text, "--text-only", *flags):
+        print(write_text(PrepareSettings(inputs=settings.texts, dest=text, text_only=True, **options)).summary())
+    if (work / COUNTS).is_file():
+        counts = HeldOut(**_read_json(work / COUNTS))
+    elif settings.pairs is None:
+        counts = hold_out(text, work, settings.held_out, settings.seed)
+    else:
+        counts = divide_pairs(read_pairs(settings.pairs), text, work, settings.seed)
+    held = f"{counts.dev + counts.test:,} pairs of a query and a passage to compare by"
+    print(f"# {counts.documents:,} documents, {counts.long_documents:,} of several sentences; {held}", flush=True)
+    return counts
+
+
+def _prepare(steps: _Steps, encoder: Path) -> Path:
+    """Make the data folder with the tokenizer of the encoder."""
+    folder = steps.settings.data_bin or (encoder if encoder.is_dir() else encoder.parent)
+    flags, seed = tokenizer_flags(folder), steps.settings.seed
+    if not flags:
+        kind = read_clear_json(folder).get("tokenizer", {}).get("kind")
+        raise UserError(
+            f"{folder}: its tokenizer ({kind}) cannot tokenize raw text; give the folder of another encoder"
+        )
+    text, valid, data = (steps.work / name for name in ("train.txt", "valid.txt", "data-bin"))
+    words = ("prepare", text, "--valid", valid, "--dest", data, "--seed", seed, *flags)
+    if steps.must_run("prepare the text", data, "fairseq-clear", *words):
+        given = {flag[2:].replace("-", "_"): value for flag, value in zip(flags[::2], flags[1::2], strict=True)}
+        chosen: dict[str, Any] = {"dictionary" if name == "dict" else name: Path(v) for name, v in given.items()}
+        chosen |= {"tokenizer": given["tokenizer"]} if "tokenizer" in given else {}
+        print(prepare(PrepareSettings(inputs=(text,), valid=(valid,), dest=data, seed=seed, **chosen)).summary())
+    return data
+
+
+def _choose_recipe(steps: _Steps, counts: HeldOut, encoder: Path, data: Path) -> tuple[str, list[dict[str, Any]]]:
+    """Return the recipe; for auto, after a short trial of several, with the MRR@10 of each on dev."""
+    wanted, has_documents = steps.settings.recipe, 2 * counts.long_documents > counts.documents
+    if wanted == AUTO and has_documents and counts.dev >= FEWEST_TRIAL_PAIRS:
+        trials, updates = [], max(SHORTEST_TRIAL, round(TRIAL_SHARE * steps.settings.updates))
+        for recipe in TRIALS:
+            folder, pairs = steps.work / "trials" / recipe, steps.work / "dev.jsonl"
+            training = Training(recipe, encoder, data, folder, updates, pairs, saves=False, validations=1)
+            scores = [one["retrieval_mrr"] for one in steps.train(f"try {recipe}", training) if "retrieval_mrr" in one]
+            trials.append({"recipe": recipe, "updates": updates, "score": scores[-1]})
+        best = max(trials, key=lambda trial: float(trial["score"]))["recipe"]
+        print(f"# recipe: {best}, with the highest MRR@10 after {updates} updates")
+        return best, trials
+    if wanted in (None, AUTO):
+        chosen, kind = ("cloze", "several sentences") if has_documents else ("simcse", "one sentence")
+        print(f"# recipe: {chosen}, as most documents have {kind}")
+        if wanted == AUTO:
+            print(f"# {AUTO} did not compare recipes: there are too few held-out documents of several sentences")
+        return chosen, []
+    if RECIPES[str(wanted)].needs_documents and not counts.long_documents:
+        others = ", ".join(name for name, recipe in RECIPES.items() if not recipe.needs_documents)
+        raise UserError(
+            f"--recipe {wanted}: needs documents of several sentences, and every document has one; use {others}"
+        )
+    return str(wanted), []
+
+
+def _compare(steps: _Steps, counts: HeldOut, data: Path, checkpoints: dict[str, Path]) -> dict[str, Any]:
+    """Score the encoders by retrieval and STS; return the reports by command."""
+
+    def encoders() -> Iterator[CachedEncoder]:
+        for name, path in checkpoints.items():
+            yield CachedEncoder(SentenceEncoder.from_pretrained(path, data, device=steps.device), name=name)
+
+    pairs, sts = steps.work / "test.jsonl", steps.settings.sts
+    asked: dict[str, tuple[tuple[Any, ...], Callable[[], Report]]] = {}
+    if counts.test:
+        words = ("--pairs", pairs, "--baselines", "tfidf", "bm25", "--show", EXAMPLES)
+        asked["retrieval"] = words, lambda: compare_retrieval(encoders(), read_pairs_file(pairs), steps.device)
+    if sts is not None:
+        asked["sts"] = ("--data", sts), lambda: compare_sts(encoders(), sts)
+    shared = ("--encoder", *checkpoints.values(), "--data-bin", data, "--device", steps.device)
+    for name, (words, compare) in asked.items():
+        output = steps.work / f"{name}.json"
+        if steps.must_run(f"compare by {name}", output, "fairseq-clear", name, *words, *shared, "--output", output):
+            report = compare()
+            print(report.table())
+            report.write(output)
+    return {name: _read_json(steps.work / f"{name}.json") for name in asked}
