@@ -10,7 +10,7 @@ from fairseq_clear import register
 from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.settings import setting
-from fairseq_clear.spec import AUGMENT_TEXTS, BOUNDARIES, SHORT_DOCUMENTS, parse_spec
+from fairseq_clear.spec import AUGMENT_TEXTS, BOUNDARIES, SHORT_DOCUMENTS
 from fairseq_clear.text.data_folders import data_folders
 from fairseq_clear.text.tokenizers import Tokenizer, WhitespaceTokenizer
 
@@ -68,15 +68,7 @@ class TextFlags:
         metavar="TEXT",
     )
     count: int = setting("number of texts", 5, least=1)
-    start: int = setting("index of the first text", 0, least=0, exclusive="place")
-    index: int | None = setting("show only the text with this index", None, least=0, exclusive="place")
-
-    def chosen(self, items: int) -> range:
-        """Return the indices to show, out of ``items``."""
-        flag, first = ("--start", self.start) if self.index is None else ("--index", self.index)
-        if first >= items:
-            raise UserError(f"{flag} {first}: there are {items} texts, with index 0 to {items - 1}")
-        return range(first, min(first + self.count, items) if self.index is None else first + 1)
+    start: int = setting("index of the first text", 0, least=0)
 
 
 @dataclass(kw_only=True)
@@ -86,7 +78,7 @@ class Views(Command, TextFlags, RecipeFlags):
     With the same --seed, --epoch and other flags, the views equal those of fairseq-train --task clear_lm, whatever its batches
     and workers. Deleted tokens are bracketed in the text; moved and substituted ones are marked in the view. For views of
     documents, bars show where in its document each span lies. With --augment none each view equals its text, which is shown
-    once. The last lines give totals, and count spans of a single token.
+    once. The last line gives totals.
     """
 
     EXAMPLES: ClassVar[str] = """
@@ -101,27 +93,25 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
 
     def run(self) -> int:
         """Print the views."""
-        from fairseq_clear.views.inspection import ViewPrinter, ViewTotals, draw_item  # takes seconds to import
+        from fairseq_clear.views.inspection import ViewPrinter, draw_item  # takes seconds to import
 
         folders = data_folders(self.data_bin)
         tokenizer = choose_tokenizer(self.tokenizer, folders[0], WhitespaceTokenizer)
         task = self.build_task(folders)
         texts = task.load_texts(self.split, self.epoch) if self.text is None else self.typed_texts(task, tokenizer)
         maker = task.build_view_maker(texts)
-        indices = self.chosen(len(maker.source.text_lengths))
+        items = len(maker.source.text_lengths)
+        if self.start >= items:
+            raise UserError(f"--start {self.start}: there are {items} texts, with index 0 to {items - 1}")
         is_coloured = self.color == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         printer = ViewPrinter(task.dictionary.symbols, tokenizer, colour=self.color == "always" or is_coloured)
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")  # for terminals that are not UTF-8
         print(f"--views {self.views} --augment {task.chain.spec} --seed {self.seed} --epoch {self.epoch}")
         print(AS_THEY_ARE if maker.augment.is_identity else printer.legend())
-        steps = {step.name for chain in parse_spec(task.chain.spec, flag="--augment") for step in chain}
-        # only if no other step deletes, because a view does not show which step deleted a token
-        totals = ViewTotals(deletes_spans="del-span" in steps and not steps & {"del-word", "slice", "mask-span", "eda"})
-        for index in indices:
-            for line in draw_item(index, self.epoch, maker, printer, totals):
-                print(line)
-        print("\n" + "\n".join([totals.summary(), *totals.warnings()]))
+        for index in range(self.start, min(self.start + self.count, items)):
+            print(*draw_item(index, self.epoch, maker, printer), sep="\n")
+        print(f"\n{printer.summary()}")
         return 0
 
     def build_task(self, folders: list[Path]) -> "ClearLMTask":

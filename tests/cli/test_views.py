@@ -168,25 +168,6 @@ def test_without_augmentation_a_text_is_shown_once(data, capsys):
     assert capsys.readouterr().out.count(texts[0]) == 4
 
 
-def test_spans_of_one_token_are_flagged(data, capsys):
-    command = ["views", "--data-bin", str(data), "--count", "20"]
-    assert main([*command, "--views", "span:min=1,max=3"]) == 0
-    output = capsys.readouterr().out
-    spans = re.findall(r"\] (\d+)-(\d+) \w+(, ONE TOKEN)?\n", output)
-    assert all((int(end) - int(begin) == 1) == bool(flag) for begin, end, flag in spans)
-    count = sum(bool(flag) for _, _, flag in spans)
-    assert 0 < count < len(spans) and f"\n{count} of {len(spans)} spans have ONE TOKEN: " in output
-    assert main([*command, "--views", "span:min=2,max=3", "--short-documents", "skip"]) == 0
-    assert "ONE TOKEN" not in capsys.readouterr().out
-
-    text = ["--text", " ".join(WORDS[:10])]
-    assert main([*command, "--augment", "del-span:spans=1,ratio=0.1", *text]) == 0
-    assert "\n2 of 2 deleted spans have ONE TOKEN: " in capsys.readouterr().out
-    for other in ("del-span:spans=1,ratio=0.2", "del-span:spans=1,ratio=0.1/del-word", "del-word:ratio=0.1"):
-        assert main([*command, "--augment", other, *text]) == 0
-        assert "ONE TOKEN" not in capsys.readouterr().out
-
-
 def test_what_is_deleted_stands_in_the_text(data, capsys):
     main(["views", "--data-bin", str(data), "--augment", "del-span", "--count", "20"])
     output = capsys.readouterr().out
@@ -203,7 +184,7 @@ def test_what_is_deleted_stands_in_the_text(data, capsys):
 @pytest.mark.parametrize("mode", ["none", "complete", "complete_doc"])
 def test_blocks(data, capsys, mode):
     recipe = ["--sample-break-mode", mode, "--tokens-per-sample", "30", "--augment", "reorder", "--seed", "7"]
-    assert main(["views", "--data-bin", str(data), *recipe, "--index", "2"]) == 0
+    assert main(["views", "--data-bin", str(data), *recipe, "--start", "2", "--count", "1"]) == 0
     settings = {"sample_break_mode": mode, "tokens_per_sample": 30, "augment": "reorder", "seed": 7}
     task, dataset = training_set(data, **settings)
     output = capsys.readouterr().out
@@ -277,7 +258,7 @@ def test_mistakes_are_one_line(data, data_bin, tmp_path, capsys):
         ([*fine, "--views", "sideways"], "--views: there is no 'sideways'"),
         (["views", "--data-bin", str(data_bin), "--augment", "subs"], "no synonym table here"),
         ([*fine, "--split", "dev"], "Dataset not found: dev"),
-        ([*fine, "--index", "120"], "--index 120: there are 120 texts, with index 0 to 119"),
+        ([*fine, "--start", "120"], "--start 120: there are 120 texts, with index 0 to 119"),
         ([*fine, "--start", "-1"], "--start -1: must be 0 or more"),
         ([*fine, "--count", "0"], "--count 0: must be 1 or more"),
         ([*fine, "--epoch", "0"], "--epoch 0: must be 1 or more"),
@@ -325,7 +306,7 @@ def test_typed_lines_are_one_document(data, capsys):
     output = capsys.readouterr().out
     assert printed(output, "text") == [texts[0], texts[1], texts[1], texts[2]]
     assert "[====........] 0-4 anchor" in output and "[....====....] 4-8 adjacent" in output
-    cloze = ["--views", "cloze:before=1,after=2,keep=0", "--text", *texts, "--index", "1"]
+    cloze = ["--views", "cloze:before=1,after=2,keep=0", "--text", *texts, "--start", "1", "--count", "1"]
     assert main(["views", "--data-bin", str(data), *cloze]) == 0
     output = capsys.readouterr().out
     assert printed(output, "text") == [texts[1], f"{texts[0]} {texts[2]}"]

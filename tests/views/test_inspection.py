@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
-from fairseq_clear.views.inspection import ViewPrinter, ViewTotals, draw_span, mark_view
+from fairseq_clear.views.inspection import ViewPrinter, draw_span, mark_view
 
 SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>", "the", "quick", "brown", "fox", "runs", "swift", "ly", "<mask>", "<del>"]
-DELETE = SYMBOLS.index("<del>")
 
 
 class Pieces(WhitespaceTokenizer):
@@ -29,7 +28,7 @@ def ids(text):
 def lines(text, view, source, colour=False, shown=None):
     printer = ViewPrinter(SYMBOLS, Pieces(), colour=colour)
     tokens = ids(view)
-    marked = mark_view(ids(text), tokens, np.array(source), printer.words, delete=DELETE)
+    marked = mark_view(ids(text), tokens, np.array(source), printer.begins(ids(text)))
     return printer.text_line(marked), printer.view_line(marked, shown or len(tokens))
 
 
@@ -74,7 +73,11 @@ def test_colour_adds_to_the_marks():
     assert "\033[31m<del>\033[0m" in coloured[1] and "\033[33mfox\u2192swift\033[0m" in coloured[1]
     assert "\033" not in "".join(plain)
     assert "\033" in ViewPrinter(SYMBOLS, Pieces(), colour=True).legend()
-    assert ViewPrinter(SYMBOLS, Pieces(), colour=False).legend().startswith("[-deleted-]  <del> where")
+    assert (
+        ViewPrinter(SYMBOLS, Pieces(), colour=False)
+        .legend()
+        .startswith("[-deleted-]  [+inserted+]  {+moved+}  <del> where")
+    )
 
 
 def test_a_view_that_training_cuts():
@@ -83,14 +86,14 @@ def test_a_view_that_training_cuts():
 
 
 def test_totals():
-    printer, totals = ViewPrinter(SYMBOLS, Pieces(), colour=False), ViewTotals()
+    printer = ViewPrinter(SYMBOLS, Pieces(), colour=False)
     text = ids("the quick brown fox")
-    unchanged = mark_view(text, text, np.arange(6), printer.words, delete=DELETE)
-    totals.add(unchanged, 6, 0, 0)
-    assert totals.summary().endswith("the augmentation changed nothing")
+    unchanged = mark_view(text, text, np.arange(6), printer.begins(text))
+    printer.add(unchanged, 6, 0, 0)
+    assert printer.summary().endswith("the augmentation changed nothing")
     view, source = ids("runs <del> the"), np.array([0, 4, -1, 1, 5])
-    totals.add(mark_view(text, view, source, printer.words, delete=DELETE), 5, 4, 1)
-    assert totals.summary() == (
+    printer.add(mark_view(text, view, source, printer.begins(text)), 5, 4, 1)
+    assert printer.summary() == (
         "2 views: 25.0% of 8 tokens deleted, 12.5% moved, 25.0% of 4 words substituted; "
         "length of view over length of text 0.917"
     )
@@ -113,7 +116,7 @@ def test_white_space_that_is_a_piece_of_its_own():
 
     def shown(*source):
         view = np.array([text[place] if place >= 0 else 9 for place in source])
-        marked = mark_view(text, view, np.array(source), printer.words, delete=9)
+        marked = mark_view(text, view, np.array(source), printer.begins(text))
         return printer.text_line(marked), printer.view_line(marked, len(view))
 
     assert shown(*range(8)) == ("be divided into",) * 2
