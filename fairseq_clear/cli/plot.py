@@ -1,8 +1,8 @@
-"""``fairseq-clear plot``: draws training curves and results as PNG and SVG."""
+"""``fairseq-clear plot``: draws training curves and encoders as PNG and SVG."""
 
-import sys
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,14 +17,6 @@ if TYPE_CHECKING:
     from fairseq_clear.evaluation.sts_data import StsData
 
 
-def check_picture(path: Path, overwrite: bool, *, flag: str = "--output") -> None:
-    """Check that a picture can be drawn and written; raises UserError."""
-    import_library("matplotlib", "eval")
-    from fairseq_clear.evaluation.plotting import check_picture_path
-
-    check_picture_path(path, overwrite, flag=flag)
-
-
 @dataclass(kw_only=True)
 class Picture(Command):
     """Base class of the pictures."""
@@ -35,9 +27,10 @@ class Picture(Command):
 
     def run(self) -> int:
         """Draw the picture and write both files."""
-        check_picture(self.output, self.overwrite)
-        from fairseq_clear.evaluation.plotting import save_figure
+        import_library("matplotlib", "eval")
+        from fairseq_clear.evaluation.plotting import picture_files, save_figure
 
+        picture_files(self.output, self.overwrite)
         files = save_figure(self.draw(), self.output)
         print(f"wrote {' and '.join(map(str, files))}")
         return 0
@@ -46,16 +39,17 @@ class Picture(Command):
     def draw(self) -> "Figure":
         """Draw the picture."""
 
-    def names(self, count: int) -> tuple[str, ...] | tuple[None, ...]:
-        """The labels of ``count`` entries, None if not given."""
-        if self.labels is not None and len(self.labels) != count:
-            raise UserError(f"--labels: {len(self.labels)} for {count} entries of the legend; give one for each")
-        return self.labels or (None,) * count
+    def names(self, entries: Sequence[object]) -> list[str]:
+        """The names of the entries in the legend: the labels, or the entries themselves."""
+        names = [str(entry) for entry in entries] if self.labels is None else list(self.labels)
+        if len(names) != len(entries) or len(set(names)) < len(names):
+            raise UserError(f"--labels {' '.join(names)}: give a different name for each of {len(entries)} entries")
+        return names
 
 
 @dataclass(kw_only=True)
 class Curves(Picture):
-    """Training logs: losses, accuracy, alignment against uniformity."""
+    """Training logs: losses, accuracy, scores, alignment and uniformity."""
 
     logs: tuple[Path, ...] = setting(
         "output of fairseq-train with --log-format simple or json, or its --log-file", metavar="LOG", positional=True
@@ -69,26 +63,8 @@ class Curves(Picture):
         from fairseq_clear.evaluation.training_curves import draw_curves
         from fairseq_clear.evaluation.training_log import read_log
 
-        names = self.names(len(self.logs))
-        return draw_curves([read_log(*pair) for pair in zip(self.logs, names, strict=True)], self.metrics)
-
-
-@dataclass(kw_only=True)
-class Compare(Picture):
-    """Bars over JSON reports of sts, senteval, classify and glue."""
-
-    reports: tuple[Path, ...] = setting(
-        "reports of sts, senteval, classify or glue", metavar="REPORT.json", positional=True
-    )
-    columns: tuple[str, ...] | None = setting("columns to draw, in this order (default: all)", None)
-
-    def draw(self) -> "Figure":
-        """Draw bars for every row of the reports."""
-        from fairseq_clear.evaluation.plotting import draw_compare, read_bars
-
-        bars = read_bars(self.reports)
-        pairs = zip(bars, self.names(len(bars)), strict=True)
-        return draw_compare([replace(bar, label=name or bar.label) for bar, name in pairs], self.columns)
+        names = self.names(self.logs)
+        return draw_curves({name: read_log(path) for name, path in zip(names, self.logs, strict=True)}, self.metrics)
 
 
 @dataclass(kw_only=True)
@@ -115,31 +91,24 @@ class StsPicture(Picture, ModelFlags):
 class Layers(StsPicture):
     """STS score by layer and pooling."""
 
-    poolings: tuple[str, ...] = setting("poolings, each drawn as a line", ("cls", "mean", "max"))
+    poolings: tuple[str, ...] = setting(
+        "poolings, each drawn as a line", ("cls", "mean", "max"), choices=("cls", "mean", "max")
+    )
 
     def draw(self) -> "Figure":
         """Draw a line for each encoder and pooling; print the numbers."""
-        from tqdm import tqdm
-
         from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
         from fairseq_clear.evaluation.sts_plots import draw_layers, score_layers
 
-        data, names = self.read(), self.names(len(self.encoder))
+        data, results = self.read(), {}
         if self.data_bin is None:
             raise UserError("--data-bin: give the folder with the dict.txt and tokenizer of the checkpoints")
-        results = []
-        for path, name in zip(self.encoder, names, strict=True):
-            tokenizer = choose_tokenizer(self.tokenizer, Path(self.data_bin))
+        tokenizer = choose_tokenizer(self.tokenizer, Path(self.data_bin))
+        for path, name in zip(self.encoder, self.names(self.encoder), strict=True):
             encoder = SentenceEncoder.from_pretrained(path, self.data_bin, tokenizer=tokenizer, device=self.device)
-            label = name or path
-            with tqdm(total=len(data), unit="pair", file=sys.stderr, disable=None, leave=False) as bar:
-                results.append(
-                    score_layers(
-                        encoder, data, self.poolings, label=label, batch_size=self.batch_size, on_batch=bar.update
-                    )
-                )
-            for pooling, scores in results[-1].scores.items():
-                print(f"{label} {pooling}: {' '.join('-' if score != score else f'{score:.2f}' for score in scores)}")
+            results[name] = score_layers(encoder, data, self.poolings, self.batch_size)
+            for pooling, scores in results[name].items():
+                print(f"{name} {pooling}: {' '.join('-' if score != score else f'{score:.2f}' for score in scores)}")
         return draw_layers(results, data.name)
 
 
@@ -155,13 +124,10 @@ class Embedding(StsPicture):
         """Draw a map for each encoder."""
         from fairseq_clear.evaluation.sts_plots import choose_pairs, draw_embedding, map_pairs
 
-        names = self.names(len(self.encoder))
         pairs, scores = choose_pairs(self.read(), self.pairs, self.seed)
-        maps = []
-        for path, name in zip(self.encoder, names, strict=True):
-            encoder = self.load_encoders(path, [self.pooling])[0]
-            encoder.name = name or encoder.name
-            maps.append(map_pairs(encoder, pairs, seed=self.seed))
+        maps = {}
+        for path, name in zip(self.encoder, self.names(self.encoder), strict=True):
+            maps[name] = map_pairs(self.load_encoders(path, [self.pooling])[0], pairs, seed=self.seed)
         return draw_embedding(maps, scores)
 
 
@@ -171,13 +137,11 @@ class Plot(Command):
 
     EXAMPLES: ClassVar[str] = """
 fairseq-clear plot curves clear/train.log roberta/train.log --output curves
-fairseq-clear plot compare sts.json glue-runs/report.json --columns STS-B RTE --output compare
 fairseq-clear plot layers --encoder checkpoint_best.pt --data-bin data-bin --data SentEval/data --output layers
 fairseq-clear plot embedding --encoder a.pt b.pt --data-bin data-bin --data SentEval/data --output pairs"""
     STEP: ClassVar[str] = "PICTURE"
     STEPS = {
-        "curves": (Curves, "losses, accuracy, alignment against uniformity of training logs"),
-        "compare": (Compare, "bars over JSON reports of sts, senteval, classify and glue"),
+        "curves": (Curves, "losses, accuracy, scores, alignment and uniformity of training logs"),
         "layers": (Layers, "STS by layer and pooling"),
         "embedding": (Embedding, "t-SNE of the highest and lowest scored pairs"),
     }

@@ -8,16 +8,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import read_text_lines
 
-__all__ = ["Curve", "TrainingLog", "read_log"]
+__all__ = ["TRAINING", "Records", "read_log"]
 
 # fairseq/logging/progress_bar.py writes, after the header of fairseq-train, of hydra, or (--log-file) none:
 #   json             {"epoch": 1, "update": 0.1, "loss": "4.2", ..., "num_updates": "10", ...}
@@ -31,63 +27,20 @@ _LINE = re.compile(
 )
 _UPDATES = "num_updates"
 TRAINING = ("train_inner", "train")
-Doubles = npt.NDArray[np.float64]
+Records = dict[str, dict[float, dict[str, float]]]
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A metric over training: (N,) updates, ascending, and (N,) values."""
+def read_log(path: Path) -> Records:
+    """Read a log of fairseq-train or fairseq-hydra-train: the output of the run, or its ``--log-file``.
 
-    updates: Doubles
-    values: Doubles
-
-
-@dataclass(frozen=True)
-class TrainingLog:
-    """The statistics of a training log.
-
-    Attributes:
-        name: name in the legend.
-        records: part (``train_inner``, ``train``, ``valid``, ...) -> update -> name without the part -> value. If an update was
-            logged twice, as after resuming, the later record counts.
-    """
-
-    name: str
-    records: Mapping[str, Mapping[float, Mapping[str, float]]]
-
-    @property
-    def validations(self) -> list[str]:
-        """Names of the validation subsets, in order."""
-        return [part for part in self.records if part not in TRAINING]
-
-    def training(self, metric: str) -> Curve | None:
-        """A metric of training: from records within epochs if there are any, else at their ends; None if it was not logged."""
-        return self.curve("train_inner", metric) or self.curve("train", metric)
-
-    def has(self, *metrics: str) -> bool:
-        """Whether any of the metrics was logged."""
-        return any(self.curve(part, metric) for part in self.records for metric in metrics)
-
-    def curve(self, part: str, metric: str) -> Curve | None:
-        """A metric of one part; None if it was not logged."""
-        found = {at: values[metric] for at, values in self.records.get(part, {}).items() if metric in values}
-        if not found:
-            return None
-        updates = np.array(sorted(found), np.float64)
-        return Curve(updates, np.array([found[update] for update in updates]))
-
-
-def read_log(path: Path, name: str | None = None) -> TrainingLog:
-    """Read a log of fairseq-train or fairseq-hydra-train.
-
-    Args:
-        path: the output of the run, or its ``--log-file``.
-        name: name in the legend (default: the name of the file, or of its folder if the file has a common name).
+    Returns:
+        Part (``train_inner``, ``train``, ``valid``, ...) -> number of updates -> name without the part -> value. If an update
+        was logged twice, as after resuming, the later record counts.
 
     Raises:
         UserError: a missing file, or one without statistics.
     """
-    records: dict[str, dict[float, dict[str, float]]] = {}
+    records: Records = {}
     for part, values in _read_statistics(path):
         numbers = {key: number for key, value in values.items() if (number := _number(value)) is not None}
         if _UPDATES in numbers:
@@ -97,8 +50,7 @@ def read_log(path: Path, name: str | None = None) -> TrainingLog:
             f"{path}: holds no training statistics; give the log of a fairseq-train run with --log-format simple or json "
             "(none writes no statistics)"
         )
-    common = path.stem in {"train", "log", "training", "hydra_train"}
-    return TrainingLog(name or (path.resolve().parent.name if common else path.stem), records)
+    return records
 
 
 def _read_statistics(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:

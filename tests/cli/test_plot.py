@@ -1,9 +1,11 @@
 """``fairseq-clear plot`` as a user types it."""
 
+import re
+import sys
+
 import pytest
 
 from fairseq_clear.cli.main import main
-from fairseq_clear.evaluation.reports import Report, Row
 from tests.conftest import sentences
 from tests.evaluation.test_training_curves import LINES
 
@@ -18,23 +20,28 @@ def pairs(tmp_path):
     return tmp_path / "pairs.tsv"
 
 
-def test_curves_and_compare(tmp_path, capsys):
-    log, report = tmp_path / "train.log", tmp_path / "report.json"
-    log.write_text("\n".join(LINES))
-    Report("sts", {}, {}, ["STS-B"], [Row("a", {"STS-B": 80.0})]).write(report)
-    assert main(["plot", "curves", str(log), "--labels", "run", "--output", str(tmp_path / "curves.png")]) == 0
-    assert main(["plot", "compare", str(report), "--output", str(tmp_path / "bars")]) == 0
-    wrote = [f"wrote {tmp_path / name}.png and {tmp_path / name}.svg" for name in ("curves", "bars")]
+def test_curves(tmp_path, capsys):
+    log = tmp_path / "train.log"
+    log.write_text("\n".join(LINES) + "\n")
+    command, output = ["plot", "curves", str(log)], ["--output", str(tmp_path / "curves.png")]
+    assert main([*command, *output, "--labels", "run"]) == 0
     captured = capsys.readouterr()
-    assert captured.out.splitlines() == wrote and captured.err == ""
-    assert all(
-        (tmp_path / f"{name}.{kind}").stat().st_size > 1000 for name in ("curves", "bars") for kind in ("png", "svg")
-    )
-    assert main(["plot", "curves", str(log), "--output", str(tmp_path / "curves")]) == 2
-    assert "exists already" in capsys.readouterr().err
-    flags = ["--labels", "a", "b", "--overwrite", "--output", str(tmp_path / "curves")]
-    assert main(["plot", "curves", str(log), *flags]) == 2
-    assert "--labels: 2 for 1 entries of the legend" in capsys.readouterr().err
+    assert captured.out == f"wrote {tmp_path / 'curves'}.png and {tmp_path / 'curves'}.svg\n" and captured.err == ""
+    assert all((tmp_path / f"curves.{kind}").stat().st_size > 1000 for kind in ("png", "svg"))
+    for flags, message in (
+        ([], "--output .*exists already"),
+        (["--labels", "a", "b", "--overwrite"], "--labels a b: give a different name for each of 1 entries"),
+        ([str(log), "--overwrite"], "--labels .*: give a different name for each of 2 entries"),
+    ):
+        assert main([*command, *flags, *output]) == 2
+        error = capsys.readouterr().err
+        assert re.search(message, error) and error.count("\n") == 1
+
+
+def test_without_matplotlib_the_extra_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["plot", "curves", "train.log", "--output", str(tmp_path / "curves")]) == 2
+    assert "pip install 'fairseq_clear[eval]'" in capsys.readouterr().err
 
 
 def test_layers_and_embedding(tmp_path, capsys, checkpoint, data_bin, pairs):

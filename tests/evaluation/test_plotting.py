@@ -1,33 +1,23 @@
-"""Bars are the reports' numbers."""
+"""Bars are the scores of a report's rows; both files of a picture are written, the same each time."""
 
-import json
-
+import matplotlib
 import pytest
+from matplotlib.figure import Figure
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.plotting import draw_compare, read_bars
-from fairseq_clear.evaluation.reports import Report, Row
+from fairseq_clear.evaluation.plotting import draw_compare, picture_files, save_figure
+from fairseq_clear.evaluation.reports import Row
 
 ROWS = [Row("a", {"STS-B": 80.0, "RTE": 60.0}, deviations={"RTE": 2.0}), Row("b", {"STS-B": 70.0})]
 
 
-@pytest.fixture
-def report(tmp_path):
-    path = tmp_path / "one.json"
-    Report("sts", {}, {}, ["STS-B", "RTE"], ROWS).write(path)
-    return path
+def bars_of(figure: Figure) -> list[list[float]]:
+    containers = figure.axes[0].containers
+    return [[bar.get_width() for bar in container] for container in containers if hasattr(container, "patches")]
 
 
-def bars_of(figure):
-    return [
-        [bar.get_width() for bar in container]
-        for container in figure.axes[0].containers
-        if hasattr(container, "patches")
-    ]
-
-
-def test_bars_are_the_scores(report):
-    figure = draw_compare(read_bars([report]))
+def test_bars_are_the_scores() -> None:
+    figure = draw_compare(ROWS, ["STS-B", "RTE"])
     assert bars_of(figure) == [[80.0, 60.0], [70.0]]
     axis = figure.axes[0]
     assert [label.get_text() for label in axis.get_yticklabels()] == ["STS-B", "RTE"]
@@ -35,23 +25,24 @@ def test_bars_are_the_scores(report):
     drawn = next(container for container in axis.containers if hasattr(container, "errorbar"))
     spread = drawn.errorbar.lines[2][0].get_segments()[1]
     assert spread[:, 0].tolist() == [58.0, 62.0]
-    assert bars_of(draw_compare(read_bars([report]), ["RTE"])) == [[60.0], []]
-
-
-def test_rows_of_one_name_are_told_apart_by_their_file(report, tmp_path):
-    other = tmp_path / "two.json"
-    other.write_text(report.read_text())
-    assert [bar.label for bar in read_bars([report, other])] == ["one: a", "one: b", "two: a", "two: b"]
-
-
-def test_mistakes(report, tmp_path):
-    with pytest.raises(UserError, match="--columns MR: no report has it; there are STS-B, RTE"):
-        draw_compare(read_bars([report]), ["MR"])
+    assert bars_of(draw_compare(ROWS, ["RTE"])) == [[60.0], []]
     with pytest.raises(UserError, match="10 rows are too many"):
-        draw_compare(read_bars([report] * 5))
-    for content in ("{", "[]", json.dumps({"format": 1, "rows": []}), json.dumps({"rows": [1]})):
-        (tmp_path / "bad.json").write_text(content)
-        with pytest.raises(UserError, match=r"bad.json: is not a report of fairseq-clear"):
-            read_bars([tmp_path / "bad.json"])
-    with pytest.raises(UserError, match="cannot read it"):
-        read_bars([tmp_path / "absent.json"])
+        draw_compare(ROWS * 5, ["RTE"])
+
+
+@pytest.mark.slow
+def test_both_files_are_written_whole_and_the_same_each_time(tmp_path) -> None:
+    before, contents = dict(matplotlib.rcParams), []
+    for name in ("a", "b.svg", "v1.2"):
+        files = save_figure(draw_compare(ROWS, ["STS-B"]), tmp_path / name)
+        assert [file.suffix for file in files] == [".png", ".svg"]
+        contents.append([file.read_bytes() for file in files])
+    assert contents[0] == contents[1] == contents[2]
+    assert contents[0][0].startswith(b"\x89PNG") and b"<svg" in contents[0][1]
+    assert dict(matplotlib.rcParams) == before
+    written = {f"{name}.{kind}" for name in ("a", "b", "v1.2") for kind in ("png", "svg")}
+    assert {path.name for path in tmp_path.iterdir()} == written
+    assert picture_files(tmp_path / "a.png", overwrite=True) == [tmp_path / "a.png", tmp_path / "a.svg"]
+    for name, message in (("a", "a.png: exists already"), ("absent/a", "there is no folder")):
+        with pytest.raises(UserError, match=message):
+            picture_files(tmp_path / name, overwrite=False)

@@ -103,7 +103,7 @@ class GlueRun:
             lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing in it"]
             raise UserError(f"{self.name}: fairseq-train ended with status {status} ({lines[-1][:300]}); see {log}")
         saved = strip_checkpoint(best, self.folder / MODEL)
-        logged = read_log(log).records
+        logged = read_log(log)
         metrics = {
             split: {name: value for name, value in logged[split][saved["updates"]].items() if name in MEASURED}
             for split in self.data.task.splits
