@@ -53,7 +53,7 @@ HOST_FREE = [
     "libraries",
     "output_folder",
     "shared_work",
-    "data.seeding",
+    "seeding",
     "data.batch",
     "views.view_source",
     "views.view_table",

@@ -5,13 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.spec import Knob, KnobValue
-
-Tokens = npt.NDArray[np.int64]
-"""Token ids, or positions of tokens: (n,) int64."""
+from fairseq_clear.tokens import Tokens
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fairseq_clear.augmentations import AUGMENTATIONS
-from fairseq_clear.augmentations.base import Augmentation, Symbols, Tokens
+from fairseq_clear.augmentations.base import Augmentation, Symbols
 from fairseq_clear.augmentations.substitution import count_words
 from fairseq_clear.errors import UserError
 from fairseq_clear.spec import KnobValue, Step, check_knobs, check_name, format_spec, format_value, parse_spec
+from fairseq_clear.tokens import Tokens
 
 
 class Augmented(NamedTuple):

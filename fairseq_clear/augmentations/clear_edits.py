@@ -6,7 +6,8 @@ them. A reorder step that follows therefore still measures its spans as shares o
 
 import numpy as np
 
-from fairseq_clear.augmentations.base import Symbols, Tokens, round_randomly
+from fairseq_clear.augmentations.base import Symbols, round_randomly
+from fairseq_clear.tokens import Tokens
 
 
 def delete_words(

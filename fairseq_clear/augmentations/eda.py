@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from fairseq_clear.augmentations.base import Symbols, Tokens, round_randomly
+from fairseq_clear.augmentations.base import Symbols, round_randomly
 from fairseq_clear.augmentations.substitution import draw_alternatives, replace_words
 from fairseq_clear.augmentations.synonym_table import ranges, row_lengths
 from fairseq_clear.augmentations.words import read_words, table_of
 from fairseq_clear.spec import KnobValue
+from fairseq_clear.tokens import Tokens
 
 # An operation may always add this many tokens, so that a word of a short text can be replaced by a longer one.
 LEAST_GROWTH = 4

@@ -14,8 +14,9 @@ pretrained encoder's own ``<mask>``, as printed, not CLEAR's ``<del>``.
 
 import numpy as np
 
-from fairseq_clear.augmentations.base import Symbols, Tokens, round_randomly
+from fairseq_clear.augmentations.base import Symbols, round_randomly
 from fairseq_clear.augmentations.synonym_table import ranges
+from fairseq_clear.tokens import Tokens
 
 
 def mask_span(tokens: Tokens, rng: np.random.Generator, *, symbols: Symbols, length: int = 1) -> tuple[Tokens, Tokens]:

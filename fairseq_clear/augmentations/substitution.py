@@ -6,10 +6,11 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from fairseq_clear.augmentations.base import Symbols, Tokens, round_randomly
+from fairseq_clear.augmentations.base import Symbols, round_randomly
 from fairseq_clear.augmentations.synonym_table import SynonymTable, ranges, row_lengths
 from fairseq_clear.augmentations.words import Words, read_words, table_of
 from fairseq_clear.spec import KnobValue
+from fairseq_clear.tokens import Tokens
 
 __all__ = ["SynonymTable", "count_words", "grow_by_ratio", "substitute_words"]
 

@@ -5,8 +5,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fairseq_clear.augmentations.base import Symbols, Tokens
+from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.synonym_table import SynonymTable
+from fairseq_clear.tokens import Tokens
 
 __all__ = ["Words", "read_words", "table_of"]
 

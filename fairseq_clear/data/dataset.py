@@ -8,11 +8,12 @@ import numpy as np
 from fairseq.data import FairseqDataset, data_utils
 
 from fairseq_clear import patches
-from fairseq_clear.augmentations.base import Tokens
-from fairseq_clear.data.batch import Example, Instance, add_left_over, collate
+from fairseq_clear.data.batch import Example, add_left_over, collate
 from fairseq_clear.data.masking import AnchorMasks
 from fairseq_clear.errors import UserError
+from fairseq_clear.tokens import Tokens
 from fairseq_clear.views.view_maker import ViewMaker
+from fairseq_clear.views.view_source import Instance
 
 patches.apply()
 

@@ -16,11 +16,10 @@ from fairseq import utils
 from fairseq.data import Dictionary, MaskTokensDataset
 
 from fairseq_clear import patches
-from fairseq_clear.augmentations.base import Tokens
-from fairseq_clear.data.batch import Instance
 from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.tokens import Tokens
 from fairseq_clear.views.view_maker import ViewMaker
-from fairseq_clear.views.view_source import RawInstance
+from fairseq_clear.views.view_source import Instance, RawInstance
 
 patches.apply()
 

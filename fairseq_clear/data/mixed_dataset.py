@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.data.batch import Example
 from fairseq_clear.data.dataset import ClearDataset, SizedDataset
-from fairseq_clear.data.seeding import rng_for
 from fairseq_clear.errors import UserError
+from fairseq_clear.seeding import rng_for
+from fairseq_clear.tokens import Tokens
 
 __all__ = ["MixedDataset"]
 

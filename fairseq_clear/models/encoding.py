@@ -11,13 +11,13 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.data.batch import pad_rows
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.modules.chunking import ENOUGH_CELLS, alike, enough_cells
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.text.tokenizers import Tokenizer
+from fairseq_clear.tokens import Tokens
 
 __all__ = ["EncodingCounts", "Floats", "encode_texts", "evaluating", "read_tokens"]
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import write_whole
 from fairseq_clear.spec import BOUNDARIES
 from fairseq_clear.text.mapped_files import read_index
+from fairseq_clear.tokens import Tokens
 
 logger = logging.getLogger(__name__)
 

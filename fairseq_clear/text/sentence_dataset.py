@@ -10,7 +10,7 @@ from fairseq.data import FairseqDataset, PrependTokenDataset
 from fairseq.data.plasma_utils import PlasmaArray
 
 from fairseq_clear import patches
-from fairseq_clear.augmentations.base import Tokens
+from fairseq_clear.tokens import Tokens
 
 patches.apply()
 

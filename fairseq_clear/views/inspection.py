@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.text.tokenizers import SILENT_SYMBOLS, VISIBLE_SYMBOLS, Tokenizer
+from fairseq_clear.tokens import Tokens
 from fairseq_clear.views.span_views import kind_of
 from fairseq_clear.views.view_maker import ViewMaker
 

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.errors import UserError
 from fairseq_clear.spec import Knob
 from fairseq_clear.text.documents import CHUNK_DOCUMENTS, Document, Documents
-from fairseq_clear.views.view_source import FRAME, RawInstance, ViewSource, cut_text
+from fairseq_clear.tokens import Tokens, cut_text
+from fairseq_clear.views.view_source import FRAME, RawInstance, ViewSource
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.errors import UserError
 from fairseq_clear.spec import Knob
 from fairseq_clear.text.documents import Documents, content_hash
+from fairseq_clear.tokens import Tokens
 from fairseq_clear.views.view_source import FRAME, RawInstance, ViewSource
 
 logger = logging.getLogger(__name__)

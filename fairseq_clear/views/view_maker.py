@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairseq_clear.augmentations.base import Tokens
 from fairseq_clear.augmentations.chain import Augmented, Chain, unchanged
-from fairseq_clear.data.batch import Instance
-from fairseq_clear.data.seeding import rng_for
+from fairseq_clear.seeding import rng_for
 from fairseq_clear.text.documents import content_hash
-from fairseq_clear.views.view_source import RawInstance, ViewSource, cut_text
+from fairseq_clear.tokens import Tokens, cut_text
+from fairseq_clear.views.view_source import Instance, RawInstance, ViewSource
 
 # Generator for a chain that draws nothing.
 UNUSED = np.random.default_rng(0)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fairseq_clear.augmentations.base import Tokens
+from fairseq_clear.tokens import Tokens
 
 FRAME = 2  # <s> and </s>
 
@@ -48,6 +48,36 @@ class RawInstance:
     spans: Sequence[tuple[int, int]] = ()
 
 
+@dataclass
+class Instance:
+    """An anchor with its positives, and the identity that marks duplicates.
+
+    Attributes:
+        anchor: (L,) token ids.
+        positives: token ids of each positive; all instances of a data set have the same number.
+        identity: hash of the source text, before paraphrase and augmentation.
+        text_length: number of tokens of the texts that the views were made of, for logging.
+        words, substituted: number of words of the texts, and of those that were substituted; 0 if no step substitutes words.
+        negatives: token ids of texts known to differ in meaning (hard negatives); all instances have the same number.
+        negative_identities: hash of the source text of each hard negative.
+        draw: random number in [0, 1) of this instance and epoch, with which the model may make a choice.
+        fell_back: number of texts that were missing and replaced by the original.
+        anchor_target: (L,) MLM targets of a masked anchor, padding where nothing is predicted; None if it is not masked.
+    """
+
+    anchor: Tokens
+    positives: Sequence[Tokens]
+    identity: int
+    text_length: int
+    words: int = 0
+    substituted: int = 0
+    negatives: Sequence[Tokens] = ()
+    negative_identities: Sequence[int] = ()
+    draw: float = 0.0
+    fell_back: int = 0
+    anchor_target: Tokens | None = None
+
+
 class ViewSource(ABC):
     """Makes the positive pairs of an item. Does not modify the data set; every random draw comes from ``rng``.
 
@@ -76,8 +106,3 @@ def as_tokens(item: Any) -> Tokens:
     # not np.asarray, with which numpy 2 warns about each tensor
     tokens: Tokens = torch.as_tensor(item).numpy().astype(np.int64, copy=False)
     return tokens
-
-
-def cut_text(tokens: Tokens, most: int) -> Tokens:
-    """Cut a text to ``most`` tokens, keeping its last one."""
-    return tokens if len(tokens) <= most else np.append(tokens[: most - 1], tokens[-1])

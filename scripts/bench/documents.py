@@ -25,7 +25,7 @@ from results import finish, row
 
 from fairseq_clear.augmentations import Symbols
 from fairseq_clear.augmentations.chain import build_augmentation
-from fairseq_clear.data.seeding import rng_for
+from fairseq_clear.seeding import rng_for
 from fairseq_clear.text.documents import Documents, MappedLines, find_documents, index_path, load_document_index
 from fairseq_clear.views.view_maker import ViewMaker
 from fairseq_clear.views.view_table import build_view_source

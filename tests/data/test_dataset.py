@@ -14,8 +14,8 @@ from fairseq.data import FairseqDataset, data_utils
 from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq_cli import preprocess
 
-from fairseq_clear.data.seeding import rng_for
 from fairseq_clear.errors import UserError
+from fairseq_clear.seeding import rng_for
 from fairseq_clear.text.documents import content_hash
 from tests.conftest import WORDS, run, sentences, tool
 from tests.training import build

@@ -8,9 +8,8 @@ import pytest
 import torch
 from fairseq.data import Dictionary, ListDataset, MaskTokensDataset
 
-from fairseq_clear.data.batch import Instance
 from fairseq_clear.data.masking import AnchorMasks, Masker
-from fairseq_clear.views.view_source import RawInstance
+from fairseq_clear.views.view_source import Instance, RawInstance
 from tests.training import build
 
 SPAN = ("--views", "span:anchors=2,positives=2,min=3,max=9", "--augment", "none", "--tokens-per-sample", "32")

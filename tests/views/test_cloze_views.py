@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.augmentations.chain import build_augmentation
-from fairseq_clear.data.seeding import rng_for
 from fairseq_clear.errors import UserError
+from fairseq_clear.seeding import rng_for
 from fairseq_clear.text import documents
 from fairseq_clear.views.view_maker import ViewMaker
 from fairseq_clear.views.view_table import build_view_source

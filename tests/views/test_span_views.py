@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_clear.data.seeding import rng_for
 from fairseq_clear.errors import UserError
+from fairseq_clear.seeding import rng_for
 from fairseq_clear.text.documents import content_hash
 from fairseq_clear.views.span_views import STRATEGIES
 from fairseq_clear.views.view_table import build_view_source

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fairseq_clear.augmentations.chain import build_augmentation
-from fairseq_clear.data.seeding import rng_for
+from fairseq_clear.seeding import rng_for
 from fairseq_clear.views.view_maker import ViewMaker
 from fairseq_clear.views.view_source import RawInstance
 from tests.augmentations.cases import BOS, EOS, SYMBOLS, array

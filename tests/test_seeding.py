@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fairseq_clear.data.seeding import rng_for
+from fairseq_clear.seeding import rng_for
 
 MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645  # of PCG64 (O'Neill 2014)
 
@@ -46,6 +46,6 @@ def test_first_draws_of_neighbours_are_uniform(name):
 
 def test_numpy_integers_and_other_processes_draw_the_same():
     here = rng_for(*np.array([3, 2, 1, 0], np.int32)).random()
-    code = "from fairseq_clear.data.seeding import rng_for; print(repr(rng_for(3, 2, 1, 0).random()))"
+    code = "from fairseq_clear.seeding import rng_for; print(repr(rng_for(3, 2, 1, 0).random()))"
     there = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
     assert float(there.stdout) == here == pickle.loads(pickle.dumps(rng_for(3, 2, 1, 0))).random()

@@ -1,0 +1,73 @@
+"""What the task, the model and the criterion of a run call on each other, and what fairseq's patches call on them.
+
+The order of a run: settings are checked (``check_run``, ``complete_run``); the model and the criterion are built; the task reads
+the criterion's ``needs``, and the criterion attaches its parts to the model (``attach``); a checkpoint is checked
+(``check_checkpoint``) and loaded; the run begins (``begin``); each micro-batch is one forward pass; each update ends with
+``after_update``.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+__all__ = ["ContrastiveModel", "Needs", "RunCriterion", "RunTask"]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a criterion needs of the data and of the model. The defaults are those of ``masked_lm``.
+
+    Attributes:
+        mlm: masked texts and the MLM head.
+        views: views of the texts and the projection head.
+        joint_anchors: the anchors that are embedded are masked, see ``--anchor-mlm joint``.
+        guide: value of ``--guide``, an encoder that the task loads for the criterion; None for none.
+        max_update: number of updates of the run; 0 if it is not limited.
+    """
+
+    mlm: bool = True
+    views: bool = False
+    joint_anchors: bool = False
+    guide: str | None = None
+    max_update: int = 0
+
+
+@runtime_checkable
+class RunTask(Protocol):
+    """A task whose runs the patches check. fairseq's own tasks are left alone."""
+
+    @classmethod
+    def check_run(cls, cfg: Any) -> None:
+        """Check the settings of a run before anything is read or written; UserError for the first wrong one."""
+
+    def check_checkpoint(self, trainer: Any, path: str, state: dict[str, Any], *, resumes: bool) -> None:
+        """Check a checkpoint from which the run is about to resume, or only to start from its weights; else UserError."""
+
+    def begin(self, trainer: Any) -> None:
+        """Called once, after a checkpoint was loaded and before the first update of this process."""
+
+
+@runtime_checkable
+class ContrastiveModel(Protocol):
+    """A model that contrastive criterions train."""
+
+    @classmethod
+    def complete_run(cls, cfg: Any) -> None:
+        """Complete the settings of a run from those of its start, see ``--encoder-from``."""
+
+    def complete(self, needs: Needs) -> None:
+        """Freeze what the criterion does not use, and compile; called when the criterion has attached its parts."""
+
+    def begin_training(self) -> None:
+        """Copy the weights to the key encoders; called once for a run, after its start was loaded."""
+
+    def after_update(self, *, overflowed: bool = False) -> None:
+        """Update the key encoders; called after each optimizer update, also if it ``overflowed`` and changed nothing."""
+
+
+class RunCriterion(Protocol):
+    """A criterion that trains a ContrastiveModel."""
+
+    needs: Needs
+
+    def attach(self, model: Any) -> None:
+        """Add the parts of the model that the criterion needs, before weights are loaded; UserError if they do not fit."""
