@@ -1,9 +1,11 @@
 """What the task, the model and the criterion of a run call on each other, and what fairseq's patches call on them.
 
-The order of a run: settings are checked (``check_run``, ``complete_run``); the model and the criterion are built; the task reads
-the criterion's ``needs``, and the criterion attaches its parts to the model (``attach``); a checkpoint is checked
-(``check_checkpoint``) and loaded; the run begins (``begin``); each micro-batch is one forward pass; each update ends with
-``after_update``.
+The order of a run:
+
+1. The settings are checked: ``check_run``, ``complete_run``.
+2. The model and the criterion are built; ``attach`` and ``complete`` prepare the model for the criterion's ``needs``.
+3. A checkpoint is checked (``check_checkpoint``) and loaded; then the run begins: ``begin``, ``begin_training``.
+4. Each micro-batch is one forward pass of the model. Each update ends with ``after_update``.
 """
 
 from dataclasses import dataclass

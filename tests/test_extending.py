@@ -36,12 +36,12 @@ def reverse(tokens, rng, *, symbols, share=1.0):
 
 class Halves(ViewSource):
     def __init__(self, texts):
-        self.texts = texts
+        self.mlm_input = texts
         self.text_lengths = np.stack([texts.sizes, texts.sizes], axis=1)
 
     def __call__(self, index, rng):
         (CALLS / "view source").touch()
-        tokens = self.texts[index].numpy()
+        tokens = self.mlm_input[index].numpy()
         middle = 1 + (len(tokens) - 2) // 2
         first, second = np.append(tokens[:middle], tokens[-1]), np.append(tokens[:1], tokens[middle:])
         return [RawInstance(first, [second], content_hash(tokens))]

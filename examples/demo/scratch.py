@@ -23,6 +23,7 @@ from scores import Questions, Scores, choose_candidates, score, tfidf_vectors
 from tqdm import tqdm
 
 from fairseq_clear import SentenceEncoder, __version__
+from fairseq_clear.lifecycle import Needs
 from fairseq_clear.tasks import ClearLMConfig, ClearLMTask
 
 TOKENS_PER_SAMPLE = 128
@@ -167,7 +168,7 @@ def tokens_per_update(data: Path, flags: tuple[str, ...], seed: int) -> float:
     augment = flags[flags.index("--augment") + 1] if "--augment" in flags else "none"
     settings = {"data": str(data), "sample_break_mode": "eos", "tokens_per_sample": TOKENS_PER_SAMPLE}
     task = ClearLMTask.setup_task(ClearLMConfig(**settings, augment=augment, seed=seed))
-    task.needs_views = "--augment" in flags
+    task.needs = Needs(views="--augment" in flags)
     task.load_dataset("train")
     dataset = task.dataset("train")
     sample = np.random.default_rng(0).choice(len(dataset), size=min(2_000, len(dataset)), replace=False)

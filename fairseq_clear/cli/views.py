@@ -98,7 +98,7 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
         folders = data_folders(self.data_bin)
         tokenizer = choose_tokenizer(self.tokenizer, folders[0], WhitespaceTokenizer)
         task = self.build_task(folders)
-        texts = task.load_texts(self.split, self.epoch) if self.text is None else self.typed_texts(task, tokenizer)
+        texts = task.load_sentences(self.split, self.epoch) if self.text is None else self.typed_texts(task, tokenizer)
         maker = task.build_view_maker(texts)
         items = len(maker.source.text_lengths)
         if self.start >= items:

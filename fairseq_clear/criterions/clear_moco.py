@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fairseq_clear.criterions.contrastive import data_parallel_group
 from fairseq_clear.criterions.false_negative_masking import MaskingConfig, MaskingCriterion
+from fairseq_clear.data.batch import Views
 from fairseq_clear.distributed import Layout, all_gather_rows, world_size
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.key_queue import KeyQueue
@@ -58,9 +59,9 @@ class ClearMocoCriterion(MaskingCriterion):
         self.queue: KeyQueue
         self.batches = 0
 
-    def prepare_model(self, model: Any) -> None:
+    def attach(self, model: Any) -> None:
         """Add the key encoder and the queue to the model."""
-        super().prepare_model(model)
+        super().attach(model)
         momentum = model.args.key_momentum
         encoder = MomentumEncoder(model.encoder.sentence_encoder, model.projection_head, momentum, model.args.pooling)
         # With --amp, fairseq repeats a batch that overflows, so its keys must be removed again.
@@ -71,9 +72,9 @@ class ClearMocoCriterion(MaskingCriterion):
         # In a list, so that the queue's buffers are not registered as the criterion's too.
         self._held = [queue]
 
-    def view_inputs(self, views: dict[str, Any]) -> dict[str, Any]:
+    def view_inputs(self, views: Views) -> dict[str, Any]:
         """Anchors go to the query encoder, positives to the key encoder; with ``symmetric``, both go to both."""
-        tokens, lengths, texts = views["tokens"], views["lengths"], views["identity"].shape[0]
+        tokens, lengths, texts = views.tokens, views.lengths, views.texts
         keys, key_lengths = tokens[texts:], lengths[texts:]
         if not self.cfg.symmetric:
             queries, query_lengths = tokens[:texts], lengths[:texts]
@@ -84,21 +85,21 @@ class ClearMocoCriterion(MaskingCriterion):
             raise UserError("--symmetric: needs view sources with one positive; leave it out")
         return {"views": queries, "view_lengths": query_lengths, "key_texts": keys, "key_lengths": key_lengths}
 
-    def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
+    def gathered_rows(self, views: Views) -> dict[str, int]:
         """The keys, in training only: validation does not change the queue."""
-        return {"keys": views["identity"].shape[0] * (1 + self.cfg.symmetric)} if self.training else {}
+        return {"keys": views.texts * (1 + self.cfg.symmetric)} if self.training else {}
 
     def contrast(
-        self, vectors: dict[str, Tensor], views: dict[str, Any], layouts: dict[str, Layout]
+        self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Compute InfoNCE against the queue, then enqueue the keys of all workers."""
         queue, group = self._held[0], data_parallel_group()
         queries, keys = vectors["projections"], vectors["keys"]  # (Q, D), (Q * P, D)
-        identity = views["identity"].repeat(2) if self.cfg.symmetric else views["identity"]  # (Q,)
+        identity = views.identity.repeat(2) if self.cfg.symmetric else views.identity  # (Q,)
         keys = mean_of_positives(keys, len(queries))  # (Q, D)
         judged, judged_keys, judged_queue = queries, keys, queue.keys
         if self.guide is not None:
-            judged, judged_keys = self._guided(vectors["view_guides"], views["identity"].shape[0])  # (Q, G) each
+            judged, judged_keys = self._guided(vectors["view_guides"], views.texts)  # (Q, G) each
             judged_queue = queue.guides
         same_text = None if self.cfg.keep_duplicates else (identity, queue.identities)
         excluded = Exclusion(identities=same_text, absent=~queue.is_written)

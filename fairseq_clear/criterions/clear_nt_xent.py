@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fairseq_clear.criterions.contrastive import InBatchConfig, InBatchCriterion
 from fairseq_clear.criterions.false_negative_masking import MaskingConfig, MaskingCriterion
+from fairseq_clear.data.batch import Views
 from fairseq_clear.distributed import Layout, all_gather_rows
 from fairseq_clear.objectives.false_negatives import exclude_nearer
 from fairseq_clear.objectives.negatives import count_candidates
@@ -51,25 +52,25 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
         super().__init__(cfg, task)
         self.sides = 1 if str(cfg.directions) == "one" else 2  # queries per text, and candidates per text
 
-    def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
+    def gathered_rows(self, views: Views) -> dict[str, int]:
         """The candidates of each text, as many as its queries, and the hard negatives."""
-        queries = {"queries": self.sides * views["identity"].shape[0]}
-        return {**queries, "negatives": views["negative_identity"].shape[0]} if self.has_hard_negatives else queries
+        queries = {"queries": self.sides * views.texts}
+        return {**queries, "negatives": views.negative_identity.shape[0]} if self.has_hard_negatives else queries
 
     def contrast(
-        self, vectors: dict[str, Tensor], views: dict[str, Any], layouts: dict[str, Layout]
+        self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Compute NT-Xent: each anchor is contrasted with (the mean of) its positives, and with ``both`` the reverse too.
 
         The hard negatives of all texts are further candidates of every query (SimCSE, arXiv:2104.08821, eq. 5).
         """
         queries, keys = self.candidates_of(vectors["projections"], views, layouts)  # (Q, D), (K, D)
-        texts, layout = views["identity"].shape[0], layouts["queries"]
-        identity = views["identity"].repeat(self.sides)  # (Q,), Q = 2N or N
+        texts, layout = views.texts, layouts["queries"]
+        identity = views.identity.repeat(self.sides)  # (Q,), Q = 2N or N
         key_identity = all_gather_rows(identity, layout)  # (K,)
         own = torch.arange(self.sides * texts, device=queries.device) + layout.offset
         if self.has_hard_negatives:
-            hard_identity = all_gather_rows(views["negative_identity"], layouts["negatives"])
+            hard_identity = all_gather_rows(views.negative_identity, layouts["negatives"])
             key_identity = torch.cat([key_identity, hard_identity])
         excluded, positive = (
             self.excluded(own, identity, key_identity),
@@ -88,9 +89,7 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
         )
         return loss, rows, {**statistics, **counted}
 
-    def candidates_of(
-        self, vectors: Tensor, views: dict[str, Any], layouts: dict[str, Layout]
-    ) -> tuple[Tensor, Tensor]:
+    def candidates_of(self, vectors: Tensor, views: Views, layouts: dict[str, Layout]) -> tuple[Tensor, Tensor]:
         """Return the queries of this worker (Q, D) and the keys of all workers (K, D). A collective.
 
         With ``both``, the queries are anchors and then (means of) positives, and the keys are the queries of all workers. With
@@ -102,7 +101,7 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
             views: the batch's views.
             layouts: as for ``contrast``.
         """
-        texts, hard = views["identity"].shape[0], views["negative_identity"].shape[0]
+        texts, hard = views.texts, views.negative_identity.shape[0]
         last = vectors.shape[0] - hard
         anchors, positives, negatives = vectors[:texts], vectors[texts:last], vectors[last:]
         if texts:

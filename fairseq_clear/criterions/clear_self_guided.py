@@ -9,6 +9,7 @@ from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
 from fairseq_clear.criterions.contrastive import InBatchConfig, InBatchCriterion
+from fairseq_clear.data.batch import Views
 from fairseq_clear.distributed import Layout, all_gather_rows
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.frozen_encoder import GUIDE_POOLINGS, FrozenEncoder
@@ -58,33 +59,33 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
         super().__init__(cfg, task)
         self.takes_every_layer = self.objective.every_layer
 
-    def prepare_model(self, model: Any) -> None:
-        """Add the guide, even if lambda is 0."""
+    def attach(self, model: Any) -> None:
+        """Add the frozen encoder, even if lambda is 0."""
         layers = parse_layers(self.cfg.guide_layers, model.args.encoder_layers)
         pooling = str(self.cfg.guide_pooling)
         encoder = model.encoder.sentence_encoder
-        if self.needs_views:
-            model.guide = FrozenEncoder(encoder, pooling, layers, self.cfg.guide_dropout)
-        super().prepare_model(model)
+        if self.needs.views:
+            model.frozen_encoder = FrozenEncoder(encoder, pooling, layers, self.cfg.guide_dropout)
+        super().attach(model)
 
-    def view_inputs(self, views: dict[str, Any]) -> dict[str, Any]:
-        """Anchors go to the tuned encoder, positives to the guide."""
-        tokens, lengths, texts = views["tokens"], views["lengths"], views["identity"].shape[0]
+    def view_inputs(self, views: Views) -> dict[str, Any]:
+        """Anchors go to the tuned encoder, positives to the frozen one."""
+        tokens, lengths, texts = views.tokens, views.lengths, views.texts
         inputs = {"views": tokens[:texts], "view_lengths": lengths[:texts]}
-        inputs |= {"guided": tokens[texts:], "guided_lengths": lengths[texts:]}
+        inputs |= {"frozen_texts": tokens[texts:], "frozen_lengths": lengths[texts:]}
         if not self.takes_every_layer:
-            inputs["guide_draw"] = views["draw"].repeat_interleave(inputs["guided"].shape[0] // texts)
+            inputs["layer_draw"] = views.draw.repeat_interleave(inputs["frozen_texts"].shape[0] // texts)
         return inputs
 
-    def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
+    def gathered_rows(self, views: Views) -> dict[str, int]:
         """One sentence vector, one guide and one identity per text."""
-        return {"sentences": views["identity"].shape[0]}
+        return {"sentences": views.texts}
 
     def contrast(
-        self, vectors: dict[str, Tensor], views: dict[str, Any], layouts: dict[str, Layout]
+        self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Compute one of the objectives of section 3, over the sentences of this worker or of all workers."""
-        sentences, guides = vectors["projections"], vectors["guides"]  # (N, D), (N * P, L, D)
+        sentences, guides = vectors["projections"], vectors["layers"]  # (N, D), (N * P, L, D)
         texts = sentences.shape[0]
         if texts:
             guides = guides.view(texts, -1, *guides.shape[1:]).mean(dim=1)  # (N, L, D)
@@ -93,9 +94,9 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
             all_gather_rows(sentences, layout),
             all_gather_rows(guides, layout),
         )  # (K, D), (K, L, D)
-        key_identity = all_gather_rows(views["identity"], layout)
+        key_identity = all_gather_rows(views.identity, layout)
         own = torch.arange(texts, device=sentences.device) + layout.offset
-        excluded = self.excluded(own, views["identity"], key_identity)
+        excluded = self.excluded(own, views.identity, key_identity)
         return self.objective.function(
             sentences, guides, all_sentences, all_guides, own, temperature=self.cfg.temperature, excluded=excluded
         )

@@ -21,8 +21,10 @@ from fairseq.utils import get_perplexity
 from omegaconf import II
 from torch import Tensor
 
+from fairseq_clear.data.batch import Batch, Views
 from fairseq_clear.distributed import Layout, agree_on_counts, all_reduce_sum
 from fairseq_clear.errors import UserError
+from fairseq_clear.lifecycle import Needs, RunTask
 from fairseq_clear.modules.chunking import has_parts
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder
 from fairseq_clear.objectives import Candidates, find_objective
@@ -41,8 +43,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 ANCHOR_MLM = ChoiceEnum(["separate", "joint"])
-# Outputs of ClearRobertaModel.forward that have one row per text, and the vectors of a separate guide.
-VECTORS = ("projections", "guides", "keys", "view_guides")
+VECTORS = ("projections", "layers", "keys")  # outputs of ClearRobertaModel.forward that have one row per text
 
 
 @dataclass
@@ -101,13 +102,12 @@ class ContrastiveCriterion(FairseqCriterion):
         super().__init__(task)
         if not cfg.contrastive_weight and not cfg.mlm_weight:
             raise UserError("--contrastive-weight 0 and --mlm-weight 0 leave nothing to learn: set one of them above 0")
-        if cfg.contrastive_weight and not hasattr(task, "needs_views"):
+        if cfg.contrastive_weight and not isinstance(task, RunTask):
             raise UserError("--criterion needs views of the text, which --task clear_lm makes: give --task clear_lm")
         self.has_hard_negatives = bool(getattr(getattr(task, "cfg", None), "hard_negatives", None))
         if self.has_hard_negatives and not self.takes_hard_negatives:
             raise UserError("--hard-negatives: only --criterion clear_nt_xent supports them; leave the flag out")
-        self.cfg, self.anchor_mlm = cfg, str(cfg.anchor_mlm)
-        self.max_update = cfg.max_update
+        self.cfg = cfg
         self.objective = find_objective(str(cfg.objective), self.candidates)
         self.dimensions = parse_dimensions(str(cfg.matryoshka))
         if self.dimensions and not cfg.contrastive_weight:
@@ -118,10 +118,14 @@ class ContrastiveCriterion(FairseqCriterion):
             function = at_dimensions(self.objective.function, self.dimensions)
             self.objective = replace(self.objective, function=function)
         self.masked_lm = MaskedLmLoss(cfg, task)
-        self.needs_mlm = cfg.mlm_weight > 0
-        self.needs_views = cfg.contrastive_weight > 0
+        self.needs = Needs(
+            mlm=cfg.mlm_weight > 0,
+            views=cfg.contrastive_weight > 0,
+            joint_anchors=str(cfg.anchor_mlm) == "joint",
+            max_update=cfg.max_update,
+        )
 
-    def prepare_model(self, model: Any) -> None:
+    def attach(self, model: Any) -> None:
         """Add the parts of the model that this criterion needs; called before the model's weights are loaded.
 
         Raises:
@@ -135,8 +139,8 @@ class ContrastiveCriterion(FairseqCriterion):
             )
         self._check_dimensions(model)
         model.freeze_lowest(self.cfg.frozen_layers)
-        if self.cfg.regularizer_weight and model.guide is None:
-            model.guide = FrozenEncoder(model.encoder.sentence_encoder)
+        if self.cfg.regularizer_weight and model.frozen_encoder is None:
+            model.frozen_encoder = FrozenEncoder(model.encoder.sentence_encoder)
 
     def _check_dimensions(self, model: Any) -> None:
         """Raise UserError for dimensions that the vectors do not have; warn if those vectors are only used in training."""
@@ -150,11 +154,11 @@ class ContrastiveCriterion(FairseqCriterion):
                 flag,
             )
 
-    def view_inputs(self, views: dict[str, Any]) -> dict[str, Any]:
+    def view_inputs(self, views: Views) -> dict[str, Any]:
         """Return the arguments of the model's forward pass that make it encode the inputs of ``contrast``."""
-        return {"views": views["tokens"], "view_lengths": views["lengths"]}
+        return {"views": views.tokens, "view_lengths": views.lengths}
 
-    def gathered_rows(self, views: dict[str, Any]) -> dict[str, int]:
+    def gathered_rows(self, views: Views) -> dict[str, int]:
         """Return the number of rows on this worker of each tensor that ``contrast`` gathers from all workers, by name."""
         raise NotImplementedError
 
@@ -163,32 +167,38 @@ class ContrastiveCriterion(FairseqCriterion):
         return agree_on_counts(rows, device, data_parallel_group())
 
     def contrast(
-        self, vectors: dict[str, Tensor], views: dict[str, Any], layouts: dict[str, Layout]
+        self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return the contrastive sum, the number of queries, and statistics of this worker. A collective.
 
         Args:
             vectors: outputs of the model for ``view_inputs``, (R, ...) each; R is 0 if this worker has run out of data.
-            views: the batch's views, see ``data.batch.collate``.
+            views: the batch's views.
             layouts: row counts of all workers for each name in ``gathered_rows``.
         """
         raise NotImplementedError
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Any, dict[str, Any]]:
         """Return loss, sample_size and logging output of one micro-batch."""
+        batch = Batch.of(sample)
+        views = batch.views if self.needs.views else None
         # Before the encoder runs, because gathering the counts synchronises with the GPU.
-        layouts = self._layouts(sample) if self.needs_views else {}
-        call = _ModelCall(model, self._model_inputs(sample))
-        if self.needs_mlm:
-            mlm_loss, sample_size, log = self._mlm(call, sample)
+        layouts = {} if views is None else self._layouts(views, batch.is_empty)
+        call = _ModelCall(model, self._model_inputs(views))
+        if self.needs.mlm:
+            mlm_loss, sample_size, log = self._mlm(call, batch, sample)
             loss = mlm_loss if self.cfg.mlm_weight == 1 else self.cfg.mlm_weight * mlm_loss
             log["mlm_loss"], log["masked_tokens"] = log["loss"], sample_size
         else:
             call()
             loss, sample_size = 0.0, None
-            log = {"ntokens": sample["ntokens"], "nsentences": sample["nsentences"]}
-        if self.needs_views:
-            term, queries, statistics = self._contrastive_term(call.extra, sample, sample_size, layouts)
+            log = {"ntokens": batch.tokens, "nsentences": batch.sentences}
+        if views is not None:
+            vectors = self._vectors(call.extra, views)
+            if batch.is_empty:
+                # This worker contributes no keys and no queries, but joins every collective and builds the same graph.
+                vectors, views = {name: rows[:0] for name, rows in vectors.items()}, views.empty()
+            term, queries, statistics = self._contrastive_term(vectors, views, sample_size, layouts)
             loss = loss + self.cfg.contrastive_weight * term
             sample_size = queries if sample_size is None else sample_size
             log.update(statistics)
@@ -199,25 +209,30 @@ class ContrastiveCriterion(FairseqCriterion):
         log["loss"], log["sample_size"] = loss.detach(), sample_size
         return loss, sample_size, log
 
-    def _model_inputs(self, sample: dict[str, Any]) -> dict[str, Any]:
-        inputs: dict[str, Any] = self.view_inputs(sample["views"]) if self.needs_views else {}
+    def _model_inputs(self, views: Views | None) -> dict[str, Any]:
+        inputs: dict[str, Any] = {} if views is None else self.view_inputs(views)
         return {**inputs, "with_distance": True} if self.cfg.regularizer_weight else inputs
 
-    def _mlm(self, call: "_ModelCall", sample: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        target = sample["views"].get("target") if "views" in sample else None  # of --anchor-mlm joint
+    def _vectors(self, extra: dict[str, Any], views: Views) -> dict[str, Tensor]:
+        """Return what ``contrast`` gets of the outputs of the model."""
+        return {name: extra[name] for name in VECTORS if name in extra}
+
+    def _mlm(self, call: "_ModelCall", batch: Batch, sample: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        target = batch.views.target if batch.views is not None else None  # of --anchor-mlm joint
         if target is not None:
             _, extra = call(view_target=target)
-        elif self._reads_in_parts(call.model, sample):
-            target = sample["target"]
-            _, extra = call(**sample["net_input"], target=target, text_lengths=sample.get("lengths"))
+        elif self._reads_in_parts(call.model, batch):
+            target = batch.target
+            _, extra = call(**batch.net_input, target=target, text_lengths=batch.lengths)
         else:
             loss, sample_size, log = self.masked_lm(call, sample)
             return loss, sample_size, log
+        assert target is not None
         sample_size = target.ne(self.padding_idx).int().sum()
-        log = {"loss": extra["mlm_loss"].detach(), "ntokens": sample["ntokens"], "nsentences": sample["nsentences"]}
+        log = {"loss": extra["mlm_loss"].detach(), "ntokens": batch.tokens, "nsentences": batch.sentences}
         return extra["mlm_loss"], sample_size, log
 
-    def _reads_in_parts(self, model: Any, sample: dict[str, Any]) -> bool:
+    def _reads_in_parts(self, model: Any, batch: Batch) -> bool:
         """Whether the model computes the MLM loss in parts: in chunks, or by length to save padding.
 
         Without views and chunks there are no parts: they draw other dropout masks, and the loss must equal masked_lm's to
@@ -225,32 +240,25 @@ class ContrastiveCriterion(FairseqCriterion):
         """
         if getattr(getattr(model, "args", None), "encode_chunk_size", 0):
             return True
-        return self.needs_views and "lengths" in sample and has_parts(sample["lengths"], sample["target"].device)
+        if not self.needs.views or batch.lengths is None or batch.target is None:
+            return False
+        return has_parts(batch.lengths, batch.target.device)
 
-    def _layouts(self, sample: dict[str, Any]) -> dict[str, Layout]:
-        views, is_empty = sample["views"], sample["is_empty"]
+    def _layouts(self, views: Views, is_empty: bool) -> dict[str, Layout]:
         rows = self.gathered_rows(views).items()
-        return {name: self.layout(0 if is_empty else count, views["tokens"].device) for name, count in rows}
+        return {name: self.layout(0 if is_empty else count, views.tokens.device) for name, count in rows}
 
     def _contrastive_term(
-        self,
-        extra: dict[str, Any],
-        sample: dict[str, Any],
-        masked_tokens: Tensor | None,
-        layouts: dict[str, Layout],
+        self, vectors: dict[str, Tensor], views: Views, masked_tokens: Tensor | None, layouts: dict[str, Layout]
     ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        views = sample["views"]
-        vectors = {name: extra[name] for name in VECTORS if name in extra}
-        if sample["is_empty"]:
-            # This worker contributes no keys and no queries, but joins every collective and builds the same graph.
-            vectors = {name: rows[:0] for name, rows in vectors.items()}
-            views = {name: value[:0] if isinstance(value, Tensor) else 0 for name, value in views.items()}
         loss, queries, statistics = self.contrast(vectors, views, layouts)
         ours = torch.stack([queries, queries if masked_tokens is None else masked_tokens.to(queries)])
         total_queries, total_masked = all_reduce_sum(ours.double(), data_parallel_group()).unbind()
         # T / N. If no worker has a query, the sum is 0 and any finite factor is right.
         scale = 1.0 if masked_tokens is None else (total_masked / total_queries.clamp(min=1)).float()
-        counts = {name: views[name] for name in ("view_length", "text_length", "words", "substituted", "fell_back")}
+        counts = {
+            name: getattr(views, name) for name in ("view_length", "text_length", "words", "substituted", "fell_back")
+        }
         log = {
             "contrastive_loss": loss.detach(),
             "queries": queries,

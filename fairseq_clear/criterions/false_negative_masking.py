@@ -1,12 +1,12 @@
 """``--false-negatives`` and ``--guide`` of the criterions that mask false negatives."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from torch import Tensor
 
 from fairseq_clear.criterions.contrastive import ContrastiveConfig, ContrastiveCriterion
-from fairseq_clear.distributed import Layout
+from fairseq_clear.data.batch import Views
 from fairseq_clear.errors import UserError
 from fairseq_clear.objectives.false_negatives import parse_false_negatives
 from fairseq_clear.settings import setting
@@ -37,7 +37,7 @@ class MaskingCriterion(ContrastiveCriterion):
 
     Attributes:
         margin: margin of the rule, see ``objectives.false_negatives``; None if nothing is masked.
-        guide: the encoder of ``--guide``, which the task loads before ``prepare_model``; None for the trained model itself.
+        guide: the encoder of ``--guide``, which the task loads before ``attach``; None for the trained model itself.
     """
 
     cfg: MaskingConfig
@@ -50,17 +50,11 @@ class MaskingCriterion(ContrastiveCriterion):
             raise UserError(
                 f"--guide {cfg.guide}: only decides what --false-negatives masks; add --false-negatives guide"
             )
+        self.needs = replace(self.needs, guide=cfg.guide if self.needs.views else None)
 
-    @property
-    def needs_guide(self) -> bool:
-        """Whether the task must load the encoder of ``--guide``."""
-        return bool(self.cfg.guide) and self.needs_views
-
-    def _contrastive_term(
-        self, extra: dict[str, Any], sample: dict[str, Any], masked_tokens: Tensor | None, layouts: dict[str, Layout]
-    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    def _vectors(self, extra: dict[str, Any], views: Views) -> dict[str, Tensor]:
         """Add the guide's vectors of all views, ``view_guides`` (R, G), to what ``contrast`` gets."""
+        vectors = super()._vectors(extra, views)
         if self.guide is not None:
-            views = sample["views"]
-            extra["view_guides"] = self.guide(views["tokens"], views["lengths"], like=extra["projections"])
-        return super()._contrastive_term(extra, sample, masked_tokens, layouts)
+            vectors["view_guides"] = self.guide(views.tokens, views.lengths, like=vectors["projections"])
+        return vectors

@@ -1,6 +1,6 @@
-"""Training examples, and the collater that makes a batch of them."""
+"""Training examples, the collater that makes fairseq's dictionary of them, and the record that the criterions read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from fairseq_clear.tokens import Tokens
 from fairseq_clear.views.view_source import Instance
 
-__all__ = ["Example", "collate", "pad_rows", "add_left_over"]
+__all__ = ["Batch", "Example", "Views", "add_left_over", "collate", "pad_rows"]
 
 
 @dataclass
@@ -29,6 +29,75 @@ class Example:
     sources: Sequence[Tokens] = ()
     targets: Sequence[Tokens] = ()
     instances: Sequence[Instance] = field(default=())
+
+
+@dataclass(frozen=True)
+class Views:
+    """The views of a batch: N anchors, each with P positives and H hard negatives.
+
+    Attributes:
+        tokens: (N + N * P + N * H, L) int64: the anchors, then the positives of the first anchor, of the second and so on, then
+            likewise the hard negatives, which most recipes do not have.
+        lengths: lengths of the rows, as Python integers, so that reading them does not synchronise with the GPU.
+        identity: (N,) int64, hash of the source text of each anchor.
+        negative_identity: (N * H,) int64.
+        draw: (N,) float64 (never halved), a random number in [0, 1) of each anchor.
+        target: (N, L), MLM targets of the anchors, padding where nothing is predicted; None if anchors are not masked.
+        fell_back: number of texts that were replaced by the original.
+        view_length, text_length: total tokens of the views, and of the texts they were made of.
+        words, substituted: total words of the texts, and substituted words.
+    """
+
+    tokens: Tensor
+    lengths: list[int]
+    identity: Tensor
+    negative_identity: Tensor
+    draw: Tensor
+    target: Tensor | None = None
+    fell_back: int = 0
+    view_length: int = 0
+    text_length: int = 0
+    words: int = 0
+    substituted: int = 0
+
+    @property
+    def texts(self) -> int:
+        """N, the number of anchors."""
+        return int(self.identity.shape[0])
+
+    def empty(self) -> "Views":
+        """The same views without rows, for a worker that has run out of data."""
+        target = None if self.target is None else self.target[:0]
+        return Views(self.tokens[:0], [], self.identity[:0], self.negative_identity[:0], self.draw[:0], target)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch, as a criterion reads it.
+
+    Attributes:
+        is_empty: the batch stands in for data, on a worker that has run out of them.
+        sentences, tokens: number of items, and of all tokens that the encoder reads.
+        net_input: arguments of the model for the masked texts; empty without an MLM.
+        target: (R, T) MLM targets of the masked texts; None without an MLM.
+        lengths: lengths of the masked texts, as Python integers; None if the data set does not give them.
+        views: None without a contrastive term.
+    """
+
+    is_empty: bool
+    sentences: int
+    tokens: int
+    net_input: Mapping[str, Any]
+    target: Tensor | None = None
+    lengths: Sequence[int] | None = None
+    views: Views | None = None
+
+    @classmethod
+    def of(cls, sample: Mapping[str, Any]) -> "Batch":
+        """Read the dictionary of ``collate``, on any device, or of a stock data set."""
+        views = Views(**sample["views"]) if "views" in sample else None
+        counts = sample.get("is_empty", False), sample["nsentences"], sample["ntokens"]
+        return cls(*counts, sample["net_input"], sample.get("target"), sample.get("lengths"), views)
 
 
 def add_left_over(batches: Sequence[Tokens], indices: Tokens) -> list[Tokens]:
@@ -65,17 +134,8 @@ def collate(examples: Sequence[Example], padding: int, *, is_empty: bool = False
     Returns:
         A dictionary with fairseq's ``id``, ``nsentences``, ``ntokens`` (all tokens that the encoder reads), ``net_input`` and
             ``target`` (the masked copies, one after the other; absent without an MLM), ``lengths`` of the masked texts
-            (Python integers, so reading them does not synchronise with the GPU) and, if there are any, ``views``:
-
-            * ``tokens``: (N + N * P + N * H, L): the N anchors, then the P positives of the first anchor, of the second and so
-              on, then likewise the H hard negatives, which most recipes do not have;
-            * ``lengths``: lengths of the rows, as Python integers;
-            * ``identity``: (N,) int64, ``negative_identity``: (N * H,) int64, ``draw``: (N,) float64 (never halved);
-            * ``target``: (N, L), MLM targets of the anchors, padding where nothing is predicted; absent if anchors are not
-              masked;
-            * ``fell_back``: number of texts that were replaced by the original;
-            * ``view_length``, ``text_length``: total tokens of the views, and of the texts they were made of;
-            * ``words``, ``substituted``: total words of the texts, and substituted words.
+            and, if there are any, ``views``, a dictionary of the fields of ``Views``. It is a dictionary of tensors and numbers
+            because the trainer moves only those to the GPU. ``Batch.of`` reads it.
     """
     batch: dict[str, Any] = {
         "id": torch.tensor([example.index for example in examples]),

@@ -94,12 +94,12 @@ class ClearDataset(SizedDataset):
     Args:
         items: number of items.
         sources, targets: masked copies of the texts and their targets (fairseq data sets); empty without an MLM.
-        views: makes the pairs; None without a contrastive term.
+        view_maker: makes the pairs; None without a contrastive term.
         order: (items,) random rank of each item. As in masked_lm, batches hold texts of similar length, and texts of equal
             length are in this order.
         bos, eos, padding: ids of ``<s>``, ``</s>`` and ``<pad>``.
-        anchors: masks the anchors of ``views``; used instead of ``sources`` and ``targets``.
-        contrastive: whether batches hold views. If not, ``views`` only makes the anchors to mask.
+        anchors: masks the anchors of ``view_maker``; used instead of ``sources`` and ``targets``.
+        contrastive: whether batches hold views. If not, ``view_maker`` only makes the anchors to mask.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ClearDataset(SizedDataset):
         items: int,
         sources: Sequence[Any],
         targets: Sequence[Any],
-        views: ViewMaker | None,
+        view_maker: ViewMaker | None,
         order: Tokens,
         *,
         bos: int,
@@ -118,15 +118,15 @@ class ClearDataset(SizedDataset):
     ) -> None:
         super().__init__()
         self.items, self.sources, self.targets = items, sources, targets
-        self.texts, self.views, self.anchors = views, views if contrastive else None, anchors
+        self.view_maker, self.contrastive, self.anchors = view_maker, contrastive, anchors
         self.order, self.padding = order, padding
         self.blank = np.array([bos, eos], dtype=np.int64)
         self.epoch = 1
         lengths = [np.asarray(source.sizes, dtype=np.int64) for source in sources]
-        if views is not None and contrastive:
-            lengths += list(views.longest().T)
-        if views is not None and anchors is not None:
-            bounds = np.minimum(views.source.text_lengths, views.max_tokens)
+        if view_maker is not None and contrastive:
+            lengths += list(view_maker.longest().T)
+        if view_maker is not None and anchors is not None:
+            bounds = np.minimum(view_maker.source.text_lengths, view_maker.max_tokens)
             each = bounds[:, :: bounds.shape[1] // anchors.anchors]  # (items, A), the columns of the anchors
             lengths += [*each.T] * (anchors.rows // anchors.anchors)
         self.sizes = functools.reduce(np.maximum, lengths).astype(np.int32)
@@ -141,18 +141,18 @@ class ClearDataset(SizedDataset):
             index,
             [source[index].numpy() for source in self.sources],
             [target[index].numpy() for target in self.targets],
-            self.views(index, self.epoch) if self.views is not None else (),
+            self.view_maker(index, self.epoch) if self.view_maker is not None and self.contrastive else (),
         )
 
     def _with_masked_anchors(self, masks: AnchorMasks, index: int) -> Example:
-        assert self.texts is not None
-        if self.views is None:
-            return Example(index, *masks.texts(self.texts.texts(index, self.epoch), index, self.epoch))
-        pairs = self.views.pairs(index, self.epoch)
+        assert self.view_maker is not None
+        if not self.contrastive:
+            return Example(index, *masks.copies(self.view_maker.raw_pairs(index, self.epoch), index, self.epoch))
+        pairs = self.view_maker.pairs(index, self.epoch)
         instances = [instance for _, instance in pairs]
         if masks.joint:
             return Example(index, instances=masks.views(instances, index, self.epoch))
-        return Example(index, *masks.texts([raw for raw, _ in pairs], index, self.epoch), instances)
+        return Example(index, *masks.copies([raw for raw, _ in pairs], index, self.epoch), instances)
 
     def __len__(self) -> int:
         return self.items
@@ -168,7 +168,7 @@ class ClearDataset(SizedDataset):
 
     def _stand_in(self) -> Example:
         nothing_masked = np.full_like(self.blank, self.padding)
-        source = self.views.source if self.views is not None else None
+        source = self.view_maker.source if self.view_maker is not None and self.contrastive else None
         positives = [self.blank] * (source.positives if source is not None else 0)
         negatives = [self.blank] * (source.negatives if source is not None else 0)
         stand_in = Instance(self.blank, positives, 0, 0, negatives=negatives, negative_identities=[0] * len(negatives))

@@ -80,7 +80,7 @@ class AnchorMasks:
         """Number of masked texts of an item, in addition to its views."""
         return 0 if self.joint else self.anchors * len(self.maskers)
 
-    def texts(self, raw: Sequence[RawInstance], index: int, epoch: int) -> tuple[list[Tokens], list[Tokens]]:
+    def copies(self, raw: Sequence[RawInstance], index: int, epoch: int) -> tuple[list[Tokens], list[Tokens]]:
         """Return masked copies of an item's A anchors, and their targets: the first copy of all anchors, then the second."""
         pairs = [
             masker(self.cut(pair.anchor), epoch, index * self.anchors + number)
@@ -112,7 +112,7 @@ class Masks:
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
         self.cfg, self.dictionary = cfg, dictionary
 
-    def texts(self, texts: Any) -> tuple[list[Any], list[Any]]:
+    def copies(self, texts: Any) -> tuple[list[Any], list[Any]]:
         """Return masked copies of texts and their targets, as stock data sets.
 
         fairseq's LRUCacheDataset is not used: its key ignores the epoch, so a text that is read last in one epoch and first in

@@ -115,9 +115,9 @@ class MixedDataset(SizedDataset):
         return self.corpora[0].collater(samples)
 
     @property
-    def texts(self) -> Any:
+    def view_maker(self) -> Any:
         """The views of the first corpus, as in ClearDataset."""
-        return self.corpora[0].texts
+        return self.corpora[0].view_maker
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:

@@ -15,6 +15,7 @@ from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.lifecycle import Needs
 from fairseq_clear.models.architectures import add_model_flags, register_architectures
 from fairseq_clear.models.encoder_stack import adapt_encoder, exclude_from_compiling
 from fairseq_clear.models.pretrained_encoder import start_from_encoder
@@ -54,8 +55,8 @@ class ClearRobertaModel(RobertaModel):
             args.projection_activate_last,
         )
         self.projection_head.apply(init_bert_params)
-        # A criterion that needs one of these sets it before the weights are loaded; begin_training fills it.
-        self.guide: FrozenEncoder | None = None
+        # A criterion that needs one of these attaches it before the weights are loaded; begin_training fills it.
+        self.frozen_encoder: FrozenEncoder | None = None
         self.key_encoder: MomentumEncoder | None = None
         self.key_queue: KeyQueue | None = None
 
@@ -81,12 +82,12 @@ class ClearRobertaModel(RobertaModel):
         views: Tensor | None = None,
         target: Tensor | None = None,
         view_target: Tensor | None = None,
-        guided: Tensor | None = None,
-        guide_draw: Tensor | None = None,
+        frozen_texts: Tensor | None = None,
+        layer_draw: Tensor | None = None,
         key_texts: Tensor | None = None,
         text_lengths: Sequence[int] | None = None,
         view_lengths: Sequence[int] | None = None,
-        guided_lengths: Sequence[int] | None = None,
+        frozen_lengths: Sequence[int] | None = None,
         key_lengths: Sequence[int] | None = None,
         with_distance: bool = False,
         **kwargs: Any,
@@ -99,31 +100,31 @@ class ClearRobertaModel(RobertaModel):
             target: (B, T) MLM targets, padding where nothing is predicted. With it the MLM loss is computed part by part,
                 which ``--encode-chunk-size`` needs and which is faster for texts of mixed length.
             view_target: (N, T) MLM targets of the first N views, which are masked: one pass predicts and embeds them.
-            guided: (G, T) texts for the guide, padded as views.
-            guide_draw: (G,) in [0, 1), selects one layer of the guide for each text; None takes all layers.
+            frozen_texts: (F, T) texts for the frozen encoder, padded as views.
+            layer_draw: (F,) in [0, 1), selects one of its layers for each text; None takes all layers.
             key_texts: (K, T) texts for the momentum encoder, padded as views.
-            text_lengths, view_lengths, guided_lengths, key_lengths: number of tokens of each row (``text_lengths``, of
+            text_lengths, view_lengths, frozen_lengths, key_lengths: number of tokens of each row (``text_lengths``, of
                 ``src_tokens``, is read with ``target`` only). With lengths, texts of similar length are encoded together,
                 and the CPU does not synchronise with the GPU to look for padding.
-            with_distance: also compute the squared distance between the encoder's and the guide's weights.
+            with_distance: also compute the squared distance between the encoder's and the frozen encoder's weights.
             kwargs: further arguments of RobertaModel.forward.
 
         Returns:
             The output of RobertaModel for ``src_tokens`` (None without), and a dictionary: ``projections`` (R, D) with
-            ``views``, ``guides`` (G, L, D) with ``guided``, ``keys`` (K, D) with ``key_texts``, ``distance`` (squared, a
+            ``views``, ``layers`` (F, L, D) with ``frozen_texts``, ``keys`` (K, D) with ``key_texts``, ``distance`` (squared, a
             scalar) with ``with_distance``, ``mlm_loss`` (sum in nats) with ``target`` or ``view_target``.
         """
         x, extra = self._predict(src_tokens, target, text_lengths, kwargs)
         if views is not None:
             extra |= self._embed_views(views, view_lengths, view_target)
-        if guided is not None:
-            extra["guides"] = self._guide(guided, guided_lengths, guide_draw)
+        if frozen_texts is not None:
+            extra["layers"] = self._frozen_layers(frozen_texts, frozen_lengths, layer_draw)
         if key_texts is not None:
             extra["keys"] = self._keys(key_texts, key_lengths)
         if with_distance:
-            assert self.guide is not None
+            assert self.frozen_encoder is not None
             encoder = self.encoder.sentence_encoder
-            extra["distance"] = squared_distance(encoder.parameters(), self.guide.encoder.parameters())
+            extra["distance"] = squared_distance(encoder.parameters(), self.frozen_encoder.encoder.parameters())
         return x, extra
 
     def _predict(
@@ -154,15 +155,15 @@ class ClearRobertaModel(RobertaModel):
             "mlm_loss": torch.stack([loss for _, loss in both]).sum(),
         }
 
-    def _guide(self, tokens: Tensor, lengths: Sequence[int] | None, draw: Tensor | None) -> Tensor:
-        """Projected states f(h_{i,k}) of the guide; only the projection head gets a gradient."""
-        assert self.guide is not None
+    def _frozen_layers(self, tokens: Tensor, lengths: Sequence[int] | None, draw: Tensor | None) -> Tensor:
+        """Projected states f(h_{i,k}) of the frozen encoder; only the projection head gets a gradient."""
+        assert self.frozen_encoder is not None
         parts = self._parts(tokens, lengths, trained=False)
-        views = parts.in_order(parts.map(partial(self.guide, padding=self.padding_idx)))  # (G, L, D)
+        states = parts.in_order(parts.map(partial(self.frozen_encoder, padding=self.padding_idx)))  # (F, L, D)
         if draw is not None:
-            layer = (draw * views.shape[1]).long().clamp(max=views.shape[1] - 1)  # (G,)
-            views = views.gather(1, layer.view(-1, 1, 1).expand(-1, 1, views.shape[2]))  # (G, 1, D)
-        projected: Tensor = self.projection_head(views)
+            layer = (draw * states.shape[1]).long().clamp(max=states.shape[1] - 1)  # (F,)
+            states = states.gather(1, layer.view(-1, 1, 1).expand(-1, 1, states.shape[2]))  # (F, 1, D)
+        projected: Tensor = self.projection_head(states)
         return projected
 
     def _keys(self, tokens: Tensor, lengths: Sequence[int] | None) -> Tensor:
@@ -193,15 +194,15 @@ class ClearRobertaModel(RobertaModel):
             raise UserError("--compile: leave out --checkpoint-activations; --encode-chunk-size saves memory too")
         exclude_from_compiling()
         compile_blocks(self.encoder.sentence_encoder, **options)
-        if self.guide is not None:
-            compile_blocks(self.guide.encoder, **options)
+        if self.frozen_encoder is not None:
+            compile_blocks(self.frozen_encoder.encoder, **options)
         if self.key_encoder is not None:
             self.key_encoder.compile_blocks(**options)
 
     def begin_training(self) -> None:
-        """Copy the encoder's weights to the guide and the key encoder; call after loading and before the first update."""
-        if self.guide is not None:
-            self.guide.start_from(self.encoder.sentence_encoder)
+        """Copy the encoder's weights to the frozen and the key encoder; call after loading and before the first update."""
+        if self.frozen_encoder is not None:
+            self.frozen_encoder.start_from(self.encoder.sentence_encoder)
         if self.key_encoder is not None and self.key_queue is not None:
             self.key_encoder.start_from(self.encoder.sentence_encoder, self.projection_head)
             self.key_queue.clear()
@@ -254,18 +255,23 @@ class ClearRobertaModel(RobertaModel):
         loss: Tensor = fairseq_modules.cross_entropy(logits, target[is_masked], reduction="sum")
         return loss
 
-    def freeze_unused(self, *, mlm: bool, views: bool) -> None:
-        """Freeze parameters that the recipe's loss does not use, because DistributedDataParallel waits for their gradients."""
+    def complete(self, needs: Needs) -> None:
+        """Compile the blocks with ``--compile``, and freeze parameters that the recipe's loss does not use.
+
+        DistributedDataParallel would wait for their gradients.
+        """
         unused: list[nn.Parameter] = []
-        if not mlm:
+        if not needs.mlm:
             head = self.encoder.lm_head
             unused += [*head.dense.parameters(), *head.layer_norm.parameters(), head.bias]
             if self.args.pooling.startswith("layer:"):
                 above = int(self.args.pooling.partition(":")[2])
                 unused += [p for block in self.encoder.sentence_encoder.layers[above:] for p in block.parameters()]
-        if not views:
+        if not needs.views:
             unused += list(self.projection_head.parameters())
         nn.ParameterList(unused).requires_grad_(False)
+        if self.args.compile:
+            self.compile_encoders()
 
     def freeze_lowest(self, layers: int) -> None:
         """Freeze the lowest layers of the encoder: 1 freezes the embeddings (layer 0), 2 also the first block, and so on.

@@ -19,13 +19,13 @@ SENTENCE_ENCODER = "sentence_encoder."
 HEAD = "projection_head."
 # Prefix of a copy -> prefix of the part that it copies.
 COPIES = {
-    "guide.encoder.": "encoder." + SENTENCE_ENCODER,
+    "frozen_encoder.encoder.": "encoder." + SENTENCE_ENCODER,
     "key_encoder.encoder.": "encoder." + SENTENCE_ENCODER,
     "key_encoder.head.": HEAD,
 }
 COPIED_ROWS = tuple(copy + "embed_tokens.weight" for copy, part in COPIES.items() if part != HEAD)
 QUEUE = "key_queue."
-TRAINING_ONLY = ("guide.", "key_encoder.", QUEUE)
+TRAINING_ONLY = ("frozen_encoder.", "key_encoder.", QUEUE)
 # Up to this many tensors of a part are named in the log; of a larger part it gives the number of tensors.
 FEW = 8
 # Never dropped and never initialised: a difference here means another architecture, and loading must fail.
@@ -79,13 +79,17 @@ def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: st
 
 
 def complete_copies(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str = "") -> None:
-    """Fill a missing copy of the encoder or of the head (guide, key encoder) with the checkpoint's weights.
+    """Fill a missing copy of the encoder or of the head (frozen encoder, key encoder) with the checkpoint's weights.
 
     Call this before fairseq's own upgrade, which takes an encoder without ``version`` for an old one from 2018.
 
     Args:
         loaded, own, prefix: as in ``fit_state_dict``.
     """
+    for key in [
+        key for key in loaded if key.startswith(f"{prefix}guide.")
+    ]:  # the frozen encoder's name before version 0.2
+        loaded[key.replace("guide.", "frozen_encoder.", 1)] = loaded.pop(key)
     for copy, part in COPIES.items():
         wanted = [key for key in own if key.startswith(copy)]
         if any(prefix + key in loaded for key in wanted):

@@ -14,6 +14,7 @@ from fairseq.nan_detector import NanDetector
 from fairseq.trainer import Trainer
 
 from fairseq_clear.errors import UserError, exit_on_user_error
+from fairseq_clear.lifecycle import RunTask
 from fairseq_clear.patches import original, stopping
 from fairseq_clear.patches.checkpoint_files import newest_whole, watch_reading
 
@@ -105,11 +106,16 @@ def load_checkpoint(
         raise UserError(
             f"--restore-file {named}: no such file, and training would start from scratch; leave it out for that"
         )
-    check = getattr(self.task, "check_checkpoint", None)
+    task, resumes = self.task, not reset_optimizer
+
+    def check(state: dict[str, Any]) -> None:
+        if isinstance(task, RunTask):
+            task.check_checkpoint(self, filename, state, resumes=resumes)
+
     resets = (reset_optimizer, reset_lr_scheduler, optimizer_overrides)
     stock = original("fairseq.trainer:Trainer.load_checkpoint")
     try:
-        with watch_reading(lambda state: check(self, filename, state, resumes=not reset_optimizer) if check else None):
+        with watch_reading(check):
             return stock(self, filename, *resets, reset_meters=reset_meters)
     except UserError as error:
         other = newest_whole(filename)

@@ -24,6 +24,7 @@ from omegaconf.errors import ConfigKeyError
 from torch.multiprocessing import ProcessExitedException
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.lifecycle import ContrastiveModel, RunTask
 from fairseq_clear.patches import original, run_console, stopping
 
 logger = logging.getLogger("fairseq_clear")
@@ -230,7 +231,7 @@ def _check(cfg: Any) -> None:
     if common.log_file and not os.path.isdir(os.path.dirname(os.path.abspath(common.log_file))):
         raise UserError(f"--log-file {common.log_file}: there is no such folder; make it, or name another file")
     model = ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None))
-    if hasattr(model, "complete_run"):
+    if model is not None and issubclass(model, ContrastiveModel):
         model.complete_run(cfg)
     start = checkpoint.finetune_from_model
     if start and not PathManager.exists(start):
@@ -241,7 +242,7 @@ def _check(cfg: Any) -> None:
         raise UserError(f"--finetune-from-model {start}: is a folder; name the checkpoint (.pt) in it")
     _check_model(cfg.model)
     task = TASK_REGISTRY.get(cfg.task._name if hasattr(cfg.task, "_name") else "")
-    if task is not None and hasattr(task, "check_run"):
+    if task is not None and issubclass(task, RunTask):
         task.check_run(cfg)
 
 
@@ -260,10 +261,9 @@ def _check_model(settings: Any) -> None:
 
 def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> tuple[list[float | None], bool]:
     """Replaces ``train``: logs a summary before the first epoch; a run that is complete only validates and saves."""
-    if not getattr(trainer, "_clear_described", False):
-        trainer._clear_described = True
-        if hasattr(task, "describe_run"):
-            task.describe_run(trainer)
+    if isinstance(task, RunTask) and not getattr(trainer, "_clear_has_begun", False):
+        trainer._clear_has_begun = True
+        task.begin(trainer)
     if trainer.get_num_updates() < (cfg.optimization.max_update or math.inf):
         epoch: tuple[list[float | None], bool] = original("fairseq_cli.train:train")(cfg, trainer, task, epoch_itr)
         return epoch

@@ -17,13 +17,12 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.chain import Chain, build_augmentation
 from fairseq_clear.criterions.contrastive import ContrastiveCriterion
-from fairseq_clear.criterions.false_negative_masking import MaskingCriterion
 from fairseq_clear.data.dataset import ClearDataset
 from fairseq_clear.data.masking import Masks
 from fairseq_clear.data.mixed_dataset import MixedDataset
 from fairseq_clear.errors import UserError, exit_on_user_error
 from fairseq_clear.files import hash_file
-from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.lifecycle import ContrastiveModel, Needs
 from fairseq_clear.patches import stopping
 from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.config import ClearLMConfig
@@ -62,10 +61,8 @@ class ClearLMTask(MaskedLMTask):
         # Number of entries that occur in text: without <mask>, which is the last entry unless dict.txt has it.
         self.text_entries = len(self.dictionary) - (self.mask_idx == len(self.dictionary) - 1)
         self.del_idx = self.dictionary.add_symbol("<del>")
-        # Defaults as in masked_lm, until build_criterion sets them.
-        self.needs_mlm, self.needs_views, self.anchor_mlm, self.max_update = True, False, "separate", 0
+        self.needs = Needs()  # until build_criterion sets the criterion's
         self.model: Any = None
-        self.has_begun = False
         self.record: dict[str, Any] = {}
         self.mix: list[Corpus] = []
         self.watch = Watch(dropout_only=cfg.views == "same" and cfg.augment == "none")
@@ -110,7 +107,7 @@ class ClearLMTask(MaskedLMTask):
 
     @exit_on_user_error
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model and keep it, so that ``build_criterion`` can freeze parameters that the criterion does not use."""
+        """Build the model and keep it for ``build_criterion``."""
         self.model = super().build_model(cfg, from_checkpoint)
         chunk, longest = getattr(cfg, "encode_chunk_size", 0), self.cfg.tokens_per_sample
         if 0 < chunk < longest:
@@ -124,18 +121,14 @@ class ClearLMTask(MaskedLMTask):
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the criterion, which determines the content of the data sets. fairseq calls this before it loads data."""
         criterion = super().build_criterion(cfg, from_checkpoint)
-        if isinstance(criterion, ContrastiveCriterion):
-            self.needs_mlm, self.needs_views = criterion.needs_mlm, criterion.needs_views
-            self.anchor_mlm, self.max_update = criterion.anchor_mlm, criterion.max_update
-        if isinstance(criterion, MaskingCriterion) and criterion.needs_guide:
+        self.needs = getattr(criterion, "needs", Needs())
+        if self.needs.guide:
             settings, longest = getattr(self.model, "args", None), self.cfg.tokens_per_sample
-            criterion.guide = load_guide(str(criterion.cfg.guide), self.folder, longest, settings)
-        if isinstance(self.model, ClearRobertaModel):
-            self.model.freeze_unused(mlm=self.needs_mlm, views=self.needs_views)
+            criterion.guide = load_guide(self.needs.guide, self.folder, longest, settings)
+        if isinstance(self.model, ContrastiveModel):
             if isinstance(criterion, ContrastiveCriterion):
-                criterion.prepare_model(self.model)
-            if self.model.args.compile:
-                self.model.compile_encoders()
+                criterion.attach(self.model)
+            self.model.complete(self.needs)
         return criterion
 
     @exit_on_user_error
@@ -163,23 +156,23 @@ class ClearLMTask(MaskedLMTask):
 
     def build_dataset(self, split: str, epoch: int = 1, combine: bool = False) -> ClearDataset:
         """Build the data set of a split of the data folder."""
-        texts = self.load_texts(split, epoch, combine)
-        of_documents = isinstance(texts, Documents)
-        views = self.build_view_maker(texts) if self.needs_views or of_documents else None
-        source = views.source if views is not None else None
-        items = len(texts) if source is None else len(source.text_lengths)
+        sentences = self.load_sentences(split, epoch, combine)
+        of_documents = isinstance(sentences, Documents)
+        view_maker = self.build_view_maker(sentences) if self.needs.views or of_documents else None
+        source = view_maker.source if view_maker is not None else None
+        items = len(sentences) if source is None else len(source.text_lengths)
         sources: list[Any] = []
         targets: list[Any] = []
         anchors = None
-        if self.needs_mlm and views is not None and views.source.texts is None:
-            joint = self.needs_views and self.anchor_mlm == "joint"
-            anchors = self.masks.anchors(views, joint=joint)
-        elif self.needs_mlm:
-            if self.needs_views and self.anchor_mlm == "joint":
+        joint = self.needs.views and self.needs.joint_anchors
+        if self.needs.mlm and view_maker is not None and view_maker.source.mlm_input is None:
+            anchors = self.masks.anchors(view_maker, joint=joint)
+        elif self.needs.mlm:
+            if joint:
                 raise UserError(
                     "--anchor-mlm joint: only works with --views span, whose anchors it masks; leave it out"
                 )
-            sources, targets = self.masks.texts(texts if source is None else source.texts)
+            sources, targets = self.masks.copies(sentences if source is None else source.mlm_input)
         with data_utils.numpy_seed(self.cfg.seed):
             order = np.random.permutation(items)  # noqa: NPY002  (masked_lm's own order)
             order = order.astype(np.int32 if items <= 2**31 else np.int64)  # kept in memory during training
@@ -187,35 +180,35 @@ class ClearLMTask(MaskedLMTask):
             items,
             sources,
             targets,
-            views,
+            view_maker,
             order,
             bos=self.dictionary.bos(),
             eos=self.dictionary.eos(),
             padding=self.dictionary.pad(),
             anchors=anchors,
-            contrastive=self.needs_views,
+            contrastive=self.needs.views,
         )
 
-    def build_view_maker(self, texts: Any) -> ViewMaker:
-        """Build the ViewMaker for these texts."""
+    def build_view_maker(self, sentences: Any) -> ViewMaker:
+        """Build the ViewMaker for these sentences, or documents."""
 
         def load(path: str) -> Any:
             check_data_files(path, self.text_entries)
             return data_utils.load_indexed_dataset(path, self.source_dictionary)
 
         def aligned(name: str) -> Any:
-            return aligned_sentences(texts, name, load, flag="--views paraphrase")
+            return aligned_sentences(sentences, name, load, flag="--views paraphrase")
 
-        if self.cfg.hard_negatives and isinstance(texts, Documents):
+        if self.cfg.hard_negatives and isinstance(sentences, Documents):
             raise UserError(
                 "--hard-negatives: only works with views of sentences, such as same and paraphrase, not of documents"
             )
         settings = {name: getattr(self.cfg, name) for name in find_view_source(self.cfg.views)[0].settings}
-        source = build_view_source(self.cfg.views, texts, aligned=aligned, settings=settings)
+        source = build_view_source(self.cfg.views, sentences, aligned=aligned, settings=settings)
         if self.cfg.hard_negatives:
             names = self.cfg.hard_negatives.split(",")
-            negatives = [aligned_sentences(texts, name, load, flag="--hard-negatives") for name in names]
-            source = WithHardNegatives(source, negatives, texts)
+            negatives = [aligned_sentences(sentences, name, load, flag="--hard-negatives") for name in names]
+            source = WithHardNegatives(source, negatives, sentences)
         only_positives = str(self.cfg.augment_texts) == "positives"
         return ViewMaker(source, self.chain, self.cfg.seed, self.cfg.tokens_per_sample, only_positives=only_positives)
 
@@ -230,8 +223,8 @@ class ClearLMTask(MaskedLMTask):
             dataset.workers, kwargs["grouped_shuffling"] = num_shards, True
         return super().get_batch_iterator(dataset, *args, num_shards=num_shards, **kwargs)
 
-    def load_texts(self, split: str, epoch: int = 1, combine: bool = False) -> Any:
-        """Load the texts of a split, or its documents if ``--views`` reads documents, before masks and views.
+    def load_sentences(self, split: str, epoch: int = 1, combine: bool = False) -> Any:
+        """Load the sentences of a split, or its documents if ``--views`` reads documents, before masks and views.
 
         A text longer than ``--tokens-per-sample`` is split into several, or cut off if lines are aligned with those of other
         files.
@@ -300,11 +293,13 @@ class ClearLMTask(MaskedLMTask):
             stopping.early_stopping.update((state.get("task_state") or {}).get("early_stopping", {}))
         check_same_architecture(state, trainer.get_model(), path, self.cfg.allow_change)
 
-    def describe_run(self, trainer: Any) -> None:
-        """Log the summary of the run; called before the first update."""
+    def begin(self, trainer: Any) -> None:
+        """Log the summary of the run; a run that does not resume copies its initial weights to the key encoders."""
         if trainer.is_data_parallel_master:
             self._run_record(trainer)
             log_summary(self, trainer)
+        if trainer.get_num_updates() == 0 and isinstance(self.model, ContrastiveModel):
+            self.model.begin_training()
 
     def _run_record(self, trainer: Any) -> dict[str, Any]:
         if not self.record:
@@ -321,19 +316,14 @@ class ClearLMTask(MaskedLMTask):
     def train_step(
         self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False
     ) -> Any:
-        """Make a training step; before the first one, call the model's ``begin_training``."""
+        """Make a training step, and watch its statistics."""
         self.watch.update = update_num
-        if update_num == 0 and not self.has_begun and isinstance(self.model, ClearRobertaModel):
-            # Not when the model is built, because --finetune-from-model is loaded later. has_begun: an update may have several
-            # micro-batches.
-            self.model.begin_training()
-        self.has_begun = True
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
         """Make an optimizer step, then a step of the key encoder, unless a gradient overflowed."""
         super().optimizer_step(optimizer, model=model, update_num=update_num)
-        if isinstance(self.model, ClearRobertaModel):
+        if isinstance(self.model, ContrastiveModel):
             self.model.after_update(overflowed=has_overflowed(optimizer))
 
     def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
@@ -358,4 +348,4 @@ class ClearLMTask(MaskedLMTask):
         for name, validation in (("sts_spearman", self.sts), ("retrieval_mrr", self.retrieval)):
             if validation is not None and validation.score is not None and self.watch.update is None:
                 metrics.log_scalar(name, validation.score, round=2)
-        self.watch(logging_outputs, self.max_update)
+        self.watch(logging_outputs, self.needs.max_update)

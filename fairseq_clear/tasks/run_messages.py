@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_clear.data.mixed_dataset import MixedDataset
+from fairseq_clear.lifecycle import Needs
 from fairseq_clear.tasks.corpus_mix import describe_mix
 
 logger = logging.getLogger("fairseq_clear")
@@ -31,9 +32,9 @@ def log_summary(task: Any, trainer: Any) -> None:
 
 
 def _lines(task: Any, trainer: Any) -> Iterator[tuple[str, str]]:
-    cfg, model, criterion = trainer.cfg, trainer.get_model(), trainer.get_criterion()
+    cfg, model = trainer.cfg, trainer.get_model()
     data = task.datasets[cfg.dataset.train_subset]
-    items = "documents" if data.texts is not None and task.reads_documents else "texts"
+    items = "documents" if data.view_maker is not None and task.reads_documents else "texts"
     is_mixed = isinstance(data, MixedDataset)
     read = f"{len(data):,} {items} {'an epoch' if is_mixed else 'to train on'}"
     yield "data", f"{cfg.task.data}, {read}, vocabulary of {len(task.dictionary):,}"
@@ -41,8 +42,8 @@ def _lines(task: Any, trainer: Any) -> Iterator[tuple[str, str]]:
         yield "mix", describe_mix(task.mix, data, items)
     longest, mean = int(data.sizes.max(initial=0)), float(np.mean(data.totals)) if len(data) else 0.0
     yield "tokens", f"at most {longest} in a text or view, {mean:.0f} an item on average with its masked copy and views"
-    yield "views", f"{cfg.task.views}, augmented by {cfg.task.augment}" if task.needs_views else "none"
-    yield "objective", _objective(cfg, criterion)
+    yield "views", f"{cfg.task.views}, augmented by {cfg.task.augment}" if task.needs.views else "none"
+    yield "objective", _objective(cfg, task.needs)
     yield "model", _architecture(model.args)
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     trained = sum(size for size, is_trained in sizes if is_trained)
@@ -56,12 +57,12 @@ def _lines(task: Any, trainer: Any) -> Iterator[tuple[str, str]]:
     yield "saves", "nothing (--no-save)" if unsaved else f"{cfg.checkpoint.save_dir}, {_when(cfg.checkpoint)}"
 
 
-def _objective(cfg: Any, criterion: Any) -> str:
+def _objective(cfg: Any, needs: Needs) -> str:
     settings, terms = cfg.criterion, []
-    if getattr(criterion, "needs_mlm", True):
+    if needs.mlm:
         weight = getattr(settings, "mlm_weight", 1.0)
         terms.append("masked LM" if weight == 1 else f"{weight:g} x masked LM")
-    if getattr(criterion, "needs_views", False):
+    if needs.views:
         weight = "" if settings.contrastive_weight == 1 else f"{settings.contrastive_weight:g} x "
         name = getattr(settings, "objective", None) or settings._name
         dimensions = f", dimensions {settings.matryoshka}" if getattr(settings, "matryoshka", "") else ""

@@ -85,14 +85,14 @@ class Paraphrases(ViewSource):
     original.
     """
 
-    texts: TokenSource
+    mlm_input: TokenSource
 
     def __init__(self, texts: TokenSource, aligned: Callable[[str], TokenSource], names: Sequence[str]) -> None:
         if len(names) < 2 or len(set(names)) < len(names):
             raise UserError(
                 "--views paraphrase: give two or more different texts, as in paraphrase:original,de or paraphrase:de,zh"
             )
-        self.texts = texts
+        self.mlm_input = texts
         self.sources = [texts if name == ORIGINAL else aligned(name) for name in names]
         self.positives = len(names) - 1
         lengths = [np.where(np.asarray(source.sizes) > 0, source.sizes, texts.sizes) for source in self.sources]
@@ -100,8 +100,8 @@ class Paraphrases(ViewSource):
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
         """Return the pair of a sentence; nothing is random."""
-        original = as_tokens(self.texts[index])
-        found = [original if source is self.texts else as_tokens(source[index]) for source in self.sources]
+        original = as_tokens(self.mlm_input[index])
+        found = [original if source is self.mlm_input else as_tokens(source[index]) for source in self.sources]
         texts = [text if len(text) else original for text in found]
         missing = sum(len(text) == 0 for text in found)
         return [RawInstance(texts[0], texts[1:], content_hash(original), fell_back=missing)]
@@ -114,10 +114,10 @@ class WithHardNegatives(ViewSource):
     by the original, which is not a negative of its own views because it is a duplicate.
     """
 
-    texts: TokenSource
+    mlm_input: TokenSource
 
     def __init__(self, source: ViewSource, negatives: Sequence[TokenSource], originals: TokenSource) -> None:
-        self.source, self.aligned, self.texts = source, negatives, originals
+        self.source, self.aligned, self.mlm_input = source, negatives, originals
         self.positives, self.negatives = source.positives, len(negatives)
         lengths = [np.where(np.asarray(texts.sizes) > 0, texts.sizes, originals.sizes) for texts in negatives]
         self.text_lengths = np.concatenate([source.text_lengths, np.stack(lengths, axis=1)], axis=1)
@@ -126,6 +126,6 @@ class WithHardNegatives(ViewSource):
         """Return the pair of a sentence, with its hard negatives."""
         (pair,) = self.source(index, rng)
         found = [as_tokens(texts[index]) for texts in self.aligned]
-        negatives = [text if len(text) else as_tokens(self.texts[index]) for text in found]
+        negatives = [text if len(text) else as_tokens(self.mlm_input[index]) for text in found]
         missing = sum(len(text) == 0 for text in found)
         return [RawInstance(pair.anchor, pair.positives, pair.identity, negatives, pair.fell_back + missing)]

@@ -102,7 +102,7 @@ class NeighborViews(SentencePairs):
             in_pair = np.ones(len(lengths), np.bool_)
             in_pair[left_out] = False
             self.text_lengths[:, column] = lengths[in_pair]
-        self.texts = FirstTexts(self.text_lengths[:, 0], self.anchor, tokens_per_sample)
+        self.mlm_input = FirstTexts(self.text_lengths[:, 0], self.anchor, tokens_per_sample)
         long = int((self.text_lengths > tokens_per_sample).sum())
         if long:
             logger.info(
@@ -166,7 +166,7 @@ class ClozeViews(SentencePairs):
         words = {"made_of": "a sentence and its context", "too_few": "one sentence", "spec": "cloze"}
         super().__init__(documents, pairs, least=2, **words)
         self.text_lengths = self._lengths(documents.line_span_lengths(1))
-        self.texts = FirstTexts(self.text_lengths[:, 0], self.anchor, tokens_per_sample)
+        self.mlm_input = FirstTexts(self.text_lengths[:, 0], self.anchor, tokens_per_sample)
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
         """Return the pair of an item."""

@@ -42,13 +42,13 @@ class ViewMaker:
         # Instance.draw is drawn last, so that it does not change the draws of the source.
         return [(pair, self._instance(pair, views, rng.random())) for pair, views in traced]
 
-    def texts(self, index: int, epoch: int) -> list[RawInstance]:
-        """Return the texts of item ``index``, without augmentation."""
+    def raw_pairs(self, index: int, epoch: int) -> list[RawInstance]:
+        """Return the texts that form the pairs of item ``index``, without augmentation."""
         return self.source(index, rng_for(self.seed, epoch, index, 0))
 
     def trace(self, index: int, epoch: int) -> list[tuple[RawInstance, list[Augmented]]]:
         """Return the texts of each instance of item ``index`` and their views, the anchor's first, before ``cut``."""
-        return self._trace(self.texts(index, epoch), index, epoch)
+        return self._trace(self.raw_pairs(index, epoch), index, epoch)
 
     def _trace(self, raw: list[RawInstance], index: int, epoch: int) -> list[tuple[RawInstance, list[Augmented]]]:
         view = 0

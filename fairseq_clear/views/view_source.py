@@ -86,14 +86,14 @@ class ViewSource(ABC):
             negatives of its first instance, then those of the next.
         positives: number of positives of each anchor.
         negatives: number of hard negatives of each anchor.
-        texts: input of the masked language model, one text per item; None if it reads the anchors instead.
+        mlm_input: input of the masked language model, one text per item; None if it reads the anchors instead.
         anchors: number of anchors of an item; each has an instance of its own.
     """
 
     text_lengths: npt.NDArray[np.integer[Any]]
     positives: int = 1
     negatives: int = 0
-    texts: TokenSource | None = None
+    mlm_input: TokenSource | None = None
     anchors: int = 1
 
     @abstractmethod

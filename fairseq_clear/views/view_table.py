@@ -18,16 +18,16 @@ from fairseq_clear.views.view_source import RawInstance, TokenSource, ViewSource
 class SameText(ViewSource):
     """``same``: the sequence itself, twice (CLEAR section 3.1, SimCSE)."""
 
-    texts: TokenSource
+    mlm_input: TokenSource
 
     def __init__(self, texts: TokenSource) -> None:
-        self.texts = texts
+        self.mlm_input = texts
         sizes = np.asarray(texts.sizes)
         self.text_lengths = np.broadcast_to(sizes[:, None], (len(sizes), 2))  # not a copy, to save memory
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
         """Return the pair of a text."""
-        tokens = as_tokens(self.texts[index])
+        tokens = as_tokens(self.mlm_input[index])
         return [RawInstance(tokens, (tokens,), content_hash(tokens))]
 
 

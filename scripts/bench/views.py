@@ -30,6 +30,7 @@ from text_peers import Augment, declutr, eda, nlpaug
 from texts import documents, generate, make_words, neighbours
 
 from fairseq_clear.cli.main import main as main_of_cli
+from fairseq_clear.lifecycle import Needs
 from fairseq_clear.text.data_folders import load_tokenizer
 
 AIM = ">= 50"
@@ -144,7 +145,7 @@ def items_of(data: Path, texts: int, *flags: str) -> Any:
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(parser, [str(data), *COMMON, "--arch", "clear_roberta_tiny", *flags])
     task: Any = tasks.setup_task(convert_namespace_to_omegaconf(args).task)
-    task.needs_mlm, task.needs_views = False, True
+    task.needs = Needs(mlm=False, views=True)
     task.load_dataset("train")
     dataset = task.dataset("train")
     assert len(dataset) == texts, f"{len(dataset)} items of {texts} texts"
@@ -153,7 +154,7 @@ def items_of(data: Path, texts: int, *flags: str) -> Any:
 
 def reading(data: Path, texts: int) -> Callable[[int], object]:
     """A function that reads all texts with fairseq's data set, with <s> at the start, and makes no views."""
-    source = items_of(data, texts).views.source.texts
+    source = items_of(data, texts).view_maker.source.mlm_input
 
     def read(_: int) -> None:
         for index in range(texts):

@@ -49,7 +49,7 @@ def test_only_the_positives_of_a_pair():
         ViewMaker(WithNegatives(), chain, 7, 30, only_positives=only_positives)(3, epoch=2)
         for only_positives in (False, True)
     )
-    raw = ViewMaker(WithNegatives(), chain, 7, 30).texts(3, epoch=2)
+    raw = ViewMaker(WithNegatives(), chain, 7, 30).raw_pairs(3, epoch=2)
     assert len(raw) == 3
     for pair, one, both in zip(raw, positives, every, strict=True):
         assert one.anchor.tolist() == pair.anchor.tolist() and MASK in both.anchor

@@ -11,6 +11,7 @@ from fairseq_clear.augmentations import AUGMENTATIONS
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.cli.main import main
 from fairseq_clear.files import hash_file
+from fairseq_clear.lifecycle import Needs
 from fairseq_clear.tasks.clear_lm import ClearLMConfig, ClearLMTask
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.synonym_files import save_synonyms
@@ -47,7 +48,7 @@ def data(paired_bin, tmp_path_factory):
 def training_set(data, **settings):
     """What fairseq-train iterates over."""
     task = ClearLMTask.setup_task(ClearLMConfig(data=str(data), **{"seed": 1, "sample_break_mode": "eos", **settings}))
-    task.needs_mlm, task.needs_views = False, True
+    task.needs = Needs(mlm=False, views=True)
     task.load_dataset("train")
     return task, task.dataset("train")
 
@@ -284,9 +285,9 @@ def test_spans_are_shown_in_their_document(data, capsys):
     assert main(["views", "--data-bin", str(data), *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
     _, dataset = training_set(data, views=flags[1], augment="slice")
-    documents = dataset.views.source.documents
+    documents = dataset.view_maker.source.documents
     shown = [line.split("  ", 2)[2] for line in lines if line.startswith("  span ")]
-    expected = [pair for index in range(3) for pair in dataset.views.texts(index, 2)]
+    expected = [pair for index in range(3) for pair in dataset.view_maker.raw_pairs(index, 2)]
     assert len(shown) == 12
     for pair, anchor, positive in zip(expected, shown[::2], shown[1::2], strict=True):
         length = int(documents.lengths[pair.document])

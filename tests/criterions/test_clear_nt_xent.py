@@ -296,4 +296,4 @@ def test_mistakes_end_with_one_line_and_status_2(
 
 def test_max_update_reaches_the_criterion(data_bin: Path) -> None:
     trainer, _ = build(data_bin, "--max-update", "1234")
-    assert trainer.get_criterion().max_update == 1234
+    assert trainer.task.needs.max_update == 1234

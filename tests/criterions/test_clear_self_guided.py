@@ -9,6 +9,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
+from fairseq_clear.data.batch import Batch
 from tests.criterions.test_clear_nt_xent import backward, parts
 from tests.objectives import oracles
 from tests.training import build, distance, weights
@@ -30,7 +31,7 @@ def head(model: Any, vectors: torch.Tensor) -> np.ndarray:
 
 def layers_by_hand(model: Any, tokens: torch.Tensor, pooling: str) -> torch.Tensor:
     """(B, L, D) of every layer, text by text without padding, in evaluation mode."""
-    encoder = model.guide.encoder
+    encoder = model.frozen_encoder.encoder
     rows = []
     for row in tokens:
         text = row[row.ne(1)].unsqueeze(0)
@@ -116,7 +117,7 @@ def test_the_guide_and_layer_0_are_unchanged_after_50_updates(data_bin: Path) ->
     # dropout on: the guide must not see it
     trainer, before, after = train(data_bin, "--dropout", "0.1", "--optimizer", "adam", "--lr", "1e-3", updates=50)
     model = trainer.get_model()
-    assert not any(module.training for module in model.guide.modules())
+    assert not any(module.training for module in model.frozen_encoder.modules())
     assert model.encoder.training
     for name in before:
         frozen = name.startswith("guide.") or ".embed_" in name or "layernorm_embedding" in name
@@ -136,7 +137,7 @@ def test_a_large_lambda_holds_the_encoder(data_bin: Path) -> None:
             data_bin, "--optimizer", "adam", "--lr", "1e-3", "--regularizer-weight", weight, updates=25
         )
         model = trainer.get_model()
-        pairs = zip(model.encoder.sentence_encoder.parameters(), model.guide.encoder.parameters(), strict=True)
+        pairs = zip(model.encoder.sentence_encoder.parameters(), model.frozen_encoder.encoder.parameters(), strict=True)
         found.append(sum((p.detach() - q).square().sum().item() for p, q in pairs))
     assert found[0] > 2 * found[1] > 20 * found[2]
 
@@ -146,15 +147,15 @@ def test_guide_dropout_is_off_unless_asked_for(data_bin: Path) -> None:
         model, _, dataset, _ = parts(data_bin, *GUIDED, "--dropout", "0.3", *flags)
         model.train()
         texts = items(dataset)["views"]["tokens"][:5]
-        assert torch.equal(model.guide(texts, 1), model.guide(texts, 1)) is same
+        assert torch.equal(model.frozen_encoder(texts, 1), model.frozen_encoder(texts, 1)) is same
 
 
 def test_paraphrases_go_to_the_guide_in_the_order_given(paired_bin: Path) -> None:
     seen = {}
     for spec in ("original,bt", "bt,original"):
         model, criterion, dataset, _ = parts(paired_bin, *GUIDED, "--views", f"paraphrase:{spec}")
-        inputs = criterion.view_inputs(items(dataset, 4)["views"])
-        seen[spec] = [[row[row.ne(1)].tolist() for row in inputs[name]] for name in ("views", "guided")]
+        inputs = criterion.view_inputs(Batch.of(items(dataset, 4)).views)
+        seen[spec] = [[row[row.ne(1)].tolist() for row in inputs[name]] for name in ("views", "frozen_texts")]
         del model
     original, bt = seen["original,bt"]
     assert seen["bt,original"] == [bt, original]
@@ -168,21 +169,35 @@ def test_training_starts_from_what_was_loaded(data_bin: Path, tmp_path: Path) ->
     with torch.no_grad():
         for parameter in model.encoder.sentence_encoder.parameters():
             parameter.add_(0.5)
-    assert not torch.equal(model.guide.encoder.embed_tokens.weight, model.encoder.sentence_encoder.embed_tokens.weight)
+    assert not torch.equal(
+        model.frozen_encoder.encoder.embed_tokens.weight, model.encoder.sentence_encoder.embed_tokens.weight
+    )
+    trainer.task.begin(trainer)
     dataset = trainer.task.dataset("train")
     started = model.encoder.sentence_encoder.embed_tokens.weight.detach().clone()
     for update in range(3):
         trainer.train_step([dataset.collater([dataset[8 * update + k] for k in range(8)])])
-    assert torch.equal(model.guide.encoder.embed_tokens.weight, started)
+    assert torch.equal(model.frozen_encoder.encoder.embed_tokens.weight, started)
     block = model.encoder.sentence_encoder.layers[0].fc1.weight
-    assert not torch.equal(model.guide.encoder.layers[0].fc1.weight, block)
+    assert not torch.equal(model.frozen_encoder.encoder.layers[0].fc1.weight, block)
 
 
 def test_a_checkpoint_without_a_guide_brings_its_encoder(data_bin: Path) -> None:
     model, _, _, _ = parts(data_bin, *GUIDED)
-    plain = {name: value + 1 for name, value in model.state_dict().items() if not name.startswith("guide.")}
+    plain = {name: value + 1 for name, value in model.state_dict().items() if not name.startswith("frozen_encoder.")}
     model.load_state_dict(plain)
-    assert torch.equal(model.guide.encoder.layers[1].fc2.bias, plain["encoder.sentence_encoder.layers.1.fc2.bias"])
+    assert torch.equal(
+        model.frozen_encoder.encoder.layers[1].fc2.bias, plain["encoder.sentence_encoder.layers.1.fc2.bias"]
+    )
+
+
+def test_a_checkpoint_that_calls_the_frozen_encoder_guide_opens(data_bin: Path) -> None:
+    """As versions before 0.2 did."""
+    model, _, _, _ = parts(data_bin, *GUIDED)
+    old = {name.replace("frozen_encoder.", "guide."): value + 1 for name, value in model.state_dict().items()}
+    expected = old["guide.encoder.layers.1.fc2.bias"]
+    model.load_state_dict(old)
+    assert torch.equal(model.frozen_encoder.encoder.layers[1].fc2.bias, expected)
 
 
 def test_a_checkpoint_with_a_guide_starts_other_recipes(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -191,7 +206,7 @@ def test_a_checkpoint_with_a_guide_starts_other_recipes(data_bin: Path, caplog: 
     with caplog.at_level(logging.INFO):
         plain.load_state_dict(guided.state_dict())
     left = {record.levelno: record.getMessage() for record in caplog.records if "not loaded" in record.getMessage()}
-    assert "guide (37 tensors)" in left[logging.INFO]  # expected, unlike the head, which is another one
+    assert "frozen_encoder (37 tensors)" in left[logging.INFO]  # expected, unlike the head, which is another one
     assert "projection_head.layers.0.weight" in left[logging.WARNING]
     assert torch.equal(
         plain.encoder.sentence_encoder.layers[0].fc1.weight, guided.encoder.sentence_encoder.layers[0].fc1.weight
@@ -204,8 +219,11 @@ def test_the_guide_is_saved_once(data_bin: Path, tmp_path: Path) -> None:
     trainer.save_checkpoint(str(tmp_path / "run.pt"), {})
     state = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "run.pt"))
     copies = [name for name in state["model"] if name.endswith("layers.0.fc1.weight")]
-    assert sorted(copies) == ["encoder.sentence_encoder.layers.0.fc1.weight", "guide.encoder.layers.0.fc1.weight"]
-    assert not any("guide" in str(key) for key in (state.get("criterion") or {}))
+    assert sorted(copies) == [
+        "encoder.sentence_encoder.layers.0.fc1.weight",
+        "frozen_encoder.encoder.layers.0.fc1.weight",
+    ]
+    assert not any("frozen" in str(key) for key in (state.get("criterion") or {}))
 
 
 @pytest.mark.slow
@@ -258,4 +276,4 @@ def test_some_layers_only(data_bin: Path) -> None:
     model, _, dataset, _ = parts(data_bin, *GUIDED, "--guide-layers", "0,2")
     texts = items(dataset)["views"]["tokens"][:5]
     everything = layers_by_hand(model, texts, "max")
-    assert torch.allclose(model.guide(texts, 1), everything[:, [0, 2]], atol=1e-5)
+    assert torch.allclose(model.frozen_encoder(texts, 1), everything[:, [0, 2]], atol=1e-5)

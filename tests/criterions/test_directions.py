@@ -10,6 +10,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from fairseq_clear.data.batch import Views
 from fairseq_clear.distributed import Layout
 from fairseq_clear.objectives import negatives as blocks
 from fairseq_clear.refining.refine_settings import RECIPES
@@ -84,7 +85,8 @@ def test_duplicates_are_not_candidates(data_bin: Path) -> None:
 
 def contrast(criterion: Any, z: Tensor, texts: int, hard: int) -> Tensor:
     """The loss of vectors (2N + H, D): anchors, positives, hard negatives; every text differs."""
-    views = {"identity": torch.arange(texts), "negative_identity": torch.arange(texts, texts + hard)}
+    identities = torch.arange(texts), torch.arange(texts, texts + hard)
+    views = Views(torch.zeros(len(z), 0), [0] * len(z), *identities, torch.zeros(texts))
     layouts = {name: Layout((count,)) for name, count in criterion.gathered_rows(views).items()}
     loss: Tensor = criterion.contrast({"projections": z}, views, layouts)[0]
     return loss

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from fairseq_clear.data.batch import Batch
 from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.modules.key_queue import KeyQueue
 from tests.criterions.test_clear_nt_xent import backward, parts
@@ -100,7 +101,7 @@ def test_moco_keeps_the_guides_vectors_with_the_keys(
     torch.testing.assert_close(queue.guides[:count].double(), unit, atol=1e-5, rtol=0)
     assert queue.guides.dtype == torch.float32 and not queue.guides[count:].any()
     keys = queue.keys[:count].clone()
-    called = criterion.view_inputs(second["views"])
+    called = criterion.view_inputs(Batch.of(second).views)
     with torch.no_grad():
         extra = model(**called)[1]
     q = extra["projections"]

@@ -172,7 +172,7 @@ def test_long_texts_are_split_and_nothing_is_lost(
     assert [len(line) - 1 for line in stored] == list(LINES if split == "train" else LINES[-5:])
     caplog.clear()
     caplog.set_level(logging.INFO)
-    texts = task.load_texts(split)
+    texts = task.load_sentences(split)
     samples = [texts[index].tolist() for index in range(len(texts))]
     assert [len(sample) for sample in samples] == texts.sizes.tolist()
     assert max(map(len, samples)) <= LIMIT
@@ -207,7 +207,7 @@ def test_long_texts_are_split_and_nothing_is_lost(
 @pytest.mark.parametrize("mode", MODES[:-1])
 def test_texts_that_fit_equal_those_of_masked_lm(mode: str, data_bin: Path) -> None:
     task = build(data_bin, "--sample-break-mode", mode)[0].task
-    texts, stock = task.load_texts("train"), MaskedLMTask._load_dataset_split(task, "train", 1, False)
+    texts, stock = task.load_sentences("train"), MaskedLMTask._load_dataset_split(task, "train", 1, False)
     assert texts.sizes.tolist() == stock.sizes.tolist() and texts.sizes.dtype == stock.sizes.dtype
     assert all(torch.equal(texts[index], stock[index]) for index in range(len(stock)))
 

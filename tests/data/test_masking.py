@@ -74,13 +74,13 @@ def anchors(joint: bool, known: Dictionary, copies: int = 1) -> AnchorMasks:
 def test_every_anchor_has_masks_of_its_own(dictionary: Dictionary) -> None:
     raw = [RawInstance(TEXTS[0], (TEXTS[1],), 1), RawInstance(TEXTS[0], (TEXTS[1],), 1)]
     masks = anchors(False, dictionary, copies=2)
-    sources, targets = masks.texts(raw, 5, 1)
+    sources, targets = masks.copies(raw, 5, 1)
     assert masks.rows == len(sources) == len(targets) == 4 and all(len(source) == 8 for source in sources)
     assert len({tuple(source) for source in sources}) == 4
     expected = [masker(dictionary, 3 + copy)(TEXTS[0][:8], 1, 10 + number) for copy in (0, 1) for number in (0, 1)]
     assert [source.tolist() for source in sources] == [source.tolist() for source, _ in expected]
     for other in ((5, 2), (6, 1)):
-        assert [s.tolist() for s in masks.texts(raw, *other)[0]] != [s.tolist() for s in sources]
+        assert [s.tolist() for s in masks.copies(raw, *other)[0]] != [s.tolist() for s in sources]
 
 
 def test_joint_masks_the_embedded_anchor(dictionary: Dictionary) -> None:
@@ -120,7 +120,7 @@ def test_joint_batches(data_bin: Path) -> None:
     tokens, target = batch["views"]["tokens"], batch["views"]["target"]
     assert batch["net_input"] == {} and "target" not in batch
     assert target.shape == (4, tokens.shape[1]) and (tokens[:4] == mask).any() and not (tokens[4:] == mask).any()
-    raw = [pair for index in (0, 3) for pair in dataset.views.texts(index, 1)]
+    raw = [pair for index in (0, 3) for pair in dataset.view_maker.raw_pairs(index, 1)]
     for row, pair in enumerate(raw):
         length, hidden = len(pair.anchor), target[row] != known.pad()
         assert not hidden[length:].any()

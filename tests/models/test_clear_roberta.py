@@ -230,8 +230,8 @@ def test_copies_are_not_reported_as_fresh(criterion: str, data_bin: Path, caplog
     deleted, fresh = (record.getMessage() for record in caplog.records)
     assert "<del>" in deleted
     assert fresh.startswith("not in the checkpoint, freshly initialised: projection_head.layers.0.bias, ")
-    assert not any(name in fresh for name in ("guide.", "key_encoder.", "key_queue."))
-    copy = (model.guide or model.key_encoder).encoder.embed_tokens.weight
+    assert not any(name in fresh for name in ("frozen_encoder.", "key_encoder.", "key_queue."))
+    copy = (model.frozen_encoder or model.key_encoder).encoder.embed_tokens.weight
     assert torch.equal(copy[:-1], stock[EMBEDDING])
 
 

@@ -61,7 +61,7 @@ def test_every_sentence_once_with_its_context(shape, sides, keep, tokens):
             source(corpus, knobs, tokens)
         return
     views = source(corpus, knobs, tokens)
-    assert len(views.text_lengths) == len(expected) == len(views.texts)
+    assert len(views.text_lengths) == len(expected) == len(views.mlm_input)
     for index, (number, left, sentence, right) in enumerate(expected):
         (pair,) = views(index, np.random.default_rng(index))
         (context,) = pair.positives
@@ -79,7 +79,7 @@ def test_every_sentence_once_with_its_context(shape, sides, keep, tokens):
         within = content[low:high]
         assert [within[0], within[-1]] == [context[1], context[-2]]
         assert set(within) - set(context.tolist()) <= set(sentence)
-        assert views.texts[index].tolist() == [BOS, *sentence[: tokens - 2], EOS]
+        assert views.mlm_input[index].tolist() == [BOS, *sentence[: tokens - 2], EOS]
 
 
 def test_by_hand():

@@ -58,8 +58,8 @@ def test_in_chunks(monkeypatch):
 
 def test_texts_are_the_first_spans_cut():
     views = source(in_memory([6, 2, 1, 0, 3, 3]), tokens=5)
-    assert views.texts.sizes.tolist() == [5, 4, 5] and len(views.texts) == 3
-    assert [views.texts[index].tolist() for index in range(3)] == [
+    assert views.mlm_input.sizes.tolist() == [5, 4, 5] and len(views.mlm_input) == 3
+    assert [views.mlm_input[index].tolist() for index in range(3)] == [
         [BOS, 10, 11, 12, EOS],
         [BOS, 16, 17, EOS],
         [BOS, 19, 20, 21, EOS],
