@@ -13,6 +13,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fairseq_clear import lifecycle
+
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
     from fairseq_clear.refining.refining import refine
@@ -52,5 +54,6 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(LAZY[name]), name)
 
 
+lifecycle.register = register  # for the patches, which are in a lower layer
 if "fairseq" in sys.modules:
     register()

@@ -8,10 +8,14 @@ The order of a run:
 4. Each micro-batch is one forward pass of the model. Each update ends with ``after_update``.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["ContrastiveModel", "Needs", "RunCriterion", "RunTask"]
+__all__ = ["ContrastiveModel", "Needs", "RunCriterion", "RunTask", "register"]
+
+register: Callable[[], None]
+"""``fairseq_clear.register``, which is called when fairseq imports a ``--user-dir``; set when the package is imported."""
 
 
 @dataclass(frozen=True)

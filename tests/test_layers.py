@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,11 +83,20 @@ def imported(source: str) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def named(source: str) -> Iterator[str]:
+    """Every module that the source names in a string, such as "fairseq_clear.tasks.clear_lm:ClearLMTask"."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found = re.fullmatch(r"(fairseq_clear|)((?:\.[a-z_0-9]+)+)(:\w+)?", node.value)
+            if found and found[2][1:].partition(".")[0] in LAYERS:
+                yield f"fairseq_clear{found[2]}"
+
+
 def upward(layer: int, source: str) -> list[str]:
-    """Imports of the project's from a higher layer than ``layer``."""
-    parts = [name.split(".") for name in imported(source)]
+    """Imports of the project's from a higher layer than ``layer``, also by name; the root's ``register`` imports the tasks."""
+    parts = [name.split(".") for name in (*imported(source), *named(source))]
     ours = [part for part in parts if part[0] == "fairseq_clear" and len(part) > 1]
-    return [".".join(part) for part in ours if LAYERS.get(part[1], -1) > layer]
+    return [".".join(part) for part in ours if {**LAYERS, "register": LAYERS["tasks"]}.get(part[1], -1) > layer]
 
 
 def package_of(path: Path) -> str:
@@ -149,7 +159,24 @@ def test_a_circle_is_found() -> None:
     assert find_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
 
 
+def test_no_circle_of_folders() -> None:
+    assert find_circle(folder_graph()) == []
+
+
+def folder_graph() -> dict[str, set[str]]:
+    """Each folder, or module of the package's root -> those that its files import."""
+    graph: dict[str, set[str]] = {}
+    for name, others in import_graph().items():
+        if name != "fairseq_clear":
+            known = {other.split(".")[1] for other in others - {"fairseq_clear"}}
+            graph.setdefault(name.split(".")[1], set()).update(known - {name.split(".")[1]})
+    return graph
+
+
 def test_upward_import_is_found() -> None:
+    assert upward(1, "from fairseq_clear import register") != []
+    assert upward(1, 'MODEL = "fairseq_clear.models.clear_roberta:ClearRobertaModel"') != []
+    assert upward(8, 'COMMANDS = {"embed": ".cli.embed:Embed"}') != []
     assert upward(0, "from fairseq_clear.tasks import clear_lm") != []
     assert upward(0, "def f():\n    import fairseq_clear.models") != []
     assert upward(6, "from fairseq_clear.tasks import clear_lm") == []

@@ -1,12 +1,34 @@
 """``fairseq-clear doctor``: checks an installation and prints what a bug report needs."""
 
 import json
+import os
+import platform
+import warnings
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
+from fairseq_clear import __version__, register
 from fairseq_clear.cli.flags import Command
-from fairseq_clear.patches.diagnosis import diagnose
+from fairseq_clear.errors import one_line
+from fairseq_clear.patches import PATCHES, Patch, install, is_installed, signature_mismatch
 from fairseq_clear.settings import setting
+
+PACKAGES = (
+    "fairseq torch numpy hydra-core omegaconf sentencepiece sacremoses sacrebleu nltk tensorboardX transformers tokenizers "
+    "safetensors sentence-transformers scikit-learn scipy matplotlib sentencex"
+)
+LIBRARIES = ("torch", "numpy", "omegaconf", "hydra", "fairseq")
+COMPILED = (
+    "fairseq.data.data_utils_fast",
+    "fairseq.data.token_block_utils_fast",
+    "fairseq.libbase",
+    "fairseq.libbleu",
+    "fairseq.libnat",
+)
+COMMANDS = ("fairseq_cli.train", "fairseq_cli.hydra_train")  # some patches replace parts of these
 
 
 @dataclass(kw_only=True)
@@ -49,3 +71,85 @@ def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return ", ".join(value) or "none" if isinstance(value, list) else str(value)
+
+
+def diagnose() -> dict[str, Any]:
+    """Register the plugin with fairseq in this process, and report on the installation.
+
+    Returns:
+        ``versions`` (name -> version), ``missing`` (names), ``devices``, ``compiled`` (module -> error, empty if it loads),
+        ``patches`` (rows of ``target``, ``on``, ``reason``, ``problem``), ``problems`` (lines; empty if there are none).
+    """
+    errors = {name: loading_error(name) for name in (*LIBRARIES, *COMPILED, *COMMANDS)}
+    rows = [patch_row(patch) for patch in PATCHES]
+    problems = [f"{name} does not load: {error}" for name, error in errors.items() if error]
+    # without one of the libraries, whose error is already listed, no patch can work
+    if not any(errors[name] for name in LIBRARIES):
+        problems += [row["problem"] for row in rows if row["problem"]]
+        error = loading_error("fairseq_clear")
+        problems += [f"the plugin does not register with fairseq: {error}"] if error else []
+    versions, missing = find_versions()
+    return {
+        "versions": versions,
+        "missing": missing,
+        "devices": find_devices(),
+        "compiled": {name: errors[name] for name in COMPILED},
+        "patches": rows,
+        "problems": problems,
+    }
+
+
+def loading_error(name: str) -> str:
+    """Import a module, or register the plugin if it is this package, and return the error; empty if there is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            register() if name == "fairseq_clear" else import_module(name)
+    except Exception as error:
+        return one_line(error)
+    return ""
+
+
+def patch_row(patch: Patch) -> dict[str, Any]:
+    """Install a patch and return its row of the report."""
+    target = patch.target or patch.replacement.partition(":")[2]
+    try:
+        install(patch)
+        is_on = is_installed(patch)
+        problem = signature_mismatch(patch) if is_on else f"the patch of {target} is off"
+    except Exception as error:
+        is_on, problem = False, f"{target} cannot be patched: {one_line(error)}"
+    return {"target": target, "on": is_on, "reason": patch.reason, "problem": problem}
+
+
+def find_versions() -> tuple[dict[str, str], list[str]]:
+    """Versions of installed packages, and the names of PACKAGES that are not installed."""
+    found = {"fairseq_clear": __version__, "python": platform.python_version(), "system": platform.platform()}
+    for name in PACKAGES.split():
+        for package in ("fairseq", "fairseq-fixed") if name == "fairseq" else (name,):
+            with suppress(PackageNotFoundError):
+                found[name] = version(package) + (f" ({package})" if package != name else "")
+    return found, [name for name in PACKAGES.split() if name not in found]
+
+
+def find_devices() -> dict[str, Any]:
+    """Return GPUs, communication backends, cores and threads; only cores if torch does not load."""
+    found: dict[str, Any] = {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores of the machine": os.cpu_count(),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
+    }
+    try:
+        import torch
+    except Exception:  # the report lists it as a problem
+        return found
+    has_cuda, collectives = torch.cuda.is_available(), torch.distributed
+    has_nccl = collectives.is_available() and collectives.is_nccl_available()
+    return found | {
+        "threads of torch": torch.get_num_threads(),
+        "CUDA": has_cuda,
+        "CUDA that torch is built for": torch.version.cuda or "none",
+        "GPUs": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+        "NCCL": ".".join(map(str, torch.cuda.nccl.version())) if has_nccl and has_cuda else has_nccl,
+        "gloo": collectives.is_available() and collectives.is_gloo_available(),
+    }

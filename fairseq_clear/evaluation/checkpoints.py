@@ -15,7 +15,7 @@ from fairseq.models.roberta import RobertaModel
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_clear import register
+from fairseq_clear import patches
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import hash_file
 from fairseq_clear.models.architectures import set_defaults
@@ -26,7 +26,7 @@ from fairseq_clear.patches.checkpoint_files import read_checkpoint, save
 from fairseq_clear.text.data_folders import DICTIONARY
 from fairseq_clear.text.vocabulary import load_dictionary
 
-register()
+patches.apply()
 
 __all__ = ["LoadedModel", "load_model", "strip_checkpoint"]
 

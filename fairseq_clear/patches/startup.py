@@ -23,6 +23,7 @@ from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import ConfigKeyError
 from torch.multiprocessing import ProcessExitedException
 
+from fairseq_clear import lifecycle
 from fairseq_clear.errors import UserError
 from fairseq_clear.lifecycle import ContrastiveModel, RunTask
 from fairseq_clear.patches import original, run_console, stopping
@@ -33,16 +34,14 @@ TORCHRUN = ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def import_user_module(args: Any) -> None:
-    """Replaces ``import_user_module``: then registers the plugin, and patches commands that were imported after it.
+    """Replaces ``import_user_module``: then patches commands that were imported after the plugin, and registers all of it.
 
-    fairseq does not register a package that was imported before.
+    fairseq does not import a package again that was imported before.
     """
-    from fairseq_clear import register
-
     stock = original("fairseq.utils:import_user_module")
     import_user_module.memo = getattr(import_user_module, "memo", getattr(stock, "memo", set()))  # type: ignore[attr-defined]
     stock(args)
-    register()
+    lifecycle.register()
 
 
 def parse_args_and_arch(

@@ -7,8 +7,9 @@ import pytest
 from fairseq.trainer import Trainer
 
 from fairseq_clear import patches
+from fairseq_clear.cli import doctor
 from fairseq_clear.cli.main import main
-from fairseq_clear.patches import PATCHES, Patch, diagnosis, failures, original
+from fairseq_clear.patches import PATCHES, Patch, failures, original
 
 TRAIN_STEP = next(patch for patch in PATCHES if patch.target.endswith("Trainer.train_step"))
 
@@ -35,7 +36,7 @@ def test_a_target_with_another_signature_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patches.apply()
-    monkeypatch.setattr(diagnosis, "PATCHES", (TRAIN_STEP,))
+    monkeypatch.setattr(doctor, "PATCHES", (TRAIN_STEP,))
     monkeypatch.setattr(failures, "train_step", lambda self, samples: None)
     monkeypatch.setattr(Trainer, "train_step", failures.train_step)
     status, found = report(capsys)
@@ -58,7 +59,7 @@ def test_a_target_that_fairseq_lacks_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = Patch("fairseq.trainer:Trainer.gone", "failures:train_step", "a reason", "tests/cli/test_doctor.py")
-    monkeypatch.setattr(diagnosis, "PATCHES", (gone,))
+    monkeypatch.setattr(doctor, "PATCHES", (gone,))
     status, found = report(capsys)
     (problem,) = found["problems"]
     assert status == 1 and problem.startswith("fairseq.trainer:Trainer.gone cannot be patched: AttributeError")
@@ -77,7 +78,7 @@ def test_a_compiled_part_that_does_not_load_is_named(
 def test_a_library_that_does_not_load_is_the_only_problem(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once = diagnosis.loading_error
-    monkeypatch.setattr(diagnosis, "loading_error", lambda name: "gone" if name == "fairseq" else once(name))
+    once = doctor.loading_error
+    monkeypatch.setattr(doctor, "loading_error", lambda name: "gone" if name == "fairseq" else once(name))
     status, found = report(capsys)
     assert (status, found["problems"]) == (1, ["fairseq does not load: gone"])

@@ -120,7 +120,7 @@ def test_the_guide_and_layer_0_are_unchanged_after_50_updates(data_bin: Path) ->
     assert not any(module.training for module in model.frozen_encoder.modules())
     assert model.encoder.training
     for name in before:
-        frozen = name.startswith("guide.") or ".embed_" in name or "layernorm_embedding" in name
+        frozen = name.startswith("frozen_encoder.") or ".embed_" in name or "layernorm_embedding" in name
         if frozen:
             assert torch.equal(before[name], after[name]), name
     moved = [name for name in before if not torch.equal(before[name], after[name])]

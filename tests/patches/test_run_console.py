@@ -72,7 +72,7 @@ def test_frozen_parameters_are_counted(data_bin: Path, tmp_path: Path) -> None:
     assert found is not None
     state = torch.load(tmp_path / "run" / "checkpoint_last.pt", weights_only=True)["model"]
     trained, frozen = (int(number.replace(",", "")) for number in found.groups())
-    assert frozen > sum(value.numel() for name, value in state.items() if name.startswith("guide.")) > 0
+    assert frozen > sum(value.numel() for name, value in state.items() if name.startswith("frozen_encoder.")) > 0
     assert trained > 0
 
 

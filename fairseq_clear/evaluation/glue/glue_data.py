@@ -14,7 +14,7 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import make_builder
 
-from fairseq_clear import register
+from fairseq_clear import patches
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.glue.glue_tasks import MAXIMUM_SCORE, GlueTask, read_examples
 from fairseq_clear.files import hash_file, write_json
@@ -24,7 +24,7 @@ from fairseq_clear.text.data_folders import DICTIONARY
 from fairseq_clear.text.tokenizers import Tokenizer
 from fairseq_clear.text.vocabulary import load_dictionary
 
-register()
+patches.apply()
 
 GLUE_JSON = "glue.json"
 
