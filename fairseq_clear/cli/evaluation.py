@@ -263,7 +263,7 @@ fairseq-clear classify ... --remove headers footers quotes --strength 1 --output
         """Make the report; its columns are accuracy and macro-F1."""
         choice = f"the best of {', '.join(f'{strength:g}' for strength in STRENGTHS)} on {self.folds} folds of training texts"
         protocol = {
-            "split": f"{self.folds} stratified folds" if self.test is None else "train and test file",
+            "split": f"{self.folds} stratified folds (± over folds)" if self.test is None else "train and test file",
             "classifier": "logistic (scikit-learn, lbfgs)",
             "C": choice if self.strength is None else self.strength,
             "labels": len(set(data.labels["train"])),

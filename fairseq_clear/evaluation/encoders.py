@@ -243,9 +243,6 @@ class WordVectors:
         path: text file, also .gz or .xz. A line is a word and its numbers, separated by spaces; a first line of two numbers
             (count, dimension) is skipped.
 
-    Attributes:
-        unknown: number of words without a vector in the last call of ``encode``.
-
     Raises:
         UserError: a missing or empty file, or a malformed line; the message names the line.
     """
@@ -283,16 +280,13 @@ class WordVectors:
         if not rows:
             raise UserError(f"{path}: holds no word vector")
         self._index, self._matrix = index, np.stack(rows)  # (V, D)
-        self.unknown = 0
 
     def encode(self, sentences: Sequence[str], batch_size: int = 32) -> Floats:
         """Vectors (N, D), 0 for a text without a known word. ``batch_size`` is part of the interface and is ignored."""
         vectors = np.zeros((len(sentences), self._matrix.shape[1]), np.float32)
-        self.unknown = 0
         for row, text in enumerate(sentences):
-            found = [self._index.get(word, self._index.get(word.lower())) for word in WORD.findall(text)]
+            found = (self._index.get(word, self._index.get(word.lower())) for word in WORD.findall(text))
             known = [place for place in found if place is not None]
-            self.unknown += len(found) - len(known)
             if known:
                 vectors[row] = self._matrix[known].mean(axis=0)
         return vectors

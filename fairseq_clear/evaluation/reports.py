@@ -52,7 +52,6 @@ class Report:
         columns: names of the columns, in order.
         rows: one for each encoder and pooling, in order.
         seeds: empty if nothing is random.
-        lower_is_better: columns in which the lowest score is the best.
     """
 
     command: str
@@ -61,7 +60,6 @@ class Report:
     columns: Sequence[str]
     rows: Sequence[Row]
     seeds: Sequence[int] = ()
-    lower_is_better: frozenset[str] = frozenset()
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -122,8 +120,7 @@ class Report:
         scores = [round(other.scores[column], 2) for other in self.rows if column in other.scores]
         if len(scores) < 2 or column not in row.scores:
             return False
-        best = min(scores) if column in self.lower_is_better else max(scores)
-        return round(row.scores[column], 2) == best
+        return round(row.scores[column], 2) == max(scores)
 
 
 def _short(value: object) -> str:
