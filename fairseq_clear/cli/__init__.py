@@ -11,8 +11,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "turn raw text into a folder that fairseq-train reads: tokenizer, dict.txt, binarized train and valid",
     ),
     "synonyms": ("prepare:Synonyms", "make the table that --augment subs draws from, for a data folder"),
+    "translate": (
+        "translate:Translate",
+        "translate every line of a text with a model of fairseq, CTranslate2, Hugging Face, or your own function",
+    ),
     "back-translate": (
-        "back_translate:BackTranslate",
+        "translate:BackTranslate",
         "translate every line of a text into another language and back, for paraphrases as views",
     ),
     "mine": (

@@ -1,346 +1,270 @@
-"""Translates chunks of lines with both models, in one or several processes.
+"""Translates a text file with one or two models, chunk by chunk; processes share the chunks, and a killed run resumes."""
 
-Each line gives one line. Lines that fail keep their text and are counted.
-"""
-
-import logging
-import multiprocessing
+import hashlib
+import json
+import os
+import shutil
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
-from functools import cache
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from glob import escape
+from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from tqdm import tqdm
 
-from fairseq_clear.errors import UserError, one_line
-from fairseq_clear.preparation.back_translation.translation_report import compare
-from fairseq_clear.preparation.back_translation.translation_settings import PASSES, BackTranslateSettings
-from fairseq_clear.preparation.back_translation.translator import (
-    Tokens,
-    Translation,
-    Translator,
-    choose_device,
-    clean_line,
-)
-from fairseq_clear.preparation.back_translation.translator_kinds import load_translator
+from fairseq_clear.errors import UserError
+from fairseq_clear.files import check_output_file, hash_files, read_whole_lines, write_json, write_whole
+from fairseq_clear.preparation.back_translation.ctranslate2_translator import CTranslate2Translator
+from fairseq_clear.preparation.back_translation.factory_translator import FactoryTranslator
+from fairseq_clear.preparation.back_translation.fairseq_translator import FairseqTranslator
+from fairseq_clear.preparation.back_translation.huggingface_translator import HuggingFaceTranslator
+from fairseq_clear.preparation.back_translation.translation_report import build_report, compare, spread
+from fairseq_clear.preparation.back_translation.translation_settings import Model, TranslationSettings
+from fairseq_clear.preparation.back_translation.translator import Translation, Translator, clean_line, mix
 from fairseq_clear.preparation.corpus_reading import sentence_splitter
-from fairseq_clear.preparation.workers import worker_pool
+from fairseq_clear.shared_work import Work, Workers, join_workers, open_work
 
-logger = logging.getLogger(__name__)
-
-POLL_SECONDS = 0.5
-WAITING_EACH = 2  # chunks queued per worker process
-
-Chunks = Iterator[tuple[int, list[str]]]
-Pieces = list[str]  # a text, or the parts of a text that was too long
-Texts = dict[int, Pieces]  # texts of a chunk by their index
-
-
-@dataclass(frozen=True)
-class ChunkResult:
-    """The translated lines of a chunk, copy after copy, and its counts (see ``translation_report``)."""
-
-    chunk: int
-    lines: list[str]
-    counts: Counter[str]
+# The first that matches is taken.
+KINDS: tuple[type[Translator], ...] = (
+    CTranslate2Translator,
+    HuggingFaceTranslator,
+    FairseqTranslator,
+    FactoryTranslator,
+)
+LOG_SECONDS = 60.0  # between two lines of progress if standard error is not a terminal
 
 
-class RoundTrip:
-    """Both models, ready to translate chunks.
+def translate_file(settings: TranslationSettings, workers: Workers | None = None) -> dict[str, Any] | None:
+    """Translate a text, and write the file of each copy and the report, ``OUTPUT.report.json``.
 
-    ``on_lines`` is called with the number of lines done; a line that only one model has translated counts half.
+    Chunks that an earlier call finished are not translated again. Text and report are written atomically at the end.
+
+    Returns:
+        The report, on the first worker; None on the others.
 
     Raises:
-        UserError: a model cannot be loaded, the second model does not translate back, or no model makes several copies.
+        UserError: an error in settings, input, models or disk; finished chunks are kept for the next call.
     """
-
-    def __init__(
-        self, settings: BackTranslateSettings, device: torch.device, on_lines: Callable[[float], object]
-    ) -> None:
-        torch.set_num_threads(settings.threads_each)
-        models = [load_translator(settings, which, device) for which in PASSES]
-        there, back = (model.languages for model in models)
-        if there is not None and back is not None and there != back[::-1]:
-            raise UserError(
-                f"--forward translates {' to '.join(there)} and --backward {' to '.join(back)}: the second must undo "
-                "the first"
-            )
-        self.copies = settings.copies
-        _check_copies(settings, models)
-        self.language = there[0] if there else back[1] if back else "en"
-        self.passes = [Pass(model, settings, self._on_texts) for model in models]
-        drawn = [model.draws for model in models]
-        self._passes_made = [self.copies if drawn[0] else 1, self.copies if any(drawn) else 1]
-        self._on_lines = on_lines
-
-    def translate(self, chunk: int, lines: Sequence[str]) -> ChunkResult:
-        """Translate lines and back. A line that cannot be translated keeps its text, with white space normalised."""
-        originals = [clean_line(line) for line in lines]
-        texts = {index: [text] for index, text in enumerate(originals) if text}
-        counts = Counter(lines=len(lines), blank=len(lines) - len(texts))
-        results = [
-            [" ".join(found.get(index, [text])) for index, text in enumerate(originals)]
-            for found in self._copies(texts, chunk, counts)
-        ]
-        self._on_lines(counts["blank"])
-        for copy, result in enumerate(results):
-            counts["repeated"] += sum(
-                bool(text) and any(result[index] == other[index] for other in results[:copy])
-                for index, text in enumerate(originals)
-            )
-            counts.update(compare(originals, result, self.language))
-        return ChunkResult(chunk, [line for result in results for line in result], counts)
-
-    def _copies(self, texts: Texts, chunk: int, counts: Counter[str]) -> list[Texts]:
-        """The round trips of each copy, without the texts that could not be translated."""
-        first, second = self.passes
-        many, back_many = self._passes_made
-        there = [found for copy in range(many) for found in first.translate(texts, chunk, counts, copy)]
-        for found in there:
-            self._on_texts((len(texts) - len(found)) * back_many / many, 1)
-        back: list[Texts] = []
-        if back_many == self.copies:
-            for copy in range(self.copies):
-                back += second.translate(there[copy % many], chunk, counts, copy)
-        else:
-            back = second.translate(there[0], chunk, counts, copies=self.copies)
-        counts["kept"] = sum(len(texts) - len(found) for found in back)
-        return back
-
-    def _on_texts(self, texts: float, which: int) -> None:
-        self._on_lines(texts / self._passes_made[which] / 2)
+    workers = workers or join_workers()
+    lines, deciding = check(settings)
+    report = _read_report(settings)
+    if report.get("settings") != deciding or settings.overwrite:
+        for path in settings.files:
+            check_output_file(path, settings.overwrite)
+    elif all(path.is_file() for path in settings.files):
+        if workers.rank > 0:
+            return None
+        shutil.rmtree(settings.output.with_name(f"{settings.output.name}.partial"), ignore_errors=True)  # of a killed call
+        return report
+    chunks = -(-lines // settings.chunk_lines)
+    with open_work(settings.output, deciding, chunks, workers, overwrite=settings.overwrite) as work:
+        if work.own:
+            _translate_chunks(settings, work)
+        return _write(settings, work, deciding) if work.wait() else None
 
 
-def _check_copies(settings: BackTranslateSettings, models: Sequence[Translator]) -> None:
-    """Raise UserError if the models make fewer copies than ``settings`` wants."""
-    if settings.copies == 1 or any(model.draws for model in models):
-        return
-    back, beam = models[1], settings.search.beam_in("backward")
-    if not back.has_alternatives:
-        raise UserError(
-            f"--copies {settings.copies}: --backward {settings.backward.path} gives one translation of a text; let its "
-            "translate take a parameter seed"
-        )
-    if settings.copies > beam:
-        raise UserError(
-            f"--copies {settings.copies}: a beam of {beam} finds {beam} alternatives; add --beam {settings.copies} or "
-            "--sampling"
-        )
+def report_file(settings: TranslationSettings) -> Path:
+    """The file of the report."""
+    return settings.output.with_name(f"{settings.output.name}.report.json")
 
 
-class Pass:
-    """One direction, applied to the texts of a chunk.
+def _read_report(settings: TranslationSettings) -> dict[str, Any]:
+    try:
+        report = json.loads(report_file(settings).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return report if isinstance(report, dict) else {}
 
-    ``on_texts`` is called with the number of texts that each batch completes, and 0 or 1 for forward or backward.
+
+def check(settings: TranslationSettings) -> tuple[int, dict[str, Any]]:
+    """Check settings and input before a model is loaded.
+
+    Returns:
+        Number of input lines, and all settings and hashes that determine the output.
+
+    Raises:
+        UserError: an error in settings, input, models or names of files.
     """
-
-    def __init__(
-        self,
-        model: Translator,
-        settings: BackTranslateSettings,
-        on_texts: Callable[[float, int], object] = lambda texts, which: None,
-    ) -> None:
-        self.model, self.settings = model, settings
-        self.on_texts = lambda texts: on_texts(texts, PASSES.index(model.which))
-
-    def translate(self, texts: Texts, chunk: int, counts: Counter[str], copy: int = 0, copies: int = 1) -> list[Texts]:
-        """Translate texts; those that could not be translated are left out.
-
-        Args:
-            texts: index of each text -> its pieces, which are translated separately; no piece is blank.
-            chunk: index of the chunk; with seed and copy it determines the samples.
-            counts: updated with ``forward.split`` and so on.
-            copy: index of the copy.
-            copies: number of different translations of each text; a text with fewer repeats them.
-
-        Returns:
-            The translated pieces of the texts, for each of the ``copies``, best first.
-
-        Raises:
-            UserError: none of several texts could be translated, so the cause is not a text.
-        """
-        found: Counter[str] = Counter()
-        inputs = {index: self._inputs(pieces, found) for index, pieces in texts.items()}
-        units = [tokens for encoded in inputs.values() for tokens in encoded]
-        count = self.settings.search.beam_in(self.model.which) if copies > 1 else 1
-        translated = iter(self._translate_units(units, len(texts), (chunk, copy), count))
-        results: list[Texts] = [{} for _ in range(copies)]
-        for index, encoded in inputs.items():
-            parts = list(islice(translated, len(encoded)))
-            if not parts or not all(parts):
-                found["failed"] += 1
-                continue
-            several = _combine(parts, copies)
-            found["empty"] += not several
-            found["cut"] += any(alternatives[0].is_cut for alternatives in parts)
-            for rank, result in enumerate(results if several else ()):
-                result[index] = several[rank % len(several)]
-        found["failed"] -= found["copied"]
-        counts.update({f"{self.model.which}.{name}": number for name, number in found.items()})
-        return results
-
-    def _inputs(self, pieces: Pieces, found: Counter[str]) -> list[Tokens]:
-        """The inputs for a text: its pieces, the sentences of pieces that are too long, or nothing if that fails."""
-        encoded: list[Tokens] = []
+    settings.check()
+    for path in settings.files:
+        check_output_file(path, overwrite=True)
+        if settings.input.exists() and path.exists() and path.samefile(settings.input):
+            raise UserError(f"--output {path}: is the input; give another name")
+    if settings.too_long == "split":
+        sentence_splitter("en", "--too-long split", ", or give --too-long copy")
+    choose_device(settings)
+    deciding = settings.deciding()
+    for model in settings.models:
         try:
-            for piece in pieces:
-                whole = self.model.encode(piece)
-                parts = [whole] if len(whole) <= self.model.max_source else self._sentences(piece)
-                if not parts:
-                    found["copied"] += 1
-                    return []
-                encoded += parts
-        except Exception as error:  # a single text for which a library fails must not end the run
-            logger.warning("%s: %r is kept unchanged: %s", self.model.which, pieces[0][:80], error)
-            return []
-        found["split"] += len(encoded) > len(pieces)
-        found["tokens"] += sum(map(len, encoded)) - len(encoded)
-        found["unknown"] += sum(map(self.model.count_unknown, encoded))
-        return encoded
-
-    def _sentences(self, text: str) -> list[Tokens]:
-        """The sentences of a text; empty with ``--too-long copy``, or if a sentence is still too long."""
-        if self.settings.too_long == "copy":
-            return []
-        split = sentence_splitter(self.model.languages[0] if self.model.languages else "en")
-        encoded = [self.model.encode(sentence) for sentence in split(text)]
-        return encoded if all(len(ids) <= self.model.max_source for ids in encoded) else []
-
-    def _translate_units(
-        self, units: list[Tokens], texts: int, place: tuple[int, int], count: int
-    ) -> list[list[Translation]]:
-        """Translate the inputs of ``texts`` texts, each to at most ``count`` translations; none for inputs that fail.
-
-        A batch that fails is halved until only the failing input is left. ``place`` is the index of the chunk and of the copy.
-        """
-        which = self.model.which
-        results: list[list[Translation]] = [[] for _ in units]
-        failure = ""
-        waiting = list(batches([len(ids) for ids in units], self.settings.max_tokens, self.settings.batch_size))[::-1]
-        while waiting:
-            group = waiting.pop()
-            seed = _seed(self.settings.seed, which, place[0], group[0], place[1])
-            try:
-                found = self.model.translate_batch([units[position] for position in group], seed, count)
-                for position, translations in zip(group, found, strict=True):
-                    results[position] = translations
-            except UserError:  # about the model
-                raise
-            except Exception as error:
-                failure = one_line(error)
-                if "CUDA error" in str(error):  # the device cannot be used any more
-                    raise UserError(f"--device {self.model.device}: {failure}; rerun to resume") from None
-                if isinstance(error, torch.OutOfMemoryError):
-                    torch.cuda.empty_cache()
-                if len(group) > 1:
-                    logger.warning("%s: a batch of %d is halved: %s", which, len(group), failure)
-                    waiting += [group[len(group) // 2 :], group[: len(group) // 2]]
-                    continue
-                logger.warning("%s: one text is kept unchanged: %s", which, failure)
-            self.on_texts(len(group) * texts / len(units))
-        if failure and len(units) > 1 and not any(results):
-            raise UserError(
-                f"--{which}: not one of {len(units)} texts could be translated ({failure}); finished chunks are kept: fix "
-                "this and rerun"
-            )
-        if not units:
-            self.on_texts(texts)
-        return results
+            deciding[model.name] = {"name": Path(model.path).name, **hash_files(find_kind(model).files(model))}
+        except OSError as error:
+            raise UserError(f"{error.filename}: cannot read it ({error.strerror or error})") from None
+    lines, deciding["input"] = scan(settings.input)
+    return lines, json.loads(json.dumps(deciding))
 
 
-def _combine(pieces: list[list[Translation]], copies: int) -> list[Pieces]:
-    """Join the alternatives of a text's pieces by rank; at most ``copies``, none twice, none empty.
-
-    A piece with fewer alternatives than another repeats its last one.
-    """
-    ranked = (
-        tuple(alternatives[min(rank, len(alternatives) - 1)].text for alternatives in pieces)
-        for rank in range(max(map(len, pieces)))
-    )
-    found = dict.fromkeys(tuple(filter(None, texts)) for texts in ranked)
-    return [list(kept) for kept in found if kept][:copies]
-
-
-def _seed(seed: int, which: str, chunk: int, first: int, copy: int) -> int:
-    """Seed of a batch, so that samples do not depend on earlier batches or on the process."""
-    sequence = np.random.SeedSequence([seed, which == "backward", chunk, first, *([copy] if copy else [])])
-    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def batches(lengths: list[int], max_tokens: int, batch_size: int | None) -> Iterator[list[int]]:
-    """Yield batches of indices of texts of similar length (in tokens), longest first.
-
-    A batch has at most ``max_tokens`` tokens, padding included, and ``batch_size`` texts; a longer text is a batch by itself.
-    """
-    group: list[int] = []
-    for position in sorted(range(len(lengths)), key=lambda position: (-lengths[position], position)):
-        longest = lengths[group[0]] if group else 0
-        if group and ((len(group) + 1) * longest > max_tokens or len(group) == batch_size):
-            yield group
-            group = []
-        group.append(position)
-    if group:
-        yield group
-
-
-def translate_chunks(
-    settings: BackTranslateSettings, chunks: Chunks, show: Callable[[float], object], count: int
-) -> Iterator[ChunkResult]:
-    """Yield the result of each chunk when it is ready, in any order.
-
-    Args:
-        settings: ``workers`` is the number of processes; with 1, this process translates.
-        chunks: index and lines of each of ``count`` chunks.
-        show: called with the number of lines done since its last call.
+def find_kind(model: Model) -> type[Translator]:
+    """Find the kind of a model.
 
     Raises:
-        UserError: a model cannot be loaded, or a process was killed.
+        UserError: there is no model, or a flag does not apply to it.
     """
-    workers = min(settings.workers, count)
-    if workers == 1:
-        trip = RoundTrip(settings, choose_device(settings.device, settings.fp16), show)
-        yield from (trip.translate(number, lines) for number, lines in chunks)
-        return
-    context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
-    shared, shown = context.Value("d", 0.0), 0.0
-    arguments = (settings, shared, context.Value("i", 0))
-    with worker_pool(workers, _start_worker, arguments, method="spawn") as pool:
-        waiting: set[Future[ChunkResult]] = set()
-        while True:
-            queued = islice(chunks, workers * WAITING_EACH - len(waiting))
-            waiting |= {pool.submit(_translate, number, lines) for number, lines in queued}
-            if not waiting:
-                return
-            ready, waiting = wait(waiting, POLL_SECONDS, FIRST_COMPLETED)
-            done = shared.value
-            show(done - shown)
-            shown = done
-            for future in ready:
-                yield future.result()
+    kind = next((kind for kind in KINDS if kind.matches(model.path)), None)
+    if kind is None:
+        raise UserError(f"{model.where}: holds no model; looked for {'; '.join(kind.LOOKED_FOR for kind in KINDS)}")
+    given = {name: getattr(model, name) is not None for name in ("data", "codes", "languages")}
+    given |= {"sampling": model.draws, "beam with --sampling": model.draws and model.beam > 1}
+    for name, is_given in given.items():
+        if is_given and name not in kind.FLAGS:
+            flag = f"--{model.name}-{name}" if hasattr(model, name) else f"--{name}"
+            raise UserError(f"{flag}: does not apply to {model.where} ({kind.LOOKED_FOR}); leave it out")
+    return kind
 
 
-_trip: Callable[[], RoundTrip]  # in a worker process
+def choose_device(settings: TranslationSettings, worker: int = 0) -> torch.device:
+    """Choose the device of a worker; with ``cuda``, worker i of this machine gets GPU i modulo the number of GPUs.
+
+    Raises:
+        UserError: the device does not exist, or half precision is requested without a GPU.
+    """
+    name, count = settings.device or ("cuda" if torch.cuda.is_available() else "cpu"), torch.cuda.device_count()
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"--device {name}: no such device; give cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise UserError(f"--device {name}: there {'is 1 GPU' if count == 1 else f'are {count} GPUs'} here")
+    if device.type == "cpu" and settings.fp16:
+        raise UserError(f"--fp16: needs a GPU, and --device is {name}; leave it out")
+    return torch.device("cuda", worker % count) if name == "cuda" else device
 
 
-def _start_worker(settings: BackTranslateSettings, done: Any, started: Any) -> None:
-    """Set up a worker process. The models are loaded with its first chunk, so that errors reach the parent."""
-    global _trip
-    for name in ("fairseq", "fairseq_clear"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    with started.get_lock():
-        number = started.value
-        started.value += 1
+def scan(path: Path) -> tuple[int, str]:
+    """Read the number of lines of the input, and the SHA-256 of its text; only LF ends a line, as for ``wc -l``.
 
-    def add(lines: float) -> None:
-        with done.get_lock():
-            done.value += lines
+    Raises:
+        UserError: the file is missing, unreadable, damaged, empty or not UTF-8; the message names the line.
+    """
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "is not a regular file" if path.exists() else "no such file"
+        raise UserError(f"--input {path}: {what}; give a text file")
+    digest = hashlib.sha256()
+    lines = 0
+    for line in _lines(path):
+        digest.update(line.encode() + b"\n")
+        lines += 1
+    if not lines:
+        raise UserError(f"--input {path}: holds no line; give a text with one sentence a line")
+    return lines, digest.hexdigest()
 
-    _trip = cache(lambda: RoundTrip(settings, choose_device(settings.device, settings.fp16, number), add))
+
+def read_chunks(path: Path, chunk_lines: int, chunks: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
+    """Yield index and lines of the chunks with these indices, in ascending order."""
+    lines, done = _lines(path), 0
+    for chunk in chunks:
+        yield chunk, list(islice(lines, (chunk - done) * chunk_lines, (chunk - done + 1) * chunk_lines))
+        done = chunk + 1
 
 
-def _translate(number: int, lines: list[str]) -> ChunkResult:
-    return _trip().translate(number, lines)
+def _lines(path: Path) -> Iterator[str]:
+    return (line for _, line in read_whole_lines(path, allow_nul=True))
+
+
+def _translate_chunks(settings: TranslationSettings, work: Work) -> None:
+    """Translate and store the chunks of this worker."""
+    device = choose_device(settings, int(os.environ.get("LOCAL_RANK", work.workers.rank)))
+    models = [find_kind(model)(model, device) for model in settings.models]
+    for one, other in pairwise(model.languages for model in models):
+        if one is not None and other is not None and one != other[::-1]:
+            pairs = " and ".join(" to ".join(languages) for languages in (one, other))
+            raise UserError(f"--forward and --backward: they translate {pairs}; the second must undo the first")
+    pause = 0.1 if sys.stderr.isatty() else LOG_SECONDS
+    bar = tqdm(total=len(work.own), unit=" chunks", mininterval=pause, delay=pause, disable=work.workers.rank > 0)
+    with bar:
+        for chunk, lines in read_chunks(settings.input, settings.chunk_lines, work.own):
+            work.finish(chunk, translate_chunk(settings, models, chunk, lines))
+            bar.update()
+
+
+def translate_chunk(
+    settings: TranslationSettings, models: Sequence[Translator], chunk: int, lines: Sequence[str]
+) -> dict[str, Any]:
+    """Translate lines. A line that cannot be translated keeps its text, with white space normalised.
+
+    Returns:
+        ``copies``, the lines of each copy; ``counts`` and ``examples``, see ``build_report``.
+    """
+    originals = [clean_line(line) for line in lines]
+    texts = {index: text for index, text in enumerate(originals) if text}
+    counts = Counter(lines=len(lines), blank=len(lines) - len(texts))
+    found = _translate_copies(settings, models, chunk, texts, counts)
+    counts["kept"] = sum(len(texts) - len(translations) for translations in found)
+    copies = [[one.get(index, text) for index, text in enumerate(originals)] for one in found]
+    first, last = models[0].languages, models[-1].languages
+    language = (first[0] if first else last[1] if last else "en") if len(models) > 1 else None
+    for number, copy in enumerate(copies):
+        counts.update(compare(originals, copy, language))
+        counts["repeated"] += sum(any(copy[index] == other[index] for other in copies[:number]) for index in texts)
+    start = chunk * settings.chunk_lines + 1
+    examples = [
+        {"line": start + index, "text": text, "translations": [copy[index] for copy in copies]}
+        for index, text in texts.items()
+        if any(copy[index] != text for copy in copies)
+    ]
+    return {"copies": copies, "counts": counts, "examples": spread(examples)}
+
+
+def _translate_copies(
+    settings: TranslationSettings, models: Sequence[Translator], chunk: int, texts: dict[int, str], counts: Counter[str]
+) -> list[dict[int, str]]:
+    """Translate texts, by their index, with all models; return the translations of each copy.
+
+    Each copy has its own samples. If no model draws, the copies are the best alternatives of the last model.
+    """
+    copies, draws = len(settings.files), False
+    results, found = [texts], []
+    for number, model in enumerate(models):
+        draws = draws or model.draws
+        found = [
+            _translate_texts(model, results[copy % len(results)], mix(settings.seed, number, chunk, copy), counts)
+            for copy in range(copies if draws else 1)
+        ]
+        results = [{index: one.text for index, one in translations.items()} for translations in found]
+    if draws:
+        return results
+    ranked = {index: (one.text, *one.others) for index, one in found[0].items()}
+    return [{index: several[copy % len(several)] for index, several in ranked.items()} for copy in range(copies)]
+
+
+def _translate_texts(
+    model: Translator, texts: dict[int, str], seed: int, counts: Counter[str]
+) -> dict[int, Translation]:
+    """Translate texts by their index, without the ones that could not be translated, and count what happened."""
+    found = dict(zip(texts, model.translate(list(texts.values()), seed), strict=True))
+    for one in found.values():
+        for name, count in (("cut", one.is_cut), ("unknown", one.unknown), (one.problem, bool(one.problem))):
+            counts[f"{model.model.name}.{name}"] += count
+    return {index: one for index, one in found.items() if one.text}
+
+
+def _write(settings: TranslationSettings, work: Work, deciding: dict[str, Any]) -> dict[str, Any]:
+    """Write the report, then the text of each copy, so that a text always has its report; return the report."""
+    for path in (report_file(settings), *settings.files):
+        for leftover in path.parent.glob(f".{escape(path.name)}.writing.*"):  # of a killed call of write_whole
+            leftover.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)  # of other settings, with --overwrite
+    counts, examples = Counter[str](), list[Any]()
+    with ExitStack() as stack:
+        streams = [stack.enter_context(write_whole(path)) for path in settings.files]
+        for content in work.results():
+            counts.update(content["counts"])
+            examples += content["examples"]
+            for stream, lines in zip(streams, content["copies"], strict=True):
+                stream.write("".join(f"{line}\n" for line in lines).encode())
+        report = build_report(counts, [model.name for model in settings.models], examples) | {"settings": deciding}
+        write_json(report_file(settings), report)
+    return report

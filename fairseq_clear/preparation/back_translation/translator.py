@@ -1,17 +1,22 @@
-"""The interface of translation models, whichever library runs them, and what they share."""
+"""The interface of translation models, whichever library runs them, and what they share: batches, long texts, failures."""
 
+import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
-from fairseq_clear.errors import UserError
-from fairseq_clear.files import hash_file
-from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings
+from fairseq_clear.errors import UserError, one_line
+from fairseq_clear.preparation.back_translation.translation_settings import Model
+from fairseq_clear.preparation.corpus_reading import sentence_splitter
+
+logger = logging.getLogger(__name__)
 
 Tokens = list[Any]  # ids or pieces of a text, with an end symbol
 
@@ -23,51 +28,54 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True)
 class Translation:
-    """A translation, and whether it was cut off at the maximum length."""
+    """The translation of a text.
+
+    Attributes:
+        text: one line; empty if the text could not be translated.
+        is_cut: whether it was cut off at the maximum length.
+        unknown: number of source tokens that the model does not know.
+        others: other translations, best first.
+        problem: why ``text`` is empty: ``too_long`` (even when split into sentences), ``failed`` or ``empty``.
+    """
 
     text: str
-    is_cut: bool
+    is_cut: bool = False
+    unknown: int = 0
+    others: tuple[str, ...] = ()
+    problem: str = ""
 
 
 class Translator(ABC):
-    """The model of one direction, ``which`` is forward or backward; making it loads the model on the device.
+    """The model of one direction; making it loads the model on the device.
 
     Attributes:
-        TITLE: name of the kind of model, for messages.
-        LOOKED_FOR: what identifies the kind, for messages.
-        FLAGS: flags that apply to it: of a direction (``data``, ``codes``, ``languages``) and of both (``bpe``, ``tokenizer``,
-            ``search``, ``fp16``); ``drawn-beam`` for ``--beam`` with ``--sampling``.
+        LOOKED_FOR: what identifies the kind of model, for messages.
+        FLAGS: flags that only some kinds take: ``data``, ``codes``, ``languages``, ``sampling``, ``beam with --sampling``.
         languages: source and target language; None if neither the model nor a flag names them.
         max_source: maximum number of tokens of a source text, end symbol included.
         draws: whether translations depend on the seed.
-        has_alternatives: whether the model can return several translations of a text.
 
     Raises:
         UserError: the model is missing, incomplete, or needs a package that is not installed.
     """
 
-    TITLE: ClassVar[str]
     LOOKED_FOR: ClassVar[str]
-    FLAGS: ClassVar[frozenset[str]] = frozenset({"languages", "search", "fp16"})
+    FLAGS: ClassVar[frozenset[str]] = frozenset({"languages", "sampling"})
     max_source: int
-    has_alternatives = True
 
-    def __init__(self, settings: BackTranslateSettings, which: str, device: torch.device) -> None:
-        self.which, self.search, self.device = which, settings.search, device
-        self.source = settings.source(which)
-        self.where = f"--{which} {self.source.path}"
-        self.languages = self.source.languages
-        self.draws = self.search.samples_in(which)
+    def __init__(self, model: Model, device: torch.device) -> None:
+        self.model, self.settings, self.device = model, model.settings, device
+        self.languages, self.draws = model.languages, model.draws
 
     @staticmethod
     @abstractmethod
     def matches(path: str) -> bool:
-        """Whether the value of ``--forward`` or ``--backward`` is of this kind; reads no file."""
+        """Whether the path of a model is of this kind; reads no file."""
 
-    @staticmethod
-    def identity(settings: BackTranslateSettings, which: str) -> dict[str, str]:
-        """Return names and hashes of what determines the translations: here, of the files of the folder, except hidden ones."""
-        return hash_files(path for path in sorted(Path(settings.source(which).path).glob("[!.]*")) if path.is_file())
+    @classmethod
+    def files(cls, model: Model) -> list[Path]:
+        """The files that determine the translations: here, all of the folder, except hidden ones."""
+        return [path for path in sorted(Path(model.path).glob("[!.]*")) if path.is_file()]
 
     @abstractmethod
     def encode(self, text: str) -> Tokens:
@@ -78,12 +86,86 @@ class Translator(ABC):
         """Number of tokens that the model does not know."""
 
     @abstractmethod
-    def translate_batch(self, batch: Sequence[Tokens], seed: int, count: int = 1) -> list[list[Translation]]:
-        """Translate texts, given by their tokens; the result of a text does not depend on earlier calls.
+    def search(self, batch: Sequence[Tokens], seed: int, count: int) -> list[list[Translation]]:
+        """Return at most ``count`` translations of each text, best first; ``seed`` determines the samples."""
 
-        Returns:
-            At most ``count`` translations of each text, best first; empty if none was found. ``seed`` determines the samples.
+    def translate(self, texts: Sequence[str], seed: int = 0) -> list[Translation]:
+        """Translate texts, none of which is blank. The result does not depend on earlier calls.
+
+        Raises:
+            UserError: none of several texts could be translated, so the cause is not a text.
         """
+        sources = [self._encode(text) for text in texts]
+        units = [tokens for source in sources for tokens in source or ()]
+        found: list[list[Translation]] = [[] for _ in units]
+        for batch in batches([len(tokens) for tokens in units], self.settings.max_tokens):
+            for position, translations in zip(batch, self._search(units, batch, seed), strict=True):
+                found[position] = translations
+        if len(units) > 1 and not any(found):
+            raise UserError(
+                f"{self.model.where}: not one of {len(units)} texts could be translated; see the warnings above"
+            )
+        parts = iter(found)
+        return [self._join(source, list(islice(parts, len(source or ())))) for source in sources]
+
+    def _encode(self, text: str) -> list[Tokens] | None:
+        """The tokens of a text, or of its sentences if it is too long; empty if one is too long even so, None if it fails."""
+        try:
+            parts = [self.encode(text)]
+            if len(parts[0]) > self.max_source and self.settings.too_long == "split":
+                split = sentence_splitter(self.languages[0] if self.languages else "en")
+                parts = [self.encode(part) for part in split(text)]
+            return parts if all(len(part) <= self.max_source for part in parts) else []
+        except Exception as error:  # a single text for which a library fails must not end the run
+            logger.warning("%s: %r is kept unchanged: %s", self.model.name, text[:80], error)
+            return None
+
+    def _search(self, units: list[Tokens], batch: list[int], seed: int) -> list[list[Translation]]:
+        """Translate a batch of units. If it fails, halve it, down to the failing text, for which nothing is found."""
+        count = self.model.beam if self.model.alternatives > 1 else 1
+        try:
+            return self.search([units[position] for position in batch], mix(seed, batch[0]), count)
+        except UserError:  # about the model
+            raise
+        except Exception as error:
+            if "CUDA error" in str(error):  # the device cannot be used any more
+                raise UserError(f"--device {self.device}: {one_line(error)}; rerun to resume") from None
+            logger.warning("%s: a batch of %d failed: %s", self.model.name, len(batch), one_line(error))
+        if len(batch) == 1:
+            return [[]]
+        torch.cuda.empty_cache()
+        middle = len(batch) // 2
+        return self._search(units, batch[:middle], seed) + self._search(units, batch[middle:], seed)
+
+    def _join(self, source: list[Tokens] | None, found: list[list[Translation]]) -> Translation:
+        """Join what was found for the parts of a text, by rank; a part with fewer translations repeats its last one."""
+        if not source or not all(found):
+            return Translation("", problem="too_long" if source == [] else "failed")
+        ranks = range(max(map(len, found)))
+        texts = (" ".join(part[min(rank, len(part) - 1)].text for part in found).strip() for rank in ranks)
+        best, *others = [text for text in dict.fromkeys(texts) if text] or [""]
+        is_cut, unknown = any(part[0].is_cut for part in found), sum(map(self.count_unknown, source))
+        return Translation(best, is_cut, unknown, tuple(others), problem="" if best else "empty")
+
+
+def mix(*numbers: int) -> int:
+    """Mix numbers into a seed below 2 ** 63."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Yield batches of indices of texts of similar length (in tokens), longest first.
+
+    A batch has at most ``max_tokens`` tokens, padding included; a longer text is a batch by itself.
+    """
+    group: list[int] = []
+    for position in sorted(range(len(lengths)), key=lambda position: (-lengths[position], position)):
+        if group and (len(group) + 1) * lengths[group[0]] > max_tokens:
+            yield group
+            group = []
+        group.append(position)
+    if group:
+        yield group
 
 
 def clean_line(text: str) -> str:
@@ -94,78 +176,33 @@ def clean_line(text: str) -> str:
     return " ".join(_CONTROL.sub(" ", text).split())
 
 
-def hash_files(paths: Iterable[Path]) -> dict[str, str]:
-    """Hash files (SHA-256, by name).
-
-    Raises:
-        UserError: a file cannot be read.
-    """
-    try:
-        return {path.name: hash_file(path) for path in paths}
-    except OSError as error:
-        raise UserError(f"{error.filename}: cannot read it ({error.strerror or error})") from None
-
-
-def language_tokens(
-    vocabulary: Collection[str], languages: tuple[str, str] | None, which: str, path: str
-) -> tuple[list[str], list[str]]:
+def language_tokens(vocabulary: Collection[str], model: Model) -> tuple[list[str], list[str]]:
     """Find the tokens that tell a multilingual model its languages.
 
     OPUS-MT marks the target language in the source text (``>>por<<``). NLLB, M2M100 and mBART mark the source language there,
     and start the translation with the target language.
 
-    Args:
-        vocabulary: tokens of the model.
-        languages: value of ``--forward-languages`` or ``--backward-languages``; ``which`` and ``path`` are for messages.
-
     Returns:
         The tokens before those of the source text, and the first tokens of every translation; none for one language pair.
 
     Raises:
-        UserError: the model has several languages and none was given, or it does not know a given one; or languages were
-            given for a model of one language pair.
+        UserError: the model has several languages and none was given, or it does not know a given one.
     """
     known = sorted(token for token in vocabulary if LANGUAGE.fullmatch(token))
-    if len(known) < 2:
-        if languages is not None:
-            raise UserError(
-                f"--{which}-languages {':'.join(languages)}: {path} has no language tokens in its vocabulary; leave the flag "
-                "out if it translates between two languages, else convert or download it again"
-            )
+    if model.languages is None and len(known) < 2:
         return [], []
-    shown = ", ".join(token.strip("_<>") for token in known[:SHOWN]) + ", ..." * (len(known) > SHOWN)
-    if languages is None:
-        raise UserError(
-            f"--{which} {path}: translates between several languages ({shown}); add --{which}-languages SOURCE:TARGET"
-        )
     source, target = (
-        next((form.format(name) for form in FORMS if form.format(name) in vocabulary), "") for name in languages
+        next((form.format(name) for form in FORMS if form.format(name) in vocabulary), "")
+        for name in model.languages or ("", "")
     )
     if target.startswith(">>"):
         return [target], []
-    if not target and source.startswith(">>"):  # OPUS-MT from several languages into one
+    if source.startswith(">>") and not target:  # OPUS-MT from several languages into one
         return [], []
     if not (source and target):
-        name = languages[bool(source)]
-        raise UserError(f"--{which}-languages {':'.join(languages)}: {path} does not know {name}; it has {shown}")
+        shown = ", ".join(token.strip("_<>") for token in known[:SHOWN]) + ", ..." * (len(known) > SHOWN)
+        given = ":".join(model.languages or ()) or "not given"
+        raise UserError(
+            f"--{model.name}-languages {given}: {model.path} knows the languages {shown or 'of one pair only'}"
+        )
     return [source], [target]
-
-
-def choose_device(name: str | None, fp16: bool, worker: int = 0) -> torch.device:
-    """Choose the device of a worker; with ``cuda``, worker i gets GPU i modulo the number of GPUs.
-
-    Raises:
-        UserError: the device does not exist, or half precision is requested without a GPU.
-    """
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        raise UserError(f"--device {name}: no such device; give cpu, cuda or cuda:N") from None
-    if device.type == "cuda":
-        count = torch.cuda.device_count()
-        if not torch.cuda.is_available() or (device.index or 0) >= count:
-            raise UserError(f"--device {device}: there {'is 1 GPU' if count == 1 else f'are {count} GPUs'} here")
-        return torch.device("cuda", worker % count) if device.index is None else device
-    if fp16:
-        raise UserError(f"--fp16: needs a GPU, and --device is {device}; leave it out")
-    return device

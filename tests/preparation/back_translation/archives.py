@@ -1,4 +1,4 @@
-"""An archive as fairseq distributes its WMT19 models: settings as a Namespace, an ensemble, codes, dictionaries."""
+"""An archive as fairseq distributes its WMT19 models: settings as a Namespace, codes, dictionaries."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -16,8 +16,8 @@ _QUOTE = "&@@ q@@ u@@ o@@ t@@ ;"
 PIECES = f"{_WORDS} | {_QUOTE} | he | {_QUOTE} | sat | !".replace("| ", "").split()
 
 
-def make_archive(folder: Path, source: str, target: str, models: int = 2, seed: int = 0) -> Path:
-    """``model1.pt`` ... of random weights in the format of fairseq 0.8, which has ``args`` and no ``cfg``."""
+def make_archive(folder: Path, source: str, target: str, seed: int = 0) -> Path:
+    """``model.pt`` with random weights, in the format of fairseq 0.8, which has ``args`` and no ``cfg``."""
     folder.mkdir()
     (folder / "bpecodes").write_text(CODES)
     symbols = sorted({*PIECES, *"abcdefghijklmnopqrstuvwxyz", "the", "he@@", ".", ",", "?"})
@@ -48,10 +48,8 @@ def make_archive(folder: Path, source: str, target: str, models: int = 2, seed: 
         lr=[0.1],
         lr_scheduler="inverse_sqrt",
     )
-    names = ["model.pt"] if models == 1 else [f"model{number + 1}.pt" for number in range(models)]
-    for number, name in enumerate(names):
-        torch.manual_seed(seed + number)
-        torch.save(_state(args, folder), folder / name)
+    torch.manual_seed(seed)
+    torch.save(_state(args, folder), folder / "model.pt")
     return folder
 
 

@@ -1,6 +1,5 @@
 """Models of transformers and CTranslate2 against decoding by hand and against each other, and what they report as errors."""
 
-import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,9 +11,10 @@ import torch
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.libraries import quiet_transformers
-from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
+from fairseq_clear.preparation.back_translation.ctranslate2_translator import CTranslate2Translator
+from fairseq_clear.preparation.back_translation.translating import find_kind
+from fairseq_clear.preparation.back_translation.translation_settings import OneDirection
 from fairseq_clear.preparation.back_translation.translator import Translation, Translator, language_tokens
-from fairseq_clear.preparation.back_translation.translator_kinds import identity, load_translator
 from tests.preparation.back_translation.tiny_translators import (
     NO_CTRANSLATE2,
     POSITIONS,
@@ -25,11 +25,10 @@ from tests.preparation.back_translation.tiny_translators import (
 )
 
 pytestmark = pytest.mark.slow
-CPU = torch.device("cpu")
 LANGUAGES = ("en", "pt")
 TEXTS = texts(24, seed=3)
-GREEDY = Search(beam=1)
 LIMIT = 15
+SHORT = {"max_len_a": 0.0, "max_len_b": LIMIT}
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +48,16 @@ def converted(models: Path) -> Path:
     return models
 
 
-def settings_of(path: Path, languages: tuple[str, str] | None = None, search: Search = GREEDY) -> BackTranslateSettings:
-    source = ModelSource(str(path), languages=languages)
-    files = {"input": path / "in", "output": path / "out"}
-    return BackTranslateSettings(**files, forward=source, backward=source, device="cpu", threads=1, search=search)
+def load(path: Path, languages: tuple[str, str] | None = None, **others: Any) -> Translator:
+    files = {"input": path / "in", "output": path / "out", "model": str(path), "model_languages": languages}
+    model = OneDirection(**files, device="cpu", **{"beam": 1, **SHORT, **others}).models[0]
+    kind = find_kind(model)
+    kind.files(model)
+    return kind(model, torch.device("cpu"))
 
 
-def load(path: Path, languages: tuple[str, str] | None = None, search: Search = GREEDY) -> Translator:
-    return load_translator(settings_of(path, languages, search), "forward", CPU)
-
-
-def translate(model: Translator, seed: int = 1, count: int = 1) -> list[list[Translation]]:
-    return model.translate_batch([model.encode(text) for text in TEXTS], seed, count)
+def search(model: Translator, seed: int = 1, count: int = 1) -> list[list[Translation]]:
+    return model.search([model.encode(text) for text in TEXTS], seed, count)
 
 
 def decode_by_hand(folder: Path, first: list[str], forced: list[str], end: int) -> list[str]:
@@ -82,8 +79,7 @@ def decode_by_hand(folder: Path, first: list[str], forced: list[str], end: int) 
             source = torch.tensor([[*marks, *tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text)), end]])
             target = [model.config.decoder_start_token_id, *map(tokenizer.convert_tokens_to_ids, forced)]
             start = len(target)
-            limit = LIMIT + start
-            while len(target) <= limit:
+            while len(target) <= LIMIT + start:
                 scores = model(input_ids=source, decoder_input_ids=torch.tensor([target])).logits[0, -1]
                 scores[banned] = -torch.inf
                 if len(target) == start:
@@ -92,81 +88,61 @@ def decode_by_hand(folder: Path, first: list[str], forced: list[str], end: int) 
                 if target[-1] == end:
                     break
             results.append(tokenizer.decode([index for index in target[start:] if index != end]).strip())
-    return results
+    return [" ".join(text.split()) for text in results]
 
 
-def by_hand(folder: Path, marks: tuple[str, str] | None, end: int) -> list[str]:
-    first, forced = ([marks[0]], [marks[1]]) if marks else ([], [])
-    return [" ".join(text.split()) for text in decode_by_hand(folder, first, forced, end)]
-
-
-def test_marian_translates_as_by_hand(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load(models / "marian", search=Search(beam=1, max_len_a=0, max_len_b=LIMIT))
-    found = translate(model)
-    assert [one.text for (one,) in found] == by_hand(models / "marian", None, 0)
-    assert {one.is_cut for (one,) in found} == {True, False}
+def test_marian_translates_as_by_hand(models: Path) -> None:
+    model = load(models / "marian")
+    found = model.translate(TEXTS)
+    assert [one.text for one in found] == decode_by_hand(models / "marian", [], [], 0)
+    assert {one.is_cut for one in found} == {True, False}
     assert model.languages is None and model.max_source == POSITIONS and not model.draws
-    penalty = Search(beam=4, max_len_a=0, max_len_b=LIMIT)
-    assert translate(load(models / "marian", search=penalty)) != found
+    assert load(models / "marian", beam=4).translate(TEXTS) != found
 
 
 def test_m2m100_translates_as_by_hand(models: Path) -> None:
-    search = Search(beam=1, max_len_a=0, max_len_b=LIMIT)
-    found = translate(load(models / "m2m100", LANGUAGES, search))
-    assert [one.text for (one,) in found] == by_hand(models / "m2m100", ("__en__", "__pt__"), 2)
-    assert found != translate(load(models / "m2m100", ("en", "de"), search))
-    assert found != translate(load(models / "m2m100", ("fr", "pt"), search))
+    found = load(models / "m2m100", LANGUAGES).translate(TEXTS)
+    assert [one.text for one in found] == decode_by_hand(models / "m2m100", ["__en__"], ["__pt__"], 2)
+    for others in (("en", "de"), ("fr", "pt")):
+        assert found != load(models / "m2m100", others).translate(TEXTS)
 
 
 @NO_CTRANSLATE2
 @pytest.mark.parametrize(
-    "search", [GREEDY, Search(beam=4), Search(beam=4, lenpen=0), Search(beam=4, lenpen=0, max_len_a=0, max_len_b=6)]
+    "how", [{}, {"beam": 4}, {"beam": 4, "lenpen": 0.0}, {"beam": 4, "lenpen": 0.0, "max_len_b": 6}]
 )
-def test_ctranslate2_translates_as_transformers(converted: Path, search: Search) -> None:
-    theirs, ours = (load(converted / name, search=search) for name in ("marian", "marian-ct2"))
-    assert ours.max_source == theirs.max_source == POSITIONS
-    found = translate(ours)
-    assert found == translate(theirs)
-    assert {one.is_cut for (one,) in found} == {True, False}
-    if search.lenpen == 0:  # the two count lengths differently: with a penalty, the others change places
-        several = translate(ours, count=4)
-        assert several == translate(theirs, count=4)
-        assert [one[:1] for one in several] == found and {len(one) for one in several} == {4}
+def test_ctranslate2_translates_as_transformers(converted: Path, how: dict[str, Any]) -> None:
+    theirs, ours = (load(converted / name, **how) for name in ("marian", "marian-ct2"))
+    found = ours.translate(TEXTS)
+    assert found == theirs.translate(TEXTS) and {one.is_cut for one in found} == {True, False}
+    if "lenpen" in how:  # the two count lengths differently: with a penalty, the others change places
+        several = search(ours, count=4)
+        assert several == search(theirs, count=4) and {len(one) for one in several} == {4}
 
 
 @NO_CTRANSLATE2
 def test_ctranslate2_knows_the_languages(converted: Path) -> None:
-    theirs, ours = (load(converted / name, LANGUAGES) for name in ("m2m100", "m2m100-ct2"))
-    found = translate(ours)
-    assert found == translate(theirs)
-    assert found != translate(load(converted / "m2m100-ct2", ("en", "de")))
+    found = load(converted / "m2m100-ct2", LANGUAGES).translate(TEXTS)
+    assert found == load(converted / "m2m100", LANGUAGES).translate(TEXTS)
+    assert found != load(converted / "m2m100-ct2", ("en", "de")).translate(TEXTS)
 
 
-KINDS = ["marian", pytest.param("marian-ct2", marks=NO_CTRANSLATE2)]
-
-
-@pytest.fixture
+@pytest.fixture(params=["marian", pytest.param("marian-ct2", marks=NO_CTRANSLATE2)])
 def folder(request: pytest.FixtureRequest, models: Path) -> Path:
     if request.param == "marian-ct2":
         request.getfixturevalue("converted")
     return models / str(request.param)
 
 
-@pytest.mark.parametrize("folder", KINDS, indirect=True)
 def test_samples_depend_on_the_seed_alone(folder: Path) -> None:
-    model = load(folder, search=Search(sampling="both", sampling_topk=10))
-    first, other, again = translate(model, 1), translate(model, 2), translate(model, 1)
-    assert first == again != other
-    assert model.draws and translate(load(folder, search=Search(sampling="both", sampling_topk=10)), 1) == first
-    one = Search(sampling="forward", sampling_topk=1)
-    assert translate(load(folder, search=one)) == translate(load(folder))
-    cold = Search(sampling="forward", temperature=1e-6)
-    assert translate(load(folder, search=cold)) == translate(load(folder))
-    top = Search(sampling="forward", sampling_topp=0.0001)
-    assert translate(load(folder, search=top)) == translate(load(folder))
+    model = load(folder, sampling=True, sampling_topk=10)
+    first, other, again = search(model, 1), search(model, 2), search(model, 1)
+    assert first == again != other and model.draws
+    greedy = search(load(folder))
+    for how in ({"sampling_topk": 1}, {"temperature": 1e-6}, {"sampling_topp": 0.0001}):
+        assert search(load(folder, sampling=True, **how)) == greedy
 
 
-@pytest.mark.parametrize("folder", KINDS, indirect=True)
 def test_special_words_of_the_text_are_not_special(folder: Path) -> None:
     model = load(folder)
     tokens = model.encode("bada </s> <pad> kefe")
@@ -175,50 +151,25 @@ def test_special_words_of_the_text_are_not_special(folder: Path) -> None:
     assert model.count_unknown(model.encode("bada ⅷ kefe")) > 0
 
 
-@NO_CTRANSLATE2
-def test_tokenizer_json_gives_the_subwords_of_its_sentencepiece_model(converted: Path, tmp_path: Path) -> None:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    pieces = json.loads((converted / "marian" / "vocab.json").read_text())
-    folder = tmp_path / "json"
-    shutil.copytree(converted / "marian-ct2", folder)
-    for name in ("source.spm", "target.spm"):
-        (folder / name).unlink()
-    words = models.WordLevel(pieces, "<unk>")
-    tokenizer = Tokenizer(words)
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Metaspace()
-    tokenizer.add_special_tokens(["</s>", "<unk>", "<pad>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    model = load(folder)
-    assert model.encode("ab</s>")[:2] == ["a", "b"] and model.encode("ab</s>").count("</s>") == 1
-    assert all(isinstance(one.text, str) for (one,) in translate(model))
-
-
-def edited(source: Path, folder: Path, edit: Callable[[Path], Any]) -> BackTranslateSettings:
+def broken(source: Path, folder: Path, edit: Callable[[Path], Any], told: str) -> None:
     shutil.copytree(source, folder)
     edit(folder)
-    return settings_of(folder)
+    with pytest.raises(UserError, match=told) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("edit", "told"),
     [
-        (
-            lambda f: (f / "config.json").write_text('{"model_type": "t5"}'),
-            "type t5; give one of type marian or m2m_100",
-        ),
-        (lambda f: (f / "config.json").write_text("[]"), "not a JSON object"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "bert"}'), "transformers cannot load it"),
+        (lambda f: (f / "config.json").write_text("[]"), "transformers cannot load it"),
         (lambda f: (f / "model.safetensors").write_bytes(b"x"), "transformers cannot load it"),
         (lambda f: (f / "source.spm").unlink(), "transformers cannot load it"),
     ],
 )
 def test_incomplete_folder_of_transformers_is_one_line(models: Path, tmp_path: Path, edit: Any, told: str) -> None:
-    settings = edited(models / "marian", tmp_path / "model", edit)
-    with pytest.raises(UserError, match=told) as caught:
-        identity(settings, "forward")
-        load_translator(settings, "forward", CPU)
-    assert "\n" not in str(caught.value)
+    broken(models / "marian", tmp_path / "model", edit, told)
 
 
 @NO_CTRANSLATE2
@@ -227,17 +178,13 @@ def test_incomplete_folder_of_transformers_is_one_line(models: Path, tmp_path: P
     [
         (lambda f: (f / "source.spm").unlink(), "no tokenizer; copy source.spm and target.spm"),
         (lambda f: (f / "target.spm").write_text("x"), "not a sentencepiece model"),
-        (lambda f: (f / "shared_vocabulary.json").unlink(), "no shared_vocabulary.json"),
-        (lambda f: (f / "shared_vocabulary.json").write_text("["), "not JSON"),
-        (lambda f: (f / "model.bin").write_bytes(b""), "not a complete model"),
+        (lambda f: (f / "shared_vocabulary.json").unlink(), "cannot read its vocabulary"),
+        (lambda f: (f / "shared_vocabulary.json").write_text("["), "cannot read its vocabulary"),
         (lambda f: (f / "model.bin").write_bytes((f / "model.bin").read_bytes()[:900]), "CTranslate2 cannot load it"),
     ],
 )
 def test_incomplete_folder_of_ctranslate2_is_one_line(converted: Path, tmp_path: Path, edit: Any, told: str) -> None:
-    settings = edited(converted / "marian-ct2", tmp_path / "model", edit)
-    with pytest.raises(UserError, match=told) as caught:
-        load_translator(settings, "forward", CPU)
-    assert "\n" not in str(caught.value)
+    broken(converted / "marian-ct2", tmp_path / "model", edit, told)
 
 
 @NO_CTRANSLATE2
@@ -248,28 +195,35 @@ def test_missing_ctranslate2_names_the_extra(converted: Path, monkeypatch: pytes
 
 
 def test_languages_are_given_where_they_are_needed(models: Path) -> None:
-    with pytest.raises(UserError, match=r"several languages \(af, am, .*add --forward-languages SOURCE:TARGET"):
-        load(models / "m2m100")
-    with pytest.raises(UserError, match=r"--forward-languages en:klingon: .* does not know klingon; it has af"):
-        load(models / "m2m100", ("en", "klingon"))
-    with pytest.raises(UserError, match="no language tokens in its vocabulary; leave the flag out"):
-        load(models / "marian", LANGUAGES)
+    for name, languages, told in (
+        ("m2m100", None, r"--model-languages not given: .*m2m100 knows the languages af, am, "),
+        ("m2m100", ("en", "klingon"), r"--model-languages en:klingon: .*knows the languages af"),
+        ("marian", LANGUAGES, "--model-languages en:pt: .*knows the languages of one pair only"),
+    ):
+        with pytest.raises(UserError, match=told):
+            load(models / name, languages)
 
 
 def test_opus_mt_marks_the_target_in_the_source() -> None:
     several, nllb = {">>por<<", ">>spa<<", "a"}, {"eng_Latn", "por_Latn", "a"}
-    assert language_tokens(several, ("eng", "por"), "forward", "x") == ([">>por<<"], [])
-    assert language_tokens(several, ("por", "eng"), "forward", "x") == ([], [])
-    assert language_tokens(nllb, ("eng_Latn", "por_Latn"), "forward", "x") == (["eng_Latn"], ["por_Latn"])
-    assert language_tokens({"a", "b_c"}, None, "forward", "x") == ([], [])
+    for vocabulary, languages, marks in (
+        (several, ("eng", "por"), ([">>por<<"], [])),
+        (several, ("por", "eng"), ([], [])),
+        (nllb, ("eng_Latn", "por_Latn"), (["eng_Latn"], ["por_Latn"])),
+        ({"a", "b_c"}, None, ([], [])),
+    ):
+        settings = OneDirection(input=Path("i"), output=Path("o"), model="x", model_languages=languages)
+        assert language_tokens(vocabulary, settings.models[0]) == marks
 
 
-def test_identity_is_that_of_files_and_languages(models: Path, tmp_path: Path) -> None:
-    settings = edited(models / "marian", tmp_path / "model", lambda folder: None)
-    before = identity(settings, "forward")
-    assert {"config.json", "model.safetensors", "source.spm", "vocab.json"} <= set(before)
-    with open(tmp_path / "model" / "vocab.json", "a") as stream:
-        stream.write(" ")
-    after = identity(settings, "forward")
-    assert {name for name in before if before[name] != after[name]} == {"vocab.json"}
-    assert identity(settings_of(models / "m2m100", LANGUAGES), "forward")["languages"] == "en:pt"
+@NO_CTRANSLATE2
+def test_long_texts_are_within_the_positions(converted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text of more tokens than ``max_source`` is split; one that the library refuses fails alone."""
+    monkeypatch.setattr(CTranslate2Translator, "max_source", POSITIONS)
+    found = load(converted / "marian-ct2").translate(
+        [". ".join(text.capitalize() for text in TEXTS[:12]) + ".", "bada"]
+    )
+    assert found[0].text and found[1].text
+    monkeypatch.setattr(CTranslate2Translator, "max_source", 10 * POSITIONS)
+    found = load(converted / "marian-ct2").translate([" ".join(TEXTS), "bada"])
+    assert (found[0].problem, found[1].problem) == ("failed", "")

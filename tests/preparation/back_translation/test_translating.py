@@ -1,127 +1,328 @@
-"""Batches, order, long texts and failures, with a stand-in for the model."""
+"""Texts are translated chunk by chunk: copies, counts, several workers, and runs that are killed at any instant."""
 
-from collections import Counter
+import gc
+import gzip
+import json
+import lzma
+import os
+import shutil
+import signal
+import stat
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import torch
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.back_translation.translating import Pass, batches
-from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource
+from fairseq_clear.preparation.back_translation import translating
+from fairseq_clear.preparation.back_translation.translating import read_chunks, scan, translate_file
+from fairseq_clear.preparation.back_translation.translation_settings import OneDirection, RoundTrip
+from fairseq_clear.preparation.back_translation.translator import clean_line
+from fairseq_clear.preparation.prepare_settings import PrepareSettings
+from fairseq_clear.preparation.preparing import prepare
+from fairseq_clear.shared_work import Workers
+from tests.conftest import Ranks
 from tests.preparation.back_translation.toys import StandIn
+from tests.preparation.corpora import sentencepiece_model
 
-SETTINGS = BackTranslateSettings(
-    input=Path("in"), output=Path("out"), forward=ModelSource("a"), backward=ModelSource("b")
-)
-
-
-def translate(model: StandIn, texts: list[str], chunk: int = 0, **others: Any) -> tuple[list[str | None], Counter[str]]:
-    counts: Counter[str] = Counter()
-    one_pass = Pass(model, replace(SETTINGS, **others))  # type: ignore[arg-type]
-    (found,) = one_pass.translate({index: [text] for index, text in enumerate(texts)}, chunk, counts)
-    return [" ".join(found[index]) if index in found else None for index in range(len(texts))], +counts
+LINES, CHUNKS = 14, 4
 
 
-@given(lengths=st.lists(st.integers(1, 50), max_size=40), most=st.integers(1, 200), size=st.integers(1, 9))
-def test_batches_hold_every_position_once_within_bounds(lengths: list[int], most: int, size: int) -> None:
-    groups = list(batches(lengths, most, size))
-    assert sorted(position for group in groups for position in group) == list(range(len(lengths)))
-    for group in groups:
-        assert len(group) == 1 or len(group) * max(lengths[position] for position in group) <= most
-        assert len(group) <= size
-    flat = [lengths[position] for group in groups for position in group]
-    assert flat == sorted(flat, reverse=True)
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RoundTrip:
+    """A run in chunks of 4 lines, over stand-ins for both models, that notes each chunk in ``calls``."""
+    text = tmp_path / "text"
+    text.write_text("".join("\n" if number % 5 == 0 else f"line {number} é\n" for number in range(LINES)))
+    translate_chunk = translating.translate_chunk
 
+    def noting(settings: Any, models: Any, chunk: int, lines: Any) -> Any:
+        with open(tmp_path / "calls", "a") as calls:
+            calls.write(f"{chunk}\n")
+        return translate_chunk(settings, models, chunk, lines)
 
-def test_batches_are_full() -> None:
-    assert [len(group) for group in batches([2] * 10, 8, None)] == [4, 4, 2]
-
-
-def test_order_is_restored() -> None:
-    texts = ["ccc", "a", "dddd", "bb", "a"]
-    model = StandIn()
-    assert translate(model, texts, max_tokens=8)[0] == [text.upper() for text in texts]
-    assert [text for batch in model.batches for text in batch] != texts
-
-
-def test_failing_text_is_found_in_its_batch() -> None:
-    texts = ["ab", "c!", "de", "fg"]
-    results, counts = translate(StandIn(bad="!"), texts)
-    assert results == ["AB", None, "DE", "FG"]
-    assert counts["forward.failed"] == 1
-
-
-def test_batch_that_is_too_large_is_halved() -> None:
-    model = StandIn(capacity=3)
-    results, counts = translate(model, list("abcdefgh"))
-    assert results == list("ABCDEFGH")
-    assert counts["forward.failed"] == 0 and max(map(len, model.batches)) == 2
-
-
-def test_when_nothing_works_the_run_ends() -> None:
-    with pytest.raises(UserError, match="not one of 3 texts"):
-        translate(StandIn(capacity=0), ["a", "b", "c"])
-    assert translate(StandIn(capacity=0), ["a"])[0] == [None]
-
-
-def test_dead_device_ends_the_run() -> None:
-    model = StandIn()
-
-    def die(batch: object, seed: int, count: int) -> None:
-        raise RuntimeError("CUDA error: device-side assert triggered")
-
-    model.translate_batch = die  # type: ignore[method-assign, assignment]
-    with pytest.raises(UserError, match="device-side assert"):
-        translate(model, ["a"])
-
-
-def test_long_text_is_translated_sentence_by_sentence() -> None:
-    texts = ["This is one. This is two. This is three.", "Short."]
-    model = StandIn(limit=20)
-    results, counts = translate(model, texts)
-    assert results == [text.upper() for text in texts]
-    assert counts["forward.split"] == 1 and counts["forward.copied"] == 0
-    assert sorted(text for batch in model.batches for text in batch) == sorted(
-        ["This is one.", "This is two.", "This is three.", "Short."]
+    monkeypatch.setattr(translating, "translate_chunk", noting)
+    monkeypatch.setattr(translating, "KINDS", (StandIn,))
+    monkeypatch.setattr(StandIn, "FLAGS", frozenset({"sampling"}))
+    return RoundTrip(
+        input=text,
+        output=tmp_path / "out.txt",
+        forward="f:stand_in",
+        backward="b:stand_in",
+        chunk_lines=4,
+        device="cpu",
     )
 
 
+def translated(settings: RoundTrip) -> list[int]:
+    """The chunks that were translated, in this call and earlier ones."""
+    calls = settings.input.with_name("calls")
+    return [int(line) for line in calls.read_text().split()] if calls.exists() else []
+
+
+def finished(settings: RoundTrip) -> int:
+    """Number of chunks that are on disk."""
+    return len(list(settings.output.with_name("out.txt.partial").glob("[0-9]*.json")))
+
+
+def outputs(settings: RoundTrip) -> list[str]:
+    return [path.read_text() for path in settings.files]
+
+
+def remove_outputs(settings: RoundTrip) -> None:
+    for path in settings.output.parent.glob("*out*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    settings.input.with_name("calls").unlink(missing_ok=True)
+
+
+def test_round_trip_keeps_lines_and_counts(settings: RoundTrip) -> None:
+    report = translate_file(settings)
+    assert report is not None and outputs(settings) == [settings.input.read_text().upper()]
+    assert (report["lines"], report["blank"], report["kept"], report["unchanged"]) == (LINES, 3, 0, 0)
+    assert report == json.loads(translating.report_file(settings).read_text())
+    assert sorted(path.name for path in settings.input.parent.iterdir()) == [
+        "calls", "out.txt", "out.txt.report.json", "text",
+    ]  # fmt: skip
+
+
+def test_lines_that_cannot_be_translated_keep_their_text(settings: RoundTrip) -> None:
+    settings.input.write_text("a  b\n\nfails!\n__\nc~ d?\n")
+    report = translate_file(replace(settings, beam=1))
+    assert report is not None and outputs(settings) == ["A B\n\nfails!\n__\nC~ D?\n"]
+    assert (report["kept"], report["unchanged"], report["length_ratio"]) == (2, 2, 1)
+    assert report["forward"] == {"too_long": 0, "failed": 1, "empty": 1, "cut": 1, "unknown": 1}
+    assert report["backward"] == {"too_long": 0, "failed": 0, "empty": 0, "cut": 1, "unknown": 1}
+    assert [(one["line"], one["translations"]) for one in report["examples"]] == [(1, ["A B"]), (5, ["C~ D?"])]
+
+
+def test_one_direction(settings: RoundTrip, tmp_path: Path) -> None:
+    one = OneDirection(input=settings.input, output=tmp_path / "one.txt", model="f:stand_in", device="cpu")
+    report = translate_file(one)
+    assert report is not None and one.output.read_text() == one.input.read_text().upper()
+    assert report["model"]["failed"] == 0 and "self_bleu" not in report and report["length_ratio"] == 1
+
+
+def test_copies_without_samples_are_the_alternatives_of_the_last_model(settings: RoundTrip) -> None:
+    report = translate_file(replace(settings, copies=4, beam=4))  # the beam of 4 finds two different ones
+    first, second, third, fourth = (text.split("\n") for text in outputs(replace(settings, copies=4)))
+    assert first == third == settings.input.read_text().upper().split("\n")
+    assert second == fourth == [line and f"{line}1" for line in first]
+    assert report is not None and report["repeated"] == 2 * 11
+
+
+@pytest.mark.parametrize("passes", ["both", "forward", "backward"])
+def test_copies_with_samples_are_independent(settings: RoundTrip, passes: str) -> None:
+    drawn = replace(settings, copies=3, sampling=passes)
+    translate_file(drawn)
+    copies = outputs(drawn)
+    assert len(set(copies)) == 3
+    translate_file(replace(settings, sampling=passes))
+    assert outputs(settings) == copies[:1]
+    translate_file(replace(settings, sampling=passes, seed=2, overwrite=True))
+    assert outputs(settings) != copies[:1]
+
+
+def test_prepare_reads_the_copies(settings: RoundTrip, tmp_path: Path) -> None:
+    translate_file(replace(settings, copies=2))
+    text = settings.input.rename(tmp_path / "text.txt")
+    pairs = tuple((f"pt{copy}", path) for copy, path in enumerate(replace(settings, copies=2).files))
+    model = sentencepiece_model(tmp_path / "given.model")
+    texts = {"inputs": (text,), "paraphrase": pairs, "valid_share": 0.3}
+    prepare(PrepareSettings(dest=tmp_path / "bin", spm_model=model, workers=1, **texts))
+    assert {path.name for path in (tmp_path / "bin" / "paraphrase").iterdir()} == {"pt0", "pt1"}
+
+
+def work(rank: int, settings: RoundTrip, size: int, killed_after: int | None = None) -> None:
+    """A worker's part; ``killed_after`` chunks of it, the worker is killed."""
+    own = 0
+    translate_chunk = translating.translate_chunk
+
+    def limited(*arguments: Any) -> Any:
+        nonlocal own
+        own += 1
+        if killed_after is not None and own > killed_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return translate_chunk(*arguments)
+
+    translating.translate_chunk = limited
+    report = translate_file(settings, Workers(rank, size))
+    assert (report is None) == (rank > 0)
+
+
+@pytest.mark.slow
+def test_any_number_of_workers_gives_the_same_bytes(settings: RoundTrip, ranks: Ranks) -> None:
+    """Samples, with 1, 2 and 3 workers; and after workers were killed, with another number of them."""
+    settings = replace(settings, copies=2, sampling="both")
+    translate_file(settings)
+    expected, report = outputs(settings), translating.report_file(settings).read_text()
+    for size in (2, 3):
+        remove_outputs(settings)
+        ranks(size, work, settings, size)
+        assert outputs(settings) == expected and sorted(translated(settings)) == list(range(CHUNKS))
+        assert translating.report_file(settings).read_text() == report
+        remove_outputs(settings)
+        with pytest.raises(torch.multiprocessing.ProcessExitedException):
+            ranks(size, work, settings, size, 1)
+        kept = finished(settings)
+        assert kept >= 1 and not settings.files[0].exists()
+        before = len(translated(settings))
+        ranks(5 - size, work, settings, 5 - size)
+        assert outputs(settings) == expected and len(translated(settings)) == before + CHUNKS - kept
+
+
+def killed_at(instant: int, function: Callable[[], object]) -> bool:
+    """Call the function in a process that kills itself just before the n-th instant; whether it was killed."""
+    gc.collect()
+    child = os.fork()
+    if child == 0:
+        try:
+            _arm(instant)
+            function()
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def _arm(instant: int) -> None:
+    """An instant is a sync (half of the file is written when the kill comes), a rename, a file or folder removed."""
+    passed = 0
+
+    def before(function: Callable[..., Any]) -> Callable[..., Any]:
+        def armed(*args: Any, **kwargs: Any) -> Any:
+            nonlocal passed
+            passed += 1
+            if passed == instant:
+                if isinstance(args[0], int) and stat.S_ISREG(os.fstat(args[0]).st_mode):
+                    os.ftruncate(args[0], os.fstat(args[0]).st_size // 2)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return armed
+
+    os.fsync, os.replace, os.unlink = before(os.fsync), before(os.replace), before(os.unlink)
+    shutil.rmtree = before(shutil.rmtree)
+
+
+@pytest.mark.slow
+def test_kill_at_every_instant(settings: RoundTrip, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rerun ends like an undisturbed run, and translates at most the chunk again that was being written."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)  # slow, and a killed process leaves the same files without it
+    settings = replace(settings, copies=2)
+    translate_file(settings)
+    expected = outputs(settings)
+    instant, killed = 0, True
+    while killed:
+        instant += 1
+        remove_outputs(settings)
+        killed = killed_at(instant, lambda: translate_file(settings))
+        before, kept = len(translated(settings)), finished(settings)
+        were_written = all(path.exists() for path in settings.files)
+        report = translate_file(settings)
+        assert outputs(settings) == expected and report is not None and report["lines"] == LINES
+        assert len(translated(settings)) == before + (0 if were_written else CHUNKS - kept)
+        assert kept >= before - 1 or were_written
+        names = {"text", "calls", "out.0.txt", "out.1.txt", "out.txt.report.json"}
+        assert {path.name for path in settings.input.parent.iterdir()} == names
+    assert instant > 18
+
+
+def test_finished_run_has_nothing_to_do(settings: RoundTrip) -> None:
+    report = translate_file(settings)
+    assert translate_file(settings) == report and len(translated(settings)) == CHUNKS
+    with pytest.raises(UserError, match="exists already"):
+        translate_file(replace(settings, seed=2))
+    translate_file(replace(settings, seed=2, overwrite=True))
+    assert len(translated(settings)) == 2 * CHUNKS
+
+
 @pytest.mark.parametrize(
-    ("texts", "others"),
-    [(["One is short. " + "x" * 30, "y"], {}), (["This is one. This is two.", "y"], {"too_long": "copy"})],
+    ("change", "told"),
+    [({"seed": 2}, "seed"), ({"max_tokens": 7}, "max_tokens"), ({"backward": "c:stand_in"}, "backward"), ({}, "input")],
 )
-def test_what_is_too_long_whole_is_counted(texts: list[str], others: dict[str, str]) -> None:
-    results, counts = translate(StandIn(limit=20), texts, **others)
-    assert results == [None, "Y"]
-    assert counts["forward.copied"] == 1 and counts["forward.failed"] == 0
+def test_other_settings_do_not_resume(settings: RoundTrip, change: dict[str, Any], told: str) -> None:
+    assert killed_at(9, lambda: translate_file(settings)) and finished(settings)
+    if not change:
+        settings.input.write_text(settings.input.read_text().replace("line", "word"))
+    with pytest.raises(UserError, match=f"{told}.*--overwrite"):
+        translate_file(replace(settings, **change))
+    translate_file(replace(settings, overwrite=True, **change))
+    assert outputs(settings) == [settings.input.read_text().upper()]
 
 
-def test_empty_cut_and_unknown_are_counted() -> None:
-    results, counts = translate(StandIn(), ["__", "a~", "b?"])
-    assert results == [None, "A~", "B?"]
-    names = ("empty", "cut", "unknown", "tokens", "failed")
-    assert [counts[f"forward.{name}"] for name in names] == [1, 1, 1, 6, 0]
+AWKWARD = ["a\rb", "tab\there", "nul\0byte", "line\u2028separator", "next\x85line", "form\x0cfeed", "", " \t", "end\r"]
 
 
-def test_text_that_cannot_be_cut_into_tokens_fails_alone() -> None:
-    model = StandIn()
-    encode = model.encode
-    model.encode = lambda text: 1 / 0 if text == "b" else encode(text)  # type: ignore[method-assign]
-    results, counts = translate(model, ["a", "b"])
-    assert results == ["A", None] and counts["forward.failed"] == 1
+@pytest.mark.parametrize("end", ["\n", ""])
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+def test_only_line_feeds_end_lines(tmp_path: Path, suffix: str, end: str) -> None:
+    path = tmp_path / f"text{suffix}"
+    content = ("\n".join(AWKWARD) + end).encode()
+    path.write_bytes({"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[suffix](content))
+    (tmp_path / "plain").write_bytes(content)
+    assert scan(path) == scan(tmp_path / "plain") and scan(path)[0] == len(AWKWARD)
+    assert [line for _, part in read_chunks(path, 4, range(3)) for line in part][:-1] == AWKWARD[:-1]
 
 
-def test_seeds_differ_by_batch_chunk_pass_and_seed_alone() -> None:
-    seeds = []
-    for which, chunk, seed in (("forward", 0, 1), ("forward", 1, 1), ("forward", 0, 2), ("backward", 0, 1)):
-        model = StandIn(which=which)
-        translate(model, ["aa", "b"], chunk, batch_size=1, seed=seed)
-        seeds += model.seeds
-    assert len(set(seeds)) == len(seeds) == 8
-    again = StandIn()
-    translate(again, ["aa", "b"], 0, batch_size=1)
-    assert again.seeds == seeds[:2]
+def test_written_lines_are_one_line_for_any_reader() -> None:
+    for text in AWKWARD:
+        assert len(clean_line(text).splitlines()) == bool(clean_line(text))
+        assert "\0" not in clean_line(text)
+    assert clean_line("a\r b\u2028\u2029c\0\td") == "a b c d"
+    assert [clean_line(text) for text in ("", " \t", "\0", "\u3000")] == ["", "", "", ""]
+
+
+def test_chunks_are_numbered_from_the_start_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"\xef\xbb\xbf" + "\n".join("abcdefg").encode() + b"\n")
+    assert list(read_chunks(tmp_path / "text", 3, [0, 1, 2])) == [
+        (0, ["a", "b", "c"]),
+        (1, ["d", "e", "f"]),
+        (2, ["g"]),
+    ]
+    assert list(read_chunks(tmp_path / "text", 2, [1, 3])) == [(1, ["c", "d"]), (3, ["g"])]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"input": b""}, "no line"),
+        ({"input": b"a\nb\xff\n"}, ":2: byte 0xff at position 2"),
+        ({"input": "a\n".encode("utf-16")}, "UTF-16"),
+        ({"input": "nothing"}, "no such file"),
+        ({"input": "."}, "is a folder"),
+        ({"output": "no/out"}, "make it first"),
+        ({"output": "."}, "exists already"),
+        ({"output": "text"}, "is the input"),
+        ({"device": "tpu9"}, "--device tpu9"),
+        ({"fp16": True}, "--fp16: needs a GPU"),
+        ({"copies": 6}, "--copies 6"),
+        ({"sampling_topk": 3}, "--sampling-topk 3.*add --sampling"),
+        ({"sampling": "both", "sampling_topk": 3, "sampling_topp": 0.5}, "exclude each other"),
+        ({"sampling": "both", "sampling_topp": 1.5}, "--sampling-topp 1.5"),
+        ({"temperature": 0}, "--temperature 0"),
+        ({"forward": "nowhere"}, "--forward nowhere: holds no model; looked for stand:in"),
+        ({"forward_data": Path("x")}, "--forward-data: does not apply"),
+        ({"backward_codes": Path("x")}, "--backward-codes: does not apply"),
+        ({"forward_languages": ("a", "b")}, "--forward-languages: does not apply"),
+        ({"sampling": "backward", "beam": 2}, "--beam with --sampling: does not apply to --backward"),
+    ],
+)
+def test_errors_come_before_anything_is_written(settings: RoundTrip, change: dict[str, Any], told: str) -> None:
+    folder = settings.input.parent
+    if isinstance(content := change.get("input"), bytes):
+        settings.input.write_bytes(content)
+        change = {}
+    change = {name: folder / value if name in ("output", "input") else value for name, value in change.items()}
+    with pytest.raises(UserError, match=told):
+        translate_file(replace(settings, **change))
+    assert [path.name for path in folder.iterdir()] == ["text"]
+
+
+def test_models_must_undo_each_other(settings: RoundTrip, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StandIn, "FLAGS", frozenset({"languages"}))
+    pair = ("en", "de")
+    with pytest.raises(UserError, match="en to de and en to de; the second must undo the first"):
+        translate_file(replace(settings, forward_languages=pair, backward_languages=pair))
+    assert [path.name for path in settings.input.parent.iterdir()] == ["text"]
+    translate_file(replace(settings, forward_languages=pair, backward_languages=pair[::-1]))

@@ -10,9 +10,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
-from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource
-from fairseq_clear.preparation.back_translation.translator import Translation
+from fairseq_clear.preparation.back_translation.translation_settings import OneDirection, RoundTrip
+from fairseq_clear.preparation.back_translation.translator import Translation, Translator
 from tests.conftest import ROOT
 from tests.faults import commands
 
@@ -62,46 +63,47 @@ def _fork_tool(log: Path, tool: str, *command: str) -> None:
     assert commands.run(work, log) == 0, log.read_text()[-4000:]
 
 
-def toy_settings(toys: Path, text: Path, output: Path, **others: Any) -> BackTranslateSettings:
+def toy_settings(toys: Path, text: Path, output: Path, **others: Any) -> RoundTrip:
     """A round trip over gerlan in small chunks."""
-    sources = {
-        "forward": ModelSource(str(toys / "english-gerlan")),
-        "backward": ModelSource(str(toys / "gerlan-english")),
-    }
-    given = {"chunk_lines": 16, "threads": 1, "device": "cpu", **sources, **others}
-    return BackTranslateSettings(input=text, output=output, **given)
+    models = {"forward": str(toys / "english-gerlan"), "backward": str(toys / "gerlan-english")}
+    return RoundTrip(input=text, output=output, **{"chunk_lines": 16, "device": "cpu", **models, **others})
 
 
-class StandIn:
-    """Takes the place of a FairseqTranslator: tokens are the characters' numbers, translations are in capitals.
+class StandIn(Translator):
+    """A model whose tokens are the characters' numbers and whose translations are in capitals, without ``_``.
 
-    Args:
-        limit: most tokens of a text, the end included.
-        bad: texts with this character make their batch fail.
-        capacity: batches of more texts fail for memory.
+    A translation of a text with ``~`` is cut off. A batch with ``bad`` in a text fails, and so does one of more than
+    ``capacity`` texts. With a beam, hypothesis n ends in n, each twice; with samples, it ends in the seed.
     """
 
-    draws, has_alternatives = False, True
+    LOOKED_FOR = "stand:in"
+    bad, capacity, max_source = "!", 10**9, 1000
 
-    def __init__(self, limit: int = 1000, bad: str = "\0", capacity: int = 10**9, which: str = "forward") -> None:
-        self.which, self.max_source, self.languages = which, limit, ("en", "xx")
-        self.bad, self.capacity = bad, capacity
+    def __init__(self, model: Any = None, device: torch.device | None = None) -> None:
         self.batches: list[list[str]] = []
-        self.seeds: list[int] = []
-        self.device = "cpu"
+        model = model or OneDirection(input=Path("in"), output=Path("out"), model="a:b").models[0]
+        super().__init__(model, device or torch.device("cpu"))
+
+    @staticmethod
+    def matches(path: str) -> bool:
+        return path.endswith(":stand_in")
+
+    @classmethod
+    def files(cls, model: Any) -> list[Path]:
+        return []
 
     def encode(self, text: str) -> list[int]:
         return [*map(ord, text), 0]
 
-    def count_unknown(self, ids: Sequence[int]) -> int:
-        return ids.count(ord("?"))
+    def count_unknown(self, tokens: Sequence[int]) -> int:
+        return tokens.count(ord("?"))
 
-    def translate_batch(self, batch: Sequence[Sequence[int]], seed: int, count: int = 1) -> list[list[Translation]]:
-        texts = ["".join(map(chr, ids[:-1])) for ids in batch]
+    def search(self, batch: Sequence[Sequence[int]], seed: int, count: int) -> list[list[Translation]]:
+        texts = ["".join(map(chr, tokens[:-1])) for tokens in batch]
         if len(texts) > self.capacity:
             raise MemoryError("too many at once")
         if any(self.bad in text for text in texts):
             raise ValueError("cannot take this")
         self.batches.append(texts)
-        self.seeds.append(seed)
-        return [[Translation(text.upper().replace("_", ""), is_cut="~" in text)] for text in texts]
+        ends = [f"{seed % 1000}"] if self.draws else [str(rank // 2) * (rank > 1) for rank in range(count)]
+        return [[Translation(text.upper().replace("_", "") + end, "~" in text) for end in ends] for text in texts]

@@ -1,0 +1,61 @@
+"""Byte pair encoding with the codes of fastBPE and subword-nmt. The package fastBPE needs a compiler, so it is not used."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.files import read_text_lines
+
+WORD_END, JOINER = "</w>", "@@"
+VERSION = "#version: 0.2"  # first line of subword-nmt's files
+CACHE_WORDS = 200_000
+
+
+class BytePairs:
+    """Byte pair encoding (Sennrich et al. 2016, arXiv:1508.07909, algorithm 1); all but a word's last piece end in ``@@``.
+
+    The file has ``left right count`` on each line (fastBPE), or ``#version: 0.2`` and then ``left right`` (subword-nmt).
+
+    Raises:
+        UserError: a line that is not a merge.
+    """
+
+    def __init__(self, path: Path) -> None:
+        lines = read_text_lines(path)
+        has_version = lines[:1] == [VERSION]
+        form = re.compile(r"([^ ]+) ([^ ]+)" if has_version else r"([^ ]+) ([^ ]+) \d+")
+        self._ranks: dict[tuple[str, str], int] = {}
+        for number, line in enumerate(lines[has_version:], 1 + has_version):
+            if not (found := form.fullmatch(line)):
+                raise UserError(
+                    f"{path}:{number}: {line[:60]!r} is not a merge; BPE codes have 'left right count' on each line, or "
+                    f"'left right' after a first line {VERSION}"
+                )
+            self._ranks.setdefault((found[1], found[2]), len(self._ranks))  # of equal merges, the first counts
+        if not self._ranks:
+            raise UserError(f"{path}: holds no merge; give the codes that the model was trained with")
+        self._pieces = lru_cache(CACHE_WORDS)(self._merge)
+
+    def encode(self, text: str) -> list[str]:
+        """Split words, which are separated by spaces, into pieces."""
+        return [piece for word in text.split(" ") if word for piece in self._pieces(word)]
+
+    def decode(self, pieces: Sequence[str]) -> str:
+        """Join pieces to words."""
+        return (" ".join(pieces) + " ").replace(JOINER + " ", "").rstrip()
+
+    def _merge(self, word: str) -> list[str]:
+        """Return the pieces of a word: the pair with the lowest rank is merged everywhere, until no pair has a rank."""
+        symbols = [*word[:-1], word[-1] + WORD_END]
+        while pairs := [pair for pair in zip(symbols, symbols[1:], strict=False) if pair in self._ranks]:
+            best = min(pairs, key=self._ranks.__getitem__)
+            joined: list[str] = []
+            for symbol in symbols:
+                if joined and (joined[-1], symbol) == best:
+                    joined[-1] += symbol
+                else:
+                    joined.append(symbol)
+            symbols = joined
+        return [*(symbol + JOINER for symbol in symbols[:-1]), symbols[-1].removesuffix(WORD_END)]

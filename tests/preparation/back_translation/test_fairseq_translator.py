@@ -1,0 +1,151 @@
+"""A folder of fairseq becomes a model, or one line saying why not."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import hub_utils
+from fairseq.models.transformer import TransformerModel
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.preparation.back_translation.fairseq_translator import FairseqTranslator, find_files
+from fairseq_clear.preparation.back_translation.translating import translate_file
+from fairseq_clear.preparation.back_translation.translation_settings import OneDirection, RoundTrip
+from tests.preparation.back_translation.archives import PIECES, SENTENCE, make_archive
+from tests.preparation.corpora import sentencepiece_model
+
+pytestmark = pytest.mark.slow
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("archives")
+    make_archive(folder / "en-de", "en", "de")
+    make_archive(folder / "de-en", "de", "en", seed=7)
+    return folder
+
+
+def settings_of(folder: Path, **others: Any) -> OneDirection:
+    return OneDirection(input=folder / "text", output=folder / "out", model=str(folder), device="cpu", **others)
+
+
+def load(folder: Path, **others: Any) -> FairseqTranslator:
+    return FairseqTranslator(settings_of(folder, **others).models[0], CPU)
+
+
+def test_archive_is_tokenized_as_moses_and_fastbpe_do(archives: Path) -> None:
+    model = load(archives / "en-de")
+    assert model.languages == ("en", "de") and model.max_source == 48
+    dictionary = model.task.source_dictionary
+    assert model.split(SENTENCE) == PIECES == [dictionary[index] for index in model.encode(SENTENCE)[:-1]]
+    assert load(archives / "de-en").join(PIECES) == SENTENCE
+
+
+def test_translations_equal_the_hub(archives: Path) -> None:
+    """fairseq's own interface on the same files and ids."""
+    model = load(archives / "en-de", beam=4, max_len_a=0, max_len_b=30)
+    texts = [SENTENCE, "the cat", "he sat. he sat, the cat"]
+    ids = [model.encode(text) for text in texts]
+    loaded = hub_utils.from_pretrained(str(archives / "en-de"), "model.pt", archive_map=TransformerModel.hub_models())
+    hub = hub_utils.GeneratorHubInterface(loaded["args"], loaded["task"], loaded["models"])
+    flags = {"beam": 4, "max_len_a": 0, "max_len_b": 30, "unkpen": float("inf")}
+    found = hub.generate([torch.tensor(one) for one in ids], **flags)
+    theirs = [[model.join(hub.string(one["tokens"]).split()) for one in best] for best in found]
+    assert [[one.text for one in hypotheses] for hypotheses in model.search(ids, 0, 3)] == [one[:3] for one in theirs]
+    assert [one.text for one in model.translate(texts)] == [one[0] for one in theirs]
+
+
+def test_translations_end_at_the_greatest_length(archives: Path) -> None:
+    found = load(archives / "en-de", beam=1, max_len_a=0, max_len_b=3).translate(["the cat", "he"])
+    assert any(one.is_cut for one in found) and all(len(one.text.split()) <= 3 for one in found)
+
+
+def test_special_words_of_the_text_are_not_special(archives: Path, tmp_path: Path) -> None:
+    shutil.copytree(archives / "en-de", tmp_path / "words", ignore=shutil.ignore_patterns("bpecodes"))
+    model = load(tmp_path / "words")
+    dictionary = model.task.source_dictionary
+    ids = model.encode("</s> <pad> the <s> quux")
+    assert ids == [dictionary.unk()] * 2 + [dictionary.index("the")] + [dictionary.unk()] * 2 + [dictionary.eos()]
+    assert model.count_unknown(ids) == 4 == model.translate(["</s> <pad> the <s> quux"])[0].unknown
+
+
+def test_archives_make_a_round_trip(archives: Path) -> None:
+    (archives / "text").write_text("the cat\n\nhe sat.\n")
+    models = {"forward": str(archives / "en-de"), "backward": str(archives / "de-en" / "model.pt")}
+    report = translate_file(RoundTrip(input=archives / "text", output=archives / "out", device="cpu", **models))
+    assert report is not None and report["lines"] == 3 and report["blank"] == 1
+    assert (archives / "out").read_text().count("\n") == 3
+
+
+def test_sentencepiece_model_next_to_the_checkpoint(archives: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "en-de"
+    shutil.copytree(archives / "en-de", folder)
+    (folder / "bpecodes").unlink()
+    sentencepiece_model(folder / "sentencepiece.bpe.model")
+    model = load(folder)
+    assert model.split("the cat sat.")[0] == "▁the" and model.join(model.split("the cat sat.")) == "the cat sat."
+    (folder / "sentencepiece.bpe.model").write_text("nothing of the kind")
+    with pytest.raises(UserError, match="not a sentencepiece model"):
+        load(folder)
+    (folder / "sentencepiece.bpe.model").unlink()
+    assert load(folder).split("the cat sat.") == ["the", "cat", "sat."]
+
+
+def test_codes_and_dictionaries_may_lie_elsewhere(archives: Path, tmp_path: Path) -> None:
+    shutil.copyfile(archives / "en-de" / "model.pt", tmp_path / "checkpoint_best.pt")
+    settings = settings_of(tmp_path, model_data=archives / "en-de", model_codes=archives / "en-de" / "bpecodes")
+    assert FairseqTranslator(settings.models[0], CPU).split(SENTENCE) == PIECES
+    names = ["checkpoint_best.pt", "dict.de.txt", "dict.en.txt", "bpecodes"]
+    assert [path.name for path in FairseqTranslator.files(settings.models[0])] == names
+    with pytest.raises(UserError, match="--model-codes .*none: no such file"):
+        find_files(replace(settings, model_codes=tmp_path / "none").models[0])
+
+
+def test_first_checkpoint_of_a_folder(archives: Path, tmp_path: Path) -> None:
+    shutil.copyfile(archives / "en-de" / "dict.en.txt", tmp_path / "dict.en.txt")
+    for name in ("checkpoint3.pt", "checkpoint_last.pt", "checkpoint_best.pt", "model2.pt", "model1.pt"):
+        (tmp_path / name).touch()
+    for name in ("model1.pt", "model2.pt", "checkpoint_best.pt", "checkpoint_last.pt"):
+        assert find_files(settings_of(tmp_path).models[0])[0].name == name
+        (tmp_path / name).unlink()
+
+
+def resave(folder: Path, change: Any) -> None:
+    state = torch.load(folder / "model.pt", weights_only=False)
+    change(state)
+    torch.save(state, folder / "model.pt")
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return (open, ("/nowhere/at/all", "w"))
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (lambda f: [path.unlink() for path in f.glob("*.pt")], "holds none of model"),
+        (lambda f: [path.unlink() for path in f.glob("dict.*")], "no dict.LANGUAGE.txt .*--model-data"),
+        (lambda f: (f / "dict.de.txt").unlink(), "no dict.de.txt .*--model-data"),
+        (lambda f: (f / "model.pt").write_bytes((f / "model.pt").read_bytes()[:500]), "not a complete checkpoint"),
+        (lambda f: (f / "model.pt").write_text("hello"), "not a complete checkpoint"),
+        (lambda f: [(f / f"dict.{x}.txt").write_text("a 1\nb 1\n") for x in ("en", "de")], "cannot be loaded with"),
+        (lambda f: (f / "dict.de.txt").write_text("a\n"), "cannot be loaded with"),
+        (lambda f: resave(f, lambda state: state["args"].__setattr__("task", "language_modeling")), "was trained by"),
+        (lambda f: resave(f, lambda state: state["args"].__setattr__("source_lang", "fr")), "no dict.fr.txt"),
+        (lambda f: resave(f, lambda state: state.update(extra=Bomb())), "could run code"),
+        (lambda f: resave(f, lambda state: state.pop("model")), "not a complete checkpoint"),
+        (lambda f: (f / "bpecodes").write_text("one\n"), ":1: 'one' is not a merge"),
+    ],
+)
+def test_a_broken_folder_is_one_line(archives: Path, tmp_path: Path, edit: Any, told: str) -> None:
+    shutil.copytree(archives / "en-de", tmp_path / "model")
+    edit(tmp_path / "model")
+    with pytest.raises(UserError, match=told) as caught:
+        load(tmp_path / "model")
+    assert "\n" not in str(caught.value)
