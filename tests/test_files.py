@@ -8,7 +8,7 @@ import pytest
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sts_data import read_columns
 from fairseq_clear.files import check_output_file, corpus_file, read_lines, read_text_lines
-from fairseq_clear.preparation.back_translation.round_trip import scan
+from fairseq_clear.preparation.back_translation.translating import scan
 from fairseq_clear.preparation.synonym_building import read_json
 
 

@@ -32,10 +32,11 @@ class Translate(Command, OneDirection):
     several GPUs or machines, with the same result. The report is written to OUTPUT.report.json.
     """
 
+    SHARES_WORK: ClassVar[bool] = True
     EXAMPLES: ClassVar[str] = r"""
 fairseq-clear translate --input train.txt --model opus-mt-en-de --output train.de.txt
 torchrun --nproc-per-node 8 -m fairseq_clear.cli translate --input train.txt --model nllb \
-    --model-languages eng_Latn:por_Latn --output train.pt.txt --device cuda --fp16"""
+    --model-languages eng_Latn:por_Latn --output train.pt.txt --fp16"""
 
     def run(self) -> int:
         """Translate and print the report."""
@@ -50,6 +51,7 @@ class BackTranslate(Command, RoundTrip):
     self-BLEU, self-chrF, lines that could not be translated, examples) is written to OUTPUT.report.json.
     """
 
+    SHARES_WORK: ClassVar[bool] = True
     EXAMPLES: ClassVar[str] = r"""
 fairseq-clear back-translate --input train.txt --forward en-de --backward de-en --output train.de.txt
 fairseq-clear back-translate --input train.txt --forward opus-mt-en-pt --backward opus-mt-pt-en \
@@ -57,7 +59,7 @@ fairseq-clear back-translate --input train.txt --forward opus-mt-en-pt --backwar
 fairseq-clear back-translate --input train.txt --forward nllb --forward-languages eng_Latn:por_Latn \
     --backward nllb --backward-languages por_Latn:eng_Latn --output train.pt.txt
 torchrun --nproc-per-node 8 -m fairseq_clear.cli back-translate --input train.txt --forward en-de \
-    --backward de-en --output train.de.txt --device cuda --fp16"""
+    --backward de-en --output train.de.txt --fp16"""
 
     def run(self) -> int:
         """Translate and print the report."""

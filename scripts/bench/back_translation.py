@@ -19,16 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from results import finish, row
 
 from fairseq_clear.preparation.back_translation.fairseq_translator import FairseqTranslator
-from fairseq_clear.preparation.back_translation.translating import Pass
-from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource, Search
+from fairseq_clear.preparation.back_translation.translation_settings import OneDirection
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "cert" / "translation"
@@ -123,7 +120,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, float]:
     command = ("--input", folder / f"test.{PAIR[0]}", "--output", output, "--overwrite", *models, *lengths)
     output.unlink(missing_ok=True)
     began = time.perf_counter()
-    flags = ("--device", "cpu", "--threads", "1", "--max-tokens", str(arguments.max_tokens))
+    flags = ("--device", "cpu", "--max-tokens", str(arguments.max_tokens))
     run(sys.executable, "-m", "fairseq_clear.cli", "back-translate", *command, *flags)
     translated = time.perf_counter() - began
     return {
@@ -136,17 +133,14 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, float]:
 
 def one_pass(folder: Path, arguments: argparse.Namespace, lengths: tuple[str, ...]) -> float:
     """Sentences per second of the pass in one direction, in chunks of the same size as in the command."""
-    text = folder / f"test.{PAIR[0]}"
-    search = Search(max_len_a=float(lengths[1]), max_len_b=int(lengths[3]))
-    model = ModelSource(str(folder / "-".join(PAIR)))
-    settings = BackTranslateSettings(input=text, output=folder / "none", forward=model, backward=model, search=search)
-    settings = replace(settings, max_tokens=arguments.max_tokens)
-    one = Pass(FairseqTranslator(settings, "forward", torch.device("cpu")), settings)
+    text, model = folder / f"test.{PAIR[0]}", str(folder / "-".join(PAIR))
+    limits = {"max_len_a": float(lengths[1]), "max_len_b": int(lengths[3]), "max_tokens": arguments.max_tokens}
+    settings = OneDirection(input=text, output=folder / "none", model=model, **limits)
+    translator = FairseqTranslator(settings.models[0], torch.device("cpu"))
     lines = text.read_text().splitlines()
     began = time.perf_counter()
-    for chunk in range(0, len(lines), settings.chunk_lines):
-        part = lines[chunk : chunk + settings.chunk_lines]
-        one.translate({index: [line] for index, line in enumerate(part)}, chunk, Counter())
+    for start in range(0, len(lines), settings.chunk_lines):
+        translator.translate(lines[start : start + settings.chunk_lines])
     return len(lines) / (time.perf_counter() - began)
 
 

@@ -225,10 +225,10 @@ def arguments_of(what: str, base: Path) -> Callable[[Path], list[object]]:
         text = write_corpus(base / "corpus.txt", 60)
         return lambda made: ["prepare", text, "--dest", made, "--vocab-size", 300, "--workers", 2]
     for source, target in (("en", "de"), ("de", "en")):
-        make_archive(base / f"{source}-{target}", source, target, models=1)
+        make_archive(base / f"{source}-{target}", source, target)
     text = base / "text"
     text.write_text("".join(f"the cat sat {number} .\n" for number in range(24)))
-    models = ["--forward", base / "en-de", "--backward", base / "de-en", "--chunk-lines", 4, "--workers", 1]
+    models = ["--forward", base / "en-de", "--backward", base / "de-en", "--chunk-lines", 4]
     return lambda made: ["back-translate", "--input", text, "--output", made, *models, "--max-len-b", 10]
 
 

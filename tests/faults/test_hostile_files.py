@@ -18,8 +18,8 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.interop.importing import import_hf
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
-from fairseq_clear.preparation.back_translation.round_trip import back_translate
-from fairseq_clear.preparation.back_translation.translation_settings import BackTranslateSettings, ModelSource
+from fairseq_clear.preparation.back_translation.translating import translate_file
+from fairseq_clear.preparation.back_translation.translation_settings import OneDirection
 from fairseq_clear.text.synonym_files import load_synonyms
 from tests.conftest import WORDS
 from tests.faults import commands
@@ -138,17 +138,14 @@ def test_settings_that_fairseq_evaluates(
 
 
 def test_settings_of_a_translation_model(tmp_path: Path, trace: Path) -> None:
-    for source, target in (("en", "de"), ("de", "en")):
-        make_archive(tmp_path / f"{source}-{target}", source, target, models=1)
-    file = tmp_path / "en-de" / "model.pt"
+    file = make_archive(tmp_path / "en-de", "en", "de") / "model.pt"
     convolutional = {"arch": "fconv", "encoder_layers": making(trace), "decoder_layers": "[(16, 3)]"}
     more = {"decoder_attention": "True", "decoder_out_embed_dim": 16, "encoder_embed_path": None}
     with_settings(file, file, **convolutional, **more)  # type: ignore[arg-type]
     (tmp_path / "text").write_text("the cat\n")
-    forward, backward = (ModelSource(str(tmp_path / name)) for name in ("en-de", "de-en"))
     files = {"input": tmp_path / "text", "output": tmp_path / "out"}
     with pytest.raises(UserError):
-        back_translate(BackTranslateSettings(**files, forward=forward, backward=backward, device="cpu"))
+        translate_file(OneDirection(**files, model=str(tmp_path / "en-de"), device="cpu"))
     assert not trace.exists() and not (tmp_path / "out").exists()
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 import sys
 from collections import Counter
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from fairseq_clear.distributed import choose_device
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import check_output_file, hash_files, read_whole_lines, write_json, write_whole
 from fairseq_clear.preparation.back_translation.ctranslate2_translator import CTranslate2Translator
@@ -58,7 +58,9 @@ def translate_file(settings: TranslationSettings, workers: Workers | None = None
     elif all(path.is_file() for path in settings.files):
         if workers.rank > 0:
             return None
-        shutil.rmtree(settings.output.with_name(f"{settings.output.name}.partial"), ignore_errors=True)  # of a killed call
+        shutil.rmtree(
+            settings.output.with_name(f"{settings.output.name}.partial"), ignore_errors=True
+        )  # of a killed call
         return report
     chunks = -(-lines // settings.chunk_lines)
     with open_work(settings.output, deciding, chunks, workers, overwrite=settings.overwrite) as work:
@@ -96,7 +98,7 @@ def check(settings: TranslationSettings) -> tuple[int, dict[str, Any]]:
             raise UserError(f"--output {path}: is the input; give another name")
     if settings.too_long == "split":
         sentence_splitter("en", "--too-long split", ", or give --too-long copy")
-    choose_device(settings)
+    _device(settings)
     deciding = settings.deciding()
     for model in settings.models:
         try:
@@ -125,22 +127,13 @@ def find_kind(model: Model) -> type[Translator]:
     return kind
 
 
-def choose_device(settings: TranslationSettings, worker: int = 0) -> torch.device:
-    """Choose the device of a worker; with ``cuda``, worker i of this machine gets GPU i modulo the number of GPUs.
-
-    Raises:
-        UserError: the device does not exist, or half precision is requested without a GPU.
-    """
-    name, count = settings.device or ("cuda" if torch.cuda.is_available() else "cpu"), torch.cuda.device_count()
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(f"--device {name}: no such device; give cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise UserError(f"--device {name}: there {'is 1 GPU' if count == 1 else f'are {count} GPUs'} here")
-    if device.type == "cpu" and settings.fp16:
-        raise UserError(f"--fp16: needs a GPU, and --device is {name}; leave it out")
-    return torch.device("cuda", worker % count) if name == "cuda" else device
+def _device(settings: TranslationSettings) -> torch.device:
+    """The device: with ``cuda``, a GPU for each worker. UserError if it does not exist, or for --fp16 without a GPU."""
+    name = None if settings.device == "cuda" and torch.cuda.is_available() else settings.device
+    device = choose_device(name)
+    if settings.fp16 and device.type != "cuda":
+        raise UserError(f"--fp16: needs a GPU, and the device is {device}; leave it out")
+    return device
 
 
 def scan(path: Path) -> tuple[int, str]:
@@ -176,8 +169,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 def _translate_chunks(settings: TranslationSettings, work: Work) -> None:
     """Translate and store the chunks of this worker."""
-    device = choose_device(settings, int(os.environ.get("LOCAL_RANK", work.workers.rank)))
-    models = [find_kind(model)(model, device) for model in settings.models]
+    models = [find_kind(model)(model, _device(settings)) for model in settings.models]
     for one, other in pairwise(model.languages for model in models):
         if one is not None and other is not None and one != other[::-1]:
             pairs = " and ".join(" to ".join(languages) for languages in (one, other))
@@ -203,7 +195,7 @@ def translate_chunk(
     counts = Counter(lines=len(lines), blank=len(lines) - len(texts))
     found = _translate_copies(settings, models, chunk, texts, counts)
     counts["kept"] = sum(len(texts) - len(translations) for translations in found)
-    copies = [[one.get(index, text) for index, text in enumerate(originals)] for one in found]
+    copies = [[one.get(index, text).replace("\n", " ") for index, text in enumerate(originals)] for one in found]
     first, last = models[0].languages, models[-1].languages
     language = (first[0] if first else last[1] if last else "en") if len(models) > 1 else None
     for number, copy in enumerate(copies):

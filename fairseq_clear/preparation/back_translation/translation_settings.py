@@ -77,7 +77,7 @@ class Running:
 
     GROUP: ClassVar[str] = "running"
 
-    device: str | None = setting("cpu, cuda (one GPU per process) or cuda:N (default: cuda if available)", None)
+    device: str | None = setting("cpu, cuda or cuda:N (default: a GPU for each process, or cpu)", None)
     fp16: bool = setting("half precision, on a GPU", False)
     max_tokens: int = setting(
         "maximum source tokens per batch, padding included (words, for a function); give less for a beam above 5. A batch "

@@ -31,7 +31,7 @@ class Translation:
     """The translation of a text.
 
     Attributes:
-        text: one line; empty if the text could not be translated.
+        text: empty if the text could not be translated. If it was too long, each of its sentences is on a line of its own.
         is_cut: whether it was cut off at the maximum length.
         unknown: number of source tokens that the model does not know.
         others: other translations, best first.
@@ -90,7 +90,7 @@ class Translator(ABC):
         """Return at most ``count`` translations of each text, best first; ``seed`` determines the samples."""
 
     def translate(self, texts: Sequence[str], seed: int = 0) -> list[Translation]:
-        """Translate texts, none of which is blank. The result does not depend on earlier calls.
+        """Translate texts, none of which is blank, and each of their lines by itself. Earlier calls do not change the result.
 
         Raises:
             UserError: none of several texts could be translated, so the cause is not a text.
@@ -109,12 +109,12 @@ class Translator(ABC):
         return [self._join(source, list(islice(parts, len(source or ())))) for source in sources]
 
     def _encode(self, text: str) -> list[Tokens] | None:
-        """The tokens of a text, or of its sentences if it is too long; empty if one is too long even so, None if it fails."""
+        """The tokens of each line, or of each sentence if a line is too long; empty if even so, None if it fails."""
         try:
-            parts = [self.encode(text)]
-            if len(parts[0]) > self.max_source and self.settings.too_long == "split":
+            parts = [self.encode(line) for line in text.split("\n")]
+            if max(map(len, parts)) > self.max_source and self.settings.too_long == "split":
                 split = sentence_splitter(self.languages[0] if self.languages else "en")
-                parts = [self.encode(part) for part in split(text)]
+                parts = [self.encode(sentence) for line in text.split("\n") for sentence in split(line)]
             return parts if all(len(part) <= self.max_source for part in parts) else []
         except Exception as error:  # a single text for which a library fails must not end the run
             logger.warning("%s: %r is kept unchanged: %s", self.model.name, text[:80], error)
@@ -142,7 +142,7 @@ class Translator(ABC):
         if not source or not all(found):
             return Translation("", problem="too_long" if source == [] else "failed")
         ranks = range(max(map(len, found)))
-        texts = (" ".join(part[min(rank, len(part) - 1)].text for part in found).strip() for rank in ranks)
+        texts = ("\n".join(part[min(rank, len(part) - 1)].text for part in found).strip() for rank in ranks)
         best, *others = [text for text in dict.fromkeys(texts) if text] or [""]
         is_cut, unknown = any(part[0].is_cut for part in found), sum(map(self.count_unknown, source))
         return Translation(best, is_cut, unknown, tuple(others), problem="" if best else "empty")

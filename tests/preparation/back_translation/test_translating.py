@@ -97,6 +97,13 @@ def test_lines_that_cannot_be_translated_keep_their_text(settings: RoundTrip) ->
     assert [(one["line"], one["translations"]) for one in report["examples"]] == [(1, ["A B"]), (5, ["C~ D?"])]
 
 
+def test_sentences_of_a_long_line_are_joined_by_spaces(settings: RoundTrip, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StandIn, "max_source", 20)
+    settings.input.write_text("This is one.  This is two. This is three.\n")
+    translate_file(settings)
+    assert outputs(settings) == ["THIS IS ONE. THIS IS TWO. THIS IS THREE.\n"]
+
+
 def test_one_direction(settings: RoundTrip, tmp_path: Path) -> None:
     one = OneDirection(input=settings.input, output=tmp_path / "one.txt", model="f:stand_in", device="cpu")
     report = translate_file(one)
@@ -294,7 +301,7 @@ def test_chunks_are_numbered_from_the_start_of_the_file(tmp_path: Path) -> None:
         ({"output": "no/out"}, "make it first"),
         ({"output": "."}, "exists already"),
         ({"output": "text"}, "is the input"),
-        ({"device": "tpu9"}, "--device tpu9"),
+        ({"device": "tpu9"}, "device tpu9"),
         ({"fp16": True}, "--fp16: needs a GPU"),
         ({"copies": 6}, "--copies 6"),
         ({"sampling_topk": 3}, "--sampling-topk 3.*add --sampling"),

@@ -68,15 +68,13 @@ def test_when_nothing_works_the_run_ends(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_long_text_is_translated_sentence_by_sentence() -> None:
+    """Each sentence of the translation is on a line of its own, which the next model translates by itself."""
     model = stand_in(limit=20)
-    texts = ["This is one. This is two. This is three.", "Short."]
-    assert texts_of(model, texts) == [text.upper() for text in texts]
-    assert sorted(text for batch in model.batches for text in batch) == [
-        "Short.",
-        "This is one.",
-        "This is three.",
-        "This is two.",
-    ]
+    (long, short) = texts_of(model, ["This is one. This is two. This is three.", "Short."])
+    assert (long, short) == ("THIS IS ONE.\nTHIS IS TWO.\nTHIS IS THREE.", "SHORT.")
+    expected = ["Short.", "This is one.", "This is three.", "This is two."]
+    assert sorted(text for batch in model.batches for text in batch) == expected
+    assert texts_of(stand_in(limit=20), [long.replace(".", "")]) == [long.replace(".", "")]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +105,7 @@ def test_alternatives_are_different_and_joined_by_rank() -> None:
     """The beam of 5 finds each hypothesis twice; the sentences of a long text are joined by their rank."""
     (short, long) = stand_in(limit=20, alternatives=2).translate(["a", "This is one. This is two."])
     assert (short.text, *short.others) == ("A", "A1", "A2")
-    assert (long.text, *long.others)[:2] == ("THIS IS ONE. THIS IS TWO.", "THIS IS ONE.1 THIS IS TWO.1")
+    assert (long.text, *long.others)[:2] == ("THIS IS ONE.\nTHIS IS TWO.", "THIS IS ONE.1\nTHIS IS TWO.1")
 
 
 def test_samples_depend_on_seed_and_place_alone() -> None:

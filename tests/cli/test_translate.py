@@ -1,0 +1,97 @@
+"""The flags of ``translate`` and ``back-translate``, and what the commands print."""
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from fairseq_clear.cli.main import main
+from fairseq_clear.cli.translate import BackTranslate, Translate
+from tests.preparation.back_translation.toys import train_toys
+
+
+def parse(kind: type[Translate] | type[BackTranslate], *flags: str) -> Translate | BackTranslate:
+    parser = argparse.ArgumentParser()
+    kind.add_arguments(parser)
+    return kind.from_flags(parser.parse_args(["--input", "in", "--output", "out", *flags]))
+
+
+def test_every_flag_arrives() -> None:
+    search = (
+        "--sampling-topk 9 --temperature 0.8 --beam 2 --lenpen 1.1 --max-len-a 2 --max-len-b 9 --seed 6 --too-long copy"
+    )
+    running = "--device cuda:1 --fp16 --max-tokens 99 --chunk-lines 5 --tokenizer moses --overwrite"
+    common = {
+        "sampling_topk": 9, "temperature": 0.8, "beam": 2, "lenpen": 1.1, "max_len_a": 2.0, "max_len_b": 9, "seed": 6,
+        "too_long": "copy", "device": "cuda:1", "fp16": True, "max_tokens": 99, "chunk_lines": 5, "tokenizer": "moses",
+        "overwrite": True, "input": Path("in"), "output": Path("out"),
+    }  # fmt: skip
+    one = "--model m --model-data d --model-codes c --model-languages en:pt --sampling"
+    assert parse(Translate, *f"{search} {running} {one}".split()) == Translate(
+        **common, model="m", model_data=Path("d"), model_codes=Path("c"), model_languages=("en", "pt"), sampling=True
+    )
+    two = "--forward f --forward-codes c --backward b --backward-languages pt:en --sampling backward --copies 3"
+    settings = parse(BackTranslate, *f"{search} {running} {two}".split())
+    languages = {"backward_languages": ("pt", "en")}
+    assert settings == BackTranslate(
+        **common, forward="f", forward_codes=Path("c"), backward="b", sampling="backward", copies=3, **languages
+    )
+    assert [(model.draws, model.beam) for model in settings.models] == [(False, 2), (True, 2)]
+    assert [path.name for path in settings.files] == ["out.0", "out.1", "out.2"]
+
+
+def test_beam_is_five_and_one_where_words_are_drawn() -> None:
+    models = ("--forward", "f", "--backward", "b")
+    assert [model.beam for model in parse(BackTranslate, *models).models] == [5, 5]
+    assert [model.beam for model in parse(BackTranslate, *models, "--sampling", "backward").models] == [5, 1]
+    assert [model.draws for model in parse(BackTranslate, *models, "--sampling").models] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--beam 0",
+        "--temperature 0",
+        "--max-len-b 0",
+        "--max-len-a -1",
+        "--chunk-lines 0",
+        "--max-tokens 0",
+        "--seed -1",
+    ],
+)
+def test_flags_out_of_range_are_one_line(flags: str) -> None:
+    with pytest.raises(ValueError, match=flags):
+        parse(Translate, "--model", "m", *flags.split()).check()
+
+
+def test_languages_that_are_no_pair_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(Translate, "--model", "m", "--model-languages", "eng_Latn")
+    assert "'eng_Latn' is not SOURCE:TARGET" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_commands(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One direction, then the other one, gives the text of the round trip; the report is printed; errors are one line."""
+    toys = train_toys(tmp_path_factory)
+    source, there, back = tmp_path / "text", toys / "english-gerlan", toys / "gerlan-english"
+    source.write_text("".join((toys / "text.txt").read_text().splitlines(keepends=True)[:40]) + "\n")
+
+    def call(command: str, text: Path, output: str, *flags: object) -> int:
+        files = ("--input", text, "--output", tmp_path / output, "--chunk-lines", 8, "--device", "cpu")
+        return main([command, *map(str, (*files, *flags))])
+
+    assert call("back-translate", source, "out", "--forward", there, "--backward", back) == 0
+    done = capsys.readouterr()
+    assert "self-BLEU" in done.out and "41 lines, 1 of them blank" in done.out and done.err == ""
+    assert json.loads((tmp_path / "out.report.json").read_text())["lines"] == 41
+    assert call("translate", source, "there", "--model", there) == 0
+    assert call("translate", tmp_path / "there", "back", "--model", back) == 0
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "out").read_bytes()
+    capsys.readouterr()
+    assert call("back-translate", source, "out", "--forward", there, "--backward", there, "--overwrite") == 2
+    assert "the second must undo the first" in capsys.readouterr().err
+    assert call("translate", source, "there", "--model", there, "--beam", 2) == 2
+    refusal = capsys.readouterr().err
+    assert refusal.count("\n") == 1 and "--overwrite" in refusal
