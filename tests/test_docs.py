@@ -98,7 +98,17 @@ def training_flags(data_bin: Path) -> set[str]:
 PROGRAMS = {
     "torchrun": {"--standalone", "--nproc-per-node", "--no-python"},
     "sbatch": {
-        *("--nodes", "--ntasks", "--ntasks-per-node", "--gpus", "--gpus-per-node", "--time", "--array", "--requeue"),
+        *(
+            "--nodes",
+            "--ntasks",
+            "--ntasks-per-node",
+            "--gpus",
+            "--gpus-per-node",
+            "--gpus-per-task",
+            "--time",
+            "--array",
+            "--requeue",
+        ),
         *("--gres", "--wrap", "--dependency", "-N", "-n", "-G"),
     },
     "srun": {"--ntasks"},
@@ -127,7 +137,7 @@ def unknown_flags(words: list[str], training: set[str]) -> list[str]:
     unknown, source = [], ""
     for number, word in enumerate(words):
         following = words[number + 1 :]
-        if word == "fairseq-clear":
+        if word in ("fairseq-clear", "fairseq_clear.cli"):
             known = flags_of(following[0], following[1:]) if following[0] in COMMANDS else None
         elif word in ("fairseq-train", "fairseq-hydra-train") or (word == "--" and words[1] == "refine"):
             known = training
