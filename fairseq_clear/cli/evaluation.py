@@ -181,8 +181,8 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
         from fairseq_clear.evaluation.senteval import find_tasks, read_tasks
 
         check_seeds(self.seeds)
-        group = GROUPS.get(self.tasks[0]) if len(self.tasks) == 1 else None
-        return read_tasks(self.data, find_tasks(self.data, group) if group else self.tasks)
+        parts = [find_tasks(self.data, GROUPS[task]) if task in GROUPS else [task] for task in self.tasks]
+        return read_tasks(self.data, [task for part in parts for task in part])
 
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:
         """Compute mean and standard deviation over the seeds, and averages over the tasks."""

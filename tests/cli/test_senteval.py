@@ -6,7 +6,7 @@ import pytest
 
 from fairseq_clear.cli.main import main
 from fairseq_clear.evaluation.senteval import evaluate_senteval, read_tasks
-from fairseq_clear.evaluation.senteval_data import Classifiers
+from fairseq_clear.evaluation.senteval_data import PROBING_TASKS, Classifiers
 from tests.evaluation.senteval_files import write_senteval
 from tests.evaluation.toys import Words
 
@@ -63,6 +63,10 @@ def test_probing_takes_what_the_folder_has(folder, tmp_path, capsys):
         (tmp_path / name).write_bytes((folder / "probing" / name).read_bytes())
     assert main(["senteval", "--data", str(tmp_path), *WORDS, "--tasks", "probing", "--preset", "logistic"]) == 0
     assert capsys.readouterr().out.splitlines()[0].split() == ["Depth", "Tense", "Probing"]
+    flags = ["--tasks", "TREC", "probing", "--preset", "logistic", "--folds", "2"]
+    assert main(["senteval", "--data", str(folder), *WORDS, *flags]) == 0
+    columns = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:-1]]
+    assert columns == ["TREC", *PROBING_TASKS, "Downstream", "Probing", "Avg."]
 
 
 def test_mistakes_are_one_line(folder, tmp_path, capsys):

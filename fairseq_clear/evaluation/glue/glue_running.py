@@ -25,12 +25,9 @@ SETTINGS, RESULT, LOG, MODEL = "settings.json", "result.json", "train.log", "mod
 AVERAGE = "Avg."
 # Names of fairseq's statistics of a validation that a result keeps.
 MEASURED = ("loss", "accuracy", "mcc", "f1", "acc_and_f1", "pearson", "spearman", "pearson_and_spearman")
-# fp16 as in fairseq's examples/roberta/config/finetuning
-PRECISIONS: dict[str, tuple[str, ...]] = {
-    "float32": (),
-    "fp16": ("--fp16", "--fp16-init-scale", "4", "--threshold-loss-scale", "1", "--fp16-scale-window", "128"),
-    "bf16": ("--bf16",),
-}
+# as in fairseq's examples/roberta/config/finetuning
+FP16 = ("--fp16", "--fp16-init-scale", "4", "--threshold-loss-scale", "1", "--fp16-scale-window", "128")
+PRECISIONS = {"float32": (), "fp16": FP16, "bf16": ("--bf16",)}
 Result = dict[str, Any]
 
 
