@@ -21,7 +21,7 @@ from typing import Any
 from results import markdown
 
 FOLDER = Path(__file__).resolve().parent
-# In the order of the table. Without evaluation.py, which needs data and an encoder, and gpu.py, which gpu.sh runs.
+# In the order of the table. Without gpu.py, which gpu.sh runs.
 BENCHES = (
     "clear_step",
     "sentence_transformers_step",
@@ -31,9 +31,7 @@ BENCHES = (
     "prepare",
     "growth",
     "spans",
-    "compiled",
-    "self_guided",
-    "moco",
+    "criterions",
     "augmentations",
     "documents",
     "back_translation",
@@ -49,20 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmarks; return 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)} (default: all)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("build/bench"),
-        metavar="PATH",
-        help="write PATH.json and PATH.md (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--peers",
-        type=Path,
-        default=Path("build/bench-peers"),
-        metavar="DIR",
-        help="folder made by make bench-peers (default: %(default)s)",
-    )
+    parser.add_argument("--output", type=Path, default=Path("build/bench"), help="write OUTPUT.json and OUTPUT.md")
+    parser.add_argument("--peers", type=Path, default=Path("build/bench-peers"), help="folder made by make bench-peers")
     given = list(sys.argv[1:] if arguments is None else arguments)
     split = given.index("--") if "--" in given else len(given)
     known, flags = parser.parse_args(given[:split]), given[split + 1 :]

@@ -5,13 +5,11 @@
 Texts are random words over a synthetic vocabulary whose synonym table covers 40 % of the tokens, as CLEAR reports.
 """
 
-import argparse
-import statistics
-import time
-from pathlib import Path
+from functools import partial
+from statistics import median
 
 import numpy as np
-from results import finish, row
+from results import finish, flags, in_turn, row
 
 from fairseq_clear.augmentations import Symbols, SynonymTable
 from fairseq_clear.augmentations.chain import Chain, build_augmentation
@@ -56,42 +54,26 @@ def make_texts(symbols: Symbols, length: int, rng: np.random.Generator) -> list[
     return texts
 
 
-def measure(chain: Chain, texts: list[np.ndarray], repeats: int) -> float:
-    """Input tokens per second, median over ``repeats`` passes."""
-    tokens = sum(map(len, texts))
-    speeds = []
-    for repeat in range(repeats + 1):
-        rng = np.random.default_rng(repeat)
-        started = time.perf_counter()
-        for text in texts:
-            chain(text, rng)
-        speeds.append(tokens / (time.perf_counter() - started))
-    return statistics.median(speeds[1:])
-
-
 def main() -> None:
-    """Print the table and the JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--length", type=int, default=512, help="tokens in a text, <s> and </s> included")
-    parser.add_argument("--repeats", type=int, default=7, help="passes; the median is reported")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    arguments = parser.parse_args()
+    """Print the rows."""
+    arguments = flags(__doc__, length=512, repeats=7)
     rng = np.random.default_rng(1)
     symbols = make_symbols(rng)
-    texts = make_texts(symbols, arguments.length, rng)
-    figures = {spec: measure(build_augmentation(spec, symbols), texts, arguments.repeats) for spec in SPECS}
-    for spec, speed in figures.items():
-        print(f"{spec:<24}{speed / 1e6:8.2f} M tokens/s")
-    report = {
-        "length": arguments.length,
-        "repeats": arguments.repeats,
-        "numpy": np.__version__,
-        "tokens_per_second": figures,
-        "table": [
-            row(f"{spec}, {arguments.length} tokens", "M tokens/s", speed / 1e6) for spec, speed in figures.items()
-        ],
-    }
-    finish(report, arguments.json)
+    texts, table = make_texts(symbols, arguments.length, rng), []
+    tokens = sum(map(len, texts))
+    for spec in SPECS:
+        chain = build_augmentation(spec, symbols)
+        (seconds,) = in_turn([partial(augment, chain, texts)], arguments.repeats, 1)
+        table.append(row(f"{spec}, {arguments.length} tokens", "M tokens/s", tokens / median(seconds) / 1e6))
+        print(f"{spec:<24}{table[-1]['ours']:8.2f} M tokens/s")
+    finish(table, arguments)
+
+
+def augment(chain: Chain, texts: list[np.ndarray], seed: int) -> None:
+    """Augment every text once."""
+    rng = np.random.default_rng(seed)
+    for text in texts:
+        chain(text, rng)
 
 
 if __name__ == "__main__":

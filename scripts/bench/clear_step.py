@@ -6,26 +6,19 @@ A CLEAR update reads each of B texts three times: masked and as two views. The s
 those that the encoder reads, without padding. The share of padding in the CLEAR batch is reported too.
 """
 
-import argparse
 import tempfile
 from pathlib import Path
 from statistics import median
 
-import torch
-from results import finish, row
-from steps import ENCODER, build, in_turn, make_text
+from results import finish, flags, in_turn, row
+from steps import ENCODER, build, make_text
 
 AUGMENT = "del-span+reorder"
 
 
 def main() -> None:
-    """Print a line of JSON; --json also writes it to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=int, default=16, help="B, texts of a CLEAR update")
-    parser.add_argument("--words", type=int, nargs=2, default=[20, 60], help="least and most words of a text")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    arguments = parser.parse_args()
+    """Print the row."""
+    arguments = flags(__doc__, texts=16, words=[20, 60], repeats=7)
     with tempfile.TemporaryDirectory() as folder:
         data = make_text(Path(folder), 2_000, tuple(arguments.words))
         clear = build(data, *ENCODER, "--projection-layers", "2", "--criterion", "clear_nt_xent", "--augment", AUGMENT)
@@ -49,24 +42,13 @@ def main() -> None:
         [count / s for count, s in zip(counts[-len(times) :], times, strict=True)]
         for counts, times in zip(tokens, seconds, strict=True)
     ]
-    result = {
-        "shape": "6 x 384",
-        "augment": AUGMENT,
-        "clear_tokens_per_second": median(rates[0]),
-        "masked_lm_tokens_per_second": median(rates[1]),
-        "ratio": median(a / b for a, b in zip(*rates, strict=True)),
-        "padding": median(padding),
-        "repeats": arguments.repeats,
-        "threads": torch.get_num_threads(),
-    }
-    mine, theirs = (result[f"{name}_tokens_per_second"] for name in ("clear", "masked_lm"))
-    result["table"] = [
-        row(
-            f"CLEAR update, {arguments.texts} texts, {result['padding']:.0%} padding", "tokens/s", mine,
-            baseline="masked_lm", theirs=theirs, ratio=result["ratio"], aim=">= 0.95",
-        )
-    ]  # fmt: skip
-    finish(result, arguments.json)
+    padded = median(padding)
+    line = row(
+        f"CLEAR update, {arguments.texts} texts, {padded:.0%} padding", "tokens/s", median(rates[0]),
+        baseline="masked_lm", theirs=median(rates[1]), ratio=median(a / b for a, b in zip(*rates, strict=True)),
+        aim=">= 0.95",
+    )  # fmt: skip
+    finish([line], arguments, augment=AUGMENT, padding=padded)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ are random words of its vocabulary. Both sides sort by length, use batches of 32
 ratios of the rounds. The share of padding that unsorted batches of 32 would have is printed too.
 """
 
-import argparse
 import math
 import random
 import subprocess
@@ -15,12 +14,9 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 
 import numpy as np
-import torch
-from results import finish, is_installed, missing_row, row
-from steps import in_turn, ratio
+from results import compare, finish, flags, is_installed, missing_row
 
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 
@@ -59,15 +55,10 @@ def padding_share(lengths: list[int], batch: int = 32) -> float:
 
 
 def main() -> None:
-    """Print a table; --json also writes it to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="a sentence-transformers folder")
-    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    arguments = parser.parse_args()
+    """Print the rows."""
+    arguments = flags(__doc__, model=Path, device="cpu")
     if package := missing_package(arguments.model):
-        finish({"table": [missing_row(f"encode, {kind} texts", package, AIM) for kind in LENGTHS]}, arguments.json)
+        finish([missing_row(f"encode, {kind} texts", package, AIM) for kind in LENGTHS], arguments)
         return
     from sentence_transformers import SentenceTransformer
 
@@ -79,39 +70,20 @@ def main() -> None:
         subprocess.run(list(map(str, command)), check=True, capture_output=True)
         ours = SentenceEncoder.from_pretrained(imported / "model.pt", imported, device=arguments.device)
     words = [word for word in theirs.tokenizer.get_vocab() if word.isalpha() and len(word) > 2]
-    rows, table = [], []
+    table, differences = [], {}
     for kind in LENGTHS:
         texts = make_texts(kind, words)
-        lengths = [len(tokens) for tokens in theirs.tokenizer(texts)["input_ids"]]
-        seconds = in_turn(
-            [lambda _, t=texts: ours.encode(t), lambda _, t=texts: theirs.encode(t)], arguments.repeats, 1
-        )
-        difference = float(np.abs(ours.encode(texts[:64], normalize=True) - theirs.encode(texts[:64])).max())
-        found = {"texts": kind, "tokens": sum(lengths) / len(lengths), "padding": padding_share(lengths)}
-        found |= {"sentences_per_second": len(texts) / median(seconds[0]), "theirs": len(texts) / median(seconds[1])}
-        found |= {"ratio": ratio(seconds[1], seconds[0]), "difference": difference}
-        rows.append(found)
+        padding = padding_share([len(tokens) for tokens in theirs.tokenizer(texts)["input_ids"]])
         table.append(
-            row(
-                f"encode, {kind} texts, {found['padding']:.0%} padding unsorted", "sentences/s",
-                found["sentences_per_second"], baseline="sentence-transformers", theirs=found["theirs"],
-                ratio=found["ratio"], aim=AIM,
+            compare(
+                f"encode, {kind} texts, {padding:.0%} padding unsorted", lambda _, t=texts: ours.encode(t),
+                lambda _, t=texts: theirs.encode(t), arguments.repeats, baseline="sentence-transformers", aim=AIM,
+                unit="sentences/s", amount=len(texts), warm_up=1,
             )
         )  # fmt: skip
-        print(
-            f"{kind:6} {found['tokens']:6.1f} tokens, unsorted {found['padding']:4.0%} padding: "
-            f"{found['sentences_per_second']:8.1f} sentences/s, sentence-transformers {found['theirs']:8.1f}, "
-            f"{found['ratio']:.2f} times as fast; vectors differ by {difference:.1e}",
-            flush=True,
-        )
-    report = {
-        "rows": rows,
-        "repeats": arguments.repeats,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "table": table,
-    }
-    finish(report, arguments.json)
+        vectors = ours.encode(texts[:64], normalize=True), theirs.encode(texts[:64])
+        differences[kind] = float(np.abs(vectors[0] - vectors[1]).max())
+    finish(table, arguments, differences=differences)
 
 
 if __name__ == "__main__":

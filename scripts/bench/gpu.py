@@ -23,8 +23,8 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from results import finish, row
-from steps import build, in_turn, make_text, ratio, steps
+from results import compare, finish, flags, in_turn, row
+from steps import build, make_text, steps
 from torch.utils.flop_counter import FlopCounterMode
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -44,7 +44,10 @@ NO_DROPOUT = ("--dropout", "0", "--attention-dropout", "0", "--activation-dropou
 
 def main() -> None:
     """Print a line of JSON; --json also writes it to a file."""
-    arguments = parse()
+    arguments = flags(
+        __doc__, device="cuda", arch="clear_roberta_base", length=512, long=4096, window=512, texts=16, updates=20,
+        repeats=7, peak_tflops=989.0, criterions=list(CRITERIONS), precisions=list(PRECISIONS),
+    )  # fmt: skip
     is_gpu = arguments.device == "cuda"
     if is_gpu and not torch.cuda.is_available():
         raise SystemExit("gpu: torch sees no GPU here; give --device cpu to try the benchmark without one")
@@ -61,7 +64,7 @@ def main() -> None:
             worst = max(abs(mine - exact) / exact for mine, exact in pairs)
             table.append(row(f"{name}, {precision} compared with fp32", "relative difference of the loss", worst))
     name = torch.cuda.get_device_name() if is_gpu else "CPU"
-    finish({"device": name, "torch": torch.__version__, "losses": losses, "table": table}, arguments.json)
+    finish(table, arguments, name=name, torch=torch.__version__, losses=losses)
 
 
 def flags_of(arguments: argparse.Namespace, length: int, is_gpu: bool) -> tuple[str, ...]:
@@ -70,18 +73,15 @@ def flags_of(arguments: argparse.Namespace, length: int, is_gpu: bool) -> tuple[
     return (*size, "--projection-layers", "2", *(("--bf16",) if is_gpu else ()))
 
 
-def measured(functions: list[Callable[[int], object]], repeats: int, is_gpu: bool) -> list[list[float]]:
-    """Seconds of updates that take turns; each is timed until the device has finished."""
+def finished(step: Callable[[int], object], is_gpu: bool) -> Callable[[int], None]:
+    """The step, which returns when the device has finished."""
 
-    def done(function: Callable[[int], object]) -> Callable[[int], None]:
-        def call(number: int) -> None:
-            function(number)
-            if is_gpu:
-                torch.cuda.synchronize()
+    def call(number: int) -> None:
+        step(number)
+        if is_gpu:
+            torch.cuda.synchronize()
 
-        return call
-
-    return in_turn([done(function) for function in functions], repeats)
+    return call
 
 
 def peak_mib(step: Callable[[int], object], is_gpu: bool) -> float | None:
@@ -98,14 +98,14 @@ def throughput(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> list[
     common = flags_of(arguments, arguments.length, is_gpu)
     runs = (("masked_lm", 3 * arguments.texts, ()), ("clear_nt_xent", arguments.texts, ("--augment", "none")))
     rates, tables = [], []
-    for name, texts, flags in runs:
-        trainer, dataset = build(data, *common, "--criterion", name, *flags, is_cpu=not is_gpu)
+    for name, texts, recipe in runs:
+        trainer, dataset = build(data, *common, "--criterion", name, *recipe, is_cpu=not is_gpu)
         step = steps(trainer, dataset, texts)
         step(0)
         counter = FlopCounterMode(display=False)
         with counter:
             step(1)
-        (seconds,) = measured([step], arguments.repeats, is_gpu)
+        (seconds,) = in_turn([finished(step, is_gpu)], arguments.repeats)
         tokens = 3 * arguments.texts * arguments.length
         share = counter.get_total_flops() / median(seconds) / (arguments.peak_tflops * 1e12)
         rates.append([tokens / one for one in seconds])
@@ -132,13 +132,12 @@ def longformer(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> list[
         trainer, dataset = build(data, *common, "--attention-window", str(window), is_cpu=not is_gpu)
         found.append(steps(trainer, dataset, 2))
         memory.append(peak_mib(found[-1], is_gpu))
-    seconds = measured(found, arguments.repeats, is_gpu)
-    tokens = 2 * arguments.long
+    what = f"{arguments.arch}, {arguments.long} tokens, window {arguments.window}"
+    limited, full = (finished(step, is_gpu) for step in found)
     return [
-        row(
-            f"{arguments.arch}, {arguments.long} tokens, window {arguments.window}", "tokens/s",
-            tokens / median(seconds[0]), baseline="full attention", theirs=tokens / median(seconds[1]),
-            ratio=ratio(seconds[1], seconds[0]), mib=memory[0], their_mib=memory[1],
+        compare(
+            what, limited, full, arguments.repeats, baseline="full attention", unit="tokens/s", mib=memory,
+            amount=2 * arguments.long,
         )
     ]  # fmt: skip
 
@@ -174,26 +173,6 @@ def _train(arguments: argparse.Namespace, data: Path, criterion: str, precision:
         raise SystemExit(f"{criterion}, {precision}: {done.stderr[-2_000:]}")
     lines = [line.partition(" | ")[2] for line in (done.stdout + done.stderr).splitlines() if "train_inner" in line]
     return [float(json.loads(line[line.index("{") :])["loss"]) for line in lines]
-
-
-def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--arch", default="clear_roberta_base")
-    parser.add_argument("--length", type=int, default=512, help="tokens of a text")
-    parser.add_argument("--long", type=int, default=4096, help="tokens of a text for the Longformer")
-    parser.add_argument("--window", type=int, default=512)
-    parser.add_argument(
-        "--texts", type=int, default=16, help="texts of a CLEAR update; masked_lm reads three times as many"
-    )
-    parser.add_argument("--updates", type=int, default=20, help="updates of each run that compares precisions")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--peak-tflops", type=float, default=989.0, help="dense bf16 peak (H100 SXM: 989, A100: 312)")
-    parser.add_argument("--criterions", nargs="+", default=list(CRITERIONS), choices=list(CRITERIONS))
-    parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=list(PRECISIONS))
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -32,69 +32,29 @@ from statistics import median
 from typing import Any
 
 from mapped import write_data
-from results import finish, row
+from results import finish, flags, row
 
 LINEAR = "<= 1.2"
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
 STEPS = ("start", "epoch", "checkpoint")
-COMMON = (
-    *("--sample-break-mode", "eos", "--cpu", "--optimizer", "adam", "--lr", "1e-5", "--max-update", "1000000"),
-    *("--num-workers", "0"),
-)
-MODEL = (
-    *(
-        "--task",
-        "clear_lm",
-        "--arch",
-        "clear_roberta",
-        "--encoder-layers",
-        "1",
-        "--encoder-embed-dim",
-        "16",
-        "--encoder-ffn-embed-dim",
-        "16",
-    ),
-    *("--encoder-attention-heads", "2", "--projection-dim", "16", "--projection-hidden-dim", "16"),
-)
+SIZES = "--encoder-layers 1 --encoder-embed-dim 16 --encoder-ffn-embed-dim 16 --encoder-attention-heads 2"
+COMMON = f"--sample-break-mode eos --cpu --optimizer adam --lr 1e-5 --max-update 1000000 --num-workers 0 {SIZES}"
+OURS = "--task clear_lm --arch clear_roberta --projection-dim 16 --projection-hidden-dim 16 --criterion clear_nt_xent"
+SPANS = "--views span:anchors=2,positives=2,min=8,max=64 --anchor-mlm joint --pooling mean --projection-layers 0"
 RECIPES = {
-    "clear": (*MODEL, "--criterion", "clear_nt_xent", "--augment", "del-span+reorder"),
-    "simcse": (*MODEL, "--criterion", "clear_nt_xent", "--mlm-weight", "0", "--temperature", "0.05"),
-    "neighbor": (*MODEL, "--criterion", "clear_nt_xent", "--mlm-weight", "0", "--views", "neighbor"),
-    "declutr": (
-        *(
-            *MODEL,
-            "--criterion",
-            "clear_nt_xent",
-            "--anchor-mlm",
-            "joint",
-            "--pooling",
-            "mean",
-            "--projection-layers",
-            "0",
-        ),
-        *("--views", "span:anchors=2,positives=2,min=8,max=64", "--temperature", "0.05"),
-    ),
-    "masked_lm": (
-        *("--task", "masked_lm", "--arch", "roberta", "--encoder-layers", "1", "--encoder-embed-dim", "16"),
-        *("--encoder-ffn-embed-dim", "16", "--encoder-attention-heads", "2", "--criterion", "masked_lm"),
-    ),
+    "clear": f"{OURS} --augment del-span+reorder",
+    "simcse": f"{OURS} --mlm-weight 0 --temperature 0.05",
+    "neighbor": f"{OURS} --mlm-weight 0 --views neighbor",
+    "declutr": f"{OURS} {SPANS} --temperature 0.05",
+    "masked_lm": "--task masked_lm --arch roberta --criterion masked_lm",
 }
 
 
 def main() -> None:
     """Print the table; --json also writes it to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--lines", type=int, nargs="+", default=[100_000, 1_000_000], help="numbers of lines, ascending"
+    arguments = flags(
+        __doc__, lines=[100_000, 1_000_000], recipe="clear", epoch_lines=20_000, batch_size=64, keep=Path, child=[str]
     )
-    parser.add_argument("--recipe", choices=RECIPES, default="clear", help="recipe to compare with stock masked_lm")
-    parser.add_argument("--epoch-lines", type=int, default=20_000, help="lines of an epoch that are read; 0 means all")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=5, help="processes for each number of lines and each recipe")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="folder for the data (default: a temporary one)")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--child", nargs=2, metavar=("DATA", "RECIPE"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
     if arguments.child:
         child(Path(arguments.child[0]), arguments.child[1], arguments.batch_size, arguments.epoch_lines)
         return
@@ -107,10 +67,8 @@ def main() -> None:
             runs = [{name: measure(data, name, arguments) for name in recipes} for _ in range(arguments.repeats)]
             for name in recipes:
                 found[name].append(medians([run[name] for run in runs]) | {"lines": lines})
-                show(name, found[name][-1])
-    result = {"figures": found, "recipe": arguments.recipe, "repeats": arguments.repeats}
-    result |= {"epoch_lines": arguments.epoch_lines, "batch_size": arguments.batch_size}
-    finish({**result, "table": table(found, arguments.recipe)}, arguments.json)
+                print(name, found[name][-1], flush=True)
+    finish(table(found, arguments.recipe), arguments, figures=found)
 
 
 def table(found: dict[str, list[dict[str, Any]]], recipe: str) -> list[dict[str, Any]]:
@@ -157,12 +115,6 @@ def bytes_a_line(before: dict[str, Any], after: dict[str, Any]) -> float:
     return (after["held_mib"] - before["held_mib"]) * 2**20 / (after["lines"] - before["lines"])
 
 
-def show(name: str, figures: dict[str, Any]) -> None:
-    """Print one line."""
-    steps = ", ".join(f"{step} {figures[f'{step}_seconds']:.2f} s {figures[f'{step}_mib']:,.0f} MiB" for step in STEPS)
-    print(f"{name:10}{figures['lines']:>12,} lines: {steps}; held {figures['held_mib']:,.0f} MiB", flush=True)
-
-
 def measure(data: Path, recipe: str, arguments: argparse.Namespace) -> dict[str, float]:
     """The figures of one run, in a separate process."""
     sizes = ("--batch-size", arguments.batch_size, "--epoch-lines", arguments.epoch_lines)
@@ -190,7 +142,9 @@ def child(data: Path, recipe: str, batch_size: int, epoch_lines: int) -> None:
     fairseq_clear.register()
 
     places = ("--batch-size", str(batch_size), "--save-dir", str(data / "checkpoints"))
-    args = options.parse_args_and_arch(options.get_training_parser(), [str(data), *COMMON, *places, *RECIPES[recipe]])
+    args = options.parse_args_and_arch(
+        options.get_training_parser(), [str(data), *COMMON.split(), *places, *RECIPES[recipe].split()]
+    )
     cfg = convert_namespace_to_omegaconf(args)
     figures: dict[str, float] = {}
     held = anonymous_mib()

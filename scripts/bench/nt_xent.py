@@ -8,21 +8,18 @@ pytorch-metric-learning``) has no support for Q < K and lists all pairs by index
 memory. The sides take turns in every round; the ratio is the median of the ratios of the rounds.
 """
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
-from statistics import median
 
 import torch
 import torch.nn.functional as F
-from results import finish, is_installed, missing_row, row
-from steps import held_mib, in_turn, ratio
+from results import compare, finish, flags, is_installed, missing_row
+from steps import held_mib
 from torch import Tensor
 
 from fairseq_clear.objectives import nt_xent
 from fairseq_clear.objectives.exclusion import Exclusion
 
-WIDTH, TEMPERATURE = 128, 0.1
+WIDTH, TEMPERATURE, AIM = 128, 0.1, ">= 1.0"
 Step = Callable[[int], None]
 
 
@@ -74,47 +71,20 @@ def metric_learning(rows: int, columns: int) -> Step:
 
 
 def main() -> None:
-    """Print a table; --json also writes it to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", default=["64x16384", "16384x16384"], help="Q x K")
-    parser.add_argument("--metric-learning-size", type=int, default=512, help="views, for pytorch-metric-learning")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    arguments = parser.parse_args()
+    """Print the rows."""
+    arguments = flags(__doc__, sizes=["64x16384", "16384x16384"], metric_learning_size=512)
     pairs = [(*map(int, size.split("x")), "dense", dense) for size in arguments.sizes]
-    views, aim = arguments.metric_learning_size, ">= 1.0"
-    absent = []
+    views, table = arguments.metric_learning_size, []
     if is_installed("pytorch_metric_learning"):
         pairs.append((views, views, "pytorch-metric-learning", metric_learning))
     else:
-        absent = [missing_row(f"NT-Xent, {views:,} x {views:,}", "pytorch-metric-learning", aim)]
-    rows, table = [], []
+        table = [missing_row(f"NT-Xent, {views:,} x {views:,}", "pytorch-metric-learning", AIM)]
     for queries, keys, name, other in pairs:
         mine, theirs = ours(queries, keys), other(queries, keys)
-        seconds = in_turn([mine, theirs], arguments.repeats)
-        found = {"queries": queries, "keys": keys, "baseline": name}
-        found |= {"seconds": median(seconds[0]), "their_seconds": median(seconds[1])}
-        found |= {"ratio": ratio(seconds[1], seconds[0]), "mib": held_mib(mine), "their_mib": held_mib(theirs)}
-        rows.append(found)
-        table.append(
-            row(
-                f"NT-Xent, {queries:,} x {keys:,}", "s", found["seconds"], baseline=name, theirs=found["their_seconds"],
-                ratio=found["ratio"], aim=aim, mib=found["mib"], their_mib=found["their_mib"],
-            )
-        )  # fmt: skip
-        print(
-            f"{queries:>6} x {keys:<6} {found['seconds']:8.4f} s {found['mib']:7.0f} MiB   {name} "
-            f"{found['their_seconds']:8.4f} s {found['their_mib']:7.0f} MiB   {found['ratio']:6.2f} times as fast",
-            flush=True,
-        )
-    report = {
-        "rows": rows,
-        "repeats": arguments.repeats,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "table": table + absent,
-    }
-    finish(report, arguments.json)
+        mib = held_mib(mine), held_mib(theirs)
+        what = f"NT-Xent, {queries:,} x {keys:,}"
+        table.append(compare(what, mine, theirs, arguments.repeats, baseline=name, aim=AIM, mib=mib))
+    finish(table, arguments)
 
 
 if __name__ == "__main__":

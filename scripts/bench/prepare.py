@@ -5,14 +5,13 @@
 Both sides use the same sentencepiece model, the same number of workers and the same text with blank lines between documents,
 generated or from --corpora. ``spm_encode`` always uses one thread. Whole commands are timed, start of Python included;
 ``prepare`` also stages, hashes, counts and describes the text. The sides take turns; the ratio is the median of the ratios of
-the rounds. Afterwards both folders are compared line by line: different ids are an error.
+the rounds. First both folders are compared line by line: different ids are an error.
 
 Without ``spm_encode`` (Debian: sentencepiece) a loop over sentencepiece's Python encoder replaces it, and the row says so.
 Other releases of ``spm_encode`` may break ties differently: Debian's 0.1.97 and the Python package 0.2.3 differ at runs of one
-character. --python-encoder then uses the Python encoder.
+character. --python-encoder 1 then uses the Python encoder.
 """
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -20,12 +19,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 from fairseq.data.indexed_dataset import MMapIndexedDataset
-from results import finish, row
-from steps import in_turn, ratio
+from results import compare, finish, flags
 from texts import documents, generate
 
 AIM = ">= 1.0"
@@ -44,62 +41,31 @@ with open(sys.argv[2], encoding="utf-8") as lines, open(sys.argv[3], "w", encodi
 
 
 def main() -> None:
-    """Print the ratio; --json also writes the result to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lines", type=int, default=100_000, help="lines of the generated text")
-    parser.add_argument("--vocab-size", type=int, default=8_000, help="pieces of the sentencepiece model")
-    parser.add_argument("--workers", type=int, default=1, help="processes, on both sides")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument(
-        "--corpora", type=Path, metavar="DIR", help="folder of 20news.train.jsonl.xz, instead of generated text"
-    )
-    parser.add_argument(
-        "--python-encoder",
-        action="store_true",
-        help="use sentencepiece's Python encoder, even if spm_encode is installed",
-    )
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    arguments = parser.parse_args()
+    """Print the row."""
+    arguments = flags(__doc__, lines=100_000, vocab_size=8_000, workers=1, corpora=Path, python_encoder=0)
     encoder = PYTHON if arguments.python_encoder or not shutil.which(SPM) else SPM
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_text(folder / "text.txt", arguments.lines, arguments.corpora)
         (folder / "valid.txt").write_text("a line\n", encoding="utf-8")
         train_model(folder, arguments.vocab_size)
-        seconds = in_turn(
-            [lambda _: ours(folder, arguments.workers), lambda _: theirs(folder, arguments.workers, encoder)],
-            arguments.repeats,
-            0,
-        )
+        ours(folder, arguments.workers)
+        theirs(folder, arguments.workers, encoder)
         difference = first_difference(folder / "ours" / "train", folder / "theirs" / "train")
         if difference:
             sys.exit(
                 f"the ids differ: {difference} (if spm_encode is of another release, it may break ties differently: "
-                "give --python-encoder)"
+                "give --python-encoder 1)"
             )
         tokens, lines = token_count(folder / "ours" / "train")
-    rates = [tokens / median(times) for times in seconds]
-    faster = ratio(seconds[1], seconds[0])
-    baseline = f"{encoder} + fairseq-preprocess"
-    plural = "s" if arguments.workers > 1 else ""
-    print(f"prepare {rates[0]:,.0f} tokens/s, {baseline} {rates[1]:,.0f}: {faster:.2f} times, {tokens:,} equal ids")
-    result = {
-        "tokens": tokens,
-        "lines": lines,
-        "workers": arguments.workers,
-        "seconds": seconds[0],
-        "their_seconds": seconds[1],
-        "ratio": faster,
-        "encoder": encoder,
-        "text": str(arguments.corpora.name) if arguments.corpora else "generated",
-        "table": [
-            row(
-                f"prepare, {tokens / 1e6:.1f} M tokens, {arguments.workers} worker{plural}", "tokens/s", rates[0],
-                baseline=baseline, theirs=rates[1], ratio=faster, aim=AIM,
-            )
-        ],
-    }  # fmt: skip
-    finish(result, arguments.json)
+        plural = "s" if arguments.workers > 1 else ""
+        line = compare(
+            f"prepare, {tokens / 1e6:.1f} M tokens, {arguments.workers} worker{plural}",
+            lambda _: ours(folder, arguments.workers), lambda _: theirs(folder, arguments.workers, encoder),
+            arguments.repeats, baseline=f"{encoder} + fairseq-preprocess", aim=AIM, unit="tokens/s", amount=tokens,
+            warm_up=0,
+        )  # fmt: skip
+    finish([line], arguments, tokens=tokens, lines=lines, encoder=encoder)
 
 
 def write_text(path: Path, lines: int, corpora: Path | None) -> None:
@@ -137,16 +103,9 @@ def train_model(folder: Path, size: int) -> None:
 
 def ours(folder: Path, workers: int) -> None:
     """Turn the text into a data folder with ``prepare``."""
-    flags = (
-        "--valid",
-        folder / "valid.txt",
-        "--spm-model",
-        folder / "model.model",
-        "--workers",
-        workers,
-        "--overwrite",
-    )
-    run(sys.executable, "-m", "fairseq_clear.cli", "prepare", folder / "text.txt", "--dest", folder / "ours", *flags)
+    model = ("--valid", folder / "valid.txt", "--spm-model", folder / "model.model")
+    places = (folder / "text.txt", "--dest", folder / "ours", "--overwrite", "--workers", workers)
+    run(sys.executable, "-m", "fairseq_clear.cli", "prepare", *places, *model)
 
 
 def theirs(folder: Path, workers: int, encoder: str) -> None:
@@ -160,8 +119,8 @@ def theirs(folder: Path, workers: int, encoder: str) -> None:
     shutil.rmtree(folder / "theirs", ignore_errors=True)
     tool = "from fairseq_cli.preprocess import cli_main; cli_main()"
     splits = ("--trainpref", folder / "text.pieces", "--validpref", folder / "valid.pieces")
-    flags = ("--srcdict", folder / "dict.txt", "--destdir", folder / "theirs", "--workers", workers)
-    run(sys.executable, "-c", tool, "--only-source", *splits, *flags)
+    places = ("--srcdict", folder / "dict.txt", "--destdir", folder / "theirs", "--workers", workers)
+    run(sys.executable, "-c", tool, "--only-source", *splits, *places)
 
 
 def run(*command: object) -> None:

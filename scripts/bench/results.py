@@ -1,17 +1,91 @@
-"""The result of a benchmark: a last line of JSON whose ``table`` holds one row per comparison."""
+"""Shared by all benchmarks: flags, two sides that take turns, and the result, whose ``table`` has a row per comparison."""
 
+import argparse
 import json
 import operator
-from collections.abc import Callable, Mapping
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-__all__ = ["AIMS", "finish", "is_installed", "markdown", "missing_row", "row"]
+__all__ = ["compare", "finish", "flags", "in_turn", "is_installed", "markdown", "missing_row", "row"]
 
 Row = dict[str, Any]
 AIMS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le}
 HEAD = ("what", "ours", "compared with", "theirs", "ratio", "aim", "met", "memory, MiB: ours / theirs")
+
+
+def flags(doc: str | None, **defaults: Any) -> argparse.Namespace:
+    """Parse ``--repeats``, ``--json`` and a flag for each default value or type; a list takes several values."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    for name, default in ({"repeats": 5} | defaults).items():
+        several = {"nargs": "+"} if isinstance(default, list) else {}
+        first = default[0] if several else default
+        kind, value = (first, None) if isinstance(first, type) else (type(first), default)
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=kind, default=value, help="default: %(default)s", **several
+        )
+    return parser.parse_args()
+
+
+def in_turn(
+    functions: Sequence[Callable[[int], object]],
+    repeats: int,
+    warm_up: int = 2,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[list[float]]:
+    """Seconds of each function in each round. The functions take turns, so that other load slows all of them alike.
+
+    ``clock=time.process_time`` counts the processor time of this process: for work on one core.
+    """
+    seconds: list[list[float]] = [[] for _ in functions]
+    for number in range(warm_up + repeats):
+        for index, function in enumerate(functions):
+            began = clock()
+            function(number)
+            if number >= warm_up:
+                seconds[index].append(clock() - began)
+    return seconds
+
+
+def compare(
+    what: str,
+    ours: Callable[[int], object],
+    theirs: Callable[[int], object],
+    repeats: int,
+    *,
+    baseline: str,
+    aim: str = "",
+    unit: str = "s",
+    amount: float = 0,
+    warm_up: int = 2,
+    clock: Callable[[], float] = time.perf_counter,
+    mib: Sequence[float | None] = (None, None),
+) -> Row:
+    """Let two sides take turns; print and return the row.
+
+    Args:
+        what: what is measured.
+        ours, theirs: the two sides, called with the number of the round.
+        repeats, warm_up, clock: see ``in_turn``.
+        baseline: name of the other side.
+        aim: bound such as ``>= 0.95``. With ``<=`` the ratio is our time over theirs, else theirs over ours.
+        unit: unit of the figures.
+        amount: what one call makes, in ``unit`` without ``/s``; 0 shows seconds.
+        mib: memory of both sides.
+    """
+    seconds = in_turn([ours, theirs], repeats, warm_up, clock)
+    mine, other = seconds if aim.startswith("<=") else seconds[::-1]
+    ratio = median(a / b for a, b in zip(mine, other, strict=True))
+    figures = [amount / median(times) if amount else median(times) for times in seconds]
+    print(f"{what}: {figures[0]:,.4g} {unit}, {baseline} {figures[1]:,.4g}: {ratio:.2f}", flush=True)
+    return row(
+        what, unit, figures[0], baseline=baseline, theirs=figures[1], ratio=ratio, aim=aim, mib=mib[0], their_mib=mib[1]
+    )
 
 
 def row(
@@ -26,29 +100,15 @@ def row(
     mib: float | None = None,
     their_mib: float | None = None,
 ) -> Row:
-    """One comparison, as a row of the table.
-
-    Args:
-        what: what is measured.
-        unit: unit of ``ours`` and ``theirs``.
-        ours: our median.
-        baseline: name of the other side; the figures of the other side are ``theirs`` and ``their_mib``.
-        theirs: median of the other side.
-        ratio: median of the ratios of the rounds; the benchmark decides which side is divided by which.
-        aim: bound such as ``>= 0.95`` for the ratio, or for ``ours`` without a ratio; empty for none.
-        mib: our memory in MiB; the benchmark's docstring defines it.
-        their_mib: memory of the other side.
+    """A row of the table; the arguments are as for ``compare``. The aim bounds the ratio, or ``ours`` without a ratio.
 
     Raises:
         ValueError: the aim cannot be read.
     """
-    is_met = None
-    if aim:
-        sign, _, bound = aim.partition(" ")
-        if sign not in AIMS:
-            raise ValueError(f"aim {aim!r}: write one of {', '.join(AIMS)}, a space and a number")
-        is_met = AIMS[sign](ours if ratio is None else ratio, float(bound))
-    return {
+    sign, _, bound = aim.partition(" ")
+    if aim and sign not in AIMS:
+        raise ValueError(f"aim {aim!r}: write one of {', '.join(AIMS)}, a space and a number")
+    found = {
         "what": what,
         "unit": unit,
         "ours": ours,
@@ -56,10 +116,9 @@ def row(
         "theirs": theirs,
         "ratio": ratio,
         "aim": aim,
-        "met": is_met,
-        "mib": mib,
-        "their_mib": their_mib,
     }
+    found["met"] = AIMS[sign](ours if ratio is None else ratio, float(bound)) if aim else None
+    return {**found, "mib": mib, "their_mib": their_mib}
 
 
 def missing_row(what: str, package: str, aim: str = "") -> Row:
@@ -73,12 +132,14 @@ def is_installed(package: str) -> bool:
     return find_spec(package) is not None
 
 
-def finish(result: Mapping[str, Any], path: Path | None) -> None:
-    """Print the result as the last line, in JSON, and write it to the file of --json."""
-    line = json.dumps(result)
+def finish(table: Sequence[Row], arguments: argparse.Namespace, **further: Any) -> None:
+    """Print the table, the flags and ``further`` as the last line, in JSON, and write it to the file of --json."""
+    known = {name: value for name, value in vars(arguments).items() if name != "json"}
+    result = {**known, "threads": os.environ.get("OMP_NUM_THREADS", "unset"), **further, "table": list(table)}
+    line = json.dumps(result, default=str)
     print(line)
-    if path:
-        path.write_text(line + "\n", encoding="utf-8")
+    if arguments.json:
+        arguments.json.write_text(line + "\n", encoding="utf-8")
 
 
 def markdown(results: Mapping[str, Mapping[str, Any]]) -> str:

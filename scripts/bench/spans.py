@@ -6,17 +6,14 @@ The encoder is 2 x 128, without MLM. A document gives two anchors with two posit
 paper's distributions.
 """
 
-import argparse
 import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
-from statistics import median
 from typing import Any
 from unittest import mock
 
-import torch
-from results import finish, row
-from steps import build, in_turn, make_text, ratio, steps
+from results import compare, finish, flags
+from steps import build, make_text, steps
 
 from fairseq_clear.modules import chunking
 
@@ -29,12 +26,8 @@ PADDED = {"cpu": 10**9, "cuda": 10**9}  # no part of a batch is ever large enoug
 
 
 def main() -> None:
-    """Print a table; --json also writes it to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--documents", type=int, default=4, help="documents of an update")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    arguments = parser.parse_args()
+    """Print the row."""
+    arguments = flags(__doc__, documents=4)
     with tempfile.TemporaryDirectory() as folder:
         data = make_text(Path(folder), 8 * arguments.documents, (2_100, 2_600))
         trainer, dataset = build(data, *FLAGS)
@@ -46,22 +39,9 @@ def main() -> None:
             with all_padded():
                 step(number)
 
-        seconds = in_turn([step, padded], arguments.repeats)
-    result = {
-        "documents": arguments.documents,
-        "seconds": median(seconds[0]),
-        "padded_seconds": median(seconds[1]),
-        "ratio": ratio(*seconds[::-1]),
-        "repeats": arguments.repeats,
-        "threads": torch.get_num_threads(),
-    }
-    result["table"] = [
-        row(
-            f"update on spans of {arguments.documents} documents", "s", result["seconds"],
-            baseline="all padded to the longest", theirs=result["padded_seconds"], ratio=result["ratio"], aim=">= 1.0",
-        )
-    ]  # fmt: skip
-    finish(result, arguments.json)
+        what, baseline = f"update on spans of {arguments.documents} documents", "all padded to the longest"
+        table = [compare(what, step, padded, arguments.repeats, baseline=baseline, aim=">= 1.0")]
+    finish(table, arguments)
 
 
 def all_padded() -> AbstractContextManager[Any]:

@@ -3,14 +3,13 @@
 The figures are medians of user and system time together, on which other load has less influence than on wall time.
 """
 
-import argparse
 import resource
 import subprocess
 import sys
 from pathlib import Path
 from statistics import median
 
-from results import finish, row
+from results import finish, flags, row
 
 from fairseq_clear.cli import COMMANDS
 
@@ -20,21 +19,15 @@ FRONT_DOOR, COMMAND = 0.5, 1.0  # aims in seconds: fairseq-clear --help, fairseq
 
 def main() -> None:
     """Time every command once in each run, and print the medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5, metavar="N", help="number of runs (default: %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result to this file")
-    arguments = parser.parse_args()
+    arguments = flags(__doc__)
     calls = [(), *((name,) for name in COMMANDS)]
     help_seconds("--help")  # the first call also writes the bytecode, so it is not counted
-    runs = [[help_seconds(*call, "--help") for call in calls] for _ in range(arguments.runs)]
-    table = [
-        row(
-            " ".join(("fairseq-clear", *call, "--help")), "s", round(median(seconds), 3),
-            aim=f"<= {COMMAND if call else FRONT_DOOR}",
-        )
-        for call, seconds in zip(calls, zip(*runs, strict=True), strict=True)
-    ]  # fmt: skip
-    finish({"table": table}, arguments.json)
+    runs = [[help_seconds(*call, "--help") for call in calls] for _ in range(arguments.repeats)]
+    table = []
+    for call, seconds in zip(calls, zip(*runs, strict=True), strict=True):
+        what, aim = " ".join(("fairseq-clear", *call, "--help")), f"<= {COMMAND if call else FRONT_DOOR}"
+        table.append(row(what, "s", round(median(seconds), 3), aim=aim))
+    finish(table, arguments)
 
 
 def help_seconds(*command: str) -> float:

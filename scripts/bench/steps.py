@@ -1,13 +1,11 @@
-"""Shared by the benchmarks: a trainer on generated text, and the times of functions that take turns."""
+"""A trainer on generated text, and the memory of a step."""
 
 import random
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -67,31 +65,6 @@ def steps(trainer: Trainer, dataset: Any, batch: int) -> Callable[[int], None]:
         trainer.train_step([dataset.collater([dataset[row] for row in rows])])
 
     return step
-
-
-def in_turn(
-    functions: Sequence[Callable[[int], object]],
-    repeats: int,
-    warm_up: int = 2,
-    clock: Callable[[], float] = time.perf_counter,
-) -> list[list[float]]:
-    """Seconds of each function in each round. The functions take turns, so that other load slows all of them alike.
-
-    ``clock=time.process_time`` counts the processor time of this process: for work on one core.
-    """
-    seconds: list[list[float]] = [[] for _ in functions]
-    for number in range(warm_up + repeats):
-        for index, function in enumerate(functions):
-            began = clock()
-            function(number)
-            if number >= warm_up:
-                seconds[index].append(clock() - began)
-    return seconds
-
-
-def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:
-    """Median over the rounds of numerator divided by denominator."""
-    return median(a / b for a, b in zip(numerator, denominator, strict=True))
 
 
 def held_mib(step: Callable[[int], object]) -> float:

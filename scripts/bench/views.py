@@ -9,7 +9,6 @@ and synonyms are the same on both sides. Spans are six of a document of 2,100 wo
 sides take turns. Seconds are the processor time of the process; the ratio is the median of the ratios of the rounds.
 """
 
-import argparse
 import json
 import random
 import sys
@@ -18,14 +17,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from prepare import SAMPLE_LINES, train_model, write_text
-from results import finish, is_installed, missing_row, row
-from steps import COMMON, in_turn, ratio
+from results import compare, finish, flags, is_installed, missing_row
+from steps import COMMON
 from text_peers import Augment, declutr, eda, nlpaug
 from texts import documents, generate, make_words, neighbours
 
@@ -36,6 +34,7 @@ from fairseq_clear.text.data_folders import load_tokenizer
 AIM = ">= 50"
 DOCUMENT_WORDS, LINE_WORDS = 2_100, 25
 SPAN = "span:anchors=2,positives=2"
+Side = Callable[[int], object]
 # Our spec, and the corresponding augmenter of nlpaug.
 PAIRS = (
     ("del-word:ratio=0.3", "delete"),
@@ -48,21 +47,12 @@ PAIRS = (
 
 def main() -> None:
     """Print the table; --json also writes it to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--words", type=int, nargs="+", default=[25, 320], help="words of a text (320: about 512 tokens)"
-    )
-    parser.add_argument("--texts", type=int, default=400, help="texts of each length")
-    parser.add_argument("--documents", type=int, default=50, help="documents for the spans")
-    parser.add_argument("--vocab-size", type=int, default=16_000, help="pieces of the sentencepiece model")
-    parser.add_argument("--sample-lines", type=int, default=SAMPLE_LINES, help="generated lines that it is trained on")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--corpora", type=Path, metavar="DIR", help="folder of movie_reviews.jsonl.xz, for real texts")
-    parser.add_argument("--synonyms", type=Path, metavar="FILE", help="JSON of words and synonyms, for real texts")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    arguments = parser.parse_args()
+    arguments = flags(
+        __doc__, words=[25, 320], texts=400, documents=50, vocab_size=16_000, sample_lines=SAMPLE_LINES, corpora=Path,
+        synonyms=Path,
+    )  # fmt: skip
     if (arguments.corpora is None) != (arguments.synonyms is None):
-        parser.error("--corpora and --synonyms go together: real words need real synonyms")
+        sys.exit("--corpora and --synonyms go together: real words need real synonyms")
     table, found = table_of(arguments.synonyms), []
     with tempfile.TemporaryDirectory() as name:
         tokenizer = make_tokenizer(Path(name), arguments.corpora, arguments.vocab_size, arguments.sample_lines)
@@ -76,11 +66,9 @@ def main() -> None:
         data = make_data(Path(name) / "documents", [in_lines(text) for text in texts], tokenizer)
         ours = views_of(data, len(texts), "--views", SPAN)
         sampler = "DeCLUTR's sampler (reimplemented)"
-        found += compare(
-            "6 spans of a document", ours, peer(declutr(), texts), 6 * len(texts), sampler, "", arguments.repeats
-        )
-    result = {"table": found, "repeats": arguments.repeats, "texts": "real" if arguments.corpora else "generated"}
-    finish(result, arguments.json)
+        what, theirs = "6 spans of a document", peer(declutr(), texts)
+        found.append(compare_views(what, ours, theirs, 6 * len(texts), sampler, "", arguments.repeats))
+    finish(found, arguments)
 
 
 def beside_nlpaug(
@@ -97,7 +85,8 @@ def beside_nlpaug(
     }
     rows, delete = [], peer(augmenters["delete"], texts, 2)
     for what, ours in floors.items():
-        rows += compare(f"{what}, {words} words", ours, delete, 2 * len(texts), "nlpaug delete", "", repeats)
+        what = f"{what}, {words} words"
+        rows.append(compare_views(what, ours, delete, 2 * len(texts), "nlpaug delete", "", repeats))
     encode = load_tokenizer(data).encode
     for spec, name in PAIRS:
         what, count = f"views, {spec}, {words} words", 2 * len(texts)
@@ -105,10 +94,12 @@ def beside_nlpaug(
             rows.append(missing_row(what, "textblob-aptagger", AIM))
             continue
         ours = views_of(data, len(texts), "--augment", spec)
-        rows += compare(what, ours, peer(augmenters[name], texts, 2), count, f"nlpaug {name}", AIM, repeats)
+        theirs = peer(augmenters[name], texts, 2)
+        rows.append(compare_views(what, ours, theirs, count, f"nlpaug {name}", AIM, repeats))
         if name == "delete":
             theirs = peer(augmenters[name], texts, 2, encode)
-            rows += compare(what, ours, theirs, count, f"nlpaug {name}, with sentencepiece", "", repeats)
+            baseline = f"nlpaug {name}, with sentencepiece"
+            rows.append(compare_views(what, ours, theirs, count, baseline, "", repeats))
     return rows
 
 
@@ -120,30 +111,22 @@ def beside_eda(
     if not is_installed("textaugment"):
         return [missing_row(what, "textaugment")]
     ours = views_of(data, len(texts), "--augment", "eda")
-    return compare(what, ours, peer(eda(table), texts, 2), 2 * len(texts), "EDA (textaugment)", "", repeats)
+    theirs = peer(eda(table), texts, 2)
+    return [compare_views(what, ours, theirs, 2 * len(texts), "EDA (textaugment)", "", repeats)]
 
 
-def compare(
-    what: str,
-    ours: Callable[[int], object],
-    theirs: Callable[[int], object],
-    views: int,
-    baseline: str,
-    aim: str,
-    repeats: int,
-) -> list[dict[str, Any]]:
-    """One row. Both sides take turns; each call makes ``views`` views."""
-    seconds = in_turn([ours, theirs], repeats, 1, time.process_time)
-    rates = [views / median(times) for times in seconds]
-    faster = ratio(seconds[1], seconds[0])
-    print(f"{what}: {rates[0]:,.0f} views/s, {baseline} {rates[1]:,.0f}: {faster:.1f} times", flush=True)
-    return [row(what, "views/s", rates[0], baseline=baseline, theirs=rates[1], ratio=faster, aim=aim)]
+def compare_views(what: str, ours: Side, theirs: Side, views: int, baseline: str, aim: str, repeats: int) -> Any:
+    """One row; each call of a side makes ``views`` views on one core."""
+    return compare(
+        what, ours, theirs, repeats, baseline=baseline, aim=aim, unit="views/s", amount=views, warm_up=1,
+        clock=time.process_time,
+    )  # fmt: skip
 
 
-def items_of(data: Path, texts: int, *flags: str) -> Any:
+def items_of(data: Path, texts: int, *recipe: str) -> Any:
     """The training set for these flags."""
     parser = options.get_training_parser()
-    args = options.parse_args_and_arch(parser, [str(data), *COMMON, "--arch", "clear_roberta_tiny", *flags])
+    args = options.parse_args_and_arch(parser, [str(data), *COMMON, "--arch", "clear_roberta_tiny", *recipe])
     task: Any = tasks.setup_task(convert_namespace_to_omegaconf(args).task)
     task.needs = Needs(mlm=False, views=True)
     task.load_dataset("train")
@@ -163,9 +146,9 @@ def reading(data: Path, texts: int) -> Callable[[int], object]:
     return read
 
 
-def views_of(data: Path, texts: int, *flags: str) -> Callable[[int], object]:
+def views_of(data: Path, texts: int, *recipe: str) -> Callable[[int], object]:
     """A function that makes all items of the training set for these flags, in another epoch at each call."""
-    dataset = items_of(data, texts, *flags)
+    dataset = items_of(data, texts, *recipe)
 
     def make(epoch: int) -> None:
         dataset.set_epoch(epoch + 1)
