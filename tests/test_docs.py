@@ -92,10 +92,19 @@ def training_flags(data_bin: Path) -> set[str]:
 # Programs that are not ours -> the flags that pages use.
 PROGRAMS = {
     "torchrun": {"--standalone", "--nproc-per-node", "--no-python"},
-    "sbatch": set(
-        "--nodes --ntasks --ntasks-per-node --gpus --gpus-per-node --gpus-per-task --time --array --requeue --gres --wrap "
-        "--dependency -N -n -G".split()
-    ),
+    "sbatch": {
+        *(
+            "--nodes",
+            "--ntasks",
+            "--ntasks-per-node",
+            "--gpus",
+            "--gpus-per-node",
+            "--gpus-per-task",
+            "--time",
+            "--array",
+        ),
+        *("--requeue", "--gres", "--wrap", "--dependency", "-N", "-n", "-G"),
+    },
     "srun": {"--ntasks"},
     "pip": {"--no-build-isolation", "--no-deps", "-e"},
     "hf": {"--local-dir"},
