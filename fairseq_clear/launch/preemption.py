@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 TIMEOUT = "FAIRSEQ_CLEAR_TIMEOUT"  # seconds that a collective may take; workers also wait while the first one validates
+RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
 COMMANDS: dict[str, Callable[[], None]] = {
     "fairseq-train": plain_train.cli_main,
     "fairseq-hydra-train": hydra_train.cli_main,
@@ -98,22 +99,13 @@ def _timeout() -> float:
 def _check(cfg: Any) -> None:
     """Raise UserError for settings with which a resumed run would differ from an uninterrupted one."""
     saving, workers = cfg.checkpoint, cfg.distributed_training
-    for flag in ("no_save", "no_last_checkpoints"):
+    repeated = "it would be repeated whenever the run resumes; to start from other weights, use --finetune-from-model"
+    for flag in ("no_save", "no_last_checkpoints", *RESETS):
         if saving[flag]:
-            raise UserError(
-                f"--{flag.replace('_', '-')}: a preempted run resumes from checkpoint_last.pt; leave this flag out"
-            )
-    for flag in ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader"):
-        if saving[flag]:
-            raise UserError(
-                f"--{flag.replace('_', '-')}: it would be repeated whenever the run resumes; "
-                "to start from other weights, use --finetune-from-model"
-            )
+            why = repeated if flag in RESETS else "a preempted run resumes from checkpoint_last.pt; leave this flag out"
+            raise UserError(f"--{flag.replace('_', '-')}: {why}")
     if saving.restore_file != "checkpoint_last.pt":
-        raise UserError(
-            f"--restore-file {saving.restore_file}: the run would start from this file again whenever it resumes; "
-            "use --finetune-from-model"
-        )
+        raise UserError(f"--restore-file {saving.restore_file}: {repeated}")
     if workers.distributed_world_size > 1 and not workers.distributed_no_spawn:
         raise UserError(
             f"--distributed-world-size {workers.distributed_world_size}: signals do not reach workers that fairseq starts; "

@@ -159,12 +159,6 @@ REPLACED = {
             "a resumed run counts --patience from the beginning",
         ),
     },
-    "tests/patches/test_run_console.py": {
-        "fairseq.logging.progress_bar:progress_bar": (
-            "run_console:progress_bar",
-            "the line of statistics is wider than the terminal; every epoch adds another handler for --log-file",
-        ),
-    },
 }
 PATCHES = (
     *(Patch("", function, why, test) for test, rows in CALLED.items() for function, why in rows.items()),

@@ -4,13 +4,12 @@ import argparse
 import ast
 import atexit
 import logging
-import operator
+import math
 import queue
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -22,17 +21,11 @@ import torch
 from fairseq_clear.patches import original
 
 SECONDS_TO_STOP_LOADING = 30.0
-LONGEST = 100_000  # maximum characters or items of a product
-GREATEST_EXPONENT = 64
-ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Pow: operator.pow,
-}
-SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+LONGEST = 100_000  # maximum product of the factors of a literal
+LITERALS = (
+    *(ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Load, ast.UnaryOp, ast.UAdd, ast.USub),
+    *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv),
+)
 
 
 def allow_checkpoint_classes() -> None:
@@ -112,38 +105,18 @@ def evaluate_literal(text: str) -> Any:
     if not isinstance(text, str):
         raise TypeError(f"expected a string, not {type(text).__name__}")
     try:
-        return _value(ast.parse(text.strip(), mode="eval").body)
+        tree = ast.parse(text.strip(), mode="eval")
+        nodes = list(ast.walk(tree))
+        sides = [side for node in nodes if isinstance(node, ast.BinOp) for side in (node.left, node.right)]
+        factors = [side.value for side in sides if isinstance(side, ast.Constant) and isinstance(side.value, int)]
+        is_large = (
+            any(isinstance(node, ast.Mult) for node in nodes) and math.prod(map(abs, filter(None, factors))) > LONGEST
+        )
+        if is_large or not all(isinstance(node, LITERALS) for node in nodes):
+            raise ValueError
+        return eval(compile(tree, "<literal>", "eval"), {"__builtins__": {}})  # literals and arithmetic alone
     except (SyntaxError, RecursionError, MemoryError, ArithmeticError, TypeError, ValueError):
         raise ValueError(f"{text[:80]!r} is not a Python literal") from None
-
-
-def _value(node: ast.expr) -> Any:
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.List(elts=items):
-            return [_value(item) for item in items]
-        case ast.Tuple(elts=items):
-            return tuple(_value(item) for item in items)
-        case ast.Dict(keys=keys, values=values) if None not in keys:
-            return {_value(key): _value(value) for key, value in zip(keys, values, strict=True) if key is not None}
-        case ast.UnaryOp(op=sign, operand=operand) if type(sign) in SIGNS:
-            return SIGNS[type(sign)](_value(operand))
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in ARITHMETIC:
-            one, other = _value(left), _value(right)
-            _check_size(type(sign), one, other)
-            return ARITHMETIC[type(sign)](one, other)
-    raise ValueError
-
-
-def _check_size(sign: type[ast.operator], one: Any, other: Any) -> None:
-    """Check the size of a result: a short expression can exceed any memory."""
-    if sign is ast.Pow and not (abs(one) <= 10**6 and abs(other) <= GREATEST_EXPONENT):
-        raise ValueError
-    if sign is ast.Mult:
-        sizes = [len(side) if hasattr(side, "__len__") else abs(side) for side in (one, other)]
-        if any(hasattr(side, "__len__") for side in (one, other)) and sizes[0] * sizes[1] > LONGEST:
-            raise ValueError
 
 
 def stop_loading_at_exit() -> None:

@@ -95,6 +95,10 @@ def _nearest(name: str, known: Any) -> str:
 def convert_namespace_to_omegaconf(args: argparse.Namespace) -> Any:
     """Convert the arguments. ``--total-num-update`` defaults to ``--max-update``, and a wrong type is a one-line error."""
     if getattr(args, "total_num_update", 0) is None:  # the default in polynomial_decay's config, which it then rejects
+        if not args.max_update:
+            _fail(
+                UserError(f"--total-num-update: is required by --lr-scheduler {args.lr_scheduler} without --max-update")
+            )
         args.total_num_update = args.max_update
     try:
         return original("fairseq_cli.train:convert_namespace_to_omegaconf")(args)

@@ -14,7 +14,6 @@ from fairseq_clear.spec import MIX_BATCHES
 from fairseq_clear.text.data_folders import (
     CLEAR_JSON,
     DICTIONARY,
-    FAIRSEQ_SPECIALS,
     check_vocabulary,
     data_folders,
     read_dictionary,
@@ -85,40 +84,31 @@ def check_corpora(corpora: Sequence[Corpus]) -> None:
         if len(data_folders(folder, flag="--mix")) > 1 or not (folder / DICTIONARY).is_file():
             raise UserError(f"--mix {folder}: consists of shards; give a folder made without --shards")
         check_vocabulary(folder)
-        difference = _difference_of_dictionaries(first, folder) or _difference_of_tokenizers(first, folder)
-        if difference:
+        if differing := _differing_file(first, folder):
             flags = tokenizer_flags(first)
-            command = (
-                ["fairseq-clear prepare", *flags] if flags else ["fairseq-preprocess --srcdict", first / DICTIONARY]
-            )
+            command = ["prepare", *flags] if flags else ["fairseq-preprocess --srcdict", first / DICTIONARY]
             raise UserError(
-                f"--mix {folder}: {difference}; prepare its text again with {' '.join(map(str, command))}, so that every id "
-                "stands for the same piece"
+                f"--mix {folder}: its {differing} differs from that of {first}; prepare its text again with "
+                f"{'fairseq-clear ' * bool(flags)}{' '.join(map(str, command))}, so that every id stands for the same piece"
             )
 
 
-def _difference_of_dictionaries(first: Path, other: Path) -> str:
-    """What differs between the entries of two ``dict.txt``, whatever their counts; empty if nothing does."""
-    ours, theirs = (read_dictionary(folder / DICTIONARY)[len(FAIRSEQ_SPECIALS) :] for folder in (first, other))
-    if ours == theirs:
-        return ""
-    if len(ours) != len(theirs):
-        return f"{DICTIONARY} has {len(theirs)} entries, that of {first} {len(ours)}"
-    line = next(number for number, (one, two) in enumerate(zip(ours, theirs, strict=True)) if one != two)
-    return f"{DICTIONARY}:{line + 1} is {theirs[line]!r}, in {first} {ours[line]!r}"
+def _differing_file(first: Path, other: Path) -> str:
+    """The file of the vocabulary or of the tokenizer in which two folders differ; empty if they do not.
 
-
-def _difference_of_tokenizers(first: Path, other: Path) -> str:
-    """What differs between two tokenizers; empty if nothing does, or if a folder does not record its tokenizer."""
+    The counts of a ``dict.txt`` may differ. Tokenizers are compared if both folders record them.
+    """
+    if read_dictionary(first / DICTIONARY) != read_dictionary(other / DICTIONARY):
+        return DICTIONARY
     if not all((folder / CLEAR_JSON).is_file() for folder in (first, other)):
         return ""
     (kind, files), (other_kind, other_files) = map(recorded_tokenizer, (first, other))
     if kind != other_kind:
-        return f"its tokenizer is {other_kind}, that of {first} {kind}"
+        return f"tokenizer ({other_kind}, not {kind})"
     for one, two in zip(files, other_files, strict=False):
         both = first / one, other / two
         if all(path.is_file() for path in both) and hash_file(both[0]) != hash_file(both[1]):
-            return f"its tokenizer ({two}) differs from that of {first}"
+            return f"tokenizer ({two})"
     return ""
 
 

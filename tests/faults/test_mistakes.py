@@ -84,20 +84,20 @@ MISTAKES = {
         "--lr-scheduler polynomial_decay --total-num-update nan", "", ("--total-num-update nan: ", "finite")
     ),
     "no end of the schedule": Mistake(
-        "--lr-scheduler polynomial_decay --max-update 0 --max-epoch 1", "", ("--total-num-update 0: ", "above 0")
+        "--lr-scheduler polynomial_decay --max-update 0 --max-epoch 1",
+        "",
+        ("--total-num-update: is required", "--max-update"),
     ),
     "layers": Mistake("--projection-layers -1", "++model.projection_layers=-1", ("--projection-layers -1: ", "give")),
     "batch": Mistake("--batch-size 0", "dataset.batch_size=0", ("--batch-size 0: ", "1 or more")),
     "temperature": Mistake(
         "--temperature 0", "++criterion.temperature=0", ("--temperature 0: out of range", "above 0")
     ),
-    "dropout": Mistake("--dropout 1.5", "++model.dropout=1.5", ("--dropout 1.5: ", "below 1")),
     "seed": Mistake("--seed -1", "common.seed=-1", ("--seed -1: ", "0 to 4294967295")),
     "length": Mistake("--tokens-per-sample 0", "task.tokens_per_sample=0", ("--tokens-per-sample 0: ", "3 or more")),
     "positions": Mistake(
         "--max-positions 16", "++model.max_positions=16", ("--max-positions 16: ", "--tokens-per-sample 32")
     ),
-    "masks": Mistake("--mask-prob 1.5", "++task.mask_prob=1.5", ("--mask-prob 1.5: ", "below 1")),
     "metric without data": Mistake(
         "--best-checkpoint-metric sts_spearman --maximize-best-checkpoint-metric",
         "checkpoint.best_checkpoint_metric=sts_spearman checkpoint.maximize_best_checkpoint_metric=true",

@@ -285,7 +285,7 @@ def test_a_killed_worker_ends_the_others(killed: int, undisturbed: Path, data_bi
         (["--no-save"], 1, "--no-save: a preempted run resumes"),
         (["--no-last-checkpoints"], 1, "--no-last-checkpoints: a preempted run"),
         (["--reset-optimizer"], 1, "--reset-optimizer: it would be repeated"),
-        (["--restore-file", "other.pt"], 1, "--restore-file other.pt: the run would start from this file again"),
+        (["--restore-file", "other.pt"], 1, "--restore-file other.pt: it would be repeated"),
         ([], 2, "--distributed-world-size 2: signals do not reach workers"),
     ],
 )

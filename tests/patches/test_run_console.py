@@ -1,23 +1,13 @@
-"""What a run prints: a screen before the first metric, everything in --log-file, a bar on a terminal."""
+"""What a run prints: a screen before the first metric, and everything in --log-file."""
 
-import fcntl
-import json
 import logging
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
-import threading
 from pathlib import Path
 
 import pytest
 import torch
 
 from fairseq_clear.patches.run_console import Detail
-from tests.conftest import ROOT
 from tests.faults.commands import NT_XENT, fairseq_train, run
 
 FLAGS = ("--max-update", "6", "--log-interval", "2", "--log-format", "simple", "--disable-validation")
@@ -95,44 +85,3 @@ def test_warnings_and_unknown_messages_are_shown() -> None:
     assert shown("another", logging.INFO, "task: x")
     assert not shown("fairseq.trainer", logging.INFO, "Preparing to load checkpoint x")
     assert not shown("fairseq_cli.train", logging.INFO, torch.nn.Linear(1, 1))
-
-
-def on_a_terminal(command: list[str]) -> str:
-    """What the command writes to a terminal of 40 lines of 200 columns."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    process = subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
-    written = bytearray()
-
-    def read() -> None:
-        try:
-            while part := os.read(ours, 4096):
-                written.extend(part)
-        except OSError:  # the other side is closed
-            pass
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    assert process.wait() == 0, written.decode()[-3000:]
-    reader.join()
-    os.close(ours)
-    return written.decode()
-
-
-@pytest.mark.slow
-def test_a_terminal_gets_a_bar(data_bin: Path, tmp_path: Path) -> None:
-    arguments = json.dumps([str(data_bin), str(tmp_path / "run")])
-    script = (
-        "import sys, json; from pathlib import Path; from tests.faults import commands\n"
-        f"data, folder = json.loads({arguments!r})\n"
-        "flags = ('--max-update', '6', '--log-interval', '1', '--log-format', 'tqdm')\n"
-        "sys.exit(commands.fairseq_train(Path(data), Path(folder), *flags, recipe=commands.NT_XENT))"
-    )
-    text = on_a_terminal([sys.executable, "-c", script])
-    bars = re.findall(r"epoch 001: +\d+% \|.*?\| \d+/15 [0-9:]+, (loss=[^\r\n]*)", text)
-    assert bars and all(
-        re.search(r"loss=[\d.]+, accuracy=[\d.]+, tokens/s=[\d.]+, left=00:0\d", bar) for bar in bars[-3:]
-    )
-    assert "valid on 'valid' subset | loss" in text
