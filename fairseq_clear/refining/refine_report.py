@@ -53,9 +53,7 @@ class RefineReport:
     recipe: str  # that was trained
     counts: HeldOut  # of documents and pairs
     trials: Sequence[dict[str, Any]]  # of --recipe auto
-    reports: dict[
-        str, Any
-    ]  # reports of ``retrieval`` and ``sts``; their last rows are the untouched and the refined encoder
+    reports: dict[str, Any]  # of retrieval and sts, with the untouched and the refined encoder as last rows
     commands: Sequence[str]
     device: str  # cpu or cuda
 

@@ -5,31 +5,46 @@
 - Compiled blocks: a CLEAR update with ``--compile``, compared with plain blocks. The first one, which compiles, is a row too.
 - SG-OPT: compared with a SimCSE update with the same batch, head and encoder.
 - MoCo with CERT's queue: forward and backward, compared with the encoders alone.
+- DeCLUTR: an encoder of 2 x 128 on the spans of --documents documents, 2 anchors with 2 positives each, of 32 to 510 tokens.
+  Spans of similar length are encoded together, compared with padding all to the longest.
 """
 
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from results import compare, finish, flags, row
 from steps import ENCODER, build, make_text, steps
+
+from fairseq_clear.modules import chunking
 
 HEAD = (
     *("--projection-layers", "2", "--projection-hidden-dim", "4096", "--projection-dim", "4096"),
     *("--projection-activation", "gelu", "--projection-activate-last", "--pooling", "cls"),
 )
 LAYERS = {384: "6", 768: "12"}  # by width
+SPANS = (
+    *("--arch", "clear_roberta_tiny", "--criterion", "clear_nt_xent", "--mlm-weight", "0", "--temperature", "0.05"),
+    *("--views", "span:anchors=2,positives=2,max=510", "--document-boundary", "line", "--tokens-per-sample", "512"),
+)
+PADDED = {"cpu": 10**9, "cuda": 10**9}  # no part of a batch is ever large enough, so the batch is not split
 
 
 def main() -> None:
     """Print the rows."""
-    arguments = flags(__doc__, batch=16, words=[10, 30], queue_size=96_606, width=384, backend="inductor", repeats=9)
+    arguments = flags(
+        __doc__, batch=16, words=[10, 30], queue_size=96_606, width=384, documents=4, backend="inductor", repeats=9
+    )
     size = (*ENCODER, "--encoder-layers", LAYERS[arguments.width], "--encoder-embed-dim", str(arguments.width))
     with tempfile.TemporaryDirectory() as folder:
         data = make_text(Path(folder), 2_000, tuple(arguments.words))
         table = [*compiled(data, size, arguments), self_guided(data, size, arguments), moco(data, size, arguments)]
+        (Path(folder) / "long").mkdir()
+        data = make_text(Path(folder) / "long", 8 * arguments.documents, (2_100, 2_600))
+        table.append(spans(data, arguments))
     finish(table, arguments)
 
 
@@ -82,6 +97,18 @@ def moco(data: Path, size: tuple[str, ...], arguments: Any) -> dict[str, Any]:
 
     what = f"MoCo update, queue of {keys:,}"
     return compare(what, update, encoders, arguments.repeats, baseline="encoders alone", aim="<= 1.15")
+
+
+def spans(data: Path, arguments: Any) -> dict[str, Any]:
+    """The row of DeCLUTR's spans."""
+    step = steps(*build(data, *SPANS), arguments.documents)
+
+    def padded(number: int) -> None:
+        with mock.patch.dict(chunking.ENOUGH_CELLS, PADDED):
+            step(number)
+
+    what, baseline = f"update on spans of {arguments.documents} documents", "all padded to the longest"
+    return compare(what, step, padded, arguments.repeats, baseline=baseline, aim=">= 1.0")
 
 
 if __name__ == "__main__":

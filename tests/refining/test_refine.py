@@ -38,6 +38,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("refine")
     make_folder(folder / "tiny", "bert")
     (folder / "text.txt").write_text("\n".join(sentences(560, seed=5)) + "\n")
+    (folder / "sts/STSBenchmark").mkdir(parents=True)
+    texts = [line for line in sentences(24, seed=3) if line]
+    rows = [f"main\tnews\t2015\t{n}\t{n % 6}\t{texts[n]}\t{texts[-n]}" for n in range(1, 16)]
+    (folder / "sts/STSBenchmark/sts-test.csv").write_text("\n".join(rows) + "\n")
     return folder
 
 
@@ -50,7 +54,7 @@ def call(folder: Path, dest: str, *flags: str, check: bool = True) -> Any:
 @pytest.fixture(scope="module")
 def finished(folder: Path) -> Path:
     """A refined encoder, and the output of the command in output.txt."""
-    done = call(folder, "finished", "--no-keep-best")
+    done = call(folder, "finished", "--no-keep-best", "--sts", str(folder / "sts"))
     (folder / "output.txt").write_text(done.stdout)
     return folder / "finished"
 
@@ -85,6 +89,8 @@ def test_the_report_says_what_retrieval_says(finished: Path, folder: Path) -> No
     means = [100 * np.where((r >= 1) & (r <= 10), 1 / np.maximum(r, 1), 0).mean() for r in ranks]
     assert means == pytest.approx([row["scores"]["MRR@10"] for row in rows[-2:]])
     assert report["change"]["MRR@10"] == pytest.approx(means[1] - means[0])
+    before, after = (row["scores"]["STS-B"] for row in report["reports"]["sts"]["rows"])
+    assert report["sts_change"] == pytest.approx(after - before)
     assert report["change"]["low"] <= report["change"]["MRR@10"] <= report["change"]["high"]
     text = (finished / "report.md").read_text()
     assert f"{rows[-1]['scores']['MRR@10']:.2f}" in text
@@ -110,7 +116,7 @@ def test_each_command_is_printed(finished: Path, folder: Path) -> None:
     names = [" ".join(command.split()[:2]) for command in commands]
     assert names[:4] == [f"fairseq-clear {name}" for name in ("import", "prepare", "prepare", "export")]
     assert names[4].startswith("fairseq-train ")
-    assert names[5:] == ["fairseq-clear retrieval", "fairseq-clear export"]
+    assert names[5:] == ["fairseq-clear retrieval", "fairseq-clear sts", "fairseq-clear export"]
     assert not (folder / "finished.partial").exists()
 
 

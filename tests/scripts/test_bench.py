@@ -18,14 +18,16 @@ BENCH = ROOT / "scripts" / "bench"
 TINY = {  # name -> flags, and the number of rows
     "augmentations": (["--length", "32"], 8),
     "clear_step": (["--texts", "2", "--words", "3", "6"], 1),
-    "criterions": (["--batch", "2", "--words", "3", "6", "--queue-size", "64", "--backend", "eager"], 4),
+    "criterions": (
+        ["--batch", "2", "--words", "3", "6", "--queue-size", "64", "--backend", "eager", "--documents", "1"],
+        5,
+    ),
     "encode": ([], 3),  # without sentence-transformers
     "growth": (["--lines", "400", "--epoch-lines", "40", "--batch-size", "8"], 3),
     "nt_xent": (["--sizes", "8x16"], 2),
     "prepare": (["--lines", "300", "--vocab-size", "600", "--python-encoder", "1"], 1),
     "retrieval": ([], 1),  # without faiss
     "sentence_transformers_step": ([], 2),
-    "spans": (["--documents", "2"], 1),
     "startup": ([], 1 + len(COMMANDS)),
     "views": (["--words", "30", "--texts", "6", "--documents", "3", "--vocab-size", "500", "--sample-lines", "400"], 7),
     "gpu": (
