@@ -12,8 +12,8 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.retrieval_data import Pair, read_aligned, read_pairs
-from fairseq_clear.files import CorpusFile, hash_file, hash_files, read_text_lines
+from fairseq_clear.evaluation.retrieval_data import Pair, read_pairs
+from fairseq_clear.files import CorpusFile, hash_file, read_text_lines
 from fairseq_clear.libraries import log_level
 from fairseq_clear.settings import check_settings, flag_name, setting
 from fairseq_clear.text.data_folders import CLEAR_JSON, load_tokenizer
@@ -263,27 +263,14 @@ class PairFlags:
         exclusive=PAIRS,
         group=PAIRS,
     )
-    queries: Path | None = setting(
-        "a query per line; line n of --passages answers line n", None, exclusive=PAIRS, group=PAIRS
-    )
-    passages: Path | None = setting("a passage per line, with --queries", None, group=PAIRS)
     query_prefix: str = setting("text to put before each query (default: none)", "", metavar="TEXT")
     passage_prefix: str = setting("text to put before each passage (default: none)", "", metavar="TEXT")
 
     def read_pairs(self) -> tuple[str, list[Pair], dict[str, str]] | None:
-        """Read the pairs: their name in reports, the pairs, and file -> SHA-256; None if no flag is given.
-
-        Raises:
-            UserError: only one of --queries and --passages is given, or as for ``read_pairs`` and ``read_aligned``.
-        """
-        if (self.queries is None) != (self.passages is None):
-            raise UserError("--queries and --passages belong together: line n of one answers line n of the other")
-        if self.pairs is not None:
-            return self.pairs.name, read_pairs(self.pairs), {self.pairs.name: hash_file(self.pairs)}
-        if self.queries is not None and self.passages is not None:
-            hashes = hash_files([self.queries, self.passages])
-            return self.queries.name, read_aligned(self.queries, self.passages), hashes
-        return None
+        """Read the pairs: their name in reports, the pairs, and file -> SHA-256; None without ``--pairs``."""
+        if self.pairs is None:
+            return None
+        return self.pairs.name, read_pairs(self.pairs), {self.pairs.name: hash_file(self.pairs)}
 
 
 def read_text_sentences(path: Path, *, flag: str = "") -> list[str]:

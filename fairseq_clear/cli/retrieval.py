@@ -116,7 +116,7 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
         if pairs is not None:
             return data_of_pairs(*pairs)
         if not self.documents:
-            raise UserError("no data: give --data, --pairs, --queries with --passages, or --documents")
+            raise UserError("no data: give --data, --pairs or --documents")
         files = corpus_files(self.documents)
         hashes = hash_files([file.path for file in files])
         if self.title_field is None:
@@ -186,7 +186,7 @@ class Mine(Command, MiningSettings, PairFlags, OneEncoderFlags):
     SHARES_WORK: ClassVar[bool] = True
     EXAMPLES: ClassVar[str] = """
 fairseq-clear mine --pairs pairs.tsv --encoder checkpoint_best.pt --data-bin data-bin --margin 0.05 --dest mined
-fairseq-clear mine --queries q.txt --passages p.txt --candidates corpus.txt --encoder bert/model.pt --data-bin bert-bin \\
+fairseq-clear mine --pairs pairs.tsv --candidates corpus.txt --encoder bert/model.pt --data-bin bert-bin \\
     --first-rank 11 --last-rank 60 --negatives 3 --sample random --dest mined"""
 
     candidates: tuple[Path, ...] = setting(
@@ -209,13 +209,12 @@ fairseq-clear mine --queries q.txt --passages p.txt --candidates corpus.txt --en
         device = choose_device(self.device)
         given = self.read_pairs()
         if given is None:
-            raise UserError("no pairs: give --pairs, or --queries with --passages")
+            raise UserError("no pairs: give --pairs")
         source, pairs, _ = given
         if not pairs:
             raise UserError(f"{source}: holds no pair")
         files = corpus_files(self.candidates)
-        given_files = [path for path in (self.pairs, self.queries, self.passages) if path is not None]
-        hashes = hash_files([*given_files, *(file.path for file in files)])
+        hashes = hash_files([Path(str(self.pairs)), *(file.path for file in files)])
         further = [text for file in files for text in read_sentences(file.path, self.text_field)]
         cached = self.load()
         # The other workers encode the same blocks in turn, and write nothing.
@@ -224,7 +223,7 @@ fairseq-clear mine --queries q.txt --passages p.txt --candidates corpus.txt --en
         with opened as name:
             folder = Path(name)
             mined = mine_negatives(
-                cached, pairs, further, self, folder=folder, device=device,
+                cached, pairs, further, self, device=device,
                 query_prefix=self.query_prefix, passage_prefix=self.passage_prefix,
             )  # fmt: skip
             report = self.describe(mined, cached, hashes) | {"files": mined.write(folder)}

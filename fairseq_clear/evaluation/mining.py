@@ -1,6 +1,5 @@
 """Mining of hard negatives: for each pair of a query and a passage, other texts that an encoder finds near to the query."""
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,26 +7,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from tqdm import tqdm
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder, Floats
-from fairseq_clear.evaluation.retrieval import (
-    PASSAGES_AT_ONCE,
-    PASSAGES_PER_BLOCK,
-    Doubles,
-    Numbers,
-    pair_cosines,
-    search,
-)
+from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
+from fairseq_clear.evaluation.retrieval import Doubles, Numbers, pair_cosines, search
 from fairseq_clear.evaluation.retrieval_data import MiningSettings, Pair
 from fairseq_clear.files import hash_file
 
 __all__ = ["MinedNegatives", "mine_negatives"]
-
-PAIRS_PER_BLOCK = 32768
-CELLS_PER_BLOCK = 2**23  # pairs x ranks that are in memory at a time
-Block = tuple[Numbers, Numbers, Numbers, Doubles, Doubles]  # the arrays of MinedNegatives for a block of pairs
 
 
 @dataclass(frozen=True)
@@ -79,13 +66,10 @@ def mine_negatives(
     query_prefix: str = "",
     passage_prefix: str = "",
     device: torch.device | str = "cpu",
-    folder: Path | None = None,
-    pairs_per_block: int = PAIRS_PER_BLOCK,
 ) -> MinedNegatives:
     """Find hard negatives of each pair among the passages of all pairs and further texts, by the cosine of their vectors.
 
-    The query itself and all its positives are never its negatives. Vectors of the candidates are kept on disk, so memory grows
-    with the texts alone.
+    The query itself and all its positives are never its negatives. The vectors of all texts are kept in memory.
 
     Args:
         encoder: see ``encoders.Encoder``; a CachedEncoder is emptied.
@@ -94,8 +78,6 @@ def mine_negatives(
         settings: which candidates to choose (default: the nearest one).
         query_prefix, passage_prefix: are put before each query and each candidate.
         device: where to search.
-        folder: in which a temporary file of vectors is written (default: that of the system).
-        pairs_per_block: pairs whose queries are searched together; it changes speed and memory, not the result.
 
     Raises:
         UserError: settings contradict each other, the encoder does not return finite vectors of one dimension, or no pair has
@@ -107,21 +89,35 @@ def mine_negatives(
     pairs = [(one_line(query), one_line(passage)) for query, passage in pairs]
     further = (text for text in map(one_line, candidates) if text)
     index_of = {text: number for number, text in enumerate(dict.fromkeys([*(text for _, text in pairs), *further]))}
-    size = max(1, min(pairs_per_block, CELLS_PER_BLOCK // (settings.last_rank + 1)))
-    starts = range(0, len(pairs), size)
-    with tempfile.TemporaryDirectory(prefix=".mining.", dir=folder) as work:
-        vectors = _store_vectors(Path(work) / "candidates", cached, [passage_prefix + text for text in index_of])
-        total, hidden = len(starts) * len(index_of), None if cached.progress else True
-        with tqdm(total=total, unit="candidate", desc="searching", disable=hidden, leave=False) as bar:
-            miner = _Miner(cached, vectors, index_of, settings, own_texts(pairs, index_of), query_prefix, device, bar)
-            blocks = [miner.mine(pairs[start : start + size], start) for start in starts]
-    found = MinedNegatives(pairs, list(index_of), *map(np.concatenate, zip(*blocks, strict=True)))
-    if not len(found.kept):
+    row_of = {query: row for row, query in enumerate(dict.fromkeys(query for query, _ in pairs))}
+    vectors = cached.encode([passage_prefix + text for text in index_of])  # (N, D)
+    cached.forget()
+    queries = cached.encode([query_prefix + query for query in row_of])  # (Q, D)
+    cached.forget()
+    if queries.shape[1] != vectors.shape[1]:
+        raise UserError(
+            f"encoder {cached.name}: vectors of queries have dimension {queries.shape[1]}, those of candidates "
+            f"{vectors.shape[1]}"
+        )
+    by_query = own_texts(pairs, index_of)
+    own = [by_query[query] for query in row_of]
+    depth = min(settings.last_rank + max(map(len, own), default=0), len(index_of))
+    nearest = search(queries, [vectors], depth, device=device)
+    numbers, scores = nearest.passages.cpu().numpy(), nearest.scores.cpu().numpy()  # (Q, depth)
+    ranks = rank_others(numbers, own, len(index_of))
+    rows = np.array([row_of[query] for query, _ in pairs])  # (n,)
+    positives = np.array([index_of[passage] for _, passage in pairs])  # (n,)
+    positive = pair_cosines(queries[rows], vectors[positives], device=device)  # (n,)
+    columns, is_kept = _choose(ranks[rows], scores[rows], positive, settings)
+    if not is_kept.any():
         raise UserError(
             f"none of the {len(pairs):,} pairs has {settings.negatives} negatives among {len(index_of):,} candidates; give "
             "more --candidates, or choose among more with --last-rank, --margin and --max-similarity"
         )
-    return found
+    kept = np.flatnonzero(is_kept)
+    chosen = rows[kept, None], columns[kept]
+    found = numbers[chosen], ranks[chosen], scores[chosen], positive[kept]
+    return MinedNegatives(pairs, list(index_of), kept, *found)
 
 
 def one_line(text: str) -> str:
@@ -137,84 +133,32 @@ def own_texts(pairs: Iterable[Pair], index_of: dict[str, int]) -> dict[str, set[
     return own
 
 
-def _store_vectors(path: Path, encoder: CachedEncoder, texts: Sequence[str]) -> Floats:
-    """Encode texts a part at a time; return their vectors (N, D), mapped from a file. The encoder's cache is emptied."""
-    with path.open("wb") as stream:
-        for begin in range(0, len(texts), PASSAGES_AT_ONCE):
-            encoder.encode(texts[begin : begin + PASSAGES_AT_ONCE]).tofile(stream)
-            encoder.forget()
-    return np.memmap(path, np.float32, "r+").reshape(len(texts), -1)
+def _choose(
+    ranks: Numbers, scores: Doubles, positive: Doubles, wanted: MiningSettings
+) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+    """Choose N candidates of each pair.
 
+    Args:
+        ranks: (n, depth), ascending; 0 for entries that are not candidates.
+        scores: (n, depth) cosines.
+        positive: (n,) cosines of the positives.
+        wanted: which candidates to choose.
 
-@dataclass
-class _Miner:
-    """Mines blocks of pairs, in their order."""
-
-    encoder: CachedEncoder
-    vectors: Floats  # (N, D) of the candidates
-    index_of: dict[str, int]
-    settings: MiningSettings
-    own: dict[str, set[int]]
-    prefix: str
-    device: torch.device | str
-    bar: "tqdm[object]"
-
-    def __post_init__(self) -> None:
-        self.rng = np.random.default_rng(self.settings.seed)
-
-    def mine(self, pairs: Sequence[Pair], first: int) -> Block:
-        """Search the candidates for the queries of pairs, the first of which is number ``first``, and choose the negatives."""
-        row_of = {query: row for row, query in enumerate(dict.fromkeys(query for query, _ in pairs))}
-        rows = np.array([row_of[query] for query, _ in pairs])  # (n,)
-        positives = np.array([self.index_of[passage] for _, passage in pairs])  # (n,)
-        own = [self.own[query] for query in row_of]
-        depth = min(self.settings.last_rank + max(map(len, own)), len(self.index_of))
-        queries = self.encoder.encode([self.prefix + query for query in row_of])  # (Q, D)
-        self.encoder.forget()
-        if queries.shape[1] != self.vectors.shape[1]:
-            raise UserError(
-                f"encoder {self.encoder.name}: vectors of queries have dimension {queries.shape[1]}, those of candidates "
-                f"{self.vectors.shape[1]}"
-            )
-        nearest = search(queries, self.parts(), depth, device=self.device)
-        numbers, scores = nearest.passages.cpu().numpy(), nearest.scores.cpu().numpy()  # (Q, depth)
-        ranks = rank_others(numbers, own, len(self.index_of))
-        positive = pair_cosines(queries[rows], self.vectors[positives], device=self.device)  # (n,)
-        columns, is_kept = self.choose(ranks[rows], scores[rows], positive)
-        kept = np.flatnonzero(is_kept)
-        chosen = (rows[kept, None], columns[kept].reshape(len(kept), self.settings.negatives))
-        return first + kept, numbers[chosen], ranks[chosen], scores[chosen], positive[kept]
-
-    def parts(self) -> Iterator[Floats]:
-        """Yield the vectors of the candidates in order, in parts (n, D)."""
-        for begin in range(0, len(self.vectors), PASSAGES_PER_BLOCK):
-            part = np.array(self.vectors[begin : begin + PASSAGES_PER_BLOCK])
-            yield part
-            self.bar.update(len(part))
-
-    def choose(self, ranks: Numbers, scores: Doubles, positive: Doubles) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-        """Choose N candidates of each pair.
-
-        Args:
-            ranks: (n, depth), ascending; 0 for entries that are not candidates.
-            scores: (n, depth) cosines.
-            positive: (n,) cosines of the positives.
-
-        Returns:
-            Their columns (n, N), and whether there are N (n,).
-        """
-        wanted = self.settings
-        allowed = (ranks >= wanted.first_rank) & (ranks <= wanted.last_rank)
-        if wanted.margin is not None:
-            allowed &= scores < (positive - wanted.margin)[:, None]
-        if wanted.max_similarity is not None:
-            allowed &= scores <= wanted.max_similarity
-        order: Doubles = ranks.astype(np.float64)
-        if wanted.sample == "random":  # a number for each rank, so that draws depend on neither depth nor blocks
-            draws = self.rng.random((len(ranks), wanted.last_rank - wanted.first_rank + 1))
-            order = np.take_along_axis(draws, np.where(allowed, ranks - wanted.first_rank, 0), axis=1)
-        columns = np.argsort(np.where(allowed, order, np.inf), axis=1, kind="stable")[:, : wanted.negatives]
-        return columns, allowed.sum(axis=1) >= wanted.negatives
+    Returns:
+        Their columns (n, N), and whether there are N (n,).
+    """
+    allowed = (ranks >= wanted.first_rank) & (ranks <= wanted.last_rank)
+    if wanted.margin is not None:
+        allowed &= scores < (positive - wanted.margin)[:, None]
+    if wanted.max_similarity is not None:
+        allowed &= scores <= wanted.max_similarity
+    order: Doubles = ranks.astype(np.float64)
+    if wanted.sample == "random":  # a number for each rank, so that draws do not depend on the depth
+        rng = np.random.default_rng(wanted.seed)
+        draws = rng.random((len(ranks), wanted.last_rank - wanted.first_rank + 1))
+        order = np.take_along_axis(draws, np.where(allowed, ranks - wanted.first_rank, 0), axis=1)
+    columns = np.argsort(np.where(allowed, order, np.inf), axis=1, kind="stable")[:, : wanted.negatives]
+    return columns, allowed.sum(axis=1) >= wanted.negatives
 
 
 def rank_others(numbers: Numbers, own: Sequence[set[int]], count: int) -> Numbers:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MiningSettings",
     "RetrievalData",
-    "read_aligned",
     "read_beir",
     "read_pairs",
     "read_pairs_file",
@@ -156,26 +155,6 @@ def read_pairs(path: Path) -> list[Pair]:
             raise UserError(f"{path}:{number}: {columns} tab-separated columns, not the two of a query and its passage")
         pairs.append(_pair(query, passage, f"{path}:{number}"))
     return pairs
-
-
-def read_aligned(queries: Path, passages: Path) -> list[Pair]:
-    """Read pairs from two files: line n of ``passages`` answers line n of ``queries``. Lines blank in both are left out.
-
-    Raises:
-        UserError: an unreadable file, different numbers of lines, or a line that is blank in one of them.
-    """
-    first, second = ([line for _, line in read_whole_lines(path)] for path in (queries, passages))
-    if len(first) != len(second):
-        raise UserError(
-            f"{passages}: {len(second):,} lines, but {queries} has {len(first):,}; line n of one must answer line n of "
-            "the other"
-        )
-    numbered = enumerate(zip(first, second, strict=True), 1)
-    return [
-        _pair(query, passage, f"{queries if passage.strip() else passages}:{number}")
-        for number, (query, passage) in numbered
-        if query.strip() or passage.strip()
-    ]
 
 
 def _pair(query: str, passage: str, where: str) -> Pair:

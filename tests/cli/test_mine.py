@@ -90,8 +90,7 @@ def test_mistakes_are_one_line_and_write_nothing(
     before = sorted(tmp_path.iterdir())
     data, ends = ["--pairs", str(pairs)], ["--encoder", f"{TOYS}:Letters", "--dest", str(tmp_path / "mined")]
     for arguments, message in [
-        ([], "no pairs: give --pairs, or --queries with --passages"),
-        (["--queries", str(pairs)], "--queries and --passages belong together"),
+        ([], "no pairs: give --pairs"),
         (["--pairs", str(tmp_path / "empty.tsv")], "empty.tsv: holds no pair"),
         ([*data, "--negatives", "0"], "--negatives 0: must be 1 or more"),
         ([*data, "--first-rank", "200"], "--first-rank 200 --last-rank 100: 0 ranks"),

@@ -94,15 +94,13 @@ def asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Ask
 
 
 def test_every_kind_of_data(tmp_path: Path, asked: Asked) -> None:
-    text, news, queries, passages = (tmp_path / name for name in ("t.txt", "n.jsonl", "q.txt", "p.txt"))
+    text, news = tmp_path / "t.txt", tmp_path / "n.jsonl"
     text.write_text(DOCUMENT)
     news.write_text(lines([{"head": "abc", "body": "dd ee"}, {"head": "fg", "body": "h\ni"}]))
-    queries.write_text("aa\nbb\n"), passages.write_text("cc\ndd\n")
     of_text = {"bada kefe", "ligi moho bada nuju", "ligi pala", "reme ligi", "sine reme", "sine sine"}
     assert asked("--documents", text) == of_text
     flags = ("--documents", news, "--title-field", "head", "--text-field", "body")
     assert asked(*flags) == {"abc", "dd ee", "fg", "h i"}
-    assert asked("--queries", queries, "--passages", passages) == {"aa", "bb", "cc", "dd"}
     beir = tmp_path / "beir"
     (beir / "qrels").mkdir(parents=True)
     (beir / "corpus.jsonl").write_text(lines(CORPUS)), (beir / "queries.jsonl").write_text(lines(QUESTIONS))
@@ -125,14 +123,11 @@ def test_files_of_one_name_have_their_own_hashes(tmp_path: Path, capsys: pytest.
     for path, text in zip(paths, (DOCUMENT, f"other words\nof another\n\n{DOCUMENT}"), strict=True):
         path.parent.mkdir()
         path.write_text(text)
-    lines = [path.parent / "lines.txt" for path in paths]
-    lines[0].write_text("aa\nbb\n"), lines[1].write_text("cc\ndd\n")
     output = tmp_path / "r.json"
-    for files, flags in ((paths, ["--documents", *paths]), (lines, ["--queries", lines[0], "--passages", lines[1]])):
-        command = ["retrieval", *flags, "--encoder", f"{TOYS}:Letters", "--output", output, "--overwrite"]
-        assert main([str(part) for part in command]) == 0, capsys.readouterr().err
-        (hashes,) = json.loads(output.read_text())["data"].values()
-        assert hashes == {str(path): hash_file(path) for path in files}
+    command = ["retrieval", "--documents", *paths, "--encoder", f"{TOYS}:Letters", "--output", output]
+    assert main([str(part) for part in command]) == 0, capsys.readouterr().err
+    (hashes,) = json.loads(output.read_text())["data"].values()
+    assert hashes == {str(path): hash_file(path) for path in paths}
 
 
 def test_running_text_is_split_into_sentences(tmp_path: Path, asked: Asked) -> None:
@@ -148,8 +143,7 @@ def test_mistakes_are_one_line_and_write_nothing(pairs: Path, tmp_path: Path, ca
     before = sorted(tmp_path.iterdir())
     output = ["--output", str(tmp_path / "r.json"), "--encoder", f"{TOYS}:Letters"]
     for arguments, message in [
-        ([], "no data: give --data, --pairs, --queries with --passages, or --documents"),
-        (["--queries", str(pairs)], "--queries and --passages belong together"),
+        ([], "no data: give --data, --pairs or --documents"),
         (["--pairs", str(pairs), "--count", "3"], "--count 3: chooses among --documents"),
         (["--documents", str(alone), "--count", "1"], "--count 1: must be 2 or more"),
         (["--pairs", str(pairs), "--title-field", "t"], "--title-field t: belongs to --documents"),

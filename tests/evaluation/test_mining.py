@@ -9,8 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation import mining
-from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.mining import MinedNegatives, mine_negatives
 from fairseq_clear.evaluation.retrieval_data import MiningSettings
 from tests.evaluation.toys import Constant, Letters
@@ -83,13 +81,12 @@ def chosen_settings(draw: Any) -> MiningSettings:
     st.lists(st.tuples(text, text), min_size=1, max_size=12),
     st.lists(text, max_size=12),
     chosen_settings(),
-    st.integers(1, 5),
     st.integers(0, 99),
 )
 @pytest.mark.slow
 @settings(max_examples=150)
 def test_the_nearest_are_those_of_a_full_search(
-    pairs: Pairs, extra: list[str], chosen: MiningSettings, block: int, seed: int
+    pairs: Pairs, extra: list[str], chosen: MiningSettings, seed: int
 ) -> None:
     """Random texts: duplicates, queries that are passages, queries with several positives and ties all occur."""
     encoder = Table(seed)
@@ -97,9 +94,9 @@ def test_the_nearest_are_those_of_a_full_search(
     kept = [number for number, row in enumerate(rows) if len(row) >= chosen.negatives]
     if not kept:
         with pytest.raises(UserError, match=f"none of the {len(pairs)} pairs has {chosen.negatives} negatives among"):
-            mine_negatives(encoder, pairs, extra, chosen, pairs_per_block=block)
+            mine_negatives(encoder, pairs, extra, chosen)
         return
-    mined = mine_negatives(encoder, pairs, extra, chosen, pairs_per_block=block)
+    mined = mine_negatives(encoder, pairs, extra, chosen)
     assert mined.kept.tolist() == kept
     expected = [rows[number][: chosen.negatives] for number in kept]
     for found, wanted in zip(listed(mined), expected, strict=True):
@@ -110,18 +107,16 @@ def test_the_nearest_are_those_of_a_full_search(
     assert [*zip(columns["query"], columns["positive"], strict=True)] == [pairs[number] for number in kept]
 
 
-@pytest.mark.parametrize("block", [1, 3, 100])
-def test_random_ones_are_drawn_by_the_seed_among_the_eligible(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mining, "PASSAGES_AT_ONCE", 7), monkeypatch.setattr(mining, "PASSAGES_PER_BLOCK", 5)
+def test_random_ones_are_drawn_by_the_seed_among_the_eligible() -> None:
     rng = np.random.default_rng(0)
     words = ["".join(row) for row in rng.choice(list(LETTERS), (60, 4)).tolist()]
     pairs = [*zip(words[:20], words[20:40], strict=True)]
     rule = {"negatives": 2, "first_rank": 3, "last_rank": 12, "margin": -0.1, "sample": "random"}
     rows = eligible(Table(), pairs, words[40:], MiningSettings(**rule))
 
-    def draw(seed: int, block: int = block) -> list[list[tuple[int, float, str]]]:
+    def draw(seed: int) -> list[list[tuple[int, float, str]]]:
         chosen = MiningSettings(**rule, seed=seed)
-        mined = mine_negatives(Table(), pairs, words[40:], chosen, pairs_per_block=block)
+        mined = mine_negatives(Table(), pairs, words[40:], chosen)
         assert mined.kept.tolist() == [number for number, row in enumerate(rows) if len(row) >= 2]
         found = listed(mined)
         for number, row in zip(mined.kept.tolist(), found, strict=True):
@@ -129,10 +124,9 @@ def test_random_ones_are_drawn_by_the_seed_among_the_eligible(block: int, monkey
             assert {(rank, text) for rank, _, text in row} <= {(rank, text) for rank, _, text in rows[number]}
         return found
 
-    assert draw(1) == draw(1, 1000) != draw(2)
-    if block == 100:  # no rank is left out, which does not depend on the block
-        ranks = {rank for seed in range(20) for row in draw(seed) for rank, _, _ in row}
-        assert ranks == set(range(3, 13))
+    assert draw(1) == draw(1) != draw(2)
+    ranks = {rank for seed in range(20) for row in draw(seed) for rank, _, _ in row}
+    assert ranks == set(range(3, 13))
 
 
 def test_texts_that_are_equal_up_to_white_space_are_one() -> None:
@@ -152,12 +146,6 @@ def test_prefixes_are_encoded_and_not_written(tmp_path: Path) -> None:
     assert [*mined.write(tmp_path)] == ["query.txt", "positive.txt", "negative1.txt"]
     texts = [(tmp_path / f"{name}.txt").read_text() for name in ("query", "positive", "negative1")]
     assert texts == ["ab\ncd\n", "ba\ndc\n", "dc\nba\n"]
-
-
-def test_nothing_is_left_in_the_folder_of_the_vectors(tmp_path: Path) -> None:
-    cached = CachedEncoder(Letters())
-    mine_negatives(cached, [("ab", "ba"), ("cd", "dc")], folder=tmp_path)
-    assert not [*tmp_path.iterdir()] and not cached._vectors
 
 
 class TwoWidths:

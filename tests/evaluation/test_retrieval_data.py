@@ -13,7 +13,6 @@ from fairseq_clear.evaluation.retrieval_data import (
     data_of_pairs,
     pairs_of_documents,
     pairs_of_titles,
-    read_aligned,
     read_beir,
     read_pairs,
     read_pairs_file,
@@ -93,9 +92,7 @@ def test_pairs_of_every_form(tmp_path: Path) -> None:
     table, records = tmp_path / "pairs.tsv", tmp_path / "pairs.jsonl.gz"
     table.write_text("a b\t c\n\nd\te f\n")
     records.write_bytes(gzip.compress(lines([{"query": q, "passage": p, "more": 1} for q, p in expected]).encode()))
-    queries, passages = tmp_path / "q.txt", tmp_path / "p.txt"
-    queries.write_text("a b\n\nd\n"), passages.write_text("c\n\ne f\n")
-    assert read_pairs(table) == read_pairs(records) == read_aligned(queries, passages) == expected
+    assert read_pairs(table) == read_pairs(records) == expected
     assert set(read_pairs_file(table).hashes) == {"pairs.tsv"}
 
 
@@ -120,21 +117,6 @@ def test_mistakes_in_pairs(tmp_path: Path, file: str, content: str, message: str
     with pytest.raises(UserError) as error:
         read_pairs_file(tmp_path / file)
     assert message in str(error.value)
-
-
-def test_mistakes_in_aligned_files(tmp_path: Path) -> None:
-    queries, passages = tmp_path / "q.txt", tmp_path / "p.txt"
-    queries.write_text("a\nb\n"), passages.write_text("c\n")
-    with pytest.raises(UserError, match=r"p\.txt: 1 lines, but .*q\.txt has 2"):
-        read_aligned(queries, passages)
-    passages.write_text("c\n\n")
-    with pytest.raises(UserError, match=r"p\.txt:2: the passage is empty"):
-        read_aligned(queries, passages)
-    queries.write_text("\nb\n"), passages.write_text("c\nd\n")
-    with pytest.raises(UserError, match=r"q\.txt:1: the query is empty"):
-        read_aligned(queries, passages)
-    with pytest.raises(UserError, match=r"no\.txt: cannot read it"):
-        read_aligned(tmp_path / "no.txt", passages)
 
 
 def test_repeated_texts_are_one_query_or_passage() -> None:
