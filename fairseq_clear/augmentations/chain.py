@@ -1,7 +1,7 @@
 """Chains of augmentations, built from a spec, that make views of texts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from fairseq_clear.augmentations import AUGMENTATIONS
 from fairseq_clear.augmentations.base import Augmentation, Symbols
 from fairseq_clear.augmentations.substitution import count_words
+from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.errors import UserError
 from fairseq_clear.spec import KnobValue, Step, check_knobs, check_name, format_spec, format_value, parse_spec
 from fairseq_clear.tokens import Tokens
@@ -92,6 +93,10 @@ class Chain:
         origin[:head], origin[head:end], origin[end:] = 0, source + head, len(text) - 1
         origin[head:end][source < 0] = -1
         return Augmented(view, origin, words, substituted)
+
+    def with_synonyms(self, table: SynonymTable) -> "Chain":
+        """Return the same chain with this synonym table."""
+        return Chain(self._alternatives, replace(self._symbols, synonyms=table), self.spec)
 
     def bound(self, length: int) -> int:
         """Maximum length of a view of a text of ``length`` tokens, with or without ``<s>`` and ``</s>``."""

@@ -3,7 +3,6 @@
 import copy
 import logging
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,16 +93,16 @@ class ClearLMTask(MaskedLMTask):
         return cls(cfg, loaded)
 
     def _build_chain(self) -> Chain:
-        known, spec = self.dictionary, self.cfg.augment
+        known = self.dictionary
         symbols = Symbols(known.bos(), known.eos(), known.pad(), self.del_idx, known.unk(), self.mask_idx)
-        chain = build_augmentation(spec, symbols, allow_missing_synonyms=True)
+        chain = build_augmentation(self.cfg.augment, symbols, allow_missing_synonyms=True)
         if not chain.needs_words:
             return chain
         if chain.needs_synonyms or not (self.folder / CLEAR_JSON).is_file():  # without a tokenizer there may be a table
             table = load_synonyms(self.cfg.synonyms or self.folder / SYNONYMS_NPZ, self.folder / DICTIONARY)
         else:
             table = load_word_starts(self.folder)
-        return build_augmentation(spec, replace(symbols, synonyms=table))
+        return chain.with_synonyms(table)
 
     @exit_on_user_error
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
@@ -303,7 +302,7 @@ class ClearLMTask(MaskedLMTask):
 
     def _run_record(self, trainer: Any) -> dict[str, Any]:
         if not self.record:
-            self.record = run_record(trainer.cfg, trainer.get_model())
+            self.record = run_record(trainer.cfg, trainer.get_model(), self.chain)
         return self.record
 
     def state_dict(self) -> dict[str, Any]:

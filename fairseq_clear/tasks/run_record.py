@@ -13,8 +13,7 @@ from fairseq import utils
 from fairseq.registry import REGISTRIES
 from omegaconf import OmegaConf
 
-from fairseq_clear.augmentations.base import Symbols
-from fairseq_clear.augmentations.chain import build_augmentation
+from fairseq_clear.augmentations.chain import Chain
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
 from fairseq_clear.models.pretrained_encoder import SHAPELESS, checkpoint_in
@@ -50,19 +49,20 @@ PIECES, PIECE = 64, 1 << 20
 SHOWN = 6
 
 
-def run_record(cfg: Any, model: Any) -> dict[str, Any]:
+def run_record(cfg: Any, model: Any, chain: Chain) -> dict[str, Any]:
     """Return the settings that determine a run, by name; equal for ``fairseq-train`` and ``fairseq-hydra-train``.
 
     Args:
         cfg: fairseq's configuration.
         model: the model, whose ``args`` contain the defaults of its architecture.
+        chain: the augmentation, which says whether the synonym table determines the run.
     """
     record: dict[str, Any] = {}
     for section in ("task", "criterion", "optimizer", "lr_scheduler"):
         record |= _section(section, cfg[section])
     record |= {name: _plain(cfg[section][name]) for section, names in DECIDING.items() for name in names.split()}
     record |= _model(model)
-    return record | _files(cfg) | {"workers": cfg.distributed_training.distributed_world_size}
+    return record | _files(cfg, chain) | {"workers": cfg.distributed_training.distributed_world_size}
 
 
 def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: str, allowed: str) -> list[str]:
@@ -207,7 +207,7 @@ def _model(model: Any) -> dict[str, Any]:
     return values | {"arch": name}
 
 
-def _files(cfg: Any) -> dict[str, Any]:
+def _files(cfg: Any, chain: Chain) -> dict[str, Any]:
     task, files = cfg.task, {}
     folders, corpora = [Path(folder) for folder in utils.split_paths(task.data)], parse_mix(task.mix, task.data)
     files["data"] = {"path": task.data, "hash": _hash_texts(cfg, folders)}
@@ -215,8 +215,7 @@ def _files(cfg: Any) -> dict[str, Any]:
     mixed = hashlib.sha256(" ".join(shares).encode()).hexdigest()
     files["mix"] = {"path": task.mix, "hash": mixed} if corpora else None
     files["vocabulary"] = _file(str(folders[0] / DICTIONARY))
-    symbols = Symbols(0, 2, 1, 4, 3, 4)  # any: only the names of the steps matter
-    if build_augmentation(task.augment, symbols, allow_missing_synonyms=True).needs_synonyms:
+    if chain.needs_synonyms:
         files["synonyms"] = _file(str(task.synonyms or folders[0] / SYNONYMS_NPZ))
     files["start"] = _file(cfg.checkpoint.finetune_from_model)
     guide = getattr(cfg.criterion, "guide", None)
