@@ -1,142 +1,208 @@
-"""Binarizes text to fairseq's mmap data sets: fairseq's binarizer converts parts in parallel, which are then joined.
+"""Binarizes text to fairseq's mmap data sets, in parallel; the files have the same bytes for any number of processes.
 
-fairseq's own ``merge_file_`` is not used: it keeps a Python object for each sentence and, under numpy 2, adds addresses in
-int32, which overflows at 2 GiB. The result is byte for byte what fairseq writes for the whole text with one worker.
+The files are byte for byte what fairseq-preprocess writes. Memory does not grow with the text.
 """
 
+import hashlib
 import os
-import shutil
 import struct
-from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import as_completed
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
 from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import best_fitting_int_dtype
 from numpy.typing import NDArray
 
 from fairseq_clear import register
+from fairseq_clear.preparation.prepare_settings import ORIGINAL
+from fairseq_clear.preparation.staging import DocumentLengths, Lines
 from fairseq_clear.preparation.workers import worker_pool
-from fairseq_clear.text.mapped_files import HEADER_BYTES, MappedIndex, read_index
+from fairseq_clear.text.mapped_files import HEADER_BYTES, LINES, MAGIC, TYPES
 from fairseq_clear.text.tokenizers import Tokenizer
 
 register()
 
-CHUNK_IDS = 1 << 22
+PART_BYTES = 1 << 17  # of text that a process binarizes at a time
+WAITING_EACH = 4  # parts queued per process
 
 
-def encode_line(tokenizer: Tokenizer, line: str) -> list[str]:
-    """Return the symbols of a line; none for a blank line."""
-    text = line.strip()
-    if not text:
-        return []
-    # A text that the tokenizer normalises to nothing must not become a blank line, which would end a document.
-    return tokenizer.encode(text) or ["<unk>"]
+@dataclass
+class SplitCounts:
+    """Sizes of a text of a split.
+
+    ``tokens`` counts all ids: pieces, and a ``</s>`` per line, including blank lines. Only paraphrases have ``blank``
+    sentences, for which training uses the original.
+    """
+
+    lengths: DocumentLengths = field(default_factory=DocumentLengths)
+    sentences: int = 0
+    blank: int = 0
+    tokens: int = 0
+    unknown: int = 0
+
+    def as_json(self, name: str = ORIGINAL) -> dict[str, Any]:
+        """The counts of a split, or of a paraphrase of it, for ``clear.json``."""
+        both = {"tokens": self.tokens, "unknown": self.unknown}
+        if name != ORIGINAL:
+            return {"sentences": self.sentences, "blank": self.blank, **both}
+        median = self.lengths.median
+        return {"documents": self.lengths.documents, "sentences": self.sentences, "median_sentences": median, **both}
 
 
-class LineBinarizer(VocabularyDatasetBinarizer):
-    """fairseq's binarizer with a faster ``binarize_line``: it converts a list of ids instead of filling a tensor one by one."""
-
-    def binarize_line(self, line: str, summary: Any) -> torch.Tensor:
-        """Return the ids of a line and ``</s>``, int32; unknown symbols are counted in the summary."""
-        symbols = self.tokenize(line)
-        unknown = self.dict.unk_index
-        ids = [self.dict.indices.get(symbol, unknown) for symbol in symbols]
-        if summary.replaced is None:
-            summary.replaced = Counter()
-        if unknown in ids:
-            pairs = zip(symbols, ids, strict=True)
-            summary.replaced.update(symbol for symbol, i in pairs if i == unknown and symbol != self.dict.unk_word)
-        ids.append(self.dict.eos_index)
-        summary.num_seq += 1
-        summary.num_tok += len(ids)
-        return torch.tensor(ids, dtype=torch.int32)
+def sum_counts(counts: Iterable[SplitCounts]) -> SplitCounts:
+    """The counts over several shards or splits."""
+    total = SplitCounts()
+    for one in counts:
+        total.lengths.update(one.lengths)
+        for name in ("sentences", "blank", "tokens", "unknown"):
+            setattr(total, name, getattr(total, name) + getattr(one, name))
+    return total
 
 
-def binarize_parts(
-    splits: dict[Path, list[Path]],
-    tokenizer: Tokenizer,
-    dictionary: Dictionary,
-    workers: int,
-    progress: Callable[[int], object],
-) -> None:
-    """Write ``PREFIX.bin`` and ``PREFIX.idx`` for each split, and delete the text parts.
+class Encoder:
+    """Converts lines of text to ids, with processes of ``encode``."""
+
+    def __init__(self, tokenizer: Tokenizer, dictionary: Dictionary) -> None:
+        self.vocabulary = len(dictionary)
+        self.dtype = np.dtype(best_fitting_int_dtype(self.vocabulary))
+        self.unknown, self._end = dictionary.unk(), dictionary.eos()
+        self._tokenizer, self._indices = tokenizer, dictionary.indices
+
+    def encode(self, text: bytes) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        """Return the number of ids of each line, ``</s>`` included, and the ids of all lines. A blank line is one ``</s>``."""
+        sizes, ids = [], []
+        for line in text.decode().split("\n")[:-1]:
+            # A text that the tokenizer normalises to nothing must not become a blank line, which would end a document.
+            symbols = (self._tokenizer.encode(stripped) or ["<unk>"]) if (stripped := line.strip()) else []
+            ids += [self._indices.get(symbol, self.unknown) for symbol in symbols]
+            ids.append(self._end)
+            sizes.append(len(symbols) + 1)
+        return np.array(sizes, np.int32), np.array(ids, self.dtype)
+
+
+_encoder: Encoder  # in a worker process
+
+
+def _set_encoder(encoder: Encoder) -> None:
+    global _encoder
+    _encoder = encoder
+
+
+def _encode(text: bytes) -> tuple[NDArray[np.int32], NDArray[Any]]:
+    return _encoder.encode(text)
+
+
+class Dataset:
+    """A text of a split, which is binarized to ``PREFIX.bin`` and ``PREFIX.idx``, hashed and counted.
+
+    Attributes:
+        size: bytes of text so far.
+    """
+
+    def __init__(self, prefix: Path, encoder: Encoder, ids: NDArray[np.int64] | None) -> None:
+        self.counts, self.digest, self.size = SplitCounts(), hashlib.sha256(), 0
+        self._prefix, self._encoder, self._ids = prefix, encoder, ids  # ids: counts by id, (vocabulary,), to add to
+        self._lines: list[bytes] = []
+        self._pending, self._items = 0, 0
+        code = next(code for code, name in TYPES.items() if np.dtype(name) == encoder.dtype)
+        Path(f"{prefix}.idx").write_bytes(MAGIC + struct.pack("<QBQ", 1, code, 0))
+
+    def add(self, line: bytes) -> bytes:
+        """Add a line with its line end; return the part of the text that is to be binarized now, mostly an empty one."""
+        self._lines.append(line)
+        self.size += len(line)
+        self._pending += len(line)
+        return self.take() if self._pending >= PART_BYTES else b""
+
+    def take(self) -> bytes:
+        """Return the text that is not binarized yet."""
+        part = b"".join(self._lines)
+        self.digest.update(part)
+        self._lines, self._pending = [], 0
+        return part
+
+    def append(self, sizes: NDArray[np.int32], ids: NDArray[Any]) -> None:
+        """Write the ids of the next part."""
+        for suffix, content in (("bin", ids), ("idx", sizes)):
+            with open(f"{self._prefix}.{suffix}", "ab") as stream:
+                stream.write(content.tobytes())
+        self._items += len(sizes)
+        self.counts.tokens += len(ids)
+        self.counts.unknown += int((ids == self._encoder.unknown).sum())
+        if self._ids is not None:
+            self._ids += np.bincount(ids, minlength=len(self._ids))
+
+    def finish(self) -> None:
+        """Complete the ``.idx`` file: the number of lines, and the address of each line."""
+        address = 0
+        with open(f"{self._prefix}.idx", "r+b") as stream:
+            stream.seek(HEADER_BYTES - 8)
+            stream.write(struct.pack("<Q", self._items))
+            for first in range(0, self._items, LINES):
+                stream.seek(HEADER_BYTES + 4 * first)
+                sizes = np.frombuffer(stream.read(4 * min(LINES, self._items - first)), np.int32)
+                ends = address + np.cumsum(sizes, dtype=np.int64) * self._encoder.dtype.itemsize
+                stream.seek(0, os.SEEK_END)
+                stream.write(np.concatenate(([address], ends[:-1])).astype(np.int64).tobytes())
+                address = int(ends[-1])
+
+
+Binarize = Callable[[Sequence[Dataset], Iterable[Lines]], None]
+
+
+@contextmanager
+def binarizer(encoder: Encoder, size: int, workers: int, progress: Callable[[int], object]) -> Iterator[Binarize]:
+    """Yield a function that adds a document, given by its rows, to the data sets of a text and its paraphrases.
+
+    Between two documents it adds a blank line. At the end of the block, all data sets are complete.
 
     Args:
-        splits: prefix of the dataset -> its text parts, in order.
-        workers: number of processes; the result does not depend on it.
+        size: bytes of all text.
+        workers: number of processes, of which a small text uses fewer; with 1, this process binarizes. The result does not
+            depend on it.
         progress: called with the number of bytes of text binarized since its last call.
     """
-    binarizer = LineBinarizer(dictionary, tokenize=partial(encode_line, tokenizer))
-    parts = [part for split in splits.values() for part in split]
-    if workers == 1 or len(parts) == 1:
-        _set_binarizer(binarizer)
-        for part in parts:
-            progress(_binarize_part(part))
-    else:
-        with worker_pool(min(workers, len(parts)), _set_binarizer, (binarizer,)) as pool:
-            for done in as_completed([pool.submit(_binarize_part, part) for part in parts]):
-                progress(done.result())
-    for prefix, split in splits.items():
-        join_datasets([part.with_suffix("") for part in split], prefix)
+    workers = min(workers, 1 + size // PART_BYTES)
+    waiting: deque[tuple[Dataset, int, Any]] = deque()
+    used: dict[Dataset, None] = {}
 
+    def write(most: int) -> None:
+        while len(waiting) > most:
+            dataset, size, future = waiting.popleft()
+            dataset.append(*future.result())
+            progress(size)
 
-_binarizer: VocabularyDatasetBinarizer  # in a worker process, which unpickles it once instead of for each part
+    def binarize(dataset: Dataset, part: bytes) -> None:
+        if part and workers == 1:
+            dataset.append(*encoder.encode(part))
+            progress(len(part))
+        elif part:
+            waiting.append((dataset, len(part), pool.submit(_encode, part)))
+            write(workers * WAITING_EACH)
 
+    def add(datasets: Sequence[Dataset], rows: Iterable[Lines]) -> None:
+        length = 0
+        for row in rows:
+            for dataset, line in zip(datasets, row, strict=True):
+                if dataset.size and not length:
+                    binarize(dataset, dataset.add(b"\n"))
+                binarize(dataset, dataset.add(line))
+                dataset.counts.sentences += line != b"\n"
+                dataset.counts.blank += line == b"\n"
+            length += 1
+        for dataset in datasets:
+            dataset.counts.lengths[length] += 1
+            used[dataset] = None
 
-def _set_binarizer(binarizer: VocabularyDatasetBinarizer) -> None:
-    global _binarizer
-    _binarizer = binarizer
-
-
-def _binarize_part(part: Path) -> int:
-    size, prefix = part.stat().st_size, str(part.with_suffix(""))
-    vocabulary = len(_binarizer.dict)
-    FileBinarizer.multiprocess_dataset(str(part), "mmap", _binarizer, prefix, vocab_size=vocabulary, num_workers=1)
-    part.unlink()
-    return size
-
-
-def join_datasets(prefixes: Sequence[Path], dest: Path) -> None:
-    """Join mmap datasets of one id type and delete them; memory holds the line lengths of one dataset at a time."""
-    sources = [Path(f"{prefix}.idx") for prefix in prefixes]
-    header = sources[0].read_bytes()[: HEADER_BYTES - 8]  # without the number of lines
-    parts = [_index_of(prefix) for prefix in prefixes]
-    with open(f"{dest}.idx", "wb") as out:
-        out.write(header + struct.pack("<Q", sum(len(part.sizes) for part in parts)))
-        for part in parts:
-            out.write(part.sizes.tobytes())
-        address = 0
-        for part in parts:
-            ends = address + np.cumsum(part.sizes, dtype=np.int64) * part.dtype.itemsize
-            out.write(np.concatenate(([address], ends[:-1])).astype(np.int64).tobytes())
-            address = int(ends[-1])
-    shutil.move(f"{prefixes[0]}.bin", f"{dest}.bin")
-    with open(f"{dest}.bin", "ab") as out:
-        for prefix in prefixes[1:]:
-            with open(f"{prefix}.bin", "rb") as ids:
-                shutil.copyfileobj(ids, out, 1 << 20)
-            os.unlink(f"{prefix}.bin")
-    for source in sources:
-        source.unlink()
-
-
-def count_ids(prefix: Path, vocabulary: int) -> NDArray[np.int64]:
-    """Return how often each id occurs in a dataset: int64 of shape (vocabulary,)."""
-    counts = np.zeros(vocabulary, dtype=np.int64)
-    dtype = _index_of(prefix).dtype
-    with open(f"{prefix}.bin", "rb") as stream:
-        while len(ids := np.fromfile(stream, dtype, CHUNK_IDS)):
-            counts += np.bincount(ids, minlength=vocabulary)
-    return counts
-
-
-def _index_of(prefix: Path) -> MappedIndex:
-    index = read_index(f"{prefix}.idx")
-    assert index is not None  # the format that FileBinarizer writes
-    return index
+    with worker_pool(workers if workers > 1 else 0, _set_encoder, (encoder,)) as pool:
+        yield add
+        for dataset in used:
+            binarize(dataset, dataset.take())
+        write(0)
+    for dataset in used:
+        dataset.finish()

@@ -1,6 +1,6 @@
 """Converts raw text to a data folder for fairseq's ``masked_lm`` and for this plugin.
 
-Read -> canonical text -> train / valid by document -> tokenizer -> fairseq's binarizer -> dict.txt, clear.json.
+Read -> canonical text -> train / valid by document -> tokenizer -> ids, dict.txt, clear.json.
 """
 
 import hashlib
@@ -9,12 +9,10 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
-from itertools import repeat
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,36 +21,24 @@ from tqdm import tqdm
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file, versions
 from fairseq_clear.output_folder import check_destination, output_folder, signals_raise
-from fairseq_clear.preparation.binarize import binarize_parts, count_ids
+from fairseq_clear.preparation.binarize import Dataset, Encoder, SplitCounts, binarizer, sum_counts
 from fairseq_clear.preparation.corpus_reading import TextSource, find_sources, warn_if_wrapped
 from fairseq_clear.preparation.prepare_settings import ORIGINAL, PrepareSettings
 from fairseq_clear.preparation.staging import (
     DocumentLengths,
-    SplitCounts,
-    SplitParts,
     Staged,
-    TextParts,
-    choose_exactly,
-    deal_out,
     held_out_documents,
-    line_sample,
     sample_sentences,
     stage_rows,
-    sum_counts,
 )
 from fairseq_clear.preparation.tokenizer_training import check_tokenizer_files, install_tokenizer
 from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY, TOKENIZERS
-from fairseq_clear.text.tokenizers import Tokenizer
 from fairseq_clear.text.vocabulary import build_dictionary, keeps_mapping, load_dictionary
 from fairseq_clear.views.paraphrase_views import PARAPHRASES
 
-if TYPE_CHECKING:
-    from fairseq.data import Dictionary
-
-HOLD_OUT_STREAM, SAMPLE_STREAM, SUBSET_STREAM = 0, 1, 2  # independent random streams of one seed
-MIN_PART_BYTES, MAX_PART_BYTES = 1 << 18, 1 << 26
-PARTS_PER_WORKER = 4
 BAR: dict[str, Any] = {"unit": "B", "unit_scale": True, "disable": None, "leave": False}  # only on a terminal
+
+Texts = dict[str, Dataset]  # a text of a split and its paraphrases by name, the text itself first
 
 
 @dataclass(frozen=True)
@@ -105,8 +91,14 @@ def prepare(settings: PrepareSettings) -> PrepareReport:
     with output_folder(settings.dest, settings.overwrite) as folder:
         work = folder / "work"
         work.mkdir()
-        train, held_out, sample = _stage(settings, source, valid, work)
-        report = _build(settings, train, held_out, sample, folder, began)
+        staged = _stage_corpus(settings, source, work)
+        staged_valid = _read(valid, work / "valid") if valid else None
+        documents = staged.lengths.documents
+        held_out = 0 if staged_valid else held_out_documents(documents, settings.valid_share)
+        if documents - held_out < settings.shards:
+            raise UserError(f"--shards {settings.shards}: more than the {documents - held_out} training documents")
+        staged = replace(staged, seed=settings.seed, held_out=held_out)
+        report = _build(settings, staged, staged_valid, folder, began)
         shutil.rmtree(work)
     return report
 
@@ -157,7 +149,7 @@ def _stage_corpus(settings: PrepareSettings, source: TextSource, work: Path) -> 
     staged = _read(source, work / "input")
     if settings.sample is None:
         return staged
-    sampled = sample_sentences(staged, settings.sample, work / "sampled", _random(settings.seed, SUBSET_STREAM))
+    sampled = sample_sentences(staged, settings.sample, work / "sampled", settings.seed)
     staged.remove()
     return sampled
 
@@ -168,103 +160,72 @@ def _read(source: TextSource, folder: Path) -> Staged:
         return stage_rows(warn_if_wrapped(source.rows(bar.update)), folder, source.names, what)
 
 
-def _stage(
-    settings: PrepareSettings, source: TextSource, valid: TextSource | None, work: Path
-) -> tuple[list[SplitParts], SplitParts, Path | None]:
-    """Read the inputs into canonical text on disk, and divide the documents among train (by shard) and valid.
-
-    Returns:
-        Train, valid, and the sample of lines for the tokenizer if it is trained.
-    """
-    staged = _stage_corpus(settings, source, work)
-    staged_valid = _read(valid, work / "valid_input") if valid else None
-    held_out: Iterator[bool] = repeat(False)
-    documents = training_documents = staged.lengths.documents
-    if staged_valid is None:
-        chosen = held_out_documents(documents, settings.valid_share)
-        training_documents -= chosen
-        held_out = choose_exactly(chosen, documents, _random(settings.seed, HOLD_OUT_STREAM))
-    if training_documents < settings.shards:
-        raise UserError(f"--shards {settings.shards}: more than the {training_documents} training documents")
-    total = staged.size + (staged_valid.size if staged_valid else 0)
-    size = min(max(total // (settings.workers * PARTS_PER_WORKER), MIN_PART_BYTES), MAX_PART_BYTES)
-    train = [SplitParts(work / f"train{shard}", size, source.names) for shard in range(settings.shards)]
-    target = SplitParts(work / "valid", size, source.names)
-    sample = work / "sample.txt" if settings.trains_tokenizer else None
-    share = min(1.0, settings.spm_sample_mb * 1e6 / max(staged.size, 1))
-    drawn = line_sample(sample, share, _random(settings.seed, SAMPLE_STREAM)) if sample else nullcontext()
-    with drawn as add:
-        deal_out(staged, train, target, held_out, add)
-    staged.remove()
-    if staged_valid is not None:
-        deal_out(staged_valid, [target], None, repeat(False))
-        staged_valid.remove()
-    return train, target, sample
-
-
 def _build(
-    settings: PrepareSettings,
-    train: list[SplitParts],
-    valid: SplitParts,
-    sample: Path | None,
-    folder: Path,
-    began: float,
+    settings: PrepareSettings, staged: Staged, staged_valid: Staged | None, folder: Path, began: float
 ) -> PrepareReport:
-    """Make tokenizer, data sets, dictionary and ``clear.json`` in ``folder`` from the divided text."""
+    """Make tokenizer, data sets, dictionary and ``clear.json`` in ``folder`` from the staged text."""
     folders = [folder] if settings.shards == 1 else [folder / f"shard{shard}" for shard in range(settings.shards)]
-    names = list(valid.texts)
+    names = list(staged.paths)
     for shard in folders:
         for name in names:
             _place(shard, name).mkdir(parents=True, exist_ok=True)
-    kind, files = install_tokenizer(settings, folders[0], sample)
+    kind, files = install_tokenizer(settings, folders[0], staged)
     tokenizer = TOKENIZERS[kind](*(folders[0] / file for file in files))
     given = settings.given_dictionary
     dictionary = load_dictionary(given) if given else build_dictionary(tokenizer)
-    written = {
-        _place(shard, name) / split: parts
-        for split, all_parts in (("train", train), ("valid", [valid]))
-        for shard, one in zip(folders, all_parts, strict=False)  # valid is in the first folder
-        for name, parts in one.texts.items()
-    }
-    ids = _binarize(written, tokenizer, dictionary, settings.workers)
+    counts = np.zeros(len(dictionary), np.int64)
+    encoder = Encoder(tokenizer, dictionary)
+    train = [{name: _dataset(shard, name, "train", encoder, counts) for name in names} for shard in folders]
+    valid = {name: _dataset(folders[0], name, "valid", encoder, None) for name in names}
+    _binarize(settings, encoder, staged, staged_valid, train, valid)
     if given:
         shutil.copyfile(given, folders[0] / DICTIONARY)
     else:
         if kind != "hf":  # the dictionary of an imported tokenizer does not depend on the text
-            dictionary.count = np.sum([ids[shard / "train"] for shard in folders], axis=0).tolist()
+            dictionary.count = counts.tolist()
         dictionary.save(str(folders[0] / DICTIONARY))
     _link_shared(folders, names, files)
-    id_offset = 1 if keeps_mapping(tokenizer, dictionary) else None
     seconds = time.monotonic() - began
     common = {
         "format": CLEAR_FORMAT,
-        "tokenizer": {"kind": kind, "files": files, "id_offset": id_offset},
+        "tokenizer": {"kind": kind, "files": files, "id_offset": 1 if keeps_mapping(tokenizer, dictionary) else None},
         "vocabulary_hash": hash_file(folders[0] / DICTIONARY),
         "settings": asdict(settings),
         "versions": versions(),
         "seconds": round(seconds, 3),
     }
-    total = {name: sum_counts([one.texts[name].counts for one in train]) for name in names}
-    splits = {"train": total[ORIGINAL], "valid": valid.original.counts}
+    total = {name: sum_counts(one[name].counts for one in train) for name in names}
+    splits = {"train": total[ORIGINAL], "valid": valid[ORIGINAL].counts}
     contents = {shard: _describe(one, valid) for shard, one in zip(folders, train, strict=True)}
     _write_manifests(folder, common, contents, splits)
-    both = {name: sum_counts([total[name], valid.texts[name].counts]) for name in names[1:]}
-    paraphrases = {name: (counts.sentences, counts.blank) for name, counts in both.items()}
+    both = {name: sum_counts([total[name], valid[name].counts]) for name in names[1:]}
+    paraphrases = {name: (one.sentences, one.blank) for name, one in both.items()}
     return PrepareReport(settings.dest, seconds, total[ORIGINAL].lengths, splits, len(dictionary), paraphrases)
 
 
+def _dataset(folder: Path, name: str, split: str, encoder: Encoder, counts: NDArray[np.int64] | None) -> Dataset:
+    return Dataset(_place(folder, name) / split, encoder, counts if name == ORIGINAL else None)
+
+
 def _binarize(
-    texts: dict[Path, TextParts], tokenizer: Tokenizer, dictionary: "Dictionary", workers: int
-) -> dict[Path, NDArray[np.int64]]:
-    """Binarize texts to data sets with these prefixes, count their tokens, and return how often each id occurs."""
-    size = sum(part.stat().st_size for text in texts.values() for part in text.parts)
-    with tqdm(desc="binarizing", total=size, **BAR) as bar:
-        parts = {prefix: text.parts for prefix, text in texts.items()}
-        binarize_parts(parts, tokenizer, dictionary, workers, bar.update)
-    ids = {prefix: count_ids(prefix, len(dictionary)) for prefix in texts}
-    for prefix, text in texts.items():
-        text.counts.tokens, text.counts.unknown = int(ids[prefix].sum()), int(ids[prefix][dictionary.unk()])
-    return ids
+    settings: PrepareSettings,
+    encoder: Encoder,
+    staged: Staged,
+    staged_valid: Staged | None,
+    train: Sequence[Texts],
+    valid: Texts,
+) -> None:
+    """Binarize each document to ``valid`` if it is held out, else to the first shard with the fewest bytes of text."""
+    size = staged.size + (staged_valid.size if staged_valid else 0)
+    with (
+        tqdm(desc="binarizing", total=size, **BAR) as bar,
+        binarizer(encoder, size, settings.workers, bar.update) as add,
+    ):
+        for is_held_out, rows in staged.documents():
+            texts = valid if is_held_out else min(train, key=lambda texts: texts[ORIGINAL].size)
+            add(list(texts.values()), rows)
+        for _, rows in staged_valid.documents() if staged_valid else ():
+            add(list(valid.values()), rows)
 
 
 def _write_manifests(
@@ -309,15 +270,15 @@ def _link(source: Path, copy: Path) -> None:
         shutil.copyfile(source, copy)
 
 
-def _describe(train: SplitParts, valid: SplitParts) -> dict[str, Any]:
+def _describe(train: Texts, valid: Texts) -> dict[str, Any]:
     """Describe a data folder for ``clear.json``: content hash, splits and paraphrases.
 
     The content hash is the SHA-256 of four lines: ``train``, SHA-256 of its text, ``valid``, SHA-256 of its text. The text is
     canonical, so the hash does not depend on the format of the inputs or on the tokenizer.
     """
     described = {}
-    for name in train.texts:
-        splits = {"train": train.texts[name], "valid": valid.texts[name]}
+    for name in train:
+        splits = {"train": train[name], "valid": valid[name]}
         digests = "".join(f"{split}\n{text.digest.hexdigest()}\n" for split, text in splits.items())
         described[name] = {
             "content_hash": hashlib.sha256(digests.encode()).hexdigest(),
@@ -325,7 +286,3 @@ def _describe(train: SplitParts, valid: SplitParts) -> dict[str, Any]:
         }
     original = described.pop(ORIGINAL)
     return {**original, "paraphrases": described} if described else original
-
-
-def _random(seed: int, stream: int) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence([seed, stream]))

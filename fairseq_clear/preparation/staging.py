@@ -1,26 +1,24 @@
-"""Writes canonical text to disk, then divides it among train (by shard), valid and the sample for the tokenizer.
+"""Writes canonical text to disk, and chooses from it: the documents to hold out, sentences, lines for the tokenizer.
 
-A text and its paraphrases are parallel files: their lines n belong together, and all files are read and written in step. The
-second pass is needed because the choice of held-out documents depends on their number. Both passes stream.
+A text and its paraphrases are parallel files: their lines n belong together, and all files are read and written in step. Text
+is staged because the choice of documents depends on their number.
 """
 
-import hashlib
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import accumulate, groupby, repeat
 from pathlib import Path
-from typing import IO, Any
 
 import numpy as np
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.corpus_reading import Row, canonical_rows
-from fairseq_clear.preparation.prepare_settings import ORIGINAL
 
 BUFFER_BYTES = 1 << 20
+HOLD_OUT_STREAM, SAMPLE_STREAM, SUBSET_STREAM = 0, 1, 2  # independent random streams of one seed
 
 Lines = tuple[bytes, ...]  # a sentence and its paraphrases, each with its line end
 
@@ -53,45 +51,14 @@ class DocumentLengths(Counter[int]):
         return f"{self.documents:,} documents, {self.sentences:,} sentences, median {self.median:g} a document"
 
 
-@dataclass
-class SplitCounts:
-    """Sizes of a text of a split.
-
-    ``tokens`` counts all ids: pieces, and a ``</s>`` per line, including blank lines. Only paraphrases have ``blank``
-    sentences, for which training uses the original.
-    """
-
-    lengths: DocumentLengths = field(default_factory=DocumentLengths)
-    sentences: int = 0
-    blank: int = 0
-    tokens: int = 0
-    unknown: int = 0
-
-    def as_json(self, name: str = ORIGINAL) -> dict[str, Any]:
-        """The counts of a split, or of a paraphrase of it, for ``clear.json``."""
-        both = {"tokens": self.tokens, "unknown": self.unknown}
-        if name != ORIGINAL:
-            return {"sentences": self.sentences, "blank": self.blank, **both}
-        median = self.lengths.median
-        return {"documents": self.lengths.documents, "sentences": self.sentences, "median_sentences": median, **both}
-
-
-def sum_counts(counts: Sequence[SplitCounts]) -> SplitCounts:
-    """The counts over several shards or splits."""
-    total = SplitCounts()
-    for one in counts:
-        total.lengths.update(one.lengths)
-        for name in ("sentences", "blank", "tokens", "unknown"):
-            setattr(total, name, getattr(total, name) + getattr(one, name))
-    return total
-
-
 @dataclass(frozen=True)
 class Staged:
-    """Canonical text on disk."""
+    """Canonical text on disk, of which ``held_out`` documents, drawn with ``seed``, are not for training."""
 
     paths: dict[str, Path]  # name -> file, the text itself first; all files have the same number of lines
     lengths: DocumentLengths
+    seed: int = 1
+    held_out: int = 0
 
     @property
     def size(self) -> int:
@@ -104,6 +71,21 @@ class Staged:
             streams = [stack.enter_context(open(path, "rb", BUFFER_BYTES)) for path in self.paths.values()]
             for row in zip(*streams, strict=True):
                 yield () if row[0] == b"\n" else row
+
+    def documents(self) -> Iterator[tuple[bool, Iterator[Lines]]]:
+        """Yield for each document whether it is held out, and its rows, which are to be read before the next document."""
+        choices = choose_exactly(self.held_out, self.lengths.documents, random_stream(self.seed, HOLD_OUT_STREAM))
+        for is_text, rows in groupby(self.rows(), key=bool):
+            if is_text:
+                yield next(choices), rows
+
+    def training_lines(self, most_bytes: float) -> Iterator[str]:
+        """Yield a uniform sample of the lines for training, paraphrases included, of about ``most_bytes``; no blank ones."""
+        share, rng = min(1.0, most_bytes / max(self.size, 1)), random_stream(self.seed, SAMPLE_STREAM)
+        lines = (line for is_held_out, rows in self.documents() if not is_held_out for row in rows for line in row)
+        for line in lines:
+            if line != b"\n" and (share >= 1.0 or rng.random() < share):
+                yield line[:-1].decode()
 
     def remove(self) -> None:
         """Delete the files."""
@@ -135,7 +117,7 @@ def stage_rows(rows: Iterable[Row], folder: Path, names: Sequence[str], what: st
     return Staged(paths, lengths)
 
 
-def sample_sentences(staged: Staged, count: int, folder: Path, rng: np.random.Generator) -> Staged:
+def sample_sentences(staged: Staged, count: int, folder: Path, seed: int) -> Staged:
     """Stage exactly ``count`` sentences, drawn uniformly; documents without a drawn sentence are dropped.
 
     Raises:
@@ -144,73 +126,15 @@ def sample_sentences(staged: Staged, count: int, folder: Path, rng: np.random.Ge
     sentences = staged.lengths.sentences
     if count > sentences:
         raise UserError(f"--sample {count}: the input has {sentences} sentences; give a smaller number, or more text")
-    choices = choose_exactly(count, sentences, rng)
+    choices = choose_exactly(count, sentences, random_stream(seed, SUBSET_STREAM))
     drawn = (row for row in staged.rows() if not row or next(choices))
     rows = canonical_rows(tuple(line[:-1].decode() for line in row) or None for row in drawn)
     return stage_rows(rows, folder, list(staged.paths), "the sample")
 
 
-@dataclass
-class TextParts:
-    """One text of a split, in files of bounded size; it is hashed and counted while it is written.
-
-    A part ends after the line with which it reaches ``part_bytes``, even within a document.
-
-    Attributes:
-        counts: sizes of the text, without tokens and documents.
-        size: bytes of all parts.
-    """
-
-    folder: Path
-    part_bytes: int
-    counts: SplitCounts = field(default_factory=SplitCounts)
-    size: int = 0
-    parts: list[Path] = field(default_factory=list)
-    digest: Any = field(default_factory=hashlib.sha256)
-    _stream: IO[bytes] | None = None
-
-    def write(self, line: bytes) -> None:
-        """Add a line with its line end."""
-        if self._stream is None or self._stream.tell() >= self.part_bytes:
-            self.close()
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.parts.append(self.folder / f"{len(self.parts):06d}.txt")
-            self._stream = open(self.parts[-1], "wb", BUFFER_BYTES)  # noqa: SIM115  # closed by close()
-        self._stream.write(line)
-        self.digest.update(line)
-        self.size += len(line)
-
-    def close(self) -> None:
-        """Close the current part."""
-        if self._stream is not None:
-            self._stream.close()
-
-
-class SplitParts:
-    """The text of a split and its paraphrases (``names``, the text itself first), written in step."""
-
-    def __init__(self, folder: Path, part_bytes: int, names: Iterable[str] = (ORIGINAL,)) -> None:
-        self.texts = {name: TextParts(folder / name, part_bytes) for name in names}
-        self.original = self.texts[ORIGINAL]
-
-    def add_document(self, rows: Iterable[Lines]) -> None:
-        """Add a document after a blank line; the sentences of paraphrases may be blank."""
-        length = 0
-        for row in rows:
-            for parts, line in zip(self.texts.values(), row, strict=True):
-                if parts.size and not length:
-                    parts.write(b"\n")
-                parts.write(line)
-                parts.counts.sentences += line != b"\n"
-                parts.counts.blank += line == b"\n"
-            length += 1
-        for parts in self.texts.values():
-            parts.counts.lengths[length] += 1
-
-    def close(self) -> None:
-        """Close the files."""
-        for parts in self.texts.values():
-            parts.close()
+def random_stream(seed: int, stream: int) -> np.random.Generator:
+    """The generator of one of the random streams of a seed, from its start."""
+    return np.random.default_rng(np.random.SeedSequence([seed, stream]))
 
 
 def choose_exactly(chosen: int, total: int, rng: np.random.Generator) -> Iterator[bool]:
@@ -237,57 +161,3 @@ def held_out_documents(documents: int, share: float) -> int:
             "documents start, e.g. --document-start . for one document per line"
         )
     return min(max(round(share * documents), 1), documents - 1)
-
-
-def deal_out(
-    staged: Staged,
-    train: list[SplitParts],
-    valid: SplitParts | None,
-    held_out: Iterable[bool],
-    sample: Callable[[Lines], object] | None = None,
-) -> None:
-    """Write each staged document, with its paraphrases, to ``valid`` if ``held_out`` is True for it, else to a training shard.
-
-    Args:
-        train: one target per shard; the first one with the fewest bytes gets the next document.
-        valid: target of held-out documents; None if there are none.
-        held_out: a bool for each document, in order.
-        sample: called with the training rows too.
-    """
-    choices = iter(held_out)
-
-    def sampled(rows: Iterable[Lines]) -> Iterator[Lines]:
-        for row in rows:
-            if sample is not None:
-                sample(row)
-            yield row
-
-    with ExitStack() as stack:
-        for split in (*train, valid):
-            if split is not None:
-                stack.callback(split.close)
-        for is_text, rows in groupby(staged.rows(), key=bool):
-            if not is_text:
-                continue
-            if next(choices):
-                assert valid is not None
-                valid.add_document(rows)
-            else:
-                min(train, key=lambda parts: parts.original.size).add_document(sampled(rows))
-
-
-@contextmanager
-def line_sample(path: Path, share: float, rng: np.random.Generator) -> Iterator[Callable[[Lines], None]]:
-    """Write a uniform sample of lines to a file, for the trainer of the tokenizer.
-
-    Yields:
-        A function that adds each text of a row, except blank ones, with the probability ``share``.
-    """
-    with open(path, "wb", BUFFER_BYTES) as stream:
-
-        def add(row: Lines) -> None:
-            for line in row:
-                if line != b"\n" and (share >= 1.0 or rng.random() < share):
-                    stream.write(line)
-
-        yield add

@@ -9,6 +9,7 @@ from typing import Any
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare_settings import TokenizerSettings
+from fairseq_clear.preparation.staging import Staged
 from fairseq_clear.preparation.workers import worker_pool
 from fairseq_clear.text.tokenizers import Gpt2Tokenizer, HfTokenizer, SentencePieceTokenizer, Tokenizer
 from fairseq_clear.text.vocabulary import GPT2_NAMES, SPM_NAME, build_dictionary, install_hf_tokenizer, load_dictionary
@@ -18,8 +19,8 @@ TRAINER_THREADS = 8
 TRAINER_LINE_CHARACTERS = 1000  # of at most 4 bytes: sentencepiece silently skips lines above 4,192 bytes
 
 
-def train_sentencepiece(sample: Path, model: Path, settings: TokenizerSettings) -> None:
-    """Train a model on the lines of ``sample`` and write it to ``model``; the same sample gives the same bytes.
+def train_sentencepiece(staged: Staged, model: Path, settings: TokenizerSettings) -> None:
+    """Train a model on a sample of the staged lines and write it to ``model``; the same lines give the same bytes.
 
     Raises:
         UserError: the vocabulary is larger than the text supports, or too small for its characters.
@@ -38,19 +39,18 @@ def train_sentencepiece(sample: Path, model: Path, settings: TokenizerSettings) 
         "minloglevel": 2,
     }
     with worker_pool(1) as pool:  # the native code would block signals in this process and leave its memory allocated
-        model.write_bytes(pool.submit(_train, str(sample), options).result())
+        model.write_bytes(pool.submit(_train, staged, settings.spm_sample_mb * 1e6, options).result())
 
 
-def _train(sample: str, options: dict[str, Any]) -> bytes:
+def _train(staged: Staged, most_bytes: float, options: dict[str, Any]) -> bytes:
     from sentencepiece import SentencePieceTrainer
 
     written = io.BytesIO()
-    with open(sample, encoding="utf-8", newline="\n") as stream:
-        lines = (portion for line in stream for portion in cut_line(line.rstrip("\n")))
-        try:
-            SentencePieceTrainer.train(sentence_iterator=lines, model_writer=written, **options)
-        except RuntimeError as error:
-            raise UserError(explain_trainer(str(error), int(options["vocab_size"]))) from None
+    lines = (portion for line in staged.training_lines(most_bytes) for portion in cut_line(line))
+    try:
+        SentencePieceTrainer.train(sentence_iterator=lines, model_writer=written, **options)
+    except RuntimeError as error:
+        raise UserError(explain_trainer(str(error), int(options["vocab_size"]))) from None
     return written.getvalue()
 
 
@@ -77,7 +77,7 @@ def explain_trainer(message: str, vocab_size: int) -> str:
     return f"--vocab-size {vocab_size}: sentencepiece cannot train on this corpus: {message}"
 
 
-def install_tokenizer(settings: TokenizerSettings, folder: Path, sample: Path | None) -> tuple[str, list[str]]:
+def install_tokenizer(settings: TokenizerSettings, folder: Path, staged: Staged) -> tuple[str, list[str]]:
     """Write the files of the tokenizer to ``folder``; return its kind and the file names, for ``clear.json``."""
     if settings.tokenizer_dir is not None:
         return "hf", install_hf_tokenizer(settings.tokenizer_dir, folder)
@@ -88,8 +88,7 @@ def install_tokenizer(settings: TokenizerSettings, folder: Path, sample: Path | 
     if settings.spm_model is not None:
         shutil.copyfile(settings.spm_model, folder / SPM_NAME)
     else:
-        assert sample is not None
-        train_sentencepiece(sample, folder / SPM_NAME, settings)
+        train_sentencepiece(staged, folder / SPM_NAME, settings)
     return "sentencepiece", [SPM_NAME]
 
 

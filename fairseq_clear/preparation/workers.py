@@ -17,23 +17,18 @@ from fairseq_clear.errors import UserError
 
 
 @contextmanager
-def worker_pool(
-    workers: int,
-    setup: Callable[..., object] | None = None,
-    arguments: tuple[Any, ...] = (),
-    method: str | None = None,
-    remedy: str = "rerun with fewer --workers",
-) -> Iterator[ProcessPoolExecutor]:
+def worker_pool(workers: int, setup: Callable[..., object] = bool, arguments: tuple[Any, ...] = ()) -> Iterator[Any]:
     """Yield a pool of ``workers`` processes, each of which first calls the importable function ``setup`` with ``arguments``.
 
-    Args:
-        method: start method of ``multiprocessing`` (default: fork on Linux, as in fairseq's binarizer, else the platform's).
-        remedy: last words of the message about a killed worker.
+    Processes are forked on Linux. Without workers, None is yielded.
 
     Raises:
         UserError: a worker was killed, usually because memory ran out.
     """
-    context = multiprocessing.get_context(method or ("fork" if sys.platform == "linux" else None))
+    if not workers:
+        yield None
+        return
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, context, _start_worker, (setup, arguments))
     try:
@@ -49,18 +44,19 @@ def worker_pool(
             process.join()
         pool.shutdown(wait=False, cancel_futures=True)
         if isinstance(error, BrokenProcessPool):
-            raise UserError(f"a worker process was killed, usually because memory ran out; {remedy}") from None
+            raise UserError(
+                "a worker process was killed, usually because memory ran out; rerun with fewer --workers"
+            ) from None
         raise
 
 
-def _start_worker(setup: Callable[..., object] | None, arguments: tuple[Any, ...]) -> None:
+def _start_worker(setup: Callable[..., object], arguments: tuple[Any, ...]) -> None:
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    if setup is not None:
-        setup(*arguments)
+    setup(*arguments)
 
 
 def _leave_with_parent() -> None:

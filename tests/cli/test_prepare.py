@@ -10,7 +10,7 @@ import pytest
 
 from fairseq_clear.cli.main import main
 from fairseq_clear.cli.prepare import Prepare
-from fairseq_clear.preparation import binarize, preparing
+from fairseq_clear.preparation import binarize
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.staging import DocumentLengths
 from tests.faults import commands
@@ -120,8 +120,8 @@ def stalled_prepare(*arguments: object) -> int:
             signal.pause()
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
-    binarize.FileBinarizer.multiprocess_dataset = stall
-    preparing.MIN_PART_BYTES = 500
+    binarize.Encoder.encode = stall
+    binarize.PART_BYTES = 500
     return commands.fairseq_clear_command("prepare", *arguments)
 
 

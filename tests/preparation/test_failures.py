@@ -14,7 +14,6 @@ import pytest
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.output_folder import output_folder, signals_raise
-from fairseq_clear.preparation import binarize
 from fairseq_clear.preparation.workers import worker_pool
 from tests.preparation.corpora import gpt2_files, sentencepiece_model, write_corpus
 from tests.preparation.test_prepare import make
@@ -123,7 +122,7 @@ def test_a_model_with_other_special_ids_says_so_in_clear_json(tmp_path: Path, co
     assert '"id_offset": null' in (tmp_path / "d" / "clear.json").read_text()
 
 
-@pytest.mark.parametrize("stage", ["staging.deal_out", "vocabulary.install_tokenizer", "binarize.join_datasets"])
+@pytest.mark.parametrize("stage", ["preparing.sum_counts", "preparing.install_tokenizer", "binarize.Dataset.append"])
 @pytest.mark.parametrize("failure", [RuntimeError("bug"), KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
 def test_failures_half_way_leave_nothing(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, stage: str, failure: BaseException
@@ -134,9 +133,7 @@ def test_failures_half_way_leave_nothing(
         reached.append(sorted(path.name for path in tmp_path.iterdir()))
         raise failure
 
-    module, name = stage.split(".")
-    target = "fairseq_clear.preparation." + (f"binarize.{name}" if module == "binarize" else f"preparing.{name}")
-    monkeypatch.setattr(target, broken)
+    monkeypatch.setattr(f"fairseq_clear.preparation.{stage}", broken)
     expected = UserError if isinstance(failure, OSError) else type(failure)
     with pytest.raises(expected, match="No space left|bug|^$"):
         make(tmp_path / "d", corpus)
@@ -178,7 +175,7 @@ def test_what_a_killed_run_left_is_removed_but_not_what_a_live_one_writes(tmp_pa
 
 
 def test_a_killed_worker_is_reported_and_the_others_end() -> None:
-    with pytest.raises(UserError, match="fewer --workers"), worker_pool(2, str, ()) as pool:
+    with pytest.raises(UserError, match="fewer --workers"), worker_pool(2) as pool:
         processes = multiprocessing.active_children()
         assert len(processes) == 2
         pool.submit(_die).result()
@@ -214,7 +211,7 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
 
 
 def test_workers_obey_the_default_signals(tmp_path: Path) -> None:
-    with output_folder(tmp_path / "d", overwrite=False), worker_pool(2, str, ()) as pool:
+    with output_folder(tmp_path / "d", overwrite=False), worker_pool(2) as pool:
         assert (
             pool.submit(signal.getsignal, signal.SIGTERM).result() == signal.SIG_DFL != signal.getsignal(signal.SIGTERM)
         )
@@ -235,21 +232,3 @@ def test_signals_are_what_they_were_afterwards(tmp_path: Path, corpus: Path) -> 
         assert signal.getsignal(signal.SIGINT) is interrupt
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def test_join_of_one_and_of_ragged_parts_needs_no_more_than_a_part(tmp_path: Path) -> None:
-    import numpy as np
-    from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
-    from torch import IntTensor
-
-    items = [[5, 2], [2], [7, 8, 9, 2], [6, 2], [2], [4, 4, 2]]
-    for number, part in enumerate((items[:1], items[1:5], items[5:])):
-        builder = MMapIndexedDatasetBuilder(str(tmp_path / f"{number}.bin"), dtype=np.uint16)
-        for item in part:
-            builder.add_item(IntTensor(item))
-        builder.finalize(str(tmp_path / f"{number}.idx"))
-    binarize.join_datasets([tmp_path / "0", tmp_path / "1", tmp_path / "2"], tmp_path / "all")
-    joined = MMapIndexedDataset(str(tmp_path / "all"))
-    assert [joined[index].tolist() for index in range(len(joined))] == items
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.bin", "all.idx"]
-    assert binarize.count_ids(tmp_path / "all", 10).tolist() == [0, 0, 6, 0, 2, 1, 1, 1, 1, 1]

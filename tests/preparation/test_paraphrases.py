@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
+from fairseq_clear.preparation.staging import Staged
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.sentence_dataset import SentenceDataset
 from fairseq_clear.views.paraphrase_views import aligned_sentences
@@ -89,7 +90,7 @@ def test_every_line_keeps_its_paraphrases(model, drawn, shards, document_start, 
             expected["de"][text] = backwards(text) if paraphrase == "full" else ""
             expected["zh"][text] = "zh " + text if number % 2 else ""
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fairseq_clear.preparation.preparing.MIN_PART_BYTES", part_bytes)
+        patch.setattr("fairseq_clear.preparation.binarize.PART_BYTES", part_bytes)
         folder = Path(name)
         for file, lines in (("in", originals), ("de", german), ("zh", chinese)):
             (folder / f"{file}.txt").write_text("\n".join(lines) + "\n")
@@ -164,8 +165,8 @@ def test_the_tokenizer_is_trained_on_all_texts(tmp_path: Path, monkeypatch: pyte
     original, german, pairs = write_pairs(tmp_path)
     seen = []
 
-    def train(sample: Path, path: Path, settings: PrepareSettings) -> None:
-        seen.extend(sample.read_text(encoding="utf-8").splitlines())
+    def train(staged: Staged, path: Path, settings: PrepareSettings) -> None:
+        seen.extend(staged.training_lines(settings.spm_sample_mb * 1e6))
         sentencepiece_model(path)
 
     monkeypatch.setattr("fairseq_clear.preparation.tokenizer_training.train_sentencepiece", train)

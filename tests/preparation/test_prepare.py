@@ -14,6 +14,7 @@ from fairseq.data import Dictionary, TokenBlockDataset, data_utils
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.preparing import PrepareReport, prepare, write_text
+from fairseq_clear.preparation.staging import Staged
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import Tokenizer
 from tests.preparation.corpora import canonical, documents, gpt2_files, sentencepiece_model, write_corpus
@@ -124,7 +125,7 @@ def test_clear_json_tells_what_is_there(made: Path) -> None:
 def test_same_bytes_again_for_any_number_of_workers(
     made: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairseq_clear.preparation.preparing.MIN_PART_BYTES", 500)  # many parts, cut inside documents
+    monkeypatch.setattr("fairseq_clear.preparation.binarize.PART_BYTES", 500)  # many parts, cut inside documents
     make(tmp_path / "again", corpus, valid_share=0.2)
     assert data_of(tmp_path / "again") == data_of(made)
     make(tmp_path / "two", corpus, valid_share=0.2, workers=2)
@@ -133,7 +134,7 @@ def test_same_bytes_again_for_any_number_of_workers(
     assert data_of(tmp_path / "seed")["train.bin"] != data_of(made)["train.bin"]
 
 
-def test_parts_joined_are_what_fairseq_writes_for_the_whole(made: Path, tmp_path: Path) -> None:
+def test_data_sets_are_what_fairseq_writes(made: Path, tmp_path: Path) -> None:
     from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
 
     dictionary = Dictionary.load(str(made / "dict.txt"))
@@ -270,8 +271,8 @@ def test_the_sample_bounds_what_the_tokenizer_sees(
 ) -> None:
     seen = []
 
-    def train(sample: Path, model: Path, settings: PrepareSettings) -> None:
-        seen.append(sample.read_text(encoding="utf-8").splitlines())
+    def train(staged: Staged, model: Path, settings: PrepareSettings) -> None:
+        seen.append(list(staged.training_lines(settings.spm_sample_mb * 1e6)))
         sentencepiece_model(model)
 
     monkeypatch.setattr("fairseq_clear.preparation.tokenizer_training.train_sentencepiece", train)

@@ -1,18 +1,24 @@
 """Dealing documents out: exact shares, uniform draws, parts that make up the whole; lines for the trainer."""
 
 import hashlib
-from itertools import repeat
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDataset
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.staging import SplitParts, choose_exactly, deal_out, held_out_documents, stage_rows
+from fairseq_clear.preparation import binarize
+from fairseq_clear.preparation.binarize import Dataset, Encoder, binarizer
+from fairseq_clear.preparation.staging import choose_exactly, held_out_documents, stage_rows
 from fairseq_clear.preparation.tokenizer_training import TRAINER_LINE_CHARACTERS, cut_line, explain_trainer
-from tests.preparation.corpora import canonical, documents
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer
+from tests.preparation.corpora import WORDS, canonical, documents
 
 
 @given(st.integers(2, 10_000), st.floats(0.0001, 0.9999))
@@ -40,30 +46,53 @@ def test_every_document_is_as_likely() -> None:
     assert np.all(np.abs(counts - 1200) < 5 * np.sqrt(4000 * 0.3 * 0.7))  # five standard deviations
 
 
-@given(st.integers(1, 400), st.integers(1, 4))
-def test_parts_make_up_the_whole(part_bytes: int, shards: int) -> None:
-    import tempfile
-
+@given(st.integers(0, 12), st.integers(0, 9), st.integers(0, 2000))
+def test_documents_are_whole_and_held_out_ones_train_nothing(held_out: int, seed: int, most_bytes: int) -> None:
     made = documents(12)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
         lines = canonical(made).split("\n")[:-1]
-        staged = stage_rows(((line,) if line else () for line in lines), folder / "all", ["original"], "it")
+        staged = stage_rows(((line,) if line else () for line in lines), Path(name) / "all", ["original"], "it")
         assert (staged.lengths.documents, staged.lengths.sentences) == (12, sum(map(len, made)))
-        assert staged.size == staged.paths["original"].stat().st_size == len(canonical(made).encode())
-        splits = [SplitParts(folder / f"train{shard}", part_bytes) for shard in range(shards)]
-        deal_out(staged, splits, None, repeat(False))
-        targets = [split.original for split in splits]
-        texts = [b"".join(part.read_bytes() for part in target.parts).decode() for target in targets]
-        for target, text in zip(targets, texts, strict=True):
-            assert target.digest.hexdigest() == hashlib.sha256(text.encode()).hexdigest()
-            assert target.size == len(text.encode()) and target.counts.lengths.documents == len(text.split("\n\n"))
-            assert target.counts.sentences == sum(1 for line in text.split("\n") if line)
-            sizes = [part.read_bytes() for part in target.parts]
-            assert all(len(part) - len(part.splitlines(True)[-1]) < part_bytes for part in sizes)
-            assert all(len(part) >= part_bytes for part in sizes[:-1])
-        dealt = sorted(part for text in texts for part in text.rstrip("\n").split("\n\n"))
-        assert dealt == sorted("\n".join(lines) for lines in made)
+        assert staged.size == len(canonical(made).encode())
+        staged = replace(staged, seed=seed, held_out=held_out)
+        found = [(out, [row[0].decode()[:-1] for row in rows]) for out, rows in staged.documents()]
+        assert [lines for _, lines in found] == made and sum(out for out, _ in found) == held_out
+        assert [out for out, _ in staged.documents()] == [out for out, _ in found]  # the same at each call
+        train = [line for out, lines in found if not out for line in lines]
+        assert list(staged.training_lines(staged.size)) == train
+        drawn = list(staged.training_lines(most_bytes))
+        assert drawn == list(staged.training_lines(most_bytes)) and set(drawn) <= set(train)
+
+
+@pytest.mark.parametrize("part_bytes", [1, 100, 1 << 17])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_parts_make_up_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_bytes: int, workers: int
+) -> None:
+    monkeypatch.setattr(binarize, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(binarize, "LINES", 5)  # addresses are written in portions of 5 lines
+    dictionary = Dictionary()
+    for word in WORDS:
+        dictionary.add_symbol(word)
+    encoder, made = Encoder(WhitespaceTokenizer(), dictionary), documents(12)
+    counts, progress = np.zeros(len(dictionary), np.int64), list[int]()
+    datasets = [Dataset(tmp_path / "one", encoder, counts), Dataset(tmp_path / "two", encoder, None)]
+    with binarizer(encoder, 10**6, workers, progress.append) as add:
+        for lines in made:
+            add(datasets, [(f"{line}\n".encode(), b"\n") for line in lines])
+    text = canonical(made)
+    first, second = datasets
+    assert first.digest.hexdigest() == hashlib.sha256(text.encode()).hexdigest() and first.size == len(text.encode())
+    assert (first.counts.sentences, first.counts.blank) == (sum(map(len, made)), 0) == (second.counts.blank, 0)
+    assert first.counts.lengths.documents == 12 and sum(progress) == first.size + second.size
+    expected = [
+        [*(dictionary.index(word) for word in line.split()), dictionary.eos()] for line in text.split("\n")[:-1]
+    ]
+    data = MMapIndexedDataset(str(tmp_path / "one"))
+    assert [data[index].tolist() for index in range(len(data))] == expected
+    assert counts.tolist() == np.bincount(np.concatenate(expected), minlength=len(dictionary)).tolist()
+    assert first.counts.tokens == counts.sum() and first.counts.unknown == counts[dictionary.unk()] > 0
+    assert len(MMapIndexedDataset(str(tmp_path / "two"))) == len(expected)
 
 
 @given(st.lists(st.integers(1, 2500), max_size=6))
