@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_clear.augmentations.base import Symbols
+from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.errors import UserError
 from fairseq_clear.tasks import run_record
 from fairseq_clear.tasks.run_record import check_same_run, content_hash
@@ -121,7 +123,8 @@ def test_other_negatives_and_synonyms_are_other_data(data_bin: Path, tmp_path: P
             task=task, dataset=SimpleNamespace(train_subset="train"), criterion=SimpleNamespace(),
             checkpoint=SimpleNamespace(finetune_from_model=None),
         )  # fmt: skip
-        found = run_record._files(cfg)
+        chain = build_augmentation(augment, Symbols(0, 2, 1, 4, 3, 4), allow_missing_synonyms=True)
+        found = run_record._files(cfg, chain)
         return [found["data"]["hash"], (found.get("synonyms") or {}).get("hash")]
 
     before = files("subs")
