@@ -44,6 +44,7 @@ from yaml import YAMLError
 
 from fairseq_clear import register
 from fairseq_clear.augmentations.synonym_table import SynonymTable
+from fairseq_clear.data.batch import Batch
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
 from fairseq_clear.libraries import log_level
@@ -205,7 +206,7 @@ class Recipe:
         """Number of vectors that a GPU sends to the others in a micro-batch of ``texts`` texts."""
         if "views" not in self.rows or str(getattr(self.criterion.cfg, "negatives", "global")) == "batch":
             return 0
-        rows = sum(self.criterion.gathered_rows(self.collate(self._items)["views"]).values())
+        rows = sum(self.criterion.gathered_rows(Batch.of(self.collate(self._items)).views).values())
         if self.criterion.key_encoder == "frozen":  # and the guide's vectors
             rows *= 1 + (len(self.model.guide.layers) if self.criterion.takes_every_layer else 1)
         return round(rows * texts / self.items)

@@ -47,7 +47,11 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
         above=0,
         metavar="T",
     )
-    data_bin: str = setting("data folder whose texts are read (default: random words in texts of full length)", "")
+    data_bin: str = setting(
+        "read the texts of this data folder, DIR1:DIR2 as for fairseq-train (default: random words in texts of full length)",
+        "",
+        metavar="DIR",
+    )
     vocabulary: int = setting("rows of the token embedding, without --data-bin", 50_266, least=1, metavar="V")
 
     def run(self) -> int:
