@@ -207,8 +207,8 @@ class Recipe:
         if "views" not in self.rows or str(getattr(self.criterion.cfg, "negatives", "global")) == "batch":
             return 0
         rows = sum(self.criterion.gathered_rows(Batch.of(self.collate(self._items)).views).values())
-        if self.criterion.key_encoder == "frozen":  # and the guide's vectors
-            rows *= 1 + (len(self.model.guide.layers) if self.criterion.takes_every_layer else 1)
+        if self.criterion.key_encoder == "frozen":  # and the vectors of the frozen encoder
+            rows *= 1 + (len(self.model.frozen_encoder.layers) if self.criterion.takes_every_layer else 1)
         return round(rows * texts / self.items)
 
 
