@@ -22,6 +22,7 @@ __all__ = ["Training", "train", "training_flags"]
 WARMUP_SHARE = 0.1
 FRAME = 2  # <s> and </s>
 SECONDS_PER_LINE = 15
+NUMBERS = ("num_updates", "loss", "wps", "retrieval_mrr")  # of a record that are read
 RECORD = re.compile(r"\| (train_inner|valid)\w* \| (\{.*\})")
 
 
@@ -74,8 +75,7 @@ def train(training: Training, flags: list[str], title: str, *, keep: int | None 
         keep: file descriptor that fairseq-train inherits, so that a lock is held as long as it runs.
 
     Returns:
-        The records of fairseq's log, in order; ``part`` is train_inner or valid, ``read_at`` the time in seconds, on a clock of
-        this process (fairseq's ``wall`` is rounded to seconds).
+        The records of fairseq's log, in order: its NUMBERS, ``part`` (train_inner or valid), and ``read_at``, in seconds.
 
     Raises:
         UserError: the training failed, with the last line of its log.
@@ -96,7 +96,7 @@ def train(training: Training, flags: list[str], title: str, *, keep: int | None 
             for line in process.stdout:
                 log.write(line)
                 if match := RECORD.search(line):
-                    records.append({**_read(match[1], match[2]), "read_at": time.monotonic()})
+                    records.append(_read(match[1], match[2]))
                     if match[1] == "valid" or records[-1]["read_at"] - last > SECONDS_PER_LINE:
                         last = records[-1]["read_at"]
                         print(f"{title}: {_describe(records, training.updates)}", flush=True)
@@ -113,15 +113,12 @@ def train(training: Training, flags: list[str], title: str, *, keep: int | None 
 
 def _read(part: str, text: str) -> dict[str, Any]:
     """A record of the log; of a validation, without ``valid_`` in the names."""
-    values = {name.removeprefix(f"{part}_"): value for name, value in json.loads(text).items()}
-    return {**{name: _number(value) for name, value in values.items()}, "part": part}
-
-
-def _number(value: Any) -> Any:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return value
+    values = {name.removeprefix("valid_"): value for name, value in json.loads(text).items()}
+    return {
+        **{name: float(values[name]) for name in NUMBERS if name in values},
+        "part": part,
+        "read_at": time.monotonic(),
+    }
 
 
 def _describe(records: list[dict[str, Any]], updates: int) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from fairseq_clear.cli.main import main
+from tests.conftest import ROOT
 from tests.test_recipes import BASE as FIRST
 from tests.test_recipes import CONFIGS
 
@@ -12,14 +13,14 @@ BASE = ["plan", "--config", "clear/base_256gpu"]
 THIN = "++model.encoder_layers=1"
 
 
-def test_the_papers_run(capsys):
-    assert main([*BASE, "--gpus", "8", "256", "--global-batch", "8192"]) == 0
+def test_the_papers_run_is_planned_as_the_page_shows(capsys):
+    """docs/many-gpus.md shows the output of this command."""
+    assert main([*BASE, "--gpus", "1", "8", "64", "256", "--global-batch", "8192", "--memory", "32"]) == 0
     captured = capsys.readouterr()
     assert captured.err == "" and max(map(len, captured.out.splitlines())) < 120
-    assert "125,386,458 parameters" in captured.out and "45% of 125 TFLOP/s" in captured.out
-    few, many = (row.split() for row in captured.out.splitlines()[-2:])
-    assert few[:3] == ["8", "1,024", "32,768"] and many[:3] == ["256", "32", "0"]
-    assert float(few[3]) + float(few[4]) < 0.9 * 32
+    assert f"```text\n{captured.out}```" in (ROOT / "docs" / "many-gpus.md").read_text()
+    one, *_, many = (row.split() for row in captured.out.splitlines()[-4:])
+    assert float(one[3]) + float(one[4]) < 0.9 * 32 and one[2] != "0" and many[2] == "0"
 
 
 @pytest.mark.parametrize("example", sorted(FIRST))
