@@ -68,8 +68,7 @@ class Encoder:
     """Converts lines of text to ids, with processes of ``encode``."""
 
     def __init__(self, tokenizer: Tokenizer, dictionary: Dictionary) -> None:
-        self.vocabulary = len(dictionary)
-        self.dtype = np.dtype(best_fitting_int_dtype(self.vocabulary))
+        self.dtype = np.dtype(best_fitting_int_dtype(len(dictionary)))
         self.unknown, self._end = dictionary.unk(), dictionary.eos()
         self._tokenizer, self._indices = tokenizer, dictionary.indices
 

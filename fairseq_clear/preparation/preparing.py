@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import hash_file, versions
+from fairseq_clear.files import check_output_file, hash_file, versions
 from fairseq_clear.output_folder import check_destination, output_folder, signals_raise
 from fairseq_clear.preparation.binarize import Dataset, Encoder, SplitCounts, binarizer, sum_counts
 from fairseq_clear.preparation.corpus_reading import TextSource, find_sources, warn_if_wrapped
@@ -116,9 +116,7 @@ def write_text(settings: PrepareSettings) -> PrepareReport:
     dest = Path(os.path.realpath(settings.dest))
     if dest.suffix != ".txt":
         raise UserError(f"--dest {settings.dest}: --text-only writes a text file; give a name that ends in .txt")
-    if dest.is_dir() or (dest.exists() and not settings.overwrite):
-        what = "is a folder" if dest.is_dir() else "exists already"
-        raise UserError(f"{settings.dest}: {what}; choose another --dest, or replace a file with --overwrite")
+    check_output_file(dest, settings.overwrite, flag="--dest")
     source, valid = find_sources(settings)
     if valid is not None:
         raise UserError("--text-only: writes only the inputs; leave --valid out")

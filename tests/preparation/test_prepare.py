@@ -314,7 +314,7 @@ def test_destinations_of_text(tmp_path: Path) -> None:
         ({"dest": corpus, "overwrite": True}, "is in --dest"),
         ({"dest": tmp_path / "out.gz"}, "give a name that ends in .txt"),
         ({"dest": tmp_path, "overwrite": True}, "give a name that ends in .txt"),
-        ({"dest": tmp_path / "no" / "out.txt"}, "No such file"),
+        ({"dest": tmp_path / "no" / "out.txt"}, "there is no folder"),
         ({"dest": tmp_path / "out.txt", "valid": (corpus,)}, "both input and --valid|leave --valid out"),
     ):
         with pytest.raises(UserError, match=message):

@@ -56,12 +56,9 @@ def translate_file(settings: TranslationSettings, workers: Workers | None = None
         for path in settings.files:
             check_output_file(path, settings.overwrite)
     elif all(path.is_file() for path in settings.files):
-        if workers.rank > 0:
-            return None
-        shutil.rmtree(
-            settings.output.with_name(f"{settings.output.name}.partial"), ignore_errors=True
-        )  # of a killed call
-        return report
+        if workers.rank == 0:  # a killed call may have left the folder of the finished chunks
+            shutil.rmtree(settings.output.with_name(f"{settings.output.name}.partial"), ignore_errors=True)
+        return report if workers.rank == 0 else None
     chunks = -(-lines // settings.chunk_lines)
     with open_work(settings.output, deciding, chunks, workers, overwrite=settings.overwrite) as work:
         if work.own:
