@@ -27,17 +27,15 @@ def test_every_flag_arrives() -> None:
         "too_long": "copy", "device": "cuda:1", "fp16": True, "max_tokens": 99, "chunk_lines": 5, "tokenizer": "moses",
         "overwrite": True, "input": Path("in"), "output": Path("out"),
     }  # fmt: skip
-    one = "--model m --model-data d --model-codes c --model-languages en:pt --sampling"
+    one = "--model m --model-languages en:pt --sampling"
     assert parse(Translate, *f"{search} {running} {one}".split()) == Translate(
-        **common, model="m", model_data=Path("d"), model_codes=Path("c"), model_languages=("en", "pt"), sampling=True
+        **common, model="m", model_languages=("en", "pt"), sampling=True
     )
-    two = "--forward f --forward-codes c --backward b --backward-languages pt:en --sampling backward --copies 3"
+    two = "--forward f --backward b --backward-languages pt:en --sampling backward --copies 3"
     settings = parse(BackTranslate, *f"{search} {running} {two}".split())
     languages = {"backward_languages": ("pt", "en")}
-    assert settings == BackTranslate(
-        **common, forward="f", forward_codes=Path("c"), backward="b", sampling="backward", copies=3, **languages
-    )
-    assert [(model.draws, model.beam) for model in settings.models] == [(False, 2), (True, 2)]
+    assert settings == BackTranslate(**common, forward="f", backward="b", sampling="backward", copies=3, **languages)
+    assert [(model.draws, model.beam) for model in settings.models] == [(False, 2), (True, 1)]
     assert [path.name for path in settings.files] == ["out.0", "out.1", "out.2"]
 
 

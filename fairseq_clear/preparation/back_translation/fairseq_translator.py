@@ -31,12 +31,12 @@ class FairseqTranslator(Translator):
     """A model with its dictionaries and its segmentation; its languages are those of the checkpoint."""
 
     LOOKED_FOR = f"{', '.join(NAMES)} (fairseq)"
-    FLAGS = frozenset({"data", "codes", "sampling", "beam with --sampling"})
+    FLAGS = frozenset({"sampling"})
 
     def __init__(self, model: Model, device: torch.device) -> None:
         super().__init__(model, device)
-        file, folder, codes = find_files(model)
-        state = _read(file, folder, model)
+        file, codes = find_files(model)
+        state = _read(file)
         self.languages = (str(state["cfg"].task.source_lang), str(state["cfg"].task.target_lang))
         try:
             self.task = TranslationTask.setup_task(state["cfg"].task)
@@ -45,8 +45,8 @@ class FairseqTranslator(Translator):
             raise
         except (*DAMAGE, AssertionError, OSError) as error:
             raise UserError(
-                f"{file}: cannot be loaded with the dictionaries of {folder} ({one_line(error)}); add --{model.name}-data DIR "
-                "with the dictionaries of its training"
+                f"{file}: cannot be loaded with the dictionaries next to it ({one_line(error)}); copy the dictionaries of its "
+                "training"
             ) from None
         settings = self.settings
         self._module.prepare_for_inference_(Namespace(generation=Namespace(beam=model.beam)))
@@ -74,8 +74,8 @@ class FairseqTranslator(Translator):
     @classmethod
     def files(cls, model: Model) -> list[Path]:
         """The checkpoint, dictionaries and codes."""
-        file, folder, codes = find_files(model)
-        return [file, *sorted(folder.glob("dict.*.txt")), *([codes] if codes else [])]
+        file, codes = find_files(model)
+        return [file, *sorted(file.parent.glob("dict.*.txt")), *([codes] if codes else [])]
 
     def encode(self, text: str) -> Tokens:
         """Convert text to token ids that end in ``</s>``; a special symbol such as ``</s>`` in the text becomes unknown."""
@@ -113,12 +113,8 @@ class FairseqTranslator(Translator):
         return Translation(clean_line(self.join(pieces)), len(ids) > limit)
 
 
-def find_files(model: Model) -> tuple[Path, Path, Path | None]:
-    """Find the checkpoint of a model, the folder of its dictionaries, and its file of codes.
-
-    Raises:
-        UserError: the checkpoint, the dictionaries, or the file of codes that a flag names are missing.
-    """
+def find_files(model: Model) -> tuple[Path, Path | None]:
+    """Find the checkpoint of a model, and its file of codes in the same folder; UserError if there is no checkpoint."""
     file = Path(model.path)
     if file.is_dir():
         found = [path for name in NAMES for path in sorted(file.glob(name))]
@@ -127,18 +123,12 @@ def find_files(model: Model) -> tuple[Path, Path, Path | None]:
                 f"{model.where}: holds none of {', '.join(NAMES)}; unpack the archive, or name the checkpoint"
             )
         file = found[0]
-    folder = model.data or file.parent
-    if not any(folder.glob("dict.*.txt")):
-        raise UserError(f"{model.where}: no dict.LANGUAGE.txt in {folder}; add --{model.name}-data DIR")
-    if model.codes is not None and not model.codes.is_file():
-        raise UserError(f"--{model.name}-codes {model.codes}: no such file")
-    beside = (path for name in CODE_NAMES if (path := file.parent / name).is_file())
-    return file, folder, model.codes or next(beside, None)
+    return file, next((path for name in CODE_NAMES if (path := file.parent / name).is_file()), None)
 
 
-def _read(path: Path, folder: Path, model: Model) -> dict[str, Any]:
-    """Read a checkpoint; its configuration gets ``folder`` as data folder."""
-    state = read_checkpoint(str(path), {"data": str(folder), **_EVALUATION_OFF})
+def _read(path: Path) -> dict[str, Any]:
+    """Read a checkpoint; its configuration gets its folder as data folder."""
+    state = read_checkpoint(str(path), {"data": str(path.parent), **_EVALUATION_OFF})
     # Settings of fairseq before 0.10 are already converted to cfg; converting them again would take a second.
     state["args"] = None
     task = state["cfg"].task
@@ -148,8 +138,8 @@ def _read(path: Path, folder: Path, model: Model) -> dict[str, Any]:
             f"{path}: was trained by --task {task._name}; give one of --task translation with both languages"
         )
     for name in (f"dict.{language}.txt" for language in languages):
-        if not (folder / name).is_file():
-            raise UserError(f"{path}: no {name} in {folder}; add --{model.name}-data DIR with its dictionaries")
+        if not (path.parent / name).is_file():
+            raise UserError(f"{path}: no {name} next to it; copy the dictionaries of its training")
     return state
 
 

@@ -115,11 +115,8 @@ def find_kind(model: Model) -> type[Translator]:
     kind = next((kind for kind in KINDS if kind.matches(model.path)), None)
     if kind is None:
         raise UserError(f"{model.where}: holds no model; looked for {'; '.join(kind.LOOKED_FOR for kind in KINDS)}")
-    given = {name: getattr(model, name) is not None for name in ("data", "codes", "languages")}
-    given |= {"sampling": model.draws, "beam with --sampling": model.draws and model.beam > 1}
-    for name, is_given in given.items():
-        if is_given and name not in kind.FLAGS:
-            flag = f"--{model.name}-{name}" if hasattr(model, name) else f"--{name}"
+    for flag, is_given in ((f"--{model.name}-languages", model.languages is not None), ("--sampling", model.draws)):
+        if is_given and flag.rpartition("-")[2] not in kind.FLAGS:
             raise UserError(f"{flag}: does not apply to {model.where} ({kind.LOOKED_FOR}); leave it out")
     return kind
 

@@ -15,14 +15,10 @@ PASSES = ("both", "forward", "backward")
 TOO_LONG = ("split", "copy")
 BEAM = 5
 MODEL = (
-    "a folder of fairseq (the first model*.pt, checkpoint_best.pt or checkpoint_last.pt) or its checkpoint; a folder of "
+    "a folder of fairseq (model*.pt, checkpoint_best.pt or checkpoint_last.pt; dict.LANGUAGE.txt; BPE codes or a sentencepiece "
+    "model, named as in fairseq's archives), or a checkpoint in it; a folder of "
     "CTranslate2 (model.bin); a local Hugging Face folder of Marian, NLLB or M2M100; or package.module:factory, a function "
     "that returns an object with translate(list of str) -> list of str"
-)
-DATA = "fairseq: folder of the model's dict.LANGUAGE.txt (default: the checkpoint's folder)"
-CODES = (
-    "fairseq: the model's BPE codes (of fastBPE or subword-nmt) or sentencepiece FILE.model (default: bpecodes, code, codes, "
-    "sentencepiece.bpe.model or spm.model in the checkpoint's folder)"
 )
 LANGUAGES = (
     "CTranslate2, Hugging Face: the languages by the model's own names, such as eng_Latn:por_Latn (NLLB), en:pt (M2M100); "
@@ -47,11 +43,7 @@ class Search:
 
     GROUP: ClassVar[str] = "search"
 
-    beam: int | None = setting(
-        "beam width; with --sampling, number of samples, of which the most probable is kept (default: 5, with --sampling 1)",
-        None,
-        least=1,
-    )
+    beam: int | None = setting("beam width, where words are not drawn (default: 5)", None, least=1)
     sampling_topk: int | None = setting("draw from the K most probable words", None, least=1, metavar="K")
     sampling_topp: float | None = setting(
         "draw from the most probable words whose probabilities sum to P", None, above=0, most=1, metavar="P"
@@ -126,20 +118,19 @@ class TranslationSettings(Running, Search):
                 raise UserError(
                     f"--copies {model.alternatives}: more than a beam of {model.beam}; add --beam or --sampling"
                 )
+        if self.beam is not None and all(model.draws for model in self.models):
+            raise UserError(f"--beam {self.beam}: has no effect with --sampling; leave it out")
         if self.sampling_topk is not None and self.sampling_topp is not None:
             raise UserError("--sampling-topk and --sampling-topp exclude each other; give one")
 
     def deciding(self) -> dict[str, Any]:
         """Return all settings that determine the output, except the models' files and the device."""
-        others = {"input", "output", "overwrite", "device"}
-        for model in self.models:
-            others |= {model.name, f"{model.name}_data", f"{model.name}_codes"}
+        others = {"input", "output", "overwrite", "device", *(model.name for model in self.models)}
         return {name: value for name, value in asdict(self).items() if name not in others}
 
     def _model(self, name: str, draws: bool, alternatives: int = 1) -> "Model":
-        beam = self.beam if self.beam is not None else 1 if draws else BEAM
-        values = (getattr(self, f"{name}{part}") for part in ("", "_data", "_codes", "_languages"))
-        return Model(self, draws, beam, alternatives, name, *values)
+        beam = 1 if draws else self.beam or BEAM
+        return Model(self, draws, beam, alternatives, name, getattr(self, name), getattr(self, f"{name}_languages"))
 
 
 @dataclass(frozen=True)
@@ -155,8 +146,6 @@ class Model:
     alternatives: int
     name: str
     path: str
-    data: Path | None
-    codes: Path | None
     languages: Languages | None
 
     @property
@@ -172,8 +161,6 @@ class OneDirection(TranslationSettings):
     GROUP: ClassVar[str] = "models"
 
     model: str = setting(MODEL, metavar="MODEL")
-    model_data: Path | None = setting(DATA, None, metavar="DIR")
-    model_codes: Path | None = setting(CODES, None)
     model_languages: Languages | None = setting(LANGUAGES, None, **PAIR)
     sampling: bool = setting("draw words from the model's distribution", False, group=Search.GROUP)
 
@@ -190,12 +177,8 @@ class RoundTrip(TranslationSettings):
     GROUP: ClassVar[str] = "models"
 
     forward: str = setting(f"model that translates into the other language: {MODEL}", metavar="MODEL")
-    forward_data: Path | None = setting(DATA, None, metavar="DIR")
-    forward_codes: Path | None = setting(CODES, None)
     forward_languages: Languages | None = setting(LANGUAGES, None, **PAIR)
     backward: str = setting("model that translates back, named as --forward", metavar="MODEL")
-    backward_data: Path | None = setting(DATA, None, metavar="DIR")
-    backward_codes: Path | None = setting(CODES, None)
     backward_languages: Languages | None = setting(LANGUAGES, None, **PAIR)
     sampling: str | None = setting(
         "draw words from the model's distribution in both passes, or in one of them",

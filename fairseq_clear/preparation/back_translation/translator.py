@@ -50,7 +50,7 @@ class Translator(ABC):
 
     Attributes:
         LOOKED_FOR: what identifies the kind of model, for messages.
-        FLAGS: flags that only some kinds take: ``data``, ``codes``, ``languages``, ``sampling``, ``beam with --sampling``.
+        FLAGS: which of the flags ``languages`` and ``sampling`` apply to it.
         languages: source and target language; None if neither the model nor a flag names them.
         max_source: maximum number of tokens of a source text, end symbol included.
         draws: whether translations depend on the seed.

@@ -309,10 +309,8 @@ def test_chunks_are_numbered_from_the_start_of_the_file(tmp_path: Path) -> None:
         ({"sampling": "both", "sampling_topp": 1.5}, "--sampling-topp 1.5"),
         ({"temperature": 0}, "--temperature 0"),
         ({"forward": "nowhere"}, "--forward nowhere: holds no model; looked for stand:in"),
-        ({"forward_data": Path("x")}, "--forward-data: does not apply"),
-        ({"backward_codes": Path("x")}, "--backward-codes: does not apply"),
         ({"forward_languages": ("a", "b")}, "--forward-languages: does not apply"),
-        ({"sampling": "backward", "beam": 2}, "--beam with --sampling: does not apply to --backward"),
+        ({"sampling": "both", "beam": 2}, "--beam 2: has no effect with --sampling"),
     ],
 )
 def test_errors_come_before_anything_is_written(settings: RoundTrip, change: dict[str, Any], told: str) -> None:
