@@ -8,6 +8,7 @@ of this worker. Several workers thus make the same update as a single worker wou
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,6 +44,13 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 ANCHOR_MLM = ChoiceEnum(["separate", "joint"])
+# Figures of a micro-batch, in the order of the logging output. fairseq adds the figures of several workers by position.
+FIGURES = (
+    *("loss", "ntokens", "nsentences", "sample_size", "mlm_loss", "masked_tokens", "distance", "distance_rows"),
+    *("contrastive_loss", "queries", "without_negatives", "correct", "positive_cosine", "negatives", "negative_cosine"),
+    *("alignment", "uniformity", "candidates", "queue_fill", "queue_readings"),
+    *("view_length", "text_length", "words", "substituted", "fell_back"),
+)
 VECTORS = ("projections", "layers", "keys")  # outputs of ClearRobertaModel.forward that have one row per text
 
 
@@ -185,14 +193,14 @@ class ContrastiveCriterion(FairseqCriterion):
         # Before the encoder runs, because gathering the counts synchronises with the GPU.
         layouts = {} if views is None else self._layouts(views, batch.is_empty)
         call = _ModelCall(model, self._model_inputs(views))
+        found: dict[str, Any] = {"ntokens": batch.tokens, "nsentences": batch.sentences}
         if self.needs.mlm:
-            mlm_loss, sample_size, log = self._mlm(call, batch, sample)
+            mlm_loss, sample_size = self._mlm(call, batch, sample)
             loss = mlm_loss if self.cfg.mlm_weight == 1 else self.cfg.mlm_weight * mlm_loss
-            log["mlm_loss"], log["masked_tokens"] = log["loss"], sample_size
+            found |= {"mlm_loss": mlm_loss, "masked_tokens": sample_size}
         else:
             call()
             loss, sample_size = 0.0, None
-            log = {"ntokens": batch.tokens, "nsentences": batch.sentences}
         if views is not None:
             vectors = self._vectors(call.extra, views)
             if batch.is_empty:
@@ -201,13 +209,12 @@ class ContrastiveCriterion(FairseqCriterion):
             term, queries, statistics = self._contrastive_term(vectors, views, sample_size, layouts)
             loss = loss + self.cfg.contrastive_weight * term
             sample_size = queries if sample_size is None else sample_size
-            log.update(statistics)
+            found |= statistics
         if "distance" in call.extra:
             # Multiplied by the local sample_size, because the trainer divides by the sum over workers.
             loss = loss + self.cfg.regularizer_weight * call.extra["distance"] * sample_size
-            log["distance"] = call.extra["distance"].detach() * sample_size
-        log["loss"], log["sample_size"] = loss.detach(), sample_size
-        return loss, sample_size, log
+            found |= {"distance": call.extra["distance"] * sample_size, "distance_rows": sample_size}
+        return loss, sample_size, record_figures(found | {"loss": loss, "sample_size": sample_size}, loss.device)
 
     def _model_inputs(self, views: Views | None) -> dict[str, Any]:
         inputs: dict[str, Any] = {} if views is None else self.view_inputs(views)
@@ -217,7 +224,8 @@ class ContrastiveCriterion(FairseqCriterion):
         """Return what ``contrast`` gets of the outputs of the model."""
         return {name: extra[name] for name in VECTORS if name in extra}
 
-    def _mlm(self, call: "_ModelCall", batch: Batch, sample: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    def _mlm(self, call: "_ModelCall", batch: Batch, sample: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return the MLM loss, summed, and the number of masked tokens."""
         target = batch.views.target if batch.views is not None else None  # of --anchor-mlm joint
         if target is not None:
             _, extra = call(view_target=target)
@@ -225,12 +233,10 @@ class ContrastiveCriterion(FairseqCriterion):
             target = batch.target
             _, extra = call(**batch.net_input, target=target, text_lengths=batch.lengths)
         else:
-            loss, sample_size, log = self.masked_lm(call, sample)
-            return loss, sample_size, log
+            loss, sample_size, _ = self.masked_lm(call, sample)
+            return loss, sample_size
         assert target is not None
-        sample_size = target.ne(self.padding_idx).int().sum()
-        log = {"loss": extra["mlm_loss"].detach(), "ntokens": batch.tokens, "nsentences": batch.sentences}
-        return extra["mlm_loss"], sample_size, log
+        return extra["mlm_loss"], target.ne(self.padding_idx).int().sum()
 
     def _reads_in_parts(self, model: Any, batch: Batch) -> bool:
         """Whether the model computes the MLM loss in parts: in chunks, or by length to save padding.
@@ -260,7 +266,7 @@ class ContrastiveCriterion(FairseqCriterion):
             name: getattr(views, name) for name in ("view_length", "text_length", "words", "substituted", "fell_back")
         }
         log = {
-            "contrastive_loss": loss.detach(),
+            "contrastive_loss": loss,
             "queries": queries,
             "without_negatives": (total_queries == 0).float(),
             **statistics,
@@ -295,6 +301,24 @@ class _ModelCall:
         return targets
 
 
+def record_figures(found: Mapping[str, Any], device: torch.device) -> dict[str, Tensor]:
+    """Return the logging output of a micro-batch: the same keys, in the same order and of one type, on every worker.
+
+    Args:
+        found: figures of this worker, numbers or tensors; a figure that is not there counts as 0. Statistics of an objective
+            that FIGURES does not name come last, in alphabetical order.
+        device: on which the worker computes.
+    """
+    names = (*FIGURES, *sorted(found.keys() - set(FIGURES)))
+    values = ((name, found.get(name, 0)) for name in names)
+    return {
+        name: value.detach().double()
+        if isinstance(value, Tensor)
+        else torch.full((), value, dtype=torch.float64, device=device)
+        for name, value in values
+    }
+
+
 LN2 = math.log(2)
 
 
@@ -311,25 +335,23 @@ def log_numbers(logging_outputs: list[dict[str, Any]]) -> None:
 
     # Logged even for an update that counted nothing, because fairseq warns if there is no loss.
     metrics.log_scalar("loss", total("loss") / LN2 / max(total("sample_size"), 1), total("sample_size"), round=3)
-    if any("masked_tokens" in log for log in logging_outputs):
+    if total("masked_tokens") > 0:
         ratio("mlm_loss", total("mlm_loss") / LN2, "masked_tokens")
         metrics.log_derived("ppl", lambda meters: get_perplexity(meters["mlm_loss"].avg) if "mlm_loss" in meters else 0)
-    if any("distance" in log for log in logging_outputs):
-        ratio("squared_distance", total("distance"), "sample_size", 6)
-    if any("queries" in log for log in logging_outputs):
-        ratio("contrastive_loss", total("contrastive_loss") / LN2, "queries")
-        ratio("contrastive_accuracy", total("correct"), "queries")
-        ratio("positive_cosine", total("positive_cosine"), "queries")
-        ratio("negative_cosine", total("negative_cosine"), "negatives")
-        ratio("alignment", total("alignment"), "queries")
-        ratio("negatives_per_query", total("negatives"), "queries", 1)
-        ratio("view_length_ratio", total("view_length"), "text_length")
-        ratio("substituted_share", total("substituted"), "words")
-        ratio("false_negative_share", total("candidates") - total("negatives"), "candidates")
-        ratio("queue_fill", total("queue_fill"), "queue_readings", 0)
-        if total("fell_back"):
-            metrics.log_scalar_sum("paraphrases_missing", total("fell_back"), round=0)
-        _log_uniformity(total("uniformity"), total("negatives"))
+    ratio("squared_distance", total("distance"), "distance_rows", 6)
+    ratio("contrastive_loss", total("contrastive_loss") / LN2, "queries")
+    ratio("contrastive_accuracy", total("correct"), "queries")
+    ratio("positive_cosine", total("positive_cosine"), "queries")
+    ratio("negative_cosine", total("negative_cosine"), "negatives")
+    ratio("alignment", total("alignment"), "queries")
+    ratio("negatives_per_query", total("negatives"), "queries", 1)
+    ratio("view_length_ratio", total("view_length"), "text_length")
+    ratio("substituted_share", total("substituted"), "words")
+    ratio("false_negative_share", total("candidates") - total("negatives"), "candidates")
+    ratio("queue_fill", total("queue_fill"), "queue_readings", 0)
+    if total("fell_back") > 0:
+        metrics.log_scalar_sum("paraphrases_missing", total("fell_back"), round=0)
+    _log_uniformity(total("uniformity"), total("negatives"))
 
 
 def _log_uniformity(potential: Any, pairs: Any) -> None:

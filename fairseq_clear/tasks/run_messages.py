@@ -126,10 +126,10 @@ class Watch:
 
     def __call__(self, logs: Sequence[Mapping[str, Any]], max_update: int) -> None:
         """Check the logging outputs of one update, of all workers."""
-        if self.update is None or not any("queries" in log for log in logs):
+        if self.update is None:
             return
         # an empty queue needs no warning, because it fills in the first updates
-        has_queue = any("queue_fill" in log for log in logs)
+        has_queue = _total(logs, "queue_readings") > 0
         if not has_queue and _total(logs, "without_negatives") > 0:
             self._say(
                 "negatives",
@@ -137,7 +137,7 @@ class Watch:
                 "--max-tokens), --negatives global with several workers, or less repetitive text give some",
             )
         # with --false-negatives harder candidates than the positive are masked, so a high accuracy is expected
-        is_masked = any("candidates" in log for log in logs)
+        is_masked = _total(logs, "candidates") > 0
         if not self.dropout_only and not is_masked and self.update < max(EARLY_SHARE * max_update, EARLY_UPDATES):
             self._look_for_easy_views(logs)
 
