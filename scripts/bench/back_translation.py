@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 import torch
-from results import finish, row
+from results import finish, flags, row
 
 from fairseq_clear.preparation.back_translation.fairseq_translator import FairseqTranslator
 from fairseq_clear.preparation.back_translation.translation_settings import OneDirection
@@ -40,47 +40,24 @@ LENGTHS = {"toy": ("--max-len-a", "1.5", "--max-len-b", "50"), "base": ("--max-l
 
 def main() -> None:
     """Make the models, time both sides in turn, print the ratios of the medians."""
-    arguments = parse()
+    arguments = flags(__doc__, size="toy", lines=2000, repeats=3, max_tokens=4096)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make(folder, arguments)
         rows = [measure(folder, arguments) for _ in range(arguments.repeats)]
     medians = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
-    report = {
-        "size": arguments.size,
-        "lines": arguments.lines,
-        "sentences_per_second": {key: round(value, 1) for key, value in medians.items()},
-        "one_pass_ratio": round(medians["one pass"] / medians["generate, search alone"], 3),
-        "command_ratio": round(medians["back-translate"] / medians["generate, round trip"], 3),
-        "rows": rows,
-    }
-    for key, value in medians.items():
-        print(f"{key:28} {value:9.1f} sentences/s")
-    print(f"one pass from text to text / search of fairseq-generate: {report['one_pass_ratio']:.3f}")
-    print(f"back-translate / fairseq-generate, round trip:           {report['command_ratio']:.3f}")
-    report["table"] = [
-        row(
-            f"back-translation, {arguments.size}, {what}", "sentences/s", medians[ours],
-            baseline="fairseq-generate", theirs=medians[theirs], ratio=report[ratio],
+    table = []
+    for what, ours, theirs in (
+        ("one pass", "one pass", "generate, search alone"),
+        ("whole command", "back-translate", "generate, round trip"),
+    ):
+        name, ratio = f"back-translation, {arguments.size}, {what}", round(medians[ours] / medians[theirs], 3)
+        print(f"{name}: {medians[ours]:.1f} sentences/s, fairseq-generate {medians[theirs]:.1f}: {ratio:.2f}")
+        table.append(
+            row(name, "sentences/s", medians[ours], baseline="fairseq-generate", theirs=medians[theirs], ratio=ratio)
         )
-        for what, ours, theirs, ratio in (
-            ("one pass", "one pass", "generate, search alone", "one_pass_ratio"),
-            ("whole command", "back-translate", "generate, round trip", "command_ratio"),
-        )
-    ]  # fmt: skip
-    finish(report, arguments.json)
-
-
-def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, default="toy", help="size of the models (default: toy)")
-    parser.add_argument("--lines", type=int, default=2000, help="lines to translate (default: 2000)")
-    parser.add_argument("--repeats", type=int, default=3, help="number of measurements (default: 3)")
-    parser.add_argument("--max-tokens", type=int, default=4096, help="tokens of a batch, on both sides (default: 4096)")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    return parser.parse_args()
+    finish(table, arguments, rows=rows)
 
 
 def make(folder: Path, arguments: argparse.Namespace) -> None:
