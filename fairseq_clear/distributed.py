@@ -14,12 +14,14 @@ from fairseq_clear.errors import UserError
 def choose_device(name: str | torch.device | None) -> torch.device:
     """The device of this name; UserError if it does not exist.
 
-    For None, it is this worker's GPU if torchrun or ``launch.sh`` started several workers on this machine (LOCAL_RANK), else
-    the first GPU, or the CPU without one.
+    For None and for ``cuda``, it is this worker's GPU if torchrun or ``launch.sh`` started several workers on this machine
+    (LOCAL_RANK), else the first GPU. Without a GPU, it is the CPU for None.
     """
-    if name is None:
-        count = torch.cuda.device_count()
-        return torch.device(f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % count}" if count else "cpu")
+    count = torch.cuda.device_count()
+    if name is None and not count:
+        return torch.device("cpu")
+    if name in (None, "cuda") and count:
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % count)
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer
-from fairseq_clear.evaluation.glue.glue_recipes import RECIPES, metric_of
-from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, write_texts
+from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, RECIPES, metric_of, write_texts
 from fairseq_clear.evaluation.reports import check_seeds
 from fairseq_clear.files import check_output_file, hash_file, write_errors
 from fairseq_clear.settings import setting
@@ -93,7 +92,7 @@ class Run(Command):
     data: Path = setting("output folder of glue prepare", metavar="DIR")
     recipe: str = setting(
         "clear: RoBERTa's hyper-parameters, as in CLEAR 4.2; cert: those of CERT 5.2; both are listed in "
-        "fairseq_clear/evaluation/glue/glue_recipes.py",
+        "fairseq_clear/evaluation/glue/glue_tasks.py",
         choices=tuple(RECIPES),
     )
     tasks: tuple[str, ...] = setting("tasks to fine-tune on", choices=tuple(GLUE_TASKS))

@@ -14,7 +14,7 @@ import fairseq_clear.criterions.clear_nt_xent as nt_xent_module
 import fairseq_clear.criterions.clear_self_guided as self_guided_module
 from fairseq_clear.criterions.clear_moco import ClearMocoCriterion
 from fairseq_clear.data.dataset import ClearDataset
-from fairseq_clear.distributed import Layout, all_gather_ragged, all_gather_rows
+from fairseq_clear.distributed import Layout, all_gather_ragged, all_gather_rows, choose_device
 from tests.conftest import Ranks
 from tests.training import Case, configuration, distance, update, updates
 
@@ -267,3 +267,12 @@ def test_alone_gathering_is_the_identity() -> None:
     gathered, offset = all_gather_ragged(rows)
     assert gathered is rows
     assert offset == 0
+
+
+def test_each_worker_of_a_machine_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert choose_device(None) == choose_device("cuda") == torch.device("cuda", 3)
+    assert choose_device("cuda:1") == torch.device("cuda", 1) and choose_device("cpu") == torch.device("cpu")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)  # as with srun --gpus-per-task
+    assert choose_device(None) == torch.device("cuda", 0)

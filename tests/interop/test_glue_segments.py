@@ -13,9 +13,8 @@ for library in ("transformers", "tokenizers", "safetensors"):
 
 from fairseq_clear.errors import UserError  # noqa: E402
 from fairseq_clear.evaluation.checkpoints import load_model  # noqa: E402
-from fairseq_clear.evaluation.glue.glue_recipes import RECIPES  # noqa: E402
 from fairseq_clear.evaluation.glue.glue_running import GlueRun, Start  # noqa: E402
-from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS  # noqa: E402
+from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, RECIPES  # noqa: E402
 from fairseq_clear.interop.importing import import_hf  # noqa: E402
 from tests.interop.folders import make_folder  # noqa: E402
 

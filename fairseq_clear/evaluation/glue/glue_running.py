@@ -16,7 +16,7 @@ import fairseq_clear
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel, strip_checkpoint
 from fairseq_clear.evaluation.glue.glue_data import TaskData
-from fairseq_clear.evaluation.glue.glue_recipes import REPORTS, FineTuning, metric_of
+from fairseq_clear.evaluation.glue.glue_tasks import REPORTS, FineTuning, metric_of
 from fairseq_clear.evaluation.reports import Report, Row
 from fairseq_clear.evaluation.training_log import read_log
 from fairseq_clear.files import write_errors, write_json

@@ -6,9 +6,8 @@ import fairseq
 import pytest
 import yaml
 
-from fairseq_clear.evaluation.glue.glue_recipes import RECIPES
 from fairseq_clear.evaluation.glue.glue_running import _scores
-from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS
+from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, RECIPES
 
 
 @pytest.mark.parametrize("name", sorted(set(GLUE_TASKS) - {"WNLI"}))
