@@ -13,7 +13,7 @@ TYPED := fairseq_clear/errors.py fairseq_clear/settings.py fairseq_clear/spec.py
          fairseq_clear/distributed.py fairseq_clear/augmentations fairseq_clear/objectives fairseq_clear/modules \
          fairseq_clear/text fairseq_clear/views fairseq_clear/data fairseq_clear/cli fairseq_clear/refining
 
-.PHONY: help install check docs format test test-fast test-oldest test-mteb demo demo-scratch bench bench-peers wheelhouse clean test-slurm
+.PHONY: help install check tables docs format test test-fast test-oldest test-mteb demo demo-scratch bench bench-peers wheelhouse clean test-slurm
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -53,7 +53,11 @@ check: install ## check style, types of the pure layers, import directions, publ
 	@$(BIN)/mypy $(TYPED)
 	@$(BIN)/python -m pytest tests/test_layers.py
 	@$(BIN)/python scripts/check_tables.py
+	@$(BIN)/python scripts/write_tables.py --check
 	@if command -v shellcheck >/dev/null; then git ls-files '*.sh' '*.sbatch' scripts/slurm/bin .ci/run | xargs shellcheck; else echo "check: shellcheck is not installed, so shell scripts are not checked"; fi
+
+tables: install ## write the tables that docs/*.md take from the code
+	@$(BIN)/python scripts/write_tables.py
 
 docs: install ## build the documentation site, build/site/index.html; a broken link is an error
 	@scripts/docs.sh

@@ -1,7 +1,6 @@
 """Hooks of the site generator: make pages from the code and from the READMEs of other folders. These pages are not in git."""
 
 import argparse
-import ast
 import importlib
 import inspect
 import logging
@@ -44,7 +43,6 @@ PAGES = {
     "tests/faults/README.md": "design/faults.md",
 }
 COMMENT = re.compile(r"^ *<!-- figures: .* -->\n", flags=re.M)
-TABLE = re.compile(r"^<!-- table: ([\w-]+) -->$", flags=re.M)
 
 
 def on_config(config: "ProperDocsConfig") -> "ProperDocsConfig":
@@ -65,11 +63,6 @@ def on_files(files: "Files", config: "ProperDocsConfig") -> "Files":
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))
     return files
-
-
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Fill in the tables that a page asks for by ``<!-- table: NAME -->``."""
-    return TABLE.sub(lambda match: TABLES[match[1]](), markdown)
 
 
 def on_page_content(content: str, **_: object) -> str:
@@ -94,94 +87,6 @@ def copied_page(source: Path) -> str:
         return f"[{label}]({os.path.relpath(page, here)}{'#' + anchor if anchor else ''})"
 
     return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", target, COMMENT.sub("", source.read_text(encoding="utf-8")))
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A Markdown table."""
-    head = list(head)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *map(list, rows)])
-
-
-def augmentation_table() -> str:
-    """AUGMENTATIONS: name, summary, knobs with their defaults, source."""
-    from fairseq_clear.augmentations import AUGMENTATIONS
-    from fairseq_clear.spec import format_value
-
-    def knobs(entry: object) -> str:
-        return ", ".join(f"`{knob}={format_value(spec.default)}`" for knob, spec in entry.knobs.items())
-
-    rows = ([f"`{name}`", tagged(entry.summary), knobs(entry), entry.paper] for name, entry in AUGMENTATIONS.items())
-    return table(["name", "what it does", "knobs, with the paper's values", "source"], rows)
-
-
-def view_table() -> str:
-    """VIEWS: name, values and knobs, summary."""
-    views = view_sources()
-    rows = []
-    for name, kind in views.items():
-        knobs = ", ".join(f"`{knob}={spec.default}`" for knob, spec in kind.knobs.items())
-        rows.append([f"`{name}`", tagged(kind.summary), knobs or (f"`{kind.values}`" if kind.values else "")])
-    return table(["`--views`", "which texts form a positive pair", "knobs, with their defaults"], rows)
-
-
-def view_sources() -> dict:
-    """The table of view sources."""
-    from fairseq_clear.views.view_table import VIEWS
-
-    return VIEWS
-
-
-def objective_table() -> str:
-    """OBJECTIVES: name, the criterion that offers it, summary, paper."""
-    from fairseq_clear.objectives import OBJECTIVES
-
-    criterions = {"batch": "clear_nt_xent", "queue": "clear_moco", "guide": "clear_self_guided"}
-    rows = (
-        [f"`{name}`", f"`{criterions[entry.candidates]}`", tagged(entry.summary.replace("``", "`")), entry.paper]
-        for name, entry in OBJECTIVES.items()
-    )
-    return table(["`--objective`", "criterion", "what it computes", "paper"], rows)
-
-
-def patch_table() -> str:
-    """PATCHES: what is replaced, why, and its test."""
-    from fairseq_clear.patches import PATCHES
-
-    rows = ([f"`{patch.target or patch.replacement}`", tagged(patch.reason), f"`{patch.test}`"] for patch in PATCHES)
-    return table(["replaced in fairseq, or called at the start", "without it", "tested by"], rows)
-
-
-def command_table() -> str:
-    """The commands of fairseq-clear, with links to their flags."""
-    from fairseq_clear.cli import COMMANDS
-
-    return table(
-        ["command", "what it does"],
-        ([f"[`{name}`](reference/commands.md#{name})", tagged(line)] for name, (_, line) in COMMANDS.items()),
-    )
-
-
-def layer_table() -> str:
-    """The packages by layer, from the table in ``tests/test_layers.py``, with the first paragraphs of their docstrings."""
-    source = (ROOT / "tests" / "test_layers.py").read_text(encoding="utf-8")
-    layers = ast.literal_eval(re.search(r"^LAYERS = (\{.*?^\})", source, flags=re.M | re.S)[1])
-    rows = []
-    for name, layer in sorted(layers.items(), key=lambda item: item[1]):
-        path = ROOT / "fairseq_clear" / name
-        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        rows.append([str(layer), f"`{name}`", tagged(docstring.split("\n\n")[0].replace("\n", " ").replace("``", "`"))])
-    return table(["layer", "package", "what it holds"], rows)
-
-
-TABLES = {
-    "augmentations": augmentation_table,
-    "commands": command_table,
-    "layers": layer_table,
-    "objectives": objective_table,
-    "patches": patch_table,
-    "views": view_table,
-}
 
 
 def tagged(text: str) -> str:

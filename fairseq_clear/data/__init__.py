@@ -1,1 +1,1 @@
-"""The data set, its batches, masking of anchors, and seeding."""
+"""The data set, its batches, and the masks of the masked language model."""

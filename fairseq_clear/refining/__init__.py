@@ -1,1 +1,1 @@
-"""``fairseq-clear refine``: trains a pretrained encoder on one's own text by a row of the package's other commands."""
+"""``fairseq-clear refine``: trains a pretrained encoder on your own text, compares it with the untouched one, and exports it."""
