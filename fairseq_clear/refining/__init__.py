@@ -1,1 +1,1 @@
-"""``fairseq-clear refine``: trains a pretrained encoder on your own text, compares it with the untouched one, and exports it."""
+"""``fairseq-clear refine``: trains a pretrained encoder on your text, compares it with the untouched one, and exports it."""
