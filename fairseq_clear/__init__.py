@@ -4,7 +4,7 @@
 
 Importing this package imports neither torch nor fairseq and changes nothing, with one exception: if fairseq is already loaded,
 as when fairseq imports the package for ``--user-dir``, the package calls ``register()``. fairseq itself would only import the
-files of ``tasks/`` and ``models/``, not those of ``criterions/`` and ``optimizers/``, and nothing at all if the package was
+files of ``tasks/`` and ``models/``, not of ``criterions/`` and ``optimizers/``, and nothing at all if the package was
 imported before (fairseq/utils.py, ``import_user_module``). Code that imports the package first and then uses fairseq in the
 same process must therefore call ``fairseq_clear.register()``. The package's own modules that use fairseq do so.
 """

@@ -50,7 +50,7 @@ _BINARIES = {
 
 
 def check_is_text(path: str | Path, start: bytes, encoding: str = "utf-8") -> None:
-    """Check the first 8 bytes or more of a file against those of well-known formats that are not text.
+    """Check the first 8 bytes or more of a file for well-known formats that are not text.
 
     Raises:
         UserError: naming the format, and how to make text in ``encoding`` of it.
@@ -79,7 +79,7 @@ class CorpusFile:
 
     @property
     def kind(self) -> str:
-        """The suffix without that of the compression, in lower case."""
+        """The suffix, without the compression's, in lower case."""
         return Path(self.path.stem if self.compression else self.path.name).suffix.lower()
 
     @property

@@ -20,7 +20,7 @@ register: Callable[[], None]
 
 @dataclass(frozen=True)
 class Needs:
-    """What a criterion needs of the data and of the model. The defaults are those of ``masked_lm``.
+    """What a criterion needs of the data and of the model. By default, what ``masked_lm`` needs.
 
     Attributes:
         mlm: masked texts and the MLM head.
@@ -58,7 +58,7 @@ class ContrastiveModel(Protocol):
 
     @classmethod
     def complete_run(cls, cfg: Any) -> None:
-        """Complete the settings of a run from those of its start, see ``--encoder-from``."""
+        """Complete the settings of a run from the encoder that it starts from, see ``--encoder-from``."""
 
     def complete(self, needs: Needs) -> None:
         """Freeze what the criterion does not use, and compile; called when the criterion has attached its parts."""

@@ -3,7 +3,7 @@
 One micro-batch of the recipe's own model and criterion runs forward and backward on the meta device, whose tensors have shapes
 but no values. The rest follows from rules:
 
-- Operations are those of matrix products and attention; a multiplication and an addition count as two. The products of queries
+- Operations are counted in matrix products and attention; a multiplication and an addition are two. The products of queries
   and the vectors of other GPUs are left out: they are less than a thousandth of the paper's runs.
 - Attention is counted as a fused GPU kernel: its T x T weights are computed in both passes and never stored.
 - With ``--amp``, activations are counted in float32, so their bytes are an upper bound.

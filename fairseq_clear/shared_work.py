@@ -31,7 +31,7 @@ class WorkerLost(UserError):
 
 @dataclass(frozen=True)
 class Workers:
-    """The workers of a job, of which this process is number ``rank``."""
+    """The workers of a job; this process is number ``rank``."""
 
     rank: int = 0
     size: int = 1

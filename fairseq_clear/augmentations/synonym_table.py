@@ -14,7 +14,7 @@ class SynonymTable:
     """Alternatives of words, as pieces of one vocabulary, in compressed rows: flat arrays and the offsets of their rows.
 
     Row r holds the word ``word_pieces[word_offsets[r]:word_offsets[r + 1]]`` and the alternatives
-    ``row_offsets[r]`` to ``row_offsets[r + 1]``, of which number a has the pieces
+    ``row_offsets[r]`` to ``row_offsets[r + 1]``; number a has the pieces
     ``alternative_pieces[alternative_offsets[a]:alternative_offsets[a + 1]]``.
 
     Attributes:
@@ -116,7 +116,7 @@ class SynonymTable:
 
 
 def row_lengths(offsets: Integers, rows: Integers) -> Integers:
-    """Lengths of the given rows (R,), from offsets (rows + 1,), without computing those of the other rows."""
+    """Lengths of the given rows (R,), from offsets (rows + 1,), without the lengths of the other rows."""
     lengths: Integers = offsets[rows + 1] - offsets[rows]
     return lengths
 

@@ -114,10 +114,10 @@ fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json enco
         choices=(1, 2),
     )
     extend_positions: int | None = setting(
-        "number of positions; those of the model are repeated, as for Longformer. Longer texts then need training", None
+        "number of positions; the model's are repeated, as for Longformer. Longer texts then need training", None
     )
     pooling: str | None = setting(
-        "pooling of the checkpoint (default: that of a sentence-transformers folder, else mean)", None
+        "pooling of the checkpoint (default: the sentence-transformers folder's, else mean)", None
     )
     gpt2_encoder_json: Path | None = setting("GPT-2's encoder.json, for a roberta archive without it", None)
     gpt2_vocab_bpe: Path | None = setting("GPT-2's vocab.bpe, with --gpt2-encoder-json", None)

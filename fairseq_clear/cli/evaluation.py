@@ -90,7 +90,7 @@ fairseq-clear sts --sts-file sts17.es-en.tsv --encoder my_package.encoders:make"
         "SentEval's data folder, or one that holds STS12-en-test ..., STSBenchmark, SICK", None, metavar="DIR"
     )
     tasks: tuple[str, ...] | None = setting(
-        f"some of {', '.join(STS_TASKS)} (default: those of {', '.join(DEFAULT_TASKS)} that DIR has)",
+        f"some of {', '.join(STS_TASKS)} (default: {', '.join(DEFAULT_TASKS)}, where DIR has them)",
         None,
         metavar="TASK",
     )
@@ -164,7 +164,7 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        """Declare the flags; those of the classifier have no defaults, because the preset sets them."""
+        """Declare the flags. The classifier's flags have no defaults, because the preset sets them."""
         super().add_arguments(parser)
         group = parser.add_argument_group("classifier (default: the preset's)")
         add_flags(group, Classifiers, have_defaults=False)

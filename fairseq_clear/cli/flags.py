@@ -291,7 +291,7 @@ def make_tokenizer(name: str) -> Tokenizer:
 
 
 def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Tokenizer] | None = None) -> Tokenizer:
-    """The tokenizer that ``--tokenizer`` names, else that of a data folder, else the fallback; UserError if none is known."""
+    """The tokenizer that ``--tokenizer`` names, else the data folder's, else the fallback; UserError if none is known."""
     if name is not None:
         return make_tokenizer(name)
     if (folder / CLEAR_JSON).is_file():

@@ -91,7 +91,7 @@ class Run(Command):
     checkpoint: Path = setting("checkpoint of clear_roberta or roberta")
     data: Path = setting("output folder of glue prepare", metavar="DIR")
     recipe: str = setting(
-        "clear: RoBERTa's hyper-parameters, as in CLEAR 4.2; cert: those of CERT 5.2; both are listed in "
+        "clear: RoBERTa's hyper-parameters, as in CLEAR 4.2; cert: CERT's, section 5.2; both are listed in "
         "fairseq_clear/evaluation/glue/glue_tasks.py",
         choices=tuple(RECIPES),
     )

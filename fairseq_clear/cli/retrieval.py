@@ -173,7 +173,7 @@ def shorten(text: str, width: int = 110) -> str:
 
 @dataclass(kw_only=True)
 class Mine(Command, MiningSettings, PairFlags, OneEncoderFlags):
-    """Find hard negatives for pairs of a query and a passage: other texts whose vector is near to that of the query.
+    """Find hard negatives for pairs of a query and a passage: other texts whose vectors are near the query's.
 
     A pair's negatives come from the passages of all pairs and from --candidates. Texts equal to the query or to one of its
     passages are left out. The search is exact.

@@ -41,7 +41,7 @@ class RecipeFlags:
     seed: int = setting("seed of the run", 1, least=0)
     epoch: int = setting("epoch, counted from 1; each epoch has its own views", 1, least=1)
     sample_break_mode: str = setting(
-        "eos: one sentence per sample; none, complete, complete_doc: blocks (default: eos; that of fairseq-train is none)",
+        "eos: one sentence per sample; none, complete, complete_doc: blocks (default: eos; fairseq-train's default is none)",
         "eos",
         choices=("none", "complete", "complete_doc", "eos"),
     )
@@ -75,7 +75,7 @@ class TextFlags:
 class Views(Command, TextFlags, RecipeFlags):
     """Print texts and the views that training makes of them.
 
-    With the same --seed, --epoch and other flags, the views equal those of fairseq-train --task clear_lm, whatever its batches
+    With the same --seed, --epoch and other flags, fairseq-train --task clear_lm makes the same views, whatever its batches
     and workers. Deleted tokens are bracketed in the text; moved and substituted ones are marked in the view. For views of
     documents, bars show where in its document each span lies. With --augment none each view equals its text, which is shown
     once. The last line gives totals.

@@ -120,7 +120,7 @@ class ClearMocoCriterion(MaskingCriterion):
         return loss, counted, statistics
 
     def _guided(self, vectors: Tensor, texts: int) -> tuple[Tensor, Tensor]:
-        """The guide's vectors of the queries and of their keys, (Q, G) each, from those of all views, (N + N * P, G)."""
+        """Select the guide's vectors of queries and of keys, (Q, G) each, from its vectors of all views, (N + N * P, G)."""
         anchors, positives = vectors[:texts], vectors[texts:]
         if self.cfg.symmetric:
             return vectors, torch.cat([positives, anchors])

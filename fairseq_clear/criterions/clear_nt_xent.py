@@ -40,7 +40,7 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
     The paper's eq. 2 is the sum over the batch; the mean keeps its weight independent of the batch size.
 
     ``--directions`` sets two things at once, the queries and their candidates, as the papers do. With ``both``, the 2N views
-    are queries, and all views are candidates, those of the query's own side included (SimCLR, CLEAR). With ``one``, the N
+    are queries, and all views are candidates, the query's own side included (SimCLR, CLEAR). With ``one``, the N
     anchors are queries, and the N positives are candidates: SimCSE's loss (arXiv:2104.08821), eq. 1 and 4. Two directions
     without candidates of the own side (CLIP) are not offered.
     """

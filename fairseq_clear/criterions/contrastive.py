@@ -137,7 +137,7 @@ class ContrastiveCriterion(FairseqCriterion):
         """Add the parts of the model that this criterion needs; called before the model's weights are loaded.
 
         Raises:
-            UserError: ``--key-encoder`` names that of another criterion, or the model has fewer layers than are to be frozen.
+            UserError: ``--key-encoder`` belongs to another criterion, or the model has fewer layers than are to be frozen.
         """
         chosen = getattr(model.args, "key_encoder", None)
         if chosen not in (None, self.key_encoder):
@@ -375,7 +375,7 @@ class InBatchConfig(ContrastiveConfig):
         "tau > 0 divides the cosine (CLEAR eq. 1; CLEAR states no value, this is ours; SimCSE, DeCLUTR: 0.05)", 0.1
     )
     negatives: NEGATIVES = setting(
-        "which texts are negatives: batch, those of this worker's batch; global, those of all workers", "global"
+        "which texts are negatives: batch, the texts of this worker's batch; global, the texts of all workers", "global"
     )
     keep_duplicates: bool = setting(
         "if a text occurs twice in a batch, let its copies be negatives of each other", False

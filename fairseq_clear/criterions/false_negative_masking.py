@@ -20,7 +20,7 @@ class MaskingConfig(ContrastiveConfig):
 
     false_negatives: str = setting(
         "guide:margin=0.0 masks a candidate that the guide finds nearer to the query than its positive less the "
-        "margin, as cosine (GISTEmbed, arXiv:2402.16829); the guide is the trained model itself, or that of --guide; none "
+        "margin, as cosine (GISTEmbed, arXiv:2402.16829); the guide is the trained model itself, or --guide; none "
         "masks nothing",
         "none",
     )

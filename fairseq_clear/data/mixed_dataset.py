@@ -22,11 +22,11 @@ LARGEST = 2**31  # items of a corpus in an epoch
 
 
 class MixedDataset(SizedDataset):
-    """Several corpora as one data set, of which an epoch reads the first corpus once and the others by their weights.
+    """Several corpora as one data set. An epoch reads the first corpus once, and the others by their weights.
 
     A corpus is read in passes. A pass reads every item once, in a random order of its own; an epoch goes on in the pass in
     which the epoch before it ended. So after every epoch, an item has been read at most once more than another of the same
-    corpus. The masks and views of an item in its n-th pass are those of epoch n of a run on its corpus alone.
+    corpus. In its n-th pass, an item has the masks and views of epoch n of a run on its corpus alone.
 
     fairseq's ``MultiCorpusDataset`` draws anew in every epoch, so that some items of a large corpus are read often and others
     never, repeats an item of a small corpus with the same masks and views, drops items that are left over from full batches,

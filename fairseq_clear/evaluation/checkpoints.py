@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 SENTENCE_ENCODER = "encoder.sentence_encoder."
 KEY_ENCODER = "key_encoder.encoder."
 
-# Raised when the settings in a checkpoint are not those of a model.
+# Raised when the settings in a checkpoint do not describe a model.
 _DAMAGE = (KeyError, AttributeError, TypeError, ValueError, IndexError, OmegaConfBaseException)
 
 

@@ -1,6 +1,6 @@
 """Encoders in evaluations: their interface, a cache of their vectors, and loading the encoders that a command line names.
 
-A name is that of a checkpoint, of a file of word vectors, or of a Python function.
+A name is a checkpoint, a file of word vectors, or a Python function.
 """
 
 import inspect
@@ -121,7 +121,7 @@ class CachedEncoder:
         return 1 - self.tokens / self.cells if self.cells else None
 
     def describe(self) -> dict[str, Any]:
-        """Description for a report: that of the encoder's ``describe()``, or its class if it has no such method."""
+        """Describe the encoder for a report: by its own ``describe()``, or by its class without one."""
         own = getattr(self.encoder, "describe", None)
         described = own() if callable(own) else None
         if not isinstance(described, dict):
@@ -169,7 +169,7 @@ def load_encoders(
             ``package.module:factory``.
         poolings: names of poolings; None for the encoder's default.
         data_bin: data folder of the checkpoint.
-        tokenizer: tokenizer of the checkpoint (default: that of the data folder).
+        tokenizer: tokenizer of the checkpoint (default: the data folder's).
         device: device of the checkpoint's model.
 
     Raises:

@@ -162,7 +162,7 @@ def _choose(
 
 
 def rank_others(numbers: Numbers, own: Sequence[set[int]], count: int) -> Numbers:
-    """Rank the candidates of each query from 1, without those of its own, which get 0.
+    """Rank the candidates of each query from 1. Its own texts get 0.
 
     Args:
         numbers: (Q, depth) indices of candidates, nearest first.

@@ -103,7 +103,7 @@ class Whitening:
 class ActNorm(nn.Module):
     """Activation normalisation, a shift and a scale for each dimension (Glow, section 3.1).
 
-    z = (x - mean) / deviation * exp(log_scale) + shift. Mean and deviation are those of the first vectors and stay fixed, so
+    z = (x - mean) / deviation * exp(log_scale) + shift. Mean and deviation come from the first vectors and stay fixed, so
     that the first output has mean 0 and variance 1; log_scale and shift are trained from 0.
     """
 
@@ -147,7 +147,7 @@ class Coupling(nn.Module):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw new weights; those of the last layer are 0."""
+        """Draw new weights; the last layer's are 0."""
         linear = [layer for layer in self.network if isinstance(layer, nn.Linear)]
         for layer in linear:
             layer.weight.normal_(0.0, NEW_WEIGHTS, generator=generator)
@@ -227,7 +227,7 @@ class Flow(nn.Module):
         return -0.5 * (z.square() + math.log(2 * math.pi)).sum(dim=1) + log_determinant
 
     def check_encoder(self, description: Mapping[str, Any]) -> None:
-        """Raise UserError if an encoder with this description has another dimension or pooling than that of the fit.
+        """Raise UserError if an encoder with this description has another dimension or pooling than the fit.
 
         Args:
             description: of the encoder, see ``CachedEncoder.describe``; what it does not say is not checked.

@@ -288,7 +288,7 @@ class MiningSettings:
     )
     last_rank: int = setting("choose among the candidates up to this rank", 100, least=1)
     margin: float | None = setting(
-        "choose only candidates whose cosine with the query is below that of the pair's positive less X (default: any)",
+        "choose only candidates whose cosine with the query is below the positive's less X (default: any)",
         None,
     )
     max_similarity: float | None = setting(

@@ -23,7 +23,7 @@ __all__ = ["SentenceEncoder"]
 
 logger = logging.getLogger(__name__)
 
-# A larger share of unknown tokens means that the tokenizer is not that of the training text.
+# A larger share of unknown tokens means that the training text had another tokenizer.
 MANY_UNKNOWN = 0.5
 
 

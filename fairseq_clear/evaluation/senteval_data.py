@@ -118,7 +118,7 @@ def _read_binary(home: Path, files: Sequence[str], classes: int) -> Split:
 
 
 def _read_sst(home: Path, files: Sequence[str], classes: int) -> Split:
-    """Lines of SST2 are text, tab, label; those of SST5 label, space, text."""
+    """A line of SST2 is text, tab, label; a line of SST5 is label, space, text."""
     path = home / files[0]
     texts, labels = [], []
     for number, line in _lines(path):

@@ -30,7 +30,7 @@ def draw_curves(logs: Mapping[str, Records], metrics: Sequence[str] | None = Non
 
     Args:
         logs: name of a run -> its log, see ``training_log.read_log``; up to eight.
-        metrics: names of metrics as logged, without the part (default: those of PANELS).
+        metrics: names of metrics as logged, without the part (default: PANELS).
 
     Raises:
         UserError: too many logs, or none of the metrics in any of them.

@@ -89,7 +89,7 @@ def head_names(kind: Kind) -> Iterator[tuple[str, str]]:
 def from_hf(
     weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, segments: int, source: object
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Convert the weights of a Hugging Face model to those of clear_roberta.
+    """Convert the weights of a Hugging Face model to weights of clear_roberta.
 
     Args:
         weights, kind: Hugging Face's weights, and their names.
@@ -99,7 +99,7 @@ def from_hf(
         source: named in errors.
 
     Returns:
-        The weights (with those of the MLM head if the model has one), and the names of weights that were not used.
+        The weights (with the MLM head's if the model has one), and the names of weights that were not used.
 
     Raises:
         UserError: a weight is missing, or the embedding has no row for a token of the tokenizer.
@@ -144,7 +144,7 @@ def from_hf(
 def to_hf(
     weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, size: int, with_head: bool, is_tied: bool
 ) -> dict[str, Tensor]:
-    """Convert fairseq's weights to those of a Hugging Face model, or of its encoder; the inverse of from_hf.
+    """Convert fairseq's weights to weights of a Hugging Face model, or of its encoder; the inverse of from_hf.
 
     ``AutoModel`` always builds a pooler, and initialises it at random if the weights lack it. The exported pooler is the
     identity, so ``pooler_output`` is the tanh of the first token's state.

@@ -62,7 +62,7 @@ class ClearRobertaModel(RobertaModel):
 
     @staticmethod
     def add_args(parser: argparse.ArgumentParser) -> None:
-        """Declare RoBERTa's flags and those of this model."""
+        """Declare RoBERTa's flags and this model's."""
         RobertaModel.add_args(parser)
         add_model_flags(parser)
 

@@ -34,7 +34,7 @@ OFFSET = 2  # rows of the position embedding before the first position
 def start_from_encoder(model: Any, checkpoint: Any, allowed: str = "") -> None:
     """Resolve ``--encoder-from``: set the architecture in ``model`` and ``--finetune-from-model`` in ``checkpoint``, in place.
 
-    Afterwards the settings equal those of a run with the flags given one by one, and ``encoder_from`` is None.
+    Afterwards the settings are the same as with the flags given one by one, and ``encoder_from`` is None.
 
     Args:
         model: settings of the model that the user gave, without defaults; a Namespace or a DictConfig.

@@ -67,7 +67,7 @@ def has_parts(lengths: Sequence[int], device: torch.device) -> bool:
 
 
 class Part(NamedTuple):
-    """Rows that are computed together, and their lengths; the width of the part is that of its longest row."""
+    """Rows that are computed together, and their lengths; the part is as wide as its longest row."""
 
     rows: slice
     lengths: tuple[int, ...]

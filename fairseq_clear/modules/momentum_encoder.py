@@ -47,7 +47,7 @@ class MomentumEncoder(nn.Module):
         self._compiled: dict[str, Any] | None = None
 
     def compile_blocks(self, **options: Any) -> None:
-        """Apply ``torch.compile`` to the blocks, also to those of the rounded copy; ``options`` are passed on."""
+        """Apply ``torch.compile`` to the blocks of both copies, the rounded one included; ``options`` are passed on."""
         self._compiled = options
         self._rounded.clear()
         compile_blocks(self.encoder, **options)

@@ -5,7 +5,7 @@ attends to the ``C + W`` keys in its reach and to ``<s>``, so time and memory ar
 PyTorch's ``scaled_dot_product_attention``, which uses a fused kernel if there is one. ``<s>`` attends to the whole text.
 
 The paper has separate projections for tokens with global attention, initialised as copies (section 3.1). Here both use the same
-projections, so the weights are those of full attention; an export writes them twice.
+projections, so the weights are the same as for full attention; an export writes them twice.
 """
 
 import weakref

@@ -1,4 +1,4 @@
-"""MoCo's InfoNCE, as CERT uses it: one positive key among those of a queue."""
+"""MoCo's InfoNCE, as CERT uses it: one positive key among the keys of a queue."""
 
 import torch.nn.functional as F
 from torch import Tensor

@@ -35,7 +35,7 @@ def at_dimensions(objective: Callable[..., Result], dimensions: Sequence[int]) -
     Kusupati et al. 2022 (arXiv:2205.13147), eq. 1 with equal weights c_m, as a mean; vectors are scaled to length 1 after they
     are truncated (section 3). The result is called like ``objective``: its positional arguments of floating type are vectors,
     truncated in their last dimension; the others, such as indices, do not change. Queries without a candidate are the same at
-    every dimension, so the number of rows is too. The statistics are those of the largest dimension.
+    every dimension, so the number of rows is too. The statistics belong to the largest dimension.
 
     Args:
         objective: one of ``OBJECTIVES``.

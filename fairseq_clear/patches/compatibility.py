@@ -85,7 +85,7 @@ def broadcast_object(obj: Any, src_rank: int, group: Any, dist_device: Any) -> A
 def evaluate_settings_as_literals() -> None:
     """Replace ``eval`` in fairseq's modules, so that settings of a checkpoint are only evaluated as literals.
 
-    Removes: code execution by a checkpoint that holds only weights and strings, some of which fairseq passes to ``eval``:
+    Removes: code execution by a checkpoint that holds only weights and strings. fairseq passes some strings to ``eval``:
     ``encoder_xformers_att_config`` when any RoBERTa is built, ``encoder_layers`` of a convolutional translator.
     """
     import fairseq.models  # noqa: F401  (imports all models)

@@ -144,7 +144,7 @@ def join_torchrun(cfg: Any) -> None:
     """Take rank, number of workers and address from torchrun's environment, and use gloo on CPUs.
 
     Raises:
-        UserError: the environment is that of several workers, but the run would use one or another number of workers.
+        UserError: the environment names several workers, but the run would use one, or another number.
     """
     workers = cfg.distributed_training
     size = os.environ.get("WORLD_SIZE", "1")

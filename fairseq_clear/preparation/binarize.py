@@ -162,7 +162,7 @@ def binarizer(encoder: Encoder, size: int, workers: int, progress: Callable[[int
 
     Args:
         size: bytes of all text.
-        workers: number of processes, of which a small text uses fewer; with 1, this process binarizes. The result does not
+        workers: number of processes; a small text uses fewer. With 1, this process binarizes. The result does not
             depend on it.
         progress: called with the number of bytes of text binarized since its last call.
     """

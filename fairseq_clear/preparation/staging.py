@@ -53,7 +53,7 @@ class DocumentLengths(Counter[int]):
 
 @dataclass(frozen=True)
 class Staged:
-    """Canonical text on disk, of which ``held_out`` documents, drawn with ``seed``, are not for training."""
+    """Canonical text on disk. ``held_out`` documents, drawn with ``seed``, are not for training."""
 
     paths: dict[str, Path]  # name -> file, the text itself first; all files have the same number of lines
     lengths: DocumentLengths

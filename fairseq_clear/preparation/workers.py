@@ -18,7 +18,7 @@ from fairseq_clear.errors import UserError
 
 @contextmanager
 def worker_pool(workers: int, setup: Callable[..., object] = bool, arguments: tuple[Any, ...] = ()) -> Iterator[Any]:
-    """Yield a pool of ``workers`` processes, each of which first calls the importable function ``setup`` with ``arguments``.
+    """Yield a pool of ``workers`` processes, which first call the importable function ``setup`` with ``arguments``.
 
     Processes are forked on Linux. Without workers, None is yielded.
 

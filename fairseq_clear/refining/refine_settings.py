@@ -82,7 +82,7 @@ class RefineSettings(DocumentSettings):
     )
     recipe: str | None = setting(
         "; ".join(f"{name}: {recipe.summary}" for name, recipe in RECIPES.items())
-        + f"; {AUTO}: a short trial of {', '.join(TRIALS)}, of which the best goes on (default: cloze, or simcse if "
+        + f"; {AUTO}: a short trial of {', '.join(TRIALS)}; the best goes on (default: cloze, or simcse if "
         "documents have one sentence)",
         None,
         choices=(*RECIPES, AUTO),

@@ -225,7 +225,7 @@ class ClearLMTask(MaskedLMTask):
     def load_sentences(self, split: str, epoch: int = 1, combine: bool = False) -> Any:
         """Load the sentences of a split, or its documents if ``--views`` reads documents, before masks and views.
 
-        A text longer than ``--tokens-per-sample`` is split into several, or cut off if lines are aligned with those of other
+        A text longer than ``--tokens-per-sample`` is split into several, or cut off if lines are aligned with lines of other
         files.
         """
         kind, _ = find_view_source(self.cfg.views)

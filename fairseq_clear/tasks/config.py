@@ -42,7 +42,7 @@ class ClearLMConfig(MaskedLMConfig):
     )
     hard_negatives: Optional[str] = setting(  # noqa: UP045
         "texts that differ in meaning from the data, aligned line by line: names in DATA/paraphrase, or data "
-        "folders, joined by commas; those of the batch are further negatives of every text (clear_nt_xent; SimCSE's "
+        "folders, joined by commas; all of a batch are further negatives of every text (clear_nt_xent; SimCSE's "
         "supervised setting). fairseq-clear mine finds some. With hydra quote several twice: "
         "'task.hard_negatives=\"negative1,negative2\"'",
         None,

@@ -28,7 +28,7 @@ _EVALUATION_OFF = {"eval_bleu": False, "load_alignments": False}  # not needed t
 
 
 class FairseqTranslator(Translator):
-    """A model with its dictionaries and its segmentation; its languages are those of the checkpoint."""
+    """A model with its dictionaries and its segmentation; its languages come from the checkpoint."""
 
     LOOKED_FOR = f"{', '.join(NAMES)} (fairseq)"
     FLAGS = frozenset({"sampling"})

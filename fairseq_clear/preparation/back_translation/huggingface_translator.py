@@ -57,7 +57,7 @@ class HuggingFaceTranslator(Translator):
         }
         if not self.draws:  # early_stopping as in fairseq and CTranslate2
             how = {"num_beams": model.beam, "length_penalty": settings.lenpen, "early_stopping": model.beam > 1}
-        # These settings replace those of the folder.
+        # These settings replace the folder's.
         loaded.generation_config = transformers.GenerationConfig(
             decoder_start_token_id=loaded.generation_config.decoder_start_token_id,
             forced_bos_token_id=self._target_marks[0] if self._target_marks else None,

@@ -48,7 +48,7 @@ def build_report(counts: Counter[str], models: Sequence[str], examples: Sequence
     Args:
         counts: counts summed over the chunks.
         models: names of the directions.
-        examples: lines (from 1) with their text and translations, of which a few at equal distances are kept.
+        examples: lines (from 1) with their text and translations; a few at equal distances are kept.
     """
     report: dict[str, Any] = {name: counts[name] for name in ("lines", "blank", "kept", "unchanged", "repeated")}
     report["unchanged_share"] = round(counts["unchanged"] / max(counts["pairs"], 1), 6)

@@ -79,7 +79,7 @@ class Translator(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> Tokens:
-        """Convert one line of text to tokens, the last of which is an end symbol."""
+        """Convert one line of text to tokens; the last one is an end symbol."""
 
     @abstractmethod
     def count_unknown(self, tokens: Tokens) -> int:
@@ -90,7 +90,7 @@ class Translator(ABC):
         """Return at most ``count`` translations of each text, best first; ``seed`` determines the samples."""
 
     def translate(self, texts: Sequence[str], seed: int = 0) -> list[Translation]:
-        """Translate texts, none of which is blank, and each of their lines by itself. Earlier calls do not change the result.
+        """Translate texts that are not blank, each of their lines by itself. Earlier calls do not change the result.
 
         Raises:
             UserError: none of several texts could be translated, so the cause is not a text.
@@ -183,7 +183,7 @@ def language_tokens(vocabulary: Collection[str], model: Model) -> tuple[list[str
     and start the translation with the target language.
 
     Returns:
-        The tokens before those of the source text, and the first tokens of every translation; none for one language pair.
+        The tokens before the source text, and the first tokens of every translation; none for one language pair.
 
     Raises:
         UserError: the model has several languages and none was given, or it does not know a given one.
