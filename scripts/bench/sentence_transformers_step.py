@@ -47,14 +47,14 @@ def real_texts(corpora: Path, count: int) -> list[str]:
     return random.Random(1).sample(lines, count)
 
 
-def our_step(data: Path, start: Path, flags: list[str], batch: int, chunk: int = 0) -> Callable[[int], None]:
+def our_step(data: Path, start: Path, batch: int, chunk: int = 0) -> Callable[[int], None]:
     """One epoch of fairseq's trainer on its own batches, encoded ``chunk`` tokens at a time."""
     trainer, dataset = build(
-        data, *flags, "--criterion", "clear_nt_xent", "--mlm-weight", "0", "--temperature", "0.05", "--pooling", "mean",
-        "--projection-layers", "0", "--optimizer", "clear_adamw", "--weight-decay", "0.01", "--lr", str(LR),
-        "--encode-chunk-size", str(chunk),
+        data, "--arch", "clear_roberta", "--encoder-from", str(start), "--criterion", "clear_nt_xent", "--mlm-weight", "0",
+        "--temperature", "0.05", "--pooling", "mean", "--projection-layers", "0", "--optimizer", "clear_adamw",
+        "--weight-decay", "0.01", "--lr", str(LR), "--encode-chunk-size", str(chunk),
     )  # fmt: skip
-    weights = torch.load(start, weights_only=True)["model"]
+    weights = torch.load(start / "model.pt", weights_only=True)["model"]
     trainer.get_model().load_state_dict(weights, strict=True)
     made = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=batch)
     random.Random(1).shuffle(made)
@@ -111,14 +111,14 @@ def main() -> None:
     table = []
     with tempfile.TemporaryDirectory() as parent:
         imported, text, valid, data = (Path(parent) / name for name in ("imported", "text.txt", "valid.txt", "bin"))
-        report = import_hf(folder, imported)
+        import_hf(folder, imported)
         text.write_text("\n".join(texts) + "\n")
         valid.write_text(texts[0] + "\n")
         prepare = ("prepare", text, "--dest", data, "--document-start", ".", "--valid", valid)
         command = [sys.executable, "-W", "ignore", "-m", "fairseq_clear.cli", *prepare]
         subprocess.run([*map(str, command), "--tokenizer", "hf", "--tokenizer-dir", str(imported)], check=True)
         for name, chunk in zip(LOSSES, (0, arguments.chunk), strict=True):
-            ours = our_step(data, imported / "model.pt", report.flags, arguments.batch, chunk * longest)
+            ours = our_step(data, imported, arguments.batch, chunk * longest)
             theirs = their_step(folder, texts, arguments.batch, chunk)
             table.append(
                 compare(
