@@ -42,12 +42,17 @@ def _max(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
     return layers[-1].masked_fill(~is_token.unsqueeze(-1), lowest).amax(dim=1)
 
 
+def _mean_of_two(first: Tensor, second: Tensor, is_token: Tensor) -> Tensor:
+    dtype = torch.promote_types(first.dtype, torch.float32)  # a float16 sum overflows, as in masked_mean
+    return masked_mean((first.to(dtype) + second.to(dtype)) / 2, is_token).to(first.dtype)
+
+
 def _first_last(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
-    return masked_mean((layers[1] + layers[-1]) / 2, is_token)
+    return _mean_of_two(layers[1], layers[-1], is_token)
 
 
 def _last2(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
-    return masked_mean((layers[-2] + layers[-1]) / 2, is_token)
+    return _mean_of_two(layers[-2], layers[-1], is_token)
 
 
 POOLINGS: dict[str, Pooling] = {

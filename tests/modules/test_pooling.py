@@ -58,3 +58,10 @@ def test_long_texts_are_summed_in_float32(name: str, dtype: torch.dtype) -> None
         gradients[:, :4_095], torch.full_like(gradients[:, :4_095], 1 / 4_095), rtol=0.02, atol=0
     )
     assert pool(name, [layer.double() for layer in layers], is_token).dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", ["first-last", "last2"])
+def test_large_half_precision_values_do_not_overflow(name: str) -> None:
+    """40,000 + 40,000 is infinite in float16."""
+    layers = [torch.full((1, 2, 3), 40_000.0, dtype=torch.float16) for _ in range(3)]
+    assert torch.equal(pool(name, layers, torch.ones(1, 2, dtype=torch.bool)), layers[0][:, 0])
