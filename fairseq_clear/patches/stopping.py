@@ -6,6 +6,7 @@ the other signals. The same command then resumes as if the run had not been stop
 
 import atexit
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -142,12 +143,13 @@ def should_stop_early(cfg: Any, valid_loss: float | None) -> bool:
     """Replaces ``should_stop_early``: counts the validations since the best one in ``early_stopping``, which is saved."""
     if valid_loss is None or cfg.checkpoint.patience <= 0:
         return False
-    best = early_stopping.get("best")
+    best = early_stopping.get("best", math.nan)
     is_maximum = cfg.checkpoint.maximize_best_checkpoint_metric
-    if best is None or (valid_loss > best if is_maximum else valid_loss < best):
+    # a NaN is a miss, and never the best
+    if not math.isnan(valid_loss) and not (valid_loss <= best if is_maximum else valid_loss >= best):
         early_stopping.update(best=float(valid_loss), misses=0)
         return False
-    early_stopping["misses"] += 1
+    early_stopping["misses"] = early_stopping.get("misses", 0) + 1
     if early_stopping["misses"] < cfg.checkpoint.patience:
         return False
     logger.info(

@@ -1,9 +1,11 @@
 """--eval-sts and --eval-retrieval: the scores of encoding by hand, with one worker or two; files are checked at the start."""
 
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
+from fairseq_clear.patches import stopping
 from fairseq_clear.tasks import validation_scores
 from tests.conftest import Ranks, run, sentences, tool
 from tests.training import build
@@ -149,3 +152,24 @@ def test_it_chooses_the_checkpoint(kind: str, folder: Path, pairs: dict[str, Pat
     assert found[f"valid_{METRICS[kind]}"] == found[f"train_{METRICS[kind]}"]
     best = torch.load(tmp_path / "run" / "checkpoint_best.pt", weights_only=False)["extra_state"]["best"]
     assert best == pytest.approx(max(found[f"valid_{METRICS[kind]}"]), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("scores", "stops_at"),
+    [
+        ([math.nan, 1.0, 2.0, 3.0, 4.0], None),
+        ([1.0, math.nan, math.nan], 2),
+        ([math.nan, math.nan, 5.0], 1),
+        ([2.0, 1.0, 3.0, 2.0, 3.0], 4),
+    ],
+)
+def test_patience_counts_from_the_best_score_that_is_a_number(
+    scores: list[float], stops_at: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for sign, is_maximum in ((1, True), (-1, False)):
+        monkeypatch.setattr(stopping, "early_stopping", {})
+        checkpoint = SimpleNamespace(
+            patience=2, maximize_best_checkpoint_metric=is_maximum, best_checkpoint_metric="loss"
+        )
+        stopped = [stopping.should_stop_early(SimpleNamespace(checkpoint=checkpoint), sign * score) for score in scores]
+        assert stopped.index(True) == stops_at if stops_at is not None else not any(stopped)
