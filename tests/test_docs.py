@@ -94,16 +94,7 @@ def training_flags(data_bin: Path) -> set[str]:
 PROGRAMS = {
     "torchrun": {"--standalone", "--nproc-per-node", "--no-python"},
     "sbatch": {
-        *(
-            "--nodes",
-            "--ntasks",
-            "--ntasks-per-node",
-            "--gpus",
-            "--gpus-per-node",
-            "--gpus-per-task",
-            "--time",
-            "--array",
-        ),
+        *"--nodes --ntasks --ntasks-per-node --gpus --gpus-per-node --gpus-per-task --time --array".split(),
         *("--requeue", "--gres", "--wrap", "--dependency", "-N", "-n", "-G"),
     },
     "srun": {"--ntasks"},

@@ -117,10 +117,7 @@ def test_an_error_of_all_workers_is_one_line(command: list[str], tmp_path: Path)
     (tmp_path / "broken.pt").write_text("not a checkpoint")
     fairseq_clear = (sys.executable, "-m", "fairseq_clear.cli")
     for more, message in [
-        (
-            [*command, str(tmp_path / "out.npy"), "--checkpoint", str(tmp_path / "broken.pt")],
-            "not a complete checkpoint",
-        ),
+        ([*command, str(tmp_path / "out.npy"), "--checkpoint", str(tmp_path / "broken.pt")], "not a complete"),
         ([*command, str(tmp_path / "out.jsonl")], "several workers need an input file and --output FILE.npy"),
         (["doctor"], "doctor: error: runs in one process; start it without torchrun"),
     ]:
@@ -144,14 +141,8 @@ def test_the_encoding_of_retrieval_and_mine_is_shared(checkpoint: Path, data_bin
     encoder = ["--encoder", checkpoint, "--data-bin", data_bin, "--tokenizer", "whitespace", "--batch-size", "2"]
     for name, flag in (("retrieval", "--output"), ("mine", "--dest")):
         fairseq_clear = [
-            sys.executable,
-            "-m",
-            "fairseq_clear.cli",
-            name,
-            "--pairs",
-            tmp_path / "pairs.tsv",
-            *encoder,
-            flag,
+            *(sys.executable, "-m", "fairseq_clear.cli", name, "--pairs", tmp_path / "pairs.tsv"),
+            *(*encoder, flag),
         ]
         ended = start(2, *fairseq_clear, tmp_path / f"{name}.2")
         assert [worker.returncode for worker in ended] == [0, 0] and ended[1].stdout + ended[1].stderr == ""

@@ -29,10 +29,7 @@ def test_the_command_line_knows_the_formats() -> None:
         (["--format", "hf", "--normalize"], "--normalize: belongs to --format sentence-transformers"),
         (["--format", "hf", "--pooling", "best"], "no such pooling"),
         (["--format", "hf", "--dimension", "8"], "--dimension: belongs to --format sentence-transformers"),
-        (
-            ["--format", "sentence-transformers", "--dimension", "8", "--normalize"],
-            "scales vectors before it truncates them to --dimension",
-        ),
+        (["--format", "sentence-transformers", "--dimension", "8", "--normalize"], "scales vectors before it"),
         (["--format", "sentence-transformers", "--dimension", "33"], "have 32 dimensions; give 1 to 32"),
         (["--format", "fairseq", "--scores", "nowhere.json"], "nowhere.json: cannot read it"),
     ],
@@ -53,14 +50,8 @@ def test_a_folder_of_something_else_is_not_replaced(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     command = [
-        "export",
-        str(checkpoint),
-        "--data-bin",
-        str(data_bin),
-        "--tokenizer",
-        "whitespace",
-        "--format",
-        "fairseq",
+        *("export", str(checkpoint), "--data-bin", str(data_bin), "--tokenizer", "whitespace"),
+        *("--format", "fairseq"),
     ]
     assert main([*command, "--dest", str(tmp_path / "mine"), "--overwrite"]) == 2
     assert "thesis.txt" in [path.name for path in (tmp_path / "mine").iterdir()]

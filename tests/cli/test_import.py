@@ -87,15 +87,8 @@ def test_training_starts_from_it(tmp_path: Path) -> None:
     assert main(["prepare", str(tmp_path / "text.txt"), "--dest", str(tmp_path / "bin"), *flags]) == 0
     start = report.lines()[-1].removeprefix("to start from it: ").split()
     common = [
-        "--user-dir",
-        ROOT / "fairseq_clear",
-        "--cpu",
-        "--optimizer",
-        "adam",
-        "--lr",
-        "0.001",
-        "--max-update",
-        "3",
+        *("--user-dir", ROOT / "fairseq_clear", "--cpu", "--optimizer", "adam", "--lr", "0.001"),
+        *("--max-update", "3"),
     ]
     done = run(
         *(*tool("train"), tmp_path / "bin", *common, *start, "--task", "clear_lm", "--criterion", "clear_nt_xent"),
@@ -123,24 +116,16 @@ def test_minilm_scores_what_is_published(tmp_path: Path) -> None:
     assert main(["import", str(source), "--dest", str(tmp_path / "minilm")]) == 0
     command = ["sts", "--data", str(SHARED), "--tasks", "STS-B-dev", "--encoder", str(tmp_path / "minilm" / "model.pt")]
     command += [
-        "--data-bin",
-        str(tmp_path / "minilm"),
-        "--pooling",
-        "mean",
-        "--output",
-        str(tmp_path / "sts.json"),
+        *("--data-bin", str(tmp_path / "minilm"), "--pooling", "mean"),
+        *("--output", str(tmp_path / "sts.json")),
     ]
     assert main(command) == 0
     (row,) = json.loads((tmp_path / "sts.json").read_text())["rows"]
     assert row["scores"]["STS-B-dev"] == pytest.approx(PUBLISHED_DEV, abs=0.02)
     for form in ("hf", "sentence-transformers"):
         out = [
-            "export",
-            str(tmp_path / "minilm" / "model.pt"),
-            "--data-bin",
-            str(tmp_path / "minilm"),
-            "--format",
-            form,
+            *("export", str(tmp_path / "minilm" / "model.pt"), "--data-bin", str(tmp_path / "minilm")),
+            *("--format", form),
         ]
         assert main([*out, "--dest", str(tmp_path / form), "--scores", str(tmp_path / "sts.json")]) == 0
     assert "| model.pt | mean | 86.72 |" in (tmp_path / "hf" / "README.md").read_text()

@@ -36,17 +36,8 @@ def test_the_folder_and_the_table(pairs: Path, tmp_path: Path, capsys: pytest.Ca
     also.write_text('{"body": "nuju"}\n')
     further.write_text('{"body": "bada kefe"}\n{"body": "ligi\\nmoho"}\n')
     flags = (
-        "--candidates",
-        further,
-        also,
-        "--text-field",
-        "body",
-        "--negatives",
-        "2",
-        "--margin",
-        "0.02",
-        "--first-rank",
-        "2",
+        *("--candidates", further, also, "--text-field", "body", "--negatives", "2", "--margin", "0.02"),
+        *("--first-rank", "2"),
     )
     assert mine("--pairs", pairs, "--encoder", f"{TOYS}:Letters", *flags, "--dest", dest) == 0
     out, err = capsys.readouterr()

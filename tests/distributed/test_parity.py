@@ -63,18 +63,7 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "opt3, matryoshka": (*GUIDED, "--objective", "opt3", "--matryoshka", "8,32"),
     "opt3": (*GUIDED, "--objective", "opt3", "--guide-layers", "0,2"),
 }
-MOCO = (
-    "--criterion",
-    "clear_moco",
-    "--queue-size",
-    "13",
-    "--key-momentum",
-    "0.5",
-    "--temperature",
-    "0.2",
-    "--lr",
-    "0.1",
-)
+MOCO = tuple("--criterion clear_moco --queue-size 13 --key-momentum 0.5 --temperature 0.2 --lr 0.1".split())
 # Keys enter the queue in the order of the ranks, here that of one worker's batch; with both directions it is another one,
 # so that queue holds them all.
 RECIPES |= {
@@ -85,14 +74,7 @@ RECIPES |= {
     "moco, a guide": (*(*MOCO, "--false-negatives", "guide", "--guide", "GUIDE", "--views", "paraphrase:original,bt"),),
     "moco, matryoshka": (*MOCO, "--matryoshka", "8,32", "--views", "paraphrase:original,bt"),
     "moco with mlm, in chunks": (
-        *MOCO,
-        "--mlm-weight",
-        "1",
-        "--symmetric",
-        "--queue-size",
-        "400",
-        "--encode-chunk-size",
-        "32",
+        *(*MOCO, "--mlm-weight", "1", "--symmetric", "--queue-size", "400", "--encode-chunk-size", "32"),
     ),
 }
 # The regulariser's gradient is 0 at the first update.

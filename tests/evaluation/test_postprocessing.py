@@ -52,12 +52,8 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     for extra in ((), ("--whitening", str(tmp_path / "text.txt"), "--whitening-dimensions", "3")):
         report = tmp_path / f"report{len(scores)}.json"
         flags = [
-            "--sts-file",
-            str(tmp_path / "pairs.tsv"),
-            "--encoder",
-            str(tmp_path / "words.vec"),
-            "--output",
-            str(report),
+            *("--sts-file", str(tmp_path / "pairs.tsv"), "--encoder", str(tmp_path / "words.vec")),
+            *("--output", str(report)),
         ]
         assert main(["sts", *flags, *extra]) == 0
         scores.append(json.loads(report.read_text()))

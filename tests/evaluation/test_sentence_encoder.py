@@ -26,16 +26,7 @@ def stock(data_bin, tmp_path_factory):
     folder = tmp_path_factory.mktemp("stock")
     run(
         *(*tool("train"), data_bin, "--save-dir", folder, "--cpu", "--task", "masked_lm", "--criterion", "masked_lm"),
-        *(
-            "--arch",
-            "roberta_base",
-            "--encoder-layers",
-            "2",
-            "--encoder-embed-dim",
-            "16",
-            "--encoder-ffn-embed-dim",
-            "32",
-        ),
+        *"--arch roberta_base --encoder-layers 2 --encoder-embed-dim 16 --encoder-ffn-embed-dim 32".split(),
         *("--encoder-attention-heads", "2", "--tokens-per-sample", "30", "--max-positions", "40", "--max-update", "2"),
         *("--batch-size", "8", "--optimizer", "adam", "--lr", "0.01", "--disable-validation"),
     )

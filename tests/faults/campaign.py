@@ -57,13 +57,8 @@ def data_folder(folder: Path) -> Path:
     for split, count, seed in (("train", 120, 1), ("valid", 20, 2)):
         (folder / f"{split}.txt").write_text("\n".join(sentences(count, seed)) + "\n")
     texts = (
-        "--only-source",
-        "--trainpref",
-        folder / "train.txt",
-        "--validpref",
-        folder / "valid.txt",
-        "--workers",
-        "1",
+        *("--only-source", "--trainpref", folder / "train.txt", "--validpref", folder / "valid.txt"),
+        *("--workers", "1"),
     )
     call(*tool("preprocess"), *texts, "--destdir", folder / "bin")
     return folder / "bin"

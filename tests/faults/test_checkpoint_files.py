@@ -61,9 +61,7 @@ def test_a_full_disk_leaves_the_earlier_one(place: Path, monkeypatch: pytest.Mon
     slept: list[float] = []
     monkeypatch.setattr(checkpoint_files.time, "sleep", slept.append)
     full(place, monkeypatch, room, errno.ENOSPC)
-    with pytest.raises(
-        UserError, match="last.pt: cannot write it .No space left on device.; the checkpoints before it"
-    ):
+    with pytest.raises(UserError, match="last.pt: cannot write it .No space left on device.; the checkpoints before"):
         write_whole(STATE, str(place))
     assert slept == [], "a full disk is not retried"
     assert place.read_bytes() == b"earlier" and sorted(path.name for path in place.parent.iterdir()) == ["last.pt"]
@@ -115,9 +113,7 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="two.pt: cannot write it .No space left on device."):
             write_whole({**STATE, "model": {"weight": torch.zeros(9000)}}, str(disk / "two.pt"))
         write_whole(STATE, str(disk / "last.pt"))
-        with pytest.raises(
-            UserError, match="three.pt: cannot write it .No space left on device.; .*one.pt is complete"
-        ):
+        with pytest.raises(UserError, match="three.pt: cannot write it .No space left on device.; .*one.pt"):
             copy_whole(str(disk / "one.pt"), str(disk / "three.pt"))
         assert sorted(path.name for path in disk.iterdir()) == ["last.pt", "one.pt"]
         assert torch.load(disk / "one.pt", weights_only=True)["n"] == 1

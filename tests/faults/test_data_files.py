@@ -132,16 +132,13 @@ def load(folder: Path, *flags: str) -> None:
         (lambda f: (f / "dict.txt").write_bytes(b"\xff\xfe\0"), "dict.txt: cut off or damaged"),
         (
             lambda f: (f / "clear.json").write_text('{"format": 1, "vocabulary_hash": "0123"}'),
-            "hash .*, not 0123.: cut off",
+            "hash .*, not 0123.: cut",
         ),
     ],
     ids=["bin", "idx", "dict", "dict within a line", "dict of bytes", "dict of another folder"],
 )
 def test_training_does_not_begin(
-    folder: Path,
-    damage: Callable[[Path], None],
-    told: str,
-    caplog: pytest.LogCaptureFixture,
+    folder: Path, damage: Callable[[Path], None], told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     damage(folder)
     with pytest.raises(SystemExit, match="2"):

@@ -18,16 +18,7 @@ from tests.faults.commands import run as in_a_fork
 pytestmark = pytest.mark.slow
 
 RUN = (
-    *(
-        "--user-dir",
-        "fairseq_clear",
-        "--task",
-        "clear_lm",
-        "--arch",
-        "clear_roberta_tiny",
-        "--criterion",
-        "clear_nt_xent",
-    ),
+    *"--user-dir fairseq_clear --task clear_lm --arch clear_roberta_tiny --criterion clear_nt_xent".split(),
     *("--sample-break-mode", "eos", "--tokens-per-sample", "32", "--augment", "del-word", "--pooling", "mean", "--cpu"),
     *("--optimizer", "adam", "--lr", "1e-3", "--lr-scheduler", "polynomial_decay", "--total-num-update", "100"),
     *("--batch-size", "8", "--log-format", "json", "--log-interval", "1", "--no-epoch-checkpoints"),
@@ -253,15 +244,8 @@ def test_validate(data_bin: Path, tmp_path: Path) -> None:
     trained = train(data_bin, tmp_path / "run", "--max-update", "3")
     result = run(
         *(
-            *tool("validate"),
-            data_bin,
-            "--user-dir",
-            "fairseq_clear",
-            "--task",
-            "clear_lm",
-            "--cpu",
-            "--batch-size",
-            "8",
+            *(*tool("validate"), data_bin, "--user-dir", "fairseq_clear", "--task", "clear_lm", "--cpu"),
+            *("--batch-size", "8"),
         ),
         *("--path", tmp_path / "run" / "checkpoint_last.pt", "--log-format", "json", "--valid-subset", "valid"),
     )
@@ -274,17 +258,7 @@ def test_a_mix_is_not_needed_to_validate(data_bin: Path, other_bin: Path, tmp_pa
     other = Path(shutil.copytree(other_bin, tmp_path / "other"))
     train(data_bin, tmp_path / "run", "--mix", f"{data_bin}:1,{other}:1", "--max-update", "2", "--disable-validation")
     shutil.rmtree(other)
-    flags = (
-        "--user-dir",
-        "fairseq_clear",
-        "--task",
-        "clear_lm",
-        "--cpu",
-        "--batch-size",
-        "8",
-        "--valid-subset",
-        "valid",
-    )
+    flags = tuple("--user-dir fairseq_clear --task clear_lm --cpu --batch-size 8 --valid-subset valid".split())
     result = run(*tool("validate"), other_bin, *flags, "--path", tmp_path / "run" / "checkpoint_last.pt")
     assert "valid on 'valid' subset" in result.stdout + result.stderr
 
@@ -293,16 +267,7 @@ def test_stock_checkpoints_start_ours_and_ours_start_stock_tasks(data_bin: Path,
     stock = (
         *("--task", "masked_lm", "--arch", "roberta_base", "--criterion", "masked_lm", "--encoder-layers", "2"),
         *("--encoder-embed-dim", "128", "--encoder-ffn-embed-dim", "512", "--encoder-attention-heads", "2", "--cpu"),
-        *(
-            "--max-positions",
-            "32",
-            "--tokens-per-sample",
-            "32",
-            "--sample-break-mode",
-            "complete",
-            "--optimizer",
-            "adam",
-        ),
+        *"--max-positions 32 --tokens-per-sample 32 --sample-break-mode complete --optimizer adam".split(),
         *("--lr", "1e-3", "--batch-size", "8", "--max-update", "2", "--disable-validation", "--no-epoch-checkpoints"),
     )
     run(*tool("train"), data_bin, *stock, "--save-dir", tmp_path / "stock")
@@ -327,16 +292,7 @@ def test_stock_checkpoints_start_ours_and_ours_start_stock_tasks(data_bin: Path,
             run(*tool("preprocess"), *extra, *known)
     tuned = run(
         *(*tool("train"), folder, "--user-dir", "fairseq_clear", "--task", "sentence_prediction", "--num-classes", "2"),
-        *(
-            "--arch",
-            "clear_roberta_tiny",
-            "--criterion",
-            "sentence_prediction",
-            "--init-token",
-            "0",
-            "--max-positions",
-            "32",
-        ),
+        *"--arch clear_roberta_tiny --criterion sentence_prediction --init-token 0 --max-positions 32".split(),
         *("--restore-file", tmp_path / "ours" / "checkpoint_last.pt", "--reset-optimizer", "--reset-dataloader"),
         *("--reset-meters", "--optimizer", "adam", "--lr", "1e-3", "--batch-size", "8", "--max-epoch", "2", "--cpu"),
         *("--save-dir", tmp_path / "tuned", "--no-epoch-checkpoints", "--log-format", "json"),

@@ -46,21 +46,10 @@ def test_stock_masked_lm_trains_on_the_folder(folder: Path, tmp_path: Path) -> N
     """Without the plugin: what prepare writes is fairseq's own format."""
     result = run(
         *(*tool("train"), folder, "--task", "masked_lm", "--arch", "roberta_base", "--criterion", "masked_lm", "--cpu"),
-        *(
-            "--encoder-layers",
-            "1",
-            "--encoder-embed-dim",
-            "32",
-            "--encoder-ffn-embed-dim",
-            "32",
-            "--encoder-attention-heads",
-        ),
+        *"--encoder-layers 1 --encoder-embed-dim 32 --encoder-ffn-embed-dim 32 --encoder-attention-heads".split(),
         *("1", "--tokens-per-sample", "64", "--sample-break-mode", "complete", "--optimizer", "adam", "--lr", "1e-3"),
         *("--batch-size", "4", "--max-update", "3", "--disable-validation", "--no-save", "--log-format", "json"),
-        *(
-            "--log-interval",
-            "1",
-        ),
+        *("--log-interval", "1"),
     )
     assert len(numbers(result)) == 3
 

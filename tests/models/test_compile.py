@@ -16,15 +16,8 @@ from tests.training import build, make_data
 
 # torch's own, of how it looks at what it is given
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-SIZES = (
-    "--encoder-layers",
-    "2",
-    "--encoder-embed-dim",
-    "32",
-    "--encoder-ffn-embed-dim",
-    "64",
-    "--encoder-attention-heads",
-    "2",
+SIZES = tuple(
+    "--encoder-layers 2 --encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 2".split()
 )
 NO_DROPOUT = ("--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0")
 COMMON = (

@@ -106,16 +106,7 @@ def test_one_flat_vector_is_an_error_that_names_the_flag(decay_vectors, monkeypa
 def test_it_trains_in_every_precision(data_bin, tmp_path, precision):
     run(
         *(*tool("train"), data_bin, "--user-dir", ROOT / "fairseq_clear", "--save-dir", tmp_path, "--cpu"),
-        *(
-            "--task",
-            "clear_lm",
-            "--criterion",
-            "clear_nt_xent",
-            "--augment",
-            "del-word",
-            "--arch",
-            "clear_roberta_tiny",
-        ),
+        *"--task clear_lm --criterion clear_nt_xent --augment del-word --arch clear_roberta_tiny".split(),
         *("--optimizer", "clear_adamw", "--weight-decay", "0.1", "--lr", "0.001", "--max-update", "2"),
         *("--tokens-per-sample", "32", "--batch-size", "8", "--disable-validation", *precision),
     )

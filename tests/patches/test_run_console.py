@@ -18,13 +18,8 @@ def printed(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[l
     """What a run of six updates in three epochs prints, line by line, and its log file."""
     folder = tmp_path_factory.mktemp("console")
     flags = (
-        *FLAGS,
-        "--log-file",
-        str(folder / "log.txt"),
-        "--update-freq",
-        "6",
-        "--tensorboard-logdir",
-        str(folder / "board"),
+        *(*FLAGS, "--log-file", str(folder / "log.txt"), "--update-freq", "6"),
+        *("--tensorboard-logdir", str(folder / "board")),
     )
     assert run(lambda: fairseq_train(data_bin, folder / "run", *flags, recipe=NT_XENT), folder / "log") == 0
     assert {path.parent.name for path in folder.glob("board/*/events.*")} >= {"train", "train_inner"}
