@@ -15,11 +15,9 @@ import yaml
 from fairseq import options
 from packaging.version import Version
 
-from fairseq_clear.augmentations import AUGMENTATIONS
 from fairseq_clear.cli import COMMANDS
 from fairseq_clear.cli.main import build_parser
 from fairseq_clear.objectives import OBJECTIVES
-from fairseq_clear.views.view_table import VIEWS
 from tests.conftest import ROOT, run
 from tests.training import FLAGS
 
@@ -279,14 +277,6 @@ def test_a_wrong_table_is_found_and_written(page: str, found: str, tmp_path: Pat
 # What the site takes from the code
 
 
-def test_generated_tables_have_every_name() -> None:
-    assert all(f"| `{name}` |" in WRITE_TABLES.augmentation_table() for name in AUGMENTATIONS)
-    assert all(f"| `{name}` |" in WRITE_TABLES.view_table() for name in VIEWS)
-    assert all(f"| `{name}` |" in WRITE_TABLES.command_table() for name in COMMANDS)
-    asked = {name for page in SITE for name in re.findall("<!-- table: (.*) -->", page.read_text())}
-    assert asked == set(WRITE_TABLES.TABLES)
-
-
 def test_a_table_that_is_out_of_date_is_written_anew() -> None:
     page = "a\n<!-- table: views -->\n\n| old |\n\n<!-- end of table -->\nb\n"
     new = WRITE_TABLES.written(page)
@@ -314,16 +304,6 @@ def test_every_objective_and_metric_is_described() -> None:
         (ROOT / "fairseq_clear/criterions/contrastive.py").read_text(),
     )
     assert len(logged) > 10 and [name for name in logged if f"`{name}`" not in monitoring] == []
-
-
-def test_the_tools_of_the_site_are_pinned() -> None:
-    pins = [
-        dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / path).read_text(), flags=re.M))
-        for path in ("docs/requirements.txt", "requirements.txt")
-    ]
-    lines = [line for line in (DOCS / "requirements.txt").read_text().splitlines() if line and line[0] != "#"]
-    assert len(pins[0]) == len(lines)
-    assert not set(pins[0]) & set(pins[1])
 
 
 # Extending

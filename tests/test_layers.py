@@ -12,59 +12,18 @@ import pytest
 from tests.conftest import ROOT, run
 
 PACKAGE = ROOT / "fairseq_clear"
-LAYERS = {
-    "errors": 0,
-    "settings": 0,
-    "spec": 0,
-    "files": 0,
-    "libraries": 0,
-    "output_folder": 0,
-    "distributed": 0,
-    "shared_work": 0,
-    "lifecycle": 0,
-    "seeding": 0,
-    "tokens": 0,
-    "augmentations": 0,
-    "objectives": 0,
-    "modules": 0,
-    "text": 1,
-    "patches": 1,
-    "views": 2,
-    "data": 3,
-    "models": 4,
-    "criterions": 4,
-    "optimizers": 4,
-    "evaluation": 5,
-    "tasks": 6,
-    "preparation": 7,
-    "interop": 7,
-    "plan": 8,
-    "launch": 8,
-    "refining": 8,
-    "cli": 9,
-}
+LEVELS = (
+    "errors settings spec files libraries output_folder distributed shared_work lifecycle seeding tokens augmentations "
+    "objectives modules",
+    *("text patches", "views", "data", "models criterions optimizers", "evaluation", "tasks", "preparation interop"),
+    *("plan launch refining", "cli"),
+)
+LAYERS = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 # The package's own __init__ names modules of every layer.
 OUTSIDE = {"__init__"}
 HOST_FREE = [
-    "lifecycle",
-    "tokens",
-    "errors",
-    "settings",
-    "spec",
-    "distributed",
-    "augmentations",
-    "objectives",
-    "modules",
-    "files",
-    "libraries",
-    "output_folder",
-    "shared_work",
-    "seeding",
-    "data.batch",
-    "views.view_source",
-    "views.view_table",
-    "text.synonym_files",
-    "text.tokenizers",
+    *(name for name, level in LAYERS.items() if level == 0),
+    *("data.batch", "views.view_source", "views.view_table", "text.synonym_files", "text.tokenizers"),
 ]
 
 
@@ -285,11 +244,7 @@ def test_importing_changes_nothing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "statement",
-    [
-        "from fairseq_clear import SentenceEncoder, refine",
-        "sys.path.append('examples'); import measuring",
-    ],
+    "statement", ["from fairseq_clear import SentenceEncoder, refine", "sys.path.append('examples'); import measuring"]
 )
 def test_debug_logs_stay_off(statement: str) -> None:
     code = f"import logging, sys; {statement}; print(logging.root.level, logging.root.handlers)"

@@ -42,10 +42,6 @@ SMALL = (
 )
 
 
-def test_there_are_recipes() -> None:
-    assert {path.parent.parent.name for path in CONFIGS} >= {*BASE}
-
-
 def compose(path: Path, *overrides: str) -> dict[str, Any]:
     """The whole configuration, as hydra makes it of the file; nothing is run."""
     with initialize_config_dir(config_dir=str(path.parent), version_base="1.1"):

@@ -7,14 +7,8 @@ import pytest
 
 from fairseq_clear.cli.conversion import FORMATS
 from fairseq_clear.cli.main import main
-from tests.conftest import run
 
 pytestmark = pytest.mark.slow
-
-
-def test_help_explains_every_format() -> None:
-    shown = run(sys.executable, "-m", "fairseq_clear.cli", "export", "--help").stdout
-    assert all(f"\n  {form} " in shown for form in FORMATS)
 
 
 def test_the_command_line_knows_the_formats() -> None:

@@ -18,23 +18,6 @@ needs_libraries = pytest.mark.skipif(bool(MISSING), reason=f"optional, extra hf:
 PUBLISHED_DEV = 86.72
 
 
-def test_help_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["import", "--help"])
-    shown = capsys.readouterr().out
-    for said in (
-        "BERT",
-        "RoBERTa",
-        "DistilRoBERTa",
-        "XLM-R",
-        "MiniLM",
-        "--segments",
-        "--extend-positions",
-        "--pooling",
-    ):
-        assert said in shown
-
-
 @pytest.mark.slow
 @needs_libraries
 def test_it_prints_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

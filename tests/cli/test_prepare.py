@@ -80,17 +80,6 @@ def test_text_alone_is_written_and_described(tmp_path: Path, capsys: pytest.Capt
     assert "out.txt: exists already" in capsys.readouterr().err
 
 
-def test_a_run_and_its_closing_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    corpus = write_corpus(tmp_path / "corpus.txt", 30)
-    arguments = ["prepare", str(corpus), "--dest", str(tmp_path / "d"), "--vocab-size", "300", "--workers", "1"]
-    assert main(arguments) == 0
-    shown = capsys.readouterr().out
-    assert "train: 29 documents, " in shown and "valid: 1 documents, " in shown
-    assert " sentences, " in shown and " tokens, 0.000 % unknown" in shown and shown.endswith(" s\n")
-    assert main(arguments) == 2
-    assert capsys.readouterr().err.startswith(f"fairseq-clear prepare: error: {tmp_path / 'd'}: exists already")
-
-
 @pytest.mark.parametrize(
     ("flags", "is_warned"),
     [((), True), (("--document-start", "file"), False), (("--document-start", "."), False), (("--text-only",), True)],

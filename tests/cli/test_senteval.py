@@ -56,17 +56,3 @@ def test_probing_takes_what_the_folder_has(folder, tmp_path, capsys):
     assert main(["senteval", "--data", str(folder), *WORDS, *flags]) == 0
     columns = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:-1]]
     assert columns == ["TREC", *PROBING_TASKS, "Downstream", "Probing", "Avg."]
-
-
-def test_mistakes_are_one_line(folder, tmp_path, capsys):
-    for arguments, message in [
-        (["senteval", "--data", str(tmp_path), *WORDS], "has none of MR"),
-        (["senteval", "--data", str(tmp_path), *WORDS, "--tasks", "probing"], "has none of Length"),
-        (["senteval", "--data", str(folder), *WORDS, "--tasks", "X"], "--tasks X: no such task"),
-        (["senteval", "--data", str(folder), *WORDS, "--seeds", "1", "1", "2"], "--seeds 1 1 2: give one or more diff"),
-        (["senteval", "--data", str(folder), *WORDS, "--folds", "1"], "--folds 1: must be 2 or more"),
-        (["senteval", "--data", str(folder), *WORDS, "--tasks", "TREC"], "--folds 10: a class has only 3 training"),
-    ]:
-        assert main(arguments) == 2
-        out, err = capsys.readouterr()
-        assert message in err and err.count("\n") == 1 and out == ""

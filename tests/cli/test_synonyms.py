@@ -36,25 +36,6 @@ def run(folder, *flags, source=None):
     return Synonyms.call(parser.parse_args(["--data-bin", str(folder), "--source", source, *flags]))
 
 
-def count_by_hand(data_bin):
-    lines = (data_bin.parent / "train.txt").read_text().split()
-    return sum(word in WORDS[:2] for word in lines), len(lines)
-
-
-def test_the_table_is_written_and_described(folder, data_bin, capsys):
-    assert run(folder) == 0
-    out = capsys.readouterr().out
-    covered, words = count_by_hand(data_bin)
-    assert (
-        f"coverage of train: {covered / words:.1%} of {words:,} words and {covered / words:.1%} of {words:,} tokens"
-        in out
-    )
-    assert "list.json: 4 words, 1 without synonyms; left out: 1 with unknown symbols" in out
-    assert "1 alternatives with unknown symbols" in out
-    assert "table: 2 rows" in out and "2.00 alternatives on average" in out
-    assert out.endswith(f"wrote {folder / 'synonyms.npz'}\n")
-
-
 def test_the_table_serves_the_augmentation(folder):
     run(folder)
     symbols = read_dictionary(folder / "dict.txt")

@@ -17,7 +17,7 @@ from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.synonym_files import save_synonyms
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from fairseq_clear.views.view_table import VIEWS
-from tests.conftest import WORDS, run, sentences
+from tests.conftest import WORDS, sentences
 from tests.training import Case, updates
 
 # what sources with arguments of their own need; a new source that takes none needs no line here
@@ -169,19 +169,6 @@ def test_without_augmentation_a_text_is_shown_once(data, capsys):
     assert capsys.readouterr().out.count(texts[0]) == 4
 
 
-def test_what_is_deleted_stands_in_the_text(data, capsys):
-    main(["views", "--data-bin", str(data), "--augment", "del-span", "--count", "20"])
-    output = capsys.readouterr().out
-    texts, views = printed(output, "text"), printed(output)
-    removed = [re.sub(r"\[-.*?-\]", "<del>", text) for text in texts]
-    assert removed == views and any("<del>" in view for view in views)
-    assert [unmarked(text) for text in texts[::2]] == [unmarked(text) for text in texts[1::2]]
-    share = float(re.search(r"([\d.]+)% of (\d+) tokens deleted, 0.0% moved", output)[1])
-    brackets = [re.findall(r"\[-(.*?)-\]", text) for text in texts]
-    deleted = sum(len(words.split()) for found in brackets for words in found)
-    assert abs(share / 100 - deleted / sum(len(unmarked(text)) for text in texts)) < 1e-3
-
-
 @pytest.mark.parametrize("mode", ["none", "complete", "complete_doc"])
 def test_blocks(data, capsys, mode):
     recipe = ["--sample-break-mode", mode, "--tokens-per-sample", "30", "--augment", "reorder", "--seed", "7"]
@@ -207,19 +194,6 @@ def test_views_that_training_cuts(data, capsys):
     assert any(cut) and not all(cut)
     shown = [unmarked(line.removesuffix(" ... (cut at 12 tokens)")) for line in shown]
     assert shown == views_in_training(data, range(30), **recipe)
-
-
-def test_shards_take_turns(data, data_bin, tmp_path, capsys):
-    other = tmp_path / "other"
-    shutil.copytree(data_bin, other)
-    for suffix in ("bin", "idx"):
-        shutil.copy(data_bin / f"valid.{suffix}", other / f"train.{suffix}")
-    shown = {}
-    for epoch in ("1", "2"):
-        main(["views", "--data-bin", f"{data}:{other}", "--epoch", epoch])
-        shown[epoch] = printed(capsys.readouterr().out, "text")
-    main(["views", "--data-bin", str(data), "--split", "valid"])
-    assert shown["2"] == printed(capsys.readouterr().out, "text") != shown["1"]
 
 
 def test_typed_text(data, capsys):
@@ -270,35 +244,6 @@ def test_mistakes_are_one_line(data, data_bin, tmp_path, capsys):
         out, err = capsys.readouterr()
         assert err.startswith("fairseq-clear views: error: ") and message in err, err
         assert err.count("\n") == 1 and out == ""
-
-
-@pytest.mark.slow
-def test_in_a_process_of_its_own(data, capsys):
-    flags = ["--data-bin", str(data), "--augment", "del-span+reorder", "--count", "2"]
-    done = run(sys.executable, "-m", "fairseq_clear.cli", "views", *flags)
-    assert main(["views", *flags]) == 0
-    assert done.stdout == capsys.readouterr().out and done.stderr == ""
-
-
-def test_spans_are_shown_in_their_document(data, capsys):
-    flags = ["--views", "span:anchors=2,positives=1,min=2,max=8", "--augment", "slice", "--count", "3", "--epoch", "2"]
-    assert main(["views", "--data-bin", str(data), *flags]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    _, dataset = training_set(data, views=flags[1], augment="slice")
-    documents = dataset.view_maker.source.documents
-    shown = [line.split("  ", 2)[2] for line in lines if line.startswith("  span ")]
-    expected = [pair for index in range(3) for pair in dataset.view_maker.raw_pairs(index, 2)]
-    assert len(shown) == 12
-    for pair, anchor, positive in zip(expected, shown[::2], shown[1::2], strict=True):
-        length = int(documents.lengths[pair.document])
-        for line, (begin, end) in zip((anchor, positive), pair.spans, strict=True):
-            bar, place, kind = line.split(" ")
-            assert place == f"{begin}-{end}" and len(bar) == min(60, length) + 2
-            assert (bar[1:-1].index("=") <= 60 * begin / length) and set(bar[1:-1]) <= {".", "="}
-            assert kind in ({"anchor"} if line is anchor else {"adjacent", "subsumed", "overlapping"})
-        assert f"  document {pair.document + 1} (line {documents.first_line(pair.document)}), {length} tokens" in lines
-    texts = [line.split("  ", 2)[2] for line in lines if line.startswith("  text ")]
-    assert len(texts) == 12 and "\n#0, pair 1 of 2" in "\n".join(lines)
 
 
 def test_typed_lines_are_one_document(data, capsys):

@@ -1,7 +1,6 @@
 """Items do not depend on data workers; sizes are upper bounds; long, blank and missing lines are handled."""
 
 import logging
-import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -320,9 +319,3 @@ def test_identity_depends_only_on_the_content() -> None:
     )
     assert 0 <= content_hash(tokens) < 2**63
     assert content_hash(tokens) != content_hash(tokens[::-1])
-
-
-def test_the_dataset_can_be_pickled(data_bin: Path) -> None:
-    _, dataset = build(data_bin)
-    again = pickle.loads(pickle.dumps(dataset))
-    assert again[3].instances[0].anchor.tolist() == dataset[3].instances[0].anchor.tolist()

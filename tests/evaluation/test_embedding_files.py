@@ -131,21 +131,6 @@ def test_where_output_may_go(tmp_path):
             check_output(path, overwrite)
 
 
-def test_bad_input_is_found_before_encoding(tmp_path):
-    (tmp_path / "bytes.txt").write_bytes(b"good\n\xff bad\n")
-    (tmp_path / "none.txt").write_bytes(b"")
-    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"text\n" * 999)[:-9])
-    for name, message in [
-        ("bytes.txt", "bytes.txt:2: byte 0xff"),
-        ("none.txt", "none.txt: holds no line"),
-        ("cut.gz", "archive is damaged or cut off"),
-        ("absent.txt", "absent.txt: cannot read it"),
-    ]:
-        with pytest.raises(UserError, match=message) as caught:
-            scan_sentences(tmp_path / name)
-        assert "\n" not in str(caught.value)
-
-
 PEAK = """
 import resource, sys
 from pathlib import Path

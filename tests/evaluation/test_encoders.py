@@ -41,14 +41,6 @@ def test_transform_comes_after_the_cache():
     assert cached.encode(["aa", "b"]).tolist() == [[4.0], [0.0]]
 
 
-def test_it_describes_its_encoder():
-    assert CachedEncoder(Words(8)).describe() == {"class": "hashed words", "dimension": 8}
-    cached = CachedEncoder(Letters())
-    assert cached.describe() == {"class": "tests.evaluation.toys.Letters"}
-    cached.notes["whitening"] = {"file": "x"}
-    assert cached.describe()["whitening"] == {"file": "x"}
-
-
 @pytest.mark.parametrize(
     "returned", [torch.ones(2, 3), [torch.ones(3)] * 2, [[1, 1, 1]] * 2, np.ones((2, 3), np.float16)]
 )

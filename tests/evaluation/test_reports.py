@@ -26,13 +26,6 @@ def test_the_best_is_marked_and_ties_share_the_mark():
     assert alone.splitlines()[1] == "second  70.00  10.13"
 
 
-def test_many_columns_go_down_the_page():
-    columns = [f"T{number}" for number in range(11)]
-    rows = [Row(name, {column: float(value) for column in columns}) for name, value in (("x", 1), ("y", 2))]
-    lines = Report("x", {}, {}, columns, rows).table().splitlines()
-    assert lines[0].split() == ["x", "y"] and lines[11].split() == ["T10", "1.00", "2.00*"] and len(lines) == 12
-
-
 def test_json_names_everything(tmp_path):
     REPORT.write(tmp_path / "r.json")
     read = json.loads((tmp_path / "r.json").read_text())

@@ -141,11 +141,6 @@ def test_ascending_scores_and_few_passages() -> None:
     assert found.passages.tolist() == [[1, 0, -1]]
 
 
-def test_all_equal_vectors_keep_the_order_of_the_passages() -> None:
-    same = np.full((300, 4), 0.3, np.float32)
-    assert search(same[:2], [same], 5, passages_per_block=70).passages.tolist() == [[0, 1, 2, 3, 4]] * 2
-
-
 def test_vectors_that_are_not_finite_are_an_error() -> None:
     broken = np.array([[1, np.nan]], np.float32)
     for sides in ((broken, np.ones((1, 2), np.float32)), (np.ones((1, 2), np.float32), broken)):

@@ -75,24 +75,6 @@ def test_the_conventions_of_sentence_transformers(encoder):
     assert (encoder.encode(np.array(TEXTS)) == encoder.encode(TEXTS)).all()
 
 
-def test_progress_bar_only_on_request(encoder, capsys):
-    encoder.encode(TEXTS)
-    assert capsys.readouterr().err == ""
-    encoder.encode(TEXTS, show_progress_bar=True)
-    assert f"{len(TEXTS)}/{len(TEXTS)}" in capsys.readouterr().err
-
-
-def test_what_it_says_of_itself(encoder, checkpoint, data_bin):
-    assert (encoder.dimension, encoder.max_length, encoder.pooling) == (32, 24, "mean")
-    described = json.loads(json.dumps(encoder.describe()))
-    assert described["checkpoint"] == str(checkpoint) and described["updates"] == 4
-    assert described["architecture"] == "clear_roberta_tiny" and len(described["vocabulary_hash"]) == 64
-    assert {"torch", "numpy", "fairseq", "python", "fairseq_clear"} <= set(described["versions"])
-    other = SentenceEncoder.from_pretrained(checkpoint, data_bin, tokenizer=TOKENIZER, pooling="layer:1")
-    assert other.pooling == other.describe()["pooling"] == "layer:1"
-    np.testing.assert_allclose(other.encode(TEXTS), encoder.encode(TEXTS, pooling="layer:1"), atol=1e-6)
-
-
 def test_long_texts_are_cut_with_one_warning(checkpoint, data_bin, caplog):
     encoder = SentenceEncoder.from_pretrained(checkpoint, data_bin, tokenizer=TOKENIZER)
     long = " ".join(WORDS[:40])

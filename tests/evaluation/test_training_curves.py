@@ -119,15 +119,6 @@ def test_what_was_logged_is_drawn(tmp_path):
     }
 
 
-def test_validation_subsets_differ_in_their_marks(tmp_path):
-    more = [*LINES, record("valid1", 20, "valid1", mlm_loss=8.25)]
-    figure = draw_curves({"run": read_log(write(tmp_path, more))})
-    assert panels_of(figure)["MLM loss (bits/token)"] == [([10, 20], [9, 7.5]), ([20], [8.5]), ([20], [8.25])]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["run", "valid", "valid1"]
-    forms = {(line.get_marker(), line.get_linestyle()) for line in figure.axes[0].lines}
-    assert len(forms) == 3
-
-
 def test_runs_differ_in_colour_and_a_metric_is_drawn_by_its_name(tmp_path):
     plain = [record("train_inner", at, loss=12 - at / 10) for at in (10, 20)]
     logs = {"run": read_log(write(tmp_path, LINES)), "MLM alone": read_log(write(tmp_path, plain, "mlm.log"))}
@@ -137,16 +128,6 @@ def test_runs_differ_in_colour_and_a_metric_is_drawn_by_its_name(tmp_path):
     assert panels_of(figure) == {"loss (bits)": [([20], [11.5]), ([10, 20], [11, 10])]}
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["run", "MLM alone"]
     assert len({line.get_color() for line in figure.axes[0].lines}) == 2
-
-
-def test_hydras_logs_and_half_written_ones_are_read(tmp_path):
-    path = write(tmp_path, ['[2026-01-01 00:00:00,000][train_inner][INFO] - {"loss": "3", "num_updates": "5"}'])
-    with path.open("a") as file:
-        file.write(LINES[1][:-20])
-    log = read_log(path)
-    assert log == {"train_inner": {5: {"loss": 3, "num_updates": 5}}}
-    # a killed run that was resumed
-    assert list(read_log(write(tmp_path, [LINES[1][:-20], LINES[2]]))["train_inner"]) == [20]
 
 
 def test_mistakes(tmp_path):

@@ -4,13 +4,13 @@ Each is made by flags of ``fairseq-train`` and, where it is a setting, by the sa
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT, tool
 from tests.conftest import run as call
+from tests.faults import commands
 from tests.faults.commands import NT_XENT, fairseq_hydra_train, fairseq_train, run
 
 pytestmark = pytest.mark.slow
@@ -29,185 +29,111 @@ checkpoint: {{save_dir: {save_dir}}}
 """
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """Wrong flags, the same as hydra overrides (empty if hydra itself reports it), and what the error line must contain.
-
-    ``later`` marks mistakes that are found after the data are read, when ``--save-dir`` exists and is empty.
-    """
-
-    flags: str
-    overrides: str
-    said: tuple[str, ...]
-    later: bool = False
-
-
-MISTAKES = {
-    "unknown flag": Mistake("--agument none", "++task.agument=none", ("agument: no such", "did you mean", "augment")),
-    "unknown model setting": Mistake(
-        "--poling cls", "++model.poling=cls", ("poling: no such", "did you mean", "pooling")
-    ),
-    "stray word": Mistake("--augment del-word reorder", "", ("reorder: not a flag", "quote a value")),
-    "unknown criterion": Mistake(
-        "--criterion clear_ntxent", "", ("--criterion clear_ntxent", "did you mean clear_nt_xent?")
-    ),
-    "unknown arch": Mistake(
-        "--arch clear_roberta_tine", "", ("--arch clear_roberta_tine", "did you mean clear_roberta_tiny?")
-    ),
-    "unknown task": Mistake("--task clear_ml", "", ("--task clear_ml", "did you mean clear_lm?")),
-    "not a number": Mistake("--lr fast", "", ("--lr: invalid", "fast")),
-    "value missing": Mistake("--augment", "", ("--augment: expected one argument",)),
-    "augmentation": Mistake(
-        "--augment del-wrod", "task.augment=del-wrod", ("--augment", "del-wrod", "del-word"), later=True
-    ),
-    "views": Mistake("--views smae", "++task.views=smae", ("--views", "smae", "same"), later=True),
-    "pooling": Mistake("--pooling meen", "model.pooling=meen", ("--pooling meen", "valid are cls, mean"), later=True),
-    "fp16 without a GPU": Mistake("--fp16", "++common.fp16=true", ("--fp16", "no GPU", "--cpu"), later=False),
-    "bf16 without a GPU": Mistake("--bf16", "++common.bf16=true", ("--bf16", "no GPU", "--cpu")),
-    "fp16 on a CPU": Mistake("--fp16", "++common.fp16=true", ("--fp16: on a CPU", "--fp16-no-flatten-grads")),
-    "log file": Mistake("--log-file no/such/log", "++common.log_file=no/such/log", ("--log-file no/such/log: there",)),
-    "start missing": Mistake(
-        "--finetune-from-model gone.pt", "checkpoint.finetune_from_model=gone.pt", ("--finetune-from-model gone.pt",)
-    ),
-    "start is a folder": Mistake(
-        "--finetune-from-model /", "checkpoint.finetune_from_model=/", ("--finetune-from-model /: is a folder", ".pt")
-    ),
-    "no batch size": Mistake("--batch-size -", "dataset.batch_size=null", ("--batch-size and --max-tokens: neither",)),
-    "rate": Mistake("--lr -0.001", "optimization.lr=[-0.001]", ("--lr -0.001: out of range; give",)),
-    "not finite": Mistake(
-        "--lr-scheduler polynomial_decay --total-num-update nan", "", ("--total-num-update nan: ", "finite")
-    ),
-    "no end of the schedule": Mistake(
-        "--lr-scheduler polynomial_decay --max-update 0 --max-epoch 1",
-        "",
-        ("--total-num-update: is required", "--max-update"),
-    ),
-    "layers": Mistake("--projection-layers -1", "++model.projection_layers=-1", ("--projection-layers -1: ", "give")),
-    "batch": Mistake("--batch-size 0", "dataset.batch_size=0", ("--batch-size 0: ", "1 or more")),
-    "temperature": Mistake(
-        "--temperature 0", "++criterion.temperature=0", ("--temperature 0: out of range", "above 0")
-    ),
-    "seed": Mistake("--seed -1", "common.seed=-1", ("--seed -1: ", "0 to 4294967295")),
-    "length": Mistake("--tokens-per-sample 0", "task.tokens_per_sample=0", ("--tokens-per-sample 0: ", "3 or more")),
-    "positions": Mistake(
-        "--max-positions 16", "++model.max_positions=16", ("--max-positions 16: ", "--tokens-per-sample 32")
-    ),
-    "metric without data": Mistake(
-        "--best-checkpoint-metric sts_spearman --maximize-best-checkpoint-metric",
-        "checkpoint.best_checkpoint_metric=sts_spearman checkpoint.maximize_best_checkpoint_metric=true",
-        ("--best-checkpoint-metric sts_spearman: nothing measures it", "--eval-sts"),
-    ),
-    "retrieval without data": Mistake(
-        "--best-checkpoint-metric retrieval_mrr --maximize-best-checkpoint-metric",
-        "checkpoint.best_checkpoint_metric=retrieval_mrr checkpoint.maximize_best_checkpoint_metric=true",
-        ("--best-checkpoint-metric retrieval_mrr: nothing measures it", "--eval-retrieval"),
-    ),
-    "metric in the wrong direction": Mistake(
-        "--best-checkpoint-metric contrastive_accuracy",
-        "checkpoint.best_checkpoint_metric=contrastive_accuracy",
-        ("--best-checkpoint-metric contrastive_accuracy: higher is better", "--maximize-best-checkpoint-metric"),
-    ),
-    "cosine in the wrong direction": Mistake(
-        "--best-checkpoint-metric positive_cosine",
-        "checkpoint.best_checkpoint_metric=positive_cosine",
-        ("--best-checkpoint-metric positive_cosine: higher is better", "--maximize-best-checkpoint-metric"),
-    ),
-    "metric that is not logged": Mistake(
-        "--best-checkpoint-metric contrastive_los",
-        "checkpoint.best_checkpoint_metric=contrastive_los",
-        ("--best-checkpoint-metric contrastive_los: this run does not log it", "did you mean contrastive_loss?"),
-    ),
-    "metric of a term left out": Mistake(
-        "--best-checkpoint-metric ppl --mlm-weight 0",
-        "checkpoint.best_checkpoint_metric=ppl ++criterion.mlm_weight=0",
-        ("--best-checkpoint-metric ppl: this run does not log it",),
-    ),
-    "negatives without a contrastive term": Mistake(
-        "--hard-negatives gone --contrastive-weight 0",
-        "++task.hard_negatives=gone ++criterion.contrastive_weight=0",
-        ("--hard-negatives: there is no contrastive term",),
-    ),
-    "positives that nothing changes": Mistake(
-        "--augment-texts positives --augment none",
-        "++task.augment_texts=positives ++task.augment=none",
-        ("--augment-texts positives: --augment none changes no text",),
-    ),
-    "spans of a document without spans": Mistake(
-        "--same-document-negatives exclude",
-        "++task.same_document_negatives=exclude",
-        ("--same-document-negatives exclude",),
-    ),
-    "copies of anchors that are masked once": Mistake(
-        "--mlm-copies 2 --anchor-mlm joint --views span:min=2,max=8",
-        "++task.mlm_copies=2 ++criterion.anchor_mlm=joint ++task.views=span",
-        ("--mlm-copies: --anchor-mlm joint masks the anchors once",),
-    ),
-    "pairs missing": Mistake("--eval-sts gone.tsv", "++task.eval_sts=gone.tsv", ("gone.tsv",), later=True),
-    "no synonyms": Mistake(
-        "--augment subs", "task.augment=subs", ("synonyms.npz", "fairseq-clear synonyms"), later=True
-    ),
-    "other split": Mistake("--valid-subset vaild", "++dataset.valid_subset=vaild", ("vaild",), later=True),
-    "no paraphrases": Mistake(
-        "--views paraphrase:de", "++task.views=paraphrase:de", ("--views paraphrase", "de"), later=True
-    ),
-    "restore file": Mistake(
-        "--restore-file gone.pt", "checkpoint.restore_file=gone.pt", ("--restore-file gone.pt: no such",), later=True
-    ),
-    "mix without the data folder": Mistake(
-        "--mix gone:1,lost:2", '++task.mix="gone:1,lost:2"', ("--mix gone:1,lost:2: does not name", ":1,gone:1,lost:2")
-    ),
-    "batches of a mix without a mix": Mistake(
-        "--mix-batches one", "++task.mix_batches=one", ("--mix-batches one: has an effect only with --mix",)
-    ),
-    "key encoder": Mistake(
-        "--key-encoder frozen", "++model.key_encoder=frozen", ("--key-encoder frozen", "clear_self_guided"), True
-    ),
-    "unknown change": Mistake("--allow-change speed", "++task.allow_change=speed", ("--allow-change speed",)),
+SECTIONS = {
+    "common": "fp16 bf16 log_file",
+    "task": "augment views augment_texts same_document_negatives mlm_copies hard_negatives eval_sts mix mix_batches "
+    "allow_change",
+    "model": "pooling key_encoder poling",
+    "criterion": "mlm_weight contrastive_weight anchor_mlm",
+    "dataset": "batch_size valid_subset",
+    "checkpoint": "finetune_from_model restore_file best_checkpoint_metric maximize_best_checkpoint_metric",
 }
+BEST = "--best-checkpoint-metric"
+
+# Flags -> what the error line must contain. Those of BY_FLAGS have no counterpart in hydra, or one that hydra itself reports;
+# those of LATER are found after the data are read, when --save-dir exists and is empty.
+BY_FLAGS = {
+    "--agument none": ("agument: no such", "did you mean", "augment"),
+    "--augment del-word reorder": ("reorder: not a flag", "quote a value"),
+    "--criterion clear_ntxent": ("--criterion clear_ntxent", "did you mean clear_nt_xent?"),
+    "--arch clear_roberta_tine": ("--arch clear_roberta_tine", "did you mean clear_roberta_tiny?"),
+    "--task clear_ml": ("--task clear_ml", "did you mean clear_lm?"),
+    "--lr fast": ("--lr: invalid", "fast"),
+    "--augment": ("--augment: expected one argument",),
+    "--lr-scheduler polynomial_decay --total-num-update nan": ("--total-num-update nan: ", "finite"),
+    "--lr-scheduler polynomial_decay --max-update 0 --max-epoch 1": ("--total-num-update: is required", "--max-update"),
+}
+BY_BOTH = {
+    "--poling cls": ("poling: no such", "did you mean", "pooling"),
+    "--augment del-wrod": ("--augment", "del-wrod", "del-word"),
+    "--views smae": ("--views", "smae", "same"),
+    "--pooling meen": ("--pooling meen", "valid are cls, mean"),
+    "--fp16": ("--fp16: on a CPU", "--fp16-no-flatten-grads"),
+    "GPU --fp16": ("--fp16", "no GPU", "--cpu"),
+    "GPU --bf16": ("--bf16", "no GPU", "--cpu"),
+    "--log-file no/such/log": ("--log-file no/such/log: there",),
+    "--finetune-from-model gone.pt": ("--finetune-from-model gone.pt: no such file",),
+    "--finetune-from-model /": ("--finetune-from-model /: is a folder", ".pt"),
+    "--batch-size 0": ("--batch-size 0: ", "1 or more"),  # other numbers: tests/tasks/test_setting_ranges.py
+    f"{BEST} sts_spearman --maximize-best-checkpoint-metric": (f"{BEST} sts_spearman: ", "--eval-sts"),
+    f"{BEST} retrieval_mrr --maximize-best-checkpoint-metric": (f"{BEST} retrieval_mrr: ", "--eval-retrieval"),
+    f"{BEST} contrastive_accuracy": (f"{BEST} contrastive_accuracy: ", "--maximize-best-checkpoint-metric"),
+    f"{BEST} positive_cosine": (f"{BEST} positive_cosine: ", "--maximize-best-checkpoint-metric"),
+    f"{BEST} contrastive_los": (f"{BEST} contrastive_los: this run", "did you mean contrastive_loss?"),
+    f"{BEST} ppl --mlm-weight 0": (f"{BEST} ppl: this run does not log it",),
+    "--hard-negatives gone --contrastive-weight 0": ("--hard-negatives: there is no contrastive term",),
+    "--augment-texts positives --augment none": ("--augment-texts positives: --augment none",),
+    "--same-document-negatives exclude": ("--same-document-negatives exclude: ", "--views same"),
+    "--mlm-copies 2 --anchor-mlm joint --views span:min=2,max=8": ("--mlm-copies: --anchor-mlm joint",),
+    "--eval-sts gone.tsv": ("gone.tsv",),
+    "--augment subs": ("synonyms.npz", "fairseq-clear synonyms"),
+    "--valid-subset vaild": ("vaild",),
+    "--views paraphrase:de": ("--views paraphrase", "de"),
+    "--restore-file gone.pt": ("--restore-file gone.pt: no such",),
+    "--mix gone:1,lost:2": ("--mix gone:1,lost:2: does not name", ":1,gone:1,lost:2"),
+    "--mix-batches one": ("--mix-batches one: has an effect only with --mix",),
+    "--key-encoder frozen": ("--key-encoder frozen", "clear_self_guided"),
+    "--allow-change speed": ("--allow-change speed",),
+}
+LATER = (
+    *("--augment del-wrod", "--augment subs", "--views smae", "--views paraphrase:de", "--pooling meen"),
+    *("--eval-sts gone.tsv", "--valid-subset vaild", "--restore-file gone.pt", "--key-encoder frozen"),
+)
+
+
+def overrides(flags: str) -> list[str]:
+    """The same settings as hydra's overrides."""
+    section = {name: section for section, names in SECTIONS.items() for name in names.split()}
+    found = []
+    for flag in flags.removeprefix("GPU ").removeprefix("--").split(" --"):
+        name, _, value = flag.replace("-", "_", flag.split()[0].count("-")).partition(" ")
+        found.append(f'++{section[name]}.{name}="{value}"' if value else f"++{section[name]}.{name}=true")
+    return found
 
 
 def made(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")} - {"log", "run.yaml", "outputs"}
 
 
-def check(mistake: Mistake, code: int, folder: Path) -> None:
+def check(flags: str, code: int, folder: Path) -> None:
     """Check that the command ended with status 2 and one error line, and wrote nothing."""
     text = (folder / "log").read_text()
     said = [line for line in text.splitlines() if re.search(r"ERROR|^fairseq-train: ", line)]
     assert code == 2, text[-3000:]
     assert "Traceback" not in text and "usage:" not in text
     assert len(said) == 1, said
-    assert all(part in said[0] for part in mistake.said), said[0]
-    left = made(folder)
-    assert {name for name in left if not name.startswith("outputs")} <= ({"run"} if mistake.later else set()), left
+    assert all(part in said[0] for part in (BY_FLAGS | BY_BOTH)[flags]), said[0]
+    left = {name for name in made(folder) if not name.startswith("outputs")}
+    assert left <= ({"run"} if flags in LATER else set()), left
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_by_flags(name: str, data_bin: Path, tmp_path: Path) -> None:
-    mistake = MISTAKES[name]
-    flags = ["--max-update", "2", *mistake.flags.split()]
-    if name == "no batch size":
-        flags = ["--max-update", "2"]
-
+@pytest.mark.parametrize("flags", BY_FLAGS | BY_BOTH)
+def test_by_flags(flags: str, data_bin: Path, tmp_path: Path) -> None:
     def work() -> int:
-        import tests.faults.commands as commands
-
-        if "GPU" in name:
+        if "GPU" in flags:
             commands.TRAINING = tuple(flag for flag in commands.TRAINING if flag != "--cpu")
-        if name == "no batch size":
-            at = commands.TRAINING.index("--batch-size")
-            commands.TRAINING = commands.TRAINING[:at] + commands.TRAINING[at + 2 :]
-        return fairseq_train(data_bin, tmp_path / "run", *flags, recipe=NT_XENT)
+        words = flags.removeprefix("GPU ").split()
+        return fairseq_train(data_bin, tmp_path / "run", "--max-update", "2", *words, recipe=NT_XENT)
 
-    check(mistake, run(work, tmp_path / "log"), tmp_path)
+    check(flags, run(work, tmp_path / "log"), tmp_path)
 
 
-@pytest.mark.parametrize("name", [name for name, mistake in MISTAKES.items() if mistake.overrides])
-def test_by_hydra(name: str, data_bin: Path, tmp_path: Path) -> None:
-    mistake, config = MISTAKES[name], tmp_path / "run.yaml"
+@pytest.mark.parametrize("flags", BY_BOTH)
+def test_by_hydra(flags: str, data_bin: Path, tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
     config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=tmp_path / "run"))
-    overrides = [*mistake.overrides.split(), *(["common.cpu=false"] if "GPU" in name else [])]
-    check(mistake, run(lambda: fairseq_hydra_train(config, *overrides), tmp_path / "log"), tmp_path)
+    words = [*overrides(flags), *(["common.cpu=false"] if "GPU" in flags else [])]
+    check(flags, run(lambda: fairseq_hydra_train(config, *words), tmp_path / "log"), tmp_path)
 
 
 def test_both_commands_train_without_a_mistake(data_bin: Path, tmp_path: Path) -> None:

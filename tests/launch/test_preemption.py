@@ -296,12 +296,6 @@ def test_what_cannot_be_resumed_is_refused(flags: list[str], workers: int, said:
         preemption._check(configuration(data_bin, *flags, world_size=workers))
 
 
-def test_a_refusal_is_one_line(data_bin: Path, tmp_path: Path) -> None:
-    assert finish(start(WRAPPED, data_bin, tmp_path, "--no-save", workers=1)) == [2]
-    assert log(tmp_path).count("--no-save: a preempted run resumes") == 1 and "Traceback" not in log(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log0"]
-
-
 @pytest.mark.parametrize("text", ["soon", "0", "inf"])
 def test_a_timeout_is_seconds(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert preemption._timeout() == 600

@@ -142,13 +142,6 @@ def test_chunks_are_of_tokens(size: str, is_told: bool, data_bin: Path, caplog: 
     assert ("longer texts are encoded one by one (--tokens-per-sample 32)" in caplog.text) == is_told
 
 
-def test_a_chunk_has_no_negative_size(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(SystemExit) as ended:
-        build(data_bin, "--encode-chunk-size", "-1")
-    assert ended.value.code == 2
-    assert "--encode-chunk-size -1: give a whole number of tokens" in caplog.text
-
-
 def test_padding_changes_nothing(data_bin: Path) -> None:
     trainer, _ = build(data_bin)
     model = trainer.get_model().eval()
@@ -161,14 +154,6 @@ def test_padding_changes_nothing(data_bin: Path) -> None:
         assert alone.shape == (1, 128)
         torch.testing.assert_close(alone[0], batched[0], atol=1e-5, rtol=1e-4)
         assert (alone[0] - batched[1]).abs().max() > 1e-3
-
-
-def test_one_call_gives_logits_and_projections(data_bin: Path) -> None:
-    trainer, dataset = build(data_bin)
-    sample = dataset.collater([dataset[index] for index in range(3)])
-    logits, extra = trainer.get_model()(**sample["net_input"], views=sample["views"]["tokens"])
-    assert logits.shape[:2] == sample["net_input"]["src_tokens"].shape
-    assert extra["projections"].shape == (6, 128)
 
 
 @pytest.mark.parametrize(

@@ -26,14 +26,6 @@ def printed(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[l
     return (folder / "log").read_text().splitlines(), (folder / "log.txt").read_text()
 
 
-@pytest.mark.slow
-def test_at_most_a_screen_before_the_first_metric(printed: tuple[list[str], str]) -> None:
-    lines, _ = printed
-    first = next(number for number, line in enumerate(lines) if "train_inner" in line)
-    assert first <= 24 and all(len(line) < 400 for line in lines[:first]), lines[:first]
-    assert not any(re.search(r"UserWarning|hydra|tensorboardX|'_name'|ModuleList", line) for line in lines)
-
-
 SUBJECTS = ("data", "tokens", "views", "objective", "model", "parameters", "workers", "batch", "updates", "saves")
 
 
