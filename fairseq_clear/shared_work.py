@@ -4,6 +4,7 @@ torchrun, or srun with ``scripts/slurm/launch.sh``, starts the same command once
 of the n workers. A block is computed alone, so the result has the same bytes for any number of workers.
 """
 
+import atexit
 import fcntl
 import json
 import os
@@ -81,6 +82,7 @@ def join_workers() -> Workers:
     try:
         store, rank, count = next(iter(rendezvous("env://", timeout=CONNECT)))
         dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=CONNECT)
+        atexit.register(dist.destroy_process_group)  # its threads would now and then abort the process at its end
     except (RuntimeError, ValueError) as error:
         raise UserError(f"WORLD_SIZE={size}: the workers did not connect ({error})") from None
     return Workers(rank, count, dist.new_group(timeout=WAIT, backend="gloo"), store)

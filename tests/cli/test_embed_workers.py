@@ -96,8 +96,10 @@ def test_a_job_that_lost_a_worker_resumes(
     # fresh: torch reads whether it prints warnings when it is imported
     ended = start(count, *failing, fresh=rank == 0) if count > 1 else [run(*failing, check=False)]
     said = "".join(worker.stderr for worker in ended)
-    # the memory of who reported what ends with worker 0; torchrun keeps it in a process of its own
-    assert said.count("\n") == (action == ERROR) + (count > 1 and (action == DIE or rank == 0)), said
+    # With worker 0 ends the memory of who reported what, unless torchrun keeps it in a process of its own.
+    is_forgotten = action == ERROR and count > 1 and rank == 0
+    lines = int(action == ERROR or count > 1)
+    assert lines <= said.count("\n") <= lines + is_forgotten, said
     assert action == DIE or "No space left on device; finished blocks are kept" in said
     assert all(worker.returncode for worker in ended) and names(tmp_path) == ["out.npy.partial"]
     finished = {path: path.stat().st_mtime_ns for path in (tmp_path / "out.npy.partial").glob("[0-9]*.json")}

@@ -176,7 +176,7 @@ def test_an_array(tmp_path: Path) -> None:
 
 
 def test_workers_of_a_job_embed_one_file(checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_text("ba da\nke\n" * 12_000)
+    (tmp_path / "in.txt").write_text("bada kefe\nligi\n" * 12_000)
     encoder = ["--checkpoint", checkpoint, "--data-bin", data_bin, "--tokenizer", "whitespace"]
     command = ["embed", tmp_path / "in.txt", *encoder, "--output"]
     job = [SLURM / "work.sbatch", *command, tmp_path / "two.npy"]
