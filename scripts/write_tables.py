@@ -90,9 +90,10 @@ def command_table() -> str:
 
 
 def layer_table() -> str:
-    """The packages by layer, from the table in ``tests/test_layers.py``, with the first paragraphs of their docstrings."""
+    """The packages by layer, from the list in ``tests/test_layers.py``, with the first paragraphs of their docstrings."""
     source = (ROOT / "tests" / "test_layers.py").read_text(encoding="utf-8")
-    layers = ast.literal_eval(re.search(r"^LAYERS = (\{.*?^\})", source, flags=re.M | re.S)[1])
+    levels = ast.literal_eval(re.search(r"^LEVELS = (\(.*?^\))", source, flags=re.M | re.S)[1])
+    layers = {name: level for level, names in enumerate(levels) for name in names.split()}
     rows = []
     for name, layer in sorted(layers.items(), key=lambda item: item[1]):
         path = ROOT / "fairseq_clear" / name

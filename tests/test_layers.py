@@ -15,8 +15,15 @@ PACKAGE = ROOT / "fairseq_clear"
 LEVELS = (
     "errors settings spec files libraries output_folder distributed shared_work lifecycle seeding tokens augmentations "
     "objectives modules",
-    *("text patches", "views", "data", "models criterions optimizers", "evaluation", "tasks", "preparation interop"),
-    *("plan launch refining", "cli"),
+    "text patches",
+    "views",
+    "data",
+    "models criterions optimizers",
+    "evaluation",
+    "tasks",
+    "preparation interop",
+    "plan launch refining",
+    "cli",
 )
 LAYERS = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 # The package's own __init__ names modules of every layer.
