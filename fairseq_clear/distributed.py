@@ -20,7 +20,7 @@ def choose_device(name: str | torch.device | None) -> torch.device:
     count = torch.cuda.device_count()
     if name is None and not count:
         return torch.device("cpu")
-    if name in (None, "cuda") and count:
+    if name is None or (name == "cuda" and count):
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % count)
     try:
         device = torch.device(name)
