@@ -42,14 +42,16 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+LN2 = math.log(2)
 
 ANCHOR_MLM = ChoiceEnum(["separate", "joint"])
+COUNTS = ("view_length", "text_length", "words", "substituted", "fell_back")  # of a batch's views
 # Figures of a micro-batch, in the order of the logging output. fairseq adds the figures of several workers by position.
 FIGURES = (
     *("loss", "ntokens", "nsentences", "sample_size", "mlm_loss", "masked_tokens", "distance", "distance_rows"),
     *("contrastive_loss", "queries", "without_negatives", "correct", "positive_cosine", "negatives", "negative_cosine"),
     *("alignment", "uniformity", "candidates", "queue_fill", "queue_readings"),
-    *("view_length", "text_length", "words", "substituted", "fell_back"),
+    *COUNTS,
 )
 VECTORS = ("projections", "layers", "keys")  # outputs of ClearRobertaModel.forward that have one row per text
 
@@ -221,7 +223,7 @@ class ContrastiveCriterion(FairseqCriterion):
         return {**inputs, "with_distance": True} if self.cfg.regularizer_weight else inputs
 
     def _vectors(self, extra: dict[str, Any], views: Views) -> dict[str, Tensor]:
-        """Return what ``contrast`` gets of the outputs of the model."""
+        """Select what ``contrast`` gets of the outputs of the model."""
         return {name: extra[name] for name in VECTORS if name in extra}
 
     def _mlm(self, call: "_ModelCall", batch: Batch, sample: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -262,9 +264,7 @@ class ContrastiveCriterion(FairseqCriterion):
         total_queries, total_masked = all_reduce_sum(ours.double(), data_parallel_group()).unbind()
         # T / N. If no worker has a query, the sum is 0 and any finite factor is right.
         scale = 1.0 if masked_tokens is None else (total_masked / total_queries.clamp(min=1)).float()
-        counts = {
-            name: getattr(views, name) for name in ("view_length", "text_length", "words", "substituted", "fell_back")
-        }
+        counts = {name: getattr(views, name) for name in COUNTS}
         log = {
             "contrastive_loss": loss,
             "queries": queries,
@@ -317,9 +317,6 @@ def record_figures(found: Mapping[str, Any], device: torch.device) -> dict[str, 
         else torch.full((), value, dtype=torch.float64, device=device)
         for name, value in values
     }
-
-
-LN2 = math.log(2)
 
 
 def log_numbers(logging_outputs: list[dict[str, Any]]) -> None:
