@@ -1,7 +1,4 @@
-"""Reads the statistics in a log of fairseq-train.
-
-The logs are in ``--log-format`` simple, tqdm or json, printed or in ``--log-file``.
-"""
+"""Reads the statistics in a log of fairseq-train: ``--log-format`` simple, tqdm or json, printed or in ``--log-file``."""
 
 import json
 import math
@@ -13,7 +10,7 @@ from pathlib import Path
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import read_text_lines
 
-__all__ = ["TRAINING", "Records", "read_log"]
+__all__ = ["Records", "read_log"]
 
 # fairseq/logging/progress_bar.py writes, after the header of fairseq-train, of hydra, or (--log-file) none:
 #   json             {"epoch": 1, "update": 0.1, "loss": "4.2", ..., "num_updates": "10", ...}
@@ -26,7 +23,6 @@ _LINE = re.compile(
     r"(?:(?P<json>\{\".*)|epoch \d+(?::\s+\d+ / \d+ (?P<inner>.*)| \| (?:valid on '(?P<subset>.+?)' subset \| )?(?P<end>.*)))$"
 )
 _UPDATES = "num_updates"
-TRAINING = ("train_inner", "train")
 Records = dict[str, dict[float, dict[str, float]]]
 
 
@@ -40,11 +36,16 @@ def read_log(path: Path) -> Records:
     Raises:
         UserError: a missing file, or one without statistics.
     """
+    lines = read_text_lines(path)
+    if not path.read_bytes().endswith(b"\n"):
+        lines = lines[:-1]  # the last line of a running run may be incomplete
     records: Records = {}
-    for part, values in _read_statistics(path):
-        numbers = {key: number for key, value in values.items() if (number := _number(value)) is not None}
-        if _UPDATES in numbers:
-            records.setdefault(part, {})[numbers[_UPDATES]] = numbers
+    for match in filter(None, map(_LINE.search, lines)):
+        with suppress(ValueError):  # a run that was killed may have left half a record
+            part, values = _read_statistics(match)
+            numbers = dict(_numbers(values))
+            if _UPDATES in numbers:
+                records.setdefault(part, {})[numbers[_UPDATES]] = numbers
     if not records:
         raise UserError(
             f"{path}: holds no training statistics; give the log of a fairseq-train run with --log-format simple or json "
@@ -53,35 +54,20 @@ def read_log(path: Path) -> Records:
     return records
 
 
-def _read_statistics(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield (part, name -> value) of each line that holds statistics."""
-    lines = read_text_lines(path)
-    if not path.read_bytes().endswith(b"\n"):
-        lines = lines[:-1]  # the last line of a running run may be incomplete
-    for line in lines:
-        match = _LINE.search(line)
-        if match is None:
-            continue
-        if match["json"]:
-            with suppress(ValueError):  # a run that was killed may have left half a record
-                yield _read_json(match["json"])
-        elif match["inner"]:
-            yield "train_inner", dict(field.split("=", 1) for field in match["inner"].split(", ") if "=" in field)
-        else:
-            fields = (field.split(" ", 1) for field in match["end"].split(" | ") if " " in field)
-            yield match["subset"] or "train", dict(fields)
+def _read_statistics(match: re.Match[str]) -> tuple[str, Mapping[str, object]]:
+    """The part and the statistics of a line; ValueError if its JSON is cut off."""
+    if match["json"]:
+        record = json.loads(match["json"])
+        prefix = next((key.removesuffix(_UPDATES) for key in record if key.endswith(f"_{_UPDATES}")), "")
+        return prefix.removesuffix("_") or "train_inner", {key.removeprefix(prefix): v for key, v in record.items()}
+    if match["inner"]:
+        return "train_inner", dict(field.split("=", 1) for field in match["inner"].split(", ") if "=" in field)
+    return match["subset"] or "train", dict(f.split(" ", 1) for f in match["end"].split(" | ") if " " in f)
 
 
-def _read_json(text: str) -> tuple[str, dict[str, object]]:
-    """Read (part, statistics). The part is the prefix of ``num_updates``, if any. ValueError if the record is cut off."""
-    record = json.loads(text)
-    prefix = next((key.removesuffix(_UPDATES) for key in record if key.endswith(f"_{_UPDATES}")), "")
-    return prefix.removesuffix("_") or "train_inner", {key.removeprefix(prefix): value for key, value in record.items()}
-
-
-def _number(value: object) -> float | None:
-    try:
-        number = float(value)  # type: ignore[arg-type]  # fairseq writes numbers as text
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
+def _numbers(values: Mapping[str, object]) -> Iterator[tuple[str, float]]:
+    """The values that are finite numbers; fairseq writes them as text."""
+    for name, value in values.items():
+        with suppress(TypeError, ValueError):
+            if math.isfinite(number := float(value)):  # type: ignore[arg-type]
+                yield name, number

@@ -20,7 +20,7 @@ from fairseq_clear.refining.refine_settings import RefineSettings
 
 __all__ = ["EXAMPLES", "REPORT", "RefineReport", "compare_retrieval", "compare_sts"]
 
-REPORT = "report"  # .json, .md, .png, .svg
+REPORT = "report"  # .json, .md, .png
 FORMAT = 2
 COLUMNS = ("MRR@10", "recall@1", "recall@10", "nDCG@10")
 EXAMPLES = 3  # queries that the report shows
@@ -124,13 +124,13 @@ class RefineReport:
         }
 
     def write(self, folder: Path) -> None:
-        """Write report.json, report.md and, after a comparison by retrieval, report.png and report.svg."""
+        """Write report.json, report.md and, after a comparison by retrieval, report.png."""
         write_json(folder / f"{REPORT}.json", self.to_dict(), flag="--dest")
         (folder / f"{REPORT}.md").write_text("\n".join(self._markdown()) + "\n", encoding="utf-8")
         if "retrieval" in self.reports:
-            from fairseq_clear.evaluation.plotting import draw_compare, save_figure  # needs matplotlib
+            from fairseq_clear.evaluation.plots import draw_bars, save_figure  # needs matplotlib
 
-            save_figure(draw_compare(_rows(self.reports["retrieval"]), COLUMNS), folder / f"{REPORT}.png")
+            save_figure(draw_bars(_rows(self.reports["retrieval"]), COLUMNS), folder / f"{REPORT}.png")
 
     def _markdown(self) -> Iterator[str]:
         yield from (f"# {self.settings.encoder.name} refined on {', '.join(p.name for p in self.settings.texts)}", "")

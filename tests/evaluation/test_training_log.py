@@ -1,4 +1,4 @@
-"""Logs are read as fairseq writes them, and what was logged is what is drawn."""
+"""Logs are read as fairseq writes them."""
 
 import json
 import logging
@@ -7,7 +7,6 @@ import pytest
 from fairseq.logging.progress_bar import JsonProgressBar, SimpleProgressBar, TqdmProgressBar
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.training_curves import draw_curves
 from fairseq_clear.evaluation.training_log import read_log
 
 
@@ -99,44 +98,8 @@ def test_a_line_that_is_being_written_does_not_count(tmp_path):
     assert list(read_log(tmp_path / "run1.log")["train_inner"]) == [2, 4]
 
 
-def panels_of(figure):
-    """Axis label -> (x, y) of each line."""
-    return {
-        axis.get_ylabel(): [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in axis.lines]
-        for axis in figure.axes
-    }
-
-
-def test_what_was_logged_is_drawn(tmp_path):
-    figure = draw_curves({"run": read_log(write(tmp_path, LINES))})
-    # the update that was logged again after resuming counts once, as it was logged last
-    assert panels_of(figure) == {
-        "MLM loss (bits/token)": [([10, 20], [9, 7.5]), ([20], [8.5])],
-        "contrastive loss (bits)": [([10, 20], [5, 4]), ([20], [4.5])],
-        "accuracy (%)": [([20], [50])],
-        "alignment": [([10, 20], [0.2, 0.35])],
-        "uniformity": [([10, 20], [-1, -2])],
-    }
-
-
-def test_runs_differ_in_colour_and_a_metric_is_drawn_by_its_name(tmp_path):
-    plain = [record("train_inner", at, loss=12 - at / 10) for at in (10, 20)]
-    logs = {"run": read_log(write(tmp_path, LINES)), "MLM alone": read_log(write(tmp_path, plain, "mlm.log"))}
-    assert "loss (bits)" not in panels_of(draw_curves(logs))
-    assert panels_of(draw_curves({"MLM alone": logs["MLM alone"]})) == {"loss (bits)": [([10, 20], [11, 10])]}
-    figure = draw_curves(logs, ["loss"])
-    assert panels_of(figure) == {"loss (bits)": [([20], [11.5]), ([10, 20], [11, 10])]}
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["run", "MLM alone"]
-    assert len({line.get_color() for line in figure.axes[0].lines}) == 2
-
-
-def test_mistakes(tmp_path):
+def test_a_log_without_statistics_is_an_error(tmp_path):
     with pytest.raises(UserError, match="train.log: holds no training statistics; .* --log-format simple or json"):
         read_log(write(tmp_path, ["begin training epoch 1", "| loss 3"]))
     with pytest.raises(UserError, match="cannot read it"):
         read_log(tmp_path / "absent.log")
-    log = read_log(write(tmp_path, LINES))
-    with pytest.raises(UserError, match="run: no log has any of bleu"):
-        draw_curves({"run": log}, ["bleu"])
-    with pytest.raises(UserError, match="9 logs are too many"):
-        draw_curves(dict.fromkeys("abcdefghi", log))

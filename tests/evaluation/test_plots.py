@@ -1,0 +1,169 @@
+"""Pictures show the scores of a report, what was logged, STS by layer against the encoder's own poolings, and pairs."""
+
+import math
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.encoders import CachedEncoder
+from fairseq_clear.evaluation.plots import (
+    choose_pairs,
+    draw_bars,
+    draw_curves,
+    draw_layers,
+    draw_map,
+    map_pairs,
+    save_figure,
+    score_layers,
+)
+from fairseq_clear.evaluation.reports import Row
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear.evaluation.sts import cosine, spearman
+from fairseq_clear.evaluation.sts_data import Pairs, StsData
+from fairseq_clear.evaluation.training_log import read_log
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer
+from tests.conftest import sentences
+from tests.evaluation.test_training_log import LINES, record, write
+from tests.evaluation.toys import Words
+
+ROWS = [Row("a", {"STS-B": 80.0, "RTE": 60.0}, deviations={"RTE": 2.0}), Row("b", {"STS-B": 70.0, "RTE": 50.0})]
+
+
+def test_bars_are_the_scores():
+    axis = draw_bars(ROWS, ["STS-B", "RTE"]).axes[0]
+    bars = [container for container in axis.containers if hasattr(container, "patches")]
+    assert [[bar.get_width() for bar in group] for group in bars] == [[80.0, 60.0], [70.0, 50.0]]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["STS-B", "RTE"]
+    assert axis.get_xlim()[0] <= 0
+    assert bars[0].errorbar.lines[2][0].get_segments()[1][:, 0].tolist() == [58.0, 62.0]
+
+
+@pytest.mark.slow
+def test_equal_pictures_give_identical_files_and_settings_stay(tmp_path):
+    before = dict(matplotlib.rcParams)
+    for suffix, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
+        files = [tmp_path / f"{name}.{suffix}" for name in ("a", "b")]
+        for file in files:
+            save_figure(draw_bars(ROWS, ["STS-B"]), file)
+        contents = [file.read_bytes() for file in files]
+        assert contents[0] == contents[1] and contents[0].startswith(start)
+    assert dict(matplotlib.rcParams) == before
+
+
+def panels_of(figure):
+    """Axis label -> (x, y) of each line."""
+    return {
+        axis.get_ylabel(): [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in axis.lines]
+        for axis in figure.axes
+    }
+
+
+def test_what_was_logged_is_drawn(tmp_path):
+    figure = draw_curves({"run": read_log(write(tmp_path, LINES))})
+    # the update that was logged again after resuming counts once, as it was logged last
+    assert panels_of(figure) == {
+        "loss (bits)": [([20], [11.5])],
+        "MLM loss (bits/token)": [([10, 20], [9, 7.5]), ([20], [8.5])],
+        "contrastive loss (bits)": [([10, 20], [5, 4]), ([20], [4.5])],
+        "accuracy (%)": [([20], [50])],
+        "alignment": [([10, 20], [0.2, 0.35])],
+        "uniformity": [([10, 20], [-1, -2])],
+    }
+
+
+def test_runs_differ_in_colour_and_a_metric_is_drawn_by_its_name(tmp_path):
+    plain = [record("train_inner", at, loss=12 - at / 10) for at in (10, 20)]
+    logs = {"run": read_log(write(tmp_path, LINES)), "MLM alone": read_log(write(tmp_path, plain, "mlm.log"))}
+    figure = draw_curves(logs, ["loss"])
+    assert panels_of(figure) == {"loss (bits)": [([20], [11.5]), ([10, 20], [11, 10])]}
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["run", "MLM alone"]
+    assert len({line.get_color() for line in figure.axes[0].lines}) == 2
+    with pytest.raises(UserError, match="run, MLM alone: no log has any of bleu"):
+        draw_curves(logs, ["bleu"])
+
+
+TEXTS = [text for text in sentences(80, seed=6) if text]
+RNG = np.random.default_rng(2)
+HALF = len(TEXTS) // 2
+SCORES = RNG.permutation(np.repeat([0.0, 1.0, 2.5, 4.0, 5.0], HALF // 5 + 1)[:HALF])
+DATA = StsData(
+    "made",
+    {
+        "one": Pairs(tuple(TEXTS[:20]), tuple(TEXTS[HALF : HALF + 20]), SCORES[:20]),
+        "two": Pairs(tuple(TEXTS[20:HALF]), tuple(TEXTS[HALF + 20 : 2 * HALF]), SCORES[20:]),
+    },
+    {},
+)
+
+
+@pytest.fixture(scope="module")
+def encoder(checkpoint, data_bin):
+    return SentenceEncoder.from_pretrained(checkpoint, data_bin, tokenizer=WhitespaceTokenizer(), device="cpu")
+
+
+def test_each_point_is_what_that_pooling_scores(encoder):
+    result = score_layers(encoder, DATA, batch_size=7)
+    assert list(result) == ["cls", "mean", "max"]
+    assert math.isnan(result["cls"][0])  # <s> alone: the same for all texts
+    first, second = TEXTS[:HALF], TEXTS[HALF : 2 * HALF]
+
+    def expected(pooling):
+        vectors = [encoder.encode(texts, pooling=pooling) for texts in (first, second)]
+        return 100 * spearman(cosine(*vectors), SCORES)
+
+    for layer in range(3):
+        assert result["mean"][layer] == pytest.approx(expected(f"layer:{layer}"), abs=0.05)
+    for pooling in ("cls", "max"):
+        assert result[pooling][-1] == pytest.approx(expected(pooling), abs=0.05)
+    assert abs(result["mean"][0] - result["max"][0]) > 0.5
+    figure = draw_layers(result, "made")
+    drawn = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines}
+    np.testing.assert_array_equal(drawn["mean"], result["mean"])
+
+
+def test_rounding_of_the_first_token_is_not_taken_for_a_score(encoder, monkeypatch):
+    exact = encoder.model.hidden_states
+    rng = np.random.default_rng(4)
+
+    def rounded(tokens):
+        return [state * (1 + 1e-3 * torch.from_numpy(rng.random(state.shape))) for state in exact(tokens)]
+
+    monkeypatch.setattr(encoder.model, "hidden_states", rounded)
+    result = score_layers(encoder, DATA, ["mean", "cls"])
+    assert math.isnan(result["cls"][0]) and np.isfinite(result["mean"]).all()
+
+
+def test_pairs_are_the_highest_and_the_lowest_without_doubles():
+    pairs = choose_pairs(DATA, 4)
+    gold = {
+        (first, second): score
+        for part in DATA.subsets.values()
+        for first, second, score in zip(part.first, part.second, part.scores, strict=True)
+    }
+    assert [gold[pair] for pair in pairs] == [5.0] * 4 + [0.0] * 4
+    assert choose_pairs(DATA, 4) == pairs != choose_pairs(DATA, 4, seed=2)
+    doubles = StsData("d", {"x": Pairs(("a", "a", "b", "c", "d"), ("a", "b", "b", "d", "e"), np.arange(5.0))}, {})
+    with pytest.raises(UserError, match="--pairs 2: d has 3 different pairs"):
+        choose_pairs(doubles, 2)
+
+
+def test_the_map_has_near_texts_near_and_is_the_same_each_time():
+    same = [(text, text + " ") for text in TEXTS[:12]]
+    apart = list(zip(TEXTS[12:24], TEXTS[24:36], strict=True))
+    one = map_pairs(CachedEncoder(Words(), name="words"), [*same, *apart])
+    assert one.shape == (24, 2, 2) and np.isfinite(one).all()
+    length = np.linalg.norm(one[:, 0] - one[:, 1], axis=1)
+    assert length[:12].mean() < length[12:].mean() / 2
+    again = map_pairs(CachedEncoder(Words(), name="words"), [*same, *apart])
+    np.testing.assert_array_equal(one, again)
+    figure = draw_map({"words": one, "other": again})
+    assert [axis.get_title() for axis in figure.axes] == ["words", "other"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "highest scored pairs",
+        "lowest scored pairs",
+    ]
+    assert [len(axis.lines) for axis in figure.axes] == [24, 24]
+    np.testing.assert_array_equal(figure.axes[0].lines[13].get_xydata(), one[13])
