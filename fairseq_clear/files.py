@@ -1,5 +1,6 @@
 """Reading text with errors that name file and line, writing files atomically, and hashing files."""
 
+import fcntl
 import gzip
 import hashlib
 import json
@@ -307,6 +308,22 @@ def write_errors(path: str | Path, flag: str = "--output") -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{flag} {path}: cannot write it ({error.strerror or error})") from None
+
+
+@contextmanager
+def locked(path: Path, message: str) -> Iterator[int]:
+    """Hold the lock of a file inside the block; yield its file descriptor, which a child process can inherit.
+
+    Raises:
+        UserError: with the message, if another process holds the lock.
+        OSError: the file cannot be written, or its file system has no locks.
+    """
+    with open(path, "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(message) from None
+        yield file.fileno()
 
 
 def sync_folder(folder: Path) -> None:

@@ -5,7 +5,6 @@ of the n workers. A block is computed alone, so the result has the same bytes fo
 """
 
 import atexit
-import fcntl
 import json
 import os
 import shutil
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import write_json
+from fairseq_clear.files import locked, write_json
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -147,13 +146,8 @@ def open_work(
             yield Work(folder, blocks, unfinished[workers.rank :: workers.size], workers)
             return
         folder.mkdir(exist_ok=True)
-        with open(folder / "lock", "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(
-                    f"--output {output}: another process is writing it; wait, or give another name"
-                ) from None
+        busy = f"--output {output}: another process is writing it; wait, or give another name"
+        with locked(folder / "lock", busy):
             _check_settings(folder, wanted, overwrite)
             unfinished = [block for block in range(blocks) if not (folder / f"{block}.json").exists()]
             workers.gather(unfinished)

@@ -44,19 +44,13 @@ def augmentation_table() -> str:
 
 def view_table() -> str:
     """VIEWS: name, values and knobs, summary."""
-    views = view_sources()
+    from fairseq_clear.views.view_table import VIEWS
+
     rows = []
-    for name, kind in views.items():
+    for name, kind in VIEWS.items():
         knobs = ", ".join(f"`{knob}={spec.default}`" for knob, spec in kind.knobs.items())
         rows.append([f"`{name}`", tagged(kind.summary), knobs or (f"`{kind.values}`" if kind.values else "")])
     return table(["`--views`", "which texts form a positive pair", "knobs, with their defaults"], rows)
-
-
-def view_sources() -> dict:
-    """The table of view sources."""
-    from fairseq_clear.views.view_table import VIEWS
-
-    return VIEWS
 
 
 def objective_table() -> str:

@@ -310,12 +310,11 @@ def record_figures(found: Mapping[str, Any], device: torch.device) -> dict[str, 
         device: on which the worker computes.
     """
     names = (*FIGURES, *sorted(found.keys() - set(FIGURES)))
-    values = ((name, found.get(name, 0)) for name in names)
+    zero = torch.zeros((), dtype=torch.float64, device=device)  # shared: most criterions lack several figures
+    values = {name: found.get(name, zero) for name in names}
     return {
-        name: value.detach().double()
-        if isinstance(value, Tensor)
-        else torch.full((), value, dtype=torch.float64, device=device)
-        for name, value in values
+        name: value.detach().double() if isinstance(value, Tensor) else zero.new_tensor(value)
+        for name, value in values.items()
     }
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
+from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder, Floats
 from fairseq_clear.evaluation.retrieval import Doubles, Numbers, pair_cosines, search
 from fairseq_clear.evaluation.retrieval_data import MiningSettings, Pair
 from fairseq_clear.files import hash_file
@@ -85,20 +85,15 @@ def mine_negatives(
     """
     settings = settings or MiningSettings()
     settings.check()
-    cached = CachedEncoder.of(encoder)
     pairs = [(one_line(query), one_line(passage)) for query, passage in pairs]
     further = (text for text in map(one_line, candidates) if text)
     index_of = {text: number for number, text in enumerate(dict.fromkeys([*(text for _, text in pairs), *further]))}
     row_of = {query: row for row, query in enumerate(dict.fromkeys(query for query, _ in pairs))}
-    vectors = cached.encode([passage_prefix + text for text in index_of])  # (N, D)
-    cached.forget()
-    queries = cached.encode([query_prefix + query for query in row_of])  # (Q, D)
-    cached.forget()
-    if queries.shape[1] != vectors.shape[1]:
-        raise UserError(
-            f"encoder {cached.name}: vectors of queries have dimension {queries.shape[1]}, those of candidates "
-            f"{vectors.shape[1]}"
-        )
+    queries, vectors = _encode(
+        CachedEncoder.of(encoder),
+        [query_prefix + query for query in row_of],
+        [passage_prefix + text for text in index_of],
+    )
     by_query = own_texts(pairs, index_of)
     own = [by_query[query] for query in row_of]
     depth = min(settings.last_rank + max(map(len, own), default=0), len(index_of))
@@ -118,6 +113,20 @@ def mine_negatives(
     chosen = rows[kept, None], columns[kept]
     found = numbers[chosen], ranks[chosen], scores[chosen], positive[kept]
     return MinedNegatives(pairs, list(index_of), kept, *found)
+
+
+def _encode(cached: CachedEncoder, queries: Sequence[str], candidates: Sequence[str]) -> tuple[Floats, Floats]:
+    """Return the vectors (Q, D) of the queries and (N, D) of the candidates; the encoder does not keep them."""
+    vectors = []
+    for texts in (queries, candidates):
+        vectors.append(cached.encode(texts))
+        cached.forget()
+    if vectors[0].shape[1] != vectors[1].shape[1]:
+        raise UserError(
+            f"encoder {cached.name}: vectors of queries have dimension {vectors[0].shape[1]}, those of candidates "
+            f"{vectors[1].shape[1]}"
+        )
+    return vectors[0], vectors[1]
 
 
 def one_line(text: str) -> str:

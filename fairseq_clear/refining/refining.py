@@ -1,12 +1,10 @@
 """``refine``: prepare, train, compare and export as one function. A step whose result exists is not repeated."""
 
-import fcntl
 import json
 import logging
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.reports import Report
 from fairseq_clear.evaluation.retrieval_data import read_pairs, read_pairs_file
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-from fairseq_clear.files import corpus_files, hash_file, write_json
+from fairseq_clear.files import corpus_files, hash_file, locked, write_json
 from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.importing import CHECKPOINT, import_archive, import_hf, is_archive
 from fairseq_clear.libraries import import_library, log_level
@@ -101,24 +99,15 @@ def run_refine(settings: RefineSettings) -> dict[str, Any]:
         settings.work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--dest {settings.dest}: cannot make {settings.work} ({error.strerror or error})") from None
-    with _locked(settings.work) as lock, log_level(logging.WARNING, "fairseq", "fairseq_clear", "matplotlib"):
+    busy = f"{settings.work}: another refine, or the training that it started, is still running there; wait for it, or end it"
+    with (
+        locked(settings.work / "lock", busy) as lock,
+        log_level(logging.WARNING, "fairseq", "fairseq_clear", "matplotlib"),
+    ):
         _check_same(settings, [file.path for file in files])
         report = _refine(_Steps(settings, device, lock))
     shutil.rmtree(settings.work, ignore_errors=True)
     return report
-
-
-@contextmanager
-def _locked(work: Path) -> Iterator[int]:
-    """Hold the work folder's lock inside the block; yield its file descriptor, which a training inherits."""
-    with open(work / "lock", "w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(
-                f"{work}: another refine, or the training that it started, is still running there; wait for it, or end it"
-            ) from None
-        yield file.fileno()
 
 
 def _check_same(settings: RefineSettings, texts: list[Path]) -> None:

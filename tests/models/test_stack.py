@@ -1,4 +1,4 @@
-"""The stack of blocks against the host's own, bit for bit."""
+"""The stack of blocks against fairseq's own, bit for bit."""
 
 from pathlib import Path
 from unittest import mock

@@ -74,11 +74,7 @@ def prepare_task(
             rows = [cut_pair(row, max_length) for row in whole]
             for part, column in zip(inputs, zip(*rows, strict=True), strict=True):
                 _write_rows(part / split, column, len(dictionary))
-            if task.labels:
-                _write_rows(answers / split, [[known.index(label), known.eos()] for label in labels], len(known))
-            else:
-                scores = [f"{float(score) / MAXIMUM_SCORE!r}\n" for score in labels]
-                (answers / f"{split}.label").write_text("".join(scores))
+            _write_labels(answers, split, labels, known if task.labels else None)
             splits[split] = {
                 "rows": len(rows),
                 "tokens": sum(map(input_length, rows)),
@@ -122,6 +118,15 @@ def _write_rows(prefix: Path, rows: Sequence[Sequence[int]], vocabulary: int) ->
     for row in rows:
         builder.add_item(torch.tensor(row, dtype=torch.int64))
     builder.finalize(f"{prefix}.idx")
+
+
+def _write_labels(answers: Path, split: str, labels: Sequence[str], known: Dictionary | None) -> None:
+    """Write class ids, or without a dictionary of classes the scores of a regression, divided by the highest one."""
+    if known is not None:
+        _write_rows(answers / split, [[known.index(label), known.eos()] for label in labels], len(known))
+    else:
+        scores = [f"{float(score) / MAXIMUM_SCORE!r}\n" for score in labels]
+        (answers / f"{split}.label").write_text("".join(scores))
 
 
 @dataclass(frozen=True)
