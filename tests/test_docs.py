@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -15,9 +15,11 @@ import yaml
 from fairseq import options
 from packaging.version import Version
 
+from fairseq_clear.augmentations import AUGMENTATIONS
 from fairseq_clear.cli import COMMANDS
 from fairseq_clear.cli.main import build_parser
 from fairseq_clear.objectives import OBJECTIVES
+from fairseq_clear.views.view_table import VIEWS
 from tests.conftest import ROOT, run
 from tests.training import FLAGS
 
@@ -296,8 +298,14 @@ def test_the_reference_has_every_flag(training_flags: set[str]) -> None:
     assert set(re.findall(r"^`(--[\w-]+)", page, flags=re.M)) <= training_flags
 
 
-def test_every_objective_and_metric_is_described() -> None:
-    assert all(f"| `{name}` |" in WRITE_TABLES.objective_table() for name in OBJECTIVES)
+@pytest.mark.parametrize(
+    "kind, names", [("augmentations", AUGMENTATIONS), ("objectives", OBJECTIVES), ("views", VIEWS)]
+)
+def test_a_table_has_every_entry(kind: str, names: Iterable[str]) -> None:
+    assert all(f"| `{name}` |" in WRITE_TABLES.TABLES[kind]() for name in names)
+
+
+def test_every_metric_is_described() -> None:
     monitoring = (DOCS / "monitoring.md").read_text()
     logged = re.findall(
         r'(?:ratio|log_scalar|log_derived)\("([a-z]\w+)"',

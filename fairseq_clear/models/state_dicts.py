@@ -86,9 +86,8 @@ def complete_copies(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: s
     Args:
         loaded, own, prefix: as in ``fit_state_dict``.
     """
-    for key in [
-        key for key in loaded if key.startswith(f"{prefix}guide.")
-    ]:  # the frozen encoder's name before version 0.2
+    old_names = [key for key in loaded if key.startswith(f"{prefix}guide.")]  # the frozen encoder's, before version 0.2
+    for key in old_names:
         loaded[key.replace("guide.", "frozen_encoder.", 1)] = loaded.pop(key)
     for copy, part in COPIES.items():
         wanted = [key for key in own if key.startswith(copy)]
