@@ -2,7 +2,7 @@
 
 The order of a run:
 
-1. The settings are checked: ``check_run``, ``complete_run``.
+1. The settings are checked: ``check_run`` of the model, the task and the criterion.
 2. The model and the criterion are built; ``attach`` and ``complete`` prepare the model for the criterion's ``needs``.
 3. A checkpoint is checked (``check_checkpoint``) and loaded; then the run begins: ``begin``, ``begin_training``.
 4. Each micro-batch is one forward pass of the model. Each update ends with ``after_update``.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["ContrastiveModel", "Needs", "RunCriterion", "RunTask", "register"]
+__all__ = ["CheckedPart", "ContrastiveModel", "Needs", "RunCriterion", "RunTask", "register"]
 
 register: Callable[[], None]
 """``fairseq_clear.register``, which is called when fairseq imports a ``--user-dir``; set when the package is imported."""
@@ -38,12 +38,17 @@ class Needs:
 
 
 @runtime_checkable
-class RunTask(Protocol):
-    """A task whose runs the patches check. fairseq's own tasks are left alone."""
+class CheckedPart(Protocol):
+    """A model, task or criterion of the plugin. The settings of a run without one, of stock fairseq, are not checked."""
 
     @classmethod
     def check_run(cls, cfg: Any) -> None:
-        """Check the settings of a run before anything is read or written; UserError for the first wrong one."""
+        """Check, and complete, the settings of a run before anything is read or written; UserError for the first wrong one."""
+
+
+@runtime_checkable
+class RunTask(CheckedPart, Protocol):
+    """A task whose runs the patches check. fairseq's own tasks are left alone."""
 
     def check_checkpoint(self, trainer: Any, path: str, state: dict[str, Any], *, resumes: bool) -> None:
         """Check a checkpoint from which the run is about to resume, or only to start from its weights; else UserError."""
@@ -53,12 +58,8 @@ class RunTask(Protocol):
 
 
 @runtime_checkable
-class ContrastiveModel(Protocol):
+class ContrastiveModel(CheckedPart, Protocol):
     """A model that contrastive criterions train."""
-
-    @classmethod
-    def complete_run(cls, cfg: Any) -> None:
-        """Complete the settings of a run from the encoder that it starts from, see ``--encoder-from``."""
 
     def complete(self, needs: Needs) -> None:
         """Freeze what the criterion does not use, and compile; called when the criterion has attached its parts."""
@@ -70,7 +71,7 @@ class ContrastiveModel(Protocol):
         """Update the key encoders; called after each optimizer update, also if it ``overflowed`` and changed nothing."""
 
 
-class RunCriterion(Protocol):
+class RunCriterion(CheckedPart, Protocol):
     """A criterion that trains a ContrastiveModel."""
 
     needs: Needs

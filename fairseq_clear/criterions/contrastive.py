@@ -7,8 +7,6 @@ of this worker. Several workers thus make the same update as a single worker wou
 """
 
 import logging
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,15 +15,16 @@ from fairseq.criterions import FairseqCriterion
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
 from fairseq.dataclass import ChoiceEnum
 from fairseq.distributed import utils as distributed_utils
-from fairseq.logging import metrics
-from fairseq.utils import get_perplexity
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
 from omegaconf import II
 from torch import Tensor
 
+from fairseq_clear.criterions.figures import COUNTS, log_numbers, record_figures
 from fairseq_clear.data.batch import Batch, Views
 from fairseq_clear.distributed import Layout, agree_on_counts, all_reduce_sum
 from fairseq_clear.errors import UserError
-from fairseq_clear.lifecycle import Needs, RunTask
+from fairseq_clear.lifecycle import ContrastiveModel, Needs, RunTask
 from fairseq_clear.modules.chunking import has_parts
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder
 from fairseq_clear.objectives import Candidates, find_objective
@@ -42,17 +41,8 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-LN2 = math.log(2)
 
 ANCHOR_MLM = ChoiceEnum(["separate", "joint"])
-COUNTS = ("view_length", "text_length", "words", "substituted", "fell_back")  # of a batch's views
-# Figures of a micro-batch, in the order of the logging output. fairseq adds the figures of several workers by position.
-FIGURES = (
-    *("loss", "ntokens", "nsentences", "sample_size", "mlm_loss", "masked_tokens", "distance", "distance_rows"),
-    *("contrastive_loss", "queries", "without_negatives", "correct", "positive_cosine", "negatives", "negative_cosine"),
-    *("alignment", "uniformity", "candidates", "queue_fill", "queue_readings"),
-    *COUNTS,
-)
 VECTORS = ("projections", "layers", "keys")  # outputs of ClearRobertaModel.forward that have one row per text
 
 
@@ -112,8 +102,6 @@ class ContrastiveCriterion(FairseqCriterion):
         super().__init__(task)
         if not cfg.contrastive_weight and not cfg.mlm_weight:
             raise UserError("--contrastive-weight 0 and --mlm-weight 0 leave nothing to learn: set one of them above 0")
-        if cfg.contrastive_weight and not isinstance(task, RunTask):
-            raise UserError("--criterion needs views of the text, which --task clear_lm makes: give --task clear_lm")
         self.has_hard_negatives = bool(getattr(getattr(task, "cfg", None), "hard_negatives", None))
         if self.has_hard_negatives and not self.takes_hard_negatives:
             raise UserError("--hard-negatives: only --criterion clear_nt_xent supports them; leave the flag out")
@@ -134,6 +122,22 @@ class ContrastiveCriterion(FairseqCriterion):
             joint_anchors=str(cfg.anchor_mlm) == "joint",
             max_update=cfg.max_update,
         )
+
+    @classmethod
+    def check_run(cls, cfg: Any) -> None:
+        """Check that the task makes the views that the criterion needs, and that the model embeds them.
+
+        Raises:
+            UserError: the task or the model is one of stock fairseq.
+        """
+        name, contrasts = cfg.criterion._name, cfg.criterion.contrastive_weight > 0
+        needed = f"which --criterion {name} needs"
+        if contrasts and not issubclass(TASK_REGISTRY[cfg.task._name], RunTask):
+            raise UserError(f"--task {cfg.task._name}: makes no views of the texts, {needed}; give --task clear_lm")
+        if contrasts and not issubclass(ARCH_MODEL_REGISTRY[cfg.model._name], ContrastiveModel):
+            raise UserError(
+                f"--arch {cfg.model._name}: does not embed texts, {needed}; give --arch clear_roberta_base or another clear_*"
+            )
 
     def attach(self, model: Any) -> None:
         """Add the parts of the model that this criterion needs; called before the model's weights are loaded.
@@ -299,65 +303,6 @@ class _ModelCall:
     def get_targets(self, sample: dict[str, Any], output: Any) -> Tensor:
         targets: Tensor = self.model.get_targets(sample, output)
         return targets
-
-
-def record_figures(found: Mapping[str, Any], device: torch.device) -> dict[str, Tensor]:
-    """Return the logging output of a micro-batch: the same keys, in the same order and of one type, on every worker.
-
-    Args:
-        found: figures of this worker, numbers or tensors; a figure that is not there counts as 0. Statistics of an objective
-            that FIGURES does not name come last, in alphabetical order.
-        device: on which the worker computes.
-    """
-    names = (*FIGURES, *sorted(found.keys() - set(FIGURES)))
-    zero = torch.zeros((), dtype=torch.float64, device=device)  # shared: most criterions lack several figures
-    values = {name: found.get(name, zero) for name in names}
-    return {
-        name: value.detach().double() if isinstance(value, Tensor) else zero.new_tensor(value)
-        for name, value in values.items()
-    }
-
-
-def log_numbers(logging_outputs: list[dict[str, Any]]) -> None:
-    """Log averages over all workers and micro-batches."""
-
-    def total(name: str) -> Any:
-        return sum(log.get(name, 0) for log in logging_outputs)
-
-    def ratio(name: str, numerator: Any, count: str, digits: int = 3) -> None:
-        denominator = total(count)
-        if denominator > 0:
-            metrics.log_scalar(name, numerator / denominator, denominator, round=digits)
-
-    # Logged even for an update that counted nothing, because fairseq warns if there is no loss.
-    metrics.log_scalar("loss", total("loss") / LN2 / max(total("sample_size"), 1), total("sample_size"), round=3)
-    if total("masked_tokens") > 0:
-        ratio("mlm_loss", total("mlm_loss") / LN2, "masked_tokens")
-        metrics.log_derived("ppl", lambda meters: get_perplexity(meters["mlm_loss"].avg) if "mlm_loss" in meters else 0)
-    ratio("squared_distance", total("distance"), "distance_rows", 6)
-    ratio("contrastive_loss", total("contrastive_loss") / LN2, "queries")
-    ratio("contrastive_accuracy", total("correct"), "queries")
-    ratio("positive_cosine", total("positive_cosine"), "queries")
-    ratio("negative_cosine", total("negative_cosine"), "negatives")
-    ratio("alignment", total("alignment"), "queries")
-    ratio("negatives_per_query", total("negatives"), "queries", 1)
-    ratio("view_length_ratio", total("view_length"), "text_length")
-    ratio("substituted_share", total("substituted"), "words")
-    ratio("false_negative_share", total("candidates") - total("negatives"), "candidates")
-    ratio("queue_fill", total("queue_fill"), "queue_readings", 0)
-    if total("fell_back") > 0:
-        metrics.log_scalar_sum("paraphrases_missing", total("fell_back"), round=0)
-    _log_uniformity(total("uniformity"), total("negatives"))
-
-
-def _log_uniformity(potential: Any, pairs: Any) -> None:
-    """Log uniformity, the logarithm of a mean: meters average the potential, and its logarithm is a derived metric."""
-    if pairs > 0:
-        metrics.log_scalar("_gaussian_potential", potential / pairs, pairs)
-        metrics.log_derived(
-            "uniformity",
-            lambda meters: round(math.log(max(float(meters["_gaussian_potential"].avg), 1e-30)), 3),
-        )
 
 
 NEGATIVES = ChoiceEnum(["batch", "global"])

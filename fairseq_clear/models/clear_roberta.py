@@ -67,12 +67,17 @@ class ClearRobertaModel(RobertaModel):
         add_model_flags(parser)
 
     @classmethod
-    def complete_run(cls, cfg: Any) -> None:
+    def check_run(cls, cfg: Any) -> None:
         """Resolve ``encoder_from`` of a hydra configuration; on a command line ``set_defaults`` has done so.
 
         Raises:
-            UserError: see ``start_from_encoder``.
+            UserError: see ``start_from_encoder``; or stock fairseq's task or criterion does not train such models.
         """
+        task, criterion = cfg.task._name, cfg.criterion._name
+        if task == "language_modeling":
+            raise UserError(f"--task {task}: {cfg.model._name} reads a text in both directions; give --task masked_lm")
+        if criterion.startswith("sentence_") and not task.startswith("sentence_"):
+            raise UserError(f"--criterion {criterion}: --task {task} reads no labels; give --task {criterion}")
         allowed = getattr(cfg.task, "allow_change", None) or ""
         start_from_encoder(cfg.model, cfg.checkpoint, allowed)
 

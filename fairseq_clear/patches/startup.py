@@ -9,10 +9,12 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any, NoReturn
 
 import torch
+from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.logging import metrics
@@ -20,12 +22,12 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf, open_dict
-from omegaconf.errors import ConfigKeyError
+from omegaconf.errors import ConfigKeyError, InterpolationKeyError
 from torch.multiprocessing import ProcessExitedException
 
 from fairseq_clear import lifecycle
 from fairseq_clear.errors import UserError
-from fairseq_clear.lifecycle import ContrastiveModel, RunTask
+from fairseq_clear.lifecycle import CheckedPart, RunTask
 from fairseq_clear.patches import original, run_console, stopping
 
 logger = logging.getLogger("fairseq_clear")
@@ -102,6 +104,8 @@ def convert_namespace_to_omegaconf(args: argparse.Namespace) -> Any:
         args.total_num_update = args.max_update
     try:
         return original("fairseq_cli.train:convert_namespace_to_omegaconf")(args)
+    except InterpolationKeyError as error:
+        _fail(_ill_fitting(error, {"task": args.task, "criterion": args.criterion, "model": args.arch}))
     except (ConfigCompositionException, ValueError) as error:
         wrong = re.match(r"Error merging override \w+\.(\w+)=(.*)", str(error))
         if wrong:
@@ -112,6 +116,17 @@ def convert_namespace_to_omegaconf(args: argparse.Namespace) -> Any:
             if str(value).lower() in {"nan", "inf", "-inf"}:
                 _fail(UserError(f"--{name.replace('_', '-')} {value}: give a finite number"))
         raise
+
+
+def _ill_fitting(error: InterpolationKeyError, names: Mapping[str, str]) -> UserError:
+    """Describe a setting that one part of a run takes from another part, which has none of this name."""
+    source, _, setting = str(error).partition("'")[2].partition("'")[0].partition(".")
+    user = str(error.full_key).partition(".")[0]
+    flags = {part: f"--{'arch' if part == 'model' else part} {name}" for part, name in names.items()}
+    return UserError(
+        f"{flags.get(source, source)}: has no setting {setting}, which {flags.get(user, user)} takes from it; give another "
+        "--task, --arch or --criterion"
+    )
 
 
 def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
@@ -178,7 +193,7 @@ def join_torchrun(cfg: Any) -> None:
 
 
 def add_defaults(cfg: Any) -> None:
-    """Replaces ``add_defaults``, which completes the settings: also checks them, before anything is written.
+    """Replaces ``add_defaults``, which completes the settings: also checks a run of the plugin, before anything is written.
 
     ``fairseq-train`` and ``fairseq-hydra-train`` both call it first, after they have imported the plugin.
     """
@@ -187,17 +202,30 @@ def add_defaults(cfg: Any) -> None:
         join_torchrun(cfg)
         if cfg.distributed_training.distributed_init_method == "env://" and not torch.distributed.is_initialized():
             distributed_utils.distributed_init(cfg)  # fairseq-hydra-train imports the plugin too late for this
-        _check(cfg)
+        parts = _parts_of_plugin(cfg)
+        if parts:
+            _check(cfg, parts)
     except UserError as error:
         _fail(error, is_first=cfg.distributed_training.distributed_rank in (0, None))
-    run_console.set_up(cfg)
+    if parts:
+        run_console.set_up(cfg)
     stopping.listen()
+
+
+def _parts_of_plugin(cfg: Any) -> list[type[CheckedPart]]:
+    """The model, the task and the criterion of a run, as far as they are the plugin's; a run of stock fairseq has none."""
+    registries = ((cfg.model, ARCH_MODEL_REGISTRY), (cfg.task, TASK_REGISTRY), (cfg.criterion, CRITERION_REGISTRY))
+    kinds = [registry.get(getattr(settings, "_name", None)) for settings, registry in registries]
+    return [kind for kind in kinds if kind is not None and issubclass(kind, CheckedPart)]
 
 
 def merge_defaults(cfg: Any) -> None:
     """Complete hydra's settings. An unknown setting of the task, criterion or optimizer is a one-line error."""
     try:
         original("fairseq.dataclass.initialize:add_defaults")(cfg)
+        OmegaConf.to_container(cfg, resolve=True)
+    except InterpolationKeyError as error:
+        _fail(_ill_fitting(error, {part: cfg[part]._name for part in ("task", "criterion", "model")}))
     except ConfigKeyError as error:
         _fail(UserError(_unknown_setting(cfg, error)))
 
@@ -216,8 +244,8 @@ def _unknown_setting(cfg: Any, error: ConfigKeyError) -> str:
     return f"{section}.{key}: no such setting{_nearest(key, known)}"
 
 
-def _check(cfg: Any) -> None:
-    """Check fairseq's own settings; the task checks the others."""
+def _check(cfg: Any, parts: list[type[CheckedPart]]) -> None:
+    """Check the settings of a run of the plugin; ``parts`` check their own, and whether they fit the others."""
     common, checkpoint = cfg.common, cfg.checkpoint
     if not (common.cpu or common.tpu or torch.cuda.is_available()):
         for flag in ("fp16", "bf16", "amp"):
@@ -233,9 +261,6 @@ def _check(cfg: Any) -> None:
         )
     if common.log_file and not os.path.isdir(os.path.dirname(os.path.abspath(common.log_file))):
         raise UserError(f"--log-file {common.log_file}: there is no such folder; make it, or name another file")
-    model = ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None))
-    if model is not None and issubclass(model, ContrastiveModel):
-        model.complete_run(cfg)
     start = checkpoint.finetune_from_model
     if start and not PathManager.exists(start):
         raise UserError(
@@ -244,15 +269,14 @@ def _check(cfg: Any) -> None:
     if start and os.path.isdir(start):
         raise UserError(f"--finetune-from-model {start}: is a folder; name the checkpoint (.pt) in it")
     _check_model(cfg.model)
-    task = TASK_REGISTRY.get(cfg.task._name if hasattr(cfg.task, "_name") else "")
-    if task is not None and issubclass(task, RunTask):
-        task.check_run(cfg)
+    for part in parts:
+        part.check_run(cfg)
 
 
 def _check_model(settings: Any) -> None:
-    """Check the names of model settings. Under hydra, fairseq ignores unknown names for models with ``add_args``."""
+    """Check the names of settings of the plugin's models. Under hydra, fairseq ignores unknown names of such models."""
     model = ARCH_MODEL_REGISTRY.get(getattr(settings, "_name", None))
-    if model is None or not OmegaConf.is_config(settings):
+    if model is None or not issubclass(model, CheckedPart) or not OmegaConf.is_config(settings):
         return
     parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, add_help=False)
     model.add_args(parser)

@@ -25,6 +25,7 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
 from fairseq_clear.errors import UserError, exit_on_user_error
+from fairseq_clear.lifecycle import RunTask
 from fairseq_clear.patches import original, run_console
 
 logger = logging.getLogger(__name__)
@@ -118,7 +119,8 @@ def validate_and_save(
     """Replaces ``validate_and_save``, which runs after every update: after a signal to any worker, saves and exits."""
     if not _state.is_training:
         _state.is_training = True
-        run_console.log_first_update(cfg, trainer)
+        if isinstance(task, RunTask):
+            run_console.log_first_update(cfg, trainer)
     if code := _agreed_exit_code():
         _save_and_leave(code, cfg, trainer, epoch_itr)
     _state.is_validating = True

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 from fairseq import utils
+from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.data import Dictionary, data_utils
 from fairseq.logging import metrics
+from fairseq.models import ARCH_MODEL_REGISTRY, FairseqEncoderModel
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMTask
 
@@ -47,6 +49,8 @@ from fairseq_clear.views.view_maker import ViewMaker
 from fairseq_clear.views.view_table import build_view_source, find_view_source
 
 logger = logging.getLogger(__name__)
+
+STOCK_CRITERIONS = ("masked_lm", "cross_entropy", "label_smoothed_cross_entropy")  # of fairseq, on masked texts
 
 
 @register_task("clear_lm", dataclass=ClearLMConfig)
@@ -262,9 +266,18 @@ class ClearLMTask(MaskedLMTask):
         """Check all settings of a run before anything is read or written.
 
         Raises:
-            UserError: a number is out of its range, the metric for the best checkpoint is never logged, or ``--allow-change``
-                names something that is not a setting.
+            UserError: the criterion or the model is not made for masked texts, a number is out of its range, the metric for
+                the best checkpoint is never logged, or ``--allow-change`` names something that is not a setting.
         """
+        criterion, model = cfg.criterion._name, cfg.model._name
+        if criterion not in STOCK_CRITERIONS and not issubclass(CRITERION_REGISTRY[criterion], ContrastiveCriterion):
+            raise UserError(
+                f"--criterion {criterion}: --task clear_lm masks texts; give masked_lm, clear_nt_xent or another clear_*"
+            )
+        if not issubclass(ARCH_MODEL_REGISTRY[model], FairseqEncoderModel):
+            raise UserError(
+                f"--arch {model}: is not an encoder alone; give --arch clear_roberta_base or another clear_*"
+            )
         check_numbers(cfg)
         check_metric(cfg)
         check_allowed(cfg)

@@ -42,7 +42,7 @@ def fairseq_train(data: Path, folder: Path, *flags: str, recipe: tuple[str, ...]
     from fairseq_cli.train import cli_main
 
     sys.argv = ["fairseq-train", str(data), *TRAINING, *recipe, "--save-dir", str(folder), *flags]
-    return _code(cli_main)
+    return exit_code(cli_main)
 
 
 def fairseq_hydra_train(config: Path, *overrides: str) -> int:
@@ -52,17 +52,17 @@ def fairseq_hydra_train(config: Path, *overrides: str) -> int:
     fairseq_clear.register()  # patches of the command, imported after the plugin here
     named = ("--config-dir", str(config.parent), "--config-name", config.stem)
     sys.argv = ["fairseq-hydra-train", *named, f"hydra.run.dir={config.parent / 'outputs'}", *overrides]
-    return _code(cli_main)
+    return exit_code(cli_main)
 
 
 def fairseq_clear_command(*arguments: object) -> int:
     """``fairseq-clear`` in this process; its exit code."""
     from fairseq_clear.cli.main import main
 
-    return _code(lambda: main([str(argument) for argument in arguments]))
+    return exit_code(lambda: main([str(argument) for argument in arguments]))
 
 
-def _code(command: Callable[[], int | None]) -> int:
+def exit_code(command: Callable[[], int | None]) -> int:
     try:
         return command() or 0
     except SystemExit as left:

@@ -4,6 +4,8 @@ Each is made by flags of ``fairseq-train`` and, where it is a setting, by the sa
 """
 
 import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -105,14 +107,14 @@ def made(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")} - {"log", "run.yaml", "outputs"}
 
 
-def check(flags: str, code: int, folder: Path) -> None:
-    """Check that the command ended with status 2 and one error line, and wrote nothing."""
+def check(flags: str, code: int, folder: Path, parts: Sequence[str] = ()) -> None:
+    """Check that the command ended with status 2 and one error line, which has all ``parts``, and wrote nothing."""
     text = (folder / "log").read_text()
     said = [line for line in text.splitlines() if re.search(r"ERROR|^fairseq-train: ", line)]
     assert code == 2, text[-3000:]
     assert "Traceback" not in text and "usage:" not in text
     assert len(said) == 1, said
-    assert all(part in said[0] for part in (BY_FLAGS | BY_BOTH)[flags]), said[0]
+    assert all(part in said[0] for part in parts or (BY_FLAGS | BY_BOTH)[flags]), said[0]
     left = {name for name in made(folder) if not name.startswith("outputs")}
     assert left <= ({"run"} if flags in LATER else set()), left
 
@@ -134,6 +136,60 @@ def test_by_hydra(flags: str, data_bin: Path, tmp_path: Path) -> None:
     config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=tmp_path / "run"))
     words = [*overrides(flags), *(["common.cpu=false"] if "GPU" in flags else [])]
     check(flags, run(lambda: fairseq_hydra_train(config, *words), tmp_path / "log"), tmp_path)
+
+
+# Task, architecture and criterion, of which one is stock fairseq's and fits no other -> what the error line must contain.
+ILL_FITTING = {
+    "clear_lm roberta_base clear_nt_xent": ("--arch roberta_base", "give --arch clear_"),
+    "clear_lm roberta_base clear_moco": ("--arch roberta_base", "give --arch clear_"),
+    "clear_lm bart_base clear_nt_xent": ("--arch bart_base", "give --arch clear_"),
+    "clear_lm bart_base masked_lm": ("--arch bart_base", "give --arch clear_"),
+    "clear_lm transformer_lm clear_nt_xent": ("--arch transformer_lm", "give another"),
+    "clear_lm clear_roberta_tiny sentence_prediction": ("--criterion sentence_prediction", "give"),
+    "clear_lm roberta_base sentence_ranking": ("--criterion sentence_ranking", "give"),
+    "masked_lm clear_roberta_tiny clear_self_guided": ("--task masked_lm", "give --task clear_lm"),
+    "masked_lm roberta_base clear_nt_xent": ("--task masked_lm", "give --task clear_lm"),
+    "masked_lm clear_roberta_tiny sentence_prediction": ("--criterion sentence_prediction", "give --task"),
+    "denoising bart_base clear_nt_xent": ("--task denoising", "give --task clear_lm"),
+    "language_modeling clear_roberta_tiny masked_lm": ("--task language_modeling", "give --task masked_lm"),
+    "language_modeling transformer_lm clear_moco": ("--task language_modeling", "give --task clear_lm"),
+    "sentence_prediction clear_roberta_tiny clear_nt_xent": ("--criterion clear_nt_xent", "give another"),
+}
+
+
+@pytest.mark.parametrize("names", ILL_FITTING)
+def test_parts_that_do_not_fit(names: str, data_bin: Path, tmp_path: Path) -> None:
+    task, arch, criterion = names.split()
+    words = ["--user-dir", ROOT / "fairseq_clear", "--task", task, "--arch", arch, "--criterion", criterion, "--cpu"]
+    rest = [
+        "--optimizer",
+        "adam",
+        "--lr",
+        "0.1",
+        "--batch-size",
+        "8",
+        "--max-update",
+        "1",
+        "--save-dir",
+        tmp_path / "run",
+    ]
+
+    def work() -> int:
+        from fairseq_cli.train import cli_main
+
+        sys.argv = ["fairseq-train", str(data_bin), *map(str, words + rest)]
+        return commands.exit_code(cli_main)
+
+    check(names, run(work, tmp_path / "log"), tmp_path, ILL_FITTING[names])
+    (tmp_path / "log").unlink()
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        f"# @package _group_\ncommon: {{user_dir: {ROOT / 'fairseq_clear'}, cpu: true}}\n"
+        f"task: {{_name: {task}, data: {data_bin}}}\nmodel: {{_name: {arch}}}\ncriterion: {{_name: {criterion}}}\n"
+        "dataset: {batch_size: 8}\noptimizer: {_name: adam}\nlr_scheduler: {_name: fixed}\n"
+        f"optimization: {{lr: [0.1], max_update: 1}}\ncheckpoint: {{save_dir: {tmp_path / 'run'}}}\n"
+    )
+    check(names, run(lambda: fairseq_hydra_train(config), tmp_path / "log"), tmp_path, ILL_FITTING[names])
 
 
 def test_both_commands_train_without_a_mistake(data_bin: Path, tmp_path: Path) -> None:
