@@ -1,6 +1,5 @@
 """Reading text with errors that name file and line, writing files atomically, and hashing files."""
 
-import fcntl
 import gzip
 import hashlib
 import json
@@ -8,7 +7,6 @@ import lzma
 import os
 import platform
 import re
-import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +18,7 @@ from typing import Any, BinaryIO
 
 from fairseq_clear import __version__
 from fairseq_clear.errors import UserError
+from fairseq_clear.processes import NO_LOCKS, lock, unlock
 
 OPENERS: dict[str, Callable[[BinaryIO], Any]] = {".gz": gzip.open, ".xz": lzma.open}
 COMPRESSIONS = tuple(OPENERS)
@@ -277,28 +276,42 @@ def check_output_file(path: Path, overwrite: bool, *, flag: str = "--output") ->
 
 @contextmanager
 def write_whole(path: str | Path) -> Iterator[BinaryIO]:
-    """Write a file atomically: it appears, complete, when the block ends without an error, with default permissions.
+    """Write a file atomically: it appears, complete, when the block ends without an error.
 
-    The content is on disk before the file gets its name, so a crash leaves either the old file or the new one.
+    The content is on disk before the file gets its name, so a crash leaves either the old file or the new one. A process killed
+    by ``kill -9`` leaves ``.NAME.writing``, which the next call for the same path writes anew. Several calls for the same path
+    wait for each other.
 
     Raises:
         OSError: the folder cannot be written to, or the disk is full.
     """
     path = Path(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.writing.")
+    temporary = path.with_name(f".{path.name}.writing")
+    handle = _open_alone(temporary)
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with open(handle, "wb", closefd=False) as stream:
             yield stream
             stream.flush()
-            os.fsync(stream.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)  # files of mkstemp can only be read by their owner
-        os.replace(name, path)
+            os.fsync(handle)
+        os.replace(temporary, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+    finally:
+        unlock(handle)
     sync_folder(path.parent)
+
+
+def _open_alone(path: Path) -> int:
+    """Open an empty file for writing, locked if its file system has locks."""
+    try:
+        handle = lock(path, wait=True)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    os.ftruncate(handle, 0)
+    return handle
 
 
 @contextmanager
@@ -308,22 +321,6 @@ def write_errors(path: str | Path, flag: str = "--output") -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{flag} {path}: cannot write it ({error.strerror or error})") from None
-
-
-@contextmanager
-def locked(path: Path, message: str) -> Iterator[int]:
-    """Hold the lock of a file inside the block; yield its file descriptor, which a child process can inherit.
-
-    Raises:
-        UserError: with the message, if another process holds the lock.
-        OSError: the file cannot be written, or its file system has no locks.
-    """
-    with open(path, "w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(message) from None
-        yield file.fileno()
 
 
 def sync_folder(folder: Path) -> None:

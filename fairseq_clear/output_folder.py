@@ -6,11 +6,12 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.processes import is_alive, lock, unlock
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 # Files that identify a data folder (of prepare or fairseq-preprocess), an export, a prepared GLUE folder or mined negatives.
@@ -21,30 +22,47 @@ KNOWN_CONTENTS = ("clear.json", "dict.txt", "fairseq_clear.json", "glue.json", "
 def output_folder(dest: Path, overwrite: bool) -> Iterator[Path]:
     """Yield a temporary folder next to ``dest``; it becomes ``dest`` on success and is removed on any failure.
 
+    Raises:
+        UserError: ``dest`` exists and ``overwrite`` is False, or it is not a data folder; another process is writing ``dest``;
+            or the disk is full.
+    """
+    dest = Path(os.path.realpath(dest))
+    check_destination(dest, overwrite)
+    with partial_folder(dest) as folder:
+        yield folder
+        with _signals_wait():
+            _put_in_place(folder, dest)
+
+
+@contextmanager
+def partial_folder(dest: Path) -> Iterator[Path]:
+    """Yield a temporary folder next to ``dest``, which is removed at the end unless it was renamed.
+
     SIGTERM and SIGHUP raise SystemExit (128 + signal) in the block, so they leave nothing behind. A process killed by
     ``kill -9`` leaves ``.NAME.partial.HOST.PID``, which the next call for the same ``dest`` removes.
 
     Raises:
-        UserError: ``dest`` exists and ``overwrite`` is False, or it is not a data folder; or the disk is full.
+        UserError: another process is writing ``dest``, or the disk is full.
     """
-    dest = Path(os.path.realpath(dest))
-    check_destination(dest, overwrite)
     made_parents = _make_parents(dest.parent)
     try:
         _remove_leftovers(dest)
         temporary = _sibling(dest, "partial")
         shutil.rmtree(temporary, ignore_errors=True)  # of a dead process with the same id, as happens in containers
         with signals_raise() as check_signals:
+            held = None
             try:
                 temporary.mkdir()
+                with suppress(OSError):  # without locks, process ids of this machine decide
+                    held = lock(temporary)
+                _check_alone(dest, temporary)
                 yield temporary
                 check_signals()
-                with _signals_wait():
-                    _put_in_place(temporary, dest)
-            except BaseException:
+            finally:
                 with _signals_wait():
                     shutil.rmtree(temporary, ignore_errors=True)
-                raise
+                if held is not None:
+                    unlock(held)
     except BaseException as error:
         for parent in reversed(made_parents):
             if parent.is_dir() and not any(parent.iterdir()):
@@ -83,21 +101,30 @@ def _make_parents(folder: Path) -> list[Path]:
 def _remove_leftovers(dest: Path) -> None:
     """Remove the temporary folders of ended processes on this machine; a replaced folder only if ``dest`` exists."""
     for what in ("partial", "replaced") if dest.exists() else ("partial",):
-        prefix = f".{dest.name}.{what}.{socket.gethostname()}."
-        for path in dest.parent.iterdir():
-            number = path.name.removeprefix(prefix)
-            if path.name.startswith(prefix) and number.isdecimal() and not _is_alive(int(number)):
+        for path, process in _siblings(dest, f"{what}.{socket.gethostname()}"):
+            if not is_alive(process):
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # the process of another user
-        pass
-    return True
+def _check_alone(dest: Path, own: Path) -> None:
+    """Raise UserError if another process, perhaps in another container or on another machine, is writing ``dest``."""
+    for path, _ in _siblings(dest, "partial"):
+        if path == own:
+            continue
+        try:
+            unlock(lock(path))
+        except BlockingIOError:
+            raise UserError(f"{dest}: another process is writing it; wait for it, or give another name") from None
+        except OSError:
+            continue
+
+
+def _siblings(dest: Path, what: str) -> Iterator[tuple[Path, int]]:
+    """Yield the temporary folders of ``dest``, and the id of the process that made each."""
+    for path in list(dest.parent.iterdir()):
+        process = path.name.rpartition(".")[2]
+        if path.name.startswith(f".{dest.name}.{what}.") and process.isdecimal() and path.is_dir():
+            yield path, int(process)
 
 
 def _put_in_place(temporary: Path, dest: Path) -> None:

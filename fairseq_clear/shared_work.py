@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import locked, write_json
+from fairseq_clear.files import write_json
+from fairseq_clear.processes import locked
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -174,8 +175,6 @@ def _read_json(path: Path) -> Any:
 def _check_settings(folder: Path, wanted: Mapping[str, Any], overwrite: bool) -> None:
     """Record the settings of new work; UserError if there are blocks of other settings and ``overwrite`` is False."""
     begun, finished = _read_json(folder / "settings.json") or {}, list(folder.glob("[0-9]*.json"))
-    for leftover in folder.glob(".*.writing.*"):  # of a killed worker
-        leftover.unlink()
     if begun == wanted:
         return
     if finished and not overwrite:

@@ -309,7 +309,7 @@ def test_every_metric_is_described() -> None:
     monitoring = (DOCS / "monitoring.md").read_text()
     logged = re.findall(
         r'(?:ratio|log_scalar|log_derived)\("([a-z]\w+)"',
-        (ROOT / "fairseq_clear/criterions/contrastive.py").read_text(),
+        (ROOT / "fairseq_clear/criterions/figures.py").read_text(),
     )
     assert len(logged) > 10 and [name for name in logged if f"`{name}`" not in monitoring] == []
 

@@ -13,8 +13,8 @@ from tests.conftest import ROOT, run
 
 PACKAGE = ROOT / "fairseq_clear"
 LEVELS = (
-    "errors settings spec files libraries output_folder distributed shared_work lifecycle seeding tokens augmentations "
-    "objectives modules",
+    "errors settings spec processes files libraries output_folder distributed shared_work lifecycle seeding tokens "
+    "augmentations objectives modules",
     "text patches",
     "views",
     "data",

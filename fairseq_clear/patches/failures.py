@@ -7,6 +7,7 @@ a new run.
 
 import logging
 import math
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fairseq.file_io import PathManager
@@ -17,6 +18,7 @@ from fairseq_clear.errors import UserError, exit_on_user_error
 from fairseq_clear.lifecycle import RunTask
 from fairseq_clear.patches import original, stopping
 from fairseq_clear.patches.checkpoint_files import newest_whole, watch_reading
+from fairseq_clear.processes import holds, lock
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +102,9 @@ def load_checkpoint(
     optimizer_overrides: Any = None,
     reset_meters: bool = False,
 ) -> Any:
-    """Replaces ``Trainer.load_checkpoint``: the task checks the file first, and errors are one line."""
+    """Replaces ``Trainer.load_checkpoint``: locks --save-dir, the task checks the file first, and errors are one line."""
+    if isinstance(self.task, RunTask) and self.is_data_parallel_master and not self.cfg.checkpoint.no_save:
+        _lock_save_dir(Path(self.cfg.checkpoint.save_dir))
     named = self.cfg.checkpoint.restore_file
     if named != LAST and not PathManager.isfile(filename):
         raise UserError(
@@ -134,6 +138,22 @@ def load_checkpoint(
         raise UserError(
             f"{filename}: its weights do not fit this model; give the flags it was trained with ({reason})"
         ) from None
+
+
+def _lock_save_dir(folder: Path) -> None:
+    """Lock the folder of checkpoints until the run ends; UserError if another run writes there."""
+    for path in (folder, folder / ".lock"):  # NFS cannot lock a folder
+        try:
+            if not holds(path):
+                lock(path)
+            return
+        except BlockingIOError:
+            raise UserError(
+                f"--save-dir {folder}: another run is writing there; wait for it, or give another folder"
+            ) from None
+        except OSError:
+            continue
+    logger.warning("--save-dir %s: its file system has no locks: a second run in it would not be noticed", folder)
 
 
 @exit_on_user_error

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +19,7 @@ from tqdm import tqdm
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import check_output_file, hash_file, versions
-from fairseq_clear.output_folder import check_destination, output_folder, signals_raise
+from fairseq_clear.output_folder import check_destination, output_folder, partial_folder
 from fairseq_clear.preparation.binarize import Dataset, Encoder, SplitCounts, binarizer, sum_counts
 from fairseq_clear.preparation.corpus_reading import TextSource, find_sources, warn_if_wrapped
 from fairseq_clear.preparation.prepare_settings import ORIGINAL, PrepareSettings
@@ -121,15 +120,9 @@ def write_text(settings: PrepareSettings) -> PrepareReport:
     if valid is not None:
         raise UserError("--text-only: writes only the inputs; leave --valid out")
     _check_outside(dest, source.paths)
-    try:
-        with (
-            signals_raise(),
-            tempfile.TemporaryDirectory(prefix=f".{dest.name}.partial.", dir=dest.parent) as work,
-        ):
-            staged = _stage_corpus(settings, source, Path(work))
-            os.replace(staged.paths[ORIGINAL], dest)
-    except OSError as error:
-        raise UserError(f"{settings.dest}: {error.strerror or error}; nothing was written") from error
+    with partial_folder(dest) as work:
+        staged = _stage_corpus(settings, source, work)
+        os.replace(staged.paths[ORIGINAL], dest)
     return PrepareReport(settings.dest, time.monotonic() - began, staged.lengths)
 
 

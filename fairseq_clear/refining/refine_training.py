@@ -15,6 +15,7 @@ from typing import Any
 import fairseq_clear
 from fairseq_clear.errors import UserError
 from fairseq_clear.output_folder import signals_raise
+from fairseq_clear.processes import die_with_parent
 from fairseq_clear.refining.refine_settings import RECIPES, RefineSettings
 
 __all__ = ["Training", "train", "training_flags"]
@@ -63,16 +64,15 @@ def training_flags(training: Training, settings: RefineSettings, device: str) ->
     return [*map(str, flags), *settings.training_flags]
 
 
-def train(training: Training, flags: list[str], title: str, *, keep: int | None = None) -> list[dict[str, Any]]:
+def train(training: Training, flags: list[str], title: str) -> list[dict[str, Any]]:
     """Run fairseq-train, or resume it, and print its progress every few seconds.
 
-    If this process is interrupted, fairseq-train is asked to stop and its end is awaited.
+    If this process is interrupted, fairseq-train is asked to stop and its end is awaited; if it is killed, so is fairseq-train.
 
     Args:
         training: names the log.
         flags: see ``training_flags``.
         title: begins the lines of progress.
-        keep: file descriptor that fairseq-train inherits, so that a lock is held as long as it runs.
 
     Returns:
         The records of fairseq's log, in order: its NUMBERS, ``part`` (train_inner or valid), and ``read_at``, in seconds.
@@ -88,7 +88,7 @@ def train(training: Training, flags: list[str], title: str, *, keep: int | None 
         open(path, "a", encoding="utf-8") as log,
         subprocess.Popen(
             [sys.executable, "-m", "fairseq_cli.train", *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", env=environment, pass_fds=() if keep is None else (keep,),
+            text=True, errors="replace", env=environment, preexec_fn=die_with_parent,
         ) as process,
     ):  # fmt: skip
         try:

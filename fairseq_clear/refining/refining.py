@@ -16,13 +16,14 @@ from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.reports import Report
 from fairseq_clear.evaluation.retrieval_data import read_pairs, read_pairs_file
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-from fairseq_clear.files import corpus_files, hash_file, locked, write_json
+from fairseq_clear.files import corpus_files, hash_file, write_json
 from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.importing import CHECKPOINT, import_archive, import_hf, is_archive
 from fairseq_clear.libraries import import_library, log_level
 from fairseq_clear.output_folder import check_destination, output_folder
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.preparing import prepare, write_text
+from fairseq_clear.processes import locked
 from fairseq_clear.refining.holding_out import COUNTS, HeldOut, divide_pairs, hold_out
 from fairseq_clear.refining.refine_report import EXAMPLES, REPORT, RefineReport, compare_retrieval, compare_sts
 from fairseq_clear.refining.refine_settings import AUTO, RECIPES, TRIALS, RefineSettings
@@ -99,13 +100,13 @@ def run_refine(settings: RefineSettings) -> dict[str, Any]:
         settings.work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--dest {settings.dest}: cannot make {settings.work} ({error.strerror or error})") from None
-    busy = f"{settings.work}: another refine, or the training that it started, is still running there; wait for it, or end it"
+    busy = f"{settings.work}: another refine is still running there; wait for it, or end it"
     with (
-        locked(settings.work / "lock", busy) as lock,
+        locked(settings.work / "lock", busy),
         log_level(logging.WARNING, "fairseq", "fairseq_clear", "matplotlib"),
     ):
         _check_same(settings, [file.path for file in files])
-        report = _refine(_Steps(settings, device, lock))
+        report = _refine(_Steps(settings, device))
     shutil.rmtree(settings.work, ignore_errors=True)
     return report
 
@@ -129,8 +130,8 @@ def _check_same(settings: RefineSettings, texts: list[Path]) -> None:
 class _Steps:
     """Prints the command of each step, and says whether its result is missing."""
 
-    def __init__(self, settings: RefineSettings, device: str, lock: int) -> None:
-        self.settings, self.work, self.device, self.lock = settings, settings.work, device, lock
+    def __init__(self, settings: RefineSettings, device: str) -> None:
+        self.settings, self.work, self.device = settings, settings.work, device
         self.commands: list[str] = []
 
     def must_run(self, name: str, result: Path, *command: Any) -> bool:
@@ -143,7 +144,7 @@ class _Steps:
         """Run or resume a training; return the records of its log, which are kept in SAVE_DIR.json."""
         flags, result = training_flags(training, self.settings, self.device), training.save_dir.with_suffix(".json")
         if self.must_run(name, result, "fairseq-train", *flags):
-            write_json(result, train(training, flags, name, keep=self.lock), flag="--dest")
+            write_json(result, train(training, flags, name), flag="--dest")
         records: list[dict[str, Any]] = _read_json(result)
         return records
 

@@ -19,6 +19,7 @@ import torch
 
 from fairseq_clear import SentenceEncoder
 from fairseq_clear.errors import UserError
+from fairseq_clear.processes import locked
 from fairseq_clear.refining.refine_report import RefineReport
 from fairseq_clear.refining.refine_settings import RefineSettings
 from fairseq_clear.refining.refining import WEIGHTS, refine, run_refine
@@ -165,13 +166,12 @@ def test_a_run_that_is_killed_in_every_stage_goes_on(folder: Path, finished: Pat
         with open(tmp_path / "log", "w") as log:
             process = zygote.start(
                 [*CLEAR, "refine", *map(str, words)], cwd=ROOT, env=environment, stdout=log.fileno(), stderr=log.fileno(),
-                start_new_session=True,
             )  # fmt: skip
             while process.poll() is None and not reached(work):
                 select.select([], [], [], 0.005)
             killed += process.poll() is None
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+                os.kill(process.pid, signal.SIGKILL)  # refine alone: a training that it has started ends with it
             process.wait()
         assert not dest.exists(), (tmp_path / "log").read_text()
     assert killed == len(KILLS)
@@ -330,11 +330,8 @@ def test_empty_text(folder: Path, tmp_path: Path) -> None:
 
 
 def test_two_processes_do_not_share_a_folder(folder: Path, tmp_path: Path) -> None:
-    import fcntl
-
     (tmp_path / "out.partial").mkdir()
-    with open(tmp_path / "out.partial/lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(tmp_path / "out.partial/lock", "busy"):
         words = ["refine", folder / "text.txt", "--from", folder / "tiny", "--dest", tmp_path / "out"]
         done = run(*CLEAR, *words, check=False)
     assert done.returncode == 2

@@ -20,6 +20,7 @@ from fairseq_clear.evaluation.glue.glue_tasks import REPORTS, FineTuning, metric
 from fairseq_clear.evaluation.reports import Report, Row
 from fairseq_clear.evaluation.training_log import read_log
 from fairseq_clear.files import write_errors, write_json
+from fairseq_clear.processes import die_with_parent
 
 SETTINGS, RESULT, LOG, MODEL = "settings.json", "result.json", "train.log", "model.pt"
 AVERAGE = "Avg."
@@ -149,7 +150,7 @@ class GlueRun:
 
 def run_process(command: Sequence[str], log: BinaryIO) -> int:
     """Run a training and return its exit status; the training ends if this process is interrupted or asked to end."""
-    with subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT) as process:
+    with subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=die_with_parent) as process:
         try:
             return process.wait()
         except BaseException:

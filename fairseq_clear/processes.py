@@ -1,0 +1,113 @@
+"""Locks that keep two processes from writing the same thing, and children that end with their parent.
+
+A lock belongs to an open file: it ends with its process, however that ends, and nothing remains to be removed by hand.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fairseq_clear.errors import UserError
+
+NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF}  # errors of file systems without such locks
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl
+_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+_held: dict[int, Path] = {}  # file descriptor of each lock of this process -> its path
+
+
+def _leave_locks_to_parent() -> None:
+    """Close the files of locks in a forked child; else a lock would be held until the last child ends."""
+    for held in _held:
+        with suppress(OSError):
+            os.close(held)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_leave_locks_to_parent)
+
+
+def lock(path: Path, *, wait: bool = False) -> int:
+    """Lock a file, which is made if it is missing, or a folder, until ``unlock`` or the end of this process.
+
+    Args:
+        path: of the file or folder.
+        wait: wait for another process that holds the lock.
+
+    Returns:
+        The file descriptor that holds the lock.
+
+    Raises:
+        BlockingIOError: another process holds the lock, and ``wait`` is False.
+        OSError: the file cannot be made, or its file system has no locks.
+    """
+    flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
+    while True:
+        file = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_still(path, file):
+                _held[file] = path.resolve()
+                return file
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)  # the process that held the lock has renamed or removed the file
+
+
+def unlock(file: int) -> None:
+    """Release a lock."""
+    _held.pop(file, None)
+    os.close(file)
+
+
+def holds(path: Path) -> bool:
+    """Whether this process holds the lock of a file or folder."""
+    return path.resolve() in _held.values()
+
+
+@contextmanager
+def locked(path: Path, message: str) -> Iterator[None]:
+    """Hold the lock of a file or folder inside the block.
+
+    Raises:
+        UserError: with the message, if another process holds the lock.
+        OSError: see ``lock``.
+    """
+    try:
+        file = lock(path)
+    except BlockingIOError:
+        raise UserError(message) from None
+    try:
+        yield
+    finally:
+        unlock(file)
+
+
+def _is_still(path: Path, file: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(file))
+    except FileNotFoundError:
+        return False
+
+
+def die_with_parent() -> None:
+    """Let Linux kill this process when its parent ends; for ``preexec_fn`` of ``subprocess.Popen``."""
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process of this machine has this id."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # the process of another user
+        pass
+    return True
