@@ -50,15 +50,11 @@ class Evaluation(Command, EncoderFlags):
             return 0
         print(report.table(bold=sys.stdout.isatty()))
         print(report.caption())
-        self.show_examples()
         if self.output is not None:
             report.write(self.output)
             lines.append(f"wrote {self.output}")
         print("\n".join(lines), file=sys.stderr)
         return 0
-
-    def show_examples(self) -> None:
-        """Print what follows the table, if anything."""
 
     @abstractmethod
     def read(self) -> Any:

@@ -12,7 +12,6 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.retrieval_data import Pair, read_pairs
 from fairseq_clear.files import CorpusFile, hash_file, read_text_lines
 from fairseq_clear.libraries import log_level
 from fairseq_clear.settings import check_settings, flag_name, setting
@@ -265,12 +264,6 @@ class PairFlags:
     )
     query_prefix: str = setting("text to put before each query (default: none)", "", metavar="TEXT")
     passage_prefix: str = setting("text to put before each passage (default: none)", "", metavar="TEXT")
-
-    def read_pairs(self) -> tuple[str, list[Pair], dict[str, str]] | None:
-        """Read the pairs: their name in reports, the pairs, and file -> SHA-256; None without ``--pairs``."""
-        if self.pairs is None:
-            return None
-        return self.pairs.name, read_pairs(self.pairs), {self.pairs.name: hash_file(self.pairs)}
 
 
 def read_text_sentences(path: Path, *, flag: str = "") -> list[str]:

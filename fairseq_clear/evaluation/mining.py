@@ -1,18 +1,18 @@
 """Mining of hard negatives: for each pair of a query and a passage, other texts that an encoder finds near to the query."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder, Floats
+from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
 from fairseq_clear.evaluation.retrieval import Doubles, Numbers, pair_cosines, search
 from fairseq_clear.evaluation.retrieval_data import MiningSettings, Pair
-from fairseq_clear.files import hash_file
+from fairseq_clear.files import hash_files
 
 __all__ = ["MinedNegatives", "mine_negatives"]
 
@@ -39,22 +39,32 @@ class MinedNegatives:
     similarities: Doubles
     positive_similarities: Doubles
 
-    def columns(self) -> Iterator[tuple[str, Iterable[str]]]:
-        """Yield (name, texts of the K pairs): ``query``, ``positive``, ``negative1``, ``negative2`` and so on."""
-        yield "query", (self.pairs[number][0] for number in self.kept.tolist())
-        yield "positive", (self.pairs[number][1] for number in self.kept.tolist())
-        for column, numbers in enumerate(self.negatives.T, 1):
-            yield f"negative{column}", (self.texts[number] for number in numbers.tolist())
+    def columns(self) -> dict[str, list[str]]:
+        """Texts of the K pairs: ``query``, ``positive``, ``negative1``, ``negative2`` and so on."""
+        kept = [self.pairs[number] for number in self.kept.tolist()]
+        columns = {"query": [query for query, _ in kept], "positive": [passage for _, passage in kept]}
+        for number, column in enumerate(self.negatives.T.tolist(), 1):
+            columns[f"negative{number}"] = [self.texts[text] for text in column]
+        return columns
+
+    def describe(self) -> dict[str, Any]:
+        """Counts, and the mean similarity and rank of each column, as JSON values."""
+        return {
+            "counts": {"pairs": len(self.pairs), "kept": len(self.kept), "candidates": len(self.texts)},
+            "mean_similarity": {
+                "positive": float(self.positive_similarities.mean()),
+                "negatives": self.similarities.mean(axis=0).tolist(),
+            },
+            "mean_rank": self.ranks.mean(axis=0).tolist(),
+        }
 
     def write(self, folder: Path) -> dict[str, str]:
         """Write the columns to ``folder`` as aligned text files, ``query.txt`` and so on; return file -> SHA-256."""
-        hashes = {}
-        for name, texts in self.columns():
-            path = folder / f"{name}.txt"
-            with path.open("w", encoding="utf-8", newline="\n") as stream:
-                stream.writelines(f"{text}\n" for text in texts)
-            hashes[path.name] = hash_file(path)
-        return hashes
+        paths = []
+        for name, texts in self.columns().items():
+            paths.append(folder / f"{name}.txt")
+            paths[-1].write_text("".join(f"{text}\n" for text in texts), encoding="utf-8", newline="\n")
+        return hash_files(paths)
 
 
 def mine_negatives(
@@ -89,85 +99,38 @@ def mine_negatives(
     further = (text for text in map(one_line, candidates) if text)
     index_of = {text: number for number, text in enumerate(dict.fromkeys([*(text for _, text in pairs), *further]))}
     row_of = {query: row for row, query in enumerate(dict.fromkeys(query for query, _ in pairs))}
-    queries, vectors = _encode(
-        CachedEncoder.of(encoder),
-        [query_prefix + query for query in row_of],
-        [passage_prefix + text for text in index_of],
-    )
-    by_query = own_texts(pairs, index_of)
-    own = [by_query[query] for query in row_of]
+    cached, vectors = CachedEncoder.of(encoder), []
+    for prefix, texts in ((query_prefix, row_of), (passage_prefix, index_of)):
+        vectors.append(cached.encode([prefix + text for text in texts]))
+        cached.forget()
+    own: list[set[int]] = [set() for _ in row_of]  # for each query, itself and its positives
+    for query, passage in pairs:
+        own[row_of[query]].update((index_of[passage], index_of.get(query, index_of[passage])))
     depth = min(settings.last_rank + max(map(len, own), default=0), len(index_of))
-    nearest = search(queries, [vectors], depth, device=device)
+    nearest = search(vectors[0], vectors[1:], depth, device=device)
     numbers, scores = nearest.passages.cpu().numpy(), nearest.scores.cpu().numpy()  # (Q, depth)
     ranks = rank_others(numbers, own, len(index_of))
     rows = np.array([row_of[query] for query, _ in pairs])  # (n,)
     positives = np.array([index_of[passage] for _, passage in pairs])  # (n,)
-    positive = pair_cosines(queries[rows], vectors[positives], device=device)  # (n,)
-    columns, is_kept = _choose(ranks[rows], scores[rows], positive, settings)
-    if not is_kept.any():
+    positive = pair_cosines(vectors[0][rows], vectors[1][positives], device=device)  # (n,)
+    allowed = ((ranks >= settings.first_rank) & (ranks <= settings.last_rank))[rows]  # (n, depth)
+    if settings.margin is not None:
+        allowed &= scores[rows] < (positive - settings.margin)[:, None]
+    kept = np.flatnonzero(allowed.sum(axis=1) >= settings.negatives)  # (K,)
+    if not len(kept):
         raise UserError(
             f"none of the {len(pairs):,} pairs has {settings.negatives} negatives among {len(index_of):,} candidates; give "
-            "more --candidates, or choose among more with --last-rank, --margin and --max-similarity"
+            "more --candidates, or choose among more with --last-rank and --margin"
         )
-    kept = np.flatnonzero(is_kept)
-    chosen = rows[kept, None], columns[kept]
+    # the allowed candidates first, in the order of their ranks
+    chosen = rows[kept, None], np.argsort(~allowed[kept], axis=1, kind="stable")[:, : settings.negatives]
     found = numbers[chosen], ranks[chosen], scores[chosen], positive[kept]
     return MinedNegatives(pairs, list(index_of), kept, *found)
-
-
-def _encode(cached: CachedEncoder, queries: Sequence[str], candidates: Sequence[str]) -> tuple[Floats, Floats]:
-    """Return the vectors (Q, D) of the queries and (N, D) of the candidates; the encoder does not keep them."""
-    vectors = []
-    for texts in (queries, candidates):
-        vectors.append(cached.encode(texts))
-        cached.forget()
-    if vectors[0].shape[1] != vectors[1].shape[1]:
-        raise UserError(
-            f"encoder {cached.name}: vectors of queries have dimension {vectors[0].shape[1]}, those of candidates "
-            f"{vectors[1].shape[1]}"
-        )
-    return vectors[0], vectors[1]
 
 
 def one_line(text: str) -> str:
     """Replace all white space, such as line breaks, by single spaces, as a file with a text per line needs it."""
     return " ".join(text.split())
-
-
-def own_texts(pairs: Iterable[Pair], index_of: dict[str, int]) -> dict[str, set[int]]:
-    """For each query, the candidates that cannot be its negatives: its positives, and the query itself."""
-    own: dict[str, set[int]] = {}
-    for query, passage in pairs:
-        own.setdefault(query, {index_of[query]} if query in index_of else set()).add(index_of[passage])
-    return own
-
-
-def _choose(
-    ranks: Numbers, scores: Doubles, positive: Doubles, wanted: MiningSettings
-) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-    """Choose N candidates of each pair.
-
-    Args:
-        ranks: (n, depth), ascending; 0 for entries that are not candidates.
-        scores: (n, depth) cosines.
-        positive: (n,) cosines of the positives.
-        wanted: which candidates to choose.
-
-    Returns:
-        Their columns (n, N), and whether there are N (n,).
-    """
-    allowed = (ranks >= wanted.first_rank) & (ranks <= wanted.last_rank)
-    if wanted.margin is not None:
-        allowed &= scores < (positive - wanted.margin)[:, None]
-    if wanted.max_similarity is not None:
-        allowed &= scores <= wanted.max_similarity
-    order: Doubles = ranks.astype(np.float64)
-    if wanted.sample == "random":  # a number for each rank, so that draws do not depend on the depth
-        rng = np.random.default_rng(wanted.seed)
-        draws = rng.random((len(ranks), wanted.last_rank - wanted.first_rank + 1))
-        order = np.take_along_axis(draws, np.where(allowed, ranks - wanted.first_rank, 0), axis=1)
-    columns = np.argsort(np.where(allowed, order, np.inf), axis=1, kind="stable")[:, : wanted.negatives]
-    return columns, allowed.sum(axis=1) >= wanted.negatives
 
 
 def rank_others(numbers: Numbers, own: Sequence[set[int]], count: int) -> Numbers:

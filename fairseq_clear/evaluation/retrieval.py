@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,17 +12,15 @@ from torch import Tensor
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder, Floats
 from fairseq_clear.evaluation.reports import Row
-from fairseq_clear.evaluation.retrieval_data import RetrievalData, term_weights
+from fairseq_clear.evaluation.retrieval_data import BASELINES, RetrievalData, term_weights
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 __all__ = [
     "Nearest",
-    "RetrievalResult",
     "bootstrap",
     "evaluate_retrieval",
-    "make_row",
     "score_baseline",
     "score_rankings",
     "search",
@@ -33,54 +30,12 @@ Doubles = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 METRICS = ("MRR@10", "nDCG@10", "MAP@100", "recall@1", "recall@5", "recall@10", "recall@100")
 DEPTH = 100  # passages of a ranking
-SHOWN = 3  # passages of a ranking that reports show
+EXAMPLES, SHOWN = 3, 3  # queries that a report shows, and passages of each
 RESAMPLES = 1000
 CONFIDENCE = 0.95
 QUERIES_PER_BLOCK, PASSAGES_PER_BLOCK = 256, 32768
+TERM_QUERIES_PER_BLOCK = 32  # a sparse row of scores may be as long as the corpus
 PASSAGES_AT_ONCE = 65536  # encoded, searched and forgotten before the next ones
-
-
-@dataclass(frozen=True)
-class RetrievalResult:
-    """Metrics of one encoder, x100, and their confidence intervals.
-
-    Attributes:
-        scores: metric -> mean over the queries.
-        intervals: metric -> lower and upper end of the 95 % bootstrap interval over queries.
-        ranks: for each query, the rank of the first relevant passage, 1 to 100; 0 if it is not among the first 100.
-        nearest: for each query, the numbers of the SHOWN nearest passages; -1 for none.
-    """
-
-    scores: Mapping[str, float]
-    intervals: Mapping[str, tuple[float, float]]
-    ranks: Sequence[int] = ()
-    nearest: Sequence[Sequence[int]] = ()
-
-
-def make_row(
-    label: str, result: RetrievalResult, data: RetrievalData, about: Mapping[str, Any], shown: Sequence[int] = ()
-) -> Row:
-    """Make the row of a report; half the width of each interval follows the score in the table.
-
-    Args:
-        label: the encoder's name.
-        result, data: of the encoder.
-        about: description of the encoder.
-        shown: numbers of the queries whose nearest passages the row has.
-    """
-    halves = {name: (high - low) / 2 for name, (low, high) in result.intervals.items()}
-    details: dict[str, Any] = {"intervals": dict(result.intervals), "ranks": list(result.ranks)}
-    if shown:
-        details["examples"] = [
-            {
-                "query": data.queries[number],
-                "rank": result.ranks[number],
-                "passages": [data.passages[n] for n in result.nearest[number] if n >= 0],
-                "right": [n in data.relevant[number] for n in result.nearest[number] if n >= 0],
-            }
-            for number in shown
-        ]
-    return Row(label, result.scores, about, halves, details)
 
 
 class Nearest:
@@ -142,11 +97,15 @@ def search(
         queries_per_block, passages_per_block: rows and columns of a block of cosines.
 
     Raises:
-        UserError: a vector contains NaN or infinity.
+        UserError: a vector contains NaN or infinity, or passages have another dimension than queries.
     """
     wanted = _unit(queries, device)  # (Q, D)
     nearest, first = Nearest(len(wanted), depth, device), 0
     for part in passages:
+        if part.shape[1] != wanted.shape[1]:
+            raise UserError(
+                f"retrieval: vectors of passages have dimension {part.shape[1]}, those of queries {wanted.shape[1]}"
+            )
         for begin in range(0, len(part), passages_per_block):
             block = _unit(part[begin : begin + passages_per_block], device)  # (P, D)
             for row in range(0, len(wanted), queries_per_block):
@@ -193,25 +152,16 @@ def pair_cosines(queries: Floats, passages: Floats, *, device: torch.device | st
     return cosines
 
 
-def search_terms(
-    queries: "csr_matrix",
-    passages: "csr_matrix",
-    depth: int = DEPTH,
-    *,
-    queries_per_block: int = QUERIES_PER_BLOCK,
-    passages_per_block: int = PASSAGES_PER_BLOCK,
-) -> Nearest:
+def search_terms(queries: "csr_matrix", passages: "csr_matrix", depth: int = DEPTH) -> Nearest:
     """As ``search``, for the inner products of sparse rows (Q, V) and (P, V). Passages with a score of 0 are not found."""
-    nearest = Nearest(queries.shape[0], depth)
-    for begin in range(0, passages.shape[0], passages_per_block):
-        block = passages[begin : begin + passages_per_block].T.tocsr()  # (V, P)
-        for row in range(0, queries.shape[0], queries_per_block):
-            some = slice(row, row + queries_per_block)
-            products = queries[some] @ block
-            products.sort_indices()
-            found = products.tocoo()
-            rows, columns = (torch.from_numpy(side.astype(np.int64)) for side in (found.row, found.col))
-            nearest.add(some, rows, begin + columns, torch.from_numpy(found.data))
+    nearest, columns = Nearest(queries.shape[0], depth), passages.T.tocsr()  # (V, P)
+    for row in range(0, queries.shape[0], TERM_QUERIES_PER_BLOCK):
+        some = slice(row, row + TERM_QUERIES_PER_BLOCK)
+        products = queries[some] @ columns
+        products.sort_indices()
+        found = products.tocoo()
+        sides = (torch.from_numpy(side.astype(np.int64)) for side in (found.row, found.col))
+        nearest.add(some, *sides, torch.from_numpy(found.data))
     return nearest
 
 
@@ -268,15 +218,20 @@ def evaluate_retrieval(
     passage_prefix: str = "",
     seed: int = 0,
     device: torch.device | str = "cpu",
-) -> RetrievalResult:
+) -> Row:
     """Search the passages for each query by the cosine of their vectors, and score the rankings.
 
     Args:
         encoder: see ``encoders.Encoder``; a CachedEncoder is emptied.
-        data: see ``retrieval_data``.
+        data: queries and passages.
         query_prefix, passage_prefix: are put before each query and each passage.
-        seed: of the bootstrap.
+        seed: of the bootstrap and of the examples.
         device: where to search.
+
+    Returns:
+        The row of a report: the metrics, x100; half the widths of their 95 % bootstrap intervals over queries; and as details
+        the ``intervals``, for each query the rank of the first relevant passage (``ranks``; 0 if it is not among the first
+        100), and for EXAMPLES queries the SHOWN nearest passages and whether they are right (``examples``).
 
     Raises:
         UserError: the encoder does not return finite vectors of one dimension.
@@ -287,35 +242,36 @@ def evaluate_retrieval(
     def parts() -> Iterator[Floats]:
         for begin in range(0, len(data.passages), PASSAGES_AT_ONCE):
             cached.forget()
-            vectors = cached.encode([passage_prefix + t for t in data.passages[begin : begin + PASSAGES_AT_ONCE]])
-            if vectors.shape[1] != queries.shape[1]:
-                raise UserError(
-                    f"encoder {cached.name}: vectors of passages have dimension {vectors.shape[1]}, those of queries "
-                    f"{queries.shape[1]}"
-                )
-            yield vectors
+            yield cached.encode([passage_prefix + text for text in data.passages[begin : begin + PASSAGES_AT_ONCE]])
         cached.forget()
 
-    return _score(search(queries, parts(), DEPTH + 1, device=device), data, seed)
+    nearest = search(queries, parts(), DEPTH + 1, device=device)
+    return _score(nearest, data, seed, cached.name, cached.describe())
 
 
-def score_baseline(baseline: str, data: RetrievalData, *, seed: int = 0) -> RetrievalResult:
+def score_baseline(baseline: str, data: RetrievalData, *, seed: int = 0) -> Row:
     """Score TF-IDF or BM25, see ``retrieval_data.term_weights``."""
-    return _score(search_terms(*term_weights(baseline, data.queries, data.passages), DEPTH + 1), data, seed)
+    nearest = search_terms(*term_weights(baseline, data.queries, data.passages), DEPTH + 1)
+    return _score(nearest, data, seed, BASELINES[baseline]["baseline"], BASELINES[baseline])
 
 
-def _score(nearest: Nearest, data: RetrievalData, seed: int) -> RetrievalResult:
+def _score(nearest: Nearest, data: RetrievalData, seed: int, label: str, encoder: Mapping[str, Any]) -> Row:
     """Score the 101 nearest passages, without the one that has the query's id."""
     ranked = nearest.passages.cpu().numpy()  # (Q, 101)
     own = np.array(data.identical if len(data.identical) else [-1] * len(ranked), np.int64)[:, None]
     last = np.argsort((ranked == own) & (own >= 0), axis=1, kind="stable")
     ranked = np.take_along_axis(ranked, last, axis=1)[:, :DEPTH]  # (Q, 100)
     values = 100 * score_rankings(ranked, data.relevant)  # (Q, 7)
-    low, high = bootstrap(values, seed).tolist()
-    scores = dict(zip(METRICS, values.mean(axis=0).tolist(), strict=True))
-    intervals = dict(zip(METRICS, zip(low, high, strict=True), strict=True))
-    first = [
-        next((rank for rank, number in enumerate(row, 1) if judged.get(number, 0) > 0), 0)
-        for row, judged in zip(ranked.tolist(), data.relevant, strict=True)
-    ]
-    return RetrievalResult(scores, intervals, first, ranked[:, :SHOWN].tolist())
+    low, high = bootstrap(values, seed)
+    right = [[number in judged for number in row] for row, judged in zip(ranked.tolist(), data.relevant, strict=True)]
+    ranks = [row.index(True) + 1 if True in row else 0 for row in right]
+    examples = []
+    for query in sorted(np.random.default_rng(seed).permutation(len(ranked))[:EXAMPLES].tolist()):
+        found = [data.passages[number] for number in ranked[query, :SHOWN].tolist() if number >= 0]
+        example = {"query": data.queries[query], "rank": ranks[query], "passages": found}
+        examples.append(example | {"right": right[query][: len(found)]})
+    scores, halves = (
+        dict(zip(METRICS, side.tolist(), strict=True)) for side in (values.mean(axis=0), (high - low) / 2)
+    )
+    intervals = dict(zip(METRICS, zip(low.tolist(), high.tolist(), strict=True), strict=True))
+    return Row(label, scores, encoder, halves, {"intervals": intervals, "ranks": ranks, "examples": examples})

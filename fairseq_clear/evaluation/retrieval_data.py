@@ -3,9 +3,9 @@
 Importable without torch, like the settings of the mining of hard negatives at the end.
 """
 
-import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,9 +28,11 @@ __all__ = [
 ]
 
 Pair = tuple[str, str]  # a query and its passage
-BASELINES = {"tfidf": "TF-IDF", "bm25": "BM25"}  # value of --baselines -> its row of the table
 BM25_K1, BM25_B = 1.2, 0.75  # Lucene's defaults
-_BEIR_HINT = "BEIR's corpus.jsonl has _id, title and text, its queries.jsonl _id and text"
+BASELINES = {
+    "tfidf": {"baseline": "TF-IDF", "sublinear": True},
+    "bm25": {"baseline": "BM25", "k1": BM25_K1, "b": BM25_B},
+}  # value of --baselines -> description in reports
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,11 @@ class RetrievalData:
 
     Attributes:
         name: of the data in reports.
-        queries: Q texts.
-        passages: P texts.
+        queries, passages: Q and P texts.
         relevant: for each query, number of a passage -> its gain, 1 or more. Numbers from P on are passages that were judged
             but are not in the corpus: they count as relevant and are never found.
         identical: for each query, the number of the passage with the query's id, or -1. BEIR does not count it as found.
         hashes: file -> SHA-256.
-        documents: number of documents from which the pairs were made; 0 for other data.
     """
 
     name: str
@@ -54,15 +54,12 @@ class RetrievalData:
     relevant: Sequence[Mapping[int, int]]
     identical: Sequence[int] = ()
     hashes: Mapping[str, str] = field(default_factory=dict)
-    documents: int = 0
 
     def describe(self) -> dict[str, Any]:
         """Counts for a report."""
-        judged = {number for gains in self.relevant for number in gains}
-        missing = sum(number >= len(self.passages) for number in judged)
         counts = {"queries": len(self.queries), "passages": len(self.passages)}
-        others = {"relevant passages that the corpus lacks": missing, "documents": self.documents}
-        return counts | {name: count for name, count in others.items() if count}
+        missing = {number for gains in self.relevant for number in gains if number >= len(self.passages)}
+        return counts | ({"relevant passages that the corpus lacks": len(missing)} if missing else {})
 
 
 def read_beir(folder: Path, split: str = "test") -> RetrievalData:
@@ -79,19 +76,21 @@ def read_beir(folder: Path, split: str = "test") -> RetrievalData:
     if not qrels.is_file():
         splits = ", ".join(sorted(path.stem for path in qrels.parent.glob("*.tsv"))) or "none"
         raise UserError(f"--data {folder}: has no qrels/{split}.tsv; its splits are {splits}; choose one with --split")
-    passages = {name: f"{title} {text}".strip() for name, title, text in _records(corpus, ("_id", "title", "text"))}
-    queries = {texts[0]: texts[1] for texts in _records(questions, ("_id", "text"))}
+    passages, queries = _read_texts(corpus, ("title", "text")), _read_texts(questions, ("text",))
     number_of = {name: number for number, name in enumerate(passages)}
     judged: dict[str, dict[int, int]] = {}
-    for number, query, passage, gain in _judgements(qrels):
+    for number, line in read_lines(qrels):
+        if not line.strip() or (number == 1 and line.startswith("query-id")):
+            continue
+        query, passage, score = read_columns(qrels, line, number, (0, 1, 2))
         if query not in queries:
-            raise UserError(
-                f"{qrels}:{number}: the query {query!r} is not in {questions}; is one of the files cut off?"
-            )
-        gains = judged.setdefault(query, {})
+            raise UserError(f"{qrels}:{number}: the query {query!r} is not in {questions}; is a file cut off?")
+        if not re.fullmatch(r"[+-]?\d+", score):
+            raise UserError(f"{qrels}:{number}: the score {score!r} is not a whole number")
         place = number_of.setdefault(passage, len(number_of))  # from len(passages) on if the corpus lacks it
-        if gain > 0:
-            gains[place] = gain
+        gains = judged.setdefault(query, {})
+        if int(score) > 0:
+            gains[place] = int(score)
     if not judged:
         raise UserError(f"{qrels}: judges no query")
     return RetrievalData(
@@ -104,29 +103,19 @@ def read_beir(folder: Path, split: str = "test") -> RetrievalData:
     )
 
 
-def _records(path: Path, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    seen: set[str] = set()
+def _read_texts(path: Path, names: Sequence[str]) -> dict[str, str]:
+    """Id -> the text of these fields of each record of a file of BEIR, joined by a space."""
+    hint = "BEIR's corpus.jsonl has _id, title and text, its queries.jsonl _id and text"
+    texts: dict[str, str] = {}
     for number, line in read_whole_lines(path):
         if line.strip():
-            texts = record_texts(line, names, path, number, optional=("title",), hint=_BEIR_HINT)
-            if texts[0] in seen:
-                raise UserError(f"{path}:{number}: the id {texts[0]!r} occurs twice; remove one of the two records")
-            seen.add(texts[0])
-            yield texts
-    if not seen:
+            name, *parts = record_texts(line, ("_id", *names), path, number, optional=("title",), hint=hint)
+            if name in texts:
+                raise UserError(f"{path}:{number}: the id {name!r} occurs twice; remove one of the two records")
+            texts[name] = " ".join(parts).strip()
+    if not texts:
         raise UserError(f"{path}: holds no record")
-
-
-def _judgements(path: Path) -> Iterator[tuple[int, str, str, int]]:
-    """Yield (line number, query, passage, gain) of each line, without BEIR's header."""
-    for number, line in read_lines(path):
-        if not line.strip() or (number == 1 and line.startswith("query-id")):
-            continue
-        query, passage, score = read_columns(path, line, number, (0, 1, 2))
-        try:
-            yield number, query, passage, int(score)
-        except ValueError:
-            raise UserError(f"{path}:{number}: the score {score!r} is not a whole number") from None
+    return texts
 
 
 def read_pairs_file(path: Path) -> RetrievalData:
@@ -138,84 +127,61 @@ def read_pairs(path: Path) -> list[Pair]:
     """Read pairs: lines of query, tab, passage; or .jsonl records with ``query`` and ``passage``; also .gz and .xz.
 
     Raises:
-        UserError: a missing file, or a malformed line, with file and line.
+        UserError: a missing or empty file, or a malformed line, with file and line.
     """
-    is_jsonl = CorpusFile(path).is_jsonl
-    hint = "a record has a query and a passage"
-    pairs = []
+    is_jsonl, hint, pairs = CorpusFile(path).is_jsonl, "a record has a query and a passage", []
     for number, line in read_whole_lines(path):
         if not line.strip():
             continue
         if is_jsonl:
-            query, passage = record_texts(line, ("query", "passage"), path, number, hint=hint)
-        elif line.count("\t") == 1:
-            query, passage = line.split("\t")
+            texts: Sequence[str] = record_texts(line, ("query", "passage"), path, number, hint=hint)
         else:
-            columns = line.count("\t") + 1
-            raise UserError(f"{path}:{number}: {columns} tab-separated columns, not the two of a query and its passage")
-        pairs.append(_pair(query, passage, f"{path}:{number}"))
+            texts = line.split("\t")
+        if len(texts) != 2 or not all(text.strip() for text in texts):
+            raise UserError(
+                f"{path}:{number}: not a query and a passage, both with text; a .tsv has one tab between them"
+            )
+        pairs.append((texts[0].strip(), texts[1].strip()))
+    if not pairs:
+        raise UserError(f"{path}: holds no pair")
     return pairs
 
 
-def _pair(query: str, passage: str, where: str) -> Pair:
-    query, passage = query.strip(), passage.strip()
-    if not query or not passage:
-        raise UserError(f"{where}: the {'passage' if query else 'query'} is empty; fill it in or remove the pair")
-    return query, passage
-
-
-def pairs_of_documents(documents: Iterable[Sequence[str]]) -> Iterator[Pair | None]:
-    """Yield the first sentence of each document with the rest; None for a document of one sentence."""
-    for sentences in documents:
-        yield (sentences[0], " ".join(sentences[1:])) if len(sentences) > 1 else None
-
-
-def pairs_of_titles(files: Iterable[CorpusFile], title_field: str, text_field: str) -> Iterator[Pair | None]:
-    """Yield the title of each record of .jsonl files with its text; None for a record in which one of them is empty.
-
-    Raises:
-        UserError: a file that is not .jsonl, or a malformed line, with file and line.
-    """
-    hint = "name the right ones with --title-field and --text-field"
-    for file in files:
-        if not file.is_jsonl:
-            raise UserError(f"{file.path}: --title-field reads .jsonl files; leave the flag out for plain text")
-        for number, line in read_lines(file):
-            if line.strip():
-                title, text = record_texts(line, (title_field, text_field), file.path, number, hint=hint)
-                yield (" ".join(title.split()), " ".join(text.split())) if title.strip() and text.strip() else None
+def pairs_of_documents(documents: Iterable[Sequence[str]]) -> Iterator[Pair]:
+    """Yield the first sentence of each document with the rest. A document of one sentence has no pair."""
+    yield from ((sentences[0], " ".join(sentences[1:])) for sentences in documents if len(sentences) > 1)
 
 
 def data_of_documents(
-    name: str, pairs: Iterable[Pair | None], hashes: Mapping[str, str], *, count: int | None = None, seed: int = 0
+    pairs: Iterable[Pair], hashes: Mapping[str, str], *, count: int | None = None, seed: int = 0
 ) -> RetrievalData:
     """Make the data of the pairs of documents, without a pair whose query or passage occurred before.
 
     Args:
-        pairs: one for each document, None for a document that has none.
+        pairs: see ``pairs_of_documents``.
+        hashes: file -> SHA-256.
         count: maximum number of pairs, drawn with ``seed`` and kept in their order (default: all).
 
     Raises:
         UserError: fewer than two pairs.
     """
     seen: set[str] = set()
-    unique, documents = [], 0
-    for documents, pair in enumerate(pairs, 1):  # noqa: B007 (the number of documents)
-        if pair is not None:
-            if seen.isdisjoint(pair):
-                unique.append(pair)
-            seen.update(pair)
+    unique = []
+    for pair in pairs:
+        if seen.isdisjoint(pair):
+            unique.append(pair)
+        seen.update(pair)
     if len(unique) < 2:
         raise UserError(
-            f"{name}: {len(unique)} of {documents} documents give a query and a passage, and retrieval needs two; a document "
-            "of one line gives none without --split-sentences or --title-field"
+            f"--documents: {len(unique)} of them have a sentence and more text after it, and retrieval needs two; "
+            "--split-sentences divides a document of one line"
         )
     if count is not None and count < len(unique):
         import numpy as np
 
         chosen = np.random.default_rng(seed).choice(len(unique), count, replace=False)
         unique = [unique[number] for number in sorted(chosen.tolist())]
-    return replace(data_of_pairs(name, unique, hashes), documents=documents)
+    return data_of_pairs("documents", unique, hashes)
 
 
 def data_of_pairs(name: str, pairs: Sequence[Pair], hashes: Mapping[str, str]) -> RetrievalData:
@@ -290,24 +256,13 @@ class MiningSettings:
     margin: float | None = setting(
         "choose only candidates whose cosine with the query is below the positive's less X (default: any)",
         None,
+        least=-2,
+        most=2,
     )
-    max_similarity: float | None = setting(
-        "choose only candidates whose cosine with the query is X or less (default: any)", None
-    )
-    sample: str = setting(
-        "top chooses the nearest of these candidates, random any of them, with --seed", "top", choices=("top", "random")
-    )
-    seed: int = setting("seed of --sample random", 0, least=0)
 
     def check(self) -> None:
         """Raise UserError for values that are out of range or contradict each other."""
         check_settings(self)
-        ranks = self.last_rank - self.first_rank + 1
-        if ranks < self.negatives:
-            raise UserError(
-                f"--first-rank {self.first_rank} --last-rank {self.last_rank}: {max(ranks, 0)} ranks, fewer than --negatives "
-                f"{self.negatives}; give a higher --last-rank"
-            )
-        for flag, value, bound in (("--margin", self.margin, 2), ("--max-similarity", self.max_similarity, 1)):
-            if value is not None and not (math.isfinite(value) and -bound <= value <= bound):
-                raise UserError(f"{flag} {value:g}: must be between -{bound} and {bound}, in units of the cosine")
+        if self.last_rank - self.first_rank + 1 < self.negatives:
+            what = f"--first-rank {self.first_rank} --last-rank {self.last_rank}: fewer ranks than --negatives {self.negatives}"
+            raise UserError(f"{what}; give a higher --last-rank")

@@ -51,7 +51,7 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     dev_count = min(max(FEWEST, count // 6), count)
     documents = _divide(text, folder, valid=chosen[: min(MOST_VALID, dev_count)], held_out=chosen)
     parts = {"dev": chosen[:dev_count], "test": chosen[dev_count:]}
-    pairs = {name: [p for p in pairs_of_documents(documents[n] for n in some) if p] for name, some in parts.items()}
+    pairs = {name: list(pairs_of_documents(documents[n] for n in some)) for name, some in parts.items()}
     return _write(folder, pairs, lengths)
 
 

@@ -11,28 +11,25 @@ import numpy as np
 
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.reports import Report, Row
-from fairseq_clear.evaluation.retrieval import bootstrap, evaluate_retrieval, make_row, score_baseline
+from fairseq_clear.evaluation.retrieval import bootstrap, evaluate_retrieval, score_baseline
 from fairseq_clear.evaluation.retrieval_data import BASELINES, RetrievalData
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 from fairseq_clear.files import versions, write_json
 from fairseq_clear.refining.holding_out import HeldOut
 from fairseq_clear.refining.refine_settings import RefineSettings
 
-__all__ = ["EXAMPLES", "REPORT", "RefineReport", "compare_retrieval", "compare_sts"]
+__all__ = ["REPORT", "RefineReport", "compare_retrieval", "compare_sts"]
 
 REPORT = "report"  # .json, .md, .png
 FORMAT = 2
 COLUMNS = ("MRR@10", "recall@1", "recall@10", "nDCG@10")
-EXAMPLES = 3  # queries that the report shows
 SHOWN_CHARACTERS = 160
 
 
 def compare_retrieval(encoders: Iterable[CachedEncoder], data: RetrievalData, device: str) -> Report:
     """Score TF-IDF, BM25 and encoders by retrieval; the rows have the ranks, and what each finds for some queries."""
-    shown = sorted(np.random.default_rng(0).permutation(len(data.queries))[:EXAMPLES].tolist())
-    rows = [make_row(name, score_baseline(key, data), data, {}, shown) for key, name in BASELINES.items()]
-    for one in encoders:
-        rows.append(make_row(one.name, evaluate_retrieval(one, data, device=device), data, one.describe(), shown))
+    rows = [score_baseline(name, data) for name in BASELINES]
+    rows += [evaluate_retrieval(one, data, device=device) for one in encoders]
     return Report("retrieval", data.describe(), {data.name: data.hashes}, COLUMNS, rows, (0,))
 
 

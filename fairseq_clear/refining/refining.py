@@ -25,7 +25,7 @@ from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.preparing import prepare, write_text
 from fairseq_clear.processes import locked
 from fairseq_clear.refining.holding_out import COUNTS, HeldOut, divide_pairs, hold_out
-from fairseq_clear.refining.refine_report import EXAMPLES, REPORT, RefineReport, compare_retrieval, compare_sts
+from fairseq_clear.refining.refine_report import REPORT, RefineReport, compare_retrieval, compare_sts
 from fairseq_clear.refining.refine_settings import AUTO, RECIPES, TRIALS, RefineSettings
 from fairseq_clear.refining.refine_training import Training, train, training_flags
 from fairseq_clear.tasks.run_record import content_hash
@@ -282,7 +282,7 @@ def _compare(steps: _Steps, counts: HeldOut, data: Path, checkpoints: dict[str, 
     pairs, sts = steps.work / "test.jsonl", steps.settings.sts
     asked: dict[str, tuple[tuple[Any, ...], Callable[[], Report]]] = {}
     if counts.test:
-        words = ("--pairs", pairs, "--baselines", "tfidf", "bm25", "--show", EXAMPLES)
+        words = ("--pairs", pairs, "--baselines", "tfidf", "bm25")
         asked["retrieval"] = words, lambda: compare_retrieval(encoders(), read_pairs_file(pairs), steps.device)
     if sts is not None:
         asked["sts"] = ("--data", sts), lambda: compare_sts(encoders(), sts)

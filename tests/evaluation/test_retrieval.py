@@ -148,14 +148,14 @@ def test_vectors_that_are_not_finite_are_an_error() -> None:
             search(sides[0], [sides[1]])
 
 
-@pytest.mark.parametrize("columns", [1, 2, 5, 100])
 @pytest.mark.parametrize("rows", [1, 2, 100])
-def test_sparse_search_finds_what_sorting_everything_finds(rows: int, columns: int) -> None:
+def test_sparse_search_finds_what_sorting_everything_finds(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "TERM_QUERIES_PER_BLOCK", rows)
     queries, passages = ["a1 b1", "zz", "b1 b1 c1"], ["a1", "b1 c1", "c1 b1", "d1", "a1", "b1 c1 a1 a1"]
     weights = term_weights("tfidf", queries, passages)
     scores = (weights[0] @ weights[1].T).toarray()
     expected = [[n for n in row if scores[q, n] > 0] for q, row in enumerate(sort_everything(scores, 4))]
-    found = search_terms(*weights, 4, queries_per_block=rows, passages_per_block=columns).passages.tolist()
+    found = search_terms(*weights, 4).passages.tolist()
     assert [[n for n in row if n >= 0] for row in found] == expected
     assert expected[0][:3] == [5, 0, 4] and expected[1] == []
 
@@ -238,11 +238,26 @@ def test_an_evaluation_is_the_ranking_of_all_cosines() -> None:
     assert (len(data.queries), len(data.passages)) == (5, 5)
     result = evaluate_retrieval(Letters(), data)
     assert result.scores["MRR@10"] == pytest.approx(by_hand(Letters(), PAIRS))
-    low, high = result.intervals["MRR@10"]
-    assert low < result.scores["MRR@10"] < high
+    low, high = result.details["intervals"]["MRR@10"]
+    assert low < result.scores["MRR@10"] < high and result.deviations["MRR@10"] == pytest.approx((high - low) / 2)
     prefixed = evaluate_retrieval(Letters(), data, query_prefix="eee ", passage_prefix="ffffff ")
     assert prefixed.scores["MRR@10"] == pytest.approx(by_hand(Letters(), PAIRS, ("eee ", "ffffff ")))
     assert prefixed.scores != result.scores
+
+
+def test_a_report_shows_what_three_queries_find() -> None:
+    data = data_of_pairs("pairs", PAIRS, {})
+    details = evaluate_retrieval(Letters(), data).details
+    shown = [data.queries.index(example["query"]) for example in details["examples"]]
+    assert len(shown) == 3 and shown == sorted(shown)
+    vectors = [np.asarray(Letters().encode(list(side)), np.float64) for side in (data.queries, data.passages)]
+    units = [side / np.linalg.norm(side, axis=1, keepdims=True) for side in vectors]
+    order = sort_everything(np.round(units[0] @ units[1].T, 9), 5)
+    for query, example in zip(shown, details["examples"], strict=True):
+        assert example["passages"] == [data.passages[n] for n in order[query][:3]]
+        assert example["right"] == [n in data.relevant[query] for n in order[query][:3]]
+        rank = next(rank for rank, n in enumerate(order[query], 1) if n in data.relevant[query])
+        assert example["rank"] == rank == details["ranks"][query]
 
 
 def test_passages_are_encoded_in_parts_that_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +273,7 @@ def test_passages_are_encoded_in_parts_that_are_not_kept(monkeypatch: pytest.Mon
             return vectors
 
     encoder = Watched(Words())
-    assert evaluate_retrieval(encoder, data) == whole
+    assert evaluate_retrieval(encoder, data).details == whole.details
     assert held == [5, 2, 2, 1] and not encoder._vectors
 
 
@@ -285,7 +300,7 @@ def test_encoders_with_two_dimensions_are_an_error() -> None:
             return np.ones((len(sentences), len(sentences)))
 
     data = RetrievalData("d", ["a"], ["b", "c"], [{0: 1}])
-    with pytest.raises(UserError, match="passages have dimension 2, those of queries 1"):
+    with pytest.raises(UserError, match="dimension 2, those of queries 1"):
         evaluate_retrieval(Growing(), data)
 
 
