@@ -1,14 +1,14 @@
 """Writes and opens the folders of GLUE data for fairseq's ``sentence_prediction``.
 
-A task's folder holds ``input0``, ``input1`` for pairs, ``label``, and ``glue.json``.
+A task's folder holds ``input0``, ``input1`` for pairs, ``label``, ``train.txt`` with the training texts, and ``glue.json``.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from fairseq.data import Dictionary
@@ -26,7 +26,7 @@ from fairseq_clear.text.vocabulary import load_dictionary
 
 patches.apply()
 
-GLUE_JSON = "glue.json"
+GLUE_JSON, TEXT = "glue.json", "train.txt"
 
 
 def prepare_task(
@@ -43,10 +43,8 @@ def prepare_task(
     """Convert the files of a task to the folder ``dest/TASK``; on an error, nothing is written.
 
     Args:
-        glue_dir: the GLUE folder, with one folder per task.
         data_bin: folder with the ``dict.txt`` of the checkpoint.
-        max_length: maximum number of tokens of an input, special ones included. fairseq's own ``--shorten-method truncate``
-            drops the end of a pair, often the whole second text.
+        max_length: maximum number of tokens of an input, see ``cut_pair``.
         drop_malformed: leave out malformed lines.
 
     Returns:
@@ -59,7 +57,7 @@ def prepare_task(
     dictionary = load_dictionary(data_bin / DICTIONARY)
     splits: dict[str, dict[str, int]] = {}
     with output_folder(dest / task.name, overwrite) as folder:
-        inputs, answers = [folder / f"input{column}" for column in range(len(task.texts))], folder / "label"
+        *inputs, answers = (folder / name for name in [*("input0", "input1")[: len(task.texts)], "label"])
         for part in (*inputs, answers):
             part.mkdir()
             shutil.copyfile(data_bin / DICTIONARY, part / DICTIONARY)
@@ -74,7 +72,14 @@ def prepare_task(
             rows = [cut_pair(row, max_length) for row in whole]
             for part, column in zip(inputs, zip(*rows, strict=True), strict=True):
                 _write_rows(part / split, column, len(dictionary))
-            _write_labels(answers, split, labels, known if task.labels else None)
+            if split == "train":
+                lines = (re.sub(r"[\0\r]", " ", text).strip() for row in zip(*texts, strict=True) for text in row)
+                (folder / TEXT).write_text("\n\n".join(filter(None, lines)) + "\n", encoding="utf-8", newline="\n")
+            if task.labels:
+                _write_rows(answers / split, [[known.index(label), known.eos()] for label in labels], len(known))
+            else:  # scores of a regression
+                scores = [f"{float(score) / MAXIMUM_SCORE!r}\n" for score in labels]
+                (answers / f"{split}.label").write_text("".join(scores))
             splits[split] = {
                 "rows": len(rows),
                 "tokens": sum(map(input_length, rows)),
@@ -84,7 +89,6 @@ def prepare_task(
                 "longest": max(map(input_length, rows)),
             }
         content = {
-            "task": task.name,
             "max_length": max_length,
             "vocabulary_hash": hash_file(data_bin / DICTIONARY),
             "tokenizer": type(tokenizer).__name__,
@@ -101,11 +105,9 @@ def input_length(texts: Sequence[Sequence[int]]) -> int:
 
 
 def cut_pair(texts: Sequence[list[int]], longest: int) -> list[list[int]]:
-    """Drop tokens from the end of the longer text (the first, if equal) until the input has ``longest`` tokens.
+    """Drop tokens from the end of the longer text (the first, if equal) until the input has ``longest`` tokens, 4 or more.
 
-    Args:
-        texts: one or two texts as ids, each with ``</s>`` at its end, which stays.
-        longest: maximum number of tokens of the input, special ones included; 4 or more.
+    fairseq's own ``--shorten-method truncate`` drops the end of a pair, often the whole second text.
     """
     lengths = [len(text) - 1 for text in texts]
     for _ in range(input_length(texts) - longest):
@@ -118,15 +120,6 @@ def _write_rows(prefix: Path, rows: Sequence[Sequence[int]], vocabulary: int) ->
     for row in rows:
         builder.add_item(torch.tensor(row, dtype=torch.int64))
     builder.finalize(f"{prefix}.idx")
-
-
-def _write_labels(answers: Path, split: str, labels: Sequence[str], known: Dictionary | None) -> None:
-    """Write class ids, or without a dictionary of classes the scores of a regression, divided by the highest one."""
-    if known is not None:
-        _write_rows(answers / split, [[known.index(label), known.eos()] for label in labels], len(known))
-    else:
-        scores = [f"{float(score) / MAXIMUM_SCORE!r}\n" for score in labels]
-        (answers / f"{split}.label").write_text("".join(scores))
 
 
 @dataclass(frozen=True)
@@ -145,12 +138,10 @@ class TaskData:
         """Open ``data/TASK``; UserError if it was not prepared."""
         folder = data / task.name
         try:
-            content: dict[str, Any] = json.loads((folder / GLUE_JSON).read_text(encoding="utf-8"))
+            content = json.loads((folder / GLUE_JSON).read_text(encoding="utf-8"))
             longest = max(split["longest"] for split in content["splits"].values())
             rows = content["splits"]["train"]["rows"]
             return cls(task, folder, rows, longest, hash_file(folder / GLUE_JSON), content["files"])
         except (OSError, ValueError, KeyError):
-            raise UserError(
-                f"--data {data}: has no {task.name} of this version; run fairseq-clear glue prepare --tasks {task.name} "
-                f"--dest {data}"
-            ) from None
+            what = f"--data {data}: has no {task.name} of this version"
+            raise UserError(f"{what}; run fairseq-clear glue prepare --tasks {task.name} --dest {data}") from None

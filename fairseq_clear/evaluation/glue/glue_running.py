@@ -6,23 +6,23 @@ A run that was stopped resumes where it stopped; a finished run is not repeated.
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any, BinaryIO
 
 import fairseq_clear
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel, strip_checkpoint
 from fairseq_clear.evaluation.glue.glue_data import TaskData
-from fairseq_clear.evaluation.glue.glue_tasks import REPORTS, FineTuning, metric_of
+from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, FineTuning, metric_of
 from fairseq_clear.evaluation.reports import Report, Row
 from fairseq_clear.evaluation.training_log import read_log
 from fairseq_clear.files import write_errors, write_json
 from fairseq_clear.processes import die_with_parent
 
-SETTINGS, RESULT, LOG, MODEL = "settings.json", "result.json", "train.log", "model.pt"
+SETTINGS, RESULT = "settings.json", "result.json"
 AVERAGE = "Avg."
 # Names of fairseq's statistics of a validation that a result keeps.
 MEASURED = ("loss", "accuracy", "mcc", "f1", "acc_and_f1", "pearson", "spearman", "pearson_and_spearman")
@@ -53,19 +53,13 @@ class GlueRun:
     folder: Path
     start: Start
 
-    @property
-    def name(self) -> str:
-        """Task and seed, for messages."""
-        return f"{self.data.task.name} seed {self.seed}"
-
     def check(self) -> None:
         """Raise UserError if the inputs are too long, or if the folder holds a run of other settings, data or checkpoint."""
         longest = min(int(self.start.loaded.model.max_positions()), self.settings.max_length or sys.maxsize)
         if self.data.longest > longest:
             what = f"has inputs of {self.data.longest} tokens, but checkpoint and recipe take {longest}"
-            raise UserError(
-                f"--data {self.data.folder}: {what}; run glue prepare with --max-length {longest} --overwrite"
-            )
+            remedy = f"run glue prepare with --max-length {longest} --overwrite"
+            raise UserError(f"--data {self.data.folder}: {what}; {remedy}")
         path, wanted = self.folder / SETTINGS, self.identity()
         found = _read_json(path) if path.is_file() else wanted
         if differing := [key for key in wanted if found.get(key) != wanted[key]]:
@@ -89,25 +83,25 @@ class GlueRun:
         Raises:
             UserError: training failed, with the last line of its log.
         """
+        task = self.data.task
         if (self.folder / RESULT).is_file():
             return _read_json(self.folder / RESULT)
         with write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / SETTINGS, self.identity(), flag="--output")
-        log, best = self.folder / LOG, self.folder / "checkpoint_best.pt"
+        log, best = self.folder / "train.log", self.folder / "checkpoint_best.pt"
         with open(log, "ab") as stream:
             status = run_process(self.command(), stream)
         if status or not best.is_file():
             lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing in it"]
-            raise UserError(f"{self.name}: fairseq-train ended with status {status} ({lines[-1][:300]}); see {log}")
-        saved = strip_checkpoint(best, self.folder / MODEL)
-        logged = read_log(log)
+            what = f"fairseq-train ended with status {status} ({lines[-1][:300]})"
+            raise UserError(f"{task.name} seed {self.seed}: {what}; see {log}")
+        saved, logged = strip_checkpoint(best, self.folder / "model.pt"), read_log(log)
         metrics = {
             split: {name: value for name, value in logged[split][saved["updates"]].items() if name in MEASURED}
-            for split in self.data.task.splits
-            if split != "train"
+            for split in task.dev_columns()
         }
-        result = {"task": self.data.task.name, "seed": self.seed, "epoch": saved["epoch"], "metrics": metrics}
+        result = {"task": task.name, "seed": self.seed, "epoch": saved["epoch"], "metrics": metrics}
         write_json(self.folder / RESULT, result, flag="--output")
         for path in (best, self.folder / "checkpoint_last.pt"):
             path.unlink(missing_ok=True)
@@ -122,15 +116,17 @@ class GlueRun:
         # the last batch of an epoch may be smaller
         updates = settings.epochs * -(-self.data.rows // settings.batch_size)
         best = ("--best-checkpoint-metric", "accuracy", "--maximize-best-checkpoint-metric")
+        metric = metric_of("clear", task.name)
         flags: list[Any] = [
             self.data.folder, "--user-dir", Path(fairseq_clear.__file__).parent, "--task", "sentence_prediction",
             "--criterion", "sentence_prediction", "--num-classes", len(task.labels) or 1,
-            *(best if task.labels else ["--regression-target"]), *REPORTS.get(task.name, ()),
+            *(best if task.labels else ["--regression-target"]),
+            *([f"--report-{metric.replace('_', '-')}"] if metric != "accuracy" else []),
             "--init-token", loaded.dictionary.bos(),
             # RoBERTa puts a second </s> between two texts. BERT does not, since its first segment ends with </s>.
             *(() if loaded.model.args.segments > 1 else ("--separator-token", loaded.dictionary.eos())),
             "--max-positions", int(loaded.model.max_positions()),
-            "--valid-subset", ",".join(split for split in task.splits if split != "train"),
+            "--valid-subset", ",".join(task.dev_columns()),
             "--arch", "clear_roberta", "--encoder-from", self.start.checkpoint,
             "--pooler-activation-fn", loaded.model.args.pooler_activation_fn,
             "--dropout", settings.dropout, "--attention-dropout", settings.dropout, "--pooler-dropout", settings.dropout,
@@ -175,14 +171,13 @@ def build_report(runs: Sequence[GlueRun], results: Sequence[Result], recipe: str
         label: name of the encoder, with which the names of the rows begin.
     """
     tasks = {run.data.task.name: run for run in runs}
-    found = {name: [result for result in results if result["task"] == name] for name in tasks}
     start, segments = runs[0].start, runs[0].start.loaded.model.args.segments
     described = {"checkpoint": str(start.checkpoint), "checkpoint_hash": start.checkpoint_hash}
     described["architecture"] = start.loaded.architecture
     details = {"runs": list(results), "settings": {name: asdict(run.settings) for name, run in tasks.items()}}
     seeds = sorted({run.seed for run in runs})
     rows = [
-        Row(f"{label} {kind} of {len(seeds)}", _scores(found, recipe, statistic), described, details=kept)
+        Row(f"{label} {kind} of {len(seeds)}", table_scores(results, recipe, statistic), described, details=kept)
         for kind, statistic, kept in (("median", median, details), ("best", max, {}))
     ]
     protocol = {
@@ -196,22 +191,17 @@ def build_report(runs: Sequence[GlueRun], results: Sequence[Result], recipe: str
     return Report("glue", protocol, files, list(rows[0].scores), rows, seeds)
 
 
-def _scores(
-    results: Mapping[str, list[Result]], recipe: str, statistic: Callable[[list[float]], float]
-) -> dict[str, float]:
+def table_scores(results: Sequence[Result], recipe: str, statistic: Callable[[list[float]], float]) -> dict[str, float]:
     """The statistic over the seeds for each column of the table, and the average over the tasks.
 
     A constant prediction, for which Pearson and Spearman are not defined, scores 0: a failed run is a result.
     """
     scores: dict[str, float] = {}
     averages = []
-    for name, found in results.items():
-        columns = {"valid": name} if name != "MNLI" else {"valid": f"{name}-m", "valid1": f"{name}-mm"}
-        metric = metric_of(recipe, name)
-        part = {
-            column: float(statistic([result["metrics"][split].get(metric, 0.0) for result in found]))
-            for split, column in columns.items()
-        }
+    for name in dict.fromkeys(result["task"] for result in results):
+        found = [result["metrics"] for result in results if result["task"] == name]
+        metric, columns = metric_of(recipe, name), GLUE_TASKS[name].dev_columns()
+        part = {to: float(statistic([one[split].get(metric, 0.0) for one in found])) for split, to in columns.items()}
         scores |= part
-        averages.append(sum(part.values()) / len(part))  # MNLI's two columns count as one (CLEAR, caption of Table 1)
-    return scores | ({AVERAGE: sum(averages) / len(averages)} if len(averages) > 1 else {})
+        averages.append(mean(part.values()))  # MNLI's two columns count as one (CLEAR, caption of Table 1)
+    return scores | ({AVERAGE: mean(averages)} if len(averages) > 1 else {})

@@ -1,13 +1,12 @@
 """The tasks of GLUE (Wang et al. 2018, arXiv:1804.07461), readers of their tsv files, and the papers' fine-tuning recipes."""
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sts_data import read_score
-from fairseq_clear.files import read_text_lines, write_errors, write_whole
+from fairseq_clear.files import read_text_lines
 
 # Scores of STS-B are 0 to 5; models are trained on scores divided by 5, as in fairseq's preprocess_GLUE_tasks.sh.
 MAXIMUM_SCORE = 5.0
@@ -28,6 +27,10 @@ class GlueTask:
     splits: dict[str, str] = field(default_factory=lambda: {"train": "train.tsv", "valid": "dev.tsv"})
     header: tuple[str, ...] | None = None  # names of the columns of files without a header
 
+    def dev_columns(self) -> dict[str, str]:
+        """The splits to score, and the name of each in a table."""
+        return {"valid": "MNLI-m", "valid1": "MNLI-mm"} if "valid1" in self.splits else {"valid": self.name}
+
 
 GLUE_TASKS: dict[str, GlueTask] = {
     task.name: task
@@ -47,41 +50,32 @@ GLUE_TASKS: dict[str, GlueTask] = {
 
 def read_examples(
     glue_dir: Path, task: GlueTask, split: str, *, drop_malformed: bool = False
-) -> tuple[tuple[list[str], ...], list[str], int]:
-    """Read the file of one split, ``glue_dir/TASK/FILE``.
-
-    Quotes have no special meaning. A text may be empty, but each line must have as many columns as the header.
-
-    Args:
-        split: fairseq's name of the split.
-        drop_malformed: leave out malformed lines, as fairseq's script does for QQP.
+) -> tuple[list[list[str]], list[str], int]:
+    """Read the file of one split, ``glue_dir/TASK/FILE``. Quotes have no special meaning; a text may be empty.
 
     Returns:
-        One list of N texts for each of the one or two inputs; N labels, or scores as text; number of lines left out.
+        One list of N texts for each of the one or two inputs; N labels, or scores as text; number of malformed lines left out.
 
     Raises:
-        UserError: a missing file or column, or a malformed line; the message names file and line.
+        UserError: a missing file or column, or without ``drop_malformed`` a malformed line; the message names file and line.
     """
     path = glue_dir / task.name / task.splits[split]
     lines = list(enumerate(read_text_lines(path), 1))
-    header = lines.pop(0)[1].split("\t") if lines and task.header is None else task.header or ()
-    names, wanted = [name.strip() for name in header], (*task.texts, task.label)
-    for name in wanted if lines else ():
-        if name not in names:
-            raise UserError(f"{path}:1: the header has no column {name!r} ({', '.join(names)}); is this {task.name}?")
+    names = task.header or [name.strip() for name in (lines.pop(0)[1] if lines else "").split("\t")]
+    wanted = (*task.texts, task.label)
+    if missing := [name for name in wanted if name not in names]:
+        raise UserError(f"{path}:1: the header has no column {missing[0]!r}; is this {task.name}?")
     rows = []
     for number, line in lines:
         try:
-            cells = line.split("\t")
+            cells = [cell.strip() for cell in line.split("\t")]
             if len(cells) != len(names):
-                what = f"{len(cells)} tab-separated columns, not {len(names)} as the first line has"
-                raise UserError(f"{path}:{number}: {what}")
-            row = [cells[names.index(name)].strip() for name in wanted]
+                raise UserError(f"{path}:{number}: {len(cells)} tab-separated columns instead of {len(names)}")
+            row = [cells[names.index(name)] for name in wanted]
             if not task.labels:
                 read_score(path, number, row[-1], 0, MAXIMUM_SCORE)
             elif row[-1] not in task.labels:
-                what = f"label {row[-1]!r} is not one of {task.name}: {', '.join(task.labels)}"
-                raise UserError(f"{path}:{number}: {what}")
+                raise UserError(f"{path}:{number}: label {row[-1]!r} is not one of {', '.join(task.labels)}")
             rows.append(row)
         except UserError as error:
             if not drop_malformed:
@@ -89,23 +83,7 @@ def read_examples(
     if not rows:
         raise UserError(f"{path}: holds no well-formed example; is this {task.name}?")
     *texts, labels = (list(column) for column in zip(*rows, strict=True))
-    return tuple(texts), labels, len(lines) - len(rows)
-
-
-def write_texts(task: GlueTask, glue_dir: Path, path: Path, *, drop_malformed: bool) -> tuple[int, int]:
-    """Write the training texts of a task as a text file that ``fairseq-clear prepare`` reads, with each text as a document.
-
-    Texts that occur twice are written twice; empty texts are left out. On an error, nothing is written.
-
-    Returns:
-        Number of texts written, number of malformed lines left out.
-    """
-    texts, _, dropped = read_examples(glue_dir, task, "train", drop_malformed=drop_malformed)
-    rows = [text for row in zip(*texts, strict=True) for text in row]
-    lines = [line for text in rows if (line := re.sub(r"[\0\r]", " ", text).strip())]
-    with write_errors(path, "--dest"), write_whole(path) as stream:
-        stream.write("\n\n".join(lines).encode() + b"\n")
-    return len(lines), dropped
+    return texts, labels, len(lines) - len(rows)
 
 
 @dataclass(frozen=True)
@@ -118,8 +96,8 @@ class FineTuning:
     warmup_share: float = 0.06  # share of the updates in which the learning rate rises
     weight_decay: float = 0.1  # decoupled weight decay of Adam
     dropout: float = 0.1  # of layers, attention and classification head
-    max_length: int | None = None  # maximum tokens of an input, see ``glue prepare --max-length``; None for no limit
-    adam_betas: str = "(0.9, 0.98)"  # in the format of fairseq's flag
+    max_length: int | None = None  # maximum tokens of an input; None for no limit
+    adam_betas: str = "(0.9, 0.98)"
     adam_eps: float = 1e-6
     clip_norm: float = 0.0  # maximum norm of the gradient; 0 for no limit
 
@@ -152,17 +130,10 @@ RECIPES: dict[str, dict[str, FineTuning]] = {
 
 # The metric of a task in the table of a recipe, by its name in fairseq's log; accuracy for all other tasks.
 #   CLEAR, caption of Table 1: Matthews; MRPC, QQP mean of accuracy and F1; STS-B mean of Pearson and Spearman.
-#   CERT, caption of Table 2: MRPC F1, QQP accuracy, STS-B Pearson.
+#   CERT, caption of Table 2: MRPC F1, QQP accuracy, STS-B Pearson. fairseq computes them with those of CLEAR.
 METRICS: dict[str, dict[str, str]] = {
     "clear": {"CoLA": "mcc", "MRPC": "acc_and_f1", "QQP": "acc_and_f1", "STS-B": "pearson_and_spearman"},
     "cert": {"CoLA": "mcc", "MRPC": "f1", "STS-B": "pearson"},
-}
-# Flags with which fairseq's criterion computes them.
-REPORTS: dict[str, tuple[str, ...]] = {
-    "CoLA": ("--report-mcc",),
-    "MRPC": ("--report-acc-and-f1",),
-    "QQP": ("--report-acc-and-f1",),
-    "STS-B": ("--report-pearson-and-spearman",),
 }
 
 

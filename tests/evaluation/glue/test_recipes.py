@@ -6,7 +6,7 @@ import fairseq
 import pytest
 import yaml
 
-from fairseq_clear.evaluation.glue.glue_running import _scores
+from fairseq_clear.evaluation.glue.glue_running import table_scores
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, RECIPES
 
 
@@ -44,4 +44,5 @@ def test_every_recipe_has_every_task():
 
 def test_a_constant_prediction_scores_0():
     """fairseq then logs NaN, which is left out of the result."""
-    assert _scores({"STS-B": [{"metrics": {"valid": {"loss": 1.0}}}]}, "clear", max) == {"STS-B": 0.0}
+    result = {"task": "STS-B", "metrics": {"valid": {"loss": 1.0}}}
+    assert table_scores([result], "clear", max) == {"STS-B": 0.0}
