@@ -80,29 +80,26 @@ class Run(Command):
         from fairseq_clear.distributed import choose_device
         from fairseq_clear.evaluation.checkpoints import load_model
         from fairseq_clear.evaluation.glue.glue_data import TaskData
-        from fairseq_clear.evaluation.glue.glue_running import GlueRun, Start, build_report
+        from fairseq_clear.evaluation.glue.glue_running import GlueRun, build_report
 
         check_seeds(self.seeds)
         given = {name: value for name in ("lr", "batch_size", "epochs") if (value := getattr(self, name)) is not None}
         tasks = [TaskData.open(self.data, GLUE_TASKS[name]) for name in self.tasks]
         loaded = load_model(self.checkpoint, tasks[0].folder / "input0")
         device = choose_device(self.device).type
-        start = Start(self.checkpoint, hash_file(self.checkpoint), loaded, device, self.precision)
-        runs = [
-            GlueRun(data, seed, replace(RECIPES[self.recipe][name], **given), self.output / name / f"seed{seed}", start)
-            for name, data in zip(self.tasks, tasks, strict=True)
-            for seed in self.seeds
-        ]
+        start = (self.checkpoint, hash_file(self.checkpoint), loaded, device, self.precision)
+        runs = []
+        for name, data in zip(self.tasks, tasks, strict=True):
+            settings, folder = replace(RECIPES[self.recipe][name], **given), self.output / name
+            runs += [GlueRun(data, seed, settings, folder / f"seed{seed}", *start) for seed in self.seeds]
         for run in runs:
             run.check()
         results = []
         for run in runs:
             results.append(run.run())
-            scores, metric = results[-1]["metrics"]["valid"], metric_of(self.recipe, run.data.task.name)
-            print(
-                f"{run.data.task.name} seed {run.seed}: {metric} {scores.get(metric, 0.0):.1f}, epoch {results[-1]['epoch']}",
-                file=sys.stderr,
-            )
+            name, scores = run.data.task.name, results[-1]["metrics"]["valid"]
+            metric, epoch = metric_of(self.recipe, name), results[-1]["epoch"]
+            print(f"{name} seed {run.seed}: {metric} {scores.get(metric, 0.0):.1f}, epoch {epoch}", file=sys.stderr)
         report = build_report(runs, results, self.recipe, self.label or self.checkpoint.stem)
         print(report.table(bold=sys.stdout.isatty()))
         print(report.caption())

@@ -216,21 +216,6 @@ def test_inputs_must_fit_the_checkpoint(checkpoint, prepared, tmp_path, capsys):
     assert "--max-length 24" in capsys.readouterr().err
 
 
-def test_training_texts_are_documents(tmp_path, data_bin, capsys):
-    rows = ('A "cat.\tA cat.', "Dogs ran.\tDogs ran.", "One.\t ", "bad")
-    lines = ["sentence1\tsentence2\tlabel", *(f"{row}\tentailment" for row in rows)]
-    (tmp_path / "RTE").mkdir()
-    for name in ("train.tsv", "dev.tsv"):
-        (tmp_path / "RTE" / name).write_text("\n".join(lines) + "\n")
-    flags = ["--glue-dir", tmp_path, "--tasks", "RTE", "--data-bin", data_bin, "--tokenizer", "whitespace"]
-    command = [str(part) for part in ("glue", "prepare", *flags, "--dest", tmp_path / "out")]
-    assert main(command) == 2 and "train.tsv:5: " in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-    assert main([*command, "--drop-malformed"]) == 0 and "2 lines dropped" in capsys.readouterr().out
-    text = (tmp_path / "out" / "RTE" / "train.txt").read_text()
-    assert text == 'A "cat.\n\nA cat.\n\nDogs ran.\n\nDogs ran.\n\nOne.\n'
-
-
 @pytest.mark.real
 def test_real_cola_and_rte(checkpoint, data_bin, tmp_path, capsys):
     if not (folder := SHARED / "glue").is_dir():

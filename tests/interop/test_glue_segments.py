@@ -12,8 +12,8 @@ for library in ("transformers", "tokenizers", "safetensors"):
     pytest.importorskip(library, reason="optional, extra hf")
 
 from fairseq_clear.errors import UserError  # noqa: E402
-from fairseq_clear.evaluation.checkpoints import load_model  # noqa: E402
-from fairseq_clear.evaluation.glue.glue_running import GlueRun, Start  # noqa: E402
+from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model  # noqa: E402
+from fairseq_clear.evaluation.glue.glue_running import GlueRun  # noqa: E402
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, RECIPES  # noqa: E402
 from fairseq_clear.interop.importing import import_hf  # noqa: E402
 from tests.interop.folders import make_folder  # noqa: E402
@@ -31,26 +31,26 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return parent
 
 
-def start(folder: Path) -> Start:
-    return Start(folder / "model.pt", "hash", load_model(folder / "model.pt", folder))
+def load(folder: Path) -> LoadedModel:
+    return load_model(folder / "model.pt", folder)
 
 
 def test_the_command_keeps_epsilon_and_segments(folders: Path, tmp_path: Path) -> None:
     for name, segments in (("bert1", 1), ("bert2", 2)):
-        args = parsed(start(folders / name), tmp_path)
+        args = parsed(folders / name, tmp_path)
         assert (args.layer_norm_eps, args.segments) == (1e-12, segments)
         assert (args.separator_token is not None) == (segments == 1)
 
 
-def parsed(model: Start, folder: Path) -> Namespace:
+def parsed(encoder: Path, folder: Path) -> Namespace:
     """The settings that fairseq-train makes of the command."""
-    data = SimpleNamespace(task=GLUE_TASKS["RTE"], rows=100, folder=folder)
-    command = GlueRun(data, 1, RECIPES["clear"]["RTE"], folder, model).command()
-    return options.parse_args_and_arch(options.get_training_parser(), command[3:])
+    data = SimpleNamespace(task=GLUE_TASKS["RTE"], record={"splits": {"train": {"rows": 100}}}, folder=folder)
+    run = GlueRun(data, 1, RECIPES["clear"]["RTE"], folder, encoder / "model.pt", "hash", load(encoder))
+    return options.parse_args_and_arch(options.get_training_parser(), run.command()[3:])
 
 
 def test_a_model_with_other_segments_is_rejected(folders: Path) -> None:
-    one, two = (start(folders / name).loaded.model for name in ("bert1", "bert2"))
+    one, two = (load(folders / name).model for name in ("bert1", "bert2"))
     with pytest.raises(UserError, match="has 2 segments and the model 1: give --segments 2"):
         one.load_state_dict(dict(two.state_dict()))
     with pytest.raises(UserError, match="has 1 segments and the model 2: give --segments 1"):

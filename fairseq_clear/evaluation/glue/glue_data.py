@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from fairseq.data import Dictionary
@@ -40,12 +41,9 @@ def prepare_task(
     drop_malformed: bool = False,
     overwrite: bool = False,
 ) -> dict[str, dict[str, int]]:
-    """Convert the files of a task to the folder ``dest/TASK``; on an error, nothing is written.
+    """Convert the files of a task to the folder ``dest/TASK``, with the dictionary of ``data_bin``.
 
-    Args:
-        data_bin: folder with the ``dict.txt`` of the checkpoint.
-        max_length: maximum number of tokens of an input, see ``cut_pair``.
-        drop_malformed: leave out malformed lines.
+    Inputs of more than ``max_length`` tokens are cut, see ``cut_pair``. On an error, nothing is written.
 
     Returns:
         Split -> numbers of its examples (``rows``), tokens, unknown tokens, cut inputs, malformed lines (``dropped``), and the
@@ -128,20 +126,17 @@ class TaskData:
 
     task: GlueTask
     folder: Path
-    rows: int  # number of training examples
-    longest: int  # number of tokens of the longest input
-    record_hash: str  # SHA-256 of glue.json
-    files: dict[str, str]  # names of GLUE's files -> SHA-256
+    record: dict[str, Any]  # glue.json
+    record_hash: str  # its SHA-256
 
     @classmethod
     def open(cls, data: Path, task: GlueTask) -> "TaskData":
         """Open ``data/TASK``; UserError if it was not prepared."""
-        folder = data / task.name
+        path = data / task.name / GLUE_JSON
         try:
-            content = json.loads((folder / GLUE_JSON).read_text(encoding="utf-8"))
-            longest = max(split["longest"] for split in content["splits"].values())
-            rows = content["splits"]["train"]["rows"]
-            return cls(task, folder, rows, longest, hash_file(folder / GLUE_JSON), content["files"])
-        except (OSError, ValueError, KeyError):
+            record = json.loads(path.read_text(encoding="utf-8"))
+            record["splits"]["train"]["longest"], record["files"]  # noqa: B018 (are missing in other files)
+            return cls(task, path.parent, record, hash_file(path))
+        except (OSError, ValueError, LookupError, TypeError):
             what = f"--data {data}: has no {task.name} of this version"
             raise UserError(f"{what}; run fairseq-clear glue prepare --tasks {task.name} --dest {data}") from None

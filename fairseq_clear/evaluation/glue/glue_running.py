@@ -33,33 +33,28 @@ Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Start:
-    """The checkpoint that every run starts from, its hash and its model, and the device and precision of the runs."""
+class GlueRun:
+    """The fine-tuning of a checkpoint on one task with one seed, in its own folder."""
 
+    data: TaskData
+    seed: int
+    settings: FineTuning
+    folder: Path
     checkpoint: Path
     checkpoint_hash: str
     loaded: LoadedModel
     device: str = "cpu"
     precision: str = "float32"
 
-
-@dataclass(frozen=True)
-class GlueRun:
-    """The fine-tuning of one task with one seed, in its own folder."""
-
-    data: TaskData
-    seed: int
-    settings: FineTuning
-    folder: Path
-    start: Start
-
     def check(self) -> None:
         """Raise UserError if the inputs are too long, or if the folder holds a run of other settings, data or checkpoint."""
-        longest = min(int(self.start.loaded.model.max_positions()), self.settings.max_length or sys.maxsize)
-        if self.data.longest > longest:
-            what = f"has inputs of {self.data.longest} tokens, but checkpoint and recipe take {longest}"
-            remedy = f"run glue prepare with --max-length {longest} --overwrite"
-            raise UserError(f"--data {self.data.folder}: {what}; {remedy}")
+        limit = min(int(self.loaded.model.max_positions()), self.settings.max_length or sys.maxsize)
+        longest = max(split["longest"] for split in self.data.record["splits"].values())
+        if longest > limit:
+            what = f"has inputs of {longest} tokens, but checkpoint and recipe take {limit}"
+            raise UserError(
+                f"--data {self.data.folder}: {what}; run glue prepare with --max-length {limit} --overwrite"
+            )
         path, wanted = self.folder / SETTINGS, self.identity()
         found = _read_json(path) if path.is_file() else wanted
         if differing := [key for key in wanted if found.get(key) != wanted[key]]:
@@ -72,8 +67,8 @@ class GlueRun:
             "task": self.data.task.name,
             "seed": self.seed,
             "settings": asdict(self.settings),
-            "precision": self.start.precision,
-            "checkpoint_hash": self.start.checkpoint_hash,
+            "precision": self.precision,
+            "checkpoint_hash": self.checkpoint_hash,
             "data_hash": self.data.record_hash,
         }
 
@@ -112,9 +107,9 @@ class GlueRun:
 
         The best epoch is the one with the highest dev accuracy, as in fairseq's recipes, or with the lowest dev loss for STS-B.
         """
-        task, settings, loaded = self.data.task, self.settings, self.start.loaded
+        task, settings, loaded = self.data.task, self.settings, self.loaded
         # the last batch of an epoch may be smaller
-        updates = settings.epochs * -(-self.data.rows // settings.batch_size)
+        updates = settings.epochs * -(-self.data.record["splits"]["train"]["rows"] // settings.batch_size)
         best = ("--best-checkpoint-metric", "accuracy", "--maximize-best-checkpoint-metric")
         metric = metric_of("clear", task.name)
         flags: list[Any] = [
@@ -127,7 +122,7 @@ class GlueRun:
             *(() if loaded.model.args.segments > 1 else ("--separator-token", loaded.dictionary.eos())),
             "--max-positions", int(loaded.model.max_positions()),
             "--valid-subset", ",".join(task.dev_columns()),
-            "--arch", "clear_roberta", "--encoder-from", self.start.checkpoint,
+            "--arch", "clear_roberta", "--encoder-from", self.checkpoint,
             "--pooler-activation-fn", loaded.model.args.pooler_activation_fn,
             "--dropout", settings.dropout, "--attention-dropout", settings.dropout, "--pooler-dropout", settings.dropout,
             "--save-dir", self.folder, "--no-epoch-checkpoints",
@@ -139,7 +134,7 @@ class GlueRun:
             "--batch-size", settings.batch_size, "--required-batch-size-multiple", 1,
             "--seed", self.seed, "--num-workers", 0, "--distributed-world-size", 1,
             "--log-format", "json", "--log-interval", 100,
-            *PRECISIONS[self.start.precision], *(["--cpu"] if self.start.device == "cpu" else []),
+            *PRECISIONS[self.precision], *(["--cpu"] if self.device == "cpu" else []),
         ]  # fmt: skip
         return [sys.executable, "-m", "fairseq_cli.train", *map(str, flags)]
 
@@ -171,7 +166,7 @@ def build_report(runs: Sequence[GlueRun], results: Sequence[Result], recipe: str
         label: name of the encoder, with which the names of the rows begin.
     """
     tasks = {run.data.task.name: run for run in runs}
-    start, segments = runs[0].start, runs[0].start.loaded.model.args.segments
+    start, segments = runs[0], runs[0].loaded.model.args.segments
     described = {"checkpoint": str(start.checkpoint), "checkpoint_hash": start.checkpoint_hash}
     described["architecture"] = start.loaded.architecture
     details = {"runs": list(results), "settings": {name: asdict(run.settings) for name, run in tasks.items()}}
@@ -187,7 +182,7 @@ def build_report(runs: Sequence[GlueRun], results: Sequence[Result], recipe: str
         "precision": start.precision,
         "input": f"<s> a </s> b </s> ({segments} segments)" if segments > 1 else "<s> a </s> </s> b </s> (no segments)",
     }
-    files = {name: run.data.files for name, run in tasks.items()}
+    files = {name: run.data.record["files"] for name, run in tasks.items()}
     return Report("glue", protocol, files, list(rows[0].scores), rows, seeds)
 
 

@@ -1,6 +1,5 @@
 """GLUE's files are read by their columns, errors name file and line, and fairseq's own task reads what is prepared."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -95,11 +94,17 @@ def test_fairseqs_task_reads_what_was_written(name, glue, data_bin, tmp_path):
             target = float(item["target"][0] if not task.labels else item["target"])
             assert target == pytest.approx(task.labels.index(label) if task.labels else float(label) / 5)
         assert cut == sizes["cut"] and sizes["longest"] <= 12
-    assert data.longest == max(split["longest"] for split in splits.values()) and data.rows == ROWS["train"]
-    assert set(json.loads((data.folder / "glue.json").read_text())["files"]) == set(task.splits.values())
-    texts, _, _ = read_examples(glue, task, "train")
-    documents = (data.folder / "train.txt").read_text().removesuffix("\n").split("\n\n")
-    assert documents == [text for row in zip(*texts, strict=True) for text in row]
+    assert data.record["splits"] == splits and set(data.record["files"]) == set(task.splits.values())
+
+
+def test_training_texts_are_documents(data_bin, tmp_path):
+    rows = ('A "cat.\tA cat.', "Dogs ran.\tDogs ran.", "One.\t ", "bad")
+    lines = ["sentence1\tsentence2\tlabel", *(f"{row}\tentailment" for row in rows)]
+    write_glue(tmp_path, ["RTE"])
+    (tmp_path / "RTE" / "train.tsv").write_text("\n".join(lines) + "\n")
+    data, splits = prepare("RTE", tmp_path, data_bin, tmp_path / "out", drop_malformed=True)
+    assert splits["train"]["dropped"] == 1
+    assert (data.folder / "train.txt").read_text() == 'A "cat.\n\nA cat.\n\nDogs ran.\n\nDogs ran.\n\nOne.\n'
 
 
 def test_cutting_takes_from_the_longer_text():
