@@ -49,27 +49,30 @@ def test_numbers_are_those_of_the_library(table, tmp_path, capsys):
         assert [float(cell.strip("*")) for cell in line.split()[1:]] == [pytest.approx(x, abs=0.006) for x in expected]
 
 
-def test_mistakes_are_one_line_and_write_nothing(table, tmp_path, capsys):
-    taken = tmp_path / "taken.json"
-    taken.write_text("old")
+@pytest.mark.parametrize(
+    ("flags", "where"),
+    [
+        (["--output", "taken.json"], "--output taken.json: "),
+        (["--batch-size", "0"], "--batch-size 0: "),
+        (["--data", "no"], "--data no: "),
+        (["--whitening-dimensions", "2"], "--whitening-dimensions 2: "),
+        (["--whitening", "c.jsonl"], "--whitening c.jsonl: "),
+        (["--tasks", "STS12"], "STS12: "),
+        (["--encoder", f"{TOYS}:broken"], f"{TOYS}:broken: "),
+        (["--encoder", f"{TOYS}:Constant"], f"{TOYS}:Constant, pairs: "),
+        (None, "--data: "),
+    ],
+)
+def test_mistakes_are_one_line_and_write_nothing(flags, where, table, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken.json").write_text("old")
     (tmp_path / "c.jsonl").write_text('{"text": "a"}\n')
-    fine = ["sts", "--sts-file", str(table), "--encoder", f"{TOYS}:Letters"]
     before = sorted(tmp_path.iterdir())
-    for arguments, message in [
-        (["sts", "--encoder", f"{TOYS}:Letters"], "--data: give the folder"),
-        ([*fine, "--output", str(taken)], "exists already; add --overwrite"),
-        ([*fine, "--batch-size", "0"], "--batch-size 0: must be 1 or more"),
-        ([*fine, "--data", str(tmp_path / "no")], "no: no such folder"),
-        ([*fine, "--whitening-dimensions", "2"], "--whitening-dimensions 2: has an effect only with --whitening"),
-        ([*fine, "--whitening", str(tmp_path / "c.jsonl")], "c.jsonl: .jsonl is not read here"),
-        ([*fine, "--tasks", "STS12"], "tasks STS12: need the folder"),
-        (["sts", "--sts-file", str(table), "--encoder", f"{TOYS}:broken"], "has no method encode"),
-        (["sts", "--sts-file", str(table), "--encoder", f"{TOYS}:Constant"], "a correlation is not defined"),
-    ]:
-        assert main(arguments) == 2, arguments
-        out, err = capsys.readouterr()
-        assert message in err and err.count("\n") == 1 and out == "", err
-    assert sorted(tmp_path.iterdir()) == before and taken.read_text() == "old"
+    given = ["--sts-file", "pairs.tsv", *flags] if flags is not None else []
+    assert main(["sts", "--encoder", f"{TOYS}:Letters", *given]) == 2
+    out, err = capsys.readouterr()
+    assert where in err and err.count("\n") == 1 and out == "", err
+    assert sorted(tmp_path.iterdir()) == before and (tmp_path / "taken.json").read_text() == "old"
 
 
 @pytest.mark.parametrize(
