@@ -2,12 +2,18 @@
 
 import importlib
 import logging
+import os
+import pkgutil
+import re
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fairseq_clear.errors import UserError
+from fairseq_clear.errors import UserError, one_line
+
+FACTORY = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*")  # package.module:factory
 
 
 def import_library(name: str, extra: str = "hf") -> Any:
@@ -27,6 +33,20 @@ def import_library(name: str, extra: str = "hf") -> Any:
         raise UserError(
             f"{package} cannot be imported ({error}); pip install 'fairseq_clear[{extra}]', or {package} by itself"
         ) from None
+
+
+def import_factory(name: str, flag: str) -> Any:
+    """Import what ``package.module:factory`` names, also from the working directory; UserError if it cannot be imported."""
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        return pkgutil.resolve_name(name)
+    except Exception as error:  # the module is the user's
+        raise UserError(
+            f"{flag} {name}: cannot import it ({one_line(error)}); is it installed, or in this folder?"
+        ) from None
+    finally:
+        sys.path.remove(folder)
 
 
 @contextmanager

@@ -117,7 +117,7 @@ class Work:
     def results(self) -> Iterator[Any]:
         """Yield the stored results of all blocks, in order; UserError if a file has been damaged."""
         for block in range(self.blocks):
-            if (content := _read_json(path := self.folder / f"{block}.json")) is None:
+            if (content := read_json(path := self.folder / f"{block}.json")) is None:
                 raise UserError(f"{path}: was damaged after it was written; remove it and rerun")
             yield content
 
@@ -142,7 +142,7 @@ def open_work(
     try:
         if workers.rank > 0:
             unfinished: list[int] = workers.gather([])[0]
-            if _read_json(folder / "settings.json") != wanted:
+            if read_json(folder / "settings.json") != wanted:
                 raise UserError(f"--output {output}: worker {workers.rank} sees other files; give a shared file system")
             yield Work(folder, blocks, unfinished[workers.rank :: workers.size], workers)
             return
@@ -164,7 +164,7 @@ def open_work(
         raise UserError(f"{what}; finished blocks are kept in {folder}: fix this and rerun") from error
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
     """The content of a file; None if it is missing or damaged."""
     try:
         return json.loads(path.read_bytes())
@@ -174,7 +174,7 @@ def _read_json(path: Path) -> Any:
 
 def _check_settings(folder: Path, wanted: Mapping[str, Any], overwrite: bool) -> None:
     """Record the settings of new work; UserError if there are blocks of other settings and ``overwrite`` is False."""
-    begun, finished = _read_json(folder / "settings.json") or {}, list(folder.glob("[0-9]*.json"))
+    begun, finished = read_json(folder / "settings.json") or {}, list(folder.glob("[0-9]*.json"))
     if begun == wanted:
         return
     if finished and not overwrite:

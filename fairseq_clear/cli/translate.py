@@ -11,19 +11,25 @@ from fairseq_clear.preparation.back_translation.translation_settings import (
 )
 
 
-def run(settings: TranslationSettings) -> int:
-    """Translate and print the report, on the first process of torchrun."""
-    settings.check()
-    from fairseq_clear.preparation.back_translation.translating import translate_file  # fairseq takes seconds to import
-    from fairseq_clear.preparation.back_translation.translation_report import report_text
+@dataclass(kw_only=True)
+class TranslationCommand(Command, TranslationSettings):
+    """What both commands do."""
 
-    if report := translate_file(settings):
-        print(f"{report_text(report)}\ncomplete: {', '.join(map(str, settings.files))}")
-    return 0
+    SHARES_WORK: ClassVar[bool] = True
+
+    def run(self) -> int:
+        """Translate and print the report, on the first process of torchrun."""
+        self.check()
+        from fairseq_clear.preparation.back_translation.translating import translate_file  # importing fairseq is slow
+        from fairseq_clear.preparation.back_translation.translation_report import report_text
+
+        if report := translate_file(self):
+            print(f"{report_text(report)}\ncomplete: {', '.join(map(str, self.files))}")
+        return 0
 
 
 @dataclass(kw_only=True)
-class Translate(Command, OneDirection):
+class Translate(TranslationCommand, OneDirection):
     """Translate every line of a text with a translation model of any kind.
 
     The output has exactly one line for each input line. A blank line stays blank; control characters and runs of white space
@@ -32,35 +38,25 @@ class Translate(Command, OneDirection):
     several GPUs or machines, with the same result. The report is written to OUTPUT.report.json.
     """
 
-    SHARES_WORK: ClassVar[bool] = True
     EXAMPLES: ClassVar[str] = r"""
 fairseq-clear translate --input train.txt --model opus-mt-en-de --output train.de.txt
 torchrun --nproc-per-node 8 -m fairseq_clear.cli translate --input train.txt --model nllb \
     --model-languages eng_Latn:por_Latn --output train.pt.txt --fp16"""
 
-    def run(self) -> int:
-        """Translate and print the report."""
-        return run(self)
-
 
 @dataclass(kw_only=True)
-class BackTranslate(Command, RoundTrip):
+class BackTranslate(TranslationCommand, RoundTrip):
     """Translate every line of a text into another language and back, with translation models of any kind.
 
     Lines, resuming and several processes are as in ``fairseq-clear translate``. The report (unchanged lines, lengths,
-    self-BLEU, self-chrF, lines that could not be translated, examples) is written to OUTPUT.report.json.
+    self-BLEU, self-chrF, lines that could not be translated) is written to OUTPUT.report.json.
     """
 
-    SHARES_WORK: ClassVar[bool] = True
     EXAMPLES: ClassVar[str] = r"""
 fairseq-clear back-translate --input train.txt --forward en-de --backward de-en --output train.de.txt
 fairseq-clear back-translate --input train.txt --forward opus-mt-en-pt --backward opus-mt-pt-en \
-    --output train.pt.txt --copies 2                       # train.pt.0.txt and train.pt.1.txt
+    --output train.pt.txt --copies 2 --sampling            # train.pt.0.txt and train.pt.1.txt
 fairseq-clear back-translate --input train.txt --forward nllb --forward-languages eng_Latn:por_Latn \
     --backward nllb --backward-languages por_Latn:eng_Latn --output train.pt.txt
 torchrun --nproc-per-node 8 -m fairseq_clear.cli back-translate --input train.txt --forward en-de \
     --backward de-en --output train.de.txt --fp16"""
-
-    def run(self) -> int:
-        """Translate and print the report."""
-        return run(self)

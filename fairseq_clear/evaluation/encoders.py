@@ -4,10 +4,7 @@ A name is a checkpoint, a file of word vectors, or a Python function.
 """
 
 import inspect
-import os
-import pkgutil
 import re
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,15 +16,15 @@ from tqdm import tqdm
 
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import read_lines
+from fairseq_clear.libraries import FACTORY, import_factory
 from fairseq_clear.shared_work import gather_blocks, join_workers
 from fairseq_clear.text.tokenizers import Tokenizer
 
-__all__ = ["CachedEncoder", "Encoder", "WordVectors", "import_factory", "load_encoders", "to_vectors"]
+__all__ = ["CachedEncoder", "Encoder", "WordVectors", "load_encoders", "to_vectors"]
 
 Floats = npt.NDArray[np.float32]
 # Encoders sort and batch the sentences of a block by themselves; the progress bar moves once per block.
 BATCHES_PER_BLOCK = 64
-FACTORY = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*")
 VECTOR_FILE = re.compile(r"\.(?:vec|txt)(?:\.gz|\.xz)?$")
 WORD = re.compile(r"\w+(?:['-]\w+)*|[^\w\s]")
 
@@ -176,7 +173,7 @@ def load_encoders(
         UserError: the encoder does not exist or cannot be loaded.
     """
     if FACTORY.fullmatch(name) and not Path(name).exists():
-        factory = import_factory(name)
+        factory = import_factory(name, "--encoder")
         return [(_label(name, pooling), _make(factory, name, pooling)) for pooling in poolings]
     if VECTOR_FILE.search(name):
         if list(poolings) != [None]:
@@ -192,20 +189,6 @@ def load_encoders(
     parts, origin = (first.model, first.dictionary, first.tokenizer), first.describe()
     encoders = [first, *(SentenceEncoder(*parts, pooling=pooling, origin=origin) for pooling in poolings[1:])]
     return [(_label(name, encoder.pooling), encoder) for encoder in encoders]
-
-
-def import_factory(name: str) -> Any:
-    """Import what ``package.module:factory`` names, also from the working directory; UserError if it cannot be imported."""
-    folder = os.getcwd()
-    sys.path.insert(0, folder)
-    try:
-        return pkgutil.resolve_name(name)
-    except Exception as error:  # the module is the user's
-        raise UserError(
-            f"--encoder {name}: cannot import it ({one_line(error)}); is it installed, or in this folder?"
-        ) from None
-    finally:
-        sys.path.remove(folder)
 
 
 def _make(factory: Any, name: str, pooling: str | None) -> Any:

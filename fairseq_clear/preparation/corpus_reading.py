@@ -205,7 +205,7 @@ def is_visible(text: str) -> bool:
     return any(unicodedata.category(character) not in INVISIBLE_CATEGORIES for character in text)
 
 
-def sentence_splitter(language: str, flag: str = "--split-sentences", instead: str = "") -> Callable[[str], list[str]]:
+def sentence_splitter(language: str) -> Callable[[str], list[str]]:
     """Return a function that splits a text into sentences with ``sentencex`` (Wikimedia's rules for 300 languages).
 
     Raises:
@@ -214,7 +214,7 @@ def sentence_splitter(language: str, flag: str = "--split-sentences", instead: s
     try:
         import sentencex
     except ImportError:
-        raise UserError(f"{flag} needs sentencex; pip install 'fairseq_clear[split]'{instead}") from None
+        raise UserError("--split-sentences needs sentencex; pip install 'fairseq_clear[split]'") from None
 
     def split(text: str) -> list[str]:
         return [stripped for sentence in sentencex.segment(language, text) if (stripped := sentence.strip())]

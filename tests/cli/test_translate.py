@@ -18,55 +18,46 @@ def parse(kind: type[Translate] | type[BackTranslate], *flags: str) -> Translate
 
 
 def test_every_flag_arrives() -> None:
-    search = (
-        "--sampling-topk 9 --temperature 0.8 --beam 2 --lenpen 1.1 --max-len-a 2 --max-len-b 9 --seed 6 --too-long copy"
-    )
-    running = "--device cuda:1 --fp16 --max-tokens 99 --chunk-lines 5 --tokenizer moses --overwrite"
+    flags = "--beam 2 --max-len-a 2 --max-len-b 9 --seed 6 --device cuda:1 --fp16 --max-tokens 99 --chunk-lines 5"
     common = {
-        "sampling_topk": 9, "temperature": 0.8, "beam": 2, "lenpen": 1.1, "max_len_a": 2.0, "max_len_b": 9, "seed": 6,
-        "too_long": "copy", "device": "cuda:1", "fp16": True, "max_tokens": 99, "chunk_lines": 5, "tokenizer": "moses",
-        "overwrite": True, "input": Path("in"), "output": Path("out"),
+        "beam": 2, "max_len_a": 2.0, "max_len_b": 9, "seed": 6, "device": "cuda:1", "fp16": True, "max_tokens": 99,
+        "chunk_lines": 5, "tokenizer": "moses", "overwrite": True, "input": Path("in"), "output": Path("out"),
     }  # fmt: skip
-    one = "--model m --model-languages en:pt --sampling"
-    assert parse(Translate, *f"{search} {running} {one}".split()) == Translate(
-        **common, model="m", model_languages=("en", "pt"), sampling=True
-    )
-    two = "--forward f --backward b --backward-languages pt:en --sampling backward --copies 3"
-    settings = parse(BackTranslate, *f"{search} {running} {two}".split())
-    languages = {"backward_languages": ("pt", "en")}
-    assert settings == BackTranslate(**common, forward="f", backward="b", sampling="backward", copies=3, **languages)
-    assert [(model.draws, model.beam) for model in settings.models] == [(False, 2), (True, 1)]
-    assert [path.name for path in settings.files] == ["out.0", "out.1", "out.2"]
-
-
-def test_beam_is_five_and_one_where_words_are_drawn() -> None:
-    models = ("--forward", "f", "--backward", "b")
-    assert [model.beam for model in parse(BackTranslate, *models).models] == [5, 5]
-    assert [model.beam for model in parse(BackTranslate, *models, "--sampling", "backward").models] == [5, 1]
-    assert [model.draws for model in parse(BackTranslate, *models, "--sampling").models] == [True, True]
+    both = f"{flags} --tokenizer moses --overwrite".split()
+    one = parse(Translate, *both, *"--model m --model-languages en:pt --sampling".split())
+    assert one == Translate(**common, model="m", model_languages=("en", "pt"), sampling=0)
+    two = parse(BackTranslate, *both, *"--forward f --backward b --backward-languages pt:en --copies 3".split())
+    assert two == BackTranslate(**common, forward="f", backward="b", copies=3, backward_languages=("pt", "en"))
+    assert [path.name for path in two.files] == ["out.0", "out.1", "out.2"]
 
 
 @pytest.mark.parametrize(
-    "flags",
+    ("flags", "width"), [((), 5), (("--beam", "9"), 9), (("--sampling",), 1), (("--sampling", "7"), 1)]
+)
+def test_beam_is_five_and_one_where_words_are_drawn(flags: tuple[str, ...], width: int) -> None:
+    assert parse(Translate, "--model", "m", *flags).beam_width == width
+
+
+@pytest.mark.parametrize(
+    "flag",
     [
         "--beam 0",
-        "--temperature 0",
+        "--sampling -1",
         "--max-len-b 0",
         "--max-len-a -1",
         "--chunk-lines 0",
         "--max-tokens 0",
         "--seed -1",
+        "--model-languages eng_Latn",
     ],
 )
-def test_flags_out_of_range_are_one_line(flags: str) -> None:
-    with pytest.raises(ValueError, match=flags):
-        parse(Translate, "--model", "m", *flags.split()).check()
-
-
-def test_languages_that_are_no_pair_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse(Translate, "--model", "m", "--model-languages", "eng_Latn")
-    assert "'eng_Latn' is not SOURCE:TARGET" in capsys.readouterr().err
+def test_flags_out_of_range_exit_with_two(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main(["translate", "--input", "in", "--output", "out", "--model", "m", *flag.split()])
+    except SystemExit as ended:
+        status = ended.code
+    shown = capsys.readouterr().err
+    assert status == 2 and all(word in shown for word in flag.split())
 
 
 @pytest.mark.slow

@@ -30,8 +30,7 @@ class BytePairs:
         for number, line in enumerate(lines[has_version:], 1 + has_version):
             if not (found := form.fullmatch(line)):
                 raise UserError(
-                    f"{path}:{number}: {line[:60]!r} is not a merge; BPE codes have 'left right count' on each line, or "
-                    f"'left right' after a first line {VERSION}"
+                    f"{path}:{number}: {line[:60]!r} is not a merge, 'left right count' or (after {VERSION}) 'left right'"
                 )
             self._ranks.setdefault((found[1], found[2]), len(self._ranks))  # of equal merges, the first counts
         if not self._ranks:

@@ -19,9 +19,9 @@ from fairseq_clear.preparation.back_translation.translator import (
 )
 from fairseq_clear.text.tokenizers import SentencePieceTokenizer
 
-MODEL, CONFIG = "model.bin", "config.json"
+CONFIG = "config.json"
 VOCABULARIES = ("shared_vocabulary.json", "source_vocabulary.json")
-END = "</s>"
+END, UNKNOWN = "</s>", "<unk>"
 # sentencepiece models to split texts and to join translations
 PAIR = ("source.spm", "target.spm")
 SINGLE = ("sentencepiece.bpe.model", "sentencepiece.model", "spm.model", "spm128.model", "tokenizer.model")
@@ -33,8 +33,8 @@ class CTranslate2Translator(Translator):
     With samples, the model is loaded again for each batch: a seed is used only by the threads that start after it is set.
     """
 
-    LOOKED_FOR = f"{MODEL} (CTranslate2)"
     max_source = 512  # positions of OPUS-MT; NLLB and M2M100 have more, and the library does not tell
+    unknown = UNKNOWN
 
     def __init__(self, model: Model, device: torch.device) -> None:
         super().__init__(model, device)
@@ -53,11 +53,6 @@ class CTranslate2Translator(Translator):
         self._adds_end = bool(config.get("add_source_eos"))
         self._model = self._load()
 
-    @staticmethod
-    def matches(path: str) -> bool:
-        """Whether this is a folder of CTranslate2."""
-        return (Path(path) / MODEL).is_file()
-
     def _load(self) -> Any:
         options = {"device": self.device.type, "device_index": self.device.index or 0}
         options["compute_type"] = "float16" if self.settings.fp16 else "default"
@@ -68,37 +63,29 @@ class CTranslate2Translator(Translator):
 
     def encode(self, text: str) -> Tokens:
         """Split text into subwords, after the token of its language."""
-        return [*self._source_marks, *self._split_text(text), END]
+        pieces = (piece if piece in self._vocabulary else UNKNOWN for piece in self._split_text(text))
+        return [*self._source_marks, *pieces, END]
 
-    def count_unknown(self, tokens: Tokens) -> int:
-        """Number of tokens that are not in the vocabulary."""
-        return sum(token not in self._vocabulary for token in tokens[:-1])
-
-    def search(self, batch: Sequence[Tokens], seed: int, count: int) -> list[list[Translation]]:
+    def search(self, batch: Sequence[Tokens], seed: int) -> list[Translation]:
         """Translate texts; see ``Translator``."""
         settings, marks = self.settings, self._target_marks
-        how: dict[str, Any] = {"beam_size": self.model.beam, "length_penalty": settings.lenpen}
+        how: dict[str, Any] = {}
         if self.draws:
             self._library.set_random_seed(seed % 2**32)
             self._model = self._load()
-            how = {
-                "beam_size": 1,
-                "sampling_topk": settings.sampling_topk or 0,
-                "sampling_topp": settings.sampling_topp or 1.0,
-                "sampling_temperature": settings.temperature,
-            }
+            how = {"sampling_topk": settings.sampling}
         limit = int(settings.max_len_a * max(map(len, batch)) + settings.max_len_b)
         found = self._model.translate_batch(
             [tokens[:-1] for tokens in batch] if self._adds_end else list(batch),
             target_prefix=[marks] * len(batch) if marks else None,
-            num_hypotheses=count,
+            beam_size=settings.beam_width,
             max_decoding_length=min(limit, self.max_source - 2) + 1 + len(marks),
             max_input_length=0,
             return_end_token=True,
             disable_unk=True,
             **how,
         )
-        return [[self._translation(pieces) for pieces in result.hypotheses] for result in found]
+        return [self._translation(result.hypotheses[0]) for result in found]
 
     def _translation(self, pieces: list[str]) -> Translation:
         ended = bool(pieces) and pieces[-1] == END

@@ -1,10 +1,6 @@
 """Translates with an object that a function of the user makes: ``package.module:factory``."""
 
-import importlib
-import importlib.util
 import inspect
-import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +9,10 @@ from typing import Any
 import torch
 
 from fairseq_clear.errors import UserError, one_line
+from fairseq_clear.libraries import import_factory
 from fairseq_clear.preparation.back_translation.translation_settings import Model
 from fairseq_clear.preparation.back_translation.translator import Tokens, Translation, Translator, clean_line
 
-NAME = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
 END = "</s>"
 
 
@@ -27,20 +23,11 @@ class FactoryTranslator(Translator):
     one, gets the seed of the batch.
     """
 
-    LOOKED_FOR = "package.module:factory"
-    FLAGS = frozenset({"languages"})
-    max_source = sys.maxsize
+    max_source, unknown = sys.maxsize, None
 
     def __init__(self, model: Model, device: torch.device) -> None:
         super().__init__(model, device)
-        module, _, name = model.path.partition(":")
-        _search_working_directory()
-        try:
-            factory = getattr(importlib.import_module(module), name, None)
-        except Exception as error:
-            raise _cannot_import(model, error) from None
-        if not callable(factory):
-            raise UserError(f"{model.where}: {module} has no function {name}; give package.module:factory")
+        factory = import_factory(model.path, f"--{model.name}")
         try:
             self._translate: Any = factory().translate
             parameters = inspect.signature(self._translate).parameters
@@ -48,57 +35,29 @@ class FactoryTranslator(Translator):
             inspect.signature(self._translate).bind([], **({"seed": 0} if self.draws else {}))
         except Exception as error:
             raise UserError(
-                f"{model.where}: {name}() must return an object with translate(list of str) -> list of str, and besides the "
+                f"{model.where}: it must return an object with translate(list of str) -> list of str, and besides the "
                 f"texts at most a parameter seed ({one_line(error)})"
             ) from None
-
-    @staticmethod
-    def matches(path: str) -> bool:
-        """Whether the path names a function."""
-        return NAME.fullmatch(path) is not None
 
     @classmethod
     def files(cls, model: Model) -> list[Path]:
         """The source file of the factory's module."""
-        module = model.path.partition(":")[0]
-        _search_working_directory()
-        try:
-            spec = importlib.util.find_spec(module)
-            if spec is None:
-                raise ModuleNotFoundError(f"no module {module}")
-        except Exception as error:  # finding a module in a package imports the package
-            raise _cannot_import(model, error) from None
-        return [Path(spec.origin)] if spec.origin and Path(spec.origin).is_file() else []
+        import_factory(model.path, f"--{model.name}")
+        file = getattr(sys.modules[model.path.partition(":")[0]], "__file__", None)
+        return [Path(file)] if file and Path(file).is_file() else []
 
     def encode(self, text: str) -> Tokens:
         """Split text into words."""
         return [*text.split(), END]
 
-    def count_unknown(self, tokens: Tokens) -> int:
-        """Return 0: the words that the translator knows are not known here."""
-        return 0
-
-    def search(self, batch: Sequence[Tokens], seed: int, count: int) -> list[list[Translation]]:
-        """Translate texts, one translation each; UserError if the result is not a list of as many strings."""
+    def search(self, batch: Sequence[Tokens], seed: int) -> list[Translation]:
+        """Translate texts; UserError if the result is not a list of as many strings."""
         texts = [" ".join(words[:-1]) for words in batch]
         found = self._translate(texts, **({"seed": seed} if self.draws else {}))
-        if not isinstance(found, list | tuple) or not all(isinstance(text, str) for text in found):
-            raise UserError(f"{self.model.where}: translate must return a list of str; found {found!r:.60}")
-        if len(found) != len(texts):
+        is_list = isinstance(found, list | tuple) and all(isinstance(text, str) for text in found)
+        if not is_list or len(found) != len(texts):
             raise UserError(
-                f"{self.model.where}: translate returned {len(found)} translations of {len(texts)} texts; it must return one "
-                "for each, an empty one if it fails"
+                f"{self.model.where}: translate must return a list of {len(texts)} str, one for each text, an empty one if it "
+                f"fails; found {found!r:.60}"
             )
-        return [[Translation(clean_line(text), False)] for text in found]
-
-
-def _cannot_import(model: Model, error: Exception) -> UserError:
-    module = model.path.partition(":")[0]
-    return UserError(f"{model.where}: cannot import {module} ({one_line(error)}); install it, or run in its folder")
-
-
-def _search_working_directory() -> None:
-    """Let imports find modules in the working directory, after all others, as they do with ``python -m``."""
-    if (folder := os.getcwd()) not in sys.path:
-        sys.path.append(folder)
-    importlib.invalidate_caches()
+        return [Translation(clean_line(text)) for text in found]

@@ -24,14 +24,10 @@ register()
 NAMES = ("model*.pt", "checkpoint_best.pt", "checkpoint_last.pt")  # of checkpoints in a folder; the first is taken
 # Names of the file of codes in fairseq's archives and examples, tried in this order.
 CODE_NAMES = ("bpecodes", "code", "codes", "bpe.codes", "bpe_codes", "sentencepiece.bpe.model", "spm.model")
-_EVALUATION_OFF = {"eval_bleu": False, "load_alignments": False}  # not needed to translate
 
 
 class FairseqTranslator(Translator):
     """A model with its dictionaries and its segmentation; its languages come from the checkpoint."""
-
-    LOOKED_FOR = f"{', '.join(NAMES)} (fairseq)"
-    FLAGS = frozenset({"sampling"})
 
     def __init__(self, model: Model, device: torch.device) -> None:
         super().__init__(model, device)
@@ -49,27 +45,20 @@ class FairseqTranslator(Translator):
                 "training"
             ) from None
         settings = self.settings
-        self._module.prepare_for_inference_(Namespace(generation=Namespace(beam=model.beam)))
+        self._module.prepare_for_inference_(Namespace(generation=Namespace(beam=settings.beam_width)))
         self._module.to(device=device, dtype=torch.float16 if settings.fp16 else torch.float32).eval()
         self.max_source = utils.resolve_max_positions(self.task.max_positions(), self._module.max_positions())[0]
+        self.unknown = self.task.source_dictionary.unk()
         self.split, self.join = read_segmentation(self.languages, settings.tokenizer, codes)
         generation = Namespace(
-            beam=model.beam,
+            beam=settings.beam_width,
             sampling=self.draws,
-            sampling_topk=(self.draws and settings.sampling_topk) or -1,
-            sampling_topp=(self.draws and settings.sampling_topp) or -1.0,
-            temperature=settings.temperature,
-            lenpen=settings.lenpen,
+            sampling_topk=settings.sampling or -1,
             max_len_a=settings.max_len_a,
             max_len_b=settings.max_len_b,
             unkpen=float("inf"),  # training would take <unk> for a word of the text
         )
         self._generator = self.task.build_generator([self._module], generation)
-
-    @staticmethod
-    def matches(path: str) -> bool:
-        """Whether this is a folder with checkpoints, or a file."""
-        return any(Path(path).glob("*.pt")) if Path(path).is_dir() else Path(path).is_file()
 
     @classmethod
     def files(cls, model: Model) -> list[Path]:
@@ -81,13 +70,9 @@ class FairseqTranslator(Translator):
         """Convert text to token ids that end in ``</s>``; a special symbol such as ``</s>`` in the text becomes unknown."""
         dictionary = self.task.source_dictionary
         ids = [dictionary.index(piece) for piece in self.split(text)]
-        return [index if index >= dictionary.nspecial else dictionary.unk() for index in ids] + [dictionary.eos()]
+        return [index if index >= dictionary.nspecial else self.unknown for index in ids] + [dictionary.eos()]
 
-    def count_unknown(self, tokens: Tokens) -> int:
-        """Number of unknown tokens."""
-        return tokens.count(self.task.source_dictionary.unk())
-
-    def search(self, batch: Sequence[Tokens], seed: int, count: int) -> list[list[Translation]]:
+    def search(self, batch: Sequence[Tokens], seed: int) -> list[Translation]:
         """Translate texts; see ``Translator``."""
         dictionary = self.task.source_dictionary
         tokens = data_utils.collate_tokens(
@@ -104,7 +89,7 @@ class FairseqTranslator(Translator):
         # as fairseq's generator computes it, before </s>
         limit = int(self._generator.max_len_a * tokens.shape[1] + self._generator.max_len_b)
         limit = min(limit, self._generator.max_len - 1)
-        return [[self._text(one["tokens"].tolist(), limit) for one in hypotheses[:count]] for hypotheses in found]
+        return [self._text(hypotheses[0]["tokens"].tolist(), limit) for hypotheses in found]
 
     def _text(self, ids: list[int], limit: int) -> Translation:
         target = self.task.target_dictionary
@@ -128,7 +113,7 @@ def find_files(model: Model) -> tuple[Path, Path | None]:
 
 def _read(path: Path) -> dict[str, Any]:
     """Read a checkpoint; its configuration gets its folder as data folder."""
-    state = read_checkpoint(str(path), {"data": str(path.parent), **_EVALUATION_OFF})
+    state = read_checkpoint(str(path), {"data": str(path.parent), "eval_bleu": False, "load_alignments": False})
     # Settings of fairseq before 0.10 are already converted to cfg; converting them again would take a second.
     state["args"] = None
     task = state["cfg"].task
@@ -137,9 +122,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path}: was trained by --task {task._name}; give one of --task translation with both languages"
         )
-    for name in (f"dict.{language}.txt" for language in languages):
-        if not (path.parent / name).is_file():
-            raise UserError(f"{path}: no {name} next to it; copy the dictionaries of its training")
     return state
 
 
@@ -152,7 +134,7 @@ def read_segmentation(
     as in the WMT19 archives. Without codes, tokens are words separated by spaces. The rules of Moses depend on the languages.
 
     Raises:
-        UserError: the file of codes has another format, or sacremoses is not installed.
+        UserError: the file of codes has another format.
     """
     is_model = codes is not None and codes.suffix == ".model"
     split: Callable[[str], list[str]] = str.split
@@ -163,10 +145,7 @@ def read_segmentation(
     if tokenizer == "none" or (tokenizer == "auto" and (codes is None or is_model)):
         return split, join
     rules = {"moses_no_dash_splits": False, "moses_no_escape": False}
-    try:
-        moses = encoders.build_tokenizer(
-            Namespace(tokenizer="moses", source_lang=languages[0], target_lang=languages[1], **rules)
-        )
-    except ImportError:
-        raise UserError("--tokenizer moses needs sacremoses; pip install sacremoses") from None
+    moses = encoders.build_tokenizer(
+        Namespace(tokenizer="moses", source_lang=languages[0], target_lang=languages[1], **rules)
+    )
     return lambda text: split(moses.encode(text)), lambda pieces: moses.decode(join(pieces))

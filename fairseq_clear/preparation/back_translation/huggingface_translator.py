@@ -1,7 +1,6 @@
 """Translates with a local Hugging Face folder: Marian (OPUS-MT), NLLB or M2M100, run by transformers."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,15 +17,11 @@ from fairseq_clear.preparation.back_translation.translator import (
     language_tokens,
 )
 
-CONFIG = "config.json"
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 TYPES = ("marian", "m2m_100")  # model_type in config.json: OPUS-MT, NLLB and M2M100
 
 
 class HuggingFaceTranslator(Translator):
     """A model of transformers with its tokenizer."""
-
-    LOOKED_FOR = f"{CONFIG} with {WEIGHTS[0]} or {WEIGHTS[2]} (Hugging Face)"
 
     def __init__(self, model: Model, device: torch.device) -> None:
         super().__init__(model, device)
@@ -44,19 +39,15 @@ class HuggingFaceTranslator(Translator):
         if (kind := loaded.config.model_type) not in TYPES:
             raise UserError(f"{model.where}: is a model of type {kind}; give one of type {' or '.join(TYPES)}")
         self._tokenizer, self._model = tokenizer, loaded.to(device).eval()
+        self.unknown = tokenizer.unk_token_id
         self.max_source = int(loaded.config.max_position_embeddings)
         # get_vocab of M2M100 can lack the languages
         vocabulary = tokenizer.get_vocab() | getattr(tokenizer, "lang_token_to_id", {})
         marks = language_tokens(vocabulary, model)
         self._source_marks, self._target_marks = ([vocabulary[token] for token in tokens] for tokens in marks)
-        how: dict[str, Any] = {
-            "do_sample": True,
-            "top_k": settings.sampling_topk or 0,
-            "top_p": settings.sampling_topp or 1.0,
-            "temperature": settings.temperature,
-        }
+        how: dict[str, Any] = {"do_sample": True, "top_k": settings.sampling}
         if not self.draws:  # early_stopping as in fairseq and CTranslate2
-            how = {"num_beams": model.beam, "length_penalty": settings.lenpen, "early_stopping": model.beam > 1}
+            how = {"num_beams": settings.beam_width, "early_stopping": settings.beam_width > 1}
         # These settings replace the folder's.
         loaded.generation_config = transformers.GenerationConfig(
             decoder_start_token_id=loaded.generation_config.decoder_start_token_id,
@@ -67,22 +58,13 @@ class HuggingFaceTranslator(Translator):
             **how,
         )
 
-    @staticmethod
-    def matches(path: str) -> bool:
-        """Whether this is a folder of Hugging Face with weights."""
-        return (Path(path) / CONFIG).is_file() and any((Path(path) / name).is_file() for name in WEIGHTS)
-
     def encode(self, text: str) -> Tokens:
         """Convert text to token ids, after the id of its language."""
         ids = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         return [*self._source_marks, *ids, self._tokenizer.eos_token_id]
 
-    def count_unknown(self, tokens: Tokens) -> int:
-        """Number of unknown tokens."""
-        return tokens.count(self._tokenizer.unk_token_id)
-
     @torch.inference_mode()
-    def search(self, batch: Sequence[Tokens], seed: int, count: int) -> list[list[Translation]]:
+    def search(self, batch: Sequence[Tokens], seed: int) -> list[Translation]:
         """Translate texts; see ``Translator``."""
         pad, marks = self._tokenizer.pad_token_id, len(self._target_marks)
         tokens = pad_sequence([torch.tensor(ids) for ids in batch], batch_first=True, padding_value=pad)  # (B, L)
@@ -95,10 +77,8 @@ class HuggingFaceTranslator(Translator):
             attention_mask=mask.to(self.device),
             min_new_tokens=1 + marks,  # no empty translation, as in fairseq and CTranslate2
             max_new_tokens=min(limit, self.max_source - 2) + 1 + marks,
-            num_return_sequences=count,
-        )  # (B * count, L)
-        texts = [self._translation(ids) for ids in found.tolist()]
-        return [texts[first : first + count] for first in range(0, len(texts), count)]
+        )  # (B, L)
+        return [self._translation(ids) for ids in found.tolist()]
 
     def _translation(self, ids: list[int]) -> Translation:
         words = ids[1 + len(self._target_marks) :]  # after the start symbol

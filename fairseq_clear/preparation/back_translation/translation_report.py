@@ -8,14 +8,11 @@ import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-EXAMPLES = 5
 # sacrebleu's tokenizers by language; the default is 13a
 BLEU_TOKENIZERS = {"zh": "zh", "zho": "zh", "ja": "char", "jpn": "char", "ko": "char", "kor": "char"}
-# of a direction; the first three say why lines are kept unchanged
+# of a direction
 COUNTS = {
-    "too_long": "too long",
-    "failed": "failed",
-    "empty": "translated to nothing",
+    "failed": "not translated",
     "cut": "cut off at the maximum length (--max-len-a, --max-len-b)",
     "unknown": "source tokens unknown",
 }
@@ -42,15 +39,9 @@ def compare(originals: Sequence[str], results: Sequence[str], language: str | No
     return counts
 
 
-def build_report(counts: Counter[str], models: Sequence[str], examples: Sequence[Any]) -> dict[str, Any]:
-    """Build the report as a dictionary for JSON.
-
-    Args:
-        counts: counts summed over the chunks.
-        models: names of the directions.
-        examples: lines (from 1) with their text and translations; a few at equal distances are kept.
-    """
-    report: dict[str, Any] = {name: counts[name] for name in ("lines", "blank", "kept", "unchanged", "repeated")}
+def build_report(counts: Counter[str], models: Sequence[str]) -> dict[str, Any]:
+    """Build the report, a dictionary for JSON, from counts summed over the chunks, and the names of the directions."""
+    report: dict[str, Any] = {name: counts[name] for name in ("lines", "blank", "kept", "unchanged")}
     report["unchanged_share"] = round(counts["unchanged"] / max(counts["pairs"], 1), 6)
     report["length_ratio"] = round(counts["words_out"] / max(counts["words_in"], 1), 6)
     # BLEU: both lengths, then matches and n-grams of 4 orders; chrF: n-grams of both texts and matches of 6 orders
@@ -58,8 +49,7 @@ def build_report(counts: Counter[str], models: Sequence[str], examples: Sequence
         if f"{name} 0" in counts:
             score = metric._compute_score_from_stats([counts[f"{name} {index}"] for index in range(size)]).score
             report[f"self_{name}"] = round(score, 3)
-    report |= {model: {name: counts[f"{model}.{name}"] for name in COUNTS} for model in models}
-    return report | {"examples": spread(examples)}
+    return report | {model: {name: counts[f"{model}.{name}"] for name in COUNTS} for model in models}
 
 
 def report_text(report: dict[str, Any]) -> str:
@@ -67,7 +57,7 @@ def report_text(report: dict[str, Any]) -> str:
     lines = [
         f"{report['lines']:,} lines, {report['blank']:,} of them blank",
         f"{report['unchanged']:,} unchanged ({report['unchanged_share']:.2%}), of which {report['kept']:,} were kept because "
-        "they could not be translated" + f"; {report['repeated']:,} equal another copy" * bool(report["repeated"]),
+        "they could not be translated",
         f"words out / words in {report['length_ratio']:.2f}",
     ]
     if "self_bleu" in report:
@@ -77,11 +67,4 @@ def report_text(report: dict[str, Any]) -> str:
     for model in ("model", "forward", "backward"):
         if told := [f"{count:,} {COUNTS[name]}" for name, count in report.get(model, {}).items() if count]:
             lines.append(f"{model}: {'; '.join(told)}")
-    for example in report["examples"]:
-        lines += [f"  {example['line']}: {example['text']}", *(f"  -> {text}" for text in example["translations"])]
     return "\n".join(lines)
-
-
-def spread(items: Sequence[Any], count: int = EXAMPLES) -> list[Any]:
-    """Choose at most ``count`` items at equal distances."""
-    return [items[len(items) * number // count] for number in range(count)] if len(items) > count else list(items)

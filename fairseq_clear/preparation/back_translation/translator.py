@@ -1,20 +1,18 @@
-"""The interface of translation models, whichever library runs them, and what they share: batches, long texts, failures."""
+"""The interface of translation models, whichever library runs them, and what they share: batches and failures."""
 
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.preparation.back_translation.translation_settings import Model
-from fairseq_clear.preparation.corpus_reading import sentence_splitter
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +20,6 @@ Tokens = list[Any]  # ids or pieces of a text, with an end symbol
 
 FORMS = ("{}", "__{}__", ">>{}<<")  # tokens of a language: NLLB and mBART, M2M100, OPUS-MT
 LANGUAGE = re.compile(r">>[^<>]+<<|__[a-z]{2,3}__|[a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2}")
-SHOWN = 5
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -31,46 +28,35 @@ class Translation:
     """The translation of a text.
 
     Attributes:
-        text: empty if the text could not be translated. If it was too long, each of its sentences is on a line of its own.
+        text: empty if the text could not be translated.
         is_cut: whether it was cut off at the maximum length.
         unknown: number of source tokens that the model does not know.
-        others: other translations, best first.
-        problem: why ``text`` is empty: ``too_long`` (even when split into sentences), ``failed`` or ``empty``.
     """
 
     text: str
     is_cut: bool = False
     unknown: int = 0
-    others: tuple[str, ...] = ()
-    problem: str = ""
 
 
 class Translator(ABC):
     """The model of one direction; making it loads the model on the device.
 
     Attributes:
-        LOOKED_FOR: what identifies the kind of model, for messages.
-        FLAGS: which of the flags ``languages`` and ``sampling`` apply to it.
         languages: source and target language; None if neither the model nor a flag names them.
         max_source: maximum number of tokens of a source text, end symbol included.
+        unknown: token of a word that the model does not know.
         draws: whether translations depend on the seed.
 
     Raises:
         UserError: the model is missing, incomplete, or needs a package that is not installed.
     """
 
-    LOOKED_FOR: ClassVar[str]
-    FLAGS: ClassVar[frozenset[str]] = frozenset({"languages", "sampling"})
     max_source: int
+    unknown: Any
 
     def __init__(self, model: Model, device: torch.device) -> None:
         self.model, self.settings, self.device = model, model.settings, device
-        self.languages, self.draws = model.languages, model.draws
-
-    @staticmethod
-    @abstractmethod
-    def matches(path: str) -> bool:
-        """Whether the path of a model is of this kind; reads no file."""
+        self.languages, self.draws = model.languages, model.settings.sampling is not None
 
     @classmethod
     def files(cls, model: Model) -> list[Path]:
@@ -82,49 +68,42 @@ class Translator(ABC):
         """Convert one line of text to tokens; the last one is an end symbol."""
 
     @abstractmethod
-    def count_unknown(self, tokens: Tokens) -> int:
-        """Number of tokens that the model does not know."""
-
-    @abstractmethod
-    def search(self, batch: Sequence[Tokens], seed: int, count: int) -> list[list[Translation]]:
-        """Return at most ``count`` translations of each text, best first; ``seed`` determines the samples."""
+    def search(self, batch: Sequence[Tokens], seed: int) -> list[Translation]:
+        """Translate each text; ``seed`` determines the samples."""
 
     def translate(self, texts: Sequence[str], seed: int = 0) -> list[Translation]:
-        """Translate texts that are not blank, each of their lines by itself. Earlier calls do not change the result.
+        """Translate texts that are not blank. Earlier calls do not change the result.
 
         Raises:
             UserError: none of several texts could be translated, so the cause is not a text.
         """
-        sources = [self._encode(text) for text in texts]
-        units = [tokens for source in sources for tokens in source or ()]
-        found: list[list[Translation]] = [[] for _ in units]
-        for batch in batches([len(tokens) for tokens in units], self.settings.max_tokens):
-            for position, translations in zip(batch, self._search(units, batch, seed), strict=True):
-                found[position] = translations
-        if len(units) > 1 and not any(found):
+        sources = {index: tokens for index, text in enumerate(texts) if (tokens := self._encode(text))}
+        found: dict[int, Translation] = {}
+        for batch in batches({index: len(tokens) for index, tokens in sources.items()}, self.settings.max_tokens):
+            found |= self._search(sources, batch, seed)
+        if len(sources) > 1 and not found:
             raise UserError(
-                f"{self.model.where}: not one of {len(units)} texts could be translated; see the warnings above"
+                f"{self.model.where}: not one of {len(sources)} texts could be translated; see the warnings above"
             )
-        parts = iter(found)
-        return [self._join(source, list(islice(parts, len(source or ())))) for source in sources]
+        return [found.get(index, Translation("")) for index in range(len(texts))]
 
-    def _encode(self, text: str) -> list[Tokens] | None:
-        """The tokens of each line, or of each sentence if a line is too long; empty if even so, None if it fails."""
+    def _encode(self, text: str) -> Tokens:
+        """The tokens of a text; none if it is too long, or if the library fails."""
         try:
-            parts = [self.encode(line) for line in text.split("\n")]
-            if max(map(len, parts)) > self.max_source and self.settings.too_long == "split":
-                split = sentence_splitter(self.languages[0] if self.languages else "en")
-                parts = [self.encode(sentence) for line in text.split("\n") for sentence in split(line)]
-            return parts if all(len(part) <= self.max_source for part in parts) else []
+            tokens = self.encode(text)
+            if len(tokens) > self.max_source:
+                raise ValueError(f"it has {len(tokens)} tokens, and the model takes {self.max_source}")
         except Exception as error:  # a single text for which a library fails must not end the run
-            logger.warning("%s: %r is kept unchanged: %s", self.model.name, text[:80], error)
-            return None
+            logger.warning("%s: %r is kept unchanged: %s", self.model.name, text[:80], one_line(error))
+            return []
+        return tokens
 
-    def _search(self, units: list[Tokens], batch: list[int], seed: int) -> list[list[Translation]]:
-        """Translate a batch of units. If it fails, halve it, down to the failing text, for which nothing is found."""
-        count = self.model.beam if self.model.alternatives > 1 else 1
+    def _search(self, sources: Mapping[int, Tokens], batch: list[int], seed: int) -> dict[int, Translation]:
+        """Translate the sources with these indices. If it fails, halve the batch, down to the text that fails."""
         try:
-            return self.search([units[position] for position in batch], mix(seed, batch[0]), count)
+            found = self.search([sources[index] for index in batch], mix(seed, batch[0]))
+            unknown = [sources[index].count(self.unknown) for index in batch]
+            return {index: replace(one, unknown=n) for index, one, n in zip(batch, found, unknown, strict=True)}
         except UserError:  # about the model
             raise
         except Exception as error:
@@ -132,20 +111,10 @@ class Translator(ABC):
                 raise UserError(f"--device {self.device}: {one_line(error)}; rerun to resume") from None
             logger.warning("%s: a batch of %d failed: %s", self.model.name, len(batch), one_line(error))
         if len(batch) == 1:
-            return [[]]
+            return {}
         torch.cuda.empty_cache()
         middle = len(batch) // 2
-        return self._search(units, batch[:middle], seed) + self._search(units, batch[middle:], seed)
-
-    def _join(self, source: list[Tokens] | None, found: list[list[Translation]]) -> Translation:
-        """Join what was found for the parts of a text, by rank; a part with fewer translations repeats its last one."""
-        if not source or not all(found):
-            return Translation("", problem="too_long" if source == [] else "failed")
-        ranks = range(max(map(len, found)))
-        texts = ("\n".join(part[min(rank, len(part) - 1)].text for part in found).strip() for rank in ranks)
-        best, *others = [text for text in dict.fromkeys(texts) if text] or [""]
-        is_cut, unknown = any(part[0].is_cut for part in found), sum(map(self.count_unknown, source))
-        return Translation(best, is_cut, unknown, tuple(others), problem="" if best else "empty")
+        return self._search(sources, batch[:middle], seed) | self._search(sources, batch[middle:], seed)
 
 
 def mix(*numbers: int) -> int:
@@ -153,17 +122,17 @@ def mix(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+def batches(lengths: Mapping[int, int], max_tokens: int) -> Iterator[list[int]]:
     """Yield batches of indices of texts of similar length (in tokens), longest first.
 
     A batch has at most ``max_tokens`` tokens, padding included; a longer text is a batch by itself.
     """
     group: list[int] = []
-    for position in sorted(range(len(lengths)), key=lambda position: (-lengths[position], position)):
+    for index in sorted(lengths, key=lambda index: (-lengths[index], index)):
         if group and (len(group) + 1) * lengths[group[0]] > max_tokens:
             yield group
             group = []
-        group.append(position)
+        group.append(index)
     if group:
         yield group
 
@@ -200,7 +169,7 @@ def language_tokens(vocabulary: Collection[str], model: Model) -> tuple[list[str
     if source.startswith(">>") and not target:  # OPUS-MT from several languages into one
         return [], []
     if not (source and target):
-        shown = ", ".join(token.strip("_<>") for token in known[:SHOWN]) + ", ..." * (len(known) > SHOWN)
+        shown = ", ".join(token.strip("_<>") for token in known[:5]) + ", ..." * (len(known) > 5)
         given = ":".join(model.languages or ()) or "not given"
         raise UserError(
             f"--{model.name}-languages {given}: {model.path} knows the languages {shown or 'of one pair only'}"

@@ -72,21 +72,16 @@ def toy_settings(toys: Path, text: Path, output: Path, **others: Any) -> RoundTr
 class StandIn(Translator):
     """A model whose tokens are the characters' numbers and whose translations are in capitals, without ``_``.
 
-    A translation of a text with ``~`` is cut off. A batch with ``bad`` in a text fails, and so does one of more than
-    ``capacity`` texts. With a beam, hypothesis n ends in n, each twice; with samples, it ends in the seed.
+    A translation of a text with ``~`` is cut off. A batch with ``!`` in a text fails, and so does one of more than ``capacity``
+    texts. A sample ends in the seed.
     """
 
-    LOOKED_FOR = "stand:in"
-    bad, capacity, max_source = "!", 10**9, 1000
+    capacity, max_source, unknown = 10**9, 1000, ord("?")
 
     def __init__(self, model: Any = None, device: torch.device | None = None) -> None:
         self.batches: list[list[str]] = []
         model = model or OneDirection(input=Path("in"), output=Path("out"), model="a:b").models[0]
         super().__init__(model, device or torch.device("cpu"))
-
-    @staticmethod
-    def matches(path: str) -> bool:
-        return path.endswith(":stand_in")
 
     @classmethod
     def files(cls, model: Any) -> list[Path]:
@@ -95,15 +90,12 @@ class StandIn(Translator):
     def encode(self, text: str) -> list[int]:
         return [*map(ord, text), 0]
 
-    def count_unknown(self, tokens: Sequence[int]) -> int:
-        return tokens.count(ord("?"))
-
-    def search(self, batch: Sequence[Sequence[int]], seed: int, count: int) -> list[list[Translation]]:
+    def search(self, batch: Sequence[Sequence[int]], seed: int) -> list[Translation]:
         texts = ["".join(map(chr, tokens[:-1])) for tokens in batch]
         if len(texts) > self.capacity:
             raise MemoryError("too many at once")
-        if any(self.bad in text for text in texts):
+        if any("!" in text for text in texts):
             raise ValueError("cannot take this")
         self.batches.append(texts)
-        ends = [f"{seed % 1000}"] if self.draws else [str(rank // 2) * (rank > 1) for rank in range(count)]
-        return [[Translation(text.upper().replace("_", "") + end, "~" in text) for end in ends] for text in texts]
+        end = f"{seed % 1000}" if self.draws else ""
+        return [Translation(text.upper().replace("_", "") + end, "~" in text) for text in texts]
