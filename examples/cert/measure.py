@@ -96,7 +96,7 @@ def prepare(arguments: argparse.Namespace, task: str, folder: Path) -> Path:
     paraphrases = [f"{name}={folder / name}.txt" for name in ("de", "zh")]
     if arguments.round_trips is not None:
         paraphrases.append(f"bt={arguments.round_trips / f'{task}.txt'}")
-    tokenizer = ("--tokenizer", "hf", "--tokenizer-dir", arguments.imported)
+    tokenizer = ("--tokenizer-dir", arguments.imported)
     clear("prepare", text, "--paraphrase", *paraphrases, "--document-start", ".", "--dest", data, *tokenizer)
     clear("synonyms", "--data-bin", data, "--source", arguments.synonyms)
     return data

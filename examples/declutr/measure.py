@@ -47,7 +47,7 @@ TASKS = ("MR", "CR", "TREC", "MRPC", "STS-B")
 def main() -> None:
     """Prepare the data, train, score, print."""
     arguments = parse()
-    tokenizer = ("--tokenizer", "hf", "--tokenizer-dir", arguments.imported) if arguments.imported else ()
+    tokenizer = ("--tokenizer-dir", arguments.imported) if arguments.imported else ()
     data = prepare_documents(arguments.corpora, list(DOCUMENTS), arguments.output, tokenizer)
     rate = arguments.lr or (5e-5 if arguments.imported else 1e-3)
     overrides = [

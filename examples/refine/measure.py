@@ -211,7 +211,7 @@ def whole(folder: Path, blocks: list[str], encoder: Path, split_sentences: str |
 
 def prepare(folder: Path, encoder: Path) -> None:
     """Make the data folder of train.txt and valid.txt."""
-    tokenizer = ("--tokenizer", "hf", "--tokenizer-dir", encoder)
+    tokenizer = ("--tokenizer-dir", encoder)
     clear("prepare", folder / "train.txt", "--valid", folder / "valid.txt", "--dest", folder / "data-bin", *tokenizer)
 
 

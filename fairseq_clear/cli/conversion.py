@@ -97,7 +97,7 @@ class Import(Command):
 hf download google-bert/bert-base-uncased --local-dir bert-base-uncased
 fairseq-clear import bert-base-uncased --dest bert
 fairseq-clear sts --data DATA --encoder bert/model.pt --data-bin bert --pooling cls mean first-last
-fairseq-clear prepare corpus.txt --dest data-bin --tokenizer hf --tokenizer-dir bert
+fairseq-clear prepare corpus.txt --dest data-bin --tokenizer-dir bert
 fairseq-train data-bin --arch clear_roberta --encoder-from bert ...
 fairseq-clear import roberta-base --dest long --extend-positions 4096
 fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json encoder.json --gpt2-vocab-bpe vocab.bpe"""

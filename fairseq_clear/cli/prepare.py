@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from fairseq_clear.cli.flags import Command
 from fairseq_clear.errors import UserError
@@ -13,11 +13,6 @@ from fairseq_clear.settings import setting
 from fairseq_clear.text.data_folders import load_tokenizer, read_clear_json, read_dictionary
 from fairseq_clear.text.synonym_files import SYNONYMS_NPZ, save_synonyms
 
-if TYPE_CHECKING:
-    from fairseq_clear.preparation.synonym_building import BuildReport, Coverage
-
-COVERAGE_TOKENS = 1_000_000
-COVERAGE_SEED = 1
 SHORT_DOCUMENTS = (
     "most documents have one sentence, but --views neighbor, cloze and span need several; blank lines end documents unless "
     "--document-start says where they start (file: each file is one), and --split-sentences splits running text"
@@ -42,7 +37,7 @@ fairseq-clear prepare articles/*.txt --dest data-bin --document-start file --spl
 fairseq-clear prepare train.jsonl --valid valid.jsonl --dest data-bin --shards 8    # shard0 ... shard7
 fairseq-clear prepare corpus.txt --dest data-bin --gpt2-encoder-json encoder.json --gpt2-vocab-bpe vocab.bpe \
     --dict roberta.base/dict.txt                                                    # goes on from roberta.base
-fairseq-clear prepare corpus.txt --dest data-bin --tokenizer hf --tokenizer-dir minilm   # what `import` made
+fairseq-clear prepare corpus.txt --dest data-bin --tokenizer-dir minilm   # what `import` made
 fairseq-clear prepare rte.txt --paraphrase de=rte.de.txt zh=rte.zh.txt --dest data-bin  # --views paraphrase:de,zh"""
 
     def run(self) -> int:
@@ -68,13 +63,10 @@ class Synonyms(Command):
     )
     output: Path | None = setting(f"file to write (default: {SYNONYMS_NPZ} in --data-bin)", None)
     overwrite: bool = setting("replace an existing table", False)
-    max_alternatives: int | None = setting(
-        "keep the first K alternatives of each word (default: all)", None, least=1, metavar="K"
-    )
 
     def run(self) -> int:
         """Build the table, write it and print a report; errors come before anything is written."""
-        from fairseq_clear.preparation.synonym_building import build_table, measure_coverage, read_source, sample_texts
+        from fairseq_clear.preparation.synonym_building import build_table, read_source
 
         # of a folder of `prepare --shards` the first shard, where training looks for the table; all have the same vocabulary
         shards = read_clear_json(self.data_bin).get("shards")
@@ -84,37 +76,16 @@ class Synonyms(Command):
         tokenizer = load_tokenizer(folder)
         symbols = read_dictionary(folder / "dict.txt")
         source = read_source(self.source)
-        table, report = build_table(source.synonyms, tokenizer, symbols, self.max_alternatives)
+        table = build_table(source.synonyms, tokenizer, symbols)
         if not len(table):
             raise UserError(
-                f"--source {self.source}: none of its {report.words} words is in the vocabulary of {folder}"
+                f"--source {self.source}: none of its {len(source.synonyms)} words is in the vocabulary of {folder}"
             )
-        coverage = measure_coverage(table, sample_texts(folder, "train", COVERAGE_TOKENS, COVERAGE_SEED))
         vocabulary_hash = hash_file(folder / "dict.txt")
         save_synonyms(
             output, table, vocabulary_hash=vocabulary_hash, source=source.name, source_hash=source.content_hash
         )
-        print(_describe(report, source.name))
-        print(_describe_coverage(coverage, folder))
-        print(f"wrote {output}")
+        mean = table.row_offsets[-1] / len(table)
+        print(f"{source.name}: {len(source.synonyms):,} words; in three cases, {len(table):,} are in the vocabulary")
+        print(f"wrote {output}: {mean:.2f} alternatives of a word on average")
         return 0
-
-
-def _describe(report: "BuildReport", source: str) -> str:
-    mean = report.alternatives / report.rows
-    return (
-        f"{source}: {report.words:,} words, {report.without_alternatives:,} without synonyms; left out: "
-        f"{report.unknown_words:,} with unknown symbols, {report.several_words:,} that are several words here, "
-        f"{report.unknown_alternatives:,} alternatives with unknown symbols\n"
-        f"table: {report.rows:,} rows (lower-case, Capitalised, UPPER-CASE forms), {mean:.2f} alternatives on average"
-    )
-
-
-def _describe_coverage(coverage: "Coverage", folder: Path) -> str:
-    if not coverage.tokens:
-        return f"coverage: not measured, {folder} has no train split"
-    words, tokens = coverage.covered_words / coverage.words, coverage.covered_tokens / coverage.tokens
-    return (
-        f"coverage of train: {words:.1%} of {coverage.words:,} words and {tokens:.1%} of {coverage.tokens:,} tokens "
-        "have at least one synonym (CLEAR: about 40% of tokens)"
-    )

@@ -1,7 +1,7 @@
 """Reads input files as canonical text: one sentence per line, one blank line between documents.
 
-The stages exchange *units*, not whole documents, so memory does not grow with the length of a document. A unit is a line
-of text, an empty string for a blank line inside a document (the end of a paragraph), or ``None`` between two documents.
+The stages exchange rows, not whole documents, so memory does not grow with the length of a document. A row is a line of text
+with its paraphrases; an empty text is a blank line inside a document (the end of a paragraph), and None separates documents.
 """
 
 import logging
@@ -19,7 +19,6 @@ from fairseq_clear.preparation.prepare_settings import ORIGINAL, DocumentSetting
 
 logger = logging.getLogger(__name__)
 
-Unit = str | None
 Row = tuple[str, ...]  # a sentence and its paraphrases; empty between two documents
 Progress = Callable[[int], object]
 
@@ -62,15 +61,15 @@ class TextSource:
 
         def read() -> Iterator[Row | None]:
             for file, *others in zip(self.files, *self.paraphrases.values(), strict=True):
-                if others:
-                    yield from aligned_rows([file, *others], pattern, progress)
+                if file.is_jsonl:
+                    rows = json_rows(file, settings.text_field, progress)
+                elif others:
+                    rows = text_rows(aligned_lines([file, *others], progress), pattern)
                 else:
-                    units = text_units(file, pattern, progress)
-                    if file.is_jsonl:
-                        units = json_units(file, settings.text_field, progress)
-                    if settings.split_sentences is not None:
-                        units = split_units(units, settings.split_sentences, settings.language)
-                    yield from (None if unit is None else (unit,) for unit in units)
+                    rows = text_rows(((line,) for _, line in read_lines(file, progress)), pattern)
+                if settings.split_sentences is not None:
+                    rows = split_rows(rows, settings.split_sentences, settings.language)
+                yield from rows
                 yield None
 
         return canonical_rows(read())
@@ -91,30 +90,22 @@ def find_sources(settings: PrepareSettings) -> tuple[TextSource, TextSource | No
     document_pattern(settings.document_start)
     if settings.split_sentences is not None:
         sentence_splitter(settings.language)
-    source = TextSource(files, settings, _aligned_files(settings.paraphrase, files, flag="--paraphrase"))
-    if not valid_files:
-        return source, None
-    aligned = _aligned_files(settings.valid_paraphrase, valid_files, flag="--valid-paraphrase")
-    return source, TextSource(valid_files, settings, {name: aligned[name] for name in source.paraphrases})
+    source = TextSource(files, settings, _aligned_files(settings.paraphrase, files))
+    return source, TextSource(valid_files, settings) if valid_files else None
 
 
-def _aligned_files(
-    pairs: Sequence[tuple[str, Path]], inputs: Sequence[CorpusFile], *, flag: str
-) -> dict[str, list[CorpusFile]]:
+def _aligned_files(pairs: Sequence[tuple[str, Path]], inputs: Sequence[CorpusFile]) -> dict[str, list[CorpusFile]]:
     """Return the files of each name, one per input, in order."""
     found: dict[str, list[CorpusFile]] = {}
     for name, path in pairs:
         found.setdefault(name, []).append(corpus_file(path))
     for file in chain(inputs, *found.values()):
         if found and file.is_jsonl:
-            raise UserError(
-                f"{file.path}: {flag} aligns lines of .txt files, not records; convert it to one text per line"
-            )
+            raise UserError(f"{file.path}: --paraphrase aligns lines of .txt files, not records; convert it to text")
     for name, files in found.items():
         if len(files) != len(inputs):
             raise UserError(
-                f"{flag}: {len(files)} files for {name}, but {len(inputs)} inputs; give {name}=FILE once for each input, in "
-                "their order"
+                f"--paraphrase: {len(files)} files for {name}, but {len(inputs)} inputs; give {name}=FILE for each, in order"
             )
     return found
 
@@ -131,19 +122,22 @@ def document_pattern(text: str | None) -> re.Pattern[str] | None:
         raise UserError(f"--document-start {text}: not a regular expression ({error})") from None
 
 
-def text_units(
-    file: CorpusFile, document_start: re.Pattern[str] | None, progress: Progress | None = None
-) -> Iterator[Unit]:
-    """Yield the units of a text file. Blank lines separate documents, or lines that match ``document_start`` begin them."""
-    for _, line in read_lines(file, progress):
-        if document_start is not None and document_start.search(line):
+def text_rows(lines: Iterable[Row], document_start: re.Pattern[str] | None) -> Iterator[Row | None]:
+    """Yield stripped lines, each with its paraphrases, which may be blank; None between documents.
+
+    Blank lines separate documents, or lines that match ``document_start`` begin them.
+    """
+    for text, *others in lines:
+        if document_start is not None and document_start.search(text):
             yield None
-        text = line.strip()
-        yield text if text or document_start is not None else None
+        if text.strip() or document_start is not None:
+            yield text.strip(), *(other.strip() if is_visible(other) else "" for other in others)
+        else:
+            yield None
 
 
-def json_units(file: CorpusFile, field: str, progress: Progress | None = None) -> Iterator[Unit]:
-    """Yield the units of a JSON-lines file: each record is a document, each line break in it ends a sentence.
+def json_rows(file: CorpusFile, field: str, progress: Progress | None = None) -> Iterator[Row | None]:
+    """Yield the lines of a JSON-lines file: each record is a document, each line break in it ends a sentence.
 
     Raises:
         UserError: a line that is not a JSON object with a string under ``field``.
@@ -153,17 +147,14 @@ def json_units(file: CorpusFile, field: str, progress: Progress | None = None) -
             continue
         text = record_text(line, field, file.path, number)
         for sentence in re.split(r"\r\n|\r|\n", text.replace("\0", " ")):
-            yield sentence.strip()
+            yield (sentence.strip(),)
         yield None
 
 
-def aligned_rows(
-    files: Sequence[CorpusFile], document_start: re.Pattern[str] | None, progress: Progress | None = None
-) -> Iterator[Row | None]:
-    """Read a text and its paraphrases in step; yield rows, and ``None`` between documents.
+def aligned_lines(files: Sequence[CorpusFile], progress: Progress | None = None) -> Iterator[Row]:
+    """Read a text and its paraphrases in step; yield their lines.
 
-    The first file determines the documents, as in ``text_units``. Only LF and CRLF end a line, as for ``back-translate``; a
-    CR within a line becomes a space. A paraphrase may be blank.
+    Only LF and CRLF end a line, as for ``back-translate``; a CR within a line becomes a space.
     """
     readers = [(line.replace("\r", " ") for _, line in read_whole_lines(file, progress)) for file in files]
     for number, row in enumerate(zip_longest(*readers)):
@@ -175,27 +166,21 @@ def aligned_rows(
                 f"{files[other].path}: {counts[other]:,} lines, but {files[0].path} has {counts[0]:,}; line n of one must "
                 "say what line n of the other says"
             )
-        line = row[0]
-        if document_start is not None and document_start.search(line):
-            yield None
-        if is_visible(line):
-            yield tuple(text.strip() if is_visible(text) else "" for text in row)
-        elif not line.strip() and document_start is None:
-            yield None
+        yield row
 
 
-def canonical_rows(units: Iterable[Row | None]) -> Iterator[Row]:
+def canonical_rows(rows: Iterable[Row | None]) -> Iterator[Row]:
     """Yield the rows whose first text is visible, and an empty row between two documents that have such rows."""
     seen_text, border = False, False
-    for unit in units:
-        if unit is None:
+    for row in rows:
+        if row is None:
             border = seen_text
-        elif is_visible(unit[0]):
+        elif is_visible(row[0]):
             if border:
                 yield ()
                 border = False
             seen_text = True
-            yield unit
+            yield row
 
 
 def is_visible(text: str) -> bool:
@@ -222,36 +207,37 @@ def sentence_splitter(language: str) -> Callable[[str], list[str]]:
     return split
 
 
-def split_units(units: Iterable[Unit], mode: str, language: str) -> Iterator[Unit]:
-    """Split the text of units into sentences, by the rules of a language such as ``en``.
+def split_rows(rows: Iterable[Row | None], mode: str, language: str) -> Iterator[Row | None]:
+    """Split texts without paraphrases into sentences, by the rules of a language such as ``en``.
 
     ``mode`` is ``lines`` to split each line, or ``paragraphs`` to first join hard-wrapped lines up to a blank line.
     """
     split = sentence_splitter(language)
-    for unit in join_paragraphs(units) if mode == "paragraphs" else units:
-        if unit:
+    for row in join_paragraphs(rows) if mode == "paragraphs" else rows:
+        if row and row[0]:
             # a line break inside a sentence would end it when it is written
-            yield from (" ".join(sentence.splitlines()) for sentence in split(unit))
+            yield from ((" ".join(sentence.splitlines()),) for sentence in split(row[0]))
         else:
-            yield unit
+            yield row
 
 
-def join_paragraphs(units: Iterable[Unit]) -> Iterator[Unit]:
+def join_paragraphs(rows: Iterable[Row | None]) -> Iterator[Row | None]:
     """Join consecutive lines with spaces, up to a blank line, a boundary of documents, or a million characters."""
     lines: list[str] = []
     size = 0
-    for unit in units:
-        if not unit or size > MAX_PARAGRAPH_CHARACTERS:
+    for row in rows:
+        text = row[0] if row else ""
+        if not text or size > MAX_PARAGRAPH_CHARACTERS:
             if lines:
-                yield " ".join(lines)
+                yield (" ".join(lines),)
             lines, size = [], 0
-        if unit:
-            lines.append(unit)
-            size += len(unit)
+        if text:
+            lines.append(text)
+            size += len(text)
         else:
-            yield unit
+            yield row
     if lines:
-        yield " ".join(lines)
+        yield (" ".join(lines),)
 
 
 def warn_if_wrapped(rows: Iterable[Row]) -> Iterator[Row]:

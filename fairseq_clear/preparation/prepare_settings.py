@@ -12,7 +12,6 @@ from fairseq_clear.settings import check_settings, setting
 
 SPM_MODEL_TYPES = ("unigram", "bpe")
 SPLIT_MODES = ("lines", "paragraphs")
-TOKENIZER_KINDS = ("sentencepiece", "gpt2", "hf")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # a name that --views accepts
 SPLITS = "train, valid, shards"  # title of a group of flags
 ORIGINAL = "original"  # the name of the text itself in --views
@@ -77,30 +76,28 @@ class TokenizerSettings:
     spm_sample_mb: float = setting(
         "train the model on about this many megabytes of training lines, drawn at random", 50.0, above=0, metavar="MB"
     )
-    spm_model: Path | None = setting("reuse this sentencepiece model", None)
-    gpt2_encoder_json: Path | None = setting("use GPT-2's byte-level BPE, as roberta.base does: its encoder.json", None)
-    gpt2_vocab_bpe: Path | None = setting("GPT-2's vocab.bpe, with --gpt2-encoder-json", None)
-    tokenizer: str | None = setting(
-        "kind of tokenizer. hf: the tokenizer.json of a Hugging Face folder, read with the `tokenizers` library (extra `hf`); "
-        "sentencepiece and gpt2 follow from the flags above",
-        None,
-        choices=TOKENIZER_KINDS,
+    spm_model: Path | None = setting("reuse this sentencepiece model", None, exclusive="tokenizer")
+    gpt2_encoder_json: Path | None = setting(
+        "use GPT-2's byte-level BPE, as roberta.base does: its encoder.json", None, exclusive="tokenizer"
     )
+    gpt2_vocab_bpe: Path | None = setting("GPT-2's vocab.bpe, with --gpt2-encoder-json", None)
     tokenizer_dir: Path | None = setting(
-        "folder of --tokenizer hf: output of fairseq-clear import, whose dict.txt is reused, or a Hugging Face folder",
+        "reuse the tokenizer of this folder, with the `tokenizers` library (extra `hf`): output of fairseq-clear import, whose "
+        "dict.txt is reused too, or a Hugging Face folder",
         None,
         metavar="DIR",
+        exclusive="tokenizer",
     )
     dictionary: Path | None = setting(
         "dict.txt of the checkpoint to start from, copied unchanged, so that the ids match (it is in roberta.base's "
-        "archive); with --spm-model, the GPT-2 files or --tokenizer hf",
+        "archive); with --spm-model, the GPT-2 files or --tokenizer-dir",
         None,
         flag="--dict",
     )
 
     @property
     def kind(self) -> str:
-        """The kind of tokenizer, one of TOKENIZER_KINDS."""
+        """The kind of tokenizer: ``hf``, ``sentencepiece`` or ``gpt2``."""
         if self.tokenizer_dir is not None:
             return "hf"
         return "sentencepiece" if self.gpt2_encoder_json is None else "gpt2"
@@ -117,27 +114,10 @@ class TokenizerSettings:
         return self.dictionary or (imported if imported is not None and imported.is_file() else None)
 
     def _check_tokenizer(self) -> None:
-        has_gpt2, has_model = self.gpt2_encoder_json is not None, self.spm_model is not None
-        others = f"the other flags give a {self.kind} tokenizer; leave one of them out"
-        mistakes = {
-            "--gpt2-encoder-json and --gpt2-vocab-bpe belong together: give both": (
-                has_gpt2 != (self.gpt2_vocab_bpe is not None)
-            ),
-            "--spm-model and --gpt2-encoder-json exclude each other: a folder has one tokenizer": has_model
-            and has_gpt2,
-            "--dict belongs to an existing tokenizer: also give --spm-model or the GPT-2 files": (
-                self.dictionary is not None and self.trains_tokenizer
-            ),
-            "--tokenizer hf: give its folder with --tokenizer-dir": self.tokenizer == "hf" != self.kind,
-            "--tokenizer gpt2: give --gpt2-encoder-json and --gpt2-vocab-bpe": self.tokenizer == "gpt2"
-            and not has_gpt2,
-            f"--tokenizer {self.tokenizer}: {others}": self.tokenizer not in (None, self.kind),
-            "--tokenizer-dir excludes --spm-model and the GPT-2 files: a folder has one tokenizer": (
-                self.tokenizer_dir is not None and (has_model or has_gpt2)
-            ),
-        }
-        if message := next((message for message, is_made in mistakes.items() if is_made), ""):
-            raise UserError(message)
+        if (self.gpt2_encoder_json is None) != (self.gpt2_vocab_bpe is None):
+            raise UserError("--gpt2-encoder-json and --gpt2-vocab-bpe belong together: give both")
+        if self.dictionary is not None and self.trains_tokenizer:
+            raise UserError("--dict belongs to an existing tokenizer: also give --spm-model or the GPT-2 files")
 
 
 @dataclass(kw_only=True)
@@ -160,27 +140,12 @@ class PrepareSettings(TokenizerSettings, DocumentSettings):
         metavar="NAME=FILE",
         group=DocumentSettings.GROUP,
     )
-    sample: int | None = setting(
-        "first of all, keep only N sentences of the input, drawn at random with --seed. Those of one document remain one "
-        "document, but are no longer adjacent (CERT's Table 5 compares corpora of equal size)",
-        None,
-        least=1,
-        group="part of the input",
-    )
     text_only: bool = setting(
         "only write the text to DEST, a .txt, with a blank line between documents, for back-translate or another prepare",
         False,
-        group="part of the input",
     )
     valid: tuple[Path, ...] = setting(
         "validation text; without it --valid-share of the documents is held out", (), group=SPLITS
-    )
-    valid_paraphrase: tuple[tuple[str, Path], ...] = setting(
-        "paraphrases of --valid, with the same names as in --paraphrase",
-        (),
-        type=named_file,
-        metavar="NAME=FILE",
-        group=SPLITS,
     )
     valid_share: float = setting(
         "share of the documents, above 0 and below 1, that is held out at random; at least one document, never all",
@@ -218,27 +183,17 @@ class PrepareSettings(TokenizerSettings, DocumentSettings):
         self._check_paraphrases()
 
     def _check_paraphrases(self) -> None:
-        names, valid_names = ({name for name, _ in pairs} for pairs in (self.paraphrase, self.valid_paraphrase))
-        for name in names | valid_names:
+        for name, _ in self.paraphrase:
             if not NAME.fullmatch(name) or name == ORIGINAL:
                 raise UserError(
                     f"--paraphrase {name}=...: a name has letters, digits and . _ -, and is not '{ORIGINAL}', which in "
                     "--views is the text itself"
                 )
-        if names and self.split_sentences is not None:
-            raise UserError(
-                "--split-sentences and --paraphrase: sentences would no longer be aligned; split before translating"
-            )
-        if names and self.text_only:
-            raise UserError(
-                "--text-only and --paraphrase: write the text first, translate it, then give both to prepare"
-            )
-        if valid_names and not self.valid:
-            raise UserError("--valid-paraphrase: needs --valid, the text that it paraphrases")
-        if self.valid and names != valid_names:
-            missing, flag = names - valid_names, "--valid-paraphrase"
-            if not missing:
-                missing, flag = valid_names - names, "--paraphrase"
-            raise UserError(
-                f"--valid: there is no {flag} {min(missing)}=FILE; give it, or leave --valid out and hold out documents"
-            )
+        others = {
+            "--split-sentences": (self.split_sentences, "split the text before translating it"),
+            "--text-only": (self.text_only, "write the text first, translate it, then give both to prepare"),
+            "--valid": (self.valid, "leave it out, so that documents are held out with their paraphrases"),
+        }
+        for flag, (value, remedy) in others.items():
+            if self.paraphrase and value:
+                raise UserError(f"{flag} and --paraphrase exclude each other: {remedy}")

@@ -27,7 +27,6 @@ from fairseq_clear.preparation.staging import (
     DocumentLengths,
     Staged,
     held_out_documents,
-    sample_sentences,
     stage_rows,
 )
 from fairseq_clear.preparation.tokenizer_training import check_tokenizer_files, install_tokenizer
@@ -42,17 +41,13 @@ Texts = dict[str, Dataset]  # a text of a split and its paraphrases by name, the
 
 @dataclass(frozen=True)
 class PrepareReport:
-    """Result of ``prepare``: the folder or file, lengths of the training documents, counts over all shards.
-
-    ``paraphrases`` maps a name to (sentences, blank sentences) over all splits and shards.
-    """
+    """Result of ``prepare``: the folder or file, lengths of the training documents, counts over all shards."""
 
     dest: Path
     seconds: float
     lengths: DocumentLengths
     splits: dict[str, SplitCounts] = field(default_factory=dict)
     vocabulary: int = 0
-    paraphrases: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def summary(self) -> str:
         """The summary line to print."""
@@ -60,8 +55,6 @@ class PrepareReport:
         for name, counts in self.splits.items():
             rate = 100 * counts.unknown / max(counts.tokens, 1)
             parts.append(f"{name}: {counts.lengths.summary()}, {counts.tokens:,} tokens, {rate:.3f} % unknown")
-        for name, (sentences, blank) in self.paraphrases.items():
-            parts.append(f"{name}: {blank:,} of {sentences + blank:,} paraphrases blank")
         if self.vocabulary:
             parts.append(f"dict.txt: {self.vocabulary:,} symbols")
         return " | ".join([str(self.dest), *parts, f"{self.seconds:.1f} s"])
@@ -90,7 +83,7 @@ def prepare(settings: PrepareSettings) -> PrepareReport:
     with output_folder(settings.dest, settings.overwrite) as folder:
         work = folder / "work"
         work.mkdir()
-        staged = _stage_corpus(settings, source, work)
+        staged = _read(source, work / "input")
         staged_valid = _read(valid, work / "valid") if valid else None
         documents = staged.lengths.documents
         held_out = 0 if staged_valid else held_out_documents(documents, settings.valid_share)
@@ -121,7 +114,7 @@ def write_text(settings: PrepareSettings) -> PrepareReport:
         raise UserError("--text-only: writes only the inputs; leave --valid out")
     _check_outside(dest, source.paths)
     with partial_folder(dest) as work:
-        staged = _stage_corpus(settings, source, work)
+        staged = _read(source, work / "input")
         os.replace(staged.paths[ORIGINAL], dest)
     return PrepareReport(settings.dest, time.monotonic() - began, staged.lengths)
 
@@ -133,16 +126,6 @@ def _check_outside(dest: Path, paths: list[Path]) -> None:
         real = Path(os.path.realpath(path))
         if place == real or place in real.parents:
             raise UserError(f"{path}: is in --dest {dest}, which would be replaced; move it")
-
-
-def _stage_corpus(settings: PrepareSettings, source: TextSource, work: Path) -> Staged:
-    """Read the corpus, or a sample of its sentences, into canonical text on disk."""
-    staged = _read(source, work / "input")
-    if settings.sample is None:
-        return staged
-    sampled = sample_sentences(staged, settings.sample, work / "sampled", settings.seed)
-    staged.remove()
-    return sampled
 
 
 def _read(source: TextSource, folder: Path) -> Staged:
@@ -189,9 +172,7 @@ def _build(
     splits = {"train": total[ORIGINAL], "valid": valid[ORIGINAL].counts}
     contents = {shard: _describe(one, valid) for shard, one in zip(folders, train, strict=True)}
     _write_manifests(folder, common, contents, splits)
-    both = {name: sum_counts([total[name], valid[name].counts]) for name in names[1:]}
-    paraphrases = {name: (one.sentences, one.blank) for name, one in both.items()}
-    return PrepareReport(settings.dest, seconds, total[ORIGINAL].lengths, splits, len(dictionary), paraphrases)
+    return PrepareReport(settings.dest, seconds, total[ORIGINAL].lengths, splits, len(dictionary))
 
 
 def _dataset(folder: Path, name: str, split: str, encoder: Encoder, counts: NDArray[np.int64] | None) -> Dataset:

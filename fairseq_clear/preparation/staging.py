@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.corpus_reading import Row, canonical_rows
+from fairseq_clear.preparation.corpus_reading import Row
 
 BUFFER_BYTES = 1 << 20
-HOLD_OUT_STREAM, SAMPLE_STREAM, SUBSET_STREAM = 0, 1, 2  # independent random streams of one seed
+HOLD_OUT_STREAM, SAMPLE_STREAM = 0, 1  # independent random streams of one seed
 
 Lines = tuple[bytes, ...]  # a sentence and its paraphrases, each with its line end
 
@@ -87,11 +87,6 @@ class Staged:
             if line != b"\n" and (share >= 1.0 or rng.random() < share):
                 yield line[:-1].decode()
 
-    def remove(self) -> None:
-        """Delete the files."""
-        for path in self.paths.values():
-            path.unlink()
-
 
 def stage_rows(rows: Iterable[Row], folder: Path, names: Sequence[str], what: str) -> Staged:
     """Write rows of texts, as ``TextSource`` yields them, to a new folder as ``NAME.txt``.
@@ -115,21 +110,6 @@ def stage_rows(rows: Iterable[Row], folder: Path, names: Sequence[str], what: st
     if not lengths:
         raise UserError(f"{what}: holds no sentence, only blank lines or nothing at all")
     return Staged(paths, lengths)
-
-
-def sample_sentences(staged: Staged, count: int, folder: Path, seed: int) -> Staged:
-    """Stage exactly ``count`` sentences, drawn uniformly; documents without a drawn sentence are dropped.
-
-    Raises:
-        UserError: there are fewer sentences.
-    """
-    sentences = staged.lengths.sentences
-    if count > sentences:
-        raise UserError(f"--sample {count}: the input has {sentences} sentences; give a smaller number, or more text")
-    choices = choose_exactly(count, sentences, random_stream(seed, SUBSET_STREAM))
-    drawn = (row for row in staged.rows() if not row or next(choices))
-    rows = canonical_rows(tuple(line[:-1].decode() for line in row) or None for row in drawn)
-    return stage_rows(rows, folder, list(staged.paths), "the sample")
 
 
 def random_stream(seed: int, stream: int) -> np.random.Generator:

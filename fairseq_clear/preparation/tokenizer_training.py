@@ -1,7 +1,6 @@
 """The tokenizer of a new data folder: trained on its text, or copied from the files that the user names."""
 
 import io
-import re
 import shutil
 import textwrap
 from pathlib import Path
@@ -50,7 +49,10 @@ def _train(staged: Staged, most_bytes: float, options: dict[str, Any]) -> bytes:
     try:
         SentencePieceTrainer.train(sentence_iterator=lines, model_writer=written, **options)
     except RuntimeError as error:
-        raise UserError(explain_trainer(str(error), int(options["vocab_size"]))) from None
+        reason = str(error).rpartition("] ")[2].partition(" Increase")[0]  # without place in the source, and its flags
+        raise UserError(
+            f"--vocab-size {options['vocab_size']}: sentencepiece cannot train on this text: {reason}"
+        ) from None
     return written.getvalue()
 
 
@@ -60,21 +62,6 @@ def cut_line(line: str) -> list[str]:
         return [line]
     kept = {"expand_tabs": False, "replace_whitespace": False, "break_on_hyphens": False}
     return textwrap.wrap(line, TRAINER_LINE_CHARACTERS, **kept)
-
-
-def explain_trainer(message: str, vocab_size: int) -> str:
-    """Convert an error of sentencepiece's trainer to a message with flag, value and remedy."""
-    if match := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
-        return (
-            f"--vocab-size {vocab_size}: larger than the corpus supports; it yields at most {match[1]} pieces: "
-            f"use --vocab-size {match[1]} or less, or more text"
-        )
-    if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        return (
-            f"--vocab-size {vocab_size}: too small for the characters (and 256 bytes of the byte fallback) of the "
-            f"corpus; use {match[1]} or more"
-        )
-    return f"--vocab-size {vocab_size}: sentencepiece cannot train on this corpus: {message}"
 
 
 def install_tokenizer(settings: TokenizerSettings, folder: Path, staged: Staged) -> tuple[str, list[str]]:

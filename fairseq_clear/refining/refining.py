@@ -240,7 +240,6 @@ def _prepare(steps: _Steps, encoder: Path) -> Path:
     if steps.must_run("prepare the text", data, "fairseq-clear", *words):
         given = {flag[2:].replace("-", "_"): value for flag, value in zip(flags[::2], flags[1::2], strict=True)}
         chosen: dict[str, Any] = {"dictionary" if name == "dict" else name: Path(v) for name, v in given.items()}
-        chosen |= {"tokenizer": given["tokenizer"]} if "tokenizer" in given else {}
         print(prepare(PrepareSettings(inputs=(text,), valid=(valid,), dest=data, seed=seed, **chosen)).summary())
     return data
 

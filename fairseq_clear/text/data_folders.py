@@ -83,7 +83,7 @@ def tokenizer_flags(folder: Path) -> list[str]:
     kind, files = recorded_tokenizer(folder) if (folder / CLEAR_JSON).is_file() else (None, [])
     flags = {"sentencepiece": ["--spm-model"], "gpt2": ["--gpt2-encoder-json", "--gpt2-vocab-bpe"]}.get(str(kind), [])
     if kind == "hf":
-        return ["--tokenizer", "hf", "--tokenizer-dir", str(folder)]
+        return ["--tokenizer-dir", str(folder)]
     if not flags or len(files) != len(flags):
         return []
     paths = [word for flag, name in zip(flags, files, strict=True) for word in (flag, str(folder / name))]

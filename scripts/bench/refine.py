@@ -36,7 +36,7 @@ def main() -> None:
         blocks = ["\n".join(lines[n : n + SENTENCES]) for n in range(0, len(lines), SENTENCES)]
         (folder / "text.txt").write_text("\n\n".join(blocks) + "\n")
         clear("import", default_model(), "--dest", folder / "encoder")
-        tokenizer = ("--tokenizer", "hf", "--tokenizer-dir", folder / "encoder")
+        tokenizer = ("--tokenizer-dir", folder / "encoder")
         clear("prepare", folder / "text.txt", "--dest", folder / "data-bin", *tokenizer)
         settings = RefineSettings(texts=(folder / "text.txt",), encoder=folder / "encoder", dest=folder / "refined")
         training = Training(

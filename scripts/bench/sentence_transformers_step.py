@@ -116,7 +116,7 @@ def main() -> None:
         valid.write_text(texts[0] + "\n")
         prepare = ("prepare", text, "--dest", data, "--document-start", ".", "--valid", valid)
         command = [sys.executable, "-W", "ignore", "-m", "fairseq_clear.cli", *prepare]
-        subprocess.run([*map(str, command), "--tokenizer", "hf", "--tokenizer-dir", str(imported)], check=True)
+        subprocess.run([*map(str, command), "--tokenizer-dir", str(imported)], check=True)
         for name, chunk in zip(LOSSES, (0, arguments.chunk), strict=True):
             ours = our_step(data, imported, arguments.batch, chunk * longest)
             theirs = their_step(folder, texts, arguments.batch, chunk)

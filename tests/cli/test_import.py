@@ -66,7 +66,7 @@ def test_training_starts_from_it(tmp_path: Path) -> None:
 
     report = import_hf(make_folder(tmp_path / "hf", "bert"), tmp_path / "ours")
     (tmp_path / "text.txt").write_text("\n".join(sentences(120, seed=1)) + "\n")
-    flags = ["--tokenizer", "hf", "--tokenizer-dir", str(tmp_path / "ours"), "--workers", "1", "--valid-share", "0.2"]
+    flags = ["--tokenizer-dir", str(tmp_path / "ours"), "--workers", "1", "--valid-share", "0.2"]
     assert main(["prepare", str(tmp_path / "text.txt"), "--dest", str(tmp_path / "bin"), *flags]) == 0
     start = report.lines()[-1].removeprefix("to start from it: ").split()
     common = [

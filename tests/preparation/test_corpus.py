@@ -20,8 +20,8 @@ from fairseq_clear.preparation.corpus_reading import (
     canonical_rows,
     is_visible,
     join_paragraphs,
-    split_units,
-    text_units,
+    split_rows,
+    text_rows,
     warn_if_wrapped,
 )
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
@@ -34,8 +34,12 @@ def lines_of(*paths: Path, **options: object) -> list[str]:
     return [row[0] if row else "" for row in rows]
 
 
+def rows_of(units: Iterable[str | None]) -> Iterator[tuple[str] | None]:
+    return (None if unit is None else (unit,) for unit in units)
+
+
 def canonical_lines(units: Iterable[str | None]) -> Iterator[str]:
-    for row in canonical_rows(None if unit is None else (unit,) for unit in units):
+    for row in canonical_rows(rows_of(units)):
         yield row[0] if row else ""
 
 
@@ -180,7 +184,7 @@ def test_progress_adds_up_to_the_bytes_on_disk(tmp_path: Path) -> None:
 
 def test_readers_stream(tmp_path: Path) -> None:
     """One line in, one line out: reading is never ahead of what is asked for."""
-    for function in (read_lines, text_units, canonical_rows, split_units, join_paragraphs):
+    for function in (read_lines, text_rows, canonical_rows, split_rows, join_paragraphs):
         assert inspect.isgeneratorfunction(function)
     drawn = 0
 
@@ -190,7 +194,7 @@ def test_readers_stream(tmp_path: Path) -> None:
             drawn += 1
             yield None if drawn % 4 == 0 else "Some words. More words."
 
-    for source in (canonical_lines(endless()), split_units(endless(), "paragraphs", "en")):
+    for source in (canonical_lines(endless()), split_rows(rows_of(endless()), "paragraphs", "en")):
         assert isinstance(source, types.GeneratorType)
         drawn = 0
         for _ in range(100):
@@ -221,7 +225,7 @@ def test_canonical_lines_keep_text_and_borders_and_are_stable(units: list[str | 
 @given(st.lists(st.text(max_size=4) | st.just("Mr. A b. C d?"), max_size=6), st.sampled_from(["lines", "paragraphs"]))
 def test_splitting_moves_no_character(lines: list[str], mode: str) -> None:
     units = [line.strip() or None for line in lines]
-    split = list(split_units(units, mode, "en"))
+    split = [row and row[0] for row in split_rows(rows_of(units), mode, "en")]
     assert "".join("".join(unit.split()) for unit in split if unit) == "".join("".join(line.split()) for line in lines)
     assert all(unit is None or (unit == unit.strip() and len(unit.splitlines()) <= 1) for unit in split)
     assert split.count(None) == units.count(None)
@@ -239,7 +243,7 @@ def test_split_modes(tmp_path: Path) -> None:
 
 def test_a_paragraph_without_end_is_split_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairseq_clear.preparation.corpus_reading.MAX_PARAGRAPH_CHARACTERS", 10)
-    assert list(join_paragraphs(["12345"] * 7)) == ["12345 12345 12345", "12345 12345 12345", "12345"]
+    assert list(join_paragraphs([("12345",)] * 7)) == [("12345 12345 12345",), ("12345 12345 12345",), ("12345",)]
 
 
 def test_a_missing_splitter_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""``prepare --tokenizer hf``: the vocabulary of the checkpoint, whatever the text."""
+"""``prepare --tokenizer-dir``: the vocabulary of the checkpoint, whatever the text."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def prepare(text: Path, dest: Path, *flags: str | Path) -> int:
 def test_lines_are_binarized_with_it(folder: Path, tmp_path: Path) -> None:
     lines = [*sentences(60, seed=1), "", "A Caf\u00e9 \u4e2d [SEP]!"]
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
-    assert prepare(tmp_path / "text.txt", tmp_path / "bin", "--tokenizer", "hf", "--tokenizer-dir", folder) == 0
+    assert prepare(tmp_path / "text.txt", tmp_path / "bin", "--tokenizer-dir", folder) == 0
     clear = json.loads((tmp_path / "bin" / "clear.json").read_text())
     assert clear["tokenizer"] == {
         "kind": "hf", "files": ["tokenizer.json", "special_tokens_map.json"], "id_offset": None,
@@ -80,10 +80,9 @@ def test_the_dictionary_does_not_depend_on_the_text(folder: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--tokenizer", "hf"], "give its folder with --tokenizer-dir"),
-        (["--tokenizer", "gpt2"], "give --gpt2-encoder-json"),
-        (["--tokenizer", "sentencepiece", "--tokenizer-dir", "x"], "the other flags give a hf tokenizer"),
-        (["--tokenizer-dir", "x", "--spm-model", "y"], "a folder has one tokenizer"),
+        (["--tokenizer-dir", "x", "--spm-model", "y"], "--tokenizer-dir"),
+        (["--gpt2-encoder-json", "x", "--spm-model", "y"], "--gpt2-encoder-json"),
+        (["--gpt2-encoder-json", "x"], "--gpt2-vocab-bpe"),
         (["--tokenizer-dir", "nowhere"], "nowhere"),
     ],
 )
@@ -91,8 +90,11 @@ def test_flags_that_contradict(
     flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text.txt").write_text("\n".join(sentences(20, seed=1)) + "\n")
-    assert prepare(tmp_path / "text.txt", tmp_path / "bin", *flags) == 2
-    assert message in capsys.readouterr().err
+    try:
+        status = prepare(tmp_path / "text.txt", tmp_path / "bin", *flags)
+    except SystemExit as ended:  # of argparse
+        status = ended.code
+    assert status == 2 and message in capsys.readouterr().err
     assert not (tmp_path / "bin").exists()
 
 

@@ -340,35 +340,3 @@ def test_failures_half_way_leave_no_text(
         text_of(tmp_path / "out.txt", corpus)
     assert any(name.startswith(".out.txt.partial.") for name in reached[0])  # the negative control: something was there
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
-
-
-def test_a_sample_has_so_many_sentences_in_order_and_in_their_documents(tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "in.txt", 40)
-    made = documents(40)
-    home = {line: number for number, lines in enumerate(made) for line in lines}
-    text = text_of(tmp_path / "a.txt", corpus, sample=50)
-    parts = [part.split("\n") for part in text.rstrip("\n").split("\n\n")]
-    assert sum(map(len, parts)) == 50
-    assert all(len({home[line] for line in part}) == 1 for part in parts)
-    numbers = [home[part[0]] for part in parts]
-    assert numbers == sorted(set(numbers)) and len(numbers) > 10
-    assert text_of(tmp_path / "b.txt", corpus, sample=50) == text
-    assert text_of(tmp_path / "c.txt", corpus, sample=50, seed=2) != text
-    everything = sum(map(len, made))
-    assert text_of(tmp_path / "d.txt", corpus, sample=everything) == canonical(made)
-    with pytest.raises(UserError, match=f"the input has {everything} sentences; give a smaller number"):
-        text_of(tmp_path / "e.txt", corpus, sample=everything + 1)
-
-
-def test_every_sentence_is_as_likely(tmp_path: Path) -> None:
-    corpus = tmp_path / "in.txt"
-    corpus.write_text("\n\n".join(map(str, range(8))) + "\n")
-    counts: Counter[str] = Counter()
-    for seed in range(200):
-        counts.update(text_of(tmp_path / "o.txt", corpus, sample=2, seed=seed, overwrite=True).split())
-    assert len(counts) == 8 and all(abs(count - 50) < 5 * (200 * 0.25 * 0.75) ** 0.5 for count in counts.values())
-
-
-def test_samples_must_have_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--sample 0: must be 1 or more"):
-        text_of(tmp_path / "o.txt", write_corpus(tmp_path / "in.txt", 5), sample=0)

@@ -16,7 +16,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.preparation import binarize
 from fairseq_clear.preparation.binarize import Dataset, Encoder, binarizer
 from fairseq_clear.preparation.staging import choose_exactly, held_out_documents, stage_rows
-from fairseq_clear.preparation.tokenizer_training import TRAINER_LINE_CHARACTERS, cut_line, explain_trainer
+from fairseq_clear.preparation.tokenizer_training import TRAINER_LINE_CHARACTERS, cut_line
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.preparation.corpora import WORDS, canonical, documents
 
@@ -103,7 +103,3 @@ def test_long_lines_are_cut_without_loss(lengths: list[int]) -> None:
     assert "".join(portions).replace(" ", "") == line.replace(" ", "")
     if max(lengths, default=0) <= TRAINER_LINE_CHARACTERS:  # then every cut is at a space
         assert " ".join(portions) == line
-
-
-def test_other_complaints_of_the_trainer_keep_their_words() -> None:
-    assert "cannot train on this corpus: INTERNAL: odd" in explain_trainer("INTERNAL: odd", 7)

@@ -78,8 +78,7 @@ def test_it_travels_to_data_workers(tokenizer: HfTokenizer) -> None:
 
 def test_synonyms_replace_whole_words(tokenizer: HfTokenizer) -> None:
     symbols = symbols_of(tokenizer)[:-2]
-    table, report = build_table({"bada": ["kefe linu"], "linu": ["linu"]}, tokenizer, symbols)
-    assert report.words == 2
+    table = build_table({"bada": ["kefe linu"], "linu": ["linu"]}, tokenizer, symbols)
     tokens = np.array([symbols.index(symbol) for symbol in tokenizer.encode("moba bada")])
     starts = table.word_starts(tokens, np.zeros(len(tokens), np.bool_))
     assert (table.find(tokens, starts) >= 0).tolist() == [False, True]
