@@ -103,8 +103,9 @@ PROGRAMS = {
     "tensorboard": {"--logdir"},
     "curl": {"-L"},
     "nice": {"-n"},
+    "shuf": {"-n"},
     "unset": set(),
-    **{name: set() for name in ("git", "cd", "source", "export", "for", "do", "done", "tar", "make")},
+    **{name: set() for name in ("git", "cd", "source", "export", "for", "do", "done", "tar", "make", "grep")},
     "scripts/slurm/launch.sh": {"--dry-run"},
     "scripts/slurm/pretrain.sbatch": set(),
 }

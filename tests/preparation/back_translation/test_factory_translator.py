@@ -103,8 +103,3 @@ def test_module_that_cannot_be_imported_is_one_line(module: str) -> None:
 def test_what_is_no_model_is_one_line(module: str, model: str) -> None:
     with pytest.raises(UserError, match=f"^--model {model}: "):
         translate(model)
-
-
-def test_sampling_needs_a_seed(module: str) -> None:
-    with pytest.raises(UserError, match="--copies and --sampling: "):
-        translate(f"{module}:Reversed", sampling=0)

@@ -19,7 +19,7 @@ import torch
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.back_translation import translating
 from fairseq_clear.preparation.back_translation.translating import count_lines, read_chunks, translate_file
-from fairseq_clear.preparation.back_translation.translation_settings import OneDirection, RoundTrip
+from fairseq_clear.preparation.back_translation.translation_settings import RoundTrip
 from fairseq_clear.preparation.back_translation.translator import clean_line
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.preparing import prepare
@@ -94,13 +94,6 @@ def test_lines_that_cannot_be_translated_keep_their_text(settings: RoundTrip, mo
     assert (report["kept"], report["unchanged"], report["length_ratio"]) == (3, 3, 1)
     assert report["forward"] == {"failed": 3, "cut": 1, "unknown": 1}
     assert report["backward"] == {"failed": 0, "cut": 1, "unknown": 1}
-
-
-def test_one_direction(settings: RoundTrip, tmp_path: Path) -> None:
-    one = OneDirection(input=settings.input, output=tmp_path / "one.txt", model="f:stand_in", device="cpu")
-    report = translate_file(one)
-    assert report is not None and one.output.read_text() == one.input.read_text().upper()
-    assert report["model"]["failed"] == 0 and "self_bleu" not in report and report["length_ratio"] == 1
 
 
 def test_copies_are_independent_samples(settings: RoundTrip) -> None:
