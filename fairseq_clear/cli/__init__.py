@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "conversion:Export",
         "write a checkpoint for transformers, sentence-transformers or stock fairseq, and check it",
     ),
-    "plot": ("plot:Plot", "draw training curves, or STS by layer"),
+    "plot": ("plot:Plot", "draw training curves, STS by layer, or pairs on a map"),
     "plan": (
         "plan:Plan",
         "estimate memory, bytes sent and hours of a recipe on N GPUs, and choose --encode-chunk-size",

@@ -1,4 +1,4 @@
-"""``fairseq-clear plot``: draws training curves and scores by layer as PNG, SVG or PDF."""
+"""``fairseq-clear plot``: draws training curves and encoders as PNG, SVG or PDF."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -74,11 +74,17 @@ class Curves(Picture):
 
 
 @dataclass(kw_only=True)
-class Layers(Picture, ModelFlags):
+class StsPicture(Picture, ModelFlags):
+    """Base class of pictures of encoders on an STS task."""
+
+    encoder: tuple[str, ...] = setting("checkpoints, or for embedding also package.module:factory", metavar="ENC")
+    sts_file: Path = setting("scored pairs, as in fairseq-clear sts, such as STSBenchmark/sts-dev.csv")
+
+
+@dataclass(kw_only=True)
+class Layers(StsPicture):
     """STS score by layer and pooling."""
 
-    encoder: tuple[str, ...] = setting("checkpoints", metavar="CHECKPOINT")
-    sts_file: Path = setting("scored pairs, as in fairseq-clear sts, such as STSBenchmark/sts-dev.csv")
     poolings: tuple[str, ...] = setting(
         "poolings, each drawn as a line", ("cls", "mean"), choices=("cls", "mean", "max")
     )
@@ -101,14 +107,36 @@ class Layers(Picture, ModelFlags):
 
 
 @dataclass(kw_only=True)
+class Embedding(StsPicture):
+    """Map of the highest and lowest scored pairs, by t-SNE."""
+
+    pooling: str | None = setting("pooling (default: the checkpoint's own)", None)
+    pairs: int = setting("number of pairs of each kind", 20, metavar="K")
+    seed: int = setting("seed of t-SNE, and of the choice among equal scores", 1)
+
+    def draw(self) -> "Figure":
+        """Draw a map for each encoder."""
+        from fairseq_clear.evaluation.plots import choose_pairs, draw_map, map_pairs
+        from fairseq_clear.evaluation.sts_data import read_sts_file
+
+        names, maps = self.names(self.encoder), {}
+        pairs = choose_pairs(read_sts_file(self.sts_file), self.pairs, self.seed)
+        for path, name in zip(self.encoder, names, strict=True):
+            maps[name] = map_pairs(self.load_encoders(path, [self.pooling])[0], pairs, seed=self.seed)
+        return draw_map(maps)
+
+
+@dataclass(kw_only=True)
 class Plot(Command):
     """Draw a picture at the width of a paper's column, legible to colour-blind readers and in grey."""
 
     EXAMPLES: ClassVar[str] = """
 fairseq-clear plot curves clear/train.log roberta/train.log --output curves.pdf
-fairseq-clear plot layers --encoder a.pt b.pt --data-bin data-bin --sts-file sts-dev.csv --output layers.pdf"""
+fairseq-clear plot layers --encoder checkpoint_best.pt --data-bin data-bin --sts-file sts-dev.csv --output layers.pdf
+fairseq-clear plot embedding --encoder a.pt b.pt --data-bin data-bin --sts-file sts-dev.csv --output pairs.pdf"""
     STEP: ClassVar[str] = "PICTURE"
     STEPS = {
         "curves": (Curves, "losses, accuracy, scores, alignment and uniformity of training logs"),
         "layers": (Layers, "STS by layer and pooling"),
+        "embedding": (Embedding, "t-SNE of the highest and lowest scored pairs"),
     }

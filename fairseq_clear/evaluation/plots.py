@@ -1,4 +1,4 @@
-"""Pictures: training curves, scores as bars, and scores by layer."""
+"""Pictures: training curves, scores as bars, scores by layer, and a map of sentence pairs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,13 @@ from matplotlib.ticker import MaxNLocator
 from tqdm import tqdm
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.encoders import Encoder
 from fairseq_clear.evaluation.reports import Row
 from fairseq_clear.evaluation.sts import spearman
 from fairseq_clear.evaluation.sts_data import StsData
 from fairseq_clear.evaluation.training_log import Records
 from fairseq_clear.files import write_errors, write_whole
+from fairseq_clear.libraries import import_library
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,9 +29,12 @@ if TYPE_CHECKING:
     from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 
 __all__ = [
+    "choose_pairs",
     "draw_bars",
     "draw_curves",
     "draw_layers",
+    "draw_map",
+    "map_pairs",
     "save_figure",
     "score_layers",
 ]
@@ -210,4 +215,55 @@ def draw_layers(lines: Mapping[str, Doubles], task: str) -> Figure:
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set(xlabel="layer (0: embeddings)", ylabel=f"{task} Spearman (x100)")
         figure.legend(loc="outside upper center")
+    return figure
+
+
+def choose_pairs(data: StsData, count: int, seed: int = 1) -> list[tuple[str, str]]:
+    """Choose the ``count`` highest and the ``count`` lowest scored pairs, at random among equal scores; the highest first.
+
+    Repeated pairs, and pairs of a text with itself, are left out, because their points would coincide.
+
+    Raises:
+        UserError: too few pairs.
+    """
+    scored = {
+        (first, second): float(score)
+        for pairs in data.subsets.values()
+        for first, second, score in zip(pairs.first, pairs.second, pairs.scores, strict=True)
+        if first != second
+    }
+    if not 2 <= count <= len(scored) // 2:
+        raise UserError(f"--pairs {count}: {data.name} has {len(scored)} different pairs; give 2 to {len(scored) // 2}")
+    rng = np.random.default_rng(seed)
+    order = sorted(scored, key=lambda pair: (-scored[pair], rng.random()))
+    return order[:count] + order[-count:]
+
+
+def map_pairs(encoder: Encoder, pairs: Sequence[tuple[str, str]], *, seed: int = 1) -> Doubles:
+    """Map the vectors of N pairs, scaled to length 1, to the plane by scikit-learn's t-SNE: (N, 2 texts, x and y)."""
+    vectors = np.asarray(encoder.encode([text for pair in pairs for text in pair]), np.float64)  # (2 N, D)
+    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    kind = import_library("sklearn.manifold", "eval").TSNE  # takes a second to import
+    tsne = kind(init="pca", perplexity=min(15.0, (len(vectors) - 1) / 3), random_state=seed)
+    points: Doubles = tsne.fit_transform(vectors)
+    return points.reshape(len(pairs), 2, 2)
+
+
+def draw_map(maps: Mapping[str, Doubles]) -> Figure:
+    """Draw a panel for each encoder (Self-Guided, figure 5); a line joins the two texts of a pair.
+
+    Args:
+        maps: name of an encoder -> positions of its pairs, the highest scored half first, see ``map_pairs``.
+    """
+    kinds = ("highest scored pairs", "lowest scored pairs")
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, 2.3 * len(maps) + 0.4))
+        for axis, (label, points) in zip(figure.subplots(len(maps), squeeze=False)[:, 0], maps.items(), strict=True):
+            for half, colour, marker, kind in zip(np.split(points, 2), COLOURS, MARKERS, kinds, strict=False):
+                # x and y are (2, N / 2): one line for each column
+                lines = axis.plot(*half.transpose(2, 1, 0), color=colour, marker=marker, linewidth=0.6)
+                lines[0].set_label(kind)
+            axis.set(title=label, xticks=[], yticks=[])
+            axis.spines[:].set_visible(True)
+        figure.legend(handles=axis.get_legend_handles_labels()[0], loc="outside upper center")
     return figure

@@ -1,5 +1,6 @@
 """``fairseq-clear plot`` as a user types it."""
 
+import re
 import sys
 
 import pytest
@@ -27,16 +28,17 @@ def test_curves(tmp_path, capsys):
     captured = capsys.readouterr()
     assert captured.out == f"wrote {tmp_path / 'curves.png'}\n" and captured.err == ""
     assert (tmp_path / "curves.png").stat().st_size > 1000
-    for flags, where in (
-        ([], f"--output {tmp_path / 'curves.png'}: "),
-        (["--labels", "a", "b", "--overwrite"], "--labels a b: "),
-        ([*["x"] * 8, "--labels", *"abcdefghi", "--overwrite"], "9 lines"),
-        ([str(log), "--overwrite"], f"--labels {log} {log}: "),
-        (["--output", "curves.gif"], "--output curves.gif: "),
+    for flags, message in (
+        ([], "--output .*exists already"),
+        (["--labels", "a", "b", "--overwrite"], "--labels a b: give a different name for each of 1 entries"),
+        ([*["x"] * 8, "--labels", *"abcdefghi", "--overwrite"], "9 lines are too many"),
+        ([str(log), "--overwrite"], "--labels .*: give a different name for each of 2 entries"),
     ):
-        assert main([*command, *flags, *(output if "--output" not in flags else [])]) == 2
+        assert main([*command, *flags, *output]) == 2
         error = capsys.readouterr().err
-        assert where in error and error.count("\n") == 1
+        assert re.search(message, error) and error.count("\n") == 1
+    assert main([*command, "--output", "curves.gif"]) == 2
+    assert "--output curves.gif: give a name that ends with .png, .svg, .pdf" in capsys.readouterr().err
 
 
 def test_without_matplotlib_the_extra_is_named(tmp_path, capsys, monkeypatch):
@@ -45,14 +47,16 @@ def test_without_matplotlib_the_extra_is_named(tmp_path, capsys, monkeypatch):
     assert "pip install 'fairseq_clear[eval]'" in capsys.readouterr().err
 
 
-def test_layers(tmp_path, capsys, checkpoint, data_bin, pairs):
+def test_layers_and_embedding(tmp_path, capsys, checkpoint, data_bin, pairs):
     flags = ["--encoder", str(checkpoint), "--data-bin", str(data_bin), "--tokenizer", "whitespace", "--device", "cpu"]
     data = ["--sts-file", str(pairs), "--labels", "tiny"]
     assert main(["plot", "layers", *flags, *data, "--output", str(tmp_path / "layers.svg")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("tiny, cls: - ") and lines[1].startswith("tiny, mean: ")
-    assert (tmp_path / "layers.svg").exists()
+    assert main(["plot", "embedding", *flags, *data, "--pairs", "5", "--output", str(tmp_path / "map.pdf")]) == 0
+    assert (tmp_path / "layers.svg").exists() and (tmp_path / "map.pdf").exists()
     flags = ["--encoder", "tests.evaluation.toys:Words", *data]
+    assert main(["plot", "embedding", *flags, "--pairs", "5", "--output", str(tmp_path / "words.png")]) == 0
     assert main(["plot", "layers", *flags, "--output", str(tmp_path / "more.png")]) == 2
-    assert "--encoder tests.evaluation.toys:Words: " in capsys.readouterr().err
-    assert not (tmp_path / "more.png").exists()
+    assert "--encoder tests.evaluation.toys:Words: has no layers to compare" in capsys.readouterr().err
+    assert not (tmp_path / "more.png").exists() and (tmp_path / "words.png").exists()

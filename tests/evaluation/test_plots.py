@@ -1,4 +1,4 @@
-"""Pictures show the scores of a report, what was logged, and STS by layer against the encoder's own poolings."""
+"""Pictures show the scores of a report, what was logged, STS by layer against the encoder's own poolings, and pairs."""
 
 import math
 
@@ -8,10 +8,14 @@ import pytest
 import torch
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.plots import (
+    choose_pairs,
     draw_bars,
     draw_curves,
     draw_layers,
+    draw_map,
+    map_pairs,
     save_figure,
     score_layers,
 )
@@ -23,6 +27,7 @@ from fairseq_clear.evaluation.training_log import read_log
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import sentences
 from tests.evaluation.test_training_log import LINES, record, write
+from tests.evaluation.toys import Words
 
 ROWS = [Row("a", {"STS-B": 80.0, "RTE": 60.0}, deviations={"RTE": 2.0}), Row("b", {"STS-B": 70.0, "RTE": 50.0})]
 
@@ -129,3 +134,36 @@ def test_rounding_of_the_first_token_is_not_taken_for_a_score(encoder, monkeypat
     monkeypatch.setattr(encoder.model, "hidden_states", rounded)
     result = score_layers(encoder, DATA, ["mean", "cls"])
     assert math.isnan(result["cls"][0]) and np.isfinite(result["mean"]).all()
+
+
+def test_pairs_are_the_highest_and_the_lowest_without_doubles():
+    pairs = choose_pairs(DATA, 4)
+    gold = {
+        (first, second): score
+        for part in DATA.subsets.values()
+        for first, second, score in zip(part.first, part.second, part.scores, strict=True)
+    }
+    assert [gold[pair] for pair in pairs] == [5.0] * 4 + [0.0] * 4
+    assert choose_pairs(DATA, 4) == pairs != choose_pairs(DATA, 4, seed=2)
+    doubles = StsData("d", {"x": Pairs(("a", "a", "b", "c", "d"), ("a", "b", "b", "d", "e"), np.arange(5.0))}, {})
+    with pytest.raises(UserError, match="--pairs 2: d has 3 different pairs"):
+        choose_pairs(doubles, 2)
+
+
+def test_the_map_has_near_texts_near_and_is_the_same_each_time():
+    same = [(text, text + " ") for text in TEXTS[:12]]
+    apart = list(zip(TEXTS[12:24], TEXTS[24:36], strict=True))
+    one = map_pairs(CachedEncoder(Words(), name="words"), [*same, *apart])
+    assert one.shape == (24, 2, 2) and np.isfinite(one).all()
+    length = np.linalg.norm(one[:, 0] - one[:, 1], axis=1)
+    assert length[:12].mean() < length[12:].mean() / 2
+    again = map_pairs(CachedEncoder(Words(), name="words"), [*same, *apart])
+    np.testing.assert_array_equal(one, again)
+    figure = draw_map({"words": one, "other": again})
+    assert [axis.get_title() for axis in figure.axes] == ["words", "other"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "highest scored pairs",
+        "lowest scored pairs",
+    ]
+    assert [len(axis.lines) for axis in figure.axes] == [24, 24]
+    np.testing.assert_array_equal(figure.axes[0].lines[13].get_xydata(), one[13])
