@@ -4,7 +4,7 @@ r"""Measures CERT at small scale from an imported encoder: dev scores of GLUE ta
         --synonyms counterfitted_neighbors.json --round-trips translated --output measured --seeds 1 2 3
 
 The paper's views are back-translations, and EDA in an ablation. Besides both, this script has two copies of each text in which
-synonyms replace words. The round trips are files TASK.txt of --round-trips, aligned with the train.txt of ``glue prepare``.
+synonyms replace words. The round trips are files TASK.txt of --round-trips, aligned with what ``glue text`` writes.
 """
 
 import argparse
@@ -83,11 +83,8 @@ def prepare(arguments: argparse.Namespace, task: str, folder: Path) -> Path:
     if data.exists():
         return data
     folder.mkdir(parents=True, exist_ok=True)
-    clear(
-        *("glue", "prepare", "--glue-dir", arguments.glue, "--data-bin", arguments.imported, "--tasks", task),
-        *("--dest", folder / "glue-bin", "--max-length", 128, "--overwrite"),
-    )
-    text = folder / "glue-bin" / task / "train.txt"
+    text = folder / f"{task}.txt"
+    clear("glue", "text", "--glue-dir", arguments.glue, "--tasks", task, "--dest", folder)
     neighbors = json.loads(arguments.synonyms.read_text(encoding="utf-8"))
     lines = text.read_text(encoding="utf-8").splitlines()
     for seed, name in enumerate(("de", "zh")):
@@ -99,6 +96,10 @@ def prepare(arguments: argparse.Namespace, task: str, folder: Path) -> Path:
     tokenizer = ("--tokenizer-dir", arguments.imported)
     clear("prepare", text, "--paraphrase", *paraphrases, "--document-start", ".", "--dest", data, *tokenizer)
     clear("synonyms", "--data-bin", data, "--source", arguments.synonyms)
+    clear(
+        *("glue", "prepare", "--glue-dir", arguments.glue, "--data-bin", arguments.imported, "--tasks", task),
+        *("--dest", folder / "glue-bin", "--max-length", 128),
+    )
     return data
 
 

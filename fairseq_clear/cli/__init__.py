@@ -39,7 +39,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "evaluation:Classify",
         "predict the labels of your own texts, or of 20 Newsgroups, from their vectors",
     ),
-    "glue": ("glue:Glue", "fine-tune a checkpoint on GLUE's tasks with several seeds"),
+    "glue": (
+        "glue:Glue",
+        "fine-tune a checkpoint on GLUE's tasks with several seeds, or write GLUE's texts for prepare",
+    ),
     "import": (
         "conversion:Import",
         "turn a local Hugging Face folder, or fairseq's roberta archive, into a checkpoint with dict.txt and tokenizer",

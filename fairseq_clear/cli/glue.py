@@ -6,22 +6,49 @@ from pathlib import Path
 from typing import ClassVar
 
 from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer
-from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, RECIPES, metric_of
+from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, RECIPES, metric_of, write_texts
 from fairseq_clear.evaluation.reports import check_seeds
-from fairseq_clear.files import hash_file
+from fairseq_clear.files import check_output_file, hash_file, write_errors
 from fairseq_clear.settings import setting
 from fairseq_clear.text.data_folders import data_folders
 
 
 @dataclass(kw_only=True)
-class PrepareTasks(Command):
-    """Turn GLUE's tsv files into the folders that sentence_prediction reads, with the checkpoint's vocabulary.
-
-    TASK/train.txt gets the training texts without labels, each as a document, for fairseq-clear prepare.
-    """
+class Tasks(Command):
+    """Flags of the commands that read GLUE's files."""
 
     glue_dir: Path = setting("GLUE's folder, with a folder per task", metavar="DIR")
     tasks: tuple[str, ...] = setting("tasks to read", choices=tuple(GLUE_TASKS))
+    drop_malformed: bool = setting("drop malformed lines and count them; otherwise they are an error", False)
+    overwrite: bool = setting("replace existing output", False)
+
+
+@dataclass(kw_only=True)
+class Text(Tasks):
+    """Write the training texts of GLUE's tasks, without labels, as text files for fairseq-clear prepare.
+
+    The two texts of a pair are two documents.
+    """
+
+    dest: Path = setting("folder to write TASK.txt to", Path("glue-text"), metavar="DIR")
+
+    def run(self) -> int:
+        """Write a file for each task."""
+        paths = {name: self.dest / f"{name}.txt" for name in self.tasks}
+        with write_errors(self.dest, "--dest"):
+            self.dest.mkdir(parents=True, exist_ok=True)
+        for path in paths.values():
+            check_output_file(path, self.overwrite, flag="--dest")
+        for name, path in paths.items():
+            written, dropped = write_texts(GLUE_TASKS[name], self.glue_dir, path, drop_malformed=self.drop_malformed)
+            print(f"{name}: {written:,} texts, {dropped:,} lines dropped; wrote {path}")
+        return 0
+
+
+@dataclass(kw_only=True)
+class PrepareTasks(Tasks):
+    """Turn GLUE's tsv files into the folders that sentence_prediction reads, with the checkpoint's vocabulary."""
+
     data_bin: str = setting("folder with the dict.txt and tokenizer of the checkpoint", metavar="DIR")
     tokenizer: str | None = setting(TOKENIZER_HELP, None)
     max_length: int = setting(
@@ -29,9 +56,7 @@ class PrepareTasks(Command):
         512,
         least=4,
     )
-    drop_malformed: bool = setting("drop malformed lines and count them; otherwise they are an error", False)
     dest: Path = setting("folder to write the tasks' folders to", Path("glue-bin"), metavar="DIR")
-    overwrite: bool = setting("replace existing output", False)
 
     def run(self) -> int:
         """Write a folder for each task."""
@@ -113,11 +138,13 @@ class Glue(Command):
     """Fine-tune a checkpoint on GLUE's tasks with fairseq's own sentence_prediction task, and score it on the dev sets."""
 
     EXAMPLES: ClassVar[str] = """
+fairseq-clear glue text --glue-dir glue_data --tasks CoLA RTE --dest texts    # texts/CoLA.txt, texts/RTE.txt
 fairseq-clear glue prepare --glue-dir glue_data --data-bin data-bin --dest glue-bin --tasks CoLA RTE
 fairseq-clear glue prepare ... --tasks QQP --max-length 128 --drop-malformed
 fairseq-clear glue run --checkpoint checkpoint_best.pt --data glue-bin --recipe clear --tasks CoLA RTE --output runs
 fairseq-clear glue run ... --seeds 1 2 3 --epochs 3 --lr 3e-4 --precision fp16 --label tiny"""
     STEPS = {
+        "text": (Text, "write GLUE's texts as text files for fairseq-clear prepare"),
         "prepare": (PrepareTasks, "convert GLUE's files to folders for fairseq-train"),
         "run": (Run, "fine-tune with several seeds"),
     }

@@ -216,6 +216,20 @@ def test_inputs_must_fit_the_checkpoint(checkpoint, prepared, tmp_path, capsys):
     assert "--max-length 24" in capsys.readouterr().err
 
 
+def test_text_writes_each_training_text_as_a_document(tmp_path, capsys):
+    (tmp_path / "RTE").mkdir()
+    rows = ('A "cat.\tA cat.', "Dogs ran.\tDogs ran.", "One.\t ", "bad")
+    lines = ["sentence1\tsentence2\tlabel", *(f"{row}\tentailment" for row in rows)]
+    (tmp_path / "RTE" / "train.tsv").write_text("\n".join(lines) + "\n")
+    flags = ["--glue-dir", str(tmp_path), "--tasks", "RTE", "--dest", str(tmp_path / "out")]
+    assert main(["glue", "text", *flags]) == 2 and "train.tsv:5: " in capsys.readouterr().err
+    assert list((tmp_path / "out").iterdir()) == []
+    assert main(["glue", "text", *flags, "--drop-malformed"]) == 0
+    assert "RTE: 5 texts, 1 lines dropped" in capsys.readouterr().out
+    assert (tmp_path / "out" / "RTE.txt").read_text() == 'A "cat.\n\nA cat.\n\nDogs ran.\n\nDogs ran.\n\nOne.\n'
+    assert main(["glue", "text", *flags]) == 2 and "RTE.txt: exists already" in capsys.readouterr().err
+
+
 @pytest.mark.real
 def test_real_cola_and_rte(checkpoint, data_bin, tmp_path, capsys):
     if not (folder := SHARED / "glue").is_dir():

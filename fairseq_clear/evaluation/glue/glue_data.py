@@ -1,10 +1,9 @@
 """Writes and opens the folders of GLUE data for fairseq's ``sentence_prediction``.
 
-A task's folder holds ``input0``, ``input1`` for pairs, ``label``, ``train.txt`` with the training texts, and ``glue.json``.
+A task's folder holds ``input0``, ``input1`` for pairs, ``label`` and ``glue.json``.
 """
 
 import json
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from fairseq_clear.text.vocabulary import load_dictionary
 
 patches.apply()
 
-GLUE_JSON, TEXT = "glue.json", "train.txt"
+GLUE_JSON = "glue.json"
 
 
 def prepare_task(
@@ -70,9 +69,6 @@ def prepare_task(
             rows = [cut_pair(row, max_length) for row in whole]
             for part, column in zip(inputs, zip(*rows, strict=True), strict=True):
                 _write_rows(part / split, column, len(dictionary))
-            if split == "train":
-                lines = (re.sub(r"[\0\r]", " ", text).strip() for row in zip(*texts, strict=True) for text in row)
-                (folder / TEXT).write_text("\n\n".join(filter(None, lines)) + "\n", encoding="utf-8", newline="\n")
             if task.labels:
                 _write_rows(answers / split, [[known.index(label), known.eos()] for label in labels], len(known))
             else:  # scores of a regression

@@ -1,12 +1,13 @@
 """The tasks of GLUE (Wang et al. 2018, arXiv:1804.07461), readers of their tsv files, and the papers' fine-tuning recipes."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sts_data import read_score
-from fairseq_clear.files import read_text_lines
+from fairseq_clear.files import read_text_lines, write_errors, write_whole
 
 # Scores of STS-B are 0 to 5; models are trained on scores divided by 5, as in fairseq's preprocess_GLUE_tasks.sh.
 MAXIMUM_SCORE = 5.0
@@ -84,6 +85,20 @@ def read_examples(
         raise UserError(f"{path}: holds no well-formed example; is this {task.name}?")
     *texts, labels = (list(column) for column in zip(*rows, strict=True))
     return texts, labels, len(lines) - len(rows)
+
+
+def write_texts(task: GlueTask, glue_dir: Path, path: Path, *, drop_malformed: bool) -> tuple[int, int]:
+    """Write the training texts of a task, without labels and empty texts, each as a document of ``fairseq-clear prepare``.
+
+    Returns:
+        Number of texts written, number of malformed lines left out.
+    """
+    texts, _, dropped = read_examples(glue_dir, task, "train", drop_malformed=drop_malformed)
+    lines = [re.sub(r"[\0\r]", " ", text).strip() for row in zip(*texts, strict=True) for text in row]
+    lines = list(filter(None, lines))
+    with write_errors(path, "--dest"), write_whole(path) as stream:
+        stream.write("\n\n".join(lines).encode() + b"\n")
+    return len(lines), dropped
 
 
 @dataclass(frozen=True)

@@ -97,16 +97,6 @@ def test_fairseqs_task_reads_what_was_written(name, glue, data_bin, tmp_path):
     assert data.record["splits"] == splits and set(data.record["files"]) == set(task.splits.values())
 
 
-def test_training_texts_are_documents(data_bin, tmp_path):
-    rows = ('A "cat.\tA cat.', "Dogs ran.\tDogs ran.", "One.\t ", "bad")
-    lines = ["sentence1\tsentence2\tlabel", *(f"{row}\tentailment" for row in rows)]
-    write_glue(tmp_path, ["RTE"])
-    (tmp_path / "RTE" / "train.tsv").write_text("\n".join(lines) + "\n")
-    data, splits = prepare("RTE", tmp_path, data_bin, tmp_path / "out", drop_malformed=True)
-    assert splits["train"]["dropped"] == 1
-    assert (data.folder / "train.txt").read_text() == 'A "cat.\n\nA cat.\n\nDogs ran.\n\nDogs ran.\n\nOne.\n'
-
-
 def test_cutting_takes_from_the_longer_text():
     first, second = [10, 11, 12, 13, 14, 2], [20, 21, 2]
     assert input_length([first, second]) == 11
