@@ -73,6 +73,21 @@ def patch_table() -> str:
     return table(["replaced in fairseq, or called at the start", "without it", "tested by"], rows)
 
 
+def resume_table() -> str:
+    """Settings of fairseq that a resumed run must share, or may change, and why."""
+    from fairseq_clear.tasks.run_record import DETERMINING, FREE_OF_FAIRSEQ
+
+    def rows(settings: dict[str, dict[str, str]], kind: str) -> Iterable[list[str]]:
+        for section, groups in settings.items():
+            for reason, names in groups.items():
+                flags = ", ".join(f"`--{name.replace('_', '-')}`" for name in names.split())
+                yield [f"`{section}`", flags, kind, reason]
+
+    return table(
+        ["section", "flags", "on resuming", "determines"], [*rows(DETERMINING, "fixed"), *rows(FREE_OF_FAIRSEQ, "free")]
+    )
+
+
 def command_table() -> str:
     """The commands of fairseq-clear."""
     from fairseq_clear.cli import COMMANDS
@@ -126,6 +141,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "layers": layer_table,
     "objectives": objective_table,
     "patches": patch_table,
+    "resuming": resume_table,
     "sizes": size_table,
     "views": view_table,
 }

@@ -24,11 +24,34 @@ from fairseq_clear.text.synonym_files import SYNONYMS_NPZ
 from fairseq_clear.views.paraphrase_views import ORIGINAL, PARAPHRASES
 from fairseq_clear.views.view_table import find_view_source
 
-# Settings of fairseq's sections that determine the result of a run; the others are its length, its log and its machine.
-DECIDING = {
-    "common": "seed fp16 bf16 amp memory_efficient_fp16 memory_efficient_bf16 fp16_no_flatten_grads",
-    "dataset": "train_subset batch_size max_tokens required_batch_size_multiple curriculum num_shards shard_id",
-    "optimization": "lr update_freq clip_norm sentence_avg skip_remainder_batch",
+# Settings of fairseq's own sections that determine the result of a run, by what they determine: a run resumes with the same.
+DETERMINING = {
+    "common": {
+        "random numbers": "seed",
+        "precision": "fp16 bf16 amp memory_efficient_fp16 memory_efficient_bf16 fp16_no_flatten_grads",
+    },
+    "dataset": {
+        "which texts": "train_subset num_shards shard_id",
+        "the batches": "batch_size max_tokens required_batch_size_multiple",
+        "the order": "curriculum grouped_shuffling update_epoch_batch_itr update_ordered_indices_seed",
+    },
+    "optimization": {"the updates": "lr update_freq clip_norm sentence_avg skip_remainder_batch use_bmuf"},
+    "distributed_training": {"the order": "fix_batches_to_gpus"},
+}
+# The other settings of fairseq's dataset and optimization sections, by the reason why a run resumes with another value.
+FREE_OF_FAIRSEQ = {
+    "dataset": {
+        "speed alone": "num_workers data_buffer_size",
+        "validation alone": "valid_subset combine_valid_subsets ignore_unused_valid_subsets validate_interval "
+        "validate_interval_updates validate_after_updates fixed_validation_seed disable_validation max_tokens_valid "
+        "batch_size_valid max_valid_steps skip_invalid_size_inputs_valid_test",
+        "not used in training": "gen_subset",
+        "not used by clear_lm": "dataset_impl required_seq_len_multiple",
+    },
+    "optimization": {
+        "when the run ends": "max_epoch max_update stop_time_hours stop_min_lr",
+        "messages alone": "debug_param_names",
+    },
 }
 # Settings of the other sections that may differ: they name files, whose content is compared, or affect memory and speed.
 FREE = {
@@ -60,7 +83,8 @@ def run_record(cfg: Any, model: Any, chain: Chain) -> dict[str, Any]:
     record: dict[str, Any] = {}
     for section in ("task", "criterion", "optimizer", "lr_scheduler"):
         record |= _section(section, cfg[section])
-    record |= {name: _plain(cfg[section][name]) for section, names in DECIDING.items() for name in names.split()}
+    for section, determined in DETERMINING.items():
+        record |= {name: _plain(cfg[section][name]) for names in determined.values() for name in names.split()}
     record |= _model(model)
     return record | _files(cfg, chain) | {"workers": cfg.distributed_training.distributed_world_size}
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.dataclass.configs import DatasetConfig, OptimizationConfig
 
 from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.chain import build_augmentation
@@ -56,8 +57,18 @@ OTHER_RUNS = {
     "micro-batches": (("--update-freq", "2"), "--update-freq 1, now 2"),
     "optimizer": (("--optimizer", "sgd"), "--optimizer adam, now sgd"),
     "schedule": (("--lr-scheduler", "inverse_sqrt", "--warmup-updates", "5"), "--lr-scheduler fixed, now inverse_sqrt"),
+    "order": (("--grouped-shuffling",), "--grouped-shuffling False, now True"),
+    "order of epochs": (("--update-ordered-indices-seed",), "--update-ordered-indices-seed False, now True"),
     "width": (("--encoder-ffn-embed-dim", "128"), "--encoder-ffn-embed-dim 64, now 128"),
 }
+
+
+def test_every_setting_of_data_and_optimization_is_fixed_or_free() -> None:
+    """A setting that a version of fairseq adds must be put into one of the two tables."""
+    for section, kind in (("dataset", DatasetConfig), ("optimization", OptimizationConfig)):
+        groups = [*run_record.DETERMINING[section].values(), *run_record.FREE_OF_FAIRSEQ[section].values()]
+        listed = [name for names in groups for name in names.split()]
+        assert sorted(listed) == sorted(kind.__dataclass_fields__.keys() - {"_name"})
 
 
 @pytest.mark.parametrize("name", OTHER_RUNS)

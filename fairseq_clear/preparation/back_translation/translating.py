@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from glob import escape
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -201,8 +200,6 @@ def _translate_texts(model: Translator, texts: dict[int, str], seed: int, counts
 def _write(settings: TranslationSettings, work: Work, deciding: dict[str, Any]) -> dict[str, Any]:
     """Write the report, then the text of each copy, so that a text always has its report; return the report."""
     for path in (report_file(settings), *settings.files):
-        for leftover in path.parent.glob(f".{escape(path.name)}.writing.*"):  # of a killed call of write_whole
-            leftover.unlink(missing_ok=True)
         path.unlink(missing_ok=True)  # of other settings, with --overwrite
     counts = Counter[str]()
     with ExitStack() as stack:
