@@ -9,16 +9,18 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, NoReturn
 
 import torch
 from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.logging import metrics
 from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_REGISTRY
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf, open_dict
@@ -32,6 +34,7 @@ from fairseq_clear.patches import original, run_console, stopping
 
 logger = logging.getLogger("fairseq_clear")
 
+HELP = {"-h", "--help"}
 TORCHRUN = ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -53,7 +56,10 @@ def parse_args_and_arch(
     suppress_defaults: bool = False,
     modify_parser: Any = None,
 ) -> Any:
-    """Parse fairseq's arguments. An error is one line that names the nearest flag or value, with exit status 2."""
+    """Parse fairseq's arguments. An error is one line that names the nearest flag or value, with exit status 2.
+
+    ``--help`` waits until the parser has the flags of the chosen task, model, criterion and optimizer, which fairseq's lacks.
+    """
 
     def fail(message: str) -> NoReturn:
         sys.stderr.write(f"{os.path.basename(sys.argv[0])}: {_explain(message, parser)}\n")
@@ -61,6 +67,10 @@ def parse_args_and_arch(
 
     parser.error = fail  # type: ignore[method-assign]
     stock = original("fairseq.options:parse_args_and_arch")
+    words = list(sys.argv[1:] if input_args is None else input_args)
+    if not HELP.isdisjoint(words):
+        input_args = [word for word in words if word not in HELP]
+        modify_parser = _print_help_at_second_call(input_args, modify_parser)
     try:
         return stock(parser, input_args, parse_known, suppress_defaults, modify_parser)
     except UserError as error:  # of --encoder-from
@@ -70,6 +80,49 @@ def parse_args_and_arch(
             raise
         # fairseq raises without a message
         fail("--arch: is required; give an architecture, such as clear_roberta_base")
+
+
+def _print_help_at_second_call(words: list[str], modify: Any) -> Callable[[argparse.ArgumentParser], None]:
+    """Return a ``modify_parser`` that prints the help and exits at its second call, when fairseq's parser is complete."""
+    calls = []
+
+    def print_help(parser: argparse.ArgumentParser) -> None:
+        if modify is not None:
+            modify(parser)
+        calls.append(parser)
+        if len(calls) == 2:
+            sys.stdout.write(_help(parser, parser.parse_known_args(["", *words])[0]))
+            raise SystemExit(0)
+
+    return print_help
+
+
+def _help(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> str:
+    """The help of a command: first the flags of each chosen class, then the other groups."""
+    tables: dict[str, Mapping[str, Any]] = {"task": TASK_REGISTRY, "arch": ARCH_MODEL_REGISTRY}
+    tables |= {name: registry["registry"] for name, registry in REGISTRIES.items()}
+    groups: dict[str, list[argparse.Action]] = {}
+    shown = {"help"}
+    for name, table in tables.items():
+        kind = table.get(getattr(chosen, name, None) or "")
+        own = argparse.ArgumentParser(add_help=False)
+        if hasattr(kind, "add_args"):
+            kind.add_args(own)
+        elif hasattr(kind, "__dataclass"):
+            gen_parser_from_dataclass(own, getattr(kind, "__dataclass")())
+        actions = [a for a in parser._actions if a.dest in {action.dest for action in own._actions} - shown]
+        if actions:
+            groups[f"--{name.replace('_', '-')} {getattr(chosen, name)}"] = actions
+            shown |= {action.dest for action in actions}
+    for group in parser._action_groups:
+        groups[group.title or "other"] = [a for a in group._group_actions if a.dest not in shown and a.option_strings]
+    formatter = parser._get_formatter()
+    formatter.add_usage(f"{parser.prog} DATA [FLAG ...]", [], [])
+    for title, actions in groups.items():
+        formatter.start_section(title)
+        formatter.add_arguments(actions)
+        formatter.end_section()
+    return formatter.format_help()
 
 
 def _explain(message: str, parser: argparse.ArgumentParser) -> str:

@@ -225,3 +225,21 @@ def test_no_architecture(tmp_path: Path) -> None:
     done = call(*tool("train"), tmp_path, "--user-dir", ROOT / "fairseq_clear", "--task", "clear_lm", check=False)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "--arch: is required; give an architecture, such as clear_roberta_base" in done.stderr
+
+
+def test_help_lists_the_flags_of_the_chosen_classes() -> None:
+    chosen = "--task clear_lm --arch clear_roberta_tiny --criterion clear_nt_xent --optimizer adam".split()
+    plugin = ("--user-dir", ROOT / "fairseq_clear")
+    for flag in ("--help", "-h"):
+        shown = call(*tool("train"), *plugin, *chosen, flag).stdout
+        places = [
+            shown.index(title) for title in ("--task clear_lm:", "--arch clear", "--criterion clear", "optimization:")
+        ]
+        assert places == sorted(places)
+        for flags, place in (("--augment --views", 0), ("--pooling --encoder-layers", 1), ("--temperature", 2)):
+            assert all(places[place] < shown.index(f"  {name} ") < places[place + 1] for name in flags.split())
+        assert "  --adam-betas " in shown and shown.count("  --lr ") == 1
+    assert call(*tool("train"), *plugin, "--arch", "clear_roberta_tine", "--help", check=False).returncode == 2
+    assert (
+        "--temperature" not in call(*tool("train"), *chosen[:2], "--help", check=False).stdout
+    )  # the negative control
