@@ -6,6 +6,9 @@ if [ $# -lt 4 ] || [[ $1 != */* ]]; then
     "DATA_BIN or CHECKPOINT may be -, for the value of the config" >&2
   exit 2
 fi
+quoted() { # a value as a string of hydra, which would read commas and = in a path as its own
+  printf %s "$1" | sed "s/'/\\\\'/g; s/^/'/; s/\$/'/"
+}
 example=${1%%/*} config=${1#*/} data=$2 start=$3 seed=$4
 shift 4
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -38,7 +41,7 @@ for override in "$@"; do
 done
 if [ ${#name} -gt 120 ]; then name=${name:0:100}_$(printf %s "$name" | cksum | cut -d' ' -f1); fi
 name=${name}_$seed
-if [ "$start" != - ]; then set -- checkpoint.finetune_from_model="$start" "$@"; fi
+if [ "$start" != - ]; then set -- checkpoint.finetune_from_model="$(quoted "$start")" "$@"; fi
 if [ "$data" != - ]; then
   if [ "$example" = cert ]; then # the cosine schedule needs the number of updates of 100 epochs, its half period
     if [ ! -f "$data/clear.json" ]; then
@@ -48,7 +51,7 @@ if [ "$data" != - ]; then
     texts=$(python -c 'import json, sys; print(json.load(open(sys.argv[1]))["splits"]["train"]["sentences"])' "$data/clear.json")
     set -- optimization.max_update=$((100 * ((texts + 15) / 16))) "$@"
   fi
-  set -- task.data="$data" "$@"
+  set -- task.data="$(quoted "$data")" "$@"
 fi
 # hides warnings of hydra 1.3 about fairseq, which come before the plugin is loaded
 for module in fairseq_cli.hydra_train hydra.core.default_element hydra.main sys; do
@@ -57,4 +60,4 @@ done
 export PYTHONWARNINGS
 if [ "${SLURM_PROCID:-0}" = 0 ]; then echo "$0: $example/$config, seed $seed, into checkpoints/$name (loading fairseq takes some seconds)" >&2; fi
 exec fairseq-hydra-train --config-dir "$project/examples/$example/config" --config-name "$config" \
-  common.user_dir="$project/fairseq_clear" common.seed="$seed" checkpoint.save_dir="checkpoints/$name" "$@"
+  common.user_dir="$(quoted "$project/fairseq_clear")" common.seed="$seed" checkpoint.save_dir="checkpoints/$name" "$@"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from tests.conftest import ROOT
 
@@ -37,10 +38,18 @@ def test_settings_and_overrides(bin_folder):
     flags, settings = done.stdout.splitlines()[:4], done.stdout.splitlines()[4:]
     assert flags == ["--config-dir", str(ROOT / "examples/declutr/config"), "--config-name", "small"]
     assert settings == [
-        *(f"common.user_dir={ROOT}/fairseq_clear", "common.seed=7"),
-        *("checkpoint.save_dir=checkpoints/declutr_small_mlm_only_7", "task.data=data"),
-        *("checkpoint.finetune_from_model=start.pt", "+ablation=mlm_only", "common.cpu=true"),
+        *(f"common.user_dir='{ROOT}/fairseq_clear'", "common.seed=7"),
+        *("checkpoint.save_dir=checkpoints/declutr_small_mlm_only_7", "task.data='data'"),
+        *("checkpoint.finetune_from_model='start.pt'", "+ablation=mlm_only", "common.cpu=true"),
     ]
+
+
+@pytest.mark.parametrize("name", ["a,b", "lr=3,4", "it's", "[x]", "with space", "a:b", "{a}", "(1)"])
+def test_hydra_reads_the_paths_that_were_given(name, bin_folder):
+    done = call(bin_folder, "declutr/small", f"{name}/data", f"{name}/start.pt", "7")
+    overrides = [line for line in done.stdout.splitlines() if line.startswith(("task.data=", "checkpoint.finetune"))]
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    assert [override.value() for override in parsed] == [f"{name}/data", f"{name}/start.pt"]
 
 
 def test_what_the_config_says(bin_folder):
