@@ -27,7 +27,7 @@ from fairseq_clear.lifecycle import ContrastiveModel, Needs
 from fairseq_clear.patches import stopping
 from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.config import ClearLMConfig
-from fairseq_clear.tasks.corpus_mix import Corpus, check_corpora, parse_mix
+from fairseq_clear.tasks.corpus_mix import Corpus, check_corpora, load_mix, parse_mix
 from fairseq_clear.tasks.guide_encoder import load_guide
 from fairseq_clear.tasks.run_messages import Watch, log_summary
 from fairseq_clear.tasks.run_record import (
@@ -142,11 +142,10 @@ class ClearLMTask(MaskedLMTask):
             return
         self.mix = parse_mix(self.cfg.mix, self.cfg.data)
         check_corpora(self.mix)
-        self.datasets[split] = MixedDataset(
-            [self._with_data(corpus.folder).build_dataset(split, epoch, combine) for corpus in self.mix],
-            [corpus.weight for corpus in self.mix],
+        self.datasets[split] = load_mix(
+            self.mix,
+            lambda folder: self._with_data(folder).build_dataset(split, epoch, combine),
             self.cfg.seed,
-            names=[corpus.folder for corpus in self.mix],
             is_separate=str(self.cfg.mix_batches) == "one",
         )
 

@@ -2,8 +2,9 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,13 +77,10 @@ def check_corpora(corpora: Sequence[Corpus]) -> None:
     """Check that the corpora of a mix have the vocabulary and the tokenizer of the first.
 
     Raises:
-        UserError: a folder is missing, consists of shards, or has another ``dict.txt`` or tokenizer.
+        UserError: a folder is missing, or has another ``dict.txt`` or tokenizer.
     """
     first = Path(corpora[0].folder) if corpora else Path()
-    for corpus in corpora[1:]:
-        folder = Path(corpus.folder)
-        if len(data_folders(folder, flag="--mix")) > 1 or not (folder / DICTIONARY).is_file():
-            raise UserError(f"--mix {folder}: consists of shards; give a folder made without --shards")
+    for folder in (shard for corpus in corpora[1:] for shard in shards_of(corpus)):
         check_vocabulary(folder)
         if differing := _differing_file(first, folder):
             flags = tokenizer_flags(first)
@@ -91,6 +89,34 @@ def check_corpora(corpora: Sequence[Corpus]) -> None:
                 f"--mix {folder}: its {differing} differs from that of {first}; prepare its text again with "
                 f"{'fairseq-clear ' * bool(flags)}{' '.join(map(str, command))}, so that every id stands for the same piece"
             )
+
+
+def shards_of(corpus: Corpus) -> list[Path]:
+    """The data folders of a corpus: one, or the shards that ``prepare --shards`` made."""
+    return data_folders(corpus.folder, flag="--mix")
+
+
+def load_mix(corpora: Sequence[Corpus], load: Callable[[str], Any], seed: int, *, is_separate: bool) -> MixedDataset:
+    """Load the training set of a mix. A shard counts as a corpus, with a share of the weight as its share of the texts.
+
+    Args:
+        corpora: of the mix.
+        load: returns the data set of a folder.
+        seed, is_separate: see ``MixedDataset``.
+    """
+    shards = [[load(str(folder)) for folder in shards_of(corpus)] for corpus in corpora]
+    totals = [sum(map(len, parts)) for parts in shards]
+    return MixedDataset(
+        [part for parts in shards for part in parts],
+        [
+            corpus.weight * Fraction(len(part), total)
+            for corpus, parts, total in zip(corpora, shards, totals, strict=True)
+            for part in parts
+        ],
+        seed,
+        names=[str(folder) for corpus in corpora for folder in shards_of(corpus)],
+        is_separate=is_separate,
+    )
 
 
 def _differing_file(first: Path, other: Path) -> str:
@@ -114,9 +140,12 @@ def _differing_file(first: Path, other: Path) -> str:
 
 def describe_mix(corpora: Sequence[Corpus], dataset: MixedDataset, items: str) -> str:
     """One line on the corpora of a mix: the size of each, its weight and its share of an epoch."""
-    parts = [
-        f"{corpus.folder}: {len(texts):,} {items}, weight {float(corpus.weight):g}, {count / len(dataset):.1%} of an epoch "
-        f"({count:,})"
-        for corpus, texts, count in zip(corpora, dataset.corpora, dataset.counts, strict=True)
-    ]
+    shards, parts = iter(zip(dataset.corpora, dataset.counts, strict=True)), []
+    for corpus in corpora:
+        own = list(islice(shards, len(shards_of(corpus))))
+        size, count = sum(len(texts) for texts, _ in own), sum(count for _, count in own)
+        parts.append(
+            f"{corpus.folder}: {size:,} {items}, weight {float(corpus.weight):g}, {count / len(dataset):.1%} of an epoch "
+            f"({count:,})"
+        )
     return "; ".join(parts) + ("; each batch of one corpus" if dataset.is_separate else "")

@@ -18,7 +18,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
 from fairseq_clear.models.pretrained_encoder import SHAPELESS, checkpoint_in
 from fairseq_clear.spec import setting_names
-from fairseq_clear.tasks.corpus_mix import parse_mix
+from fairseq_clear.tasks.corpus_mix import parse_mix, shards_of
 from fairseq_clear.text.data_folders import DICTIONARY, read_dictionary
 from fairseq_clear.text.synonym_files import SYNONYMS_NPZ
 from fairseq_clear.views.paraphrase_views import ORIGINAL, PARAPHRASES
@@ -235,7 +235,7 @@ def _files(cfg: Any, chain: Chain) -> dict[str, Any]:
     task, files = cfg.task, {}
     folders, corpora = [Path(folder) for folder in utils.split_paths(task.data)], parse_mix(task.mix, task.data)
     files["data"] = {"path": task.data, "hash": _hash_texts(cfg, folders)}
-    shares = [f"{corpus.weight / corpora[0].weight} {_hash_texts(cfg, [Path(corpus.folder)])}" for corpus in corpora]
+    shares = [f"{corpus.weight / corpora[0].weight} {_hash_texts(cfg, shards_of(corpus))}" for corpus in corpora]
     mixed = hashlib.sha256(" ".join(shares).encode()).hexdigest()
     files["mix"] = {"path": task.mix, "hash": mixed} if corpora else None
     files["vocabulary"] = _file(str(folders[0] / DICTIONARY))

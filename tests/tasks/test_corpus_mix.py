@@ -111,10 +111,10 @@ def test_folders_that_cannot_be_mixed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"--mix {tmp_path / 'gone'}: there is no folder"):
         checked(own, tmp_path / "gone")
     sharded = write_folder(tmp_path / "sharded", "sentencepiece")
-    shutil.copytree(sharded, sharded / "shard0"), shutil.copytree(own, sharded / "shard1")
+    shutil.copytree(sharded, sharded / "shard0"), write_folder(sharded / "shard1", "sentencepiece", WORDS[:-1])
     (sharded / "dict.txt").unlink()
     (sharded / "clear.json").write_text(json.dumps({"format": 1, "shards": ["shard0", "shard1"]}))
-    with pytest.raises(UserError, match=f"--mix {sharded}: consists of shards; give a folder made without --shards"):
+    with pytest.raises(UserError, match=f"--mix {sharded}/shard1: its dict.txt differs from that of {own}"):
         checked(own, sharded)
     (own / "clear.json").write_text(json.dumps({"format": 1, "vocabulary_hash": "0"}))
     with pytest.raises(UserError, match=r"dict.txt: differs from the file that clear.json describes"):

@@ -170,6 +170,27 @@ def test_another_mix_does_not_resume(data_bin: Path, copy: Path, tmp_path: Path)
     assert code == 2 and "--mix" in text and "is of another run" in text
 
 
+def test_a_corpus_of_shards_is_read_whole(data_bin: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    for number, count in enumerate((40, 20)):
+        binarize(
+            other / f"shard{number}", data_bin / "dict.txt", train=sentences(count, number), valid=sentences(20, 2)
+        )
+    (other / "clear.json").write_text(json.dumps({"format": 1, "shards": ["shard0", "shard1"]}))
+    one = tmp_path / "one"
+    binarize(one, data_bin / "dict.txt", train=[*sentences(40, 0), *sentences(20, 1)], valid=sentences(20, 2))
+    lines = []
+    for folder in (other, one):
+        code, text = train(data_bin, tmp_path / f"of-{folder.name}", "--mix", f"{data_bin}:1,{folder}:0.3")
+        assert code == 0, text[-3000:]
+        lines.append(re.search(rf"mix +.*?; {folder}: (.*)", text)[1])
+    assert lines[0] == lines[1]  # size, weight and share
+    with (other / "shard1" / "train.bin").open("r+b") as stream:
+        stream.write(stream.read(8)[::-1])
+    code, text = train(data_bin, tmp_path / "of-other", "--mix", f"{data_bin}:1,{other}:0.3", "--max-update", "4")
+    assert code == 2 and "is of another run" in text
+
+
 def test_another_start_does_not_resume(data_bin: Path, copy: Path, tmp_path: Path) -> None:
     start = ("--finetune-from-model", str(copy / "checkpoint_last.pt"))
     code, text = train(data_bin, tmp_path / "new", *start)
