@@ -66,13 +66,15 @@ def test_a_lock_ends_with_its_process_although_a_child_of_it_lives(kind: str, tm
         return held
 
     with another_process(hold) as child:
-        with pytest.raises(UserError, match="^busy$"), locked(path, "busy"):
-            pass
-        assert not holds(path)
-        killed(child)
-        with locked(path, "busy"):
-            assert holds(path)
-        os.kill(int(grandchild.read_text()), signal.SIGKILL)
+        try:
+            with pytest.raises(UserError, match="^busy$"), locked(path, "busy"):
+                pass
+            assert not holds(path)
+            killed(child)
+            with locked(path, "busy"):
+                assert holds(path)
+        finally:
+            os.kill(int(grandchild.read_text()), signal.SIGKILL)
     unlock(lock(path))
 
 
