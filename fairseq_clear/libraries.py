@@ -43,7 +43,7 @@ def import_factory(name: str, flag: str) -> Any:
         return pkgutil.resolve_name(name)
     except Exception as error:  # the module is the user's
         raise UserError(
-            f"{flag} {name}: cannot import it ({one_line(error)}); is it installed, or in this folder?"
+            f"{flag} {name}: cannot import it ({one_line(error)}); install it, or run in its folder"
         ) from None
     finally:
         sys.path.remove(folder)

@@ -1,15 +1,16 @@
-"""Estimates what a recipe needs of machines: memory of a GPU, bytes between GPUs, hours, and the size of a chunk.
+"""Estimates the cost of training a recipe: memory of a GPU, bytes sent between GPUs, hours, and the chunk size to use.
 
 One micro-batch of the recipe's own model and criterion runs forward and backward on the meta device, whose tensors have shapes
-but no values. The rest follows from rules:
+but no values. The other costs follow from these rules:
 
-- Operations are counted in matrix products and attention; a multiplication and an addition are two. The products of queries
-  and the vectors of other GPUs are left out: they are less than a thousandth of the paper's runs.
+- Floating-point operations are counted in matrix products and attention only; a multiply-add counts as two. Products of
+  queries with the vectors of other GPUs are left out: they are less than a thousandth of all operations in the paper's runs.
 - Attention is counted as a fused GPU kernel: its T x T weights are computed in both passes and never stored.
 - With ``--amp``, activations are counted in float32, so their bytes are an upper bound.
-- PRECISIONS and OPTIMIZERS give the bytes of gradients, masters and moments. On several GPUs, DistributedDataParallel keeps a
-  second copy of the gradients.
-- A GPU sends around a ring: the gradients of an update, and the vectors that a micro-batch contrasts, with their gradients.
+- PRECISIONS and OPTIMIZERS list the bytes of gradients, float32 master weights and optimizer moments. On several GPUs,
+  DistributedDataParallel keeps a second copy of the gradients.
+- GPUs communicate in a ring. They send the weights' gradients once per update, and the contrasted vectors and the gradients of
+  these vectors once per micro-batch.
 """
 
 import logging
@@ -56,15 +57,15 @@ from fairseq_clear.views.view_table import find_view_source
 register()
 
 GIB = 2**30
-HEADROOM = 0.9  # share of the memory to use; the rest is for fragmentation, scratch space of kernels and NCCL
+HEADROOM = 0.9  # usable share of the memory; the rest is for fragmentation, workspaces of kernels, and NCCL
 RECIPES = Path(__file__).resolve().parent.parent / "examples"
-SYMBOLS = 6  # not in dict.txt: <s>, <pad>, </s>, <unk>, <mask> and <del>
-EXAMPLES = 128  # items whose views are drawn; batches have their lengths
+SYMBOLS = 6  # special symbols, which dict.txt does not list: <s>, <pad>, </s>, <unk>, <mask> and <del>
+EXAMPLES = 128  # items that are loaded, with their views; every micro-batch is made of them
 LINES = 16  # lines of a random document
-LARGEST = 32  # texts of a micro-batch that is run whole; the cost of more texts is proportional
-# precision -> bytes of a weight and of its gradient, bytes of its float32 master and the master's gradient, TFLOP/s of a V100
+LARGEST = 32  # maximum texts of a micro-batch that runs without chunks; the cost of a larger one is extrapolated
+# precision -> bytes of a weight (its gradient has as many), bytes of its float32 master and that gradient, TFLOP/s of a V100
 PRECISIONS = {"fp16": (2, 8, 125.0), "bf16": (2, 8, 125.0), "amp": (4, 0, 125.0), "fp32": (4, 0, 15.7)}
-OPTIMIZERS = {"adam": 8, "clear_adamw": 8, "sgd": 4}  # -> bytes of the moments of a weight
+OPTIMIZERS = {"adam": 8, "clear_adamw": 8, "sgd": 4}  # -> bytes of a weight's moments
 CRITERIONS = ("masked_lm", "clear_nt_xent", "clear_moco", "clear_self_guided")
 aten = torch.ops.aten
 READS = (aten._local_scalar_dense.default, aten.equal.default)
@@ -73,14 +74,15 @@ FLOPS = {**flop_registry, aten.addmm_: flop_registry[aten.addmm]}
 
 
 class Meter(TorchDispatchMode):
-    """Runs operations on meta tensors, and counts floating-point operations and the bytes of tensors that are alive.
+    """Runs operations on meta tensors, and counts floating-point operations and the bytes of live tensors.
 
-    Token ids and masks are real CPU tensors, because shapes depend on them. An operation runs on the meta device if one of its
-    inputs is there. A value that is read from a meta tensor is 1.
+    Token ids and masks are real CPU tensors, because shapes depend on them. An operation runs on the meta device if any of
+    its inputs is a meta tensor. Reading a value from a meta tensor, as ``item()`` does, gives 1.
 
     Attributes:
-        flops: floating-point operations, recomputed ones included.
-        held, peak: bytes of the tensors that were made under this mode: now, and at most.
+        flops: number of floating-point operations, including recomputed ones.
+        held: bytes of the live tensors that were created under this mode.
+        peak: maximum of ``held`` so far.
     """
 
     def __init__(self) -> None:
@@ -103,7 +105,7 @@ class Meter(TorchDispatchMode):
         result = func(*args, **kwargs)
         if is_meta and (count := FLOPS.get(func._overloadpacket)) is not None:
             self.flops += count(*args, **kwargs, out_val=result)
-        known = self._storages | {tensor.untyped_storage()._cdata for tensor in given}  # also those of weights
+        known = self._storages | {tensor.untyped_storage()._cdata for tensor in given}  # a view of a weight is not new
         made = [leaf.untyped_storage() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         for storage in {one._cdata: one for one in made if one._cdata not in known}.values():
             weakref.finalize(storage, self._release, storage._cdata, storage.nbytes())
@@ -130,26 +132,26 @@ def _fused_attention(query: Any, key: Any, value: Any, mask: Any = None, dropout
 class Step:
     """Cost of one micro-batch on one GPU."""
 
-    flops: float  # of both passes
-    saved: float  # bytes that are alive between the passes
-    peak: float  # bytes that are alive at most, without weights and their gradients
+    flops: float  # of the forward and the backward pass
+    saved: float  # bytes held between the two passes
+    peak: float  # maximum bytes held, without weights and their gradients
 
 
 class Recipe:
-    """A recipe on the meta device, whose micro-batches can be run.
+    """Model, criterion and data of a recipe, on the meta device, where micro-batches run without computing values.
 
     Args:
         cfg: fairseq's configuration, see ``read_recipe``; without ``task.data``, texts are random words of the maximum length.
-        vocabulary: rows of the embedding without ``task.data``, special symbols included.
+        vocabulary: number of embedding rows, including special symbols, if ``task.data`` is empty.
 
     Attributes:
         model, criterion: on the meta device, in the recipe's precision.
         precision: a key of PRECISIONS.
-        rows: ``masked`` and ``views`` -> tokens of each row of the drawn items.
-        items: number of drawn items.
+        rows: ``masked`` and ``views`` -> number of tokens in each row of the loaded items.
+        items: number of loaded items.
 
     Raises:
-        UserError: training rejects a setting.
+        UserError: a setting that training rejects too.
     """
 
     def __init__(self, cfg: Any, vocabulary: int = 50_266) -> None:
@@ -176,10 +178,10 @@ class Recipe:
         if self.precision in ("fp16", "bf16"):
             self.model.to(torch.float16 if self.precision == "fp16" else torch.bfloat16)
         self.chunk, self.run = int(self.model.args.encode_chunk_size), cache(self._run)
-        self.run(1, 0)  # makes the gradients, which later runs do not count
+        self.run(1, 0)  # allocates the gradients, so that later runs do not count them
 
     def _run(self, texts: int, chunk: int) -> Step:
-        """Run a micro-batch of drawn items, taken evenly from the shortest to the longest."""
+        """Run a micro-batch of loaded items, spaced evenly from the shortest to the longest."""
         picked = ((np.arange(texts) + 0.5) / texts * self.items).astype(int)
         sample = self.collate([self._items[index] for index in picked])
         self.model.args.encode_chunk_size, meter = chunk, Meter()
@@ -194,9 +196,10 @@ class Recipe:
     def step(self, texts: int, chunk: int) -> Step:
         """Cost of a micro-batch of ``texts`` texts, encoded ``chunk`` tokens at a time (0: all at once).
 
-        As many texts are run as fill a chunk, or LARGEST. More texts cost in proportion, except that only one chunk is alive.
+        At most one chunk of texts is run, or LARGEST texts without chunks, and the costs are scaled up to ``texts``. With
+        chunks only the saved bytes grow, because the activations of one chunk at a time are in memory.
         """
-        fewest = min(sum(lengths) for lengths in self.rows.values()) / self.items  # tokens of a text
+        fewest = min(sum(lengths) for lengths in self.rows.values()) / self.items  # mean tokens per text
         few = min(texts, math.ceil(chunk / fewest) if chunk else LARGEST)
         ran, times = self.run(few, chunk), texts / few
         peak = ran.peak + (times - 1) * ran.saved if chunk else times * ran.peak
@@ -214,27 +217,27 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Plan:
-    """A recipe on a number of GPUs."""
+    """Cost of a recipe on ``gpus`` GPUs, see ``make_plan``."""
 
     gpus: int
-    texts: int  # of a micro-batch of one GPU
+    texts: int  # per micro-batch and GPU
     chunk: int  # tokens encoded at a time, the value of --encode-chunk-size; 0 for all
     state: float  # bytes of weights, gradients, masters, moments, copies of the encoder and queue on one GPU
-    activations: float  # bytes of a micro-batch on one GPU, at the peak
-    sent: float  # bytes that one GPU sends in an update
-    flops: float  # of one GPU in an update
-    hours: float  # of the run
+    activations: float  # peak bytes of a micro-batch on one GPU
+    sent: float  # bytes that one GPU sends per update
+    flops: float  # of one GPU, per update
+    hours: float  # duration of the run
 
 
 def make_plan(recipe: Recipe, gpus: int, memory: float, rate: float, global_batch: int | None = None) -> Plan:
-    """Distribute a recipe over GPUs.
+    """Estimate the cost of a recipe on several GPUs, and choose the chunk size.
 
     Args:
         recipe: the recipe.
         gpus: number of GPUs.
-        memory: bytes of a GPU.
-        rate: operations per second that a GPU reaches.
-        global_batch: texts of an update on all GPUs (default: as configured, on this number of GPUs).
+        memory: memory of one GPU in bytes.
+        rate: floating-point operations per second that one GPU achieves.
+        global_batch: texts per update on all GPUs (default: the recipe's batch size x ``update_freq`` x ``gpus``).
 
     Raises:
         UserError: the batch cannot be divided evenly or does not fit into memory, or the recipe has no number of updates.
@@ -252,7 +255,7 @@ def make_plan(recipe: Recipe, gpus: int, memory: float, rate: float, global_batc
     trained = sum(weight.numel() for weight in recipe.model.parameters() if weight.requires_grad)
     state = sum(tensor.nbytes for tensor in (*recipe.model.parameters(), *recipe.model.buffers()))
     state += trained * (element * (1 + (gpus > 1)) + masters + OPTIMIZERS[recipe.cfg.optimizer._name])
-    if element == 2 and recipe.model.key_encoder is not None:  # its weights are float32, and a rounded copy encodes
+    if element == 2 and recipe.model.key_encoder is not None:  # its weights are float32; a 16-bit copy encodes
         state += sum(weight.nbytes / 2 for weight in recipe.model.key_encoder.parameters())
     vectors, width = recipe.gathered(texts), recipe.model.projection_head.output_dim
     has_gradient = getattr(recipe.criterion, "key_encoder", "") != "momentum"
@@ -289,7 +292,7 @@ def read_recipe(name: str, overrides: Sequence[str] = (), data: str = "") -> Any
         data: data folder, as for fairseq-train; empty to leave out every setting that names a file.
 
     Raises:
-        UserError: the file does not exist, hydra rejects it or an override, or the cost of a setting is not estimated.
+        UserError: the file does not exist, hydra rejects it or an override, or the cost of a setting cannot be estimated.
     """
     example, _, file = name.partition("/")
     path = Path(name) if name.endswith((".yaml", ".yml")) else RECIPES / example / "config" / f"{file}.yaml"
@@ -321,7 +324,7 @@ def read_recipe(name: str, overrides: Sequence[str] = (), data: str = "") -> Any
 
 
 def _check(cfg: Any) -> None:
-    """Raise UserError for a setting whose cost is not estimated."""
+    """Raise UserError for a setting whose cost cannot be estimated."""
     for name, is_estimated in (
         ("criterion._name", cfg.criterion.get("_name") in CRITERIONS),
         ("criterion.guide", not cfg.criterion.get("guide")),
@@ -331,11 +334,11 @@ def _check(cfg: Any) -> None:
         ("dataset.max_tokens", not cfg.dataset.max_tokens),
     ):
         if not is_estimated:
-            raise UserError(f"{name} {OmegaConf.select(cfg, name)}: is not estimated; plan with another value")
+            raise UserError(f"{name} {OmegaConf.select(cfg, name)}: its cost cannot be estimated; use another value")
 
 
 def _make_data(folder: Path, cfg: Any, positions: int, vocabulary: int) -> None:
-    """Write a data folder of random words, in lines of the maximum length that are their own paraphrases and negatives."""
+    """Write a data folder of random words. Lines have the maximum length; each is its own paraphrase and hard negative."""
     kind, step = find_view_source(cfg.views)
     cfg.data, cfg.tokens_per_sample = str(folder), min(cfg.tokens_per_sample, positions)
     words = max(vocabulary - SYMBOLS, 1)

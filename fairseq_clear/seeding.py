@@ -1,4 +1,4 @@
-"""Random generators that depend only on seed, epoch, item and view, not on processes or order."""
+"""Random generators that depend only on seed, epoch, item and view, not on the process or the order of items."""
 
 import hashlib
 from typing import Any
@@ -13,29 +13,29 @@ __all__ = ["rng_for"]
 class _Seed(ISeedSequence):
     """The seed of a bit generator, hashed from several integers.
 
-    Three times as fast as numpy's SeedSequence, which matters because every text needs several generators.
+    It is three times as fast as numpy's SeedSequence. This matters because every text needs several generators.
     """
 
     def __init__(self, *names: int) -> None:
         self._text = repr(names).encode()
 
     def generate_state(self, n_words: int, dtype: npt.DTypeLike = np.uint32) -> npt.NDArray[Any]:
-        """Return ``n_words`` words hashed from the names."""
+        """Return ``n_words`` integers of type ``dtype``."""
         kind = np.dtype(dtype)
         return np.frombuffer(hashlib.shake_128(self._text).digest(n_words * kind.itemsize), kind)
 
 
 def rng_for(seed: int, epoch: int, index: int, view: int) -> np.random.Generator:
-    """One generator per (seed, epoch, index, view).
+    """Return the random generator of one view of one item.
 
-    A view therefore does not depend on the number of data workers, on their order or on the process, and a resumed run
-    draws what the uninterrupted one would have drawn.
+    The generator depends only on the arguments. A view is therefore the same for any number of data workers, and a resumed
+    run draws the same numbers as an uninterrupted one.
 
     Args:
         seed: the run's ``--seed``.
         epoch: counted from 1, as fairseq does.
-        index: of the sample in its dataset.
-        view: 0 for draws made once per sample; 1, 2, ... for its views; negative for draws of a whole data set.
+        index: index of the item in its data set.
+        view: 0 for draws made once per item; 1, 2, ... for its views; negative for draws that concern a whole data set.
     """
     names = _Seed(int(seed), int(epoch), int(index), int(view))
     return np.random.Generator(np.random.PCG64(names))  # type: ignore[arg-type]  # numpy takes any ISeedSequence

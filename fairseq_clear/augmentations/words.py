@@ -13,7 +13,7 @@ __all__ = ["Words", "read_words", "table_of"]
 
 
 class Words:
-    """The W words of a text (n,). A special symbol is a word of its own.
+    """The W words of a text of n tokens. A special symbol counts as one word.
 
     Attributes:
         starts: (W,) positions where words begin.
@@ -36,7 +36,7 @@ class Words:
 
     @cached_property
     def rows(self) -> Tokens:
-        """(W,) rows of the table, -1 for a word without alternatives."""
+        """(W,) row of each word in the synonym table, -1 for a word without synonyms."""
         return self._table.find(self._tokens, self.starts)
 
 
@@ -45,9 +45,9 @@ _last: tuple[bytes, Symbols, Words] | None = None
 
 
 def read_words(tokens: Tokens, symbols: Symbols) -> Words:
-    """Find the words of ``tokens`` (n,); tokens that a tokenizer never writes are special.
+    """Find the words of ``tokens`` (n,). The result for the last text is cached; it holds a copy of the tokens.
 
-    The result for the last text is cached. It holds a copy of the tokens.
+    ``<s>``, ``</s>``, ``<pad>``, ``<del>``, and ids outside the table are special symbols.
     """
     global _last
     text, last = tokens.tobytes(), _last
@@ -61,5 +61,5 @@ def read_words(tokens: Tokens, symbols: Symbols) -> Words:
 def table_of(symbols: Symbols) -> SynonymTable:
     """Return the synonym table; ValueError if there is none."""
     if symbols.synonyms is None:
-        raise ValueError("Symbols without a synonym table: give one; without rows it says where words begin")
+        raise ValueError("Symbols has no synonym table; give one (a table without rows still marks where words begin)")
     return symbols.synonyms

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Embed(Command, VectorFlags):
-    """Encode each line of a text file with a trained encoder. The vectors are those before the projection head, in float32.
+    """Encode each line of a text file with a trained encoder. Vectors are float32, without the projection head.
 
     Each line is one sentence. A blank line is embedded as an empty text, so row i of the output belongs to line i of the input.
-    In .jsonl each line is a JSON object, whose text is the field --text-field. Memory does not grow with the file.
+    In .jsonl each line is a JSON object with the text in the field --text-field. Memory does not grow with the file.
 
-    For an .npy file on several GPUs or machines, use torchrun, or with srun and scripts/slurm/launch.sh: each
-    worker encodes every n-th block of 10,000 texts. The folder OUTPUT.partial keeps finished blocks until the file is complete.
-    If the command is stopped, rerun it to resume.
+    To write an .npy file with several GPUs or machines, start the command with torchrun, or with srun and
+    scripts/slurm/launch.sh. Each of n workers encodes every n-th block of 10,000 texts. The folder OUTPUT.partial keeps
+    finished blocks until the file is complete. If the command is stopped, rerun it to resume.
     """
 
     SHARES_WORK: ClassVar[bool] = True
@@ -51,12 +51,14 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
         "on standard output)",
         None,
     )
-    overwrite: bool = setting("replace an existing output, or finished blocks of other settings", False)
+    overwrite: bool = setting("replace an existing output, or finished blocks made with other settings", False)
     pooling: str | None = setting(
         "cls, mean, max, first-last, last2 or layer:N (default: the checkpoint's own; mean for fairseq's roberta)", None
     )
     normalize: bool = setting("scale vectors to length 1", False)
-    batch_size: int = setting("texts per batch of the longest texts; batches of shorter texts have more", 32, least=1)
+    batch_size: int = setting(
+        "texts per batch, for the longest texts; batches of shorter texts are larger", 32, least=1
+    )
 
     def run(self) -> int:
         """Embed the input and print one line of counts."""
@@ -68,9 +70,7 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
         is_array = self.output is not None and self.output.suffix == ".npy"
         with input_file(self.input) as path:
             if workers.size > 1 and not (is_array and path == Path(self.input)):
-                raise UserError(
-                    "several workers need an input file and --output FILE.npy; start one process for others"
-                )
+                raise UserError("several workers need an input file and --output FILE.npy; otherwise start one process")
             try:
                 self.embed(path, workers, is_array=is_array)
             except UserError as error:
@@ -90,7 +90,7 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
             self.checkpoint, self.data_bin, tokenizer=choose_tokenizer(self.tokenizer, data_folders(self.data_bin)[0]),
             pooling=self.pooling, dimension=self.dimension, flow=self.flow, device=self.device,
         )  # fmt: skip
-        hidden = True if workers.rank else None  # None hides the bar in a log file
+        hidden = True if workers.rank else None  # None: tqdm hides the bar if stderr is not a terminal
         with tqdm(total=-(-sentences.count // workers.size), unit="sentence", file=sys.stderr, disable=hidden) as bar:
 
             def encode(texts: list[str]) -> Any:
@@ -116,7 +116,7 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
             print(f"{closing}; wrote {self.output}")
 
     def settings(self, encoder: "SentenceEncoder") -> dict[str, Any]:
-        """What determines the vectors of a text: the files of the encoder, and the settings."""
+        """Return everything that determines the vectors of a text: hashes of the encoder's files, and the settings."""
         return {
             "checkpoint": hash_file(self.checkpoint),
             "vocabulary": encoder.describe().get("vocabulary_hash"),
@@ -129,7 +129,7 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
 
 
 def hash_tokenizer(name: str | None, folder: Path) -> dict[str, str]:
-    """Names and SHA-256 of the files of the tokenizer that ``choose_tokenizer`` chooses."""
+    """Return the name and SHA-256 of each file of the tokenizer that ``choose_tokenizer`` chooses."""
     if name == "whitespace":
         return {name: ""}
     if name is not None:

@@ -16,35 +16,35 @@ from fairseq_clear.tokens import Tokens
 
 __all__ = ["MixedDataset"]
 
-# Names of generators where views have 0, 1, ...
+# Values of rng_for's ``view`` for the order of a pass and for the order of items of equal length; views have 0, 1, ...
 PASS, TIES = -1, -2
-LARGEST = 2**31  # items of a corpus in an epoch
+LARGEST = 2**31  # maximum items of a corpus in an epoch
 
 
 class MixedDataset(SizedDataset):
-    """Several corpora as one data set. An epoch reads the first corpus once, and the others by their weights.
+    """Several corpora as one data set. An epoch reads the first corpus once, and the others in proportion to it.
 
-    A corpus is read in passes. A pass reads every item once, in a random order of its own; an epoch goes on in the pass in
-    which the epoch before it ended. So after every epoch, an item has been read at most once more than another of the same
-    corpus. In its n-th pass, an item has the masks and views of epoch n of a run on its corpus alone.
+    Each corpus is read in passes. A pass reads every item once, in a new random order. An epoch continues the pass in which
+    the previous epoch ended, so the numbers of times that two items of a corpus have been read differ by at most one. In the
+    n-th pass, an item has the same masks and views as in epoch n of a run on this corpus alone.
 
-    fairseq's ``MultiCorpusDataset`` draws anew in every epoch, so that some items of a large corpus are read often and others
-    never, repeats an item of a small corpus with the same masks and views, drops items that are left over from full batches,
-    and returns None for the empty batch of a worker that has run out of data.
+    fairseq's ``MultiCorpusDataset`` instead samples items independently in every epoch, so it reads some items of a large
+    corpus often and others never. It also repeats an item of a small corpus with the same masks and views, drops items that do
+    not fill a batch, and returns None for the empty batch of a worker that has run out of data.
 
     Args:
-        corpora: a data set of each corpus, all with the same kind of views and masks.
-        weights: of each corpus. Epochs read ``len(corpora[0]) * weight / weights[0]`` items of a corpus, rounded.
+        corpora: the data set of each corpus, all with the same kind of views and masks.
+        weights: weight of each corpus. An epoch reads ``len(corpora[0]) * weight / weights[0]`` items of it, rounded.
         seed: seed of the run.
-        names: of the corpora, for messages.
-        is_separate: whether every batch, over all workers, holds items of one corpus.
+        names: names of the corpora, for messages.
+        is_separate: whether the batches of all workers in a step hold items of one corpus only.
 
     Attributes:
         counts: number of items of each corpus in an epoch.
-        workers: number of workers. Of separate batches, each group of ``workers`` consecutive ones holds items of one corpus.
+        workers: number of workers. If ``is_separate``, each group of ``workers`` consecutive batches is from one corpus.
 
     Raises:
-        UserError: the weight of a corpus is far too small or too large.
+        UserError: by its weight, an epoch would read no item or more than 2**31 items of a corpus.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class MixedDataset(SizedDataset):
         self.ends = np.cumsum(self.counts)
         self.order = rng_for(seed, 0, 0, TIES).permutation(_numbers(len(self)))
         for corpus in corpora:
-            corpus.set_epoch(1)  # fairseq's masks begin with epoch 0
+            corpus.set_epoch(1)  # before this, fairseq's masks are those of epoch 0
         self.epoch = 0
         self.set_epoch(1)
 
@@ -85,7 +85,7 @@ class MixedDataset(SizedDataset):
         self.totals = np.concatenate([corpus.totals[items] for corpus, items in pairs])
 
     def _items_of(self, number: int, epoch: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """The items of a corpus that an epoch reads (count,), and the pass of each, from 1 (count,)."""
+        """Indices (count,) of the items of a corpus that an epoch reads, and the pass (count,) of each, counted from 1."""
         size, count = len(self.corpora[number]), self.counts[number]
         begin = (epoch - 1) * count
         first, last = begin // size, (begin + count - 1) // size
@@ -121,7 +121,7 @@ class MixedDataset(SizedDataset):
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """False: every epoch has other items, so other batches."""
+        """False: every epoch has different items, so batches differ too."""
         return False
 
     def batch_by_size(
@@ -131,7 +131,7 @@ class MixedDataset(SizedDataset):
         max_sentences: int | None = None,
         required_batch_size_multiple: int = 1,
     ) -> Any:
-        """Make batches; separate ones are followed by empty batches up to a multiple of ``workers`` for each corpus."""
+        """Make batches. If ``is_separate``, empty batches fill those of each corpus up to a multiple of ``workers``."""
         limits = (max_tokens, max_sentences, required_batch_size_multiple)
         if not self.is_separate or not len(indices):
             return super().batch_by_size(indices, *limits)
@@ -144,5 +144,5 @@ class MixedDataset(SizedDataset):
 
 
 def _numbers(count: int) -> Tokens:
-    """0 to ``count`` - 1, in 32 bits where they suffice: a corpus may have 100 million sentences."""
+    """Return 0, ..., ``count`` - 1, as int32 if possible to save memory: a corpus may have 100 million sentences."""
     return np.arange(count, dtype=np.int32 if count <= 2**31 else np.int64)

@@ -1,6 +1,6 @@
-"""Encoders in evaluations: their interface, a cache of their vectors, and loading the encoders that a command line names.
+"""Encoders for evaluation: their interface, a cache of vectors, and loading them from the command line.
 
-A name is a checkpoint, a file of word vectors, or a Python function.
+``--encoder`` names a checkpoint, a file of word vectors, or a Python function.
 """
 
 import inspect
@@ -23,7 +23,7 @@ from fairseq_clear.text.tokenizers import Tokenizer
 __all__ = ["CachedEncoder", "Encoder", "WordVectors", "load_encoders", "to_vectors"]
 
 Floats = npt.NDArray[np.float32]
-# Encoders sort and batch the sentences of a block by themselves; the progress bar moves once per block.
+# The encoder itself sorts and batches the sentences of a block; the progress bar advances once per block.
 BATCHES_PER_BLOCK = 64
 VECTOR_FILE = re.compile(r"\.(?:vec|txt)(?:\.gz|\.xz)?$")
 WORD = re.compile(r"\w+(?:['-]\w+)*|[^\w\s]")
@@ -40,19 +40,19 @@ class CachedEncoder:
     """Encodes each distinct sentence once, for all tasks, and keeps the vectors in memory.
 
     New sentences go to the encoder in blocks, longest first, so an encoder that does not sort them still needs little
-    padding. A CachedEncoder can be wrapped again.
+    padding. A CachedEncoder is itself an Encoder.
 
     Args:
         encoder: see Encoder.
         batch_size: passed to the encoder.
-        name: of the encoder, in messages and on the progress bar.
+        name: name of the encoder in messages and on the progress bar (default: its class).
         progress: show a progress bar on stderr.
 
     Attributes:
         transform: if set, applied to the vectors that ``encode`` returns, not to the cached ones: (N, D) -> (N, D').
         seconds: time spent in the encoder.
         sentences: number of distinct sentences that were encoded.
-        tokens, cells: counts of a SentenceEncoder, 0 for other encoders; see ``padding_share``.
+        tokens, cells: number of tokens that a SentenceEncoder computed, without and with padding; 0 for other encoders.
         notes: added to the encoder's description in reports, such as the file that ``transform`` was fitted on.
     """
 
@@ -76,10 +76,10 @@ class CachedEncoder:
         return encoder if isinstance(encoder, cls) else cls(encoder)
 
     def encode(self, sentences: Sequence[str], batch_size: int | None = None) -> Floats:
-        """Vectors (N, D) float32; ``batch_size`` replaces the encoder's for this call.
+        """Return vectors (N, D) in float32; ``batch_size`` overrides that of the constructor for this call.
 
         Raises:
-            UserError: the encoder does not return N finite vectors of the same dimension as before.
+            UserError: no sentences, or the encoder does not return N finite vectors of the same dimension as before.
         """
         self.embed(sentences, batch_size)
         if not sentences:
@@ -88,7 +88,7 @@ class CachedEncoder:
         return vectors if self.transform is None else self.transform(vectors)
 
     def embed(self, sentences: Sequence[str], batch_size: int | None = None) -> None:
-        """Fill the cache, with one progress bar for the sentences of all tasks. The workers of a job share the blocks."""
+        """Encode the sentences that are not cached yet, with one progress bar. The workers of a distributed job share them."""
         missing = sorted({text for text in sentences if text not in self._vectors}, key=lambda text: (-len(text), text))
         size = batch_size or self.batch_size
         per_block = size * BATCHES_PER_BLOCK
@@ -118,7 +118,7 @@ class CachedEncoder:
         return 1 - self.tokens / self.cells if self.cells else None
 
     def describe(self) -> dict[str, Any]:
-        """Describe the encoder for a report: by its own ``describe()``, or by its class without one."""
+        """Describe the encoder for a report: by its own ``describe()`` if it has one, else by its class."""
         own = getattr(self.encoder, "describe", None)
         described = own() if callable(own) else None
         if not isinstance(described, dict):
@@ -192,7 +192,7 @@ def load_encoders(
 
 
 def _make(factory: Any, name: str, pooling: str | None) -> Any:
-    """Call the factory and return its encoder; an object that already has a method ``encode`` is returned itself."""
+    """Call the factory and return its encoder; an object that has a method ``encode`` is returned unchanged."""
     if hasattr(factory, "encode") and not inspect.isclass(factory):
         if pooling is not None:
             raise UserError(
@@ -218,7 +218,7 @@ def _label(name: str, pooling: str | None) -> str:
 
 
 class WordVectors:
-    """Encodes a text as the mean of its words' vectors (word2vec, fastText, GloVe), a weak baseline of many papers.
+    """Encodes a text as the mean of its words' vectors (word2vec, fastText, GloVe), a weak baseline in many papers.
 
     A word that the file lacks is looked up in lower case; unknown words are ignored.
 
@@ -237,7 +237,7 @@ class WordVectors:
         index: dict[str, int] = {}
         rows: list[Floats] = []
         dimension: int | None = None
-        # A few words of the published files are not valid UTF-8. They occur in no text, so they are replaced.
+        # A few words of the published files are not valid UTF-8. They occur in no text, so invalid bytes are replaced.
         for number, raw in read_lines(self.path, errors="replace"):
             line = raw.rstrip(" ")
             if number == 1 and re.fullmatch(r"\d+ \d+", line):
@@ -265,7 +265,7 @@ class WordVectors:
         self._index, self._matrix = index, np.stack(rows)  # (V, D)
 
     def encode(self, sentences: Sequence[str], batch_size: int = 32) -> Floats:
-        """Vectors (N, D), 0 for a text without a known word. ``batch_size`` is part of the interface and is ignored."""
+        """Return vectors (N, D), zeros for a text without known words. ``batch_size`` is part of the interface and ignored."""
         vectors = np.zeros((len(sentences), self._matrix.shape[1]), np.float32)
         for row, text in enumerate(sentences):
             found = (self._index.get(word, self._index.get(word.lower())) for word in WORD.findall(text))

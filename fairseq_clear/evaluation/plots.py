@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 # Okabe and Ito's palette (2008), whose colours can be distinguished with every kind of colour blindness. Its yellow, too
-# pale for lines on white, comes last. Markers, dashes and hatches repeat the information of the colours, for prints in grey.
+# pale for lines on white, comes last. Lines also differ by markers and dashes, and bars by hatches, for greyscale prints.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", ":", "-.") * 2
@@ -59,7 +59,7 @@ STYLE = {
     "lines.markersize": 3.5,
     "svg.hashsalt": "fairseq_clear",  # so that equal pictures give identical files
 }
-WIDTH = 3.3  # inches: a column of the ACL's and the IEEE's pages
+WIDTH = 3.3  # inches, the column width of ACL and IEEE papers
 # Metric of a training log -> label of its axis, with its unit.
 PANELS = {
     "loss": "loss (bits)",
@@ -79,7 +79,7 @@ Doubles = npt.NDArray[np.float64]
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure in the format of the path's suffix, replacing an existing file. Equal figures give identical files."""
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
-    # hatches and the hash salt are read while saving
+    # matplotlib reads the settings of hatches and the hash salt when it saves
     with matplotlib.rc_context(STYLE), write_errors(path), write_whole(path) as stream:
         figure.savefig(stream, format=path.suffix[1:], dpi=300, metadata=undated)
 
@@ -107,11 +107,11 @@ def draw_bars(rows: Sequence[Row], columns: Sequence[str]) -> Figure:
 
 
 def draw_curves(logs: Mapping[str, Records], metrics: Sequence[str] | None = None) -> Figure:
-    """Draw a panel for each metric. Colours show runs; lines are training, dashes and markers validation subsets.
+    """Draw one panel per metric. Each run has a colour; solid lines are training, dashes and markers validation subsets.
 
     Args:
         logs: name of a run -> its log, see ``training_log.read_log``; up to eight.
-        metrics: names of metrics as logged, without the part (default: those of PANELS).
+        metrics: names of metrics as logged, without a prefix such as ``valid_`` (default: the keys of PANELS).
 
     Raises:
         UserError: no log has any of the metrics.
@@ -141,7 +141,7 @@ def draw_curves(logs: Mapping[str, Records], metrics: Sequence[str] | None = Non
 
 
 def _curves(log: Records, metric: str) -> dict[str, list[tuple[float, float]]]:
-    """Part -> (updates, value) of a metric; ``train`` is logged within epochs, or else at their ends."""
+    """Points (updates, value) of a metric, by subset; ``train`` has the points within epochs or, if none, at their ends."""
     curves = {
         part: [(at, values[metric]) for at, values in sorted(updates.items()) if metric in values]
         for part, updates in log.items()
@@ -162,11 +162,11 @@ def score_layers(
         batch_size: pairs per batch.
 
     Returns:
-        Pooling -> Spearman's correlation x100 (layers + 1,), the embeddings first. The embedding of ``<s>`` is the same for all
-        texts, so the first score of ``cls`` is NaN.
+        For each pooling, Spearman's correlation x100 of every layer (layers + 1,), beginning with the embedding layer. There
+        ``<s>`` has the same vector in all texts, so the first score of ``cls`` is NaN.
 
     Raises:
-        UserError: an undefined correlation.
+        UserError: a correlation is undefined.
     """
     from fairseq_clear.models.encoding import evaluating  # torch and fairseq take seconds to import
 
@@ -206,7 +206,7 @@ def _layer_vectors(encoder: "SentenceEncoder", texts: Sequence[str], poolings: S
 
 
 def draw_layers(lines: Mapping[str, Doubles], task: str) -> Figure:
-    """Draw up to eight lines: name -> scores (layers + 1,), see ``score_layers``."""
+    """Draw scores by layer (layers + 1,), see ``score_layers``, as one line per name; up to eight."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, 2.2 + 0.15 * len(lines)))
         axis = figure.subplots()
@@ -219,9 +219,9 @@ def draw_layers(lines: Mapping[str, Doubles], task: str) -> Figure:
 
 
 def choose_pairs(data: StsData, count: int, seed: int = 1) -> list[tuple[str, str]]:
-    """Choose the ``count`` highest and the ``count`` lowest scored pairs, at random among equal scores; the highest first.
+    """Choose the ``count`` pairs with the highest and the ``count`` pairs with the lowest scores, in descending order.
 
-    Repeated pairs, and pairs of a text with itself, are left out, because their points would coincide.
+    Ties are broken at random. Repeated pairs, and pairs of a text with itself, are left out: their points would coincide.
 
     Raises:
         UserError: too few pairs.
@@ -240,7 +240,7 @@ def choose_pairs(data: StsData, count: int, seed: int = 1) -> list[tuple[str, st
 
 
 def map_pairs(encoder: Encoder, pairs: Sequence[tuple[str, str]], *, seed: int = 1) -> Doubles:
-    """Map the vectors of N pairs, scaled to length 1, to the plane by scikit-learn's t-SNE: (N, 2 texts, x and y)."""
+    """Project the normalized vectors of N pairs to the plane with scikit-learn's t-SNE; return (N, 2 texts, 2 coordinates)."""
     vectors = np.asarray(encoder.encode([text for pair in pairs for text in pair]), np.float64)  # (2 N, D)
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     kind = import_library("sklearn.manifold", "eval").TSNE  # takes a second to import
@@ -253,7 +253,7 @@ def draw_map(maps: Mapping[str, Doubles]) -> Figure:
     """Draw a panel for each encoder (Self-Guided, figure 5); a line joins the two texts of a pair.
 
     Args:
-        maps: name of an encoder -> positions of its pairs, the highest scored half first, see ``map_pairs``.
+        maps: name of an encoder -> points from ``map_pairs``; the first half are the pairs with the highest scores.
     """
     kinds = ("highest scored pairs", "lowest scored pairs")
     with matplotlib.rc_context(STYLE):

@@ -14,8 +14,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.
 class ProjectionHead(nn.Module):
     """A multi-layer perceptron: linear layers with an activation between them and, optionally, after the last.
 
-    ``layers=2`` with ReLU is SimCLR's head (arXiv:2002.05709, section 2.1), ``layers=1`` with a final tanh is SimCSE's, and
-    ``layers=2`` of width 4096 with GELU after each is Self-Guided's; ``layers=0`` means no head.
+    The head of SimCLR (arXiv:2002.05709, section 2.1) is ``layers=2`` with ReLU. SimCSE uses ``layers=1`` with a final tanh.
+    Self-Guided uses ``layers=2`` of width 4096, with GELU after each. ``layers=0`` means no head.
 
     Args:
         input_dim: width D of the encoder.

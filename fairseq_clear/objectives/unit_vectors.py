@@ -20,7 +20,7 @@ def unit_vectors(vectors: Tensor) -> Tensor:
     Returns:
         (..., D) float32.
     """
-    vectors = vectors.float()  # logits reach 1 / tau, where float16 resolves 1/64
+    vectors = vectors.float()  # logits reach 1 / tau, such as 20, where float16 values are 1/64 apart
     length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)  # (..., 1)
     is_short = length < SHORTEST
     return vectors.masked_fill(is_short, 0.0) / length.masked_fill(is_short, 1.0)

@@ -1,4 +1,4 @@
-"""AdamW without weight decay for biases and LayerNorms, in one pass over the weights."""
+"""AdamW as a fused kernel, without weight decay for biases and LayerNorms."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,11 +32,12 @@ class ClearAdamWConfig(FairseqDataclass):
 
 @register_optimizer("clear_adamw", dataclass=ClearAdamWConfig)
 class ClearAdamW(FairseqOptimizer):
-    """torch's fused AdamW, faster than fairseq's adam on CPUs and on GPUs without apex.
+    """torch's fused AdamW.
 
-    (fairseq's adam makes a pass over the weights for each operation.) Weight decay applies to weights of two or more dimensions
-    and not to vectors, as in the code of BERT and DeCLUTR; ``--decay-vectors`` includes vectors, as in fairseq's adam and in
-    the text of the papers. eps is added after the bias correction of the moments; fairseq's adam adds it before.
+    It is faster than fairseq's adam on CPUs, and on GPUs without apex, because fairseq's adam makes one pass over the weights
+    for each operation. Weight decay applies to weights of two or more dimensions and not to vectors, as in the code of BERT and
+    DeCLUTR. ``--decay-vectors`` includes vectors, as in fairseq's adam and in the text of the papers. eps is added after the
+    bias correction of the moments; fairseq's adam adds it before.
     """
 
     optimizer_config = FairseqAdam.optimizer_config
@@ -52,7 +53,7 @@ class ClearAdamW(FairseqOptimizer):
 
     @property
     def supports_flat_params(self) -> bool:
-        """False: biases cannot be recognised in a flat vector of all weights. fairseq's error names the flag to give."""
+        """Whether ``--fp16`` may flatten weights: only with ``--decay-vectors``, as biases are not marked in a flat vector."""
         return bool(self.cfg.decay_vectors)
 
     def load_state_dict(self, state_dict: dict[str, Any], optimizer_overrides: dict[str, Any] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The guide of ``--guide``: a frozen encoder with weights of its own, which decides which candidates are false negatives."""
+"""The encoder of ``--guide``: a separate, frozen model that decides which candidates are false negatives."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,8 +22,8 @@ class GuideEncoder:
     evaluation mode. Its device and precision follow those of the trained model.
 
     Args:
-        model: the model, whose pooling is used; it is changed.
-        dictionary: vocabulary of the model, which may lack the last entry of the data's, ``<del>``.
+        model: model of the guide, used with its own pooling; it is modified in place.
+        dictionary: vocabulary of the guide. It may lack ``<del>``, the last entry of the data's vocabulary.
 
     Attributes:
         width: G, the dimension of the vectors.
@@ -37,7 +37,7 @@ class GuideEncoder:
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, lengths: Sequence[int], like: Tensor) -> Tensor:
-        """Vectors (R, G) of texts, before any projection head, without gradient.
+        """Return the vectors (R, G) of texts, without projection head and without gradient.
 
         Args:
             tokens: (R, T) ids of the data's vocabulary, padded on the right. An id that the guide lacks is read as ``<mask>``.
@@ -51,18 +51,20 @@ class GuideEncoder:
 
 
 def load_guide(source: str, data: Path, longest: int, settings: Any) -> GuideEncoder:
-    """Load a guide; its size and pooling are those of its checkpoint.
+    """Load a guide, with the size and the pooling of its checkpoint.
 
     Args:
         source: value of ``--guide``: a folder of ``fairseq-clear import``, or a checkpoint.
-        data: the data folder, which has the ``dict.txt``.
+        data: the data folder, with the ``dict.txt``.
         longest: maximum number of tokens of a view.
-        settings: of the trained model: ``encode_chunk_size`` and ``compile`` hold for the guide too.
+        settings: settings of the trained model; the guide uses its ``encode_chunk_size`` and ``compile``.
 
     Raises:
-        UserError: it cannot be read, has another vocabulary, or has too few positions.
+        UserError: the guide cannot be read, has another vocabulary, or has too few positions.
     """
-    from fairseq_clear.evaluation.checkpoints import load_model  # registers this package, which is being imported
+    from fairseq_clear.evaluation.checkpoints import (
+        load_model,
+    )  # it registers this package, so it cannot be imported above
 
     path = checkpoint_in(source, "--guide")
     try:

@@ -1,4 +1,4 @@
-"""What a run tells its user: a summary before the first update, and warnings during training, each logged once."""
+"""Messages of a training run: a summary before the first update, and warnings, each logged once."""
 
 import logging
 import math
@@ -36,12 +36,15 @@ def _lines(task: Any, trainer: Any) -> Iterator[tuple[str, str]]:
     data = task.datasets[cfg.dataset.train_subset]
     items = "documents" if data.view_maker is not None and task.reads_documents else "texts"
     is_mixed = isinstance(data, MixedDataset)
-    read = f"{len(data):,} {items} {'an epoch' if is_mixed else 'to train on'}"
+    read = f"{len(data):,} {items} {'per epoch' if is_mixed else 'to train on'}"
     yield "data", f"{cfg.task.data}, {read}, vocabulary of {len(task.dictionary):,}"
     if is_mixed:
         yield "mix", describe_mix(task.mix, data, items)
     longest, mean = int(data.sizes.max(initial=0)), float(np.mean(data.totals)) if len(data) else 0.0
-    yield "tokens", f"at most {longest} in a text or view, {mean:.0f} an item on average with its masked copy and views"
+    yield (
+        "tokens",
+        f"at most {longest} in a text or view, {mean:.0f} per item on average, masked copy and views together",
+    )
     yield "views", f"{cfg.task.views}, augmented by {cfg.task.augment}" if task.needs.views else "none"
     yield "objective", _objective(cfg, task.needs)
     yield "model", _architecture(model.args)
@@ -86,7 +89,7 @@ def _batch(cfg: Any, workers: int) -> str:
     data, frequency = cfg.dataset, list(cfg.optimization.update_freq)
     limits = [f"{size} {what}" for size, what in ((data.batch_size, "items"), (data.max_tokens, "tokens")) if size]
     accumulated = "" if frequency == [1] else f" x {','.join(map(str, frequency))} micro-batches"
-    return f"at most {' or '.join(limits)} a worker{accumulated}" + (f" x {workers} workers" if workers > 1 else "")
+    return f"at most {' or '.join(limits)} per worker{accumulated}" + (f" x {workers} workers" if workers > 1 else "")
 
 
 def _length(cfg: Any) -> str:
@@ -108,14 +111,14 @@ class Watch:
     """Watches the statistics of updates, and logs each warning once.
 
     In CLEAR section 4.2, training with only substitution or reordering converges at once or diverges, because matching such
-    views is too easy. The warning is logged if the accuracy over the last 20 updates is above 0.99 with at least 32 candidates
-    per query on average, within the first hundredth of the updates or the first 100.
+    views is too easy. A warning is logged if the accuracy over the last 20 updates is above 0.99, with at least 32 candidates
+    per query on average. This is checked during the first 1 % of the updates, but at least during the first 100.
 
     Args:
-        dropout_only: views differ only by dropout, as in SimCSE. A high accuracy is then expected and not warned about.
+        dropout_only: whether views differ only by dropout, as in SimCSE. A high accuracy is then expected, without a warning.
 
     Attributes:
-        update: number of the update whose statistics come next; None in validation.
+        update: number of the update that the next call checks; None in validation.
     """
 
     def __init__(self, *, dropout_only: bool = False) -> None:
@@ -133,10 +136,10 @@ class Watch:
         if not has_queue and _total(logs, "without_negatives") > 0:
             self._say(
                 "negatives",
-                "a batch held no negatives: it only trained the masked language model. Larger batches (--batch-size, "
-                "--max-tokens), --negatives global with several workers, or less repetitive text give some",
+                "a batch held no negatives: it only trained the masked language model. To get negatives, use larger batches "
+                "(--batch-size, --max-tokens), --negatives global with several workers, or less repetitive text",
             )
-        # with --false-negatives harder candidates than the positive are masked, so a high accuracy is expected
+        # --false-negatives masks the candidates that are closer than the positive, so a high accuracy is expected
         is_masked = _total(logs, "candidates") > 0
         if not self.dropout_only and not is_masked and self.update < max(EARLY_SHARE * max_update, EARLY_UPDATES):
             self._look_for_easy_views(logs)

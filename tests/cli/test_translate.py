@@ -80,7 +80,7 @@ def test_commands(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, caps
     assert (tmp_path / "back").read_bytes() == (tmp_path / "out").read_bytes()
     capsys.readouterr()
     assert call("back-translate", source, "out", "--forward", there, "--backward", there, "--overwrite") == 2
-    assert "the second must undo the first" in capsys.readouterr().err
+    assert "--backward must translate in the opposite direction" in capsys.readouterr().err
     assert call("translate", source, "there", "--model", there, "--beam", 2) == 2
     refusal = capsys.readouterr().err
     assert refusal.count("\n") == 1 and "--overwrite" in refusal

@@ -100,7 +100,7 @@ def test_a_module_of_the_working_directory(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("def make(:", r"cannot import it \(SyntaxError: .*; is it installed"),
+        ("def make(:", r"cannot import it \(SyntaxError: .*; install it"),
         ("def make():\n    raise RuntimeError('no\\nGPU')", r"the function failed \(RuntimeError: no\)"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Translates a text file with one or two models, chunk by chunk; processes share the chunks, and a killed run resumes."""
+"""Translates a text file with one or two models, in chunks. Workers share the chunks; a rerun resumes a killed run."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ from fairseq_clear.shared_work import Work, Workers, join_workers, open_work, re
 
 
 def translate_file(settings: TranslationSettings, workers: Workers | None = None) -> dict[str, Any] | None:
-    """Translate a text, and write the file of each copy and the report, ``OUTPUT.report.json``.
+    """Translate a text file; write one file per copy, and the report ``OUTPUT.report.json``.
 
     Chunks that an earlier call finished are not translated again. Text and report are written atomically at the end. Returns
     the report, on the first worker; None on the others.
@@ -83,7 +83,7 @@ def check(settings: TranslationSettings) -> tuple[int, dict[str, Any]]:
 
 
 def find_kind(model: Model) -> type[Translator]:
-    """Find the kind of a model.
+    """Return the class of translators that can load a model.
 
     Raises:
         UserError: there is no model, or the languages of one of fairseq are given.
@@ -103,7 +103,7 @@ def find_kind(model: Model) -> type[Translator]:
 
 
 def _device(settings: TranslationSettings) -> torch.device:
-    """The device: with ``cuda``, a GPU for each worker. UserError if it does not exist, or for --fp16 without a GPU."""
+    """Return the device; ``cuda`` is one GPU per worker. UserError if there is no such device, or --fp16 has no GPU."""
     name = None if settings.device == "cuda" and torch.cuda.is_available() else settings.device
     device = choose_device(name)
     if settings.fp16 and device.type != "cuda":
@@ -112,7 +112,7 @@ def _device(settings: TranslationSettings) -> torch.device:
 
 
 def count_lines(path: Path) -> int:
-    """Count the lines of the input; only LF ends a line, as for ``wc -l``.
+    """Count the lines of the input; only LF ends a line, as in ``wc -l``.
 
     Raises:
         UserError: the file is missing, unreadable, damaged, empty or not UTF-8; the message names the line.
@@ -120,7 +120,7 @@ def count_lines(path: Path) -> int:
     if not path.is_file():
         raise UserError(f"--input {path}: is not a file; give a text file")
     if not (lines := sum(1 for _ in _lines(path))):
-        raise UserError(f"--input {path}: holds no line; give a text with one sentence a line")
+        raise UserError(f"--input {path}: is empty; give a text with one sentence per line")
     return lines
 
 
@@ -142,7 +142,9 @@ def _translate_chunks(settings: TranslationSettings, work: Work) -> None:
     for one, other in pairwise(model.languages for model in models):
         if one is not None and other is not None and one != other[::-1]:
             pairs = " and ".join(" to ".join(languages) for languages in (one, other))
-            raise UserError(f"--forward and --backward: they translate {pairs}; the second must undo the first")
+            raise UserError(
+                f"--forward and --backward: they translate {pairs}; --backward must translate in the opposite direction"
+            )
     wants_samples = settings.sampling is not None or len(settings.files) > 1
     if wants_samples and not any(model.draws for model in models):
         raise UserError("--copies and --sampling: no model draws words; add --sampling, or a parameter seed")
@@ -177,7 +179,7 @@ def translate_chunk(
 def _translate_copies(
     settings: TranslationSettings, models: Sequence[Translator], chunk: int, texts: dict[int, str], counts: Counter[str]
 ) -> list[dict[int, str]]:
-    """Translate texts, by their index, with all models; return the translations of each copy, which has its own samples."""
+    """Translate texts (index -> text) with all models in turn; return the translations of each copy, from its own samples."""
     results, draws = [texts], False
     for number, model in enumerate(models):
         draws = draws or model.draws
@@ -189,7 +191,7 @@ def _translate_copies(
 
 
 def _translate_texts(model: Translator, texts: dict[int, str], seed: int, counts: Counter[str]) -> dict[int, str]:
-    """Translate texts by their index, without the ones that could not be translated, and count what happened."""
+    """Translate texts (index -> text) and update ``counts``. Texts that could not be translated are left out."""
     found = dict(zip(texts, model.translate(list(texts.values()), seed), strict=True))
     for one in found.values():
         for name, count in (("failed", not one.text), ("cut", one.is_cut), ("unknown", one.unknown)):
@@ -200,7 +202,7 @@ def _translate_texts(model: Translator, texts: dict[int, str], seed: int, counts
 def _write(settings: TranslationSettings, work: Work, deciding: dict[str, Any]) -> dict[str, Any]:
     """Write the report, then the text of each copy, so that a text always has its report; return the report."""
     for path in (report_file(settings), *settings.files):
-        path.unlink(missing_ok=True)  # of other settings, with --overwrite
+        path.unlink(missing_ok=True)  # made with other settings; --overwrite was given
     counts = Counter[str]()
     with ExitStack() as stack:
         streams = [stack.enter_context(write_whole(path)) for path in settings.files]

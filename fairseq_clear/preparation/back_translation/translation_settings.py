@@ -1,4 +1,4 @@
-"""Settings of ``translate`` and ``back-translate``: importable without fairseq."""
+"""Settings of ``translate`` and ``back-translate``. This module does not import fairseq."""
 
 import argparse
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ Languages = tuple[str, str]
 
 TOKENIZERS = ("auto", "none", "moses")
 MODEL = (
-    "a folder of fairseq (model*.pt, checkpoint_best.pt or checkpoint_last.pt; dict.LANGUAGE.txt; BPE codes or a sentencepiece "
-    "model, named as in fairseq's archives), or a checkpoint in it; a folder of "
-    "CTranslate2 (model.bin); a local Hugging Face folder of Marian, NLLB or M2M100; or package.module:factory, a function "
-    "that returns an object with translate(list of str) -> list of str"
+    "a fairseq folder (model*.pt, checkpoint_best.pt or checkpoint_last.pt; dict.LANGUAGE.txt; BPE codes or a sentencepiece "
+    "model, named as in fairseq's archives), or a checkpoint in such a folder; a CTranslate2 folder (model.bin); a local "
+    "Hugging Face folder of Marian, NLLB or M2M100; or package.module:factory, a function that returns an object with "
+    "translate(list of str) -> list of str"
 )
 LANGUAGES = (
-    "CTranslate2, Hugging Face: the languages by the model's own names, such as eng_Latn:por_Latn (NLLB), en:pt (M2M100); "
-    "needed by models of several languages"
+    "source and target language in the model's own codes, such as eng_Latn:por_Latn (NLLB) or en:pt (M2M100); required by "
+    "multilingual models, and only for CTranslate2 and Hugging Face"
 )
 
 
 def language_pair(text: str) -> Languages:
-    """Read SOURCE:TARGET; argparse.ArgumentTypeError for another form."""
+    """Parse SOURCE:TARGET; raise argparse.ArgumentTypeError for any other form."""
     source, _, target = text.partition(":")
     if not source or not target or ":" in target:
         raise argparse.ArgumentTypeError(f"{text!r} is not SOURCE:TARGET, such as eng_Latn:por_Latn")
@@ -36,7 +36,7 @@ PAIR: dict[str, Any] = {"type": language_pair, "nargs": None, "metavar": "SOURCE
 
 @dataclass(kw_only=True)
 class TranslationSettings:
-    """Settings that one direction and the round trip share; ``MODELS`` names the models in the order of their use."""
+    """Settings that ``translate`` and ``back-translate`` share; ``MODELS`` names the models in the order of their use."""
 
     GROUP: ClassVar[str] = "search"
     MODELS: ClassVar[tuple[str, ...]]
@@ -45,11 +45,13 @@ class TranslationSettings:
     output: Path = setting("file to write the translations to", group=None)
     overwrite: bool = setting("replace an existing output, and delete chunks of other settings", False, group=None)
     tokenizer: str = setting(
-        "fairseq: how text is split into words; auto: moses before BPE codes, else none", "auto", choices=TOKENIZERS
+        "how text is split into words for a fairseq model; auto: moses for a model with BPE codes, else none",
+        "auto",
+        choices=TOKENIZERS,
     )
     beam: int | None = setting("beam width, without --sampling (default: 5)", None, least=1)
     sampling: int | None = setting(
-        "draw words from the distribution of each model, or, with a number, from the K most probable words",
+        "sample words from the distribution of each model; with a number, only from the K most probable words",
         None,
         least=0,
         nargs="?",
@@ -57,21 +59,21 @@ class TranslationSettings:
         metavar="K",
     )
     max_len_a: float = setting(
-        "a translation has at most A times the source's tokens, plus B", 1.5, least=0, metavar="A"
+        "maximum tokens of a translation: A x tokens of the source + B", 1.5, least=0, metavar="A"
     )
     max_len_b: int = setting("see --max-len-a", 50, least=1, metavar="B")
     seed: int = setting("seed of --sampling", 1, least=0)
     device: str | None = setting("cpu, cuda or cuda:N (default: a GPU for each process, or cpu)", None, group="running")
     fp16: bool = setting("half precision, on a GPU", False, group="running")
     max_tokens: int = setting(
-        "maximum source tokens per batch, padding included (words, for a function); give less for a beam above 5. A batch "
-        "that does not fit into memory is halved",
+        "maximum source tokens per batch, including padding (words, if the model is a Python function); use a smaller value "
+        "with a beam above 5. A batch that does not fit into memory is halved",
         4096,
         least=1,
         group="running",
     )
     chunk_lines: int = setting(
-        "lines per chunk; a chunk is sorted by length, translated and saved as a whole, so a killed process loses at most one",
+        "lines per chunk; a chunk is sorted by length, translated and saved as a whole, so a killed process loses one at most",
         1024,
         least=1,
         group="running",
@@ -79,7 +81,7 @@ class TranslationSettings:
 
     @property
     def beam_width(self) -> int:
-        """The beam width; 1 if words are drawn."""
+        """The beam width; 1 if words are sampled."""
         return self.beam or 5 if self.sampling is None else 1
 
     @property
@@ -102,7 +104,7 @@ class TranslationSettings:
 
 @dataclass(frozen=True)
 class Model:
-    """A model and its flags; ``name`` is ``model``, ``forward`` or ``backward``."""
+    """A model and its flags; ``name`` is the flag without dashes: ``model``, ``forward`` or ``backward``."""
 
     settings: TranslationSettings
     name: str
@@ -135,11 +137,11 @@ class RoundTrip(TranslationSettings):
 
     forward: str = setting(f"model that translates into the other language: {MODEL}", metavar="MODEL")
     forward_languages: Languages | None = setting(LANGUAGES, None, **PAIR)
-    backward: str = setting("model that translates back, named as --forward", metavar="MODEL")
+    backward: str = setting("model that translates back; takes the same values as --forward", metavar="MODEL")
     backward_languages: Languages | None = setting(LANGUAGES, None, **PAIR)
     copies: int = setting(
-        "paraphrases per line, each in its own file for prepare --paraphrase: OUTPUT with .0, .1 ... before its suffix. They "
-        "are independent samples, so they need --sampling, or a function with a parameter seed",
+        "number of paraphrases per line. Each goes to its own file, for prepare --paraphrase: OUTPUT with .0, .1 ... before "
+        "its suffix. They are independent samples, so they need --sampling, or a function with a parameter seed",
         1,
         least=1,
         metavar="N",
