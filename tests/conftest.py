@@ -112,6 +112,18 @@ def run(
     return result
 
 
+def rejected(capsys: pytest.CaptureFixture[str], command: Sequence[object], said: str) -> None:
+    """Check that ``fairseq-clear`` ends with status 2, and prints nothing but one line with ``said`` on standard error."""
+    from fairseq_clear.cli.main import main
+
+    try:
+        status = main([str(word) for word in command])
+    except SystemExit as left:
+        status = int(str(left.code))
+    out, err = capsys.readouterr()
+    assert (status, out, err.count("\n")) == (2, "", 1) and said in err, (command, status, out, err)
+
+
 def run_workers(count: int, *command: str | Path) -> str:
     """A training command on several workers, as torchrun starts them but forked; returns the output of all."""
     with socket.create_server(("localhost", 0)) as free:

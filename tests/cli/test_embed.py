@@ -16,7 +16,7 @@ import pytest
 from fairseq_clear.cli.main import main
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
-from tests.conftest import WORDS, run, sentences
+from tests.conftest import WORDS, rejected, run, sentences
 
 TEXTS = ["", *sentences(25, seed=4), " ".join(WORDS[:40])]
 
@@ -124,33 +124,23 @@ def test_a_signal_leaves_nothing(source, tmp_path, flags, monkeypatch, from_pipe
 
 
 def test_mistakes_are_one_line_and_write_nothing(source, tmp_path, flags, capsys):
-    existing = tmp_path / "old.npy"
+    existing, fine, plain = tmp_path / "old.npy", [source, *flags], [source, *flags[:4]]
     existing.write_text("old")
-    fine = ["embed", str(source), *flags]
-    output = str(tmp_path / "out.npy")
     (tmp_path / "bad.txt").write_bytes(b"a\n\xff\n")
     before = sorted(tmp_path.iterdir())
-    plain = [flag for flag in fine if flag not in ("--tokenizer", "whitespace")]
     for arguments, message in [
-        ([*fine, "--output", str(existing)], "exists already; add --overwrite"),
-        ([*fine, "--output", str(tmp_path / "out.csv")], "unknown suffix"),
-        ([*fine, "--output", output, "--batch-size", "0"], "--batch-size 0: must be 1 or more"),
-        ([*fine, "--output", output, "--pooling", "best"], "no such pooling"),
-        ([*fine, "--output", output, "--dimension", "0"], "--dimension 0: must be 1 or more"),
-        ([*fine, "--output", output, "--dimension", "33"], "--dimension 33: the vectors have 32 dimensions; give 1 to"),
-        ([*fine, "--output", output, "--device", "abacus"], "no such device"),
-        ([*fine, "--output", output, "--checkpoint", str(existing)], "not a complete checkpoint"),
-        ([*fine, "--output", output, "--data-bin", str(tmp_path)], "has no dict.txt"),
-        ([*fine, "--output", output, "--tokenizer", "absent.model"], "cannot read this sentencepiece model"),
-        ([*plain, "--output", output], "add --tokenizer whitespace"),
-        (["embed", str(tmp_path / "bad.txt"), *flags, "--output", output], "bad.txt:2: byte 0xff"),
-        (["embed", str(tmp_path / "absent.txt"), *flags, "--output", output], "cannot read it"),
+        ([*fine, "--output", existing], "exists already; add --overwrite"),
+        ([*fine, "--output", tmp_path / "out.csv"], "unknown suffix"),
+        ([*fine, "--batch-size", "0"], "--batch-size 0: must be 1 or more"),
+        ([*fine, "--dimension", "0"], "--dimension 0: must be 1 or more"),
+        ([*fine, "--dimension", "33"], "--dimension 33: the vectors have 32 dimensions; give 1 to 32"),
+        (plain, "add --tokenizer whitespace"),
+        ([tmp_path / "bad.txt", *flags], "bad.txt:2: byte 0xff"),
+        ([tmp_path / "absent.txt", *flags], "cannot read it"),
     ]:
-        assert main(arguments) == 2, arguments
-        out, err = capsys.readouterr()
-        assert err.startswith("fairseq-clear embed: error: ") and message in err, err
-        assert err.count("\n") == 1 and out == ""
-        assert sorted(tmp_path.iterdir()) == before and existing.read_text() == "old"
+        output = [] if "--output" in arguments else ["--output", tmp_path / "out.npy"]
+        rejected(capsys, ["embed", *arguments, *output], message)
+    assert sorted(tmp_path.iterdir()) == before and existing.read_text() == "old"
 
 
 @pytest.mark.slow

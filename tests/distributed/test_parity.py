@@ -80,16 +80,8 @@ RECIPES |= {
 # The regulariser's gradient is 0 at the first update.
 STEPS = {name: 3 if "moco" in name else 2 if "regularised" in name or "opt" in name else 1 for name in RECIPES}
 LOGGED = [
-    "loss",
-    "mlm_loss",
-    "contrastive_loss",
-    "contrastive_accuracy",
-    "negatives_per_query",
-    "alignment",
-    "uniformity",
-    "squared_distance",
-    "queue_fill",
-    "false_negative_share",
+    *"loss mlm_loss contrastive_loss contrastive_accuracy negatives_per_query alignment uniformity".split(),
+    *"squared_distance queue_fill false_negative_share".split(),
 ]
 FREQUENT = ("--update-freq", "4")
 

@@ -33,13 +33,8 @@ def dictionary():
 @pytest.fixture
 def model(dictionary):
     torch.manual_seed(3)
-    args = Namespace(
-        pooling="mean",
-        max_positions=POSITIONS,
-        encoder_layers=LAYERS,
-        encoder_embed_dim=WIDTH,
-        encoder_attention_heads=2,
-    )
+    sizes = {"encoder_layers": LAYERS, "encoder_embed_dim": WIDTH, "encoder_attention_heads": 2}
+    args = Namespace(pooling="mean", max_positions=POSITIONS, **sizes)
     set_defaults(args, LAYERS, WIDTH)
     made = ClearRobertaModel.build_model(args, SimpleNamespace(source_dictionary=dictionary))
     with torch.no_grad():

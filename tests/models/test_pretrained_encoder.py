@@ -18,17 +18,20 @@ from tests.conftest import ROOT
 from tests.faults.commands import NT_XENT, fairseq_hydra_train, fairseq_train, run
 from tests.faults.test_mistakes import CONFIG
 
-FLAGS: dict[str, Any] = {
-    "encoder-layers": 3,
-    "encoder-embed-dim": 24,
-    "encoder-ffn-embed-dim": 40,
-    "encoder-attention-heads": 3,
-    "activation-fn": "relu",
-    "layer-norm-eps": 1e-7,
-    "max-positions": 50,
-    "segments": 2,
-    "pooling": "first-last",
+# Flag -> its value in the imported folder, a contradicting one, and its value in a run of tests.faults.commands, which
+# gives the same flags.
+SETTINGS: dict[str, tuple[Any, Any, Any]] = {
+    "encoder-layers": (3, 2, 3),
+    "encoder-embed-dim": (24, 48, 32),
+    "encoder-ffn-embed-dim": (40, 48, 64),
+    "encoder-attention-heads": (3, 2, 2),
+    "activation-fn": ("relu", "gelu", "relu"),
+    "layer-norm-eps": (1e-7, 1e-12, 1e-7),
+    "max-positions": (50, 512, 40),
+    "segments": (2, 1, 2),
+    "pooling": ("first-last", "cls", "mean"),
 }
+FLAGS, OTHERS, START = ({name: values[part] for name, values in SETTINGS.items()} for part in range(3))
 BY_HAND = tuple(word for name, value in FLAGS.items() for word in (f"--{name}", str(value)))
 COMMON = ("--task", "clear_lm", "--criterion", "clear_nt_xent", "--optimizer", "adam", "--batch-size", "8")
 
@@ -92,19 +95,6 @@ def test_stock_roberta(data_bin: Path, tmp_path: Path) -> None:
     assert parse("--encoder-from", str(folder), "--pooling", "cls")["pooling"] == "cls", "stock has no pooling"
 
 
-OTHERS = {
-    "encoder-layers": 2,
-    "encoder-embed-dim": 48,
-    "encoder-ffn-embed-dim": 48,
-    "encoder-attention-heads": 2,
-    "activation-fn": "gelu",
-    "layer-norm-eps": 1e-12,
-    "max-positions": 512,
-    "segments": 1,
-    "pooling": "cls",
-}
-
-
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_contradiction_is_one_line(name: str, imported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
@@ -149,20 +139,6 @@ def test_an_unreadable_checkpoint_is_one_line(
 def test_encoder_settings_of_a_missing_file_are_an_error(imported: Path) -> None:
     with pytest.raises(UserError, match="not a complete checkpoint|cannot read"):
         encoder_settings(str(imported / "none.pt"))
-
-
-# flags of tests.faults.commands have equal values here, so the run gives them twice
-START = {
-    "encoder-layers": 3,
-    "encoder-embed-dim": 32,
-    "encoder-ffn-embed-dim": 64,
-    "encoder-attention-heads": 2,
-    "activation-fn": "relu",
-    "layer-norm-eps": 1e-7,
-    "max-positions": 40,
-    "segments": 2,
-    "pooling": "mean",
-}
 
 
 def train(data: Path, folder: Path, *flags: str) -> tuple[int, str]:

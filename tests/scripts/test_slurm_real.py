@@ -82,15 +82,8 @@ def submit(data: Path, folder: Path, *flags: str, pause: bool = False) -> str:
         python.chmod(0o755)
         variables = {"PYTHON": str(python), "PAUSE_IN": str(folder)}
     training = ("fairseq-train", data, *FLAGS, "--save-dir", folder, *flags)
-    return slurm(
-        "sbatch",
-        "--parsable",
-        "--ntasks=2",
-        f"--output={folder}/log",
-        SLURM / "pretrain.sbatch",
-        *training,
-        **variables,
-    )
+    job = ("--parsable", "--ntasks=2", f"--output={folder}/log", SLURM / "pretrain.sbatch")
+    return slurm("sbatch", *job, *training, **variables)
 
 
 def wait_until_paused(job: str, folder: Path) -> list[int]:
