@@ -178,7 +178,8 @@ class Recipe:
         if self.precision in ("fp16", "bf16"):
             self.model.to(torch.float16 if self.precision == "fp16" else torch.bfloat16)
         self.chunk, self.run = int(self.model.args.encode_chunk_size), cache(self._run)
-        self.run(1, 0)  # allocates the gradients, so that later runs do not count them
+        for weight in filter(lambda weight: weight.requires_grad, self.model.parameters()):
+            weight.grad = torch.zeros_like(weight)  # allocated here, so that runs do not count it
 
     def _run(self, texts: int, chunk: int) -> Step:
         """Run a micro-batch of loaded items, spaced evenly from the shortest to the longest."""

@@ -91,10 +91,10 @@ def test_saved_bytes_are_what_autograd_saves(data: Path, changes: tuple[str, ...
 
 def test_chunks_bound_the_peak() -> None:
     recipe = recipe_of(*ALONE)
-    whole, chunked, longer = (recipe.step(texts, chunk * LENGTH) for texts, chunk in ((64, 0), (64, 16), (256, 16)))
+    whole, chunked, longer = (recipe.step(texts, chunk * LENGTH) for texts, chunk in ((64, 0), (64, 16), (128, 16)))
     assert chunked.peak < whole.peak / 5
-    assert longer.flops == pytest.approx(4 * chunked.flops)
-    block = recipe.run(256, 16 * LENGTH).peak - longer.peak  # of products of queries and keys: at most 2**20 in float32
+    assert longer.flops == pytest.approx(2 * chunked.flops)
+    block = recipe.run(128, 16 * LENGTH).peak - longer.peak  # of products of queries and keys: at most 2**20 in float32
     assert 0 <= block < 16 * 2**20
 
 
