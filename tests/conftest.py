@@ -15,6 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests go first, so that at the end no process waits for another's long file."""
+collect_ignore = [] if find_spec("mteb") else ["evaluation/test_mteb.py"]  # make test-mteb
+MARKED = {"real": SHARED.is_dir(), "slurm": "LOCAL_SLURM" in os.environ}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect tests whose data or Slurm are absent. Files with slow tests go first, so that none is alone at the end."""
+    absent = [name for name, is_there in MARKED.items() if not is_there]
+    left_out = [item for item in items if any(map(item.get_closest_marker, absent))]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 

@@ -232,9 +232,16 @@ def test_text_writes_each_training_text_as_a_document(tmp_path, capsys):
 
 @pytest.mark.real
 def test_real_cola_and_rte(checkpoint, data_bin, tmp_path, capsys):
-    if not (folder := SHARED / "glue").is_dir():
-        pytest.skip(f"no {folder}")
-    flags = ["--glue-dir", str(folder), "--data-bin", str(data_bin), "--tokenizer", "whitespace", "--max-length", "24"]
+    flags = [
+        "--glue-dir",
+        str(SHARED / "glue"),
+        "--data-bin",
+        str(data_bin),
+        "--tokenizer",
+        "whitespace",
+        "--max-length",
+        "24",
+    ]
     assert main(["glue", "prepare", *flags, "--tasks", "CoLA", "RTE", "--dest", str(tmp_path / "bin")]) == 0
     out = capsys.readouterr().out
     assert "train 8,551, valid 1,043" in out and "train 2,490, valid 277" in out

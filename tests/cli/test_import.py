@@ -92,7 +92,6 @@ def test_training_starts_from_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_libraries
 @pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reason=f"optional, pip install {PACKAGE}")
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real data")
 def test_minilm_scores_what_is_published(tmp_path: Path) -> None:
     package = importlib.util.find_spec(PACKAGE)
     source = Path(package.origin).parent / "model"

@@ -7,12 +7,15 @@ import shutil
 
 import numpy as np
 import pytest
+from fairseq.data import Dictionary
 
 from fairseq_clear.augmentations import Symbols
 from fairseq_clear.augmentations.chain import build_augmentation
+from fairseq_clear.cli.main import main
 from fairseq_clear.cli.prepare import Synonyms
 from fairseq_clear.errors import UserError
-from fairseq_clear.text.data_folders import read_dictionary
+from fairseq_clear.models.encoding import read_tokens
+from fairseq_clear.text.data_folders import load_tokenizer, read_dictionary
 from fairseq_clear.text.synonym_files import load_synonyms
 from tests.conftest import SHARED, WORDS
 
@@ -94,42 +97,20 @@ def test_a_list_without_a_known_word_is_refused_and_nothing_is_written(folder, t
 def test_the_list_that_clear_uses_covers_real_text_about_as_counting_words_says(tmp_path, capsys):
     neighbours = SHARED / "synonyms" / "counterfitted_neighbors.json"
     corpus = SHARED / "corpora" / "wikitext2.valid.txt.xz"
-    if not (neighbours.exists() and corpus.exists()):
-        pytest.skip(f"needs {neighbours} and {corpus}")
-    sentencepiece = pytest.importorskip("sentencepiece")
-    from fairseq.data import Dictionary, indexed_dataset
-
     with lzma.open(corpus, "rt", encoding="utf-8") as file:
         lines = [line.strip().replace("<unk>", "") for line in file if line.strip()]
     (tmp_path / "raw.txt").write_text("\n".join(lines), encoding="utf-8")
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(tmp_path / "raw.txt"),
-        model_prefix=str(tmp_path / "sp"),
-        vocab_size=4000,
-        byte_fallback=True,
-        num_threads=1,
-        minloglevel=2,
-    )
-    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "sp.model"))
-    pieces = [model.id_to_piece(index) for index in range(3, model.get_piece_size())]
-    (tmp_path / "dict.txt").write_text("".join(f"{piece} 1\n" for piece in pieces), encoding="utf-8")
-    described = {"format": 1, "tokenizer": {"kind": "sentencepiece", "files": ["sp.model"]}}
-    (tmp_path / "clear.json").write_text(json.dumps(described))
-    dictionary = Dictionary.load(str(tmp_path / "dict.txt"))
-    builder = indexed_dataset.make_builder(str(tmp_path / "train.bin"), "mmap", vocab_size=len(dictionary))
-    for line in lines:
-        builder.add_item(dictionary.encode_line(" ".join(model.encode_as_pieces(line)), add_if_not_exist=False))
-    builder.finalize(str(tmp_path / "train.idx"))
-
-    assert run(tmp_path, source=str(neighbours)) == 0
-    table = load_synonyms(tmp_path / "synonyms.npz", tmp_path / "dict.txt")
+    folder = tmp_path / "bin"
+    flags = f"--dest {folder} --vocab-size 4000 --valid-share 0.001 --document-start . --workers 1".split()
+    assert main(["prepare", str(tmp_path / "raw.txt"), *flags]) == 0
+    assert run(folder, source=str(neighbours)) == 0
+    dictionary, tokenizer = Dictionary.load(str(folder / "dict.txt")), load_tokenizer(folder)
+    table = load_synonyms(folder / "synonyms.npz", folder / "dict.txt")
     assert 60_000 < len(table) < 80_000
     listed = json.loads(neighbours.read_text())
     words, found, by_hand = 0, 0, 0
     for line in lines:
-        tokens = dictionary.encode_line(
-            " ".join(model.encode_as_pieces(line)), add_if_not_exist=False, append_eos=False
-        ).numpy()
+        tokens = np.array(read_tokens(dictionary, tokenizer, line)[1:-1])
         starts = table.word_starts(tokens, np.zeros(len(tokens), bool))
         spoken = line.lower().split()
         words, found = words + len(spoken), found + int((table.find(tokens, starts) >= 0).sum())

@@ -18,10 +18,7 @@ import pytest
 from tests.conftest import ROOT, run
 from tests.launch.test_preemption import FLAGS, same, saved
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif("LOCAL_SLURM" not in os.environ, reason="needs a local Slurm: see make test-slurm"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.slurm]
 SLURM = ROOT / "scripts/slurm"
 MINUTES = 60.0
 # Replaces python: on its first start, it blocks before the 11th update until it receives a signal.
