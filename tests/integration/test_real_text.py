@@ -1,4 +1,4 @@
-"""Real English through the whole chain: prepare, synonyms, views, training. Skipped where the shared data are not there."""
+"""Real English through the whole chain: prepare, synonyms, views, training."""
 
 import json
 import re
@@ -11,15 +11,9 @@ import pytest
 from tests.conftest import SHARED, run, tool
 from tests.integration.test_command_lines import numbers, train
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.real,
-    pytest.mark.skipif(
-        not (SHARED / "corpora").exists(), reason=f"no corpora in {SHARED}; name their folder in CLEAR_DATA"
-    ),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 CLI = (sys.executable, "-m", "fairseq_clear.cli")
-UPDATES = 200
+UPDATES = 100
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = tmp_path_factory.mktemp("real") / "bin"
     corpora = SHARED / "corpora"
     sources = [corpora / name for name in ("20news.test.jsonl.xz", "movie_reviews.jsonl.xz", "wikitext2.valid.txt.xz")]
-    run(*CLI, "prepare", *sources, "--dest", data, "--vocab-size", "8000", "--spm-sample-mb", "5", "--workers", "2")
+    run(*CLI, "prepare", *sources, "--dest", data, "--vocab-size", "8000", "--spm-sample-mb", "2", "--workers", "2")
     table = SHARED / "synonyms" / "counterfitted_neighbors.json"
     run(*CLI, "synonyms", "--data-bin", data, "--source", table)
     return data
@@ -64,8 +58,8 @@ def test_the_loss_falls(augment: str, folder: Path, tmp_path: Path) -> None:
     result = train(
         folder,
         tmp_path / "run",
-        *("--augment", augment, "--max-update", str(UPDATES), "--total-num-update", "2000", "--warmup-updates", "30"),
-        *("--tokens-per-sample", "48", "--batch-size", "24", "--log-interval", "20", "--disable-validation"),
+        *("--augment", augment, "--max-update", str(UPDATES), "--total-num-update", "2000", "--warmup-updates", "15"),
+        *("--tokens-per-sample", "48", "--batch-size", "24", "--log-interval", "10", "--disable-validation"),
         *("--num-workers", "1"),
     )
     lines = numbers(result)
