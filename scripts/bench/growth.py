@@ -118,8 +118,8 @@ def bytes_a_line(before: dict[str, Any], after: dict[str, Any]) -> float:
 def measure(data: Path, recipe: str, arguments: argparse.Namespace) -> dict[str, float]:
     """The figures of one run, in a separate process."""
     sizes = ("--batch-size", arguments.batch_size, "--epoch-lines", arguments.epoch_lines)
-    command = [sys.executable, "-W", "ignore", __file__, "--child", data, recipe, *sizes]
-    environment = {**os.environ, **ALLOCATOR}
+    command = [sys.executable, "-W", "ignore", "-m", "growth", "--child", data, recipe, *sizes]
+    environment = {**os.environ, **ALLOCATOR, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment)
     if done.returncode:
         sys.exit(f"{recipe}, {data}: failed\n{done.stderr[-3000:]}")

@@ -135,5 +135,5 @@ def test_counting_tells_deleted_words_from_substituted_ones():
 
 
 def test_a_table_is_needed():
-    with pytest.raises(ValueError, match="Symbols without a synonym table"):
+    with pytest.raises(ValueError, match="Symbols has no synonym table"):
         substitute([4], 1, 0.3, replace(SYMBOLS, synonyms=None))

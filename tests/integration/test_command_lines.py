@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests import zygote
 from tests.conftest import ROOT, binarize, run, run_workers, sentences, tool
 from tests.faults.commands import fairseq_train
 from tests.faults.commands import run as in_a_fork
@@ -135,13 +136,20 @@ def test_the_loss_falls_and_the_contrastive_accuracy_rises(data_bin: Path, tmp_p
 
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of fairseq's commands whose processes are forked."""
+    folder = tmp_path_factory.mktemp("bin")
+    zygote.write_scripts(folder, "fairseq-train", "fairseq-hydra-train")
+    return folder
 
 
 @pytest.mark.parametrize("backend", ["legacy_ddp", "pytorch_ddp"])
-def test_two_workers_under_torchrun(backend: str, data_bin: Path, tmp_path: Path) -> None:
+def test_two_workers_under_torchrun(backend: str, data_bin: Path, scripts: Path, tmp_path: Path) -> None:
     """README's line, and the same with ``-m``; 120 sentences in batches of 8 are 15 batches: one worker runs out first."""
-    command = ("--no-python", BIN / "fairseq-train") if backend == "legacy_ddp" else ("-m", "fairseq_cli.train")
+    command = ("--no-python", scripts / "fairseq-train") if backend == "legacy_ddp" else ("-m", "fairseq_cli.train")
     flags = (*RUN, "--save-dir", tmp_path / "run", "--update-freq", "4", "--max-epoch", "2", "--ddp-backend", backend)
     result = run(*TORCHRUN, *command, data_bin, *flags)
     train_lines = numbers(result, "train_inner")
@@ -169,10 +177,12 @@ def test_two_workers_resume_a_mix(data_bin: Path, other_bin: Path, tmp_path: Pat
     assert said in straight
 
 
-def test_hydra_under_torchrun(data_bin: Path, tmp_path: Path) -> None:
+def test_hydra_under_torchrun(data_bin: Path, scripts: Path, tmp_path: Path) -> None:
     """fairseq-hydra-train loads the plugin after it has decided how many workers there are."""
     config = write_config(data_bin, tmp_path, "hydra")
-    result = run(*TORCHRUN, "--no-python", BIN / "fairseq-hydra-train", "--config-dir", config, "--config-name", "run")
+    result = run(
+        *TORCHRUN, "--no-python", scripts / "fairseq-hydra-train", "--config-dir", config, "--config-name", "run"
+    )
     assert "workers    2 on CPUs" in result.stdout and result.stdout.count("done training") == 1, result.stdout[-3000:]
     assert max(map(float, re.findall(r'"negatives_per_query": "?([0-9.]+)', result.stdout))) == 30
 

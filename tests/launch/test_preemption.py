@@ -20,7 +20,7 @@ from fairseq_clear.launch import preemption
 from fairseq_clear.launch.peer_watchdog import EXIT_LOST
 from fairseq_clear.patches.stopping import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from tests import zygote
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run
 from tests.training import configuration
 
 pytestmark = pytest.mark.slow
@@ -312,5 +312,5 @@ def test_an_error_of_one_worker_is_the_error_of_all(data_bin: Path, tmp_path: Pa
 
 
 def test_usage() -> None:
-    done = subprocess.run([*WRAPPED, "fairseq-generate"], capture_output=True, text=True, cwd=ROOT)
+    done = run(*WRAPPED, "fairseq-generate", check=False)
     assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("usage: ")

@@ -89,7 +89,7 @@ def test_updates_are_the_same(name: str, data: Path) -> None:
 @pytest.mark.slow
 def test_cpp(data: Path) -> None:
     """The product's own backend."""
-    flags = ("--criterion", "clear_nt_xent", "--mlm-weight", "0")
+    flags = ("--criterion", "clear_nt_xent", "--mlm-weight", "0", "--encoder-layers", "1")
     plain = updates(data, *flags, batches=BATCHES[:1])
     with compiling_with():
         compiled = updates(data, *flags, "--compile", batches=BATCHES[:1])

@@ -55,7 +55,7 @@ def call(folder: Path, dest: str, *flags: str, check: bool = True) -> Any:
 @pytest.fixture(scope="module")
 def finished(folder: Path) -> Path:
     """A refined encoder, and the output of the command in output.txt."""
-    done = call(folder, "finished", "--no-keep-best", "--sts", str(folder / "sts"))
+    done = call(folder, "finished", "--no-keep-best", "--sts", str(folder / "sts"), "--recipe", "auto")
     (folder / "output.txt").write_text(done.stdout)
     return folder / "finished"
 
@@ -83,6 +83,7 @@ def test_training_changed_the_weights(finished: Path, folder: Path) -> None:
 def test_the_report_says_what_retrieval_says(finished: Path, folder: Path) -> None:
     report = json.loads((finished / "report.json").read_text())
     assert report["exported"] == "refined"
+    assert report["counts"]["dev"] < 10 and "auto did not compare recipes" in (folder / "output.txt").read_text()
     assert report["recipe"] == "cloze"
     rows = report["reports"]["retrieval"]["rows"]
     assert [row["label"] for row in rows] == ["TF-IDF", "BM25", "untouched", "refined"]
@@ -242,27 +243,20 @@ def test_another_run_is_refused(folder: Path, tmp_path: Path) -> None:
 
 
 def test_auto_compares_recipes(folder: Path, tmp_path: Path) -> None:
-    done = run(
-        *CLEAR, "refine", folder / "text.txt", "--from", folder / "tiny", "--dest", tmp_path / "out", "--recipe", "auto",
-        "--held-out", "0.5", "--updates", "2", "--max-length", "36", "--device", "cpu",
-    )  # fmt: skip
-    report = json.loads((tmp_path / "out/report.json").read_text())
-    assert report["counts"]["dev"] < 10  # too few to compare recipes by
-    assert "auto did not compare recipes" in done.stdout
-    assert report["recipe"] == "cloze"
-    assert report["settings"]["updates"] == 2
     (tmp_path / "long.txt").write_text("\n".join(sentences(1400, seed=6)) + "\n")
     run(
         *CLEAR, "refine", tmp_path / "long.txt", "--from", folder / "tiny", "--dest", tmp_path / "trial", "--recipe", "auto",
         "--held-out", "0.5", "--updates", "2", "--max-length", "36", "--device", "cpu",
     )  # fmt: skip
     report = json.loads((tmp_path / "trial/report.json").read_text())
+    assert report["settings"]["updates"] == 2
     scores = {trial["recipe"]: trial["score"] for trial in report["trials"]}
     assert list(scores) == ["cloze", "neighbor", "span", "simcse"]
     assert scores[report["recipe"]] == max(scores.values())
 
 
-def test_python_and_documents_of_one_sentence(folder: Path, tmp_path: Path) -> None:
+def test_python_and_documents_of_one_sentence(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", zygote.forked_python())
     texts = [line for line in sentences(60, seed=7) if line]
     refined = refine(texts, folder / "tiny", tmp_path / "out", updates=3, max_length=36, device="cpu")
     assert refined.report["recipe"] == "simcse"
@@ -316,7 +310,7 @@ def test_mistakes_are_one_line(folder: Path, tmp_path: Path, mistake: str) -> No
 def test_matplotlib_is_missing(folder: Path, tmp_path: Path) -> None:
     code = "import sys; sys.modules['matplotlib'] = None; from fairseq_clear.cli.main import main; sys.exit(main())"
     words = ["refine", folder / "text.txt", "--from", "nowhere", "--dest", tmp_path / "out"]
-    done = run(sys.executable, "-c", code, *words, check=False, fresh=True)
+    done = run(sys.executable, "-c", code, *words, check=False)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "matplotlib cannot be imported" in done.stderr and "fairseq_clear[eval]" in done.stderr
     assert list(tmp_path.iterdir()) == []

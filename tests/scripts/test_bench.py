@@ -19,7 +19,8 @@ TINY = {  # name -> flags, and the number of rows
     "augmentations": (["--length", "32"], 8),
     "clear_step": (["--texts", "2", "--words", "3", "6"], 1),
     "criterions": (
-        ["--batch", "2", "--words", "3", "6", "--queue-size", "64", "--backend", "eager", "--documents", "1"],
+        ["--batch", "2", "--words", "3", "6", "--queue-size", "64", "--backend", "eager", "--documents", "1"]
+        + ["--width", "48"],
         5,
     ),
     "encode": ([], 3),  # without sentence-transformers
@@ -59,6 +60,7 @@ def test_at_a_tiny_size(bench, monkeypatch, capsys, name):
     module, (words, rows) = bench(name), TINY[name]
     for package in ABSENT:
         monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(module, "LAYERS", {48: "1"}, raising=False)  # of criterions
     monkeypatch.setattr(sys, "executable", forked_python())
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
     monkeypatch.setattr(sys, "argv", [module.__file__, *words, "--repeats", "1"])
