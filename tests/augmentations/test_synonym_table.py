@@ -10,16 +10,13 @@ from hypothesis import strategies as st
 from fairseq_clear.augmentations import SynonymTable, synonym_table
 from tests.augmentations.cases import (
     BOS,
-    CONTENTS,
     DELETE,
     EOS,
     IS_WORD_START,
     MASK,
     PAD,
-    ROWS,
     TABLE,
     array,
-    split_words,
 )
 
 WORDS = st.lists(st.integers(4, 8), min_size=1, max_size=4).map(tuple)
@@ -27,23 +24,6 @@ WORDS = st.lists(st.integers(4, 8), min_size=1, max_size=4).map(tuple)
 
 def is_special(tokens):
     return np.isin(tokens, [BOS, PAD, EOS, MASK, DELETE])
-
-
-def spans(tokens, starts):
-    return list(zip(starts.tolist(), [*starts.tolist()[1:], len(tokens)], strict=True))
-
-
-@given(CONTENTS)
-@settings(max_examples=200, deadline=None)
-def test_words_and_rows_of_a_text(content):
-    tokens = array(content)
-    starts = TABLE.word_starts(tokens, is_special(tokens))
-    assert spans(content, starts) == split_words(content)
-    found = TABLE.find(tokens, starts).tolist()
-    assert found == [
-        list(ROWS).index(tuple(content[start:end])) if tuple(content[start:end]) in ROWS else -1
-        for start, end in split_words(content)
-    ]
 
 
 def every_row(table):

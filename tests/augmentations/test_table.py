@@ -37,15 +37,6 @@ def test_contract(name, data, content, seed):
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
-@given(CONTENTS, SEEDS)
-@settings(max_examples=40, deadline=None)
-def test_ratio_zero_is_the_identity(name, content, seed):
-    result, source = apply(name, array(content), seed, {share_of(name): 0.0})
-    assert result.tolist() == content
-    assert source.tolist() == list(range(len(content)))
-
-
-@pytest.mark.parametrize("name", AUGMENTATIONS)
 def test_defaults_change_a_long_text_differently_for_each_seed(name):
     defaults = {knob: described.default for knob, described in AUGMENTATIONS[name].knobs.items()}
     results = {tuple(apply(name, LONG, seed, defaults)[0]) for seed in range(5)}

@@ -232,16 +232,7 @@ def test_text_writes_each_training_text_as_a_document(tmp_path, capsys):
 
 @pytest.mark.real
 def test_real_cola_and_rte(checkpoint, data_bin, tmp_path, capsys):
-    flags = [
-        "--glue-dir",
-        str(SHARED / "glue"),
-        "--data-bin",
-        str(data_bin),
-        "--tokenizer",
-        "whitespace",
-        "--max-length",
-        "24",
-    ]
+    flags = f"--glue-dir {SHARED / 'glue'} --data-bin {data_bin} --tokenizer whitespace --max-length 24".split()
     assert main(["glue", "prepare", *flags, "--tasks", "CoLA", "RTE", "--dest", str(tmp_path / "bin")]) == 0
     out = capsys.readouterr().out
     assert "train 8,551, valid 1,043" in out and "train 2,490, valid 277" in out

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -109,7 +108,7 @@ def test_from_pairs_to_training(pairs: Path, tmp_path: Path, checkpoint: Path, d
     files = [f"{name}={tmp_path / 'mined' / name}.txt" for name in names]
     prepare = ("prepare", tmp_path / "mined" / "query.txt", "--paraphrase", *files, "--document-start", ".")
     small = ("--dest", tmp_path / "mined-bin", "--vocab-size", "300", "--valid-share", "0.1")
-    assert "40 paraphrases blank" in run(sys.executable, "-m", "fairseq_clear.cli", *prepare, *small).stdout
+    assert main([str(word) for word in (*prepare, *small)]) == 0
     log = run(
         *(*tool("train"), tmp_path / "mined-bin", "--user-dir", ROOT / "fairseq_clear", "--task", "clear_lm"),
         *("--criterion", "clear_nt_xent", "--views", "paraphrase:original,positive", "--sample-break-mode", "eos"),

@@ -228,18 +228,7 @@ EASY = {"queries": 32.0, "correct": 32.0, "negatives": 32.0 * 31, "without_negat
         (0, 20, {"queue_fill": 0.0}, 10_000, True),
         (0, 100, {"queries": 0.0, "correct": 0.0, "negatives": 0.0}, 10_000, False),
     ],
-    ids=[
-        "early",
-        "just early",
-        "late",
-        "early in a long run",
-        "short window",
-        "hard",
-        "few candidates",
-        "3 texts",
-        "queue",
-        "0",
-    ],
+    ids="early,just early,late,early in a long run,short window,hard,few candidates,3 texts,queue,0".split(","),
 )
 def test_views_that_are_too_easy_are_reported_once(
     first: int, updates: int, changed: dict[str, float], max_update: int, warned: bool, caplog: pytest.LogCaptureFixture

@@ -46,16 +46,7 @@ def layers_by_hand(model: Any, tokens: torch.Tensor, pooling: str) -> torch.Tens
 @pytest.mark.parametrize("pooling", ["max", "mean", "cls"])
 @pytest.mark.parametrize("objective", ["sg", "opt1", "opt2", "opt3", "sg-opt"])
 def test_the_loss_is_the_papers(objective: str, pooling: str, data_bin: Path) -> None:
-    flags = (
-        "--objective",
-        objective,
-        "--guide-pooling",
-        pooling,
-        "--temperature",
-        "0.2",
-        "--regularizer-weight",
-        "0.3",
-    )
+    flags = f"--objective {objective} --guide-pooling {pooling} --temperature 0.2 --regularizer-weight 0.3".split()
     model, criterion, dataset, _ = parts(data_bin, *GUIDED, *flags)
     model.begin_training()
     with torch.no_grad():  # move the tuned encoder away from the guide
@@ -230,16 +221,7 @@ def test_the_guide_is_saved_once(data_bin: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_nt_xent_with_the_same_regulariser_and_frozen_layer(paired_bin: Path) -> None:
     """The paper's back-translation baseline: NT-Xent, layer 0 frozen, weights held."""
-    flags = (
-        "--criterion",
-        "clear_nt_xent",
-        "--mlm-weight",
-        "0",
-        "--views",
-        "paraphrase:original,bt",
-        "--frozen-layers",
-        "1",
-    )
+    flags = "--criterion clear_nt_xent --mlm-weight 0 --views paraphrase:original,bt --frozen-layers 1".split()
     trainer, before, after = train(paired_bin, *flags, "--regularizer-weight", "0.1", updates=3)
     assert torch.equal(
         before["encoder.sentence_encoder.embed_tokens.weight"], after["encoder.sentence_encoder.embed_tokens.weight"]

@@ -28,15 +28,8 @@ def test_values_are_those_of_python(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *(
-            "__import__('os').system('true')",
-            "print",
-            "().__class__",
-            "[x for x in (1,)]",
-            "lambda: 1",
-            "f'{1}'",
-            "(1)[0]",
-        ),
+        *("__import__('os').system('true')", "print", "().__class__", "[x for x in (1,)]", "lambda: 1"),
+        *("f'{1}'", "(1)[0]"),
         *("1 if 1 else 2", "x := 1", "9 ** 9", "[0] * 1000 * 1000", "[[0] * 999] * 999", "[0] * 1000000000"),
         *("'a' * 1000000 * 1000000", "'a' + 1", "1 / 0", "[0] * 2.5", "(" * 500, ""),
     ],

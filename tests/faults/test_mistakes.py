@@ -161,18 +161,7 @@ ILL_FITTING = {
 def test_parts_that_do_not_fit(names: str, data_bin: Path, tmp_path: Path) -> None:
     task, arch, criterion = names.split()
     words = ["--user-dir", ROOT / "fairseq_clear", "--task", task, "--arch", arch, "--criterion", criterion, "--cpu"]
-    rest = [
-        "--optimizer",
-        "adam",
-        "--lr",
-        "0.1",
-        "--batch-size",
-        "8",
-        "--max-update",
-        "1",
-        "--save-dir",
-        tmp_path / "run",
-    ]
+    rest = [*"--optimizer adam --lr 0.1 --batch-size 8 --max-update 1 --save-dir".split(), tmp_path / "run"]
 
     def work() -> int:
         from fairseq_cli.train import cli_main

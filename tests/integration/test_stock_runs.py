@@ -81,40 +81,17 @@ def folders(tmp_path_factory: pytest.TempPathFactory, data_bin: Path) -> dict[st
         (folder / f"{split}.de").write_text("\n".join(" ".join(reversed(text.split())) for text in texts) + "\n")
         (folder / f"{split}.label").write_text("\n".join(str(number % 2) for number in range(len(texts))) + "\n")
     prefixes = ("--trainpref", folder / "train", "--validpref", folder / "valid", "--srcdict", data_bin / "dict.txt")
-    run(
-        *tool("preprocess"),
-        "--source-lang",
-        "en",
-        "--target-lang",
-        "de",
-        *prefixes,
-        "--joined-dictionary",
-        "--destdir",
-        made["pairs"],
-    )
+    languages = "--source-lang en --target-lang de --joined-dictionary".split()
+    run(*tool("preprocess"), *languages, *prefixes, "--destdir", made["pairs"])
     for name, parts in (("classes", {"input0": "en"}), ("ranks", {"input0": "en", "input1": "en", "input2": "de"})):
         for part, suffix in parts.items():
             given = ("--trainpref", folder / f"train.{suffix}", "--validpref", folder / f"valid.{suffix}")
-            run(
-                *tool("preprocess"),
-                "--only-source",
-                *given,
-                "--srcdict",
-                data_bin / "dict.txt",
-                "--destdir",
-                made[name] / part,
-            )
+            places = ("--srcdict", data_bin / "dict.txt", "--destdir", made[name] / part)
+            run(*tool("preprocess"), "--only-source", *given, *places)
         for split in lines:
             (made[name] / f"{split}.label").write_text((folder / f"{split}.label").read_text())
-    labels = (
-        "--trainpref",
-        folder / "train.label",
-        "--validpref",
-        folder / "valid.label",
-        "--destdir",
-        made["classes"] / "label",
-    )
-    run(*tool("preprocess"), "--only-source", *labels)
+    labels = ("--trainpref", folder / "train.label", "--validpref", folder / "valid.label")
+    run(*tool("preprocess"), "--only-source", *labels, "--destdir", made["classes"] / "label")
     return made
 
 
