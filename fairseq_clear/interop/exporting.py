@@ -23,7 +23,7 @@ from fairseq_clear.interop.hf_format import (
     to_hf,
     window_of,
 )
-from fairseq_clear.interop.parity import Parity, compare_hf, compare_sentence_transformers, hf_ids
+from fairseq_clear.interop.parity import SAMPLES, Parity, compare_hf, compare_sentence_transformers, hf_ids, name_texts
 from fairseq_clear.interop.stock import export_fairseq
 from fairseq_clear.interop.tokenizer_files import write_tokenizer
 from fairseq_clear.libraries import import_library
@@ -32,7 +32,7 @@ from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import output_folder
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.text.data_folders import CLEAR_JSON, read_clear_json
-from fairseq_clear.text.tokenizers import Tokenizer
+from fairseq_clear.text.tokenizers import ROLES, HfTokenizer, Tokenizer
 
 DELETED = "<del>"
 EXPORT_JSON = "fairseq_clear.json"
@@ -108,16 +108,18 @@ def export(
         )
     card = model_card(checkpoint, loaded, data_bin, chosen, form, scores)
     symbols = [symbol for symbol in loaded.dictionary.symbols if symbol != DELETED]
+    names = tokenizer.special if isinstance(tokenizer, HfTokenizer) else ROLES
+    texts = (*SAMPLES, *name_texts(names.values()))
     with output_folder(dest, overwrite) as folder:
         if form == "fairseq":
             parities = [export_fairseq(loaded, symbols, data_bin, folder)]
         else:
             _write_hf(loaded, tokenizer, symbols, folder, with_head=form == "hf")
-            parities = [compare_hf(loaded, tokenizer, folder, chosen)]
+            parities = [compare_hf(loaded, tokenizer, folder, chosen, texts=texts)]
         if form == "sentence-transformers":
             settings: dict[str, Any] = {"normalized": normalized, "dimension": dimension}
             write_modules(folder, chosen, width, int(loaded.model.max_positions()), **settings)
-            parities.append(compare_sentence_transformers(loaded, tokenizer, folder, chosen, **settings))
+            parities.append(compare_sentence_transformers(loaded, tokenizer, folder, chosen, texts=texts, **settings))
         for parity in parities:
             parity.check()
         (folder / "README.md").write_text(card, encoding="utf-8")

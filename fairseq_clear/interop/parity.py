@@ -1,5 +1,6 @@
 """Compares two encoders: the largest difference of their hidden states and embeddings on sample texts."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,19 @@ class Parity:
             raise UserError(f"{self.summary()}; above {TOLERANCE:.0e}, so nothing was written{self.hint}")
 
 
+def name_texts(names: Iterable[str]) -> tuple[str, ...]:
+    """Texts with the names of special tokens in them, which an exported folder must read as plain text."""
+    return tuple(f"a {name} b{name.swapcase()}c{name}" for name in names)
+
+
 def compare_hf(
-    ours: LoadedModel, tokenizer: Tokenizer, folder: Path, pooling: str, *, longest: int | None = None
+    ours: LoadedModel,
+    tokenizer: Tokenizer,
+    folder: Path,
+    pooling: str,
+    *,
+    longest: int | None = None,
+    texts: Sequence[str] = SAMPLES,
 ) -> Parity:
     """Compare a checkpoint with a Hugging Face folder as transformers loads it, tokenizers included.
 
@@ -70,6 +82,7 @@ def compare_hf(
         folder: folder with config.json, weights and tokenizer.
         pooling: pooling of the embeddings.
         longest: number of tokens to which both encoders cut texts (default: the model's positions).
+        texts: texts to compare.
 
     Raises:
         UserError: a text is tokenized differently, or transformers cannot load the folder.
@@ -85,7 +98,7 @@ def compare_hf(
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             raise UserError(f"{folder}: transformers cannot load it ({str(error).splitlines()[0]})") from None
         rows = []
-        for text in SAMPLES:
+        for text in texts:
             row = read_tokens(ours.dictionary, tokenizer, text)
             row = row if len(row) <= positions else [*row[: positions - 1], row[-1]]
             expected = their_tokenizer(text, truncation=True, max_length=positions)["input_ids"]
@@ -96,9 +109,7 @@ def compare_hf(
                 )
             rows.append(row)
         states = _largest_state_difference(ours, theirs, rows, names)
-        vectors, _ = encode_texts(
-            ours.model, ours.dictionary, tokenizer, SAMPLES, pooling=pooling, max_length=positions
-        )
+        vectors, _ = encode_texts(ours.model, ours.dictionary, tokenizer, texts, pooling=pooling, max_length=positions)
         expected_vectors = torch.stack([_their_vector(theirs, row, names, pooling) for row in rows])
     embeddings = (torch.from_numpy(vectors) - expected_vectors).abs().max().item()
     return Parity(states, embeddings, f"transformers {transformers.__version__}, {pooling} pooling")
@@ -112,15 +123,17 @@ def compare_sentence_transformers(
     *,
     normalized: bool = False,
     dimension: int | None = None,
+    texts: Sequence[str] = SAMPLES,
 ) -> Parity:
     """Compare a checkpoint with a folder as sentence-transformers loads it, from text to embedding; see also ``compare_hf``.
 
     Args:
         normalized: whether the folder scales its vectors to length 1.
         dimension: number of dimensions that the folder keeps; None for all.
+        texts: texts to compare.
     """
     library = import_library("sentence_transformers")
-    texts = [text.strip() for text in SAMPLES]  # as the library does before version 6
+    texts = [text.strip() for text in texts]  # as the library does before version 6
     with quiet_transformers():
         encoder = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         expected = encoder.encode(texts, convert_to_tensor=True, show_progress_bar=False).float().cpu()

@@ -16,6 +16,7 @@ from fairseq_clear.text.tokenizers import (
     SentencePieceTokenizer,
     Tokenizer,
     WhitespaceTokenizer,
+    split_names,
 )
 
 SPACE = "\u2581"
@@ -52,6 +53,7 @@ def write_tokenizer(
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": positions,
         "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,
         **({"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} if has_segments else {}),
         **special,
     }
@@ -70,7 +72,7 @@ def _build(tokenizer: Tokenizer, symbols: list[str]) -> Json:
         single="<s> $A </s>", pair="<s> $A </s> </s> $B:1 </s>:1", special_tokens=[start, end]
     )
     made.add_special_tokens([library.AddedToken(symbol, normalized=False) for symbol in ROLES.values()])
-    content: Json = json.loads(made.to_str())
+    content: Json = json.loads(split_names(made.to_str(), ROLES))
     return content
 
 
@@ -159,6 +161,8 @@ def _from_gpt2(library: Any, tokenizer: Gpt2Tokenizer, symbols: list[str]) -> An
 def _from_whitespace(library: Any, tokenizer: Tokenizer, symbols: list[str]) -> Any:
     vocabulary = {symbol: index for index, symbol in enumerate(symbols)}
     made = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token="<unk>"))
+    names = "|".join(ROLES.values())
+    made.normalizer = library.normalizers.Replace(library.Regex(rf"(?<!\S)(?:{names})(?!\S)"), "<unk>")
     made.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
     return made
 

@@ -71,13 +71,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def read_tokens(dictionary: Any, tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the ids of ``<s> text </s>``.
-
-    ``<s>``, ``<pad>`` and ``</s>`` written in the text itself become ``<unk>``, because mean pooling would ignore padding.
-    """
-    framing = {dictionary.bos(), dictionary.pad(), dictionary.eos()}
-    ids = [dictionary.index(symbol) for symbol in tokenizer.encode(text)]
-    return [dictionary.bos(), *(dictionary.unk() if index in framing else index for index in ids), dictionary.eos()]
+    """Return the ids of ``<s> text </s>``."""
+    return [dictionary.bos(), *(dictionary.index(symbol) for symbol in tokenizer.encode(text)), dictionary.eos()]
 
 
 def encode_texts(

@@ -4,6 +4,7 @@ Importing this module does not import fairseq.
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +28,10 @@ class Tokenizer(Protocol):
     """Interface of all tokenizers. They can be pickled, for data workers."""
 
     def encode(self, text: str) -> list[str]:
-        """Return the dictionary symbols of one line of text, without ``<s>`` and ``</s>``."""
+        """Return the dictionary symbols of one line of text, without ``<s>`` and ``</s>``.
+
+        The name of a special symbol in the text, such as ``<mask>``, is plain text and never becomes that symbol.
+        """
         ...
 
     def decode(self, symbols: list[str]) -> str:
@@ -70,7 +74,7 @@ class SentencePieceTokenizer:
 
     def encode(self, text: str) -> list[str]:
         """Return the pieces of ``text``; an unknown character becomes a piece that is not in ``dict.txt``."""
-        return [str(piece) for piece in self._processor.EncodeAsPieces(text)]
+        return _known([str(piece) for piece in self._processor.EncodeAsPieces(text)])
 
     def decode(self, symbols: list[str]) -> str:
         """Return the text of pieces, as sentencepiece normalises it (NFKC, single spaces, by its default)."""
@@ -134,8 +138,8 @@ class WhitespaceTokenizer:
     """Splits text that is already tokenized at white space, as fairseq-preprocess does."""
 
     def encode(self, text: str) -> list[str]:
-        """Return the words of ``text``."""
-        return text.split()
+        """Return the words of ``text``; the name of a special symbol is an unknown word."""
+        return _known(text.split())
 
     def decode(self, symbols: list[str]) -> str:
         """Return the words joined by single spaces."""
@@ -149,8 +153,10 @@ class WhitespaceTokenizer:
 class HfTokenizer:
     """A ``tokenizer.json`` of Hugging Face (WordPiece, byte-level BPE, unigram); special tokens have fairseq's names.
 
-    ``[CLS]``, ``[SEP]`` or ``[PAD]`` written in a text itself becomes ``<unk>``. The first of the files ``special_tokens`` that
-    names all tokens of ROLES is used.
+    The first of the files ``special_tokens`` that names all tokens of ROLES is used.
+
+    Attributes:
+        content: the ``tokenizer.json``, changed by ``split_names``.
 
     Raises:
         UserError: a file is missing or has another format, or ``tokenizers`` is not installed.
@@ -158,9 +164,10 @@ class HfTokenizer:
 
     def __init__(self, tokenizer_json: str | Path, *special_tokens: str | Path) -> None:
         self.path = str(tokenizer_json)
-        self.content = _read_bytes(self.path, HF_PART).decode(errors="replace")
+        content = _read_bytes(self.path, HF_PART).decode(errors="replace")
         self.special = read_special_tokens([Path(path) for path in special_tokens])
         try:
+            self.content = split_names(content, self.special)
             self._tokenizer: Any = import_library("tokenizers").Tokenizer.from_str(self.content)
         except UserError:
             raise
@@ -169,6 +176,7 @@ class HfTokenizer:
         # The files of sentence-transformers cut or pad every text to 128 tokens.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
         self._ids: dict[str, int] = dict(self._tokenizer.get_vocab(with_added_tokens=True))
         self._roles = {token: ROLES[role] for role, token in self.special.items()}
         absent = [token for token in self._roles if token not in self._ids]
@@ -177,6 +185,10 @@ class HfTokenizer:
             raise UserError(f"{self.path}: has no token {absent[0]!r}, which the folder names as its {role}")
         self._by_id = {index: self._roles.get(token, token) for token, index in self._ids.items()}
         self._word_mark, self._marks_start = _word_mark(json.loads(self.content))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._tokenizer.encode_special_tokens = True  # which its pickle does not hold
 
     @classmethod
     def from_folder(cls, folder: Path) -> "HfTokenizer":
@@ -193,9 +205,7 @@ class HfTokenizer:
 
     def encode(self, text: str) -> list[str]:
         """Return the symbols of ``text``, without ``<s>`` and ``</s>``."""
-        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
-        symbols = [self._by_id[index] for index in ids]
-        return ["<unk>" if symbol in SILENT_SYMBOLS else symbol for symbol in symbols]
+        return [self._by_id[index] for index in self._tokenizer.encode(text, add_special_tokens=False).ids]
 
     def decode(self, symbols: list[str]) -> str:
         """Return the text of symbols, from the tokenizer's own decoder."""
@@ -209,6 +219,39 @@ class HfTokenizer:
     def is_word_start(self, symbol: str) -> bool:
         """Whether a word begins at a symbol: no ``##`` in WordPiece, else a leading space mark, or a special symbol."""
         return symbol in SPECIAL_SYMBOLS or symbol.startswith(self._word_mark) == self._marks_start
+
+
+def split_names(content: str, special: dict[str, str]) -> str:
+    """Return a ``tokenizer.json`` that splits the name of a special token in a text into pieces, as sentencepiece does.
+
+    A unigram model has the names among its pieces, and would choose them. The text is cut inside the name before the model sees
+    it, at a place that no other piece contains, so all else is split as before. A file that splits the names is not changed.
+
+    Args:
+        content: the file.
+        special: role -> name.
+    """
+    names = set(special.values())
+    made = import_library("tokenizers").Tokenizer.from_str(content)
+    made.encode_special_tokens = True
+    if not any(name in made.encode(name, add_special_tokens=False).tokens for name in names - {special["unk_token"]}):
+        return content
+    pieces = made.get_vocab().keys() - names
+    joined = "\n".join(pieces)
+
+    def halves(name: str) -> str:
+        cuts = [cut for cut in range(1, len(name)) if name[cut - 1 : cut + 1] not in joined]
+        # Between two unknown characters a cut would make two <unk> of one.
+        cut = next((cut for cut in cuts if not pieces.isdisjoint(name[cut - 1 : cut + 1])), 1)
+        return f"{re.escape(name[:cut])}(?={re.escape(name[cut:])})"
+
+    pattern = {"Regex": "|".join(map(halves, sorted(names)))}
+    split = {"type": "Split", "pattern": pattern, "behavior": "MergedWithPrevious", "invert": False}
+    changed = json.loads(content)
+    step = changed.get("pre_tokenizer") or {"type": "Sequence", "pretokenizers": []}
+    steps = step["pretokenizers"] if step["type"] == "Sequence" else [step]
+    steps = steps if split in steps else [*steps, split]
+    return json.dumps(changed | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}})
 
 
 def read_special_tokens(candidates: list[Path]) -> dict[str, str]:
@@ -232,6 +275,11 @@ def read_special_tokens(candidates: list[Path]) -> dict[str, str]:
         missing = set(ROLES) - set(found)
     names = " or ".join(str(path) for path in candidates)
     raise UserError(f"{names}: missing, or without {', '.join(sorted(missing))}, which fairseq's vocabulary needs")
+
+
+def _known(symbols: list[str]) -> list[str]:
+    """Symbols of a text, with ``<unk>`` for those that only look like a special symbol."""
+    return ["<unk>" if symbol in SPECIAL_SYMBOLS else symbol for symbol in symbols]
 
 
 def _word_mark(description: dict[str, Any]) -> tuple[str, bool]:

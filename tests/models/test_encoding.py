@@ -187,9 +187,9 @@ def test_normalize_and_progress(model, dictionary):
     assert not np.allclose(plain, unit, atol=1e-2)
 
 
-def test_what_reads_like_padding_is_unknown(model, dictionary):
+def test_names_of_special_symbols_are_unknown(model, dictionary):
     assert read_tokens(dictionary, TOKENIZER, f"<pad> {WORDS[0]} </s> nowhere <mask>") == [
-        *(0, 3, dictionary.index(WORDS[0]), 3, 3, dictionary.index("<mask>"), 2)
+        *(0, 3, dictionary.index(WORDS[0]), 3, 3, 3, 2)
     ]
     vectors, counts = encode_texts(model, dictionary, TOKENIZER, ["<pad>", "nowhere"])
     np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)

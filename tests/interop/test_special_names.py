@@ -1,0 +1,174 @@
+"""The name of a special token in a text is plain text: in prepare, in our encoder and in every exported folder."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fairseq.data import Dictionary
+
+for library in ("transformers", "tokenizers", "safetensors", "sentence_transformers"):
+    pytest.importorskip(library, reason="optional, extra hf")
+
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # noqa: E402
+from fairseq_clear.files import hash_file  # noqa: E402
+from fairseq_clear.interop.exporting import export  # noqa: E402
+from fairseq_clear.interop.importing import import_hf  # noqa: E402
+from fairseq_clear.interop.stock import build_model, settings_of, write_checkpoint  # noqa: E402
+from fairseq_clear.libraries import quiet_transformers  # noqa: E402
+from fairseq_clear.models.encoding import read_tokens  # noqa: E402
+from fairseq_clear.preparation.binarize import Encoder  # noqa: E402
+from fairseq_clear.text.data_folders import load_tokenizer  # noqa: E402
+from fairseq_clear.text.tokenizers import (  # noqa: E402
+    SPECIAL_SYMBOLS,
+    Gpt2Tokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+    WhitespaceTokenizer,
+)
+from fairseq_clear.text.vocabulary import build_dictionary  # noqa: E402
+from tests.interop.folders import make_folder  # noqa: E402
+from tests.preparation.corpora import gpt2_files, sentencepiece_model  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+HF = ("bert", "roberta", "xlm-roberta")
+SENTENCEPIECE = {
+    "unigram": {"byte_fallback": False, "vocab_size": 60},
+    "unigram-bytes": {},
+    "bpe": {"model_type": "bpe", "byte_fallback": False, "vocab_size": 60},
+    "bpe-bytes": {"model_type": "bpe"},
+    "unigram-html": {"byte_fallback": False, "vocab_size": 60, "required_chars": "<>/"},
+}
+NAMES = {
+    "<s>", "</s>", "<pad>", "<unk>", "<mask>", "<del>", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]", "<|endoftext|>",
+}  # fmt: skip
+
+
+def texts_with(name: str) -> list[str]:
+    return [
+        text
+        for word in (name, name.lower(), name.upper())
+        for text in (word, f"the {word} cat", f"the{word}cat", f"{word}{word} the", f"the {word}", f"< {word[1:]}")
+    ]
+
+
+TEXTS = [text for name in sorted(NAMES) for text in texts_with(name)]
+
+
+def rename_pieces(path: Path, pieces: list[str]) -> None:
+    """Give long pieces these names, at which the names of special tokens cannot be cut."""
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+    model = ModelProto()
+    model.ParseFromString(path.read_bytes())
+    long = [entry for entry in model.pieces if len(entry.piece) > 1 and entry.type == 1 and "the" not in entry.piece]
+    for entry, piece in zip(long, pieces, strict=False):
+        entry.piece = piece
+    path.write_bytes(model.SerializeToString())
+
+
+@pytest.fixture(scope="module", params=[*HF, *SENTENCEPIECE, "gpt2", "whitespace"])
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tokenizer]:
+    """(folder with a random model and its dict.txt, tokenizer)"""
+    kind, folder = request.param, tmp_path_factory.mktemp(request.param)
+    if kind in HF:
+        import_hf(make_folder(folder / "hf", kind), folder / "ours")
+        return folder / "ours", load_tokenizer(folder / "ours")
+    tokenizer: Tokenizer = WhitespaceTokenizer()
+    dictionary = Dictionary()
+    for word in ("the", "cat", "<", "s>"):
+        dictionary.add_symbol(word)
+    if kind == "gpt2":
+        tokenizer = Gpt2Tokenizer(*gpt2_files(folder))
+        dictionary = build_dictionary(tokenizer)
+    elif kind in SENTENCEPIECE:
+        path = sentencepiece_model(folder / "m.model", **SENTENCEPIECE[kind])
+        if kind == "unigram-html":
+            rename_pieces(path, ["<s", "</", "k>"])
+        tokenizer = SentencePieceTokenizer(path)
+        dictionary = build_dictionary(tokenizer)
+    dictionary.save(str(folder / "dict.txt"))
+    for symbol in ("<mask>", "<del>"):
+        dictionary.add_symbol(symbol)
+    sizes = {"encoder-layers": 2, "encoder-embed-dim": 16, "encoder-ffn-embed-dim": 32, "encoder-attention-heads": 2}
+    cfg = settings_of(folder, "clear_lm", "clear_roberta", {**sizes, "max-positions": 60, "projection-layers": 0})
+    torch.manual_seed(1)
+    weights = build_model(cfg, dictionary).state_dict()
+    weights = {key: value + 0.1 * torch.randn_like(value) for key, value in weights.items()}
+    write_checkpoint(folder / "model.pt", cfg, weights, hash_file(folder / "dict.txt"))
+    return folder, tokenizer
+
+
+@pytest.fixture(scope="module")
+def encoder(source: tuple[Path, Tokenizer]) -> SentenceEncoder:
+    folder, tokenizer = source
+    return SentenceEncoder.from_pretrained(folder / "model.pt", folder, tokenizer=tokenizer, pooling="mean")
+
+
+@pytest.fixture(scope="module")
+def exported(source: tuple[Path, Tokenizer], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported") / "st"
+    export(source[0] / "model.pt", source[0], folder, "sentence-transformers", source[1], pooling="mean")
+    return folder
+
+
+def their_vectors(folder: Path, texts: list[str]) -> np.ndarray:
+    from sentence_transformers import SentenceTransformer
+
+    with quiet_transformers():
+        return SentenceTransformer(str(folder), device="cpu").encode(texts)
+
+
+def test_vectors_are_equal(encoder: SentenceEncoder, exported: Path) -> None:
+    texts = ["the cat", *TEXTS]
+    np.testing.assert_allclose(their_vectors(exported, texts), encoder.encode(texts), atol=1e-5)
+
+
+def test_vectors_differ_if_names_are_tokens(encoder: SentenceEncoder, exported: Path) -> None:
+    path = exported / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "split_special_tokens": False}))
+    try:
+        texts = ["the cat", f"the {config['mask_token']} cat"]
+        theirs, ours = their_vectors(exported, texts), encoder.encode(texts)
+    finally:
+        path.write_text(json.dumps(config))
+    np.testing.assert_allclose(theirs[0], ours[0], atol=1e-5)
+    assert np.abs(theirs[1] - ours[1]).max() > 1e-3
+
+
+def test_names_are_not_special_symbols(encoder: SentenceEncoder) -> None:
+    for text in TEXTS:
+        assert not (SPECIAL_SYMBOLS - {"<unk>"}) & set(encoder.tokenizer.encode(text)), text
+
+
+def test_prepare_reads_the_same_ids(encoder: SentenceEncoder, source: tuple[Path, Tokenizer]) -> None:
+    dictionary = Dictionary.load(str(source[0] / "dict.txt"))
+    sizes, ids = Encoder(encoder.tokenizer, dictionary).encode("".join(f"{text}\n" for text in TEXTS).encode())
+    rows = [row.tolist() for row in np.split(ids, np.cumsum(sizes)[:-1])]
+    assert rows == [read_tokens(encoder.dictionary, encoder.tokenizer, text)[1:] for text in TEXTS]
+
+
+def test_an_exported_folder_comes_back(encoder: SentenceEncoder, exported: Path, tmp_path: Path) -> None:
+    import_hf(exported, tmp_path / "again")
+    again = SentenceEncoder.from_pretrained(tmp_path / "again" / "model.pt", tmp_path / "again", pooling="mean")
+    np.testing.assert_allclose(again.encode(TEXTS), encoder.encode(TEXTS), atol=1e-5)
+    export(
+        tmp_path / "again" / "model.pt", tmp_path / "again", tmp_path / "hf", "hf", load_tokenizer(tmp_path / "again")
+    )
+    name = "tokenizer.json"
+    assert json.loads((tmp_path / "hf" / name).read_text()) == json.loads((exported / name).read_text())
+
+
+def test_masks_are_ids_or_asked_for(exported: Path) -> None:
+    with quiet_transformers() as transformers:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(exported))
+    text = f"the {tokenizer.mask_token} cat"
+    assert tokenizer.mask_token_id not in tokenizer(text)["input_ids"]
+    assert tokenizer(text, split_special_tokens=False)["input_ids"].count(tokenizer.mask_token_id) == 1
+    assert tokenizer.convert_tokens_to_ids(tokenizer.mask_token) == tokenizer.mask_token_id
+    with quiet_transformers() as transformers:
+        filling = transformers.AutoTokenizer.from_pretrained(str(exported), split_special_tokens=False)
+    assert filling(text)["input_ids"].count(tokenizer.mask_token_id) == 1
