@@ -20,8 +20,8 @@ class MaskingConfig(ContrastiveConfig):
 
     false_negatives: str = setting(
         "guide:margin=0.0 masks a candidate that the guide finds nearer to the query than its positive less the "
-        "margin, as cosine (GISTEmbed, arXiv:2402.16829); the guide is the trained model itself, or --guide; none "
-        "masks nothing",
+        "margin, as cosine (GISTEmbed, arXiv:2402.16829); strategy=relative multiplies the margin by the positive's "
+        "cosine; the guide is the trained model itself, or --guide; none masks nothing",
         "none",
     )
     guide: Optional[str] = setting(  # noqa: UP045  (fairseq makes no flag of "str | None")
@@ -36,7 +36,7 @@ class MaskingCriterion(ContrastiveCriterion):
     """A criterion that masks false negatives, by the vectors of the trained model or of a separate guide.
 
     Attributes:
-        margin: margin of the rule, see ``objectives.false_negatives``; None if nothing is masked.
+        margin: margin of the rule with its strategy, see ``objectives.false_negatives``; None if nothing is masked.
         guide: the encoder of ``--guide``, which the task loads before ``attach``; None for the trained model itself.
     """
 

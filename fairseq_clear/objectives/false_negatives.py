@@ -1,6 +1,7 @@
 """Masking of false negatives: candidates that a guide finds nearer to the query than its positive."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,15 +11,31 @@ from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.objectives.unit_vectors import unit_vectors
 from fairseq_clear.spec import Knob, check_knobs, check_name, parse_spec
 
-__all__ = ["FALSE_NEGATIVES", "exclude_nearer", "parse_false_negatives"]
+__all__ = ["FALSE_NEGATIVES", "Margin", "exclude_nearer", "parse_false_negatives"]
 
+STRATEGIES = ("absolute", "relative")
 FALSE_NEGATIVES = {
-    "guide": {"margin": Knob(0.0, float, -2, 2, help="also mask candidates that are less near, by up to this cosine")}
+    "guide": {
+        "margin": Knob(
+            0.0, float, -2, 2, help="also mask candidates that are less near, by up to this cosine or share"
+        ),
+        "strategy": Knob(
+            "absolute", str, choices=STRATEGIES, help="of the margin: a cosine, or a share of the positive's"
+        ),
+    }
 }
+ROUNDING = 1e-6  # of a float32 cosine
 
 
-def parse_false_negatives(text: str, *, flag: str = "--false-negatives") -> float | None:
-    """Parse ``guide:margin=0.0``; returns the margin, or None for ``none``.
+class Margin(NamedTuple):
+    """A margin, and its strategy, one of STRATEGIES."""
+
+    size: float
+    strategy: str = "absolute"
+
+
+def parse_false_negatives(text: str, *, flag: str = "--false-negatives") -> Margin | None:
+    """Parse ``guide:margin=0.0,strategy=absolute``; returns the margin, or None for ``none``.
 
     Raises:
         UserError: the spec is malformed, or names something else.
@@ -29,15 +46,21 @@ def parse_false_negatives(text: str, *, flag: str = "--false-negatives") -> floa
     if not steps:
         return None
     check_name(steps[0], FALSE_NEGATIVES, flag=flag)
-    return float(check_knobs(steps[0], FALSE_NEGATIVES[steps[0].name], flag=flag)["margin"])
+    knobs = check_knobs(steps[0], FALSE_NEGATIVES[steps[0].name], flag=flag)
+    return Margin(float(knobs["margin"]), str(knobs["strategy"]))
 
 
 @torch.no_grad()
-def exclude_nearer(excluded: Exclusion, queries: Tensor, keys: Tensor, positives: Tensor, margin: float) -> Exclusion:
+def exclude_nearer(excluded: Exclusion, queries: Tensor, keys: Tensor, positives: Tensor, margin: Margin) -> Exclusion:
     """Add a rule: a key is excluded if cos(query, key) > cos(query, positive) - margin, by the guide's vectors.
 
     GISTEmbed (Solatorio 2024, arXiv:2402.16829), section 3, where the guide is a frozen encoder; the trained model itself is a
     guide too if its own vectors are given. The rule has no gradient.
+
+    The rule and both strategies are those of ``GISTEmbedLoss`` of sentence-transformers; ``relative`` subtracts
+    margin * |cos(query, positive)|. A copy of the positive has the positive's cosine, so it is not excluded by a margin of 0.
+    The losses have another mean: a query whose candidates are all excluded is not counted here (see ``nt_xent``), so that the
+    mean is over the queries that train; there it is counted with loss 0.
 
     Args:
         excluded: rules to add to.
@@ -47,5 +70,7 @@ def exclude_nearer(excluded: Exclusion, queries: Tensor, keys: Tensor, positives
         margin: m; with m > 0 also keys that are nearly as near as the positive are excluded.
     """
     queries = unit_vectors(queries)
-    threshold = (queries * unit_vectors(positives)).sum(dim=1) - margin  # (Q,)
-    return replace(excluded, nearer=(queries, unit_vectors(keys), threshold))
+    cosine = (queries * unit_vectors(positives)).sum(dim=1)  # (Q,)
+    threshold = cosine - margin.size * (cosine.abs() if margin.strategy == "relative" else 1.0)
+    # Cosines of equal vectors differ by rounding, because matrix products sum in another order.
+    return replace(excluded, nearer=(queries, unit_vectors(keys), threshold + ROUNDING))

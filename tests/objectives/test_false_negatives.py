@@ -11,7 +11,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.objectives import info_nce, nt_xent
 from fairseq_clear.objectives import negatives as module
 from fairseq_clear.objectives.exclusion import Exclusion
-from fairseq_clear.objectives.false_negatives import exclude_nearer, parse_false_negatives
+from fairseq_clear.objectives.false_negatives import Margin, exclude_nearer, parse_false_negatives
 from fairseq_clear.objectives.negatives import count_candidates
 from tests.objectives import oracles
 from tests.objectives.test_moco import equation_2
@@ -39,7 +39,7 @@ def test_nt_xent_leaves_them_out(texts: int, margin: float, block: int, seed: in
     positive = torch.arange(2 * texts).roll(texts)
     own = torch.eye(2 * texts, dtype=torch.bool)
     masked = nearer(guide, guide, guide[positive], margin)
-    rules = exclude_nearer(Exclusion(matrix=own), guide, guide, guide[positive], margin)
+    rules = exclude_nearer(Exclusion(matrix=own), guide, guide, guide[positive], Margin(margin))
     leaf = z.clone().requires_grad_()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BLOCK", block)
@@ -69,7 +69,9 @@ def test_margins_mask_more_and_less() -> None:
     positive = torch.arange(20).roll(10)
     counts = []
     for margin in (-2.0, -0.1, 0.0, 0.1, 2.0):
-        rules = exclude_nearer(Exclusion(), z, z, z[positive], margin).with_own(torch.arange(20)).with_own(positive)
+        rules = (
+            exclude_nearer(Exclusion(), z, z, z[positive], Margin(margin)).with_own(torch.arange(20)).with_own(positive)
+        )
         counts.append(int(count_candidates(rules, 20, 20, z.device)))
     assert counts[0] == 20 * 18 and counts[-1] == 0
     assert counts == sorted(counts, reverse=True) and len(set(counts)) == 5
@@ -81,7 +83,7 @@ def test_the_keys_of_a_queue(margin: float, seed: int) -> None:
     q, positives = drawn(4, seed), drawn(4, seed + 1)
     keys = torch.nn.functional.normalize(drawn(9, seed + 2), dim=-1)
     absent = torch.arange(9) > 6
-    rules = exclude_nearer(Exclusion(absent=absent), q, keys, positives, margin)
+    rules = exclude_nearer(Exclusion(absent=absent), q, keys, positives, Margin(margin))
     loss, rows, _ = info_nce(q, positives, keys, temperature=0.3, excluded=rules)
     excluded = torch.from_numpy(nearer(q, keys, positives, margin)) | absent
     expected, counted = equation_2(q, positives, keys, 0.3, excluded)
@@ -90,7 +92,7 @@ def test_the_keys_of_a_queue(margin: float, seed: int) -> None:
 
 def test_copies_keep_the_rule() -> None:
     q, k, p = drawn(3, 1), drawn(5, 2), drawn(3, 3)
-    rules, matrix = exclude_nearer(Exclusion(), q, k, p, 0.1), torch.from_numpy(nearer(q, k, p, 0.1))
+    rules, matrix = exclude_nearer(Exclusion(), q, k, p, Margin(0.1)), torch.from_numpy(nearer(q, k, p, 0.1))
     assert 0 < matrix.sum() < matrix.numel()
     device = q.device
     assert torch.equal(rules.block(slice(0, 3), slice(0, 5), device), matrix)
@@ -102,11 +104,13 @@ def test_copies_keep_the_rule() -> None:
 
 def test_the_spec() -> None:
     assert parse_false_negatives("none") is None and parse_false_negatives("") is None
-    assert parse_false_negatives("guide") == 0 and parse_false_negatives("guide:margin=-0.05") == -0.05
+    assert parse_false_negatives("guide") == (0, "absolute")
+    assert parse_false_negatives("guide:margin=-0.05,strategy=relative") == (-0.05, "relative")
     for text, said in (
         ("gude", "--false-negatives: there is no 'gude'; choose from guide, none"),
         ("guide:margin=3", "is not a number from -2 to 2"),
         ("guide:tau=3", "guide has no knob 'tau'"),
+        ("guide:strategy=other", "strategy=other is not one of absolute, relative"),
         ("guide/guide", "give one rule"),
         ("guide+guide", "give one rule"),
     ):
