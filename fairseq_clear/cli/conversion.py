@@ -19,7 +19,8 @@ class Export(Command):
     Projection head, queue, guide, key encoder and the row of <del> are left out.
 
       hf                     config.json, model.safetensors (with MLM head) and tokenizer: AutoModel, AutoTokenizer
-      sentence-transformers  the same without MLM head, and the pooling in its config
+      sentence-transformers  the same without MLM head; with the pooling, and with normalization, length of texts, prompts
+                             and similarity function of the folder that was imported
       fairseq                stock roberta (model.pt, dict.txt), which needs no plugin
 
     The library of the format loads the result, which is compared with the checkpoint: hidden states of every layer,
@@ -46,7 +47,9 @@ fairseq-clear export checkpoint_best.pt --data-bin data-bin --format fairseq --d
         "query",
         choices=("query", "key"),
     )
-    normalize: bool = setting("make sentence-transformers scale vectors to length 1", False)
+    normalize: bool = setting(
+        "make sentence-transformers scale vectors to length 1, as it does anyway if the imported encoder did", False
+    )
     dimension: int | None = setting(
         "make sentence-transformers keep only the first D dimensions (truncate_dim) of an encoder trained with --matryoshka",
         None,
@@ -89,8 +92,10 @@ class Import(Command):
     SOURCE is a folder on this machine, not a name on the Hugging Face hub, because nothing is downloaded. On a machine with a
     network, get a folder with `hf download` (pip install huggingface_hub), and copy it to this one.
 
-    Weights, LayerNorm's epsilon, activation and positions are kept exactly. The result is compared with what transformers
-    computes (hidden states of every layer, embeddings, tokens); if they differ by more than 1e-4, nothing is written.
+    Weights, LayerNorm's epsilon, activation and positions are kept exactly; of a sentence-transformers folder also pooling,
+    normalization and the length of texts, which encoding applies, and prompts and similarity function, for its export. The
+    result is compared with what transformers computes (hidden states of every layer, embeddings, tokens); if they differ by
+    more than 1e-4, nothing is written.
     """
 
     EXAMPLES: ClassVar[str] = """

@@ -14,7 +14,7 @@ from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.evaluation.postprocessing import Flow, first_dimensions, load_flow
 from fairseq_clear.files import versions
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
-from fairseq_clear.models.encoding import EncodingCounts, Floats, encode_texts
+from fairseq_clear.models.encoding import EncodingCounts, Floats, encode_texts, is_normalized, text_length
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.text.data_folders import data_folders, load_tokenizer
 from fairseq_clear.text.tokenizers import Tokenizer
@@ -46,7 +46,8 @@ class SentenceEncoder:
     Attributes:
         last: counts of the last call of ``encode``.
         max_length: maximum number of tokens of a text, including ``<s>`` and ``</s>``; longer texts are cut. Defaults to the
-            model's number of positions, which is the ``--tokens-per-sample`` of its training.
+            limit of the sentence-transformers folder that was imported, or to the model's number of positions.
+        normalized: vectors are always scaled to length 1. Defaults to whether that folder does so.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class SentenceEncoder:
         self.pooling = pooling or str(model.args.pooling)
         parse_pooling(self.pooling, model.args.encoder_layers, flag="pooling")
         self.model, self.dictionary, self.tokenizer = model, dictionary, tokenizer
-        self.max_length = int(model.max_positions())
+        self.max_length, self.normalized = text_length(model), is_normalized(model)
         width = int(model.args.encoder_embed_dim)
         if dimension is not None and not 1 <= dimension <= width:
             raise UserError(f"--dimension {dimension}: the vectors have {width} dimensions; give 1 to {width}")
@@ -136,7 +137,7 @@ class SentenceEncoder:
             batch_size: texts per batch of the longest texts; batches of shorter texts have more. It changes
                 speed and memory, not the vectors.
             pooling: name of a pooling for this call.
-            normalize: scale vectors to length 1.
+            normalize: scale vectors to length 1, which ``normalized`` does anyway.
             show_progress_bar: show a progress bar on stderr.
 
         Returns:
@@ -179,7 +180,7 @@ class SentenceEncoder:
             texts,
             pooling=pooling or self.pooling,
             batch_size=batch_size,
-            normalize=normalize and self.flow is None,
+            normalize=self.normalized or (normalize and self.flow is None),
             max_length=self.max_length,
             on_batch=on_batch,
         )
@@ -210,6 +211,7 @@ class SentenceEncoder:
             "pooling": self.pooling,
             "dimension": self.dimension,
             **({"flow": self.flow.origin} if self.flow is not None else {}),
+            **({"normalized": True} if self.normalized else {}),
             "layers": int(self.model.args.encoder_layers),
             "max_length": self.max_length,
             "device": str(next(self.model.parameters()).device),

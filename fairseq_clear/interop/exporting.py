@@ -1,7 +1,7 @@
 """Exports a checkpoint to Hugging Face, sentence-transformers or stock fairseq, with a model card, and compares the result."""
 
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from fairseq_clear import __version__
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model
 from fairseq_clear.files import versions, write_json
-from fairseq_clear.interop.hf_folders import EXPORTED, read_json, write_modules
+from fairseq_clear.interop.hf_folders import EXPORTED, SentenceSettings, read_json, write_modules
 from fairseq_clear.interop.hf_format import (
     HEAD_WEIGHT,
     LONGFORMER,
@@ -27,6 +27,7 @@ from fairseq_clear.interop.parity import SAMPLES, Parity, compare_hf, compare_se
 from fairseq_clear.interop.stock import export_fairseq
 from fairseq_clear.interop.tokenizer_files import write_tokenizer
 from fairseq_clear.libraries import import_library
+from fairseq_clear.models.encoding import sentence_settings, text_length
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS, VOCABULARY_ROWS
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import output_folder
@@ -117,9 +118,15 @@ def export(
             _write_hf(loaded, tokenizer, symbols, folder, with_head=form == "hf")
             parities = [compare_hf(loaded, tokenizer, folder, chosen, texts=texts)]
         if form == "sentence-transformers":
-            settings: dict[str, Any] = {"normalized": normalized, "dimension": dimension}
-            write_modules(folder, chosen, width, int(loaded.model.max_positions()), **settings)
-            parities.append(compare_sentence_transformers(loaded, tokenizer, folder, chosen, texts=texts, **settings))
+            settings = SentenceSettings(**sentence_settings(loaded.model))
+            # sentence-transformers scales vectors before it truncates them, so they would not have length 1
+            settings = replace(settings, normalized=(settings.normalized or normalized) and dimension is None)
+            write_modules(folder, chosen, width, text_length(loaded.model), settings, dimension=dimension)
+            parities.append(
+                compare_sentence_transformers(
+                    loaded, tokenizer, folder, chosen, normalized=settings.normalized, dimension=dimension, texts=texts
+                )
+            )
         for parity in parities:
             parity.check()
         (folder / "README.md").write_text(card, encoding="utf-8")
@@ -178,8 +185,7 @@ def _write_hf(loaded: LoadedModel, tokenizer: Tokenizer, symbols: list[str], fol
     except Exception as error:  # safetensors raises its own type for errors of the file system
         raise UserError(f"{path}: cannot write it ({error}); nothing was written") from None
     path.chmod((folder / "config.json").stat().st_mode)  # files of safetensors can only be read by their owner
-    positions = int(loaded.model.max_positions())
-    write_tokenizer(tokenizer, symbols, folder, positions, has_segments=args.segments > 1)
+    write_tokenizer(tokenizer, symbols, folder, text_length(loaded.model), has_segments=args.segments > 1)
 
 
 def _config(args: Any, window: int, name: str, *, with_head: bool) -> dict[str, Any]:

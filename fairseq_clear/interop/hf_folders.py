@@ -1,8 +1,9 @@
-"""Reads configuration, weights and pooling of Hugging Face and sentence-transformers folders, without running their code."""
+"""Reads configuration, weights and modules of Hugging Face and sentence-transformers folders, without running their code."""
 
 import json
 import pickle
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -114,23 +115,45 @@ EXPORTED = {
 }
 _OTHERS = ("pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens", "pooling_mode_lasttoken")
 _TYPE = "sentence_transformers.models."
+_FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+LIMITS = tuple(f"sentence_{family}_config.json" for family in _FAMILIES)  # the first that exists is read
+PROMPTS = "config_sentence_transformers.json"
 
 
-def read_pooling(folder: Path, *, ignore_mode: bool = False) -> tuple[str | None, bool]:
-    """Read the pooling of a sentence-transformers folder; a plain Hugging Face folder has none.
+@dataclass(frozen=True)
+class SentenceSettings:
+    """What a folder says of its vectors besides the encoder. A checkpoint keeps it for inference and for its export.
+
+    Attributes:
+        normalized: whether vectors are scaled to length 1.
+        max_length: tokens to which texts are cut; None for the positions of the encoder.
+        include_prompt: whether the tokens of a prompt are pooled.
+        config: content of config_sentence_transformers.json: prompts, similarity function.
+    """
+
+    normalized: bool = False
+    max_length: int | None = None
+    include_prompt: bool = True
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+def read_modules(folder: Path, *, ignore_mode: bool = False) -> tuple[str | None, SentenceSettings]:
+    """Read pooling and settings of a sentence-transformers folder; of a plain Hugging Face folder, the length of its texts.
 
     Returns:
-        The pooling, one of EXPORTED, or None, also with ``ignore_mode``; and whether vectors are scaled to length 1.
+        The pooling, one of EXPORTED, or None without one, also with ``ignore_mode``; and the settings.
 
     Raises:
         UserError: clear_roberta does not have the pooling, or a module after it.
     """
-    pooling, normalized = None, False
+    pooling, normalized, include_prompt = None, False, True
     modules = folder / "modules.json"
     for module in read_json(modules) if modules.is_file() else ():
         name = str(module.get("type", "")).rpartition(".")[2]
         if name == "Pooling":
-            pooling = None if ignore_mode else _read_mode(folder / str(module["path"]) / "config.json")
+            config = folder / str(module["path"]) / "config.json"
+            pooling = None if ignore_mode else _read_mode(config)
+            include_prompt = read_json(config).get("include_prompt", True) is not False
         elif name == "Normalize":
             normalized = True
         elif name != "Transformer":
@@ -138,7 +161,27 @@ def read_pooling(folder: Path, *, ignore_mode: bool = False) -> tuple[str | None
                 f"{modules}: has a module {name} after the encoder, which would be lost; remove it from the "
                 "file to import only the encoder"
             )
-    return pooling, normalized
+    config = read_json(folder / PROMPTS) if (folder / PROMPTS).is_file() else {}
+    return pooling, SentenceSettings(normalized, _read_length(folder), include_prompt, config)
+
+
+def lower_cases(folder: Path) -> bool:
+    """Whether sentence-transformers puts texts into lower case before the tokenizer reads them."""
+    return _read_limits(folder).get("do_lower_case") is True
+
+
+def _read_limits(folder: Path) -> dict[str, Any]:
+    paths = (folder / name for name in LIMITS if (folder / name).is_file())
+    limits: dict[str, Any] = read_json(path) if (path := next(paths, None)) else {}
+    return limits
+
+
+def _read_length(folder: Path) -> int | None:
+    """The limit of sentence-transformers, or else the tokenizer's, which is a huge number if there is none."""
+    length, tokenizer = _read_limits(folder).get("max_seq_length"), folder / "tokenizer_config.json"
+    if length is None and tokenizer.is_file():
+        length = read_json(tokenizer).get("model_max_length")
+    return int(length) if isinstance(length, int | float) and length >= 2 else None
 
 
 def _read_mode(path: Path) -> str:
@@ -158,10 +201,19 @@ def _read_mode(path: Path) -> str:
 
 
 def write_modules(
-    folder: Path, pooling: str, width: int, positions: int, *, normalized: bool, dimension: int | None = None
+    folder: Path, pooling: str, width: int, length: int, settings: SentenceSettings, *, dimension: int | None = None
 ) -> None:
-    """Add the files that make a Hugging Face folder a sentence-transformers folder, which keeps ``dimension`` of ``width``."""
-    parts = [("", "Transformer"), ("1_Pooling", "Pooling"), *([("2_Normalize", "Normalize")] if normalized else [])]
+    """Add the files that make a Hugging Face folder a sentence-transformers folder.
+
+    Args:
+        pooling: one of EXPORTED.
+        width: dimension of the encoder's vectors.
+        length: tokens to which texts are cut.
+        settings: the other settings.
+        dimension: number of dimensions to keep; None for all, or as ``settings`` say.
+    """
+    parts = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    parts += [("2_Normalize", "Normalize")] if settings.normalized else []
     modules = [
         {"idx": index, "name": str(index), "path": path, "type": _TYPE + name}
         for index, (path, name) in enumerate(parts)
@@ -170,8 +222,8 @@ def write_modules(
     for path, _ in parts[1:]:
         (folder / path).mkdir()
     write_json(folder / "modules.json", modules)
+    switches |= {} if settings.include_prompt else {"include_prompt": False}
     write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **switches})
-    if dimension is not None:
-        write_json(folder / "config_sentence_transformers.json", {"truncate_dim": dimension})
-    limits = {"max_seq_length": positions, "do_lower_case": False}
-    write_json(folder / "sentence_bert_config.json", limits)
+    if config := settings.config | ({} if dimension is None else {"truncate_dim": dimension}):
+        write_json(folder / PROMPTS, config)
+    write_json(folder / LIMITS[0], {"max_seq_length": length, "do_lower_case": False})

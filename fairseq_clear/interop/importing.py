@@ -2,11 +2,12 @@
 
 import json
 import shutil
+import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from fairseq_clear import register
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import STOCK_POOLING, load_model
 from fairseq_clear.files import hash_file, versions, write_json
-from fairseq_clear.interop.hf_folders import CONFIG, read_hf_folder, read_pooling
+from fairseq_clear.interop.hf_folders import CONFIG, SentenceSettings, lower_cases, read_hf_folder, read_modules
 from fairseq_clear.interop.hf_format import (
     HEAD_WEIGHT,
     LONGFORMER,
@@ -84,13 +85,18 @@ def import_hf(
     theirs = merge_global(theirs, source) if name == LONGFORMER else theirs
     if pooling is not None:
         parse_pooling(pooling)
-    stated, normalized = read_pooling(source, ignore_mode=pooling is not None)
+    stated, settings = read_modules(source, ignore_mode=pooling is not None)
     chosen = pooling or stated or STOCK_POOLING
     notes = []
     if pooling is None and stated is None:
         notes.append(f"the folder has no pooling; {chosen} is used unless --pooling gives another")
     with output_folder(dest, overwrite) as temporary:
         tokenizer, dictionary = write_vocabulary(source, temporary)
+        if lower_cases(source) and tokenizer.encode("A B") != tokenizer.encode("a b"):
+            raise UserError(
+                f"{source}: do_lower_case is true, but its tokenizer keeps capital letters; set it to false in "
+                "sentence_bert_config.json, and put your texts into lower case yourself"
+            )
         rows = torch.tensor(hf_ids(dictionary, tokenizer))
         layers = int(config.get("num_hidden_layers", 0))
         weights, left = from_hf(theirs, kind, layers, rows, segments, source)
@@ -104,11 +110,14 @@ def import_hf(
         has_own_output = HEAD_WEIGHT in weights and not torch.equal(weights[HEAD_WEIGHT], weights[EMBEDDING])
         untied = {"untie-weights-roberta": True} if has_own_output else {}
         cfg = settings_of(dest, "clear_lm", ARCH, {**flags, "projection-layers": 0, **untied})
+        if extend_positions is not None or (settings.max_length or sys.maxsize) >= flags["max-positions"]:
+            settings = replace(settings, max_length=None)
+        cfg.model.sentence_settings = asdict(settings)
+        notes += _describe_settings(settings)
         model = build_model(cfg, dictionary)
         notes += _load(model, weights, source)
         write_checkpoint(temporary / CHECKPOINT, cfg, model.state_dict(), hash_file(temporary / DICTIONARY))
-        described = {"model_type": name, "flags": flags, "normalized": normalized}
-        write_manifest(temporary, "hf", list(HF_NAMES), described)
+        write_manifest(temporary, "hf", list(HF_NAMES), {"model_type": name, "flags": flags})
         parity = compare_hf(load_model(temporary / CHECKPOINT, temporary), tokenizer, source, chosen, longest=longest)
         parity.check()
     return ImportReport(dest, parity, notes)
@@ -154,6 +163,15 @@ def _load(model: ClearRobertaModel, weights: dict[str, Tensor], source: Path) ->
         return []
     model.encoder.lm_head.bias.data.zero_()
     return ["the folder has no head for masked language modelling; it is freshly initialised"]
+
+
+def _describe_settings(settings: SentenceSettings) -> list[str]:
+    """A note on the settings that encoding and export take from the folder."""
+    parts = ["vectors of length 1"] if settings.normalized else []
+    parts += [f"texts of at most {settings.max_length} tokens"] if settings.max_length else []
+    if prompts := [name for name, prompt in (settings.config.get("prompts") or {}).items() if prompt]:
+        parts.append(f"prompts {', '.join(prompts)} (for the export; they are not added to texts here)")
+    return [f"as in the folder: {'; '.join(parts)}"] if parts else []
 
 
 def _describe_segments(config: dict[str, Any], segments: int) -> list[str]:
@@ -242,7 +260,7 @@ def import_archive(
         if extend_positions is not None:
             _extend(temporary / CHECKPOINT, extend_positions)
             loaded = load_model(temporary / CHECKPOINT, temporary)
-        write_manifest(temporary, kind, names, {"model_type": "fairseq roberta", "flags": {}, "normalized": False})
+        write_manifest(temporary, kind, names, {"model_type": "fairseq roberta", "flags": {}})
         parity = compare_stock(loaded, folder / CHECKPOINT, temporary)
         parity.check()
     pooling = loaded.model.args.pooling

@@ -136,9 +136,9 @@ def compare_sentence_transformers(
     texts = [text.strip() for text in texts]  # as the library does before version 6
     with quiet_transformers():
         encoder = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-        expected = encoder.encode(texts, convert_to_tensor=True, show_progress_bar=False).float().cpu()
+        expected = encoder.encode(texts, prompt="", convert_to_tensor=True, show_progress_bar=False).float().cpu()
     vectors, _ = encode_texts(ours.model, ours.dictionary, tokenizer, texts, pooling=pooling, normalize=normalized)
-    kept = torch.from_numpy(vectors)[:, :dimension]
+    kept = torch.from_numpy(vectors)[:, : dimension or expected.shape[1]]
     if kept.shape != expected.shape:
         raise UserError(
             f"--dimension {dimension}: sentence-transformers {library.__version__} does not read truncate_dim from a folder; "

@@ -19,7 +19,10 @@ from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.text.tokenizers import Tokenizer
 from fairseq_clear.tokens import Tokens
 
-__all__ = ["EncodingCounts", "Floats", "encode_texts", "evaluating", "read_tokens"]
+__all__ = [
+    *("EncodingCounts", "Floats", "encode_texts", "evaluating", "is_normalized", "read_tokens", "sentence_settings"),
+    "text_length",
+]
 
 Floats = npt.NDArray[np.float32]
 
@@ -70,6 +73,21 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = was_training
 
 
+def sentence_settings(model: ClearRobertaModel) -> dict[str, Any]:
+    """What the imported folder said of its vectors, see ``interop.hf_folders.SentenceSettings``; empty without one."""
+    return dict(getattr(model.args, "sentence_settings", None) or {})
+
+
+def is_normalized(model: ClearRobertaModel) -> bool:
+    """Whether vectors are scaled to length 1, as those of the sentence-transformers folder that was imported."""
+    return bool(sentence_settings(model).get("normalized"))
+
+
+def text_length(model: ClearRobertaModel) -> int:
+    """Tokens to which texts are cut: the limit of the imported folder, or the number of positions."""
+    return int(sentence_settings(model).get("max_length") or model.max_positions())
+
+
 def read_tokens(dictionary: Any, tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the ids of ``<s> text </s>``."""
     return [dictionary.bos(), *(dictionary.index(symbol) for symbol in tokenizer.encode(text)), dictionary.eos()]
@@ -101,7 +119,7 @@ def encode_texts(
         pooling: name of a pooling (default: the model's).
         batch_size: texts per batch of the longest texts.
         normalize: scale vectors to length 1.
-        max_length: cut texts to this many tokens, the last being ``</s>`` (default: the model's positions).
+        max_length: cut texts to this many tokens, the last being ``</s>`` (default: ``text_length``).
         on_batch: called after each batch with the number of its texts.
 
     Returns:
@@ -146,7 +164,7 @@ def _check_options(model: ClearRobertaModel, pooling: str, batch_size: int, max_
         raise UserError(
             f"maximum length {max_length}: must be 2 to {positions}, which is the number of the model's positions"
         )
-    return positions if max_length is None else max_length
+    return text_length(model) if max_length is None else max_length
 
 
 def _batches(lengths: Tokens, batch_size: int, enough: int = ENOUGH_CELLS["cpu"]) -> Iterator[Tokens]:

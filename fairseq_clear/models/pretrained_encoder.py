@@ -27,7 +27,7 @@ SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "max_po
 # Settings that do not change the shape of any weight.
 SHAPELESS = ("encoder_attention_heads", "activation_fn", "layer_norm_eps")
 # Only taken if the checkpoint has them: stock RoBERTa has no pooling, and a window fits any weights.
-OPTIONAL = ("pooling", "attention_window", "encoder_normalize_before", "untie_weights_roberta")
+OPTIONAL = ("pooling", "attention_window", "encoder_normalize_before", "untie_weights_roberta", "sentence_settings")
 OFFSET = 2  # rows of the position embedding before the first position
 
 

@@ -50,6 +50,36 @@ def make_folder(folder: Path, kind: str, *, head: bool = True, seed: int = 1, **
     return folder
 
 
+def make_sentence_folder(folder: Path, kind: str, *, pooling: str = "mean", length: int = 20, **more: Any) -> Path:
+    """A folder of sentence-transformers: normalized vectors of at most ``length`` tokens, a prompt, another similarity."""
+    make_folder(folder, kind, **more)
+    parts = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    modules = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for n, (name, path) in enumerate(parts.items())
+    ]
+    mode = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}[pooling]
+    contents = {
+        "modules.json": modules,
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": SIZES["hidden_size"],
+            **{f"pooling_mode_{name}": name == mode for name in ("cls_token", "mean_tokens", "max_tokens")},
+            "include_prompt": False,
+        },
+        "sentence_bert_config.json": {"max_seq_length": length, "do_lower_case": False},
+        "config_sentence_transformers.json": {
+            "prompts": {"query": "bada kefe: ", "document": ""},
+            "default_prompt_name": None,
+            "similarity_fn_name": "euclidean",
+        },
+    }
+    for path in ("1_Pooling", "2_Normalize"):
+        (folder / path).mkdir()
+    for name, content in contents.items():
+        (folder / name).write_text(json.dumps(content))
+    return folder
+
+
 def write_tokenizer(tokenizer: Any, folder: Path, kind: str) -> None:
     """tokenizer.json with the traps that real folders have: it cuts at 12 tokens and pads to as many."""
     tokenizer.enable_truncation(12)

