@@ -17,7 +17,11 @@ class Refine(Command, RefineSettings):
     after an interruption, the same command goes on there.
 
     Part of the documents is held out. The untouched encoder, the refined one, TF-IDF and BM25 are compared by how well the
-    first sentence of a held-out document finds the rest of it. If refining did not help, the untouched encoder is exported.
+    first sentence of a held-out document finds the rest of it. If the refined encoder scores lower, the untouched one is
+    exported.
+
+    That question is nearly what the recipe cloze trains; --pairs compares by your own queries. Text without documents of
+    several sentences allows no comparison without --pairs or --sts; this is said before the training.
 
     Flags of fairseq-train may follow --.
     """

@@ -16,14 +16,18 @@ from fairseq_clear.evaluation.retrieval_data import BASELINES, RetrievalData
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 from fairseq_clear.files import versions, write_json
 from fairseq_clear.refining.holding_out import HeldOut
-from fairseq_clear.refining.refine_settings import RefineSettings
+from fairseq_clear.refining.refine_settings import CLOZE, RefineSettings
 
-__all__ = ["REPORT", "RefineReport", "compare_retrieval", "compare_sts"]
+__all__ = ["NOT_COMPARED", "REPORT", "RefineReport", "compare_retrieval", "compare_sts"]
 
 REPORT = "report"  # .json, .md, .png
 FORMAT = 2
 COLUMNS = ("MRR@10", "recall@1", "recall@10", "nDCG@10")
 SHOWN_CHARACTERS = 160
+NOT_COMPARED = (
+    "Not compared: there are too few held-out documents of several sentences. Give --sts, or --pairs with queries and "
+    "passages, to see whether refining helped."
+)
 
 
 def compare_retrieval(encoders: Iterable[CachedEncoder], data: RetrievalData, device: str) -> Report:
@@ -92,15 +96,25 @@ class RefineReport:
         if self.sts_change is not None:
             parts.append(f"The mean STS score changed by {self.sts_change:+.2f}.")
         if not parts:
-            return (
-                "Not compared: there are too few held-out documents of several sentences. Give --sts, or --pairs with queries "
-                "and passages, to see whether refining helped."
-            )
+            return NOT_COMPARED
         if self.keeps_untouched:
             parts.append(
                 "The folder holds the untouched encoder, which scores higher; --no-keep-best keeps the refined one."
             )
         return " ".join(parts)
+
+    def caveat(self) -> str:
+        """What the comparison does not show; empty if there is nothing to say."""
+        if (
+            "retrieval" not in self.reports
+            or self.settings.pairs is not None
+            or not (self.trials or self.recipe == CLOZE)
+        ):
+            return ""
+        return (
+            "This question, the rest of a document by its first sentence, is nearly what cloze trains, so it favours that "
+            "recipe. It does not show that your own queries find more: compare by them with --pairs."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -110,6 +124,7 @@ class RefineReport:
             "device": self.device,
             "trials": list(self.trials),
             "verdict": self.verdict(),
+            "caveat": self.caveat(),
             "exported": "untouched" if self.keeps_untouched else "refined",
             "change": self.change,
             "sts_change": self.sts_change,
@@ -131,7 +146,7 @@ class RefineReport:
 
     def _markdown(self) -> Iterator[str]:
         yield from (f"# {self.settings.encoder.name} refined on {', '.join(p.name for p in self.settings.texts)}", "")
-        yield from (self.verdict(), "")
+        yield from (self.verdict(), "", *([self.caveat(), ""] if self.caveat() else []))
         if "retrieval" in self.reports:
             counts = self.reports["retrieval"]["protocol"]
             origin = "--pairs" if self.settings.pairs else "held-out documents: the first sentence must find the rest"
@@ -140,7 +155,8 @@ class RefineReport:
         if "sts" in self.reports:
             yield from ("STS, Spearman x100:", *_table(self.reports["sts"]))
         if self.trials:
-            yield from (f"Trial of recipes, MRR@10 on {self.counts.dev:,} other held-out documents:", "")
+            origin = "pairs" if self.settings.pairs else "held-out documents"
+            yield from (f"Trial of recipes, MRR@10 on {self.counts.dev:,} other {origin}:", "")
             yield from (f"- {one['recipe']}, {one['updates']} updates: {one['score']:.2f}" for one in self.trials)
         yield from ("", f"## Recipe: {self.recipe}", "", "```bash", *self.commands, "```", "", *self._examples())
         yield ", ".join(f"{name} {number}" for name, number in versions().items()) + f"; {self.device}"

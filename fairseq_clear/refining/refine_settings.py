@@ -11,7 +11,7 @@ from fairseq_clear.settings import check_settings, setting
 
 __all__ = ["RefineRecipe", "RefineSettings"]
 
-AUTO = "auto"
+AUTO, CLOZE = "auto", "cloze"
 FREE = ("dest", "overwrite", "device")  # may differ between a run and the call that resumes it
 
 
@@ -31,9 +31,7 @@ _SG_OPT = (
     "--regularizer-weight 0.1 --frozen-layers 1 --guide-pooling max --guide-layers all"
 )
 RECIPES: dict[str, RefineRecipe] = {
-    "cloze": RefineRecipe(
-        "a sentence and its context (inverse cloze)", f"{_NT_XENT} --views cloze --augment none", True
-    ),
+    CLOZE: RefineRecipe("a sentence and its context (inverse cloze)", f"{_NT_XENT} --views cloze --augment none", True),
     "neighbor": RefineRecipe(
         "two adjacent pairs of sentences", f"{_NT_XENT} --views neighbor:sentences=2 --augment none", True
     ),
@@ -48,7 +46,7 @@ RECIPES: dict[str, RefineRecipe] = {
     "clear": RefineRecipe("a sentence twice, 70 % of the words deleted", f"{_NT_XENT} --views same --augment del-word"),
     "sg-opt": RefineRecipe("a sentence and its own hidden layers", f"{_SG_OPT} --views same --augment none"),
 }
-TRIALS = ("cloze", "neighbor", "span", "simcse")  # that auto compares
+TRIALS = (CLOZE, "neighbor", "span", "simcse")  # that auto compares
 
 
 @dataclass(kw_only=True)

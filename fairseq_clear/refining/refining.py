@@ -25,8 +25,8 @@ from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.preparing import prepare, write_text
 from fairseq_clear.processes import locked
 from fairseq_clear.refining.holding_out import COUNTS, HeldOut, divide_pairs, hold_out
-from fairseq_clear.refining.refine_report import REPORT, RefineReport, compare_retrieval, compare_sts
-from fairseq_clear.refining.refine_settings import AUTO, RECIPES, TRIALS, RefineSettings
+from fairseq_clear.refining.refine_report import NOT_COMPARED, REPORT, RefineReport, compare_retrieval, compare_sts
+from fairseq_clear.refining.refine_settings import AUTO, CLOZE, RECIPES, TRIALS, RefineSettings
 from fairseq_clear.refining.refine_training import Training, train, training_flags
 from fairseq_clear.tasks.run_record import content_hash
 from fairseq_clear.text.data_folders import (
@@ -190,7 +190,9 @@ def _refine(steps: _Steps) -> dict[str, Any]:
         for name in (DICTIONARY, CLEAR_JSON, *read_clear_json(data)["tokenizer"]["files"]):
             shutil.copyfile(data / name, folder / "checkpoint" / name)
         report.write(folder)
-    print(f"\n{report.verdict()}\nwrote {settings.dest}; see {settings.dest / REPORT}.md")
+    print(
+        f"\n{' '.join([report.verdict(), report.caveat()]).strip()}\nwrote {settings.dest}; see {settings.dest / REPORT}.md"
+    )
     return report.to_dict()
 
 
@@ -223,6 +225,8 @@ def _divide_text(steps: _Steps) -> HeldOut:
         counts = divide_pairs(read_pairs(settings.pairs), text, work, settings.seed)
     held = f"{counts.dev + counts.test:,} pairs of a query and a passage to compare by"
     print(f"# {counts.documents:,} documents, {counts.long_documents:,} of several sentences; {held}", flush=True)
+    if not counts.test and settings.sts is None:
+        print(f"# {NOT_COMPARED}", flush=True)
     return counts
 
 
@@ -258,7 +262,7 @@ def _choose_recipe(steps: _Steps, counts: HeldOut, encoder: Path, data: Path) ->
         print(f"# recipe: {best}, with the highest MRR@10 after {updates} updates")
         return best, trials
     if wanted in (None, AUTO):
-        chosen, kind = ("cloze", "several sentences") if has_documents else ("simcse", "one sentence")
+        chosen, kind = (CLOZE, "several sentences") if has_documents else ("simcse", "one sentence")
         print(f"# recipe: {chosen}, as most documents have {kind}")
         if wanted == AUTO:
             print(f"# {AUTO} did not compare recipes: there are too few held-out documents of several sentences")

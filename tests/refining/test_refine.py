@@ -110,6 +110,8 @@ def test_the_report_says_what_retrieval_says(finished: Path, folder: Path) -> No
     text = (finished / "report.md").read_text()
     assert f"{rows[-1]['scores']['MRR@10']:.2f}" in text
     assert report["verdict"] in text
+    assert "nearly what cloze trains" in report["caveat"] and "--pairs" in report["caveat"]
+    assert report["caveat"] in text
     assert "fairseq-train " in text
     assert (finished / "report.png").stat().st_size > 10_000
 
@@ -268,13 +270,18 @@ def test_auto_compares_recipes(folder: Path, tmp_path: Path) -> None:
     assert scores[report["recipe"]] == max(scores.values())
 
 
-def test_python_and_documents_of_one_sentence(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_and_documents_of_one_sentence(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "executable", zygote.forked_python())
     texts = [line for line in sentences(60, seed=7) if line]
     refined = refine(texts, folder / "tiny", tmp_path / "out", updates=3, max_length=36, device="cpu")
     assert refined.report["recipe"] == "simcse"
     assert refined.report["change"] is None
     assert refined.report["verdict"].startswith("Not compared")
+    assert refined.report["caveat"] == ""
+    before = capsys.readouterr().out.partition("# train\n")[0]  # said while there is still time
+    assert before.count(f"# {refined.report['verdict']}\n") == 1
     assert refined.encoder.encode(texts[:2]).shape == (2, 24)
 
 
@@ -285,6 +292,7 @@ def test_a_worse_encoder_is_not_exported(folder: Path, tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out/report.json").read_text())
     assert report["change"]["MRR@10"] < 0
     assert report["exported"] == "untouched"
+    assert report["caveat"] == "" and "# Not compared" not in done.stdout
     assert "The folder holds the untouched encoder" in done.stdout
     run(*CLEAR, "import", folder / "tiny", "--dest", tmp_path / "imported")
     before = torch.load(tmp_path / "imported/model.pt", weights_only=False)["model"]
