@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fairseq_clear.distributed import choose_device
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import strip_checkpoint
@@ -89,7 +91,7 @@ def run_refine(settings: RefineSettings) -> dict[str, Any]:
     import_library("matplotlib", "eval")  # the report, after the training, needs it
     settings.check()
     check_destination(settings.dest, settings.overwrite)
-    device = choose_device(settings.device).type
+    device = _choose_device(settings.device)
     files = corpus_files(settings.texts)
     if not files:
         raise UserError("no text; give .txt or .jsonl files, or folders of them")
@@ -109,6 +111,18 @@ def run_refine(settings: RefineSettings) -> dict[str, Any]:
         report = _refine(_Steps(settings, device))
     shutil.rmtree(settings.work, ignore_errors=True)
     return report
+
+
+def _choose_device(name: str | None) -> str:
+    """Return cpu or cuda, and say which GPU is used if there are several; UserError for another GPU than the first."""
+    device, count = choose_device(name), torch.cuda.device_count()
+    if device.type == "cuda" and device.index:
+        one = f"CUDA_VISIBLE_DEVICES={device.index} and --device cuda"
+        raise UserError(f"--device {device}: the training uses the first visible GPU; for this one, give {one}")
+    if device.type == "cuda" and count > 1:
+        used = f"cuda:0 ({torch.cuda.get_device_name(0)})"
+        print(f"# one of {count} GPUs is used: {used}; CUDA_VISIBLE_DEVICES chooses another", flush=True)
+    return device.type
 
 
 def _check_same(settings: RefineSettings, texts: list[Path]) -> None:

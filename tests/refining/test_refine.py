@@ -329,6 +329,32 @@ def test_mistakes_are_one_line(folder: Path, tmp_path: Path, mistake: str) -> No
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("device", "count", "said"),
+    [
+        ("cuda", 4, "# one of 4 GPUs is used: cuda:0 (GPU no. 0); CUDA_VISIBLE_DEVICES chooses another\n"),
+        (None, 2, "# one of 2 GPUs is used: cuda:0 (GPU no. 0); CUDA_VISIBLE_DEVICES chooses another\n"),
+        ("cuda", 1, ""),
+        ("cpu", 4, ""),
+    ],
+)
+def test_one_of_several_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    device: str | None, count: int, said: str,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU no. {index}")
+    (tmp_path / "texts").mkdir()  # nothing in it, which is found before any training
+    settings = {"texts": (tmp_path / "texts",), "encoder": tmp_path, "dest": tmp_path / "out"}
+    with pytest.raises(UserError, match="there is no .txt or .jsonl file"):
+        run_refine(RefineSettings(**settings, device=device))
+    assert capsys.readouterr().out == said
+    if count == 4:
+        with pytest.raises(UserError, match=r"^--device cuda:2: .*CUDA_VISIBLE_DEVICES=2 and --device cuda$"):
+            run_refine(RefineSettings(**settings, device="cuda:2"))
+
+
 def test_matplotlib_is_missing(folder: Path, tmp_path: Path) -> None:
     code = "import sys; sys.modules['matplotlib'] = None; from fairseq_clear.cli.main import main; sys.exit(main())"
     words = ["refine", folder / "text.txt", "--from", "nowhere", "--dest", tmp_path / "out"]
