@@ -70,10 +70,11 @@ def start_from_encoder(model: Any, checkpoint: Any, allowed: str = "") -> None:
         _assign(settings, values)
 
 
-def encoder_settings(path: str) -> dict[str, Any]:
+def encoder_settings(path: str, flag: str = "--encoder-from") -> dict[str, Any]:
     """Return the settings that describe the encoder of a checkpoint of ``clear_roberta`` or stock ``roberta``, by name.
 
-    Stock RoBERTa has no pooling. Parts that the encoder does not have, such as an attention window, are left out.
+    Stock RoBERTa has no pooling. Parts that the encoder does not have, such as an attention window, are left out. Messages
+    name the flag.
 
     Raises:
         UserError: the file is damaged or holds another model.
@@ -97,7 +98,7 @@ def encoder_settings(path: str) -> dict[str, Any]:
         found = {name: getattr(args, name) for name in (*SIZES, *SHAPELESS)}
     except (AttributeError, LookupError, TypeError, ValueError, StopIteration, OmegaConfBaseException) as error:
         raise UserError(
-            f"--encoder-from {path}: not a RoBERTa model ({one_line(error)}); give a checkpoint of clear_roberta or roberta"
+            f"{flag} {path}: not a RoBERTa model ({one_line(error)}); give a checkpoint of clear_roberta or roberta"
         ) from None
     return found | {name: getattr(args, name) for name in OPTIONAL if getattr(args, name, None)}
 
