@@ -144,12 +144,12 @@ class ClearLMTask(MaskedLMTask):
         check_corpora(self.mix)
         self.datasets[split] = load_mix(
             self.mix,
-            lambda folder: self._with_data(folder).build_dataset(split, epoch, combine),
+            lambda folder: self.with_data(folder).build_dataset(split, epoch, combine),
             self.cfg.seed,
             is_separate=str(self.cfg.mix_batches) == "one",
         )
 
-    def _with_data(self, folder: str) -> "ClearLMTask":
+    def with_data(self, folder: str) -> "ClearLMTask":
         """Return a copy of this task that reads texts of another folder, with the same vocabulary, masks and augmentation."""
         task = copy.copy(self)
         task.cfg = copy.deepcopy(self.cfg)

@@ -17,7 +17,7 @@ from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.synonym_files import save_synonyms
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from fairseq_clear.views.view_table import VIEWS
-from tests.conftest import WORDS, sentences
+from tests.conftest import WORDS, run, sentences, tool
 from tests.training import Case, updates
 
 # what sources with arguments of their own need; a new source that takes none needs no line here
@@ -115,6 +115,59 @@ def test_views_are_those_of_training(data, capsys, source, augment):
     for mark, names in marks.items():
         assert (mark in "".join(printed(output))) == any(name in augment for name in names), mark
     assert all(symbol in output for symbol in ("\n#3", "\n#8", " views: ", augment.partition(":")[0].partition("/")[0]))
+
+
+def other_corpus(data, folder):
+    """A data folder of 20 other sentences with the same dictionary."""
+    lines = [line for line in sentences(40, seed=9) if line][:20]
+    (folder / "other.txt").write_text("\n".join(lines) + "\n")
+    words = ["--only-source", "--trainpref", folder / "other.txt", "--srcdict", data / "dict.txt"]
+    run(*tool("preprocess"), *words, "--destdir", folder / "other")
+    return folder / "other"
+
+
+@pytest.mark.slow
+def test_each_corpus_of_a_mix_is_shown(data, tmp_path, capsys):
+    """The views of a corpus are those of its n-th pass in training, so epoch n of a run on it alone."""
+    other = other_corpus(data, tmp_path)
+    command = ["views", "--data-bin", str(data), "--augment", "del-span", "--count", "2", "--epoch", "2"]
+    assert main([*command, "--mix", f"{other}:1,{data}:3"]) == 0
+    output = capsys.readouterr().out
+    first, second = output.split("\ncorpus ")[1:]
+    for shown, folder, share in (
+        (first, data, "weight 3, 75.0% of an epoch"),
+        (second, other, "weight 1, 25.0% of an epoch"),
+    ):
+        assert shown.startswith(f"{folder}: ") and share in shown.splitlines()[0]
+        expected = views_in_training(folder, range(2), epoch=2, augment="del-span")
+        assert [unmarked(line) for line in printed(shown)] == expected and len(expected) == 4
+    assert "20 texts" in second.splitlines()[0]
+    assert "8 views: " in output.splitlines()[-1]
+    (tmp_path / "clear.json").write_text('{"format": 1, "shards": ["other", "other"]}')  # as prepare --shards writes it
+    assert main([*command, "--mix", f"{tmp_path}:1,{data}:3"]) == 0
+    sharded = capsys.readouterr().out.split("\ncorpus ")[2]
+    assert sharded.startswith(f"{tmp_path}: 20 texts in the first of its shards, weight 1, 25.0%")
+    assert printed(sharded) == printed(second)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--mix", "{data}:1,nowhere:1"], "there is no folder nowhere"),
+        (["--mix", "{other}:1,{other2}:1"], "does not name the data folder"),
+        (["--mix", "{data}:1,{other}:1", "--text", "A film."], "--mix: names data folders; leave out --text"),
+        (
+            ["--mix", "{data}:1,{other}:1", "--start", "20"],
+            "--start 20: there are 20 texts in {other}, with index 0 to 19",
+        ),
+    ],
+)
+def test_mistakes_with_a_mix(data, tmp_path, capsys, flags, message):
+    names = {"data": data, "other": other_corpus(data, tmp_path), "other2": tmp_path}
+    assert main(["views", "--data-bin", str(data), *(flag.format(**names) for flag in flags)]) == 2
+    shown = capsys.readouterr()
+    assert message.format(**names) in shown.err and shown.err.count("\n") == 1 and not shown.out
 
 
 @pytest.mark.slow
