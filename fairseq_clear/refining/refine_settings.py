@@ -43,7 +43,9 @@ RECIPES: dict[str, RefineRecipe] = {
     "simcse": RefineRecipe(
         "a sentence twice, with different dropout", f"{_NT_XENT} --directions one --views same --augment none"
     ),
-    "clear": RefineRecipe("a sentence twice, 70 % of the words deleted", f"{_NT_XENT} --views same --augment del-word"),
+    "clear": RefineRecipe(
+        "a sentence twice, 70 % of the tokens deleted", f"{_NT_XENT} --views same --augment del-word"
+    ),
     "sg-opt": RefineRecipe("a sentence and its own hidden layers", f"{_SG_OPT} --views same --augment none"),
 }
 TRIALS = (CLOZE, "neighbor", "span", "simcse")  # that auto compares
@@ -103,7 +105,8 @@ class RefineSettings(DocumentSettings):
         group="comparison",
     )
     pairs: Path | None = setting(
-        "compare by these queries and passages instead, as for retrieval --pairs; nothing is held out",
+        "compare by these queries and passages instead, as for retrieval --pairs; then at most 30 documents are held out, for "
+        "the validation loss",
         None,
         group="comparison",
     )
