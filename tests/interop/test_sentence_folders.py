@@ -109,3 +109,18 @@ def test_lower_casing_that_the_tokenizer_lacks(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="do_lower_case is true, but its tokenizer keeps capital letters"):
             import_hf(source, tmp_path / "cased")
         assert not (tmp_path / "cased").exists()
+
+
+@pytest.mark.parametrize("dimension", [None, 7])
+def test_truncated_vectors_are_not_normalized_before(tmp_path: Path, dimension: int | None) -> None:
+    """With --dimension the export has no Normalize: the first dimensions of a scaled vector do not have length 1."""
+    import_hf(make_sentence_folder(tmp_path / "start", "bert"), tmp_path / "ours")
+    checkpoint, tokenizer = tmp_path / "ours/model.pt", load_tokenizer(tmp_path / "ours")
+    try:
+        export(checkpoint, tmp_path / "ours", tmp_path / "out", FORM, tokenizer, dimension=dimension)
+    except UserError as error:
+        pytest.skip(str(error))  # sentence-transformers before version 6
+    names = [type(module).__name__ for module in load(tmp_path / "out")]
+    assert ("Normalize" in names) == (dimension is None)
+    config = json.loads((tmp_path / "out/config_sentence_transformers.json").read_text())
+    assert config.get("truncate_dim") == dimension and config["similarity_fn_name"] == "euclidean"
