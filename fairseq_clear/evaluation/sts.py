@@ -158,11 +158,11 @@ def evaluate_sts(encoder: Encoder, data: Sequence[StsData], *, aggregation: str 
 
 
 def cosine(first: npt.ArrayLike, second: npt.ArrayLike) -> Doubles:
-    """Cosines (N,) of rows (N, D) in float64; 0 where a vector is zero, as in SentEval."""
+    """Cosines (N,) of rows (N, D) in float64, to 9 decimals, so that pairs of equal texts tie; 0 where a vector is zero."""
     left, right = np.asarray(first, np.float64), np.asarray(second, np.float64)
     norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)  # (N,)
     products = np.einsum("nd,nd->n", left, right)
-    return np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
+    return np.divide(products, norms, out=np.zeros_like(products), where=norms > 0).round(9)
 
 
 def _score_task(encoder: CachedEncoder, task: StsData, aggregation: str) -> StsScore:

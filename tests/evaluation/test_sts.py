@@ -90,6 +90,18 @@ def test_cosine_of_a_zero_vector_is_zero():
     assert cosine([[3, 4], [0, 0]], [[4, 3], [1, 1]]).tolist() == [pytest.approx(0.96), 0.0]
 
 
+def test_equal_texts_are_ties() -> None:
+    """Their cosines would differ by rounding, and their ranks by chance."""
+    rng = np.random.default_rng(1)
+    vectors = rng.normal(size=(300, 384)).astype(np.float32)
+    other_batch = vectors * (1 + rng.uniform(-1e-7, 1e-7, vectors.shape)).astype(np.float32)
+    assert set(cosine(vectors, vectors)) == set(cosine(vectors, other_batch)) == {1.0}
+    assert len(set(cosine(vectors, vectors[::-1]))) == 150
+    changed = vectors.copy()
+    changed[:, 0] += 0.01  # a small difference is none of rounding
+    assert cosine(vectors, changed).max() < 1
+
+
 def test_undefined_is_an_error(folder):
     with pytest.raises(UserError, match="Constant, STS13: all 15 first numbers are 1: a correlation is not defined"):
         evaluate_sts(Constant(), read_sts_tasks(folder, ["STS13"]))
