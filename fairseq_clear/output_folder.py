@@ -28,15 +28,18 @@ def output_folder(dest: Path, overwrite: bool) -> Iterator[Path]:
     """
     dest = Path(os.path.realpath(dest))
     check_destination(dest, overwrite)
-    with partial_folder(dest) as folder:
+    with partial_folder(dest) as (folder, check_signals):
         yield folder
+        check_signals()
         with _signals_wait():
             _put_in_place(folder, dest)
 
 
 @contextmanager
-def partial_folder(dest: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to ``dest``, which is removed at the end unless it was renamed.
+def partial_folder(dest: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """Yield a temporary folder next to ``dest``, which is removed at the end unless it was renamed, and ``check_signals``.
+
+    Call ``check_signals`` before renaming, see ``signals_raise``.
 
     SIGTERM and SIGHUP raise SystemExit (128 + signal) in the block, so they leave nothing behind. A process killed by
     ``kill -9`` leaves ``.NAME.partial.HOST.PID``, which the next call for the same ``dest`` removes.
@@ -56,8 +59,7 @@ def partial_folder(dest: Path) -> Iterator[Path]:
                 with suppress(OSError):  # without locks, process ids of this machine decide
                     held = lock(temporary)
                 _check_alone(dest, temporary)
-                yield temporary
-                check_signals()
+                yield temporary, check_signals
             finally:
                 with _signals_wait():
                     shutil.rmtree(temporary, ignore_errors=True)

@@ -113,8 +113,9 @@ def write_text(settings: PrepareSettings) -> PrepareReport:
     if valid is not None:
         raise UserError("--text-only: writes only the inputs; leave --valid out")
     _check_outside(dest, source.paths)
-    with partial_folder(dest) as work:
+    with partial_folder(dest) as (work, check_signals):
         staged = _read(source, work / "input")
+        check_signals()
         os.replace(staged.paths[ORIGINAL], dest)
     return PrepareReport(settings.dest, time.monotonic() - began, staged.lengths)
 
