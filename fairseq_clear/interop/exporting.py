@@ -1,6 +1,7 @@
 """Exports a checkpoint to Hugging Face, sentence-transformers or stock fairseq, with a model card, and compares the result."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -118,21 +119,33 @@ def export(
             _write_hf(loaded, tokenizer, symbols, folder, with_head=form == "hf")
             parities = [compare_hf(loaded, tokenizer, folder, chosen, texts=texts)]
         if form == "sentence-transformers":
-            settings = SentenceSettings(**sentence_settings(loaded.model))
-            # sentence-transformers scales vectors before it truncates them, so they would not have length 1
-            settings = replace(settings, normalized=(settings.normalized or normalized) and dimension is None)
-            write_modules(folder, chosen, width, text_length(loaded.model), settings, dimension=dimension)
-            parities.append(
-                compare_sentence_transformers(
-                    loaded, tokenizer, folder, chosen, normalized=settings.normalized, dimension=dimension, texts=texts
-                )
-            )
+            parities.append(_add_modules(loaded, tokenizer, folder, chosen, texts, normalized, dimension))
         for parity in parities:
             parity.check()
         (folder / "README.md").write_text(card, encoding="utf-8")
         parity_json = [asdict(parity) for parity in parities]
         write_json(folder / EXPORT_JSON, {"format": form, "parity": parity_json, "versions": versions()})
     return parities
+
+
+def _add_modules(
+    loaded: LoadedModel,
+    tokenizer: Tokenizer,
+    folder: Path,
+    pooling: str,
+    texts: Sequence[str],
+    normalized: bool,
+    dimension: int | None,
+) -> Parity:
+    """Make the Hugging Face folder a sentence-transformers folder, with the settings that were imported, and compare it."""
+    settings = SentenceSettings(**sentence_settings(loaded.model))
+    # sentence-transformers scales vectors before it truncates them, so they would not have length 1
+    settings = replace(settings, normalized=(settings.normalized or normalized) and dimension is None)
+    width = int(loaded.model.args.encoder_embed_dim)
+    write_modules(folder, pooling, width, text_length(loaded.model), settings, dimension=dimension)
+    return compare_sentence_transformers(
+        loaded, tokenizer, folder, pooling, normalized=settings.normalized, dimension=dimension, texts=texts
+    )
 
 
 def _check_format(loaded: LoadedModel, form: str, pooling: str) -> None:

@@ -146,7 +146,8 @@ class RefineReport:
 
     def _markdown(self) -> Iterator[str]:
         yield from (f"# {self.settings.encoder.name} refined on {', '.join(p.name for p in self.settings.texts)}", "")
-        yield from (self.verdict(), "", *([self.caveat(), ""] if self.caveat() else []))
+        for paragraph in filter(None, (self.verdict(), self.caveat())):
+            yield from (paragraph, "")
         if "retrieval" in self.reports:
             counts = self.reports["retrieval"]["protocol"]
             origin = "--pairs" if self.settings.pairs else "held-out documents: the first sentence must find the rest"

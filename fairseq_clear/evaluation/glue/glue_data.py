@@ -69,11 +69,7 @@ def prepare_task(
             rows = [cut_pair(row, max_length) for row in whole]
             for part, column in zip(inputs, zip(*rows, strict=True), strict=True):
                 _write_rows(part / split, column, len(dictionary))
-            if task.labels:
-                _write_rows(answers / split, [[known.index(label), known.eos()] for label in labels], len(known))
-            else:  # scores of a regression
-                scores = [f"{float(score) / MAXIMUM_SCORE!r}\n" for score in labels]
-                (answers / f"{split}.label").write_text("".join(scores))
+            _write_labels(answers / split, labels, known if task.labels else None)
             splits[split] = {
                 "rows": len(rows),
                 "tokens": sum(map(input_length, rows)),
@@ -91,6 +87,15 @@ def prepare_task(
         }
         write_json(folder / GLUE_JSON, content, flag="--dest")
     return splits
+
+
+def _write_labels(prefix: Path, labels: Sequence[str], classes: Dictionary | None) -> None:
+    """Write class ids, or without classes the scores of a regression, as fairseq's task reads them."""
+    if classes is not None:
+        _write_rows(prefix, [[classes.index(label), classes.eos()] for label in labels], len(classes))
+        return
+    scores = [f"{float(score) / MAXIMUM_SCORE!r}\n" for score in labels]
+    prefix.with_suffix(".label").write_text("".join(scores))
 
 
 def input_length(texts: Sequence[Sequence[int]]) -> int:
