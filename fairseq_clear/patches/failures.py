@@ -7,6 +7,7 @@ a new run.
 
 import logging
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -142,6 +143,8 @@ def load_checkpoint(
 
 def _lock_save_dir(folder: Path) -> None:
     """Lock the folder of checkpoints until the run ends; UserError if another run writes there."""
+    with suppress(OSError):  # the lock of a missing path would be a file of that name
+        folder.mkdir(parents=True, exist_ok=True)
     for path in (folder, folder / ".lock"):  # NFS cannot lock a folder
         try:
             if not holds(path):

@@ -177,7 +177,7 @@ def test_what_cannot_be_resumed_is_one_line(
     (tmp_path / "checkpoint_1_9.pt").write_bytes(last.read_bytes())
     torn = tmp_path / "torn.pt"
     torn.write_bytes(last.read_bytes()[:-1])
-    optimizer, _ = build(data_bin, "--optimizer", "adam")
+    optimizer, _ = build(data_bin, "--save-dir", str(tmp_path / "new"), "--optimizer", "adam")
     made.cfg.checkpoint.restore_file = "gone.pt"
     for trainer_, path in ((other, last), (made, torn), (optimizer, last), (made, tmp_path / "gone.pt")):
         with pytest.raises(SystemExit, match="2"):
@@ -191,6 +191,7 @@ def test_what_cannot_be_resumed_is_one_line(
         missing == "--restore-file gone.pt: no such file, and training would start from scratch; leave it out for that"
     )
     assert all("\n" not in said for said in (wrong, damaged, foreign, missing))
+    assert (tmp_path / "new").is_dir()  # its lock is of the folder, which the first checkpoint would make
 
 
 def test_another_vocabulary_is_one_diagnosis(

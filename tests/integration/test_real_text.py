@@ -43,7 +43,7 @@ def test_stock_masked_lm_trains_on_the_folder(folder: Path, tmp_path: Path) -> N
         *"--encoder-layers 1 --encoder-embed-dim 32 --encoder-ffn-embed-dim 32 --encoder-attention-heads".split(),
         *("1", "--tokens-per-sample", "64", "--sample-break-mode", "complete", "--optimizer", "adam", "--lr", "1e-3"),
         *("--batch-size", "4", "--max-update", "3", "--disable-validation", "--no-save", "--log-format", "json"),
-        *("--log-interval", "1"),
+        *("--log-interval", "1", "--save-dir", tmp_path / "run"),
     )
     assert len(numbers(result)) == 3
 
