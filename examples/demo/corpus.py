@@ -1,20 +1,19 @@
-"""Collects English text that every machine has: the docstrings of the installed Python packages, without importing them."""
+"""Collects English text that needs no download: the docstrings of the packages of requirements.txt, without importing them."""
 
 import ast
-import inspect
 import json
 import random
 import re
 import subprocess
 import sys
-import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from pydoc_data.topics import topics
+
+from packaging.version import Version
 
 SKIPPED_FOLDERS = {"tests", "test", "testing", "_vendor", "vendor", "__pycache__", "idle_test", "examples"}
 PROJECT = Path(__file__).resolve().parents[2]
@@ -47,27 +46,39 @@ class Document:
 
 
 def documents() -> list[Document]:
-    """All docstrings of suitable length without duplicates, in an order that does not depend on the file system."""
-    paths = sysconfig.get_paths()
-    files = [*_files(Path(paths["purelib"]), False), *_files(Path(paths["stdlib"]), True)]
+    """All docstrings of suitable length without duplicates, in an order that does not depend on the machine."""
     with ProcessPoolExecutor() as pool:
-        groups = [*pool.map(_docstrings, files, chunksize=64), _topics()]
-    unique: dict[str, Document] = {}
-    for group in groups:
-        for document in group:
-            unique.setdefault(document.text.lower(), document)
+        groups = pool.map(_docstrings, _files(), chunksize=64)
+        unique: dict[str, Document] = {}
+        for group in groups:
+            for document in group:
+                unique.setdefault(document.text.lower(), document)
     return list(unique.values())
 
 
-def _files(root: Path, is_stdlib: bool) -> Iterator[tuple[Path, str, str]]:
-    """Path, package and module of every source file."""
-    for path in sorted(root.rglob("*.py")):
-        inside = path.relative_to(root).parts
-        if SKIPPED_FOLDERS & set(inside) or any(part.startswith("test_") for part in inside):
+def _files() -> list[tuple[Path, str, str]]:
+    """Path, package and module of every source file of the packages of requirements.txt, in those versions."""
+    found = {}
+    for line in (PROJECT / "requirements.txt").read_text().splitlines():
+        name, _, version = line.partition("#")[0].strip().partition("==")
+        if not name:
             continue
-        if is_stdlib and inside[0] in {"site-packages", "lib2to3", "ensurepip"}:
-            continue
-        yield path, "python" if is_stdlib else inside[0].removesuffix(".py"), "/".join(inside)
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            sys.exit(f"demo: {name} is not installed; run the demo in .venv (make demo)")
+        if Version(distribution.version).public != version:
+            sys.exit(
+                f"demo: {name} is installed in version {distribution.version}, and requirements.txt has {version}; "
+                "run the demo in .venv (make demo)"
+            )
+        for file in distribution.files or []:
+            inside = file.parts
+            if file.suffix != ".py" or inside[0] in {"..", "__pycache__"} or SKIPPED_FOLDERS & set(inside):
+                continue
+            if not any(part.startswith("test_") for part in inside):
+                found["/".join(inside)] = (Path(file.locate()), inside[0].removesuffix(".py"), "/".join(inside))
+    return [found[module] for module in sorted(found)]
 
 
 def _docstrings(file: tuple[Path, str, str]) -> list[Document]:
@@ -85,15 +96,6 @@ def _docstrings(file: tuple[Path, str, str]) -> list[Document]:
             if FEWEST_WORDS <= len(text.split()) <= MOST_WORDS and text.isascii():
                 found.append(Document(package, module, text))
     return found
-
-
-def _topics() -> Iterator[Document]:
-    """Yield the paragraphs of Python's own help topics, one document each."""
-    for name, text in sorted(topics.items()):
-        for number, paragraph in enumerate(inspect.cleandoc(text).split("\n\n")):
-            clean = _clean(paragraph)
-            if FEWEST_WORDS <= len(clean.split()) <= MOST_WORDS and clean.isascii():
-                yield Document("python", f"topics/{name}/{number}", clean)
 
 
 def _clean(text: str) -> str:
