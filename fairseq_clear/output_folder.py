@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -73,6 +74,19 @@ def partial_folder(dest: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
             what = f"{error.filename or dest}: {error.strerror or error}"
             raise UserError(f"{what}; nothing was written; fix this and rerun") from error
         raise
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a folder for temporary files, in ``TMPDIR``; it is removed at the end, and what killed processes left before."""
+    name = Path(tempfile.gettempdir()) / "fairseq-clear"
+    _remove_leftovers(name)
+    own = _sibling(name, "partial")
+    with (
+        signals_raise(),
+        tempfile.TemporaryDirectory(prefix=f"{own.stem}.", suffix=own.suffix, dir=own.parent) as folder,
+    ):
+        yield Path(folder)
 
 
 def check_destination(dest: Path, overwrite: bool) -> None:

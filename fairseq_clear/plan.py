@@ -16,7 +16,6 @@ but no values. The other costs follow from these rules:
 import argparse
 import logging
 import math
-import tempfile
 import warnings
 import weakref
 from bisect import bisect_left
@@ -55,6 +54,7 @@ from fairseq_clear.models.architectures import set_defaults
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.pretrained_encoder import STOCK_POOLING, checkpoint_in, encoder_settings, start_from_encoder
 from fairseq_clear.modules.chunking import ENOUGH_CELLS
+from fairseq_clear.output_folder import scratch_folder
 from fairseq_clear.tasks import clear_lm
 from fairseq_clear.tasks.guide_encoder import GuideEncoder, check_positions
 from fairseq_clear.text.synonym_files import save_synonyms
@@ -163,10 +163,10 @@ class Recipe:
 
     def __init__(self, cfg: Any, vocabulary: int = 50_266) -> None:
         self.cfg = cfg
-        with tempfile.TemporaryDirectory() as folder, log_level(logging.CRITICAL + 1, "fairseq", "fairseq_clear"):
+        with scratch_folder() as folder, log_level(logging.CRITICAL + 1, "fairseq", "fairseq_clear"):
             try:
                 if not cfg.task.data:
-                    _make_data(Path(folder), cfg.task, int(cfg.model.get("max_positions") or 512), vocabulary)
+                    _make_data(folder, cfg.task, int(cfg.model.get("max_positions") or 512), vocabulary)
                 task = tasks.setup_task(cfg.task)
                 guide = partial(_make_guide, dictionary=task.dictionary)
                 with torch.device("meta"), Meter(), patch.object(clear_lm, "load_guide", guide):

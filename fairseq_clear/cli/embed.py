@@ -3,7 +3,6 @@
 import io
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from fairseq_clear.cli.flags import Command, VectorFlags, choose_tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file, write_errors, write_whole
+from fairseq_clear.output_folder import scratch_folder
 from fairseq_clear.settings import setting
 from fairseq_clear.shared_work import Workers, join_workers
 from fairseq_clear.text.data_folders import CLEAR_JSON, data_folders, read_clear_json
@@ -148,8 +148,8 @@ def input_file(name: str) -> Iterator[Path]:
         yield path
         return
     opened = nullcontext(sys.stdin.buffer) if name == "-" else path.open("rb")  # a pipe, such as <(zcat big.gz)
-    with tempfile.NamedTemporaryFile(prefix="fairseq-clear-", suffix=".txt") as spooled:
-        with opened as stream:
-            shutil.copyfileobj(stream, spooled)
-        spooled.flush()
-        yield Path(spooled.name)
+    with scratch_folder() as folder:
+        spooled = folder / "input.txt"
+        with opened as stream, spooled.open("wb") as file:
+            shutil.copyfileobj(stream, file)
+        yield spooled

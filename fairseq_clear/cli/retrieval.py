@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field, fields
 from itertools import groupby
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
 from fairseq_clear.cli.evaluation import Evaluation
@@ -21,7 +20,7 @@ from fairseq_clear.evaluation.retrieval_data import (
     read_pairs_file,
 )
 from fairseq_clear.files import corpus_files, hash_files, versions, write_json
-from fairseq_clear.output_folder import check_destination, output_folder
+from fairseq_clear.output_folder import check_destination, output_folder, scratch_folder
 from fairseq_clear.preparation.corpus_reading import TextSource
 from fairseq_clear.preparation.prepare_settings import DocumentSettings
 from fairseq_clear.settings import setting
@@ -165,8 +164,8 @@ fairseq-clear mine --pairs pairs.tsv --candidates corpus.txt --encoder bert/mode
         prefixes = {"query_prefix": self.query_prefix, "passage_prefix": self.passage_prefix}
         # The other workers encode the same blocks in turn, and write nothing.
         is_first = join_workers().rank == 0
-        opened = output_folder(self.dest, self.overwrite) if is_first else TemporaryDirectory(prefix="fairseq-clear-")
-        with opened as name:
+        opened = output_folder(self.dest, self.overwrite) if is_first else scratch_folder()
+        with opened as folder:
             mined = mine_negatives(encoder, pairs, further, self, **prefixes, device=device)
             report = {
                 "settings": {item.name: getattr(self, item.name) for item in fields(MiningSettings)} | prefixes,
@@ -174,9 +173,9 @@ fairseq-clear mine --pairs pairs.tsv --candidates corpus.txt --encoder bert/mode
                 **mined.describe(),
                 "inputs": hashes,
                 "versions": versions(),
-                "files": mined.write(Path(name)),
+                "files": mined.write(folder),
             }
-            write_json(Path(name) / "mine.json", report, flag="--dest")
+            write_json(folder / "mine.json", report, flag="--dest")
         counts = mined.describe()["counts"]
         print(f"{'; '.join(f'{what} {count:,}' for what, count in counts.items())}; wrote {self.dest}")
         return 0

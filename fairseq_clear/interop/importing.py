@@ -4,7 +4,6 @@ import json
 import shutil
 import sys
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -36,7 +35,7 @@ from fairseq_clear.libraries import quiet_transformers
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
-from fairseq_clear.output_folder import output_folder
+from fairseq_clear.output_folder import output_folder, scratch_folder
 from fairseq_clear.patches.checkpoint_files import save
 from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY, TOKENIZERS
 from fairseq_clear.text.tokenizers import HF_NAMES, ROLES, HfTokenizer
@@ -214,7 +213,7 @@ def _complete(source: Path) -> Iterator[Path]:
     if (source / HF_NAMES[0]).is_file():
         yield source
         return
-    with quiet_transformers() as transformers, tempfile.TemporaryDirectory(prefix="fairseq-clear-") as made:
+    with quiet_transformers() as transformers, scratch_folder() as made:
         try:
             # With trust_remote_code False, transformers does not ask on the terminal whether to run a folder's code.
             options = {"local_files_only": True, "use_fast": True, "trust_remote_code": False}
@@ -223,10 +222,10 @@ def _complete(source: Path) -> Iterator[Path]:
         except Exception as error:  # of several libraries
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(f"{source}: transformers cannot load a tokenizer from it ({reason})") from None
-        (Path(made) / HF_NAMES[0]).write_text(content, encoding="utf-8")
+        (made / HF_NAMES[0]).write_text(content, encoding="utf-8")
         roles = {role: str(getattr(tokenizer, role)) for role in ROLES}
-        (Path(made) / HF_NAMES[1]).write_text(json.dumps(roles), encoding="utf-8")
-        yield Path(made)
+        (made / HF_NAMES[1]).write_text(json.dumps(roles), encoding="utf-8")
+        yield made
 
 
 def is_archive(source: Path) -> bool:
@@ -306,13 +305,13 @@ def _unpacked(source: Path) -> Iterator[Path]:
     if source.is_dir():
         yield source
         return
-    with tempfile.TemporaryDirectory(prefix="fairseq-clear-") as made:
+    with scratch_folder() as made:
         try:
             with tarfile.open(source) as archive:
                 archive.extractall(made, filter="data")
         except (OSError, tarfile.TarError, EOFError) as error:
             raise UserError(f"{source}: cannot unpack it ({getattr(error, 'strerror', None) or error})") from None
-        found = sorted(Path(made).rglob(CHECKPOINT))
+        found = sorted(made.rglob(CHECKPOINT))
         if not found:
             raise UserError(f"{source}: has no {CHECKPOINT} in it; is it an archive of fairseq's roberta?")
         yield found[0].parent
