@@ -21,10 +21,11 @@ class ClearLMConfig(MaskedLMConfig):
     )
     views: str = setting(
         "which texts form a positive pair, as name:knob=value,...; same: the text, twice; "
-        "paraphrase:original,de: the text and its line in DATA/paraphrase/de; neighbor: adjacent sentences of a document; "
+        "paraphrase:original,de: the text and its line in DATA/paraphrase/de; titles: the title of a document, its first "
+        "line, and the text below it; neighbor: adjacent sentences of a document; "
         "cloze:before=2,after=4,keep=0.1: a sentence of a document and the sentences around it; "
         "span:anchors=2,positives=2,min=32,max=512,strategy=any|adjacent|subsumed|overlapping: spans of a document "
-        "(DeCLUTR). The last three read whole documents and ignore --sample-break-mode",
+        "(DeCLUTR). The last four read whole documents and ignore --sample-break-mode",
         "same",
     )
     document_boundary: ChoiceEnum(BOUNDARIES) = setting(  # type: ignore[valid-type]

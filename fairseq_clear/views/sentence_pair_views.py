@@ -1,4 +1,4 @@
-"""``neighbor`` and ``cloze``: adjacent sentences of a document, or a sentence and its context.
+"""``titles``, ``neighbor`` and ``cloze``: a title and its text, adjacent sentences, or a sentence and its context.
 
 The identity of a pair is that of its document, so other pairs of the document are not negatives of it. "Negative views are
 different document spans within the same batch" (Nguyen, *Investigating Views for Contrastive Learning*); contexts of one
@@ -30,6 +30,7 @@ CLOZE_KNOBS = {
     "after": Knob(4, int, 0, LONGEST_CONTEXT, help="number of sentences of the context after the sentence"),
     "keep": Knob(0.1, float, 0, 1, help="probability that the sentence is left in its context"),
 }
+TITLE_KNOBS = {"longest": Knob(40, int, 1, help="tokens of the longest first line that is taken as a title")}
 
 
 class SentencePairs(ViewSource):
@@ -226,6 +227,82 @@ class ClozeViews(SentencePairs):
             rows[:, 1] = np.minimum(contexts[is_item], self.room) + FRAME
             lines, done = lines + len(line), done + len(rows)
         return bounds
+
+
+class TitleViews(ViewSource):
+    """Pairs of a document's title, which is its first line, and the text below it. Nothing is random.
+
+    A text that begins with its title once more loses it there, and one of more than ``tokens_per_sample`` tokens, ``<s>`` and
+    ``</s>`` included, is cut off. Documents whose first line is no title are left out and counted: the only line of the
+    document; a line of more than ``longest`` tokens; or a line with which several documents begin, such as a heading.
+
+    Args:
+        documents: documents of the split, the title on the first line.
+        longest: greatest number of tokens of a title.
+        tokens_per_sample: maximum number of tokens of a text.
+
+    Attributes:
+        items: (items,) int64 indices of the documents that are used.
+
+    Raises:
+        UserError: no document has a title.
+    """
+
+    def __init__(self, documents: Documents, *, longest: int, tokens_per_sample: int) -> None:
+        self.documents, self.room = documents, tokens_per_sample - FRAME
+        counts = documents.line_counts  # (D,)
+        lengths = documents.line_span_lengths(1)[np.cumsum(counts) - counts]  # (D,) of the first lines
+        is_lone, is_long = counts == 1, lengths > min(longest, self.room)
+        is_repeated = repeated_first_lines(documents, ~is_lone & ~is_long, lengths)
+        self.items = np.flatnonzero(~(is_lone | is_long | is_repeated))
+        why = f"{is_lone.sum()} have one line, {(is_long & ~is_lone).sum()} begin with more than {longest} tokens, and "
+        why += f"{is_repeated.sum()} begin as another document does"
+        logger.info("%s: %d of %d documents have a title; %s", documents.name, len(self.items), len(counts), why)
+        if not len(self.items):
+            raise UserError(
+                f"{documents.name}: no document has a title for --views titles: {why}; put the title on the first line of its "
+                "document, or choose another view"
+            )
+        self._titles = lengths[self.items]
+        rest = np.minimum(documents.lengths[self.items] - self._titles, self.room)
+        self.text_lengths = np.stack([self._titles, rest], axis=1).astype(np.int32) + FRAME
+        self.mlm_input = FirstTexts(self.text_lengths[:, 0], self.anchor, tokens_per_sample)
+
+    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
+        """Return the pair of an item."""
+        number, begin = int(self.items[index]), int(self._titles[index])
+        document = self.documents[number]
+        title = document.span(0, begin)
+        first = begin
+        if len(document) > 2 * begin and np.array_equal(document.span(begin, 2 * begin), title):
+            first = 2 * begin
+        last = min(len(document), first + self.room)
+        spans = ((0, begin), (first, last))
+        identity = self.documents.identity(number)
+        return [RawInstance(title, (document.span(first, last),), identity, document=number, spans=spans)]
+
+    def anchor(self, index: int) -> Tokens:
+        """Return the title of an item, in ``<s>`` and ``</s>``."""
+        return self.documents.lines(int(self.items[index]), 0, 1).span(0, int(self._titles[index]))
+
+
+def repeated_first_lines(
+    documents: Documents, among: npt.NDArray[np.bool_], lengths: npt.NDArray[np.int32]
+) -> npt.NDArray[np.bool_]:
+    """Which documents begin with the same line as another: (D,) bool, from the lengths (D,) of the first lines."""
+    repeated = np.zeros(len(among), np.bool_)
+    begins = [part.starts(bounds[:, 0]) for part, bounds in zip(documents.parts, documents.bounds, strict=True)]
+    owners = np.repeat(np.arange(len(begins)), list(map(len, begins)))
+    starts = np.concatenate(begins)
+    for length in np.unique(lengths[among]).tolist():
+        rows = np.flatnonzero(among & (lengths == length))
+        lines = np.empty((len(rows), length), np.int64)
+        for number, part in enumerate(documents.parts):
+            mine = owners[rows] == number
+            lines[mine] = part.tokens[starts[rows[mine], None] + np.arange(length)]
+        _, which, counts = np.unique(lines, axis=0, return_inverse=True, return_counts=True)
+        repeated[rows] = counts[which.reshape(-1)] > 1
+    return repeated
 
 
 def without(lines: Document, low: int, begin: int, end: int, high: int) -> Tokens:

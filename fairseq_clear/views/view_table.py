@@ -10,7 +10,14 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.spec import Knob, Step, check_knobs, check_name, parse_spec
 from fairseq_clear.text.documents import content_hash
 from fairseq_clear.views.paraphrase_views import Paraphrases
-from fairseq_clear.views.sentence_pair_views import CLOZE_KNOBS, NEIGHBOR_KNOBS, ClozeViews, NeighborViews
+from fairseq_clear.views.sentence_pair_views import (
+    CLOZE_KNOBS,
+    NEIGHBOR_KNOBS,
+    TITLE_KNOBS,
+    ClozeViews,
+    NeighborViews,
+    TitleViews,
+)
 from fairseq_clear.views.span_views import SPAN_KNOBS, build_span_views
 from fairseq_clear.views.view_source import RawInstance, TokenSource, ViewSource, as_tokens
 
@@ -59,6 +66,13 @@ VIEWS: dict[str, ViewSourceKind] = {
         {},
         "texts with the same meaning, such as back-translations (CERT; Self-Guided Table 7)",
         "original,de",
+    ),
+    "titles": ViewSourceKind(
+        TitleViews,
+        TITLE_KNOBS,
+        "the title of a document, its first line, and the text below it",
+        needs_documents=True,
+        settings=("tokens_per_sample",),
     ),
     "neighbor": ViewSourceKind(
         NeighborViews,

@@ -187,7 +187,7 @@ def test_items_do_not_depend_on_data_workers(source: str, mode: str, data_bin: P
     assert items(0)[:4] != items(0)[4:]
 
 
-@pytest.mark.parametrize("source", ["span:min=3,max=9", "neighbor", "cloze"])
+@pytest.mark.parametrize("source", ["span:min=3,max=9", "neighbor", "cloze", "titles:longest=60"])
 def test_an_update(source: str, data_bin: Path) -> None:
     trainer, dataset = build(data_bin, "--views", source, "--same-document-negatives", "exclude")
     batch = dataset.collater([dataset[index] for index in (0, 7, 14)])  # of three documents

@@ -15,6 +15,7 @@ RECIPES = {
     "mlm on anchors": (*SPAN, "--contrastive-weight", "0"),
     "joint": (*SPAN, "--anchor-mlm", "joint"),
     "joint, in chunks": (*SPAN, "--anchor-mlm", "joint", "--encode-chunk-size", "33", "--ddp-backend", "pytorch_ddp"),
+    "titles": ("--views", "titles:longest=60", "--augment", "none", "--tokens-per-sample", "32"),
     "neighbor-slice": ("--views", "neighbor", "--augment", "slice", "--tokens-per-sample", "32"),
 }
 # neighbours: items of several documents, six pairs each
