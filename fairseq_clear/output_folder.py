@@ -16,7 +16,7 @@ from fairseq_clear.processes import is_alive, lock, unlock
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 # Files that identify a data folder (of prepare or fairseq-preprocess), an export, a prepared GLUE folder or mined negatives.
-KNOWN_CONTENTS = ("clear.json", "dict.txt", "fairseq_clear.json", "glue.json", "mine.json")
+KNOWN_CONTENTS = ("clear.json", "dict.txt", "fairseq_clear.json", "glue.json", "merge.json", "mine.json")
 
 
 @contextmanager

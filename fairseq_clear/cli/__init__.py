@@ -51,6 +51,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "conversion:Export",
         "write a checkpoint for transformers, sentence-transformers or stock fairseq, and check it",
     ),
+    "merge": ("conversion:Merge", "mean the weights of two encoders, such as one before and after refining"),
     "plot": ("plot:Plot", "draw training curves, STS by layer, or pairs on a map"),
     "plan": (
         "plan:Plan",

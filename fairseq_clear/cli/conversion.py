@@ -1,4 +1,4 @@
-"""``fairseq-clear import`` and ``export``: convert pretrained weights of other libraries, and trained ones for them."""
+"""``fairseq-clear import``, ``export`` and ``merge``: convert and mean the weights of encoders of other libraries."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,4 +148,33 @@ fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json enco
         else:
             report = import_hf(self.source, self.dest, segments=self.segments, pooling=self.pooling, **common)
         print("\n".join(report.lines()))
+        return 0
+
+
+@dataclass(kw_only=True)
+class Merge(Command):
+    """Mean the weights of two encoders of one architecture, such as one before and after refining.
+
+    START and REFINED are local Hugging Face or sentence-transformers folders. DEST gets the weights
+    (1 - alpha) * START + alpha * REFINED in float32 as model.safetensors, and every other file of START. A merged encoder
+    keeps most of what refining gained, and loses less on other text (Wortsman et al. 2022).
+    """
+
+    EXAMPLES: ClassVar[str] = """
+fairseq-clear merge all-MiniLM-L6-v2 refined --dest merged --alpha 0.5"""
+
+    start: Path = setting("folder of the first encoder", metavar="START", positional=True)
+    refined: Path = setting("folder of the second encoder", metavar="REFINED", positional=True)
+    dest: Path = setting("folder to create", metavar="DEST")
+    alpha: float = setting("share of REFINED", 0.5, least=0, most=1)
+    overwrite: bool = setting("replace DEST if it is a merged encoder or an export", False)
+
+    def run(self) -> int:
+        """Merge the folders and print what was written."""
+        from fairseq_clear.interop.merging import merge_folders  # torch takes seconds to import
+
+        count = merge_folders(self.start, self.refined, self.dest, self.alpha, overwrite=self.overwrite)
+        print(
+            f"merged {count} tensors, {1 - self.alpha:g} x {self.start} + {self.alpha:g} x {self.refined}; wrote {self.dest}"
+        )
         return 0

@@ -45,7 +45,7 @@ def read_hf_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder}: has no {CONFIG}, and no model.pt of fairseq either; give a folder of a model")
     weights: dict[str, Tensor] = {}
-    for path in _weight_files(folder):
+    for path in weight_files(folder):
         weights |= _read_safetensors(path) if path.suffix == ".safetensors" else read_pickle(path)
     if not all(isinstance(value, Tensor) for value in weights.values()):
         raise UserError(f"{folder}: its weights are not a plain table of tensors; save it with save_pretrained")
@@ -83,7 +83,8 @@ def read_pickle(path: Path) -> dict[str, Any]:
     return content
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
+    """The files of weights of a folder: safetensors or else pickles, in one file or in shards; UserError if there are none."""
     for name in (SAFETENSORS, PICKLE):
         if (folder / name).is_file():
             return [folder / name]

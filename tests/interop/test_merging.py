@@ -1,0 +1,126 @@
+"""``merge``: the mean of two encoders' weights, in the folder of the first; anything else is one error line."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fairseq_clear.cli.main import main
+from fairseq_clear.interop.merging import merge_checkpoints
+from tests.interop.folders import CORPUS, make_folder, make_sentence_folder
+
+SENTENCES = [*CORPUS[-3:], "word " * 60]
+
+
+def merge(start: Path, refined: Path, dest: Path, *flags: str) -> int:
+    return main(["merge", str(start), str(refined), "--dest", str(dest), *flags])
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A sentence-transformers folder, and another encoder of its architecture, whose names begin with the base model."""
+    made = tmp_path_factory.mktemp("merge")
+    start = make_sentence_folder(made / "start", "bert", head=False, seed=1)
+    refined = make_folder(made / "refined", "bert", head=True, seed=2, hidden_dropout_prob=0.3)
+    shutil.copyfile(start / "tokenizer.json", refined / "tokenizer.json")  # their training is not deterministic
+    return start, refined
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.25, 1.0])
+def test_weights_are_the_mean_and_all_else_is_the_start(
+    alpha: float, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    start, refined = folders
+    assert merge(start, refined, tmp_path / "d", "--alpha", str(alpha)) == 0
+    before, after, found = (load_file(folder / "model.safetensors") for folder in (start, refined, tmp_path / "d"))
+    assert found.keys() == before.keys()
+    for name, tensor in found.items():
+        theirs = before[name] if "pooler" in name else after[f"bert.{name}"]
+        torch.testing.assert_close(tensor, (1 - alpha) * before[name] + alpha * theirs, atol=1e-6, rtol=1e-6)
+    files = {path.name for path in start.iterdir()} | {"merge.json"}
+    assert {path.name for path in (tmp_path / "d").iterdir()} == files
+    for name in ("modules.json", "tokenizer.json", "1_Pooling/config.json", "config_sentence_transformers.json"):
+        assert (tmp_path / "d" / name).read_bytes() == (start / name).read_bytes()
+
+
+def test_the_result_loads_as_the_start_does(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    start, refined = folders
+    half = make_half(start, tmp_path / "half")
+    assert merge(half, refined, tmp_path / "d", "--alpha", "0") == 0
+    made, untouched = (SentenceTransformer(str(folder), device="cpu") for folder in (tmp_path / "d", start))
+    assert made[0].auto_model.dtype == torch.float32 and made.max_seq_length == untouched.max_seq_length
+    assert abs(made.encode(SENTENCES) - untouched.encode(SENTENCES)).max() < 2e-3  # half precision was read
+    assert merge(start, refined, tmp_path / "e", "--alpha", "0") == 0
+    same = SentenceTransformer(str(tmp_path / "e"), device="cpu")
+    assert (same.encode(SENTENCES) == untouched.encode(SENTENCES)).all()
+
+
+def make_half(start: Path, folder: Path) -> Path:
+    """The folder in half precision, as a pickle."""
+    shutil.copytree(start, folder)
+    weights = load_file(folder / "model.safetensors")
+    torch.save(
+        {name: one.half() if one.is_floating_point() else one for name, one in weights.items()},
+        folder / "pytorch_model.bin",
+    )
+    (folder / "model.safetensors").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": "float16"}))
+    return folder
+
+
+def other_words(folder: Path) -> Path:
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second = list(vocabulary)[-2:]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+MISTAKES: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "layers": (
+        lambda made: make_folder(made, "bert", num_hidden_layers=2),
+        "another architecture: num_hidden_layers is 3 in",
+    ),
+    "family": (lambda made: make_folder(made, "roberta"), "another architecture"),
+    "words": (lambda made: other_words(make_folder(made, "bert")), "has another vocabulary than"),
+    "missing": (lambda made: made, "no such folder"),
+    "no weights": (
+        lambda made: shutil.copytree(made.parent / "start", made, ignore=lambda *_: ["model.safetensors"]),
+        "has neither",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_one_line(
+    name: str, folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make, said = MISTAKES[name]
+    shutil.copytree(folders[0], tmp_path / "start")
+    assert merge(tmp_path / "start", make(tmp_path / "other"), tmp_path / "d") == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_checkpoint_keeps_what_the_start_lacks(tmp_path: Path) -> None:
+    ones = {"a": torch.ones(2), "n": torch.tensor([1])}
+    torch.save({"model": ones, "cfg": None}, tmp_path / "start.pt")
+    torch.save(
+        {"model": {"a": torch.full((2,), 5.0), "n": torch.tensor([3]), "head": torch.zeros(1)}, "cfg": {"x": 1}},
+        tmp_path / "r.pt",
+    )
+    merge_checkpoints(tmp_path / "start.pt", tmp_path / "r.pt", tmp_path / "m.pt", 0.25)
+    state = torch.load(tmp_path / "m.pt", weights_only=True)
+    assert (
+        state["model"]["a"].tolist() == [2.0, 2.0]
+        and state["model"].keys() == {"a", "n", "head"}
+        and state["cfg"] == {"x": 1}
+    )
