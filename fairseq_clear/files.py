@@ -215,7 +215,7 @@ def record_texts(
         names: of the fields that hold the texts.
         path: of the file, for the message.
         number: of the line, from 1.
-        optional: fields that may be missing; their text is then empty.
+        optional: fields that may be missing or null; their text is then empty.
         hint: last words of the message about a missing field.
 
     Raises:
@@ -228,7 +228,7 @@ def record_texts(
     if not isinstance(record, dict):
         raise UserError(f'{path}:{number}: a {type(record).__name__}, not an object such as {{"{names[0]}": "..."}}')
     return tuple(
-        "" if name in optional and name not in record else _text(record, name, f"{path}:{number}", hint)
+        "" if name in optional and record.get(name) is None else _text(record, name, f"{path}:{number}", hint)
         for name in names
     )
 

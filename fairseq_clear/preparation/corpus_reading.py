@@ -14,7 +14,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import CorpusFile, corpus_file, corpus_files, read_lines, read_whole_lines, record_text
+from fairseq_clear.files import CorpusFile, corpus_file, corpus_files, read_lines, read_whole_lines, record_texts
 from fairseq_clear.preparation.prepare_settings import ORIGINAL, DocumentSettings, PrepareSettings
 
 logger = logging.getLogger(__name__)
@@ -57,22 +57,32 @@ class TextSource:
         Raises:
             UserError: an error in a file, or aligned files have different numbers of lines.
         """
-        settings, pattern = self.settings, document_pattern(self.settings.document_start)
+        pattern = document_pattern(self.settings.document_start)
 
         def read() -> Iterator[Row | None]:
             for file, *others in zip(self.files, *self.paraphrases.values(), strict=True):
                 if file.is_jsonl:
-                    rows = json_rows(file, settings.text_field, progress)
-                elif others:
+                    yield from self._records(file, progress)
+                    continue
+                if others:
                     rows = text_rows(aligned_lines([file, *others], progress), pattern)
                 else:
                     rows = text_rows(((line,) for _, line in read_lines(file, progress)), pattern)
-                if settings.split_sentences is not None:
-                    rows = split_rows(rows, settings.split_sentences, settings.language)
-                yield from rows
+                yield from self._split(rows)
                 yield None
 
         return canonical_rows(read())
+
+    def _records(self, file: CorpusFile, progress: Progress | None) -> Iterator[Row | None]:
+        """Yield the titles and texts of a JSON-lines file; a title is one line."""
+        for title, lines in json_documents(file, self.settings.text_field, self.settings.title_field, progress):
+            yield from ((" ".join(title.split()),),) if title else ()
+            yield from self._split((line,) for line in lines)
+            yield None
+
+    def _split(self, rows: Iterable[Row | None]) -> Iterable[Row | None]:
+        mode, language = self.settings.split_sentences, self.settings.language
+        return rows if mode is None else split_rows(rows, mode, language)
 
 
 def find_sources(settings: PrepareSettings) -> tuple[TextSource, TextSource | None]:
@@ -136,19 +146,20 @@ def text_rows(lines: Iterable[Row], document_start: re.Pattern[str] | None) -> I
             yield None
 
 
-def json_rows(file: CorpusFile, field: str, progress: Progress | None = None) -> Iterator[Row | None]:
-    """Yield the lines of a JSON-lines file: each record is a document, each line break in it ends a sentence.
+def json_documents(
+    file: CorpusFile, field: str, title_field: str | None = None, progress: Progress | None = None
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the title, empty if there is none, and the lines of each record of a JSON-lines file.
 
     Raises:
         UserError: a line that is not a JSON object with a string under ``field``.
     """
+    names = (field,) if title_field is None else (field, title_field)
     for number, line in read_lines(file, progress):
-        if not line.strip():
-            continue
-        text = record_text(line, field, file.path, number)
-        for sentence in re.split(r"\r\n|\r|\n", text.replace("\0", " ")):
-            yield (sentence.strip(),)
-        yield None
+        if line.strip():
+            text, *title = record_texts(line, names, file.path, number, optional=names[1:])
+            lines = re.split(r"\r\n|\r|\n", text.replace("\0", " "))
+            yield "".join(title).replace("\0", " "), [line.strip() for line in lines]
 
 
 def aligned_lines(files: Sequence[CorpusFile], progress: Progress | None = None) -> Iterator[Row]:

@@ -37,6 +37,12 @@ class DocumentSettings:
     GROUP: ClassVar[str] = "text"
 
     text_field: str = setting("name of the field of a .jsonl record that holds its text", "text", metavar="NAME")
+    title_field: str | None = setting(
+        "name of the field of a .jsonl record that holds its title, which becomes the first line of the document; records "
+        "without it have none",
+        None,
+        metavar="NAME",
+    )
     document_start: str | None = setting(
         "a line of a .txt file that matches this regular expression starts a document, and blank lines do not: "
         "'^ = [^=]' for WikiText, '.' for one document per line. The word file: each file is one document. A document "

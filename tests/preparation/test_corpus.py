@@ -34,6 +34,32 @@ def lines_of(*paths: Path, **options: object) -> list[str]:
     return [row[0] if row else "" for row in rows]
 
 
+def test_a_title_is_the_first_line(tmp_path: Path) -> None:
+    records = [
+        {"title": "One. Of two\nparts.", "text": "He left. It rained.\nThen."},
+        {"title": None, "text": "Go on. She did."},
+        {"text": "H."},
+        {"title": "Only a title", "text": ""},
+    ]
+    path = write(tmp_path / "a.jsonl", "".join(json.dumps(record) + "\n" for record in records).encode())
+    split = lines_of(path, title_field="title", split_sentences="lines")
+    assert split == [
+        "One. Of two parts.",
+        "He left.",
+        "It rained.",
+        "Then.",
+        "",
+        "Go on.",
+        "She did.",
+        "",
+        "H.",
+        "",
+        "Only a title",
+    ]
+    assert lines_of(path, title_field="title")[:3] == ["One. Of two parts.", "He left. It rained.", "Then."]
+    assert lines_of(path)[:2] == ["He left. It rained.", "Then."]
+
+
 def rows_of(units: Iterable[str | None]) -> Iterator[tuple[str] | None]:
     return (None if unit is None else (unit,) for unit in units)
 
