@@ -23,6 +23,7 @@ import torch
 from fairseq.file_io import PathManager
 from omegaconf.errors import OmegaConfBaseException
 
+from fairseq_clear import files
 from fairseq_clear.errors import UserError, exit_on_user_error, one_line
 from fairseq_clear.patches import original
 
@@ -118,7 +119,8 @@ def write_whole(obj: Any, filename: str, async_write: bool = False) -> None:
         return
     for attempt in range(ATTEMPTS):
         try:
-            _replace(filename, partial(torch.save, obj))
+            with files.write_whole(filename) as stream:
+                torch.save(obj, stream)
             return
         except (OSError, RuntimeError) as error:
             cause = _system_error(error)
@@ -161,8 +163,8 @@ def copy_whole(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
     if os.path.exists(dst_path) and not overwrite:
         return False
     try:
-        with open(src_path, "rb") as content:
-            _replace(dst_path, lambda stream: shutil.copyfileobj(content, stream, 1 << 22))
+        with open(src_path, "rb") as content, files.write_whole(dst_path) as stream:
+            shutil.copyfileobj(content, stream, 1 << 22)
     except OSError as error:
         raise UserError(
             f"{dst_path}: cannot write it ({error.strerror or error}); {src_path} is complete: free some space, copy it "
@@ -176,20 +178,6 @@ def newest_whole(path: str) -> Path | None:
     others = [other for other in Path(path).parent.glob("*.pt") if other.name not in (CRASH, Path(path).name)]
     whole = [other for other in others if other.is_file() and zipfile.is_zipfile(other)]
     return max(whole, key=lambda other: other.stat().st_mtime, default=None)
-
-
-def _replace(filename: str, write: Callable[[Any], object]) -> None:
-    """Write to a temporary file, and rename it to ``filename`` once it is on disk."""
-    temporary = f"{filename}.tmp"
-    try:
-        with open(temporary, "wb") as stream:
-            write(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, filename)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _check_finite(state: Any, filename: str) -> None:

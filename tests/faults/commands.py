@@ -144,8 +144,9 @@ class Instants:
         stock = builtins.open
 
         def opened(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
-            if "b" in mode and set(mode) & set("wax+") and str(file).startswith(self.folder):
-                return _Ticking(self, str(file), mode)
+            name = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else str(file)
+            if "b" in mode and set(mode) & set("wax+") and name.startswith(self.folder):
+                return _Ticking(self, name, file, mode)
             return stock(file, mode, *args, **options)
 
         builtins.open = opened  # type: ignore[assignment]
@@ -171,12 +172,13 @@ class Instants:
 class _Ticking:
     """A binary file without a buffer whose writes are instants."""
 
-    def __init__(self, instants: Instants, name: str, mode: str) -> None:
-        self._instants, self._file = instants, io.FileIO(name, mode.replace("b", ""))
+    def __init__(self, instants: Instants, name: str, file: Any, mode: str) -> None:
+        self._instants, self._name = instants, name
+        self._file = io.FileIO(file, mode.replace("b", ""), closefd=not isinstance(file, int))
 
     def write(self, content: Any) -> int:
         view = memoryview(content).cast("B")
-        if len(view) >= PART and self._instants.tick(self._file.name):
+        if len(view) >= PART and self._instants.tick(self._name):
             self._file.write(view[: len(view) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
         rest = view

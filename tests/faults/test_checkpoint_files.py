@@ -38,8 +38,8 @@ def place(tmp_path: Path) -> Path:
     return folder / "last.pt"
 
 
-def full(place: Path, monkeypatch: pytest.MonkeyPatch, room: int, number: int) -> None:
-    """Make writes to the folder of ``place`` fail after ``room`` bytes per file."""
+def full(monkeypatch: pytest.MonkeyPatch, room: int, number: int) -> None:
+    """Make writes of checkpoints fail after ``room`` bytes per file."""
 
     class Full(io.FileIO):
         def write(self, content: Any) -> int:
@@ -50,8 +50,8 @@ def full(place: Path, monkeypatch: pytest.MonkeyPatch, room: int, number: int) -
     stock = builtins.open
 
     def opened(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
-        writes = "w" in mode and str(file).startswith(str(place.parent))
-        return Full(file, "w") if writes else stock(file, mode, *args, **options)
+        writes = "w" in mode and isinstance(file, int)  # files.write_whole opens its file by number
+        return Full(file, "w", closefd=False) if writes else stock(file, mode, *args, **options)
 
     monkeypatch.setattr(builtins, "open", opened)
 
@@ -60,7 +60,7 @@ def full(place: Path, monkeypatch: pytest.MonkeyPatch, room: int, number: int) -
 def test_a_full_disk_leaves_the_earlier_one(place: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     slept: list[float] = []
     monkeypatch.setattr(checkpoint_files.time, "sleep", slept.append)
-    full(place, monkeypatch, room, errno.ENOSPC)
+    full(monkeypatch, room, errno.ENOSPC)
     with pytest.raises(UserError, match="last.pt: cannot write it .No space left on device.; the checkpoints before"):
         write_whole(STATE, str(place))
     assert slept == [], "a full disk is not retried"
@@ -78,7 +78,7 @@ def test_a_file_system_that_recovers_is_tried_again(place: Path, monkeypatch: py
             monkeypatch.undo()
 
     monkeypatch.setattr(checkpoint_files.time, "sleep", recover)
-    full(place, monkeypatch, 100, errno.EIO)
+    full(monkeypatch, 100, errno.EIO)
     write_whole(STATE, str(place))
     assert len(slept) == 2
     assert torch.equal(torch.load(place, weights_only=True)["model"]["weight"], STATE["model"]["weight"])  # type: ignore[index]
@@ -126,7 +126,7 @@ def test_a_copy_is_whole_or_not_at_all(place: Path, monkeypatch: pytest.MonkeyPa
     source.write_bytes(b"newer")
     assert not copy_whole(str(source), str(place)) and place.read_bytes() == b"earlier"
     with monkeypatch.context() as patch, pytest.raises(UserError, match="one.pt is complete: free some space"):
-        full(place, patch, 3, errno.ENOSPC)
+        full(patch, 3, errno.ENOSPC)
         copy_whole(str(source), str(place), overwrite=True)
     assert place.read_bytes() == b"earlier"
     assert copy_whole(str(source), str(place), overwrite=True) and place.read_bytes() == b"newer"
