@@ -2,7 +2,6 @@
 
 import argparse
 import ast
-import difflib
 import hashlib
 import os
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from fairseq_clear.augmentations.chain import Chain
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
 from fairseq_clear.models.pretrained_encoder import SHAPELESS, checkpoint_in
+from fairseq_clear.patches.startup import flags_of, nearest
 from fairseq_clear.spec import setting_names
 from fairseq_clear.tasks.corpus_mix import parse_mix, shards_of
 from fairseq_clear.text.data_folders import DICTIONARY, read_dictionary
@@ -138,11 +138,7 @@ def check_allowed(cfg: Any) -> None:
         if isinstance(section, argparse.Namespace) or OmegaConf.is_dict(section):
             known.update(vars(section) if isinstance(section, argparse.Namespace) else section)
     for name in sorted(setting_names(cfg.task.allow_change) - known):
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = (
-            f"; did you mean {near[0].replace('_', '-')}?" if near else "; give names of flags, without dashes in front"
-        )
-        raise UserError(f"--allow-change {name.replace('_', '-')}: there is no such setting{hint}")
+        raise UserError(f"--allow-change {name}: there is no such setting{nearest(name, known)}")
 
 
 def check_same_architecture(state: Mapping[str, Any], model: Any, path: str, allowed: str) -> None:
@@ -220,11 +216,9 @@ def _section(name: str, settings: Any) -> dict[str, Any]:
 
 
 def _model(model: Any) -> dict[str, Any]:
-    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, add_help=False)
-    type(model).add_args(parser)
     name = getattr(model.args, "_name", None) or getattr(model.args, "arch", None)
     values = {}
-    for action in parser._actions:
+    for action in flags_of(type(model)):
         if action.dest not in FREE["model"].split():
             default = None if action.default == argparse.SUPPRESS else action.default
             values[action.dest] = _plain(getattr(model.args, action.dest, default))
