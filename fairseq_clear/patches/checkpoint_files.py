@@ -80,12 +80,8 @@ def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: boo
 def unloadable(path: object, error: pickle.UnpicklingError, what: str, unlike: str, remedy: str) -> UserError:
     """Describe a file that ``weights_only`` rejects: torch's own message advises the user to turn the check off.
 
-    Args:
-        path: of the file.
-        error: of ``torch.load``; it names a class or function, unless the file is damaged.
-        what: what the file should be.
-        unlike: what such a class is not.
-        remedy: what to do.
+    The error of ``torch.load`` names a class or function, unless the file is damaged. ``what`` is what the file should be, and
+    ``unlike`` what such a class is not.
     """
     found = re.search(r"(?:GLOBAL|unrecognized function) (\S+)", str(error))
     if found is None:
@@ -144,9 +140,7 @@ def verify_folder(save_dir: str) -> None:
         with tempfile.TemporaryFile(dir=save_dir):
             pass
     except OSError as error:
-        raise UserError(
-            f"--save-dir {save_dir}: cannot write there ({error.strerror or error}); give a folder that you can write"
-        ) from None
+        raise UserError(f"--save-dir {save_dir}: cannot write there ({error.strerror or error})") from None
 
 
 def save(state: Any, path: str | Path) -> None:
@@ -166,10 +160,8 @@ def copy_whole(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
         with open(src_path, "rb") as content, files.write_whole(dst_path) as stream:
             shutil.copyfileobj(content, stream, 1 << 22)
     except OSError as error:
-        raise UserError(
-            f"{dst_path}: cannot write it ({error.strerror or error}); {src_path} is complete: free some space, copy it "
-            "there, and give the same command again"
-        ) from None
+        what = f"{dst_path}: cannot write it ({error.strerror or error}); {src_path} is complete"
+        raise UserError(f"{what}: free some space, copy it there, and give the same command again") from None
     return True
 
 

@@ -48,18 +48,14 @@ def parse_mix(mix: str, data: str, batches: Any = "any") -> list[Corpus]:
     corpora = [_parse_corpus(part.strip(), mix) for part in mix.split(",")]
     if os.pathsep in data and not os.path.isdir(data):
         raise UserError(f"--mix {mix}: {data} names several data folders; give one, made without --shards")
-    places = [os.path.realpath(corpus.folder) for corpus in corpora]
-    for number, corpus in enumerate(corpora):
-        if places[number] in places[:number]:
-            raise UserError(f"--mix {mix}: names {corpus.folder} twice; name each corpus once")
-    own = os.path.realpath(data)
+    places, own = [os.path.realpath(corpus.folder) for corpus in corpora], os.path.realpath(data)
     if own not in places:
         raise UserError(
             f"--mix {mix}: does not name the data folder {data}, which an epoch reads once; give it a weight too, as in "
             f"--mix {data}:1,{mix}"
         )
-    if len(corpora) == 1:
-        raise UserError(f"--mix {mix}: names one corpus; name another, or leave --mix out")
+    if len(set(places)) < max(2, len(places)):
+        raise UserError(f"--mix {mix}: name two corpora or more, each once; or leave --mix out")
     return sorted(corpora, key=lambda corpus: os.path.realpath(corpus.folder) != own)  # stable: the others as typed
 
 
@@ -140,12 +136,9 @@ def _differing_file(first: Path, other: Path) -> str:
 
 def describe_mix(corpora: Sequence[Corpus], dataset: MixedDataset, items: str) -> str:
     """One line on the corpora of a mix: the size of each, its weight and its share of an epoch."""
-    shards, parts = iter(zip(dataset.corpora, dataset.counts, strict=True)), []
-    for corpus in corpora:
-        own = list(islice(shards, len(shards_of(corpus))))
-        size, count = sum(len(texts) for texts, _ in own), sum(count for _, count in own)
-        parts.append(
-            f"{corpus.folder}: {size:,} {items}, weight {float(corpus.weight):g}, {count / len(dataset):.1%} of an epoch "
-            f"({count:,})"
-        )
+    shards, parts = iter(zip(map(len, dataset.corpora), dataset.counts, strict=True)), []
+    for folder, weight in corpora:
+        size, count = map(sum, zip(*islice(shards, len(data_folders(folder))), strict=True))
+        share = f"{count / len(dataset):.1%} of an epoch ({count:,})"
+        parts.append(f"{folder}: {size:,} {items}, weight {float(weight):g}, {share}")
     return "; ".join(parts) + ("; each batch of one corpus" if dataset.is_separate else "")

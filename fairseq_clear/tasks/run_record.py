@@ -90,9 +90,7 @@ def run_record(cfg: Any, model: Any, chain: Chain) -> dict[str, Any]:
 
 
 def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: str, allowed: str) -> list[str]:
-    """Compare a checkpoint's record with that of the run that resumes it.
-
-    The number of workers may differ.
+    """Compare a checkpoint's record with that of the run that resumes it. The number of workers may differ.
 
     Args:
         saved, current: records; a setting that only one of them has is not compared.
@@ -100,7 +98,7 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
         allowed: names of settings that may differ, joined by commas.
 
     Returns:
-        Descriptions of the allowed differences, and of another number of workers if it changes the texts of an update.
+        Descriptions of the allowed differences.
 
     Raises:
         UserError: another setting differs.
@@ -118,12 +116,9 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
             f"{path} to start from these weights; or continue this run anyway with --allow-change {flags}"
         )
     described = [_difference(name, saved[name], current[name]) for name in differing]
-    old, new = saved.get("workers"), current.get("workers")
-    if None not in (old, new) and old != new and _batch(saved) != _batch(current):
-        described.append(
-            f"{old} workers, now {new}: an update has {_batch(current) / _batch(saved):g} times as many texts, because "
-            "--batch-size and --max-tokens are per worker; --allow-change batch-size permits another"
-        )
+    old, new = saved.get("workers"), current["workers"]
+    if old not in (None, new):
+        described.append(f"{old} workers, now {new}; --batch-size, --max-tokens and --update-freq are per worker")
     return described
 
 
@@ -177,14 +172,13 @@ def check_same_vocabulary(state: Mapping[str, Any], path: str, data: str) -> Non
     ours, adjacent = Path(data) / DICTIONARY, Path(path).parent / DICTIONARY
     recorded = (state.get("task_state") or {}).get("vocabulary_hash")
     if recorded is not None:
-        differs, theirs = recorded != hash_file(ours), _dictionary_of(state) or "unknown"
+        differs = recorded != hash_file(ours)
     else:
         differs = adjacent.is_file() and read_dictionary(adjacent) != read_dictionary(ours)
-        theirs = str(adjacent)
     if differs:
         raise UserError(
-            f"{path}: its vocabulary ({theirs}) is not that of {ours}, so every token would have another's embedding; prepare "
-            "the text with the checkpoint's tokenizer and dictionary (fairseq-clear prepare --tokenizer-dir)"
+            f"{path}: its vocabulary is not that of {ours}, so every token would have another's embedding; prepare the text "
+            "with the checkpoint's tokenizer and dictionary (fairseq-clear prepare --tokenizer-dir)"
         )
 
 
@@ -226,18 +220,18 @@ def _model(model: Any) -> dict[str, Any]:
 
 
 def _files(cfg: Any, chain: Chain) -> dict[str, Any]:
-    task, files = cfg.task, {}
+    task, guide = cfg.task, getattr(cfg.criterion, "guide", None)
     folders, corpora = [Path(folder) for folder in utils.split_paths(task.data)], parse_mix(task.mix, task.data)
-    files["data"] = {"path": task.data, "hash": _hash_texts(cfg, folders)}
     shares = [f"{corpus.weight / corpora[0].weight} {_hash_texts(cfg, shards_of(corpus))}" for corpus in corpora]
-    mixed = hashlib.sha256(" ".join(shares).encode()).hexdigest()
-    files["mix"] = {"path": task.mix, "hash": mixed} if corpora else None
-    files["vocabulary"] = _file(str(folders[0] / DICTIONARY))
+    files = {
+        "data": {"path": task.data, "hash": _hash_texts(cfg, folders)},
+        "mix": {"path": task.mix, "hash": hashlib.sha256(" ".join(shares).encode()).hexdigest()} if corpora else None,
+        "vocabulary": _file(str(folders[0] / DICTIONARY)),
+        "start": _file(cfg.checkpoint.finetune_from_model),
+        "guide": _file(checkpoint_in(guide, "--guide")) if guide else None,
+    }
     if chain.needs_synonyms:
         files["synonyms"] = _file(str(task.synonyms or folders[0] / SYNONYMS_NPZ))
-    files["start"] = _file(cfg.checkpoint.finetune_from_model)
-    guide = getattr(cfg.criterion, "guide", None)
-    files["guide"] = _file(checkpoint_in(guide, "--guide")) if guide else None
     return files
 
 
@@ -256,13 +250,6 @@ def _file(path: str | None) -> dict[str, str] | None:
     return {"path": path, "hash": content_hash(Path(path))} if path and os.path.isfile(path) else None
 
 
-def _dictionary_of(state: Mapping[str, Any]) -> str | None:
-    try:
-        return os.path.join(utils.split_paths(state["cfg"].task.data)[0], DICTIONARY)
-    except (AttributeError, KeyError, TypeError, IndexError):
-        return None
-
-
 def _plain(value: Any) -> Any:
     """Convert a value to strings, numbers and lists, in one form for flags and YAML."""
     if OmegaConf.is_config(value):
@@ -277,12 +264,6 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "value") and not isinstance(value, str | int | float):  # an enum
         return str(value.value)
     return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def _batch(record: Mapping[str, Any]) -> float:
-    """Texts of an update, or tokens if ``--max-tokens`` alone limits batches."""
-    size: float = record["workers"] * record["update_freq"][0] * (record["batch_size"] or record["max_tokens"])
-    return size
 
 
 def _value(entry: Any) -> Any:
