@@ -107,10 +107,8 @@ def _check(cfg: Any) -> None:
     if saving.restore_file != "checkpoint_last.pt":
         raise UserError(f"--restore-file {saving.restore_file}: {repeated}")
     if workers.distributed_world_size > 1 and not workers.distributed_no_spawn:
-        raise UserError(
-            f"--distributed-world-size {workers.distributed_world_size}: signals do not reach workers that fairseq starts; "
-            "start one process per worker with --distributed-no-spawn, as scripts/slurm/launch.sh does"
-        )
+        size = f"--distributed-world-size {workers.distributed_world_size}"
+        raise UserError(f"{size}: signals do not reach workers that fairseq starts; give --distributed-no-spawn")
 
 
 def main(arguments: Sequence[str]) -> NoReturn:

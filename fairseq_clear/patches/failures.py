@@ -108,9 +108,7 @@ def load_checkpoint(
     if is_ours and self.is_data_parallel_master and not self.cfg.checkpoint.no_save:
         _lock_save_dir(Path(self.cfg.checkpoint.save_dir))
     if named != LAST and not PathManager.isfile(filename):
-        raise UserError(
-            f"--restore-file {named}: no such file, and training would start from scratch; leave it out for that"
-        )
+        raise UserError(f"--restore-file {named}: no such file; leave it out to start from scratch")
 
     def check(state: dict[str, Any]) -> None:
         if is_ours:

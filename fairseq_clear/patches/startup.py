@@ -156,35 +156,28 @@ def convert_namespace_to_omegaconf(args: argparse.Namespace) -> Any:
     """Convert the arguments. ``--total-num-update`` defaults to ``--max-update``, and a wrong type is a one-line error."""
     if getattr(args, "total_num_update", 0) is None:  # the default in polynomial_decay's config, which it then rejects
         if not args.max_update:
-            _fail(
-                UserError(f"--total-num-update: is required by --lr-scheduler {args.lr_scheduler} without --max-update")
-            )
+            _fail(f"--total-num-update: is required by --lr-scheduler {args.lr_scheduler} without --max-update")
         args.total_num_update = args.max_update
     try:
         return original("fairseq_cli.train:convert_namespace_to_omegaconf")(args)
     except InterpolationKeyError as error:
         _fail(_ill_fitting(error, {"task": args.task, "criterion": args.criterion, "model": args.arch}))
     except (ConfigCompositionException, ValueError) as error:
-        wrong = re.match(r"Error merging override \w+\.(\w+)=(.*)", str(error))
-        if wrong:
-            _fail(
-                UserError(f"--{wrong[1].replace('_', '-')} {wrong[2]}: not a valid value of this setting; see --help")
-            )
+        if wrong := re.match(r"Error merging override \w+\.(\w+)=(.*)", str(error)):
+            _fail(f"--{wrong[1].replace('_', '-')} {wrong[2]}: not a valid value of this setting; see --help")
         for name, value in vars(args).items():
             if str(value).lower() in {"nan", "inf", "-inf"}:
-                _fail(UserError(f"--{name.replace('_', '-')} {value}: give a finite number"))
+                _fail(f"--{name.replace('_', '-')} {value}: give a finite number")
         raise
 
 
-def _ill_fitting(error: InterpolationKeyError, names: Mapping[str, str]) -> UserError:
+def _ill_fitting(error: InterpolationKeyError, names: Mapping[str, str]) -> str:
     """Describe a setting that one part of a run takes from another part, which has none of this name."""
     source, _, setting = str(error).partition("'")[2].partition("'")[0].partition(".")
     user = str(error.full_key).partition(".")[0]
     flags = {part: f"--{'arch' if part == 'model' else part} {name}" for part, name in names.items()}
-    return UserError(
-        f"{flags.get(source, source)}: has no setting {setting}, which {flags.get(user, user)} takes from it; give another "
-        "--task, --arch or --criterion"
-    )
+    what = f"{flags.get(source, source)}: has no setting {setting}, which {flags.get(user, user)} takes from it"
+    return f"{what}; give another --task, --arch or --criterion"
 
 
 def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
@@ -225,16 +218,11 @@ def join_torchrun(cfg: Any) -> None:
         return
     given, is_by_flags = workers.distributed_world_size, workers.distributed_init_method is not None
     if str(given) != size and (is_by_flags or given != max(1, torch.cuda.device_count())):
-        raise UserError(
-            f"--distributed-world-size {given}: WORLD_SIZE is {size}; unset it, or leave all --distributed-* to torchrun"
-        )
+        raise UserError(f"--distributed-world-size {given}: WORLD_SIZE is {size}; unset it, or leave the flag out")
     if is_by_flags:
         return
     if missing := [name for name in TORCHRUN if name not in os.environ]:
-        raise UserError(
-            f"WORLD_SIZE={size}: {' and '.join(missing)} not set, so the run would have one worker; start it with torchrun "
-            f"--nproc-per-node {size} --no-python fairseq-train ..., or unset WORLD_SIZE"
-        )
+        raise UserError(f"WORLD_SIZE={size}: {' and '.join(missing)} not set; start with torchrun, or unset WORLD_SIZE")
     with open_dict(cfg):
         workers.distributed_init_method = "env://"
         workers.distributed_world_size, workers.distributed_rank = int(size), int(os.environ["RANK"])
@@ -278,10 +266,10 @@ def merge_defaults(cfg: Any) -> None:
     except InterpolationKeyError as error:
         _fail(_ill_fitting(error, {part: cfg[part]._name for part in ("task", "criterion", "model")}))
     except ConfigKeyError as error:
-        _fail(UserError(_unknown_setting(cfg, error)))
+        _fail(_unknown_setting(cfg, error))
 
 
-def _fail(error: UserError, *, is_first: bool = True) -> NoReturn:
+def _fail(error: UserError | str, *, is_first: bool = True) -> NoReturn:
     """Log an error, on the first worker only because all workers find the same one, and exit with status 2."""
     if is_first and os.environ.get("RANK", "0") == "0":
         logger.error("%s", error)
@@ -305,16 +293,12 @@ def _check(cfg: Any, parts: list[type[CheckedPart]]) -> None:
                 raise UserError(f"--{flag}: torch finds no GPU; train on the CPU with --cpu and without --{flag}")
         logger.warning("torch finds no GPU on this machine: training on the CPU (--cpu)")
     if on_cpu and common.fp16 and not (common.fp16_no_flatten_grads or common.memory_efficient_fp16):
-        raise UserError(
-            "--fp16: on a CPU fairseq needs --fp16-no-flatten-grads with it; or leave --fp16 out, which is faster there"
-        )
+        raise UserError("--fp16: on a CPU it needs --fp16-no-flatten-grads; or leave it out, which is faster there")
     if common.log_file and not os.path.isdir(os.path.dirname(os.path.abspath(common.log_file))):
         raise UserError(f"--log-file {common.log_file}: there is no such folder; make it, or name another file")
     start = checkpoint.finetune_from_model
     if start and not PathManager.isfile(start):
-        raise UserError(
-            f"--finetune-from-model {start}: no such file; give a checkpoint (.pt) of fairseq-train or import"
-        )
+        raise UserError(f"--finetune-from-model {start}: no such file; give a checkpoint (.pt)")
     model = ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None))
     if model in parts and OmegaConf.is_config(cfg.model):  # of hydra, for which fairseq ignores unknown names
         known = {action.dest for action in flags_of(model)} | {"_name", "arch"}

@@ -128,12 +128,10 @@ def validate_and_save(
         stock: Callable[..., tuple[list[float | None], bool]] = original("fairseq_cli.train:validate_and_save")
         return stock(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
     except KeyError as error:
-        if error.args != (cfg.checkpoint.best_checkpoint_metric,):
+        flag = f"--best-checkpoint-metric {(metric := cfg.checkpoint.best_checkpoint_metric)}"
+        if error.args != (metric,):
             raise
-        raise UserError(
-            f"--best-checkpoint-metric {error.args[0]}: the validation did not measure it; give another metric, or a larger "
-            "--batch-size-valid, so that its batches have negatives"
-        ) from None
+        raise UserError(f"{flag}: the validation did not measure it; give a larger --batch-size-valid") from None
     except _Interrupted:
         _save_and_leave(_agreed_exit_code(), cfg, trainer, epoch_itr)
     finally:

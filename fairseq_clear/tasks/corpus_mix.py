@@ -50,10 +50,7 @@ def parse_mix(mix: str, data: str, batches: Any = "any") -> list[Corpus]:
         raise UserError(f"--mix {mix}: {data} names several data folders; give one, made without --shards")
     places, own = [os.path.realpath(corpus.folder) for corpus in corpora], os.path.realpath(data)
     if own not in places:
-        raise UserError(
-            f"--mix {mix}: does not name the data folder {data}, which an epoch reads once; give it a weight too, as in "
-            f"--mix {data}:1,{mix}"
-        )
+        raise UserError(f"--mix {mix}: does not name the data folder {data}; give it a weight, as in {data}:1,{mix}")
     if len(set(places)) < max(2, len(places)):
         raise UserError(f"--mix {mix}: name two corpora or more, each once; or leave --mix out")
     return sorted(corpora, key=lambda corpus: os.path.realpath(corpus.folder) != own)  # stable: the others as typed
@@ -62,10 +59,7 @@ def parse_mix(mix: str, data: str, batches: Any = "any") -> list[Corpus]:
 def _parse_corpus(part: str, mix: str) -> Corpus:
     folder, _, weight = part.rpartition(":")
     if not folder or not _WEIGHT.fullmatch(weight) or not Fraction(weight):
-        raise UserError(
-            f"--mix {mix}: cannot read {part!r}; write FOLDER:WEIGHT with a weight above 0, joined by commas, as in "
-            "data-bin/own:0.8,data-bin/general:0.2"
-        )
+        raise UserError(f"--mix {mix}: cannot read {part!r}; write FOLDER:WEIGHT,FOLDER:WEIGHT with weights above 0")
     return Corpus(folder, Fraction(weight))
 
 
@@ -80,11 +74,11 @@ def check_corpora(corpora: Sequence[Corpus]) -> None:
         check_vocabulary(folder)
         if differing := _differing_file(first, folder):
             flags = tokenizer_flags(first)
-            command = ["prepare", *flags] if flags else ["fairseq-preprocess --srcdict", first / DICTIONARY]
-            raise UserError(
-                f"--mix {folder}: its {differing} differs from that of {first}; prepare its text again with "
-                f"{'fairseq-clear ' * bool(flags)}{' '.join(map(str, command))}, so that every id stands for the same piece"
+            command = (
+                ["fairseq-clear prepare", *flags] if flags else ["fairseq-preprocess --srcdict", first / DICTIONARY]
             )
+            again = f"prepare its text again with {' '.join(map(str, command))}"
+            raise UserError(f"--mix {folder}: its {differing} differs from that of {first}; {again}")
 
 
 def shards_of(corpus: Corpus) -> list[Path]:

@@ -62,9 +62,7 @@ def load_guide(source: str, data: Path, longest: int, settings: Any) -> GuideEnc
     Raises:
         UserError: the guide cannot be read, has another vocabulary, or has too few positions.
     """
-    from fairseq_clear.evaluation.checkpoints import (
-        load_model,
-    )  # it registers this package, so it cannot be imported above
+    from fairseq_clear.evaluation.checkpoints import load_model  # not above, because it registers this package
 
     path = checkpoint_in(source, "--guide")
     try:
@@ -82,7 +80,4 @@ def load_guide(source: str, data: Path, longest: int, settings: Any) -> GuideEnc
 def check_positions(source: str, positions: int, longest: int) -> None:
     """Raise UserError if a guide has too few positions for views of ``longest`` tokens."""
     if positions < longest:
-        raise UserError(
-            f"--guide {source}: reads texts of at most {positions} tokens; give --tokens-per-sample {positions}, or another "
-            "guide"
-        )
+        raise UserError(f"--guide {source}: reads at most {positions} tokens; give --tokens-per-sample {positions}")

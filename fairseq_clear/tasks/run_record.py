@@ -156,9 +156,7 @@ def check_same_architecture(state: Mapping[str, Any], model: Any, path: str, all
         old = " ".join(f"--{flag} {theirs}" for flag, (theirs, _) in zip(flags, differing.values(), strict=True))
         new = " ".join(str(ours) for _, ours in differing.values())
         or_allow = f", or --allow-change {','.join(flags)}" if not differing.keys() & set(SIZES) else ""
-        raise UserError(
-            f"{path}: was trained with {old}, and the flags say {new}; give those of the checkpoint{or_allow}"
-        )
+        raise UserError(f"{path}: was trained with {old}, and the flags say {new}; give the former{or_allow}")
 
 
 def check_same_vocabulary(state: Mapping[str, Any], path: str, data: str) -> None:
@@ -177,8 +175,7 @@ def check_same_vocabulary(state: Mapping[str, Any], path: str, data: str) -> Non
         differs = adjacent.is_file() and read_dictionary(adjacent) != read_dictionary(ours)
     if differs:
         raise UserError(
-            f"{path}: its vocabulary is not that of {ours}, so every token would have another's embedding; prepare the text "
-            "with the checkpoint's tokenizer and dictionary (fairseq-clear prepare --tokenizer-dir)"
+            f"{path}: its vocabulary is not that of {ours}; prepare the text with the checkpoint's tokenizer"
         )
 
 

@@ -221,7 +221,7 @@ def test_mistakes_are_one_line(paired_bin: Path, guide: Path, tmp_path: Path, ca
         (
             paired_bin,
             (*GUIDED, str(guide), "--tokens-per-sample", "51", "--max-positions", "60"),
-            f"--guide {guide}: reads texts of at most 50 tokens; give --tokens-per-sample 50",
+            f"--guide {guide}: reads at most 50 tokens; give --tokens-per-sample 50",
         ),
     ]:
         caplog.clear()

@@ -184,12 +184,10 @@ def test_what_cannot_be_resumed_is_one_line(
             trainer_.load_checkpoint(str(path))
     wrong, damaged, foreign, missing = errors(caplog)
     theirs = "--encoder-embed-dim 128 --encoder-ffn-embed-dim 512 --encoder-attention-heads 2"
-    assert f"checkpoint_last.pt: was trained with {theirs}, and the flags say 64 256 1; give those" in wrong
+    assert f"checkpoint_last.pt: was trained with {theirs}, and the flags say 64 256 1; give the" in wrong
     assert "torn.pt: not a complete checkpoint" in damaged and damaged.endswith(f"{torn}") and ": cp " in damaged
     assert "Optimizer does not match; please reset the optimizer (--reset-optimizer)" in foreign
-    assert (
-        missing == "--restore-file gone.pt: no such file, and training would start from scratch; leave it out for that"
-    )
+    assert missing == "--restore-file gone.pt: no such file; leave it out to start from scratch"
     assert all("\n" not in said for said in (wrong, damaged, foreign, missing))
     assert (tmp_path / "new").is_dir()  # its lock is of the folder, which the first checkpoint would make
 
