@@ -2,7 +2,6 @@
 
 import builtins
 import io
-import json
 import logging
 import os
 import shutil
@@ -236,14 +235,3 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, Sequence) and not isinstance(one, str):
         return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
     return bool(one == other)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a data folder, less what tells how long it took."""
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-    for name in [name for name in found if name.endswith(".json")]:
-        described = json.loads(found[name])
-        for key in ("seconds", "started", "finished"):
-            described.pop(key, None)
-        found[name] = json.dumps(described, sort_keys=True).encode()
-    return found
