@@ -75,7 +75,7 @@ BY_BOTH = {
     "--hard-negatives gone --contrastive-weight 0": ("--hard-negatives: has no effect",),
     "--augment-texts positives --augment none": ("--augment-texts positives: has no effect", "--augment none"),
     "--same-document-negatives exclude": ("--same-document-negatives exclude: ", "--views same"),
-    "--mlm-copies 2 --anchor-mlm joint --views span:min=2,max=8": ("--mlm-copies: --anchor-mlm joint",),
+    "--mlm-copies 2 --anchor-mlm joint --views span:min=2,max=8": ("--mlm-copies: has no effect", "joint"),
     "--eval-sts gone.tsv": ("gone.tsv",),
     "--augment subs": ("synonyms.npz", "fairseq-clear synonyms"),
     "--valid-subset vaild": ("vaild",),
