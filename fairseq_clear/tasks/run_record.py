@@ -123,11 +123,7 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
 
 
 def check_allowed(cfg: Any) -> None:
-    """Check that ``--allow-change`` names settings.
-
-    Raises:
-        UserError: no section of the configuration has a setting of this name.
-    """
+    """Check that ``--allow-change`` names settings; UserError if no section of the configuration has one."""
     known = set(HASHED)
     for section in (cfg[name] for name in cfg):
         if isinstance(section, argparse.Namespace) or OmegaConf.is_dict(section):
@@ -144,18 +140,15 @@ def check_same_architecture(state: Mapping[str, Any], model: Any, path: str, all
     Raises:
         UserError: they differ, so the weights do not fit or would have another meaning.
     """
-    theirs, permitted = getattr(state.get("cfg"), "model", None), setting_names(allowed)
-    pairs = {name: (getattr(theirs, name, None), getattr(model.args, name, None)) for name in (*SIZES, *SHAPELESS)}
-    differing = {
-        name: pair
-        for name, pair in pairs.items()
-        if None not in pair and pair[0] != pair[1] and not (name in permitted and name in SHAPELESS)
-    }
+    saved = getattr(state.get("cfg"), "model", None)
+    compared = [*SIZES, *(name for name in SHAPELESS if name not in setting_names(allowed))]
+    pairs = {name.replace("_", "-"): (getattr(saved, name, None), getattr(model.args, name, None)) for name in compared}
+    differing = {flag: pair for flag, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
     if differing:
-        flags = [name.replace("_", "-") for name in differing]
-        old = " ".join(f"--{flag} {theirs}" for flag, (theirs, _) in zip(flags, differing.values(), strict=True))
+        old = " ".join(f"--{flag} {theirs}" for flag, (theirs, _) in differing.items())
         new = " ".join(str(ours) for _, ours in differing.values())
-        or_allow = f", or --allow-change {','.join(flags)}" if not differing.keys() & set(SIZES) else ""
+        is_shapeless = {flag.replace("-", "_") for flag in differing} <= set(SHAPELESS)
+        or_allow = f", or --allow-change {','.join(differing)}" if is_shapeless else ""
         raise UserError(f"{path}: was trained with {old}, and the flags say {new}; give the former{or_allow}")
 
 

@@ -36,11 +36,7 @@ SECTIONS = ("common", "dataset", "optimization", "task", "criterion", "model")
 
 
 def check_numbers(cfg: DictConfig) -> None:
-    """Check the range of every number of a run, and numbers that must be consistent.
-
-    Raises:
-        UserError: the first number that is out of range.
-    """
+    """Check the range of every number of a run, and settings that must be consistent; UserError for a wrong one."""
     sections = {name: dict(_settings(cfg.get(name))) for name in SECTIONS}
     for settings in sections.values():
         for name in NUMBERS.keys() & settings.keys():
