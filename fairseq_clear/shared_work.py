@@ -58,19 +58,15 @@ class Workers:
         try:
             if self.store is None:
                 return True
-            count = int(self.store.add("reports", 1))
-            return count == 1 if isinstance(error, WorkerLost | SystemExit) else self.store.add(str(error), 1) == 1
+            is_first = int(self.store.add("reports", 1)) == 1
+            return is_first if isinstance(error, WorkerLost | SystemExit) else self.store.add(str(error), 1) == 1
         except RuntimeError:  # worker 0 kept the store, and has ended
             return isinstance(error, WorkerLost)
 
 
 @cache
 def join_workers() -> Workers:
-    """Connect to the other workers that torchrun or ``scripts/slurm/launch.sh`` started; alone without WORLD_SIZE.
-
-    Raises:
-        UserError: the environment is incomplete, or not all workers started.
-    """
+    """Connect to the workers that torchrun or ``scripts/slurm/launch.sh`` started; UserError if one did not start."""
     size = os.environ.get("WORLD_SIZE", "1")
     if size == "1":
         return Workers()
@@ -127,14 +123,10 @@ class Work:
 def open_work(
     output: Path, settings: Mapping[str, Any], blocks: int, workers: Workers, *, overwrite: bool = False
 ) -> Iterator[Work]:
-    """Open the work on an output, in the folder OUTPUT.partial, which is removed at the end.
+    """Open the work on an output, which worker 0 writes in the ``with`` block, and remove OUTPUT.partial at the end.
 
-    Args:
-        output: file that worker 0 writes in the ``with`` block. Several machines must share its file system.
-        settings: what determines the output, as JSON values. Blocks that were finished with the same settings are kept.
-        blocks: number of blocks.
-        workers: that share the blocks.
-        overwrite: discard blocks of other settings.
+    ``settings`` are JSON values that determine the output: blocks that were finished with the same settings are kept, and
+    ``overwrite`` discards those of other settings. Several machines must share the file system.
 
     Raises:
         UserError: another job writes the output, blocks of other settings exist, or the disk is full.

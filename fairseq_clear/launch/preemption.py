@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 import torch.distributed as dist
 from fairseq.distributed import utils as distributed_utils
@@ -67,12 +68,10 @@ class Preemption:
             rank = self._distributed_init(cfg)
         finally:
             dist.init_process_group = stock
-        method = cfg.distributed_training.distributed_init_method
         if dist.get_world_size() > 1:
-            reached = method.removeprefix("tcp://").rsplit(":", 1)[0] if method.startswith("tcp://") else "localhost"
-            self.watchdog = PeerWatchdog(
-                os.environ.get("MASTER_ADDR", reached) if "env:" in method else reached, stopping.main_device()
-            )
+            method = urlsplit(cfg.distributed_training.distributed_init_method)
+            host = os.environ["MASTER_ADDR"] if method.scheme == "env" else method.hostname or "localhost"
+            self.watchdog = PeerWatchdog(host, stopping.main_device())
         return rank
 
     def exit(self, code: int, word: int) -> NoReturn:

@@ -19,24 +19,15 @@ _installed: set[tuple[str, str]] = set()  # (module, which may be __main__; targ
 
 @dataclass(frozen=True)
 class Patch:
-    """One row of the table of patches.
+    """One row of the table of patches."""
 
-    Attributes:
-        target: object to replace, as ``module:name`` or ``module:Class.name``; empty if ``replacement`` is a function that is
-            only called once.
-        replacement: function or class of this package, as ``module:name``.
-        reason: the problem of fairseq that the patch solves.
-        test: the test that fails without the patch.
-    """
-
-    target: str
-    replacement: str
-    reason: str
-    test: str
+    target: str  # object to replace, as module:name or module:Class.name; empty if the replacement is only called, once
+    replacement: str  # function or class of this package, as module:name
+    reason: str  # the problem of fairseq that the patch solves
+    test: str  # fails without the patch
 
 
-# Test that fails without it -> function or class of this package -> what it replaces (empty: it is only called, once), and
-# the problem of fairseq that it solves.
+# Test -> replacement -> target and reason, see Patch.
 _ROWS = {
     "tests/patches/test_replacing.py": {
         "compatibility:silence_known_warnings": ("", "warnings that a user cannot act on"),

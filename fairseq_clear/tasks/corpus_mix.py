@@ -94,19 +94,13 @@ def load_mix(corpora: Sequence[Corpus], load: Callable[[str], Any], seed: int, *
         load: returns the data set of a folder.
         seed, is_separate: see ``MixedDataset``.
     """
-    shards = [[load(str(folder)) for folder in shards_of(corpus)] for corpus in corpora]
-    totals = [sum(map(len, parts)) for parts in shards]
-    return MixedDataset(
-        [part for parts in shards for part in parts],
-        [
-            corpus.weight * Fraction(len(part), total)
-            for corpus, parts, total in zip(corpora, shards, totals, strict=True)
-            for part in parts
-        ],
-        seed,
-        names=[str(folder) for corpus in corpora for folder in shards_of(corpus)],
-        is_separate=is_separate,
-    )
+    names, parts, weights = list[str](), list[Any](), list[Fraction]()
+    for corpus in corpora:
+        folders = [str(folder) for folder in shards_of(corpus)]
+        own = [load(folder) for folder in folders]
+        weights += [corpus.weight * Fraction(len(part), sum(map(len, own))) for part in own]
+        names, parts = names + folders, parts + own
+    return MixedDataset(parts, weights, seed, names=names, is_separate=is_separate)
 
 
 def _differing_file(first: Path, other: Path) -> str:

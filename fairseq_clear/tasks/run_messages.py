@@ -111,13 +111,8 @@ class Watch:
 
     In CLEAR section 4.2, training with only substitution or reordering converges at once or diverges, because matching such
     views is too easy. A warning is logged if the accuracy over the last 20 updates is above 0.99, with at least 32 candidates
-    per query on average. This is checked during the first 1 % of the updates, but at least during the first 100.
-
-    Args:
-        dropout_only: whether views differ only by dropout, as in SimCSE. A high accuracy is then expected, without a warning.
-
-    Attributes:
-        update: number of the update that the next call checks; None in validation.
+    per query on average. This is checked during the first 1 % of the updates, but at least during the first 100, unless views
+    differ only by dropout (``dropout_only``). ``update`` is the number of the update to check; None in validation.
     """
 
     def __init__(self, *, dropout_only: bool = False) -> None:
