@@ -140,7 +140,6 @@ def test_by_hydra(flags: str, data_bin: Path, tmp_path: Path) -> None:
 # Task, architecture and criterion, of which one is stock fairseq's and fits no other -> what the error line must contain.
 ILL_FITTING = {
     "clear_lm roberta_base clear_nt_xent": ("--arch roberta_base", "give --arch clear_"),
-    "clear_lm roberta_base clear_moco": ("--arch roberta_base", "give --arch clear_"),
     "clear_lm bart_base clear_nt_xent": ("--arch bart_base", "give --arch clear_"),
     "clear_lm bart_base masked_lm": ("--arch bart_base", "give --arch clear_"),
     "clear_lm transformer_lm clear_nt_xent": ("--arch transformer_lm", "give another"),
@@ -148,10 +147,8 @@ ILL_FITTING = {
     "clear_lm roberta_base sentence_ranking": ("--criterion sentence_ranking", "give"),
     "masked_lm clear_roberta_tiny clear_self_guided": ("--task masked_lm", "give --task clear_lm"),
     "masked_lm roberta_base clear_nt_xent": ("--task masked_lm", "give --task clear_lm"),
-    "masked_lm clear_roberta_tiny sentence_prediction": ("--criterion sentence_prediction", "give --task"),
     "denoising bart_base clear_nt_xent": ("--task denoising", "give --task clear_lm"),
     "language_modeling clear_roberta_tiny masked_lm": ("--task language_modeling", "give --task masked_lm"),
-    "language_modeling transformer_lm clear_moco": ("--task language_modeling", "give --task clear_lm"),
     "sentence_prediction clear_roberta_tiny clear_nt_xent": ("--criterion clear_nt_xent", "give another"),
 }
 

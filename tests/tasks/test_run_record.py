@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from fairseq_clear.tasks.run_record import check_same_run, content_hash
 from tests.conftest import ROOT, binarize, sentences
 from tests.faults.commands import NT_XENT, fairseq_hydra_train, fairseq_train, run
 from tests.faults.test_mistakes import CONFIG
+from tests.training import configuration
 
 pytestmark = pytest.mark.slow
 
@@ -54,11 +54,9 @@ def copy(first: Path, tmp_path: Path) -> Path:
 OTHER_RUNS = {
     "augmentation": (("--augment", "none"), "--augment del-word, now none"),
     "rate": (("--lr", "0.001"), "--lr 0.003, now 0.001"),
-    "micro-batches": (("--update-freq", "2"), "--update-freq 1, now 2"),
     "optimizer": (("--optimizer", "sgd"), "--optimizer adam, now sgd"),
     "schedule": (("--lr-scheduler", "inverse_sqrt", "--warmup-updates", "5"), "--lr-scheduler fixed, now inverse_sqrt"),
     "order": (("--grouped-shuffling",), "--grouped-shuffling False, now True"),
-    "order of epochs": (("--update-ordered-indices-seed",), "--update-ordered-indices-seed False, now True"),
     "width": (("--encoder-ffn-embed-dim", "128"), "--encoder-ffn-embed-dim 64, now 128"),
 }
 
@@ -122,15 +120,8 @@ def test_other_negatives_and_synonyms_are_other_data(data_bin: Path, tmp_path: P
     (data / "synonyms.npz").write_bytes(b"one")
 
     def files(augment: str) -> list[Any]:
-        task = SimpleNamespace(
-            data=str(data), mix="", synonyms=None, augment=augment, views="same", hard_negatives="worse"
-        )
-        cfg = SimpleNamespace(
-            task=task, dataset=SimpleNamespace(train_subset="train"), criterion=SimpleNamespace(),
-            checkpoint=SimpleNamespace(finetune_from_model=None),
-        )  # fmt: skip
         chain = build_augmentation(augment, Symbols(0, 2, 1, 4, 3, 4), allow_missing_synonyms=True)
-        found = run_record._files(cfg, chain)
+        found = run_record._files(configuration(data, "--augment", augment, "--hard-negatives", "worse"), chain)
         return [found["data"]["hash"], (found.get("synonyms") or {}).get("hash")]
 
     before = files("subs")
@@ -171,11 +162,9 @@ def test_another_mix_does_not_resume(data_bin: Path, copy: Path, tmp_path: Path)
 
 
 def test_a_corpus_of_shards_is_read_whole(data_bin: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
+    other, words = tmp_path / "other", data_bin / "dict.txt"
     for number, count in enumerate((40, 20)):
-        binarize(
-            other / f"shard{number}", data_bin / "dict.txt", train=sentences(count, number), valid=sentences(20, 2)
-        )
+        binarize(other / f"shard{number}", words, train=sentences(count, number), valid=sentences(20, 2))
     (other / "clear.json").write_text(json.dumps({"format": 1, "shards": ["shard0", "shard1"]}))
     one = tmp_path / "one"
     binarize(one, data_bin / "dict.txt", train=[*sentences(40, 0), *sentences(20, 1)], valid=sentences(20, 2))
@@ -254,14 +243,6 @@ def test_flags_and_hydra_are_one_run(data_bin: Path, copy: Path, tmp_path: Path)
     assert updates(copy) == 3
     assert run(lambda: fairseq_hydra_train(config, "task.augment=reorder", "optimization.max_update=4"), log) == 2
     assert "--augment del-word, now reorder" in log_of(tmp_path)
-
-
-def test_the_record_is_plain_data(first: Path) -> None:
-    record: dict[str, Any] = torch.load(first / "checkpoint_last.pt", weights_only=True)["task_state"]["run"]
-    assert json.loads(json.dumps(record)) == record
-    assert {"augment", "lr", "pooling", "data", "vocabulary", "start", "seed", "temperature"} <= record.keys()
-    assert record["workers"] == 1
-    assert not {"save_dir", "max_update", "max_epoch", "log_interval", "num_workers"} & record.keys()
 
 
 def test_a_large_file_is_hashed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
