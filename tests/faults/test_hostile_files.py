@@ -207,7 +207,7 @@ def test_a_tokenizer_of_garbage(tmp_path: Path) -> None:
     whole = make_folder(tmp_path / "hf", "bert")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         stock = (whole / name).read_bytes()
-        for content in (b"", b"\0" * 64, b"\x80\x04K\x05.", b"[]", b"\xff" * 1000, os.urandom(16) * 40):
+        for content in (b"", b"\0" * 64, b"\x80\x04K\x05.", b"\xff" * 1000, os.urandom(16) * 40):
             (whole / name).write_bytes(content)
             with pytest.raises(UserError) as caught:
                 import_hf(whole, tmp_path / "ours")
