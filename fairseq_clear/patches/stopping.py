@@ -58,11 +58,9 @@ early_stopping: dict[str, float] = {}  # best: the best score of a validation; m
 
 
 def listen(signals: tuple[signal.Signals, ...] = SIGNALS, *, leave: Callable[[int], Any] | None = None) -> None:
-    """Handle signals. Does nothing outside the main thread, or for a signal that is ignored (``nohup``).
+    """Handle signals, and call ``leave`` with the exit code when everything is saved (default: ``sys.exit``).
 
-    Args:
-        signals: signals to handle.
-        leave: called with the exit code when everything is saved (default: ``sys.exit``).
+    Does nothing outside the main thread, or for a signal that is ignored (``nohup``).
     """
     if leave is not None:
         _state.leave = leave

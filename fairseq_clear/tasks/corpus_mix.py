@@ -64,11 +64,7 @@ def _parse_corpus(part: str, mix: str) -> Corpus:
 
 
 def check_corpora(corpora: Sequence[Corpus]) -> None:
-    """Check that the corpora of a mix have the vocabulary and the tokenizer of the first.
-
-    Raises:
-        UserError: a folder is missing, or has another ``dict.txt`` or tokenizer.
-    """
+    """Check that the corpora of a mix have the ``dict.txt`` and the tokenizer of the first; else UserError."""
     first = Path(corpora[0].folder) if corpora else Path()
     for folder in (shard for corpus in corpora[1:] for shard in shards_of(corpus)):
         check_vocabulary(folder)
@@ -87,12 +83,9 @@ def shards_of(corpus: Corpus) -> list[Path]:
 
 
 def load_mix(corpora: Sequence[Corpus], load: Callable[[str], Any], seed: int, *, is_separate: bool) -> MixedDataset:
-    """Load the training set of a mix. A shard counts as a corpus, with a share of the weight as its share of the texts.
+    """Load the training set of a mix; ``load`` returns the data set of a folder, and the rest is for ``MixedDataset``.
 
-    Args:
-        corpora: of the mix.
-        load: returns the data set of a folder.
-        seed, is_separate: see ``MixedDataset``.
+    A shard counts as a corpus, with a share of the weight as its share of the texts.
     """
     names, parts, weights = list[str](), list[Any](), list[Fraction]()
     for corpus in corpora:

@@ -90,15 +90,10 @@ def run_record(cfg: Any, model: Any, chain: Chain) -> dict[str, Any]:
 
 
 def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: str, allowed: str) -> list[str]:
-    """Compare a checkpoint's record with that of the run that resumes it. The number of workers may differ.
+    """Compare a checkpoint's record with that of the run that resumes it, and describe the differences that are allowed.
 
-    Args:
-        saved, current: records; a setting that only one of them has is not compared.
-        path: path of the checkpoint, for the message.
-        allowed: names of settings that may differ, joined by commas.
-
-    Returns:
-        Descriptions of the allowed differences.
+    The number of workers, and settings of ``allowed``, joined by commas, may differ. A setting that only one of the records has
+    is not compared.
 
     Raises:
         UserError: another setting differs.
