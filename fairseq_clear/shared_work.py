@@ -9,10 +9,10 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.files import write_json
 from fairseq_clear.processes import locked
 
+FINISHED = "[0-9]*.json"  # files of finished blocks
 T = TypeVar("T")
 R = TypeVar("R")
 CONNECT = timedelta(minutes=30)  # for all workers to start
@@ -57,24 +58,18 @@ class Workers:
         try:
             if self.store is None:
                 return True
-            count = int(self.store.add("reports", 1))
-            return count == 1 if isinstance(error, WorkerLost | SystemExit) else self.store.add(str(error), 1) == 1
+            is_first = int(self.store.add("reports", 1)) == 1
+            return is_first if isinstance(error, WorkerLost | SystemExit) else self.store.add(str(error), 1) == 1
         except RuntimeError:  # worker 0 kept the store, and has ended
             return isinstance(error, WorkerLost)
 
 
 @cache
 def join_workers() -> Workers:
-    """Connect to the other workers that torchrun or ``scripts/slurm/launch.sh`` started; alone without WORLD_SIZE.
-
-    Raises:
-        UserError: the environment is incomplete, or not all workers started.
-    """
+    """Connect to the workers that torchrun or ``scripts/slurm/launch.sh`` started; UserError if one did not start."""
     size = os.environ.get("WORLD_SIZE", "1")
     if size == "1":
         return Workers()
-    if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
-        raise UserError(f"WORLD_SIZE={size}: {missing[0]} is not set; start with torchrun, or unset WORLD_SIZE")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch prints twenty lines when worker 0 has ended
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
@@ -84,7 +79,9 @@ def join_workers() -> Workers:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=CONNECT)
         atexit.register(dist.destroy_process_group)  # its threads would now and then abort the process at its end
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"WORLD_SIZE={size}: the workers did not connect ({error})") from None
+        raise UserError(
+            f"WORLD_SIZE={size}: the workers did not connect ({error}); start with torchrun, or unset it"
+        ) from None
     return Workers(rank, count, dist.new_group(timeout=WAIT, backend="gloo"), store)
 
 
@@ -126,42 +123,35 @@ class Work:
 def open_work(
     output: Path, settings: Mapping[str, Any], blocks: int, workers: Workers, *, overwrite: bool = False
 ) -> Iterator[Work]:
-    """Open the work on an output, in the folder OUTPUT.partial, which is removed at the end.
+    """Open the work on an output, which worker 0 writes in the ``with`` block, and remove OUTPUT.partial at the end.
 
-    Args:
-        output: file that worker 0 writes in the ``with`` block. Several machines must share its file system.
-        settings: what determines the output, as JSON values. Blocks that were finished with the same settings are kept.
-        blocks: number of blocks.
-        workers: that share the blocks.
-        overwrite: discard blocks of other settings.
+    ``settings`` are JSON values that determine the output: blocks that were finished with the same settings are kept, and
+    ``overwrite`` discards those of other settings. Several machines must share the file system.
 
     Raises:
         UserError: another job writes the output, blocks of other settings exist, or the disk is full.
     """
-    folder, wanted = output.with_name(f"{output.name}.partial"), json.loads(json.dumps(settings))
+    folder, unfinished = output.with_name(f"{output.name}.partial"), list[int]()
     try:
-        if workers.rank > 0:
-            unfinished: list[int] = workers.gather([])[0]
-            if read_json(folder / "settings.json") != wanted:
-                raise UserError(f"--output {output}: worker {workers.rank} sees other files; give a shared file system")
+        with ExitStack() as stack:
+            if workers.rank == 0:
+                folder.mkdir(exist_ok=True)
+                busy = f"--output {output}: another process is writing it; wait, or give another name"
+                stack.enter_context(locked(folder / "lock", busy))
+                _check_settings(folder, json.loads(json.dumps(settings)), overwrite)
+                stack.push(partial(_remove, folder))
+                unfinished = [block for block in range(blocks) if not (folder / f"{block}.json").exists()]
+            unfinished = workers.gather(unfinished)[0]
             yield Work(folder, blocks, unfinished[workers.rank :: workers.size], workers)
-            return
-        folder.mkdir(exist_ok=True)
-        busy = f"--output {output}: another process is writing it; wait, or give another name"
-        with locked(folder / "lock", busy):
-            _check_settings(folder, wanted, overwrite)
-            unfinished = [block for block in range(blocks) if not (folder / f"{block}.json").exists()]
-            workers.gather(unfinished)
-            try:
-                yield Work(folder, blocks, unfinished[:: workers.size], workers)
-            except BaseException:
-                if not list(folder.glob("[0-9]*.json")):  # nothing to resume
-                    shutil.rmtree(folder, ignore_errors=True)
-                raise
-            shutil.rmtree(folder)
     except OSError as error:
         what = f"{error.filename or folder}: {error.strerror or error}"
         raise UserError(f"{what}; finished blocks are kept in {folder}: fix this and rerun") from error
+
+
+def _remove(folder: Path, error: type[BaseException] | None, *_: object) -> None:
+    """Remove the folder, unless an error leaves finished blocks from which to resume."""
+    if error is None or not any(folder.glob(FINISHED)):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_json(path: Path) -> Any:
@@ -172,13 +162,13 @@ def read_json(path: Path) -> Any:
         return None
 
 
-def _check_settings(folder: Path, wanted: Mapping[str, Any], overwrite: bool) -> None:
+def _check_settings(folder: Path, wanted: dict[str, Any], overwrite: bool) -> None:
     """Record the settings of new work; UserError if there are blocks of other settings and ``overwrite`` is False."""
-    begun, finished = read_json(folder / "settings.json") or {}, list(folder.glob("[0-9]*.json"))
+    begun, finished = read_json(folder / "settings.json") or {}, list(folder.glob(FINISHED))
     if begun == wanted:
         return
     if finished and not overwrite:
-        changed = ", ".join(name for name in {**begun, **wanted} if begun.get(name) != wanted.get(name))
+        changed = ", ".join(name for name in begun | wanted if begun.get(name) != wanted.get(name))
         raise UserError(f"{folder}: was started with another {changed}; give the same, or start again with --overwrite")
     for path in finished:
         path.unlink()

@@ -158,7 +158,7 @@ def test_a_guide_is_counted(guide: Path, precision: str) -> None:
 
 
 def test_a_guide_that_reads_less(guide: Path) -> None:
-    with pytest.raises(UserError, match=f"--guide .*: reads texts of at most {LENGTH} tokens"):
+    with pytest.raises(UserError, match=f"--guide .*: reads at most {LENGTH} tokens"):
         recipe_of(*ALONE, f"+{MASKED}", f"+criterion.guide={guide}", f"task.tokens_per_sample={LENGTH + 1}",
                   f"++model.max_positions={LENGTH + 1}")  # fmt: skip
 

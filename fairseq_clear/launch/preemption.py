@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 import torch.distributed as dist
 from fairseq.distributed import utils as distributed_utils
@@ -67,12 +68,10 @@ class Preemption:
             rank = self._distributed_init(cfg)
         finally:
             dist.init_process_group = stock
-        method = cfg.distributed_training.distributed_init_method
         if dist.get_world_size() > 1:
-            reached = method.removeprefix("tcp://").rsplit(":", 1)[0] if method.startswith("tcp://") else "localhost"
-            self.watchdog = PeerWatchdog(
-                os.environ.get("MASTER_ADDR", reached) if "env:" in method else reached, stopping.main_device()
-            )
+            method = urlsplit(cfg.distributed_training.distributed_init_method)
+            host = os.environ["MASTER_ADDR"] if method.scheme == "env" else method.hostname or "localhost"
+            self.watchdog = PeerWatchdog(host, stopping.main_device())
         return rank
 
     def exit(self, code: int, word: int) -> NoReturn:
@@ -107,10 +106,8 @@ def _check(cfg: Any) -> None:
     if saving.restore_file != "checkpoint_last.pt":
         raise UserError(f"--restore-file {saving.restore_file}: {repeated}")
     if workers.distributed_world_size > 1 and not workers.distributed_no_spawn:
-        raise UserError(
-            f"--distributed-world-size {workers.distributed_world_size}: signals do not reach workers that fairseq starts; "
-            "start one process per worker with --distributed-no-spawn, as scripts/slurm/launch.sh does"
-        )
+        size = f"--distributed-world-size {workers.distributed_world_size}"
+        raise UserError(f"{size}: signals do not reach workers that fairseq starts; give --distributed-no-spawn")
 
 
 def main(arguments: Sequence[str]) -> NoReturn:

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from pathlib import Path
 from typing import Any
 
 from fairseq.models import ARCH_CONFIG_REGISTRY
@@ -49,9 +48,7 @@ def start_from_encoder(model: Any, checkpoint: Any, allowed: str = "") -> None:
         return
     path = checkpoint_in(str(source))
     flag = f"--encoder-from {source}"
-    is_missing = OmegaConf.is_config(checkpoint) and OmegaConf.is_missing(
-        checkpoint, "finetune_from_model"
-    )  # OmegaConf's ??? in a recipe
+    is_missing = OmegaConf.is_config(checkpoint) and OmegaConf.is_missing(checkpoint, "finetune_from_model")  # ???
     other = None if is_missing else checkpoint.finetune_from_model
     if other and os.path.abspath(other) != os.path.abspath(path):
         raise UserError(f"--finetune-from-model {other}: {flag} loads weights too; leave one of the two out")
@@ -89,10 +86,8 @@ def encoder_settings(path: str, flag: str = "--encoder-from") -> dict[str, Any]:
             ARCH_CONFIG_REGISTRY[architecture](args)
         if not hasattr(args, "pooling"):
             vars(args).update(STOCK)
-        names = (
-            POSITIONS,
-            POSITIONS.replace("encoder.", "decoder.", 1),
-        )  # fairseq before 0.10 called the encoder a decoder
+        # fairseq before 0.10 called the encoder a decoder
+        names = (POSITIONS, POSITIONS.replace("encoder.", "decoder.", 1))
         rows = next(state["model"][name] for name in names if name in state["model"])
         args.max_positions = len(rows) - OFFSET
         found = {name: getattr(args, name) for name in (*SIZES, *SHAPELESS)}
@@ -109,18 +104,11 @@ def checkpoint_in(source: str, flag: str = "--encoder-from") -> str:
     Raises:
         UserError: there is none; the message names the flag.
     """
-    if os.path.isdir(source):
-        path = os.path.join(source, MODEL_FILE)
-        if os.path.isfile(path):
-            return path
-        raise UserError(
-            f"{flag} {source}: has no {MODEL_FILE}; give a folder of fairseq-clear import, or a checkpoint (.pt)"
-        )
-    if not Path(source).is_file():
-        raise UserError(
-            f"{flag} {source}: no such file or folder; give a folder of fairseq-clear import, or a checkpoint (.pt)"
-        )
-    return source
+    path = os.path.join(source, MODEL_FILE) if os.path.isdir(source) else source
+    if not os.path.isfile(path):
+        what = f"has no {MODEL_FILE}" if path != source else "no such file or folder"
+        raise UserError(f"{flag} {source}: {what}; give a folder of fairseq-clear import, or a checkpoint (.pt)")
+    return path
 
 
 def _assign(settings: Any, values: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Everything in fairseq that the plugin replaces, wraps or works around, in two tables.
+"""Everything in fairseq that the plugin replaces, wraps or works around, in one table.
 
 Functions and classes of fairseq are replaced by name, once, and the originals are kept.
 """
@@ -19,150 +19,100 @@ _installed: set[tuple[str, str]] = set()  # (module, which may be __main__; targ
 
 @dataclass(frozen=True)
 class Patch:
-    """One row of the table of patches.
+    """One row of the table of patches."""
 
-    Attributes:
-        target: object to replace, as ``module:name`` or ``module:Class.name``; empty if ``replacement`` is a function that is
-            only called once.
-        replacement: function or class of this package, as ``module:name``.
-        reason: the problem of fairseq that the patch solves.
-        test: the test that fails without the patch.
-    """
-
-    target: str
-    replacement: str
-    reason: str
-    test: str
+    target: str  # object to replace, as module:name or module:Class.name; empty if the replacement is only called, once
+    replacement: str  # function or class of this package, as module:name
+    reason: str  # the problem of fairseq that the patch solves
+    test: str  # fails without the patch
 
 
-# Test that fails without the function -> function that is called once -> the problem of fairseq that it solves.
-CALLED = {
+# Test -> replacement -> target and reason, see Patch.
+_ROWS = {
     "tests/patches/test_replacing.py": {
-        "compatibility:silence_known_warnings": "warnings that a user cannot act on",
-        "compatibility:allow_checkpoint_classes": "torch >= 2.6 does not load fairseq's checkpoints with weights_only",
-        "compatibility:restore_numpy_compat": "numpy 2 lacks np.compat.long",
-        "compatibility:stop_loading_at_exit": "a finished run may exit with code 134",
-    },
-    "tests/faults/test_literals.py": {
-        "compatibility:evaluate_settings_as_literals": "fairseq passes settings of a checkpoint to eval",
-    },
-    "tests/patches/test_precision.py": {
-        "precision:skip_overflows_on_cpu": "--fp16 on a CPU fails at the first overflow",
-    },
-}
-# Test -> function or class of fairseq -> its replacement, and the problem that this solves.
-REPLACED = {
-    "tests/integration/test_command_lines.py": {
-        "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin.state_dict": (
-            "precision:state_dict",
-            "a run that resumes in half precision drifts from an uninterrupted one",
-        ),
-        "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin.load_state_dict": (
-            "precision:load_state_dict",
-            "a run that resumes in half precision drifts from an uninterrupted one",
-        ),
-        "fairseq.models.distributed_fairseq_model:DistributedDataParallel": (
-            "compatibility:any_device_ddp",
-            "pytorch_ddp fails on several CPU workers",
-        ),
-        "fairseq.distributed.utils:call_main": (
-            "startup:call_main",
-            "torchrun on CPUs trains the same run once per worker",
-        ),
-    },
-    "tests/patches/test_precision.py": {
-        "fairseq.optim.amp_optimizer:AMPOptimizer.clip_grad_norm": (
-            "precision:clip_grad_norm",
-            "--amp makes a step although the norm of the gradients is not finite",
-        ),
-        "fairseq.optim.amp_optimizer:AMPOptimizer.step": (
-            "precision:step",
-            "--amp divides gradients by the loss scale twice",
-        ),
-    },
-    "tests/patches/test_replacing.py": {
-        "fairseq.distributed.utils:_broadcast_object_slow": (
-            "compatibility:broadcast_object",
+        "compatibility:silence_known_warnings": ("", "warnings that a user cannot act on"),
+        "compatibility:allow_checkpoint_classes": ("", "torch >= 2.6 rejects fairseq's checkpoints"),
+        "compatibility:restore_numpy_compat": ("", "numpy 2 lacks np.compat.long"),
+        "compatibility:stop_loading_at_exit": ("", "a finished run may exit with code 134"),
+        "compatibility:broadcast_object": (
+            "fairseq.distributed.utils:_broadcast_object_slow",
             "on torch >= 2.6 only the first worker can resume",
         ),
-        "fairseq.utils:import_user_module": (
-            "startup:import_user_module",
-            "patches of fairseq_cli.train come too late if the plugin was imported first",
+        "startup:import_user_module": ("fairseq.utils:import_user_module", "commands imported later stay unpatched"),
+    },
+    "tests/patches/test_precision.py": {
+        "precision:skip_overflows_on_cpu": ("", "--fp16 on a CPU fails at the first overflow"),
+        "precision:clip_grad_norm": (
+            "fairseq.optim.amp_optimizer:AMPOptimizer.clip_grad_norm",
+            "--amp makes a step although the norm of the gradients is not finite",
         ),
+        "precision:step": ("fairseq.optim.amp_optimizer:AMPOptimizer.step", "--amp divides by the loss scale twice"),
+    },
+    "tests/integration/test_command_lines.py": {
+        "precision:state_dict": (
+            "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin.state_dict",
+            "a run that resumes in half precision drifts from an uninterrupted one",
+        ),
+        "precision:load_state_dict": (
+            "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin.load_state_dict",
+            "a run that resumes in half precision drifts from an uninterrupted one",
+        ),
+        "compatibility:any_device_ddp": (
+            "fairseq.models.distributed_fairseq_model:DistributedDataParallel",
+            "pytorch_ddp fails on several CPU workers",
+        ),
+        "startup:call_main": ("fairseq.distributed.utils:call_main", "torchrun on CPUs trains one run per worker"),
+    },
+    "tests/faults/test_literals.py": {
+        "compatibility:evaluate_settings_as_literals": ("", "fairseq passes settings of a checkpoint to eval"),
     },
     "tests/faults/test_checkpoint_files.py": {
-        "fairseq.checkpoint_utils:load_checkpoint_to_cpu": (
-            "checkpoint_files:read_checkpoint",
+        "checkpoint_files:read_checkpoint": (
+            "fairseq.checkpoint_utils:load_checkpoint_to_cpu",
             "damaged files load; weights_only is off on older torch",
         ),
-        "fairseq.checkpoint_utils:torch_persistent_save": (
-            "checkpoint_files:write_whole",
+        "checkpoint_files:write_whole": (
+            "fairseq.checkpoint_utils:torch_persistent_save",
             "a killed run leaves half a checkpoint; NaN weights are saved",
         ),
-        "fairseq.file_io:PathManager.copy": (
-            "checkpoint_files:copy_whole",
-            "a killed run leaves half a checkpoint_last.pt",
-        ),
+        "checkpoint_files:copy_whole": ("fairseq.file_io:PathManager.copy", "a kill leaves half a checkpoint_last.pt"),
     },
     "tests/faults/test_mistakes.py": {
-        "fairseq.checkpoint_utils:verify_checkpoint_directory": (
-            "checkpoint_files:verify_folder",
+        "checkpoint_files:verify_folder": (
+            "fairseq.checkpoint_utils:verify_checkpoint_directory",
             "an unwritable --save-dir ends in a traceback",
         ),
-        "fairseq.options:parse_args_and_arch": (
-            "startup:parse_args_and_arch",
-            "an unknown flag prints 173 lines of usage",
-        ),
-        "fairseq_cli.train:convert_namespace_to_omegaconf": (
-            "startup:convert_namespace_to_omegaconf",
+        "startup:parse_args_and_arch": ("fairseq.options:parse_args_and_arch", "an unknown flag prints pages of usage"),
+        "startup:convert_namespace_to_omegaconf": (
+            "fairseq_cli.train:convert_namespace_to_omegaconf",
             "polynomial_decay without --total-num-update, and NaN as a value, end in tracebacks",
         ),
-        "fairseq_cli.train:add_defaults": (
-            "startup:add_defaults",
-            "invalid settings are found late, in a traceback, or never",
-        ),
-        "fairseq_cli.hydra_train:add_defaults": ("startup:merge_defaults", "a misspelt setting ends in a traceback"),
+        "startup:add_defaults": ("fairseq_cli.train:add_defaults", "invalid settings are found late, or never"),
+        "startup:merge_defaults": ("fairseq_cli.hydra_train:add_defaults", "a misspelt setting ends in a traceback"),
     },
     "tests/faults/test_training.py": {
-        "fairseq.checkpoint_utils:save_checkpoint": (
-            "failures:save_checkpoint",
-            "after a NaN score, fairseq treats any later score as the best",
-        ),
-        "fairseq.trainer:Trainer.train_step": (
-            "failures:train_step",
-            "if one worker runs out of memory, the others wait forever",
-        ),
-        "fairseq.trainer:Trainer.valid_step": (
-            "failures:valid_step",
-            "if one worker runs out of memory, the others wait forever",
-        ),
-        "fairseq.trainer:Trainer._log_oom": ("failures:log_oom", "a run that skips every batch never ends"),
-        "fairseq.trainer:Trainer.load_checkpoint": (
-            "failures:load_checkpoint",
+        "failures:save_checkpoint": ("fairseq.checkpoint_utils:save_checkpoint", "after a NaN, any score is the best"),
+        "failures:train_step": ("fairseq.trainer:Trainer.train_step", "one worker without memory blocks the others"),
+        "failures:valid_step": ("fairseq.trainer:Trainer.valid_step", "one worker without memory blocks the others"),
+        "failures:log_oom": ("fairseq.trainer:Trainer._log_oom", "a run that skips every batch never ends"),
+        "failures:load_checkpoint": (
+            "fairseq.trainer:Trainer.load_checkpoint",
             "a missing --restore-file starts a new run; a run with other settings resumes without notice",
         ),
-        "fairseq.trainer:NanDetector": (
-            "failures:ForwardNanDetector",
-            "a NaN on one of two workers ends in StopIteration",
-        ),
-        "fairseq_cli.train:train": ("startup:train", "a finished run that is started again makes one more update"),
+        "failures:ForwardNanDetector": ("fairseq.trainer:NanDetector", "a NaN on one worker ends in StopIteration"),
+        "startup:train": ("fairseq_cli.train:train", "a finished run that is started again makes one more update"),
     },
     "tests/launch/test_preemption.py": {
-        "fairseq_cli.train:validate_and_save": (
-            "stopping:validate_and_save",
-            "a signal loses all updates since the last checkpoint",
-        ),
+        "stopping:validate_and_save": ("fairseq_cli.train:validate_and_save", "a signal loses all unsaved updates"),
     },
     "tests/tasks/test_run_record.py": {
-        "fairseq_cli.train:should_stop_early": (
-            "stopping:should_stop_early",
-            "a resumed run counts --patience from the beginning",
-        ),
+        "stopping:should_stop_early": ("fairseq_cli.train:should_stop_early", "a resumed run counts --patience anew"),
     },
 }
-PATCHES = (
-    *(Patch("", function, why, test) for test, rows in CALLED.items() for function, why in rows.items()),
-    *(Patch(target, new, why, test) for test, rows in REPLACED.items() for target, (new, why) in rows.items()),
+PATCHES = tuple(
+    Patch(target, replacement, reason, test)
+    for test, rows in _ROWS.items()
+    for replacement, (target, reason) in rows.items()
 )
 
 

@@ -23,6 +23,7 @@ import torch
 from fairseq.file_io import PathManager
 from omegaconf.errors import OmegaConfBaseException
 
+from fairseq_clear import files
 from fairseq_clear.errors import UserError, exit_on_user_error, one_line
 from fairseq_clear.patches import original
 
@@ -79,12 +80,8 @@ def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: boo
 def unloadable(path: object, error: pickle.UnpicklingError, what: str, unlike: str, remedy: str) -> UserError:
     """Describe a file that ``weights_only`` rejects: torch's own message advises the user to turn the check off.
 
-    Args:
-        path: of the file.
-        error: of ``torch.load``; it names a class or function, unless the file is damaged.
-        what: what the file should be.
-        unlike: what such a class is not.
-        remedy: what to do.
+    The error of ``torch.load`` names a class or function, unless the file is damaged. ``what`` is what the file should be, and
+    ``unlike`` what such a class is not.
     """
     found = re.search(r"(?:GLOBAL|unrecognized function) (\S+)", str(error))
     if found is None:
@@ -118,7 +115,8 @@ def write_whole(obj: Any, filename: str, async_write: bool = False) -> None:
         return
     for attempt in range(ATTEMPTS):
         try:
-            _replace(filename, partial(torch.save, obj))
+            with files.write_whole(filename) as stream:
+                torch.save(obj, stream)
             return
         except (OSError, RuntimeError) as error:
             cause = _system_error(error)
@@ -142,9 +140,7 @@ def verify_folder(save_dir: str) -> None:
         with tempfile.TemporaryFile(dir=save_dir):
             pass
     except OSError as error:
-        raise UserError(
-            f"--save-dir {save_dir}: cannot write there ({error.strerror or error}); give a folder that you can write"
-        ) from None
+        raise UserError(f"--save-dir {save_dir}: cannot write there ({error.strerror or error})") from None
 
 
 def save(state: Any, path: str | Path) -> None:
@@ -161,13 +157,11 @@ def copy_whole(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
     if os.path.exists(dst_path) and not overwrite:
         return False
     try:
-        with open(src_path, "rb") as content:
-            _replace(dst_path, lambda stream: shutil.copyfileobj(content, stream, 1 << 22))
+        with open(src_path, "rb") as content, files.write_whole(dst_path) as stream:
+            shutil.copyfileobj(content, stream, 1 << 22)
     except OSError as error:
-        raise UserError(
-            f"{dst_path}: cannot write it ({error.strerror or error}); {src_path} is complete: free some space, copy it "
-            "there, and give the same command again"
-        ) from None
+        what = f"{dst_path}: cannot write it ({error.strerror or error}); {src_path} is complete"
+        raise UserError(f"{what}: free some space, copy it there, and give the same command again") from None
     return True
 
 
@@ -176,20 +170,6 @@ def newest_whole(path: str) -> Path | None:
     others = [other for other in Path(path).parent.glob("*.pt") if other.name not in (CRASH, Path(path).name)]
     whole = [other for other in others if other.is_file() and zipfile.is_zipfile(other)]
     return max(whole, key=lambda other: other.stat().st_mtime, default=None)
-
-
-def _replace(filename: str, write: Callable[[Any], object]) -> None:
-    """Write to a temporary file, and rename it to ``filename`` once it is on disk."""
-    temporary = f"{filename}.tmp"
-    try:
-        with open(temporary, "wb") as stream:
-            write(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, filename)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _check_finite(state: Any, filename: str) -> None:

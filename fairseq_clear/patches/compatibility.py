@@ -126,7 +126,6 @@ def stop_loading_at_exit() -> None:
     threads. If one of them is inside torch while Python shuts down, its C++ stack cannot be unwound, which now and then aborts
     the process after the last checkpoint, so a Slurm job counts as failed.
     """
-    atexit.unregister(_stop_loading)
     atexit.register(_stop_loading)
 
 

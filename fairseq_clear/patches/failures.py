@@ -104,30 +104,24 @@ def load_checkpoint(
     reset_meters: bool = False,
 ) -> Any:
     """Replaces ``Trainer.load_checkpoint``: locks --save-dir, the task checks the file first, and errors are one line."""
-    if isinstance(self.task, RunTask) and self.is_data_parallel_master and not self.cfg.checkpoint.no_save:
+    is_ours, named = isinstance(self.task, RunTask), self.cfg.checkpoint.restore_file
+    if is_ours and self.is_data_parallel_master and not self.cfg.checkpoint.no_save:
         _lock_save_dir(Path(self.cfg.checkpoint.save_dir))
-    named = self.cfg.checkpoint.restore_file
     if named != LAST and not PathManager.isfile(filename):
-        raise UserError(
-            f"--restore-file {named}: no such file, and training would start from scratch; leave it out for that"
-        )
-    task, resumes = self.task, not reset_optimizer
+        raise UserError(f"--restore-file {named}: no such file; leave it out to start from scratch")
 
     def check(state: dict[str, Any]) -> None:
-        if isinstance(task, RunTask):
-            task.check_checkpoint(self, filename, state, resumes=resumes)
+        if is_ours:
+            self.task.check_checkpoint(self, filename, state, resumes=not reset_optimizer)
 
-    resets = (reset_optimizer, reset_lr_scheduler, optimizer_overrides)
     stock = original("fairseq.trainer:Trainer.load_checkpoint")
     try:
         with watch_reading(check):
-            return stock(self, filename, *resets, reset_meters=reset_meters)
+            return stock(self, filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters)
     except UserError as error:
-        other = newest_whole(filename)
-        hint = (
-            f"; continue from an earlier one: cp {other} {filename}" if other and "not a complete" in str(error) else ""
-        )
-        raise UserError(f"{error}{hint}") from None
+        if "not a complete" in str(error) and (other := newest_whole(filename)):
+            raise UserError(f"{error}; continue from an earlier one: cp {other} {filename}") from None
+        raise
     except AssertionError as error:  # another criterion or optimizer; the message says what to do
         raise UserError(f"{filename}: {error}") from None
     except Exception as error:
@@ -136,9 +130,7 @@ def load_checkpoint(
         if isinstance(error.__context__, UserError):  # its message says what to do
             raise UserError(f"{filename}: {error.__context__}") from None
         reason = " ".join(str(error.__context__).split())[:300]
-        raise UserError(
-            f"{filename}: its weights do not fit this model; give the flags it was trained with ({reason})"
-        ) from None
+        raise UserError(f"{filename}: its weights do not fit; give the flags it was trained with ({reason})") from None
 
 
 def _lock_save_dir(folder: Path) -> None:
@@ -151,9 +143,7 @@ def _lock_save_dir(folder: Path) -> None:
                 lock(path)
             return
         except BlockingIOError:
-            raise UserError(
-                f"--save-dir {folder}: another run is writing there; wait for it, or give another folder"
-            ) from None
+            raise UserError(f"--save-dir {folder}: another run is writing there; give another folder") from None
         except OSError:
             continue
     logger.warning("--save-dir %s: its file system has no locks: a second run in it would not be noticed", folder)
@@ -164,9 +154,7 @@ def save_checkpoint(cfg: Any, trainer: Trainer, epoch_itr: Any, val_loss: float 
     """Replaces ``save_checkpoint``: ignores a NaN score, after which fairseq would treat any later score as the best."""
     if val_loss is not None and math.isnan(val_loss):
         logger.warning(
-            "update %d: --best-checkpoint-metric %s is NaN: checkpoint_best.pt is not changed",
-            trainer.get_num_updates(),
-            cfg.best_checkpoint_metric,
+            "--best-checkpoint-metric %s is NaN: checkpoint_best.pt is not changed", cfg.best_checkpoint_metric
         )
         val_loss = None
     return original("fairseq.checkpoint_utils:save_checkpoint")(cfg, trainer, epoch_itr, val_loss)

@@ -29,10 +29,7 @@ DETAILS: dict[str, tuple[str, ...]] = {
     "fairseq.distributed.utils": ("",),
     "fairseq.logging.progress_bar": ("",),
 }
-FIRST = {
-    "loss": "loss",
-    "contrastive_accuracy": "accuracy",
-}  # metrics of the first update that are logged -> their labels
+FIRST = {"loss": "loss", "contrastive_accuracy": "accuracy"}  # metrics of the first update that are logged -> labels
 
 
 class Detail(logging.Filter):

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -105,15 +105,10 @@ def _help(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> str:
     shown = {"help"}
     for name, table in tables.items():
         kind = table.get(getattr(chosen, name, None) or "")
-        own = argparse.ArgumentParser(add_help=False)
-        if hasattr(kind, "add_args"):
-            kind.add_args(own)
-        elif hasattr(kind, "__dataclass"):
-            gen_parser_from_dataclass(own, getattr(kind, "__dataclass")())
-        actions = [a for a in parser._actions if a.dest in {action.dest for action in own._actions} - shown]
-        if actions:
+        own = {action.dest for action in flags_of(kind)} - shown
+        if actions := [action for action in parser._actions if action.dest in own]:
             groups[f"--{name.replace('_', '-')} {getattr(chosen, name)}"] = actions
-            shown |= {action.dest for action in actions}
+            shown |= own
     for group in parser._action_groups:
         groups[group.title or "other"] = [a for a in group._group_actions if a.dest not in shown and a.option_strings]
     formatter = parser._get_formatter()
@@ -125,24 +120,34 @@ def _help(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> str:
     return formatter.format_help()
 
 
+def flags_of(kind: Any) -> list[argparse.Action]:
+    """The flags that a class of a registry adds to the command."""
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, add_help=False)
+    if hasattr(kind, "add_args"):
+        kind.add_args(parser)
+    elif hasattr(kind, "__dataclass"):
+        gen_parser_from_dataclass(parser, getattr(kind, "__dataclass")())
+    return parser._actions
+
+
 def _explain(message: str, parser: argparse.ArgumentParser) -> str:
     """Shorten argparse's message and suggest a flag or value that the user may have meant."""
-    unknown = re.fullmatch(r"unrecognized arguments: (.*)", message, flags=re.S)
-    if unknown:
+    if unknown := re.fullmatch(r"unrecognized arguments: (.*)", message, flags=re.S):
         words = unknown[1].split()
         flags = [word.partition("=")[0] for word in words if word.startswith("--")]
         if not flags:
             return f"{' '.join(words)}: not a flag and not the data folder; quote a value that has spaces"
-        return f"{flags[0]}: no such flag of this command{_nearest(flags[0], parser._option_string_actions)}"
+        return f"{flags[0]}: no such flag of this command{nearest(flags[0], parser._option_string_actions)}"
     choice = re.fullmatch(r"argument ([^:]+): invalid choice: '(.*?)' \(choose from (.*)\)", message, flags=re.S)
     if choice:
         flag = max(choice[1].split("/"), key=len)
         given, known = choice[2], [name.strip("'") for name in choice[3].split(", ")]
-        return f"{flag} {given}: no such choice{_nearest(given, known)}"
+        return f"{flag} {given}: no such choice{nearest(given, known)}"
     return " ".join(message.replace("argument ", "", 1).split())
 
 
-def _nearest(name: str, known: Any) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the nearest known one, if there is one."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else "; --help lists them"
 
@@ -151,35 +156,28 @@ def convert_namespace_to_omegaconf(args: argparse.Namespace) -> Any:
     """Convert the arguments. ``--total-num-update`` defaults to ``--max-update``, and a wrong type is a one-line error."""
     if getattr(args, "total_num_update", 0) is None:  # the default in polynomial_decay's config, which it then rejects
         if not args.max_update:
-            _fail(
-                UserError(f"--total-num-update: is required by --lr-scheduler {args.lr_scheduler} without --max-update")
-            )
+            _fail(f"--total-num-update: is required by --lr-scheduler {args.lr_scheduler} without --max-update")
         args.total_num_update = args.max_update
     try:
         return original("fairseq_cli.train:convert_namespace_to_omegaconf")(args)
     except InterpolationKeyError as error:
         _fail(_ill_fitting(error, {"task": args.task, "criterion": args.criterion, "model": args.arch}))
     except (ConfigCompositionException, ValueError) as error:
-        wrong = re.match(r"Error merging override \w+\.(\w+)=(.*)", str(error))
-        if wrong:
-            _fail(
-                UserError(f"--{wrong[1].replace('_', '-')} {wrong[2]}: not a valid value of this setting; see --help")
-            )
+        if wrong := re.match(r"Error merging override \w+\.(\w+)=(.*)", str(error)):
+            _fail(f"--{wrong[1].replace('_', '-')} {wrong[2]}: not a valid value of this setting; see --help")
         for name, value in vars(args).items():
             if str(value).lower() in {"nan", "inf", "-inf"}:
-                _fail(UserError(f"--{name.replace('_', '-')} {value}: give a finite number"))
+                _fail(f"--{name.replace('_', '-')} {value}: give a finite number")
         raise
 
 
-def _ill_fitting(error: InterpolationKeyError, names: Mapping[str, str]) -> UserError:
+def _ill_fitting(error: InterpolationKeyError, names: Mapping[str, str]) -> str:
     """Describe a setting that one part of a run takes from another part, which has none of this name."""
     source, _, setting = str(error).partition("'")[2].partition("'")[0].partition(".")
     user = str(error.full_key).partition(".")[0]
     flags = {part: f"--{'arch' if part == 'model' else part} {name}" for part, name in names.items()}
-    return UserError(
-        f"{flags.get(source, source)}: has no setting {setting}, which {flags.get(user, user)} takes from it; give another "
-        "--task, --arch or --criterion"
-    )
+    what = f"{flags.get(source, source)}: has no setting {setting}, which {flags.get(user, user)} takes from it"
+    return f"{what}; give another --task, --arch or --criterion"
 
 
 def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
@@ -218,25 +216,13 @@ def join_torchrun(cfg: Any) -> None:
     size = os.environ.get("WORLD_SIZE", "1")
     if torch.distributed.is_initialized() or size == "1":
         return
-    given = workers.distributed_world_size
-    is_default = given == max(1, torch.cuda.device_count())
-    missing = [name for name in TORCHRUN if name not in os.environ]
-    if workers.distributed_init_method is not None:
-        if str(given) != size:
-            raise UserError(
-                f"WORLD_SIZE={size}: the run has --distributed-world-size {given}; unset WORLD_SIZE, or leave the flags "
-                "--distributed-* to torchrun"
-            )
+    given, is_by_flags = workers.distributed_world_size, workers.distributed_init_method is not None
+    if str(given) != size and (is_by_flags or given != max(1, torch.cuda.device_count())):
+        raise UserError(f"--distributed-world-size {given}: WORLD_SIZE is {size}; unset it, or leave the flag out")
+    if is_by_flags:
         return
-    if missing:
-        raise UserError(
-            f"WORLD_SIZE={size}: {' and '.join(missing)} not set, so the run would have one worker; start it with torchrun "
-            f"--nproc-per-node {size} --no-python fairseq-train ..., or unset WORLD_SIZE"
-        )
-    if not is_default and str(given) != size:
-        raise UserError(
-            f"--distributed-world-size {given}: torchrun started {size} workers (WORLD_SIZE); leave the flag out"
-        )
+    if missing := [name for name in TORCHRUN if name not in os.environ]:
+        raise UserError(f"WORLD_SIZE={size}: {' and '.join(missing)} not set; start with torchrun, or unset WORLD_SIZE")
     with open_dict(cfg):
         workers.distributed_init_method = "env://"
         workers.distributed_world_size, workers.distributed_rank = int(size), int(os.environ["RANK"])
@@ -280,10 +266,10 @@ def merge_defaults(cfg: Any) -> None:
     except InterpolationKeyError as error:
         _fail(_ill_fitting(error, {part: cfg[part]._name for part in ("task", "criterion", "model")}))
     except ConfigKeyError as error:
-        _fail(UserError(_unknown_setting(cfg, error)))
+        _fail(_unknown_setting(cfg, error))
 
 
-def _fail(error: UserError, *, is_first: bool = True) -> NoReturn:
+def _fail(error: UserError | str, *, is_first: bool = True) -> NoReturn:
     """Log an error, on the first worker only because all workers find the same one, and exit with status 2."""
     if is_first and os.environ.get("RANK", "0") == "0":
         logger.error("%s", error)
@@ -294,49 +280,32 @@ def _unknown_setting(cfg: Any, error: ConfigKeyError) -> str:
     key, kind = str(error.key), error.object_type
     section = next((name for name in cfg if key in (cfg[name] if hasattr(cfg[name], "keys") else ())), "?")
     known = getattr(kind, "__dataclass_fields__", {})
-    return f"{section}.{key}: no such setting{_nearest(key, known)}"
+    return f"{section}.{key}: no such setting{nearest(key, known)}"
 
 
 def _check(cfg: Any, parts: list[type[CheckedPart]]) -> None:
     """Check the settings of a run of the plugin; ``parts`` check their own, and whether they fit the others."""
     common, checkpoint = cfg.common, cfg.checkpoint
-    if not (common.cpu or common.tpu or torch.cuda.is_available()):
+    on_cpu = common.cpu or not (common.tpu or torch.cuda.is_available())
+    if on_cpu and not common.cpu:
         for flag in ("fp16", "bf16", "amp"):
             if common[flag]:
-                raise UserError(
-                    f"--{flag}: torch finds no GPU on this machine; train on the CPU with --cpu and without --{flag}"
-                )
+                raise UserError(f"--{flag}: torch finds no GPU; train on the CPU with --cpu and without --{flag}")
         logger.warning("torch finds no GPU on this machine: training on the CPU (--cpu)")
-    on_cpu = common.cpu or not (common.tpu or torch.cuda.is_available())
     if on_cpu and common.fp16 and not (common.fp16_no_flatten_grads or common.memory_efficient_fp16):
-        raise UserError(
-            "--fp16: on a CPU fairseq needs --fp16-no-flatten-grads with it; or leave --fp16 out, which is faster there"
-        )
+        raise UserError("--fp16: on a CPU it needs --fp16-no-flatten-grads; or leave it out, which is faster there")
     if common.log_file and not os.path.isdir(os.path.dirname(os.path.abspath(common.log_file))):
         raise UserError(f"--log-file {common.log_file}: there is no such folder; make it, or name another file")
     start = checkpoint.finetune_from_model
-    if start and not PathManager.exists(start):
-        raise UserError(
-            f"--finetune-from-model {start}: no such file; give a checkpoint (.pt) of fairseq-train or import"
-        )
-    if start and os.path.isdir(start):
-        raise UserError(f"--finetune-from-model {start}: is a folder; name the checkpoint (.pt) in it")
-    _check_model(cfg.model)
+    if start and not PathManager.isfile(start):
+        raise UserError(f"--finetune-from-model {start}: no such file; give a checkpoint (.pt)")
+    model = ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None))
+    if model in parts and OmegaConf.is_config(cfg.model):  # of hydra, for which fairseq ignores unknown names
+        known = {action.dest for action in flags_of(model)} | {"_name", "arch"}
+        for key in set(cfg.model) - known:
+            raise UserError(f"model.{key}: no such setting{nearest(key, known)}")
     for part in parts:
         part.check_run(cfg)
-
-
-def _check_model(settings: Any) -> None:
-    """Check the names of settings of the plugin's models. Under hydra, fairseq ignores unknown names of such models."""
-    model = ARCH_MODEL_REGISTRY.get(getattr(settings, "_name", None))
-    if model is None or not issubclass(model, CheckedPart) or not OmegaConf.is_config(settings):
-        return
-    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, add_help=False)
-    model.add_args(parser)
-    known = {action.dest for action in parser._actions} | {"_name", "arch"}
-    for key in settings:
-        if key not in known:
-            raise UserError(f"model.{key}: no such setting{_nearest(key, known)}")
 
 
 def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> tuple[list[float | None], bool]:

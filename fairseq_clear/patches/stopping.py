@@ -58,11 +58,9 @@ early_stopping: dict[str, float] = {}  # best: the best score of a validation; m
 
 
 def listen(signals: tuple[signal.Signals, ...] = SIGNALS, *, leave: Callable[[int], Any] | None = None) -> None:
-    """Handle signals. Does nothing outside the main thread, or for a signal that is ignored (``nohup``).
+    """Handle signals, and call ``leave`` with the exit code when everything is saved (default: ``sys.exit``).
 
-    Args:
-        signals: signals to handle.
-        leave: called with the exit code when everything is saved (default: ``sys.exit``).
+    Does nothing outside the main thread, or for a signal that is ignored (``nohup``).
     """
     if leave is not None:
         _state.leave = leave
@@ -125,16 +123,13 @@ def validate_and_save(
         _save_and_leave(code, cfg, trainer, epoch_itr)
     _state.is_validating = True
     try:
-        stock = original("fairseq_cli.train:validate_and_save")
-        losses: tuple[list[float | None], bool] = stock(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
-        return losses
+        stock: Callable[..., tuple[list[float | None], bool]] = original("fairseq_cli.train:validate_and_save")
+        return stock(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
     except KeyError as error:
-        if error.args != (cfg.checkpoint.best_checkpoint_metric,):
+        flag = f"--best-checkpoint-metric {(metric := cfg.checkpoint.best_checkpoint_metric)}"
+        if error.args != (metric,):
             raise
-        raise UserError(
-            f"--best-checkpoint-metric {error.args[0]}: the validation did not measure it, as for batches without negatives; "
-            "give another metric, more validation texts or a larger --batch-size-valid"
-        ) from None
+        raise UserError(f"{flag}: the validation did not measure it; give a larger --batch-size-valid") from None
     except _Interrupted:
         _save_and_leave(_agreed_exit_code(), cfg, trainer, epoch_itr)
     finally:
@@ -145,19 +140,17 @@ def should_stop_early(cfg: Any, valid_loss: float | None) -> bool:
     """Replaces ``should_stop_early``: counts the validations since the best one in ``early_stopping``, which is saved."""
     if valid_loss is None or cfg.checkpoint.patience <= 0:
         return False
-    best = early_stopping.get("best", math.nan)
-    is_maximum = cfg.checkpoint.maximize_best_checkpoint_metric
+    settings, best = cfg.checkpoint, early_stopping.get("best", math.nan)
     # a NaN is a miss, and never the best
-    if not math.isnan(valid_loss) and not (valid_loss <= best if is_maximum else valid_loss >= best):
+    is_miss = valid_loss <= best if settings.maximize_best_checkpoint_metric else valid_loss >= best
+    if not (is_miss or math.isnan(valid_loss)):
         early_stopping.update(best=float(valid_loss), misses=0)
         return False
     early_stopping["misses"] = early_stopping.get("misses", 0) + 1
-    if early_stopping["misses"] < cfg.checkpoint.patience:
+    if early_stopping["misses"] < settings.patience:
         return False
     logger.info(
-        "early stop: %s has not improved for %d validations",
-        cfg.checkpoint.best_checkpoint_metric,
-        cfg.checkpoint.patience,
+        "early stop: %s has not improved for %d validations", settings.best_checkpoint_metric, settings.patience
     )
     return True
 
@@ -182,8 +175,7 @@ def _save_and_leave(code: int, cfg: Any, trainer: Any, epoch_itr: Any) -> NoRetu
     if cfg.checkpoint.write_checkpoints_asynchronously:
         PathManager.async_close()
     _agreed_exit_code()  # a barrier: once one worker exits, torchrun and Slurm end the others
-    saved = os.path.join(cfg.checkpoint.save_dir, "checkpoint_last.pt")
-    what = f"{saved} is saved without validating; the same command resumes from there"
+    what = f"{cfg.checkpoint.save_dir}/checkpoint_last.pt is saved; the same command resumes from there"
     if cfg.checkpoint.no_save or cfg.checkpoint.no_last_checkpoints:
         what = "checkpoint_last.pt is not saved (--no-save or --no-last-checkpoints)"
     logger.info("stopped by a signal after update %d: %s", trainer.get_num_updates(), what)

@@ -112,12 +112,6 @@ class ClearLMTask(MaskedLMTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model and keep it for ``build_criterion``."""
         self.model = super().build_model(cfg, from_checkpoint)
-        chunk, longest = getattr(cfg, "encode_chunk_size", 0), self.cfg.tokens_per_sample
-        if 0 < chunk < longest:
-            logger.warning(
-                f"--encode-chunk-size {chunk}: counts tokens, so longer texts are encoded one by one "
-                f"(--tokens-per-sample {longest}); to encode N long texts at a time, give N x {longest}"
-            )
         return self.model
 
     @exit_on_user_error
@@ -126,8 +120,8 @@ class ClearLMTask(MaskedLMTask):
         criterion = super().build_criterion(cfg, from_checkpoint)
         self.needs = getattr(criterion, "needs", Needs())
         if self.needs.guide:
-            settings, longest = getattr(self.model, "args", None), self.cfg.tokens_per_sample
-            criterion.guide = load_guide(self.needs.guide, self.folder, longest, settings)
+            settings = getattr(self.model, "args", None)
+            criterion.guide = load_guide(self.needs.guide, self.folder, self.cfg.tokens_per_sample, settings)
         if isinstance(self.model, ContrastiveModel):
             if isinstance(criterion, ContrastiveCriterion):
                 criterion.attach(self.model)
@@ -163,25 +157,20 @@ class ClearLMTask(MaskedLMTask):
         view_maker = self.build_view_maker(sentences) if self.needs.views or of_documents else None
         source = view_maker.source if view_maker is not None else None
         items = len(sentences) if source is None else len(source.text_lengths)
-        sources: list[Any] = []
-        targets: list[Any] = []
-        anchors = None
+        anchors, copies = None, ([], [])
         joint = self.needs.views and self.needs.joint_anchors
-        if self.needs.mlm and view_maker is not None and view_maker.source.mlm_input is None:
+        if self.needs.mlm and source is not None and source.mlm_input is None:
             anchors = self.masks.anchors(view_maker, joint=joint)
+        elif joint and self.needs.mlm:
+            raise UserError("--anchor-mlm joint: only works with --views span, whose anchors it masks; leave it out")
         elif self.needs.mlm:
-            if joint:
-                raise UserError(
-                    "--anchor-mlm joint: only works with --views span, whose anchors it masks; leave it out"
-                )
-            sources, targets = self.masks.copies(sentences if source is None else source.mlm_input)
+            copies = self.masks.copies(sentences if source is None else source.mlm_input)
         with data_utils.numpy_seed(self.cfg.seed):
             order = np.random.permutation(items)  # noqa: NPY002  (masked_lm's own order)
             order = order.astype(np.int32 if items <= 2**31 else np.int64)  # kept in memory during training
         return ClearDataset(
             items,
-            sources,
-            targets,
+            *copies,
             view_maker,
             order,
             bos=self.dictionary.bos(),
@@ -202,9 +191,7 @@ class ClearLMTask(MaskedLMTask):
             return aligned_sentences(sentences, name, load, flag="--views paraphrase")
 
         if self.cfg.hard_negatives and isinstance(sentences, Documents):
-            raise UserError(
-                "--hard-negatives: only works with views of sentences, such as same and paraphrase, not of documents"
-            )
+            raise UserError("--hard-negatives: only works with views of sentences, such as same and paraphrase")
         settings = {name: getattr(self.cfg, name) for name in find_view_source(self.cfg.views)[0].settings}
         source = build_view_source(self.cfg.views, sentences, aligned=aligned, settings=settings)
         if self.cfg.hard_negatives:
@@ -232,7 +219,7 @@ class ClearLMTask(MaskedLMTask):
         files.
         """
         kind, _ = find_view_source(self.cfg.views)
-        is_aligned = bool(kind.values or self.cfg.hard_negatives)
+        begin, end = self.dictionary.bos(), self.dictionary.eos()
         try:
             paths = utils.split_paths(self.cfg.data)
             path = os.path.join(paths[(epoch - 1) % len(paths)], split)
@@ -246,37 +233,22 @@ class ClearLMTask(MaskedLMTask):
         except FileNotFoundError as error:
             raise UserError(f"{error}: make it with fairseq-clear prepare, or give another split or folder") from error
         if kind.needs_documents:
-            boundary, known = str(self.cfg.document_boundary), self.dictionary
-            return documents_of(lines, known.bos(), known.eos(), boundary=boundary, name=f"{path} ({split})")
-        texts = SentenceDataset(
-            lines,
-            self.dictionary.bos(),
-            self.dictionary.eos(),
-            self.cfg.tokens_per_sample,
-            name=f"{path} ({split})",
-            prefix=path if is_aligned else None,
-        )
+            boundary = str(self.cfg.document_boundary)
+            return documents_of(lines, begin, end, boundary=boundary, name=f"{path} ({split})")
+        prefix = path if kind.values or self.cfg.hard_negatives else None  # its lines are aligned with others
+        texts = SentenceDataset(lines, begin, end, self.cfg.tokens_per_sample, name=f"{path} ({split})", prefix=prefix)
         if len(texts) == 0:
             raise UserError(f"{path}: {split} holds no sentence, only blank lines")
         return texts
 
     @classmethod
     def check_run(cls, cfg: Any) -> None:
-        """Check all settings of a run before anything is read or written.
-
-        Raises:
-            UserError: the criterion or the model is not made for masked texts, a number is out of its range, the metric for
-                the best checkpoint is never logged, or ``--allow-change`` names something that is not a setting.
-        """
+        """Check all settings of a run before anything is read or written; UserError for the first wrong one."""
         criterion, model = cfg.criterion._name, cfg.model._name
         if criterion not in STOCK_CRITERIONS and not issubclass(CRITERION_REGISTRY[criterion], ContrastiveCriterion):
-            raise UserError(
-                f"--criterion {criterion}: --task clear_lm masks texts; give masked_lm, clear_nt_xent or another clear_*"
-            )
+            raise UserError(f"--criterion {criterion}: does not fit --task clear_lm; give masked_lm or a clear_*")
         if not issubclass(ARCH_MODEL_REGISTRY[model], FairseqEncoderModel):
-            raise UserError(
-                f"--arch {model}: is not an encoder alone; give --arch clear_roberta_base or another clear_*"
-            )
+            raise UserError(f"--arch {model}: is not an encoder; give --arch clear_roberta_base or another clear_*")
         check_numbers(cfg)
         check_metric(cfg)
         check_allowed(cfg)
@@ -294,14 +266,14 @@ class ClearLMTask(MaskedLMTask):
             UserError: the checkpoint has another vocabulary or architecture, or belongs to another run.
         """
         check_same_vocabulary(state, path, str(self.folder))
-        saved = (state.get("task_state") or {}).get("run")
-        if resumes and saved is None:
+        saved = state.get("task_state") or {}
+        if resumes and "run" not in saved:
             logger.info("%s does not record its settings: they are not compared with this run's", path)
         elif resumes:
-            for difference in check_same_run(saved, self._run_record(trainer), path, self.cfg.allow_change):
+            for difference in check_same_run(saved["run"], self._run_record(trainer), path, self.cfg.allow_change):
                 logger.warning("resuming with a changed setting: %s", difference)
         if resumes:
-            stopping.early_stopping.update((state.get("task_state") or {}).get("early_stopping", {}))
+            stopping.early_stopping.update(saved.get("early_stopping", {}))
         check_same_architecture(state, trainer.get_model(), path, self.cfg.allow_change)
 
     def begin(self, trainer: Any) -> None:

@@ -48,47 +48,33 @@ def parse_mix(mix: str, data: str, batches: Any = "any") -> list[Corpus]:
     corpora = [_parse_corpus(part.strip(), mix) for part in mix.split(",")]
     if os.pathsep in data and not os.path.isdir(data):
         raise UserError(f"--mix {mix}: {data} names several data folders; give one, made without --shards")
-    places = [os.path.realpath(corpus.folder) for corpus in corpora]
-    for number, corpus in enumerate(corpora):
-        if places[number] in places[:number]:
-            raise UserError(f"--mix {mix}: names {corpus.folder} twice; name each corpus once")
-    own = os.path.realpath(data)
+    places, own = [os.path.realpath(corpus.folder) for corpus in corpora], os.path.realpath(data)
     if own not in places:
-        raise UserError(
-            f"--mix {mix}: does not name the data folder {data}, which an epoch reads once; give it a weight too, as in "
-            f"--mix {data}:1,{mix}"
-        )
-    if len(corpora) == 1:
-        raise UserError(f"--mix {mix}: names one corpus; name another, or leave --mix out")
+        raise UserError(f"--mix {mix}: does not name the data folder {data}; give it a weight, as in {data}:1,{mix}")
+    if len(set(places)) < max(2, len(places)):
+        raise UserError(f"--mix {mix}: name two corpora or more, each once; or leave --mix out")
     return sorted(corpora, key=lambda corpus: os.path.realpath(corpus.folder) != own)  # stable: the others as typed
 
 
 def _parse_corpus(part: str, mix: str) -> Corpus:
     folder, _, weight = part.rpartition(":")
     if not folder or not _WEIGHT.fullmatch(weight) or not Fraction(weight):
-        raise UserError(
-            f"--mix {mix}: cannot read {part!r}; write FOLDER:WEIGHT with a weight above 0, joined by commas, as in "
-            "data-bin/own:0.8,data-bin/general:0.2"
-        )
+        raise UserError(f"--mix {mix}: cannot read {part!r}; write FOLDER:WEIGHT,FOLDER:WEIGHT with weights above 0")
     return Corpus(folder, Fraction(weight))
 
 
 def check_corpora(corpora: Sequence[Corpus]) -> None:
-    """Check that the corpora of a mix have the vocabulary and the tokenizer of the first.
-
-    Raises:
-        UserError: a folder is missing, or has another ``dict.txt`` or tokenizer.
-    """
+    """Check that the corpora of a mix have the ``dict.txt`` and the tokenizer of the first; else UserError."""
     first = Path(corpora[0].folder) if corpora else Path()
     for folder in (shard for corpus in corpora[1:] for shard in shards_of(corpus)):
         check_vocabulary(folder)
         if differing := _differing_file(first, folder):
             flags = tokenizer_flags(first)
-            command = ["prepare", *flags] if flags else ["fairseq-preprocess --srcdict", first / DICTIONARY]
-            raise UserError(
-                f"--mix {folder}: its {differing} differs from that of {first}; prepare its text again with "
-                f"{'fairseq-clear ' * bool(flags)}{' '.join(map(str, command))}, so that every id stands for the same piece"
+            command = (
+                ["fairseq-clear prepare", *flags] if flags else ["fairseq-preprocess --srcdict", first / DICTIONARY]
             )
+            again = f"prepare its text again with {' '.join(map(str, command))}"
+            raise UserError(f"--mix {folder}: its {differing} differs from that of {first}; {again}")
 
 
 def shards_of(corpus: Corpus) -> list[Path]:
@@ -97,26 +83,17 @@ def shards_of(corpus: Corpus) -> list[Path]:
 
 
 def load_mix(corpora: Sequence[Corpus], load: Callable[[str], Any], seed: int, *, is_separate: bool) -> MixedDataset:
-    """Load the training set of a mix. A shard counts as a corpus, with a share of the weight as its share of the texts.
+    """Load the training set of a mix; ``load`` returns the data set of a folder, and the rest is for ``MixedDataset``.
 
-    Args:
-        corpora: of the mix.
-        load: returns the data set of a folder.
-        seed, is_separate: see ``MixedDataset``.
+    A shard counts as a corpus, with a share of the weight as its share of the texts.
     """
-    shards = [[load(str(folder)) for folder in shards_of(corpus)] for corpus in corpora]
-    totals = [sum(map(len, parts)) for parts in shards]
-    return MixedDataset(
-        [part for parts in shards for part in parts],
-        [
-            corpus.weight * Fraction(len(part), total)
-            for corpus, parts, total in zip(corpora, shards, totals, strict=True)
-            for part in parts
-        ],
-        seed,
-        names=[str(folder) for corpus in corpora for folder in shards_of(corpus)],
-        is_separate=is_separate,
-    )
+    names, parts, weights = list[str](), list[Any](), list[Fraction]()
+    for corpus in corpora:
+        folders = [str(folder) for folder in shards_of(corpus)]
+        own = [load(folder) for folder in folders]
+        weights += [corpus.weight * Fraction(len(part), sum(map(len, own))) for part in own]
+        names, parts = names + folders, parts + own
+    return MixedDataset(parts, weights, seed, names=names, is_separate=is_separate)
 
 
 def _differing_file(first: Path, other: Path) -> str:
@@ -140,12 +117,9 @@ def _differing_file(first: Path, other: Path) -> str:
 
 def describe_mix(corpora: Sequence[Corpus], dataset: MixedDataset, items: str) -> str:
     """One line on the corpora of a mix: the size of each, its weight and its share of an epoch."""
-    shards, parts = iter(zip(dataset.corpora, dataset.counts, strict=True)), []
-    for corpus in corpora:
-        own = list(islice(shards, len(shards_of(corpus))))
-        size, count = sum(len(texts) for texts, _ in own), sum(count for _, count in own)
-        parts.append(
-            f"{corpus.folder}: {size:,} {items}, weight {float(corpus.weight):g}, {count / len(dataset):.1%} of an epoch "
-            f"({count:,})"
-        )
+    shards, parts = iter(zip(map(len, dataset.corpora), dataset.counts, strict=True)), []
+    for folder, weight in corpora:
+        size, count = map(sum, zip(*islice(shards, len(data_folders(folder))), strict=True))
+        share = f"{count / len(dataset):.1%} of an epoch ({count:,})"
+        parts.append(f"{folder}: {size:,} {items}, weight {float(weight):g}, {share}")
     return "; ".join(parts) + ("; each batch of one corpus" if dataset.is_separate else "")

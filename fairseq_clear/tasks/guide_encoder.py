@@ -51,20 +51,14 @@ class GuideEncoder:
 
 
 def load_guide(source: str, data: Path, longest: int, settings: Any) -> GuideEncoder:
-    """Load a guide, with the size and the pooling of its checkpoint.
+    """Load a guide, with the size and the pooling of its checkpoint, for views of at most ``longest`` tokens.
 
-    Args:
-        source: value of ``--guide``: a folder of ``fairseq-clear import``, or a checkpoint.
-        data: the data folder, with the ``dict.txt``.
-        longest: maximum number of tokens of a view.
-        settings: settings of the trained model; the guide uses its ``encode_chunk_size`` and ``compile``.
+    ``settings`` are those of the trained model; the guide uses its ``encode_chunk_size`` and ``compile``.
 
     Raises:
-        UserError: the guide cannot be read, has another vocabulary, or has too few positions.
+        UserError: the guide cannot be read, has another vocabulary than the data folder, or has too few positions.
     """
-    from fairseq_clear.evaluation.checkpoints import (
-        load_model,
-    )  # it registers this package, so it cannot be imported above
+    from fairseq_clear.evaluation.checkpoints import load_model  # not above, because it registers this package
 
     path = checkpoint_in(source, "--guide")
     try:
@@ -82,7 +76,4 @@ def load_guide(source: str, data: Path, longest: int, settings: Any) -> GuideEnc
 def check_positions(source: str, positions: int, longest: int) -> None:
     """Raise UserError if a guide has too few positions for views of ``longest`` tokens."""
     if positions < longest:
-        raise UserError(
-            f"--guide {source}: reads texts of at most {positions} tokens; give --tokens-per-sample {positions}, or another "
-            "guide"
-        )
+        raise UserError(f"--guide {source}: reads at most {positions} tokens; give --tokens-per-sample {positions}")

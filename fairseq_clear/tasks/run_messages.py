@@ -41,10 +41,7 @@ def _lines(task: Any, trainer: Any) -> Iterator[tuple[str, str]]:
     if is_mixed:
         yield "mix", describe_mix(task.mix, data, items)
     longest, mean = int(data.sizes.max(initial=0)), float(np.mean(data.totals)) if len(data) else 0.0
-    yield (
-        "tokens",
-        f"at most {longest} in a text or view, {mean:.0f} per item on average, masked copy and views together",
-    )
+    yield "tokens", f"at most {longest} in a text or view, {mean:.0f} per item on average (masked copy and views)"
     yield "views", f"{cfg.task.views}, augmented by {cfg.task.augment}" if task.needs.views else "none"
     yield "objective", _objective(cfg, task.needs)
     yield "model", _architecture(model.args)
@@ -56,8 +53,7 @@ def _lines(task: Any, trainer: Any) -> Iterator[tuple[str, str]]:
     yield "workers", f"{workers} on {'GPU' if trainer.cuda else 'CPU'}{'s' * (workers > 1)}, {precision}"
     yield "batch", _batch(cfg, workers)
     yield "updates", _length(cfg)
-    unsaved = cfg.checkpoint.no_save
-    yield "saves", "nothing (--no-save)" if unsaved else f"{cfg.checkpoint.save_dir}, {_when(cfg.checkpoint)}"
+    yield "saves", _saves(cfg.checkpoint)
 
 
 def _objective(cfg: Any, needs: Needs) -> str:
@@ -94,17 +90,20 @@ def _batch(cfg: Any, workers: int) -> str:
 
 def _length(cfg: Any) -> str:
     limits = cfg.optimization
-    ends = {f"{limits.max_update:,}": limits.max_update, f"{limits.max_epoch} epochs": limits.max_epoch}
+    ends = [f"{limits.max_update:,}"] * (limits.max_update > 0) + [f"{limits.max_epoch} epochs"] * (
+        limits.max_epoch > 0
+    )
     rates = ",".join(f"{rate:g}" for rate in limits.lr)
-    end = " or ".join(text for text, given in ends.items() if given) or "without end (--max-update, --max-epoch)"
-    return f"{end}, {cfg.optimizer._name} at {rates}, {cfg.lr_scheduler._name}"
+    return f"{' or '.join(ends) or 'without end'}, {cfg.optimizer._name} at {rates}, {cfg.lr_scheduler._name}"
 
 
-def _when(checkpoint: Any) -> str:
-    every = [f"every {checkpoint.save_interval_updates:,} updates"] * (checkpoint.save_interval_updates > 0)
-    if checkpoint.save_interval < 10**6:
-        every.append(f"after {f'{checkpoint.save_interval} epochs' if checkpoint.save_interval > 1 else 'each epoch'}")
-    return " and ".join([*every, "at the end"])
+def _saves(checkpoint: Any) -> str:
+    if checkpoint.no_save:
+        return "nothing (--no-save)"
+    updates, epochs = checkpoint.save_interval_updates, checkpoint.save_interval
+    every = [f"every {updates:,} updates"] * (updates > 0)
+    every += [f"after {'each epoch' if epochs == 1 else f'{epochs} epochs'}"] * (epochs < 10**6)
+    return f"{checkpoint.save_dir}, {' and '.join([*every, 'at the end'])}"
 
 
 class Watch:
@@ -112,13 +111,8 @@ class Watch:
 
     In CLEAR section 4.2, training with only substitution or reordering converges at once or diverges, because matching such
     views is too easy. A warning is logged if the accuracy over the last 20 updates is above 0.99, with at least 32 candidates
-    per query on average. This is checked during the first 1 % of the updates, but at least during the first 100.
-
-    Args:
-        dropout_only: whether views differ only by dropout, as in SimCSE. A high accuracy is then expected, without a warning.
-
-    Attributes:
-        update: number of the update that the next call checks; None in validation.
+    per query on average. This is checked during the first 1 % of the updates, but at least during the first 100, unless views
+    differ only by dropout (``dropout_only``). ``update`` is the number of the update to check; None in validation.
     """
 
     def __init__(self, *, dropout_only: bool = False) -> None:
@@ -132,33 +126,27 @@ class Watch:
         if self.update is None:
             return
         # an empty queue needs no warning, because it fills in the first updates
-        has_queue = _total(logs, "queue_readings") > 0
-        if not has_queue and _total(logs, "without_negatives") > 0:
-            self._say(
-                "negatives",
+        if not _total(logs, "queue_readings") and _total(logs, "without_negatives"):
+            self._warn_once(
                 "a batch held no negatives: it only trained the masked language model. To get negatives, use larger batches "
-                "(--batch-size, --max-tokens), --negatives global with several workers, or less repetitive text",
+                "(--batch-size, --max-tokens), --negatives global with several workers, or less repetitive text"
             )
         # --false-negatives masks the candidates that are closer than the positive, so a high accuracy is expected
-        is_masked = _total(logs, "candidates") > 0
-        if not self.dropout_only and not is_masked and self.update < max(EARLY_SHARE * max_update, EARLY_UPDATES):
-            self._look_for_easy_views(logs)
-
-    def _look_for_easy_views(self, logs: Sequence[Mapping[str, Any]]) -> None:
+        is_expected = self.dropout_only or _total(logs, "candidates") > 0
+        if is_expected or self.update >= max(EARLY_SHARE * max_update, EARLY_UPDATES):
+            return
         self.recent.append((_total(logs, "correct"), _total(logs, "queries"), _total(logs, "negatives")))
         correct, queries, negatives = (sum(numbers) for numbers in zip(*self.recent, strict=True))
-        is_enough = len(self.recent) == WINDOW and queries and 1 + negatives / queries >= CANDIDATES
+        is_enough = len(self.recent) == WINDOW and queries + negatives >= CANDIDATES * queries > 0
         if is_enough and correct / queries > EASY_ACCURACY:
-            self._say(
-                "easy",
-                f"contrastive accuracy is {correct / queries:.3f} over the {WINDOW} updates up to {self.update + 1}: the views "
-                "are too easy to tell apart (CLEAR section 4.2). Delete more (del-word:ratio=0.7), chain augmentations, or "
-                "enlarge the batch",
+            self._warn_once(
+                f"contrastive accuracy is above {EASY_ACCURACY} over {WINDOW} updates: the views are too easy to tell apart "
+                "(CLEAR section 4.2). Delete more (del-word:ratio=0.7), chain augmentations, or enlarge the batch"
             )
 
-    def _say(self, kind: str, message: str) -> None:
-        if kind not in self.said:
-            self.said.add(kind)
+    def _warn_once(self, message: str) -> None:
+        if message not in self.said:
+            self.said.add(message)
             logger.warning(message)
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import ast
-import difflib
 import hashlib
 import os
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from fairseq_clear.augmentations.chain import Chain
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
 from fairseq_clear.models.pretrained_encoder import SHAPELESS, checkpoint_in
+from fairseq_clear.patches.startup import flags_of, nearest
 from fairseq_clear.spec import setting_names
 from fairseq_clear.tasks.corpus_mix import parse_mix, shards_of
 from fairseq_clear.text.data_folders import DICTIONARY, read_dictionary
@@ -90,17 +90,10 @@ def run_record(cfg: Any, model: Any, chain: Chain) -> dict[str, Any]:
 
 
 def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: str, allowed: str) -> list[str]:
-    """Compare a checkpoint's record with that of the run that resumes it.
+    """Compare a checkpoint's record with that of the run that resumes it, and describe the differences that are allowed.
 
-    The number of workers may differ.
-
-    Args:
-        saved, current: records; a setting that only one of them has is not compared.
-        path: path of the checkpoint, for the message.
-        allowed: names of settings that may differ, joined by commas.
-
-    Returns:
-        Descriptions of the allowed differences, and of another number of workers if it changes the texts of an update.
+    The number of workers, and settings of ``allowed``, joined by commas, may differ. A setting that only one of the records has
+    is not compared.
 
     Raises:
         UserError: another setting differs.
@@ -118,31 +111,20 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
             f"{path} to start from these weights; or continue this run anyway with --allow-change {flags}"
         )
     described = [_difference(name, saved[name], current[name]) for name in differing]
-    old, new = saved.get("workers"), current.get("workers")
-    if None not in (old, new) and old != new and _batch(saved) != _batch(current):
-        described.append(
-            f"{old} workers, now {new}: an update has {_batch(current) / _batch(saved):g} times as many texts, because "
-            "--batch-size and --max-tokens are per worker; --allow-change batch-size permits another"
-        )
+    old, new = saved.get("workers"), current["workers"]
+    if old not in (None, new):
+        described.append(f"{old} workers, now {new}; --batch-size, --max-tokens and --update-freq are per worker")
     return described
 
 
 def check_allowed(cfg: Any) -> None:
-    """Check that ``--allow-change`` names settings.
-
-    Raises:
-        UserError: no section of the configuration has a setting of this name.
-    """
+    """Check that ``--allow-change`` names settings; UserError if no section of the configuration has one."""
     known = set(HASHED)
     for section in (cfg[name] for name in cfg):
         if isinstance(section, argparse.Namespace) or OmegaConf.is_dict(section):
             known.update(vars(section) if isinstance(section, argparse.Namespace) else section)
     for name in sorted(setting_names(cfg.task.allow_change) - known):
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = (
-            f"; did you mean {near[0].replace('_', '-')}?" if near else "; give names of flags, without dashes in front"
-        )
-        raise UserError(f"--allow-change {name.replace('_', '-')}: there is no such setting{hint}")
+        raise UserError(f"--allow-change {name}: there is no such setting{nearest(name, known)}")
 
 
 def check_same_architecture(state: Mapping[str, Any], model: Any, path: str, allowed: str) -> None:
@@ -153,21 +135,16 @@ def check_same_architecture(state: Mapping[str, Any], model: Any, path: str, all
     Raises:
         UserError: they differ, so the weights do not fit or would have another meaning.
     """
-    theirs, permitted = getattr(state.get("cfg"), "model", None), setting_names(allowed)
-    pairs = {name: (getattr(theirs, name, None), getattr(model.args, name, None)) for name in (*SIZES, *SHAPELESS)}
-    differing = {
-        name: pair
-        for name, pair in pairs.items()
-        if None not in pair and pair[0] != pair[1] and not (name in permitted and name in SHAPELESS)
-    }
+    saved = getattr(state.get("cfg"), "model", None)
+    compared = [*SIZES, *(name for name in SHAPELESS if name not in setting_names(allowed))]
+    pairs = {name.replace("_", "-"): (getattr(saved, name, None), getattr(model.args, name, None)) for name in compared}
+    differing = {flag: pair for flag, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
     if differing:
-        flags = [name.replace("_", "-") for name in differing]
-        old = " ".join(f"--{flag} {theirs}" for flag, (theirs, _) in zip(flags, differing.values(), strict=True))
+        old = " ".join(f"--{flag} {theirs}" for flag, (theirs, _) in differing.items())
         new = " ".join(str(ours) for _, ours in differing.values())
-        or_allow = f", or --allow-change {','.join(flags)}" if not differing.keys() & set(SIZES) else ""
-        raise UserError(
-            f"{path}: was trained with {old}, and the flags say {new}; give those of the checkpoint{or_allow}"
-        )
+        is_shapeless = {flag.replace("-", "_") for flag in differing} <= set(SHAPELESS)
+        or_allow = f", or --allow-change {','.join(differing)}" if is_shapeless else ""
+        raise UserError(f"{path}: was trained with {old}, and the flags say {new}; give the former{or_allow}")
 
 
 def check_same_vocabulary(state: Mapping[str, Any], path: str, data: str) -> None:
@@ -181,14 +158,12 @@ def check_same_vocabulary(state: Mapping[str, Any], path: str, data: str) -> Non
     ours, adjacent = Path(data) / DICTIONARY, Path(path).parent / DICTIONARY
     recorded = (state.get("task_state") or {}).get("vocabulary_hash")
     if recorded is not None:
-        differs, theirs = recorded != hash_file(ours), _dictionary_of(state) or "unknown"
+        differs = recorded != hash_file(ours)
     else:
         differs = adjacent.is_file() and read_dictionary(adjacent) != read_dictionary(ours)
-        theirs = str(adjacent)
     if differs:
         raise UserError(
-            f"{path}: its vocabulary ({theirs}) is not that of {ours}, so every token would have another's embedding; prepare "
-            "the text with the checkpoint's tokenizer and dictionary (fairseq-clear prepare --tokenizer-dir)"
+            f"{path}: its vocabulary is not that of {ours}; prepare the text with the checkpoint's tokenizer"
         )
 
 
@@ -220,11 +195,9 @@ def _section(name: str, settings: Any) -> dict[str, Any]:
 
 
 def _model(model: Any) -> dict[str, Any]:
-    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, add_help=False)
-    type(model).add_args(parser)
     name = getattr(model.args, "_name", None) or getattr(model.args, "arch", None)
     values = {}
-    for action in parser._actions:
+    for action in flags_of(type(model)):
         if action.dest not in FREE["model"].split():
             default = None if action.default == argparse.SUPPRESS else action.default
             values[action.dest] = _plain(getattr(model.args, action.dest, default))
@@ -232,18 +205,18 @@ def _model(model: Any) -> dict[str, Any]:
 
 
 def _files(cfg: Any, chain: Chain) -> dict[str, Any]:
-    task, files = cfg.task, {}
+    task, guide = cfg.task, getattr(cfg.criterion, "guide", None)
     folders, corpora = [Path(folder) for folder in utils.split_paths(task.data)], parse_mix(task.mix, task.data)
-    files["data"] = {"path": task.data, "hash": _hash_texts(cfg, folders)}
     shares = [f"{corpus.weight / corpora[0].weight} {_hash_texts(cfg, shards_of(corpus))}" for corpus in corpora]
-    mixed = hashlib.sha256(" ".join(shares).encode()).hexdigest()
-    files["mix"] = {"path": task.mix, "hash": mixed} if corpora else None
-    files["vocabulary"] = _file(str(folders[0] / DICTIONARY))
+    files = {
+        "data": {"path": task.data, "hash": _hash_texts(cfg, folders)},
+        "mix": {"path": task.mix, "hash": hashlib.sha256(" ".join(shares).encode()).hexdigest()} if corpora else None,
+        "vocabulary": _file(str(folders[0] / DICTIONARY)),
+        "start": _file(cfg.checkpoint.finetune_from_model),
+        "guide": _file(checkpoint_in(guide, "--guide")) if guide else None,
+    }
     if chain.needs_synonyms:
         files["synonyms"] = _file(str(task.synonyms or folders[0] / SYNONYMS_NPZ))
-    files["start"] = _file(cfg.checkpoint.finetune_from_model)
-    guide = getattr(cfg.criterion, "guide", None)
-    files["guide"] = _file(checkpoint_in(guide, "--guide")) if guide else None
     return files
 
 
@@ -262,13 +235,6 @@ def _file(path: str | None) -> dict[str, str] | None:
     return {"path": path, "hash": content_hash(Path(path))} if path and os.path.isfile(path) else None
 
 
-def _dictionary_of(state: Mapping[str, Any]) -> str | None:
-    try:
-        return os.path.join(utils.split_paths(state["cfg"].task.data)[0], DICTIONARY)
-    except (AttributeError, KeyError, TypeError, IndexError):
-        return None
-
-
 def _plain(value: Any) -> Any:
     """Convert a value to strings, numbers and lists, in one form for flags and YAML."""
     if OmegaConf.is_config(value):
@@ -283,12 +249,6 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "value") and not isinstance(value, str | int | float):  # an enum
         return str(value.value)
     return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def _batch(record: Mapping[str, Any]) -> float:
-    """Texts of an update, or tokens if ``--max-tokens`` alone limits batches."""
-    size: float = record["workers"] * record["update_freq"][0] * (record["batch_size"] or record["max_tokens"])
-    return size
 
 
 def _value(entry: Any) -> Any:

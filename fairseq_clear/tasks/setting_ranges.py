@@ -1,6 +1,5 @@
 """The valid ranges of the plugin's settings, and of six of fairseq, checked before anything is written."""
 
-import difflib
 import math
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
@@ -13,44 +12,36 @@ from fairseq_clear.views.view_table import find_view_source
 
 # Range in words -> whether a number is in it -> names of settings: the plugin's, and the six of fairseq that fail late or
 # train nothing. If a setting is a list, each number must be in the range. None means "not given" and is always allowed.
-RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+Ranges = dict[str, tuple[Callable[[float], bool], str]]
+WHOLE: Ranges = {
     "a whole number, 1 or more": (
-        lambda number: isinstance(number, int) and number >= 1,
+        lambda number: number >= 1,
         "batch_size max_tokens update_freq mlm_copies queue_size segments",
     ),
-    "a whole number from 0 to 4294967295": (
-        lambda number: isinstance(number, int) and 0 <= number <= 2**32 - 1,
-        "seed",
-    ),
+    "a whole number from 0 to 4294967295": (lambda number: 0 <= number < 2**32, "seed"),
     "a whole number, 0 or more": (
-        lambda number: isinstance(number, int) and number >= 0,
+        lambda number: number >= 0,
         "frozen_layers projection_layers projection_hidden_dim projection_dim encode_chunk_size",
     ),
-    "a whole number, 3 or more": (lambda number: isinstance(number, int) and number >= 3, "tokens_per_sample"),
+    "a whole number, 3 or more": (lambda number: number >= 3, "tokens_per_sample"),
+    "an even number, or 0 for full attention": (lambda number: number >= 0 and number % 2 == 0, "attention_window"),
+}
+REAL: Ranges = {
     "0 or more": (lambda number: number >= 0, "lr contrastive_weight mlm_weight regularizer_weight"),
     "a number above 0": (lambda number: number > 0, "temperature layer_norm_eps"),
     "a number from 0 to 1": (lambda number: 0 <= number <= 1, "key_momentum"),
-    "an even number, or 0 for full attention": (
-        lambda number: isinstance(number, int) and number >= 0 and number % 2 == 0,
-        "attention_window",
-    ),
 }
-NUMBERS = {name: words for words, (_, names) in RANGES.items() for name in names.split()}
+NUMBERS = {name: words for words, (_, names) in (WHOLE | REAL).items() for name in names.split()}
 SECTIONS = ("common", "dataset", "optimization", "task", "criterion", "model")
 
 
 def check_numbers(cfg: DictConfig) -> None:
-    """Check the range of every number of a run, and numbers that must be consistent.
-
-    Raises:
-        UserError: the first number that is out of range.
-    """
+    """Check the range of every number of a run, and settings that must be consistent; UserError for a wrong one."""
     sections = {name: dict(_settings(cfg.get(name))) for name in SECTIONS}
     for settings in sections.values():
-        for name in NUMBERS:
-            if name in settings:
-                _check(name, settings[name])
-    for message in _contradictions(sections):
+        for name in NUMBERS.keys() & settings.keys():
+            _check(name, settings[name])
+    if message := next(_contradictions(sections), None):
         raise UserError(message)
 
 
@@ -70,54 +61,44 @@ def _settings(section: Any) -> Mapping[str, Any]:
     return {name: v for name, v in section.items() if v is not None and not str(v).startswith(("???", "${"))}
 
 
-def _numbers(value: Any) -> list[float]:
-    """Return the one or several numbers of a setting; ValueError for anything else."""
-    values = list(value) if isinstance(value, list | tuple) else [value]
-    if not values or not all(isinstance(number, int | float) for number in values):
-        raise ValueError
-    return values
-
-
 def _check(name: str, value: Any) -> None:
-    is_in_range, _ = RANGES[NUMBERS[name]]
-    try:
-        is_right = all(math.isfinite(number) and is_in_range(number) for number in _numbers(value))
-    except ValueError:
-        is_right = False
-    if not is_right:
-        raise UserError(f"{_typed(name, value)}: out of range; give {NUMBERS[name]}")
+    words, numbers = NUMBERS[name], _listed(value)
+    is_in_range, _ = (WHOLE | REAL)[words]
+    kinds = int if words in WHOLE else int | float
+    if not numbers or not all(isinstance(n, kinds) and math.isfinite(n) and is_in_range(n) for n in numbers):
+        raise UserError(f"{_typed(name, value)}: out of range; give {words}")
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _typed(name: str, value: Any) -> str:
     """Format a setting as a flag with its value."""
-    values = value if isinstance(value, list | tuple) else [value]
-    return f"--{name.replace('_', '-')} {','.join(str(one).removesuffix('.0') for one in values)}"
+    return f"--{name.replace('_', '-')} {','.join(str(one).removesuffix('.0') for one in _listed(value))}"
 
 
 def _contradictions(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield messages about settings that contradict each other, or have no effect."""
     dataset, task, model, criterion = (sections[name] for name in ("dataset", "task", "model", "criterion"))
     rates = sections["optimization"].get("lr", [1])
-    if not any(_numbers(rates)):
+    if not any(_listed(rates)):
         yield f"{_typed('lr', rates)}: the learning rate; give one above 0, or nothing is learned"
     if "batch_size" not in dataset and "max_tokens" not in dataset:
         yield "--batch-size and --max-tokens: neither is given; give one of them, or both"
     has_contrast = criterion.get("_name") != "masked_lm" and criterion.get("contrastive_weight", 1) > 0
     if task.get("hard_negatives") and not has_contrast:
-        yield "--hard-negatives: there is no contrastive term to use them; leave it out, or give --contrastive-weight 1"
+        yield "--hard-negatives: has no effect without a contrastive term; leave it out, or give --contrastive-weight 1"
     if str(task.get("augment_texts")) == "positives" and task.get("augment") == "none":
-        yield "--augment-texts positives: --augment none changes no text; leave it out, or give --augment mask-span"
+        yield "--augment-texts positives: has no effect with --augment none; leave one of them out"
     views, setting = str(task.get("views", "same")), "same_document_negatives"
     if str(task.get(setting)) == "exclude" and setting not in find_view_source(views)[0].settings:
-        yield f"--same-document-negatives exclude: has no effect with --views {views}; leave it out, or give --views span"
+        yield f"--same-document-negatives exclude: has no effect with --views {views}; give --views span"
     if task.get("mlm_copies", 1) > 1 and criterion.get("anchor_mlm") == "joint":
-        yield "--mlm-copies: --anchor-mlm joint masks the anchors once; leave it out, or give --anchor-mlm separate"
+        yield "--mlm-copies: has no effect with --anchor-mlm joint; leave one of them out"
     positions, longest = model.get("max_positions"), task.get("tokens_per_sample")
     if positions is not None and longest is not None and positions < longest:
-        yield (
-            f"--max-positions {positions}: the model cannot read texts of --tokens-per-sample {longest}; give "
-            f"{longest} or more, or a smaller --tokens-per-sample"
-        )
+        yield f"--max-positions {positions}: is less than --tokens-per-sample {longest}; give {longest} or more"
 
 
 # Metric -> the task's setting that measures it in validation, and what its flag takes.
@@ -147,15 +128,10 @@ def check_metric(cfg: Any) -> None:
     if setting and cfg.dataset.disable_validation:
         raise UserError(f"{flag}: it is measured in validation; leave --disable-validation out")
     if str(criterion._name).startswith("clear_"):
-        known = (
-            {"loss", *MEASURED}
-            | (OF_MLM if criterion.mlm_weight else set())
-            | (OF_CONTRAST if criterion.contrastive_weight else set())
-        )
+        known = {"loss", *MEASURED, *(OF_MLM if criterion.mlm_weight else ())}
+        known |= OF_CONTRAST if criterion.contrastive_weight else set()
         if metric not in known:
-            near = difflib.get_close_matches(metric, known, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise UserError(f"{flag}: this run does not log it{hint}; it logs {', '.join(sorted(known))}")
+            raise UserError(f"{flag}: this run does not log it; it logs {', '.join(sorted(known))}")
     if (metric in HIGHER_IS_BETTER) != cfg.checkpoint.maximize_best_checkpoint_metric:
         what = "higher is better; add" if metric in HIGHER_IS_BETTER else "lower is better; leave out"
         raise UserError(f"{flag}: {what} --maximize-best-checkpoint-metric")

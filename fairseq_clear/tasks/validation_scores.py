@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,6 @@ def encode_on_workers(model: Any, dictionary: Any, tokenizer: Tokenizer, texts: 
     group = distributed_utils.get_data_parallel_group() if world_size() > 1 else None
     size = world_size(group)
     workers = Workers(torch.distributed.get_rank(group), size, group) if size > 1 else Workers()
-    bounds = [len(texts) * part // size for part in range(size + 1)]
-    parts = [texts[begin:end] for begin, end in pairwise(bounds)]
+    parts = [texts[len(texts) * part // size : len(texts) * (part + 1) // size] for part in range(size)]
     vectors = gather_blocks(parts, lambda part: encode_texts(model, dictionary, tokenizer, part)[0], workers)
     return np.concatenate(list(vectors))

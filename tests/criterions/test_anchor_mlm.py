@@ -1,6 +1,5 @@
 """The masked language model on DeCLUTR's anchors: one pass or two."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch.nn.functional as F
 
 from tests.criterions.test_clear_nt_xent import backward, parts
 from tests.objectives import oracles
-from tests.training import build
 
 SPANS = ("--views", "span:anchors=2,positives=2,min=3,max=8", "--augment", "none", "--temperature", "0.2")
 JOINT = (*SPANS, "--anchor-mlm", "joint")
@@ -71,12 +69,3 @@ def test_the_stand_in_of_either_kind_counts_for_nothing(data_bin: Path) -> None:
         loss, size, _, gradients = backward(model, criterion, dataset.collater([]))
         assert (loss.item(), size.item()) == (0.0, 0.0)
         assert gradients.keys() == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
-def test_joint_needs_spans(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(SystemExit) as stop:
-        build(data_bin, "--anchor-mlm", "joint")
-    assert stop.value.code == 2
-    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == [
-        "--anchor-mlm joint: only works with --views span, whose anchors it masks; leave it out"
-    ]

@@ -199,21 +199,3 @@ def test_half_precision_keeps_queue_and_masters(precision: torch.dtype, data_bin
     assert loss.dtype == torch.float32
     assert bool(loss.isfinite())
     assert float(log["queue_fill"]) == 3
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--objective", "nt-xent"), "valid are info-nce"),
-        (("--key-encoder", "shared"), "this criterion's is momentum"),
-    ],
-)
-def test_mistakes_are_one_line(
-    flags: tuple[str, ...], message: str, data_bin: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with pytest.raises(SystemExit) as stop:
-        build(data_bin, *MOCO, *flags)
-    assert stop.value.code == 2
-    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-    assert len(lines) == 1
-    assert message in lines[0]

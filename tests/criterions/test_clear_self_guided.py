@@ -231,30 +231,6 @@ def test_nt_xent_with_the_same_regulariser_and_frozen_layer(paired_bin: Path) ->
     assert distance(before, after) > 1e-4
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--key-encoder", "momentum"), "this criterion's is frozen"),
-        (("--guide-layers", "3"), "layers from 0 (embeddings) to 2"),
-        (("--guide-layers", "2-1"), "--guide-layers 2-1"),
-        (("--guide-layers", "upper"), "--guide-layers upper"),
-        (("--frozen-layers", "4"), "give 0 to 3"),
-        (("--views", "paraphrase:original"), "give two or more"),
-        (("--views", "paraphrase:original,de"), "paraphrase/de/train does not exist"),
-        (("--hard-negatives", "x"), "only --criterion clear_nt_xent"),
-    ],
-)
-def test_mistakes_are_one_line(
-    flags: tuple[str, ...], message: str, data_bin: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with pytest.raises(SystemExit) as stop:
-        build(data_bin, *GUIDED, *flags)
-    assert stop.value.code == 2
-    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-    assert len(lines) == 1
-    assert message in lines[0]
-
-
 def test_some_layers_only(data_bin: Path) -> None:
     model, _, dataset, _ = parts(data_bin, *GUIDED, "--guide-layers", "0,2")
     texts = items(dataset)["views"]["tokens"][:5]

@@ -130,10 +130,3 @@ def test_the_recipe_of_simcse_has_one_direction(paired_bin: Path) -> None:
         assert size == 5 and log["negatives"] == 5 * 4
         said = dict(_lines(trainer.task, trainer))["objective"]
         assert said == f"nt-xent (temperature {TAU}, one direction)"
-
-
-def test_another_value_is_an_error(data_bin: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        build(data_bin, "--directions", "two")
-    assert stop.value.code == 2
-    assert "--directions two: no such choice" in capsys.readouterr().err

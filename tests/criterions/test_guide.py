@@ -212,16 +212,16 @@ def test_mistakes_are_one_line(paired_bin: Path, guide: Path, tmp_path: Path, ca
     torch.save({**state, "task_state": {}}, unrecorded / "model.pt")
     shutil.copyfile(other / "dict.txt", unrecorded / "dict.txt")
     for data, flags, message in [
-        (paired_bin, (*GUIDED, str(unrecorded)), f"--guide {unrecorded / 'model.pt'}: its vocabulary ("),
+        (paired_bin, (*GUIDED, str(unrecorded)), f"--guide {unrecorded / 'model.pt'}: its vocabulary is not"),
         (paired_bin, ("--guide", str(guide)), f"--guide {guide}: only decides what --false-negatives masks; add"),
         (paired_bin, (*GUIDED, "none.pt"), "--guide none.pt: no such file or folder; give a folder of"),
         (paired_bin, (*GUIDED, str(tmp_path / "empty")), f"--guide {tmp_path / 'empty'}: has no model.pt"),
         (paired_bin, (*GUIDED, str(tmp_path / "text.pt")), "text.pt: not a complete checkpoint"),
-        (other, (*GUIDED, str(guide)), f"--guide {guide / 'model.pt'}: its vocabulary ("),
+        (other, (*GUIDED, str(guide)), f"--guide {guide / 'model.pt'}: its vocabulary is not"),
         (
             paired_bin,
             (*GUIDED, str(guide), "--tokens-per-sample", "51", "--max-positions", "60"),
-            f"--guide {guide}: reads texts of at most 50 tokens; give --tokens-per-sample 50",
+            f"--guide {guide}: reads at most 50 tokens; give --tokens-per-sample 50",
         ),
     ]:
         caplog.clear()

@@ -1,13 +1,11 @@
 """--false-negatives inside fairseq: loss, counts and logged share."""
 
-import logging
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from fairseq_clear.tasks.run_messages import Watch
 from tests.criterions.test_clear_nt_xent import parts
 from tests.objectives import oracles
 from tests.objectives.test_false_negatives import nearer
@@ -66,21 +64,3 @@ def test_moco_masks_keys_of_the_queue(paired_bin: Path) -> None:
     _, size, log = criterion(model, second)
     assert 0 < masked.sum() < 24
     assert log["candidates"] == 24 and log["negatives"] == (~masked).sum() and size == (~masked).any(axis=1).sum()
-
-
-def test_a_high_accuracy_with_masked_negatives_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    logs = {"queries": 10, "correct": 10, "negatives": 1000}
-    for extra, is_told in (({"candidates": 1200}, False), ({}, True)):
-        watch = Watch()
-        caplog.clear()
-        for update in range(30):
-            watch.update = update
-            watch([{**logs, **extra}], 1000)
-        assert ("too easy" in caplog.text) == is_told
-
-
-def test_mistakes_are_one_line(paired_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(SystemExit):
-        build(paired_bin, "--false-negatives", "teacher")
-    (error,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-    assert error == "--false-negatives: there is no 'teacher'; choose from guide, none"

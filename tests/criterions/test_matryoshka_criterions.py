@@ -1,6 +1,5 @@
 """--matryoshka inside fairseq: every criterion, its queue, its guide, and what it does not accept."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -77,32 +76,6 @@ def test_the_queue_is_truncated_too(paired_bin: Path) -> None:
             nearest = oracles.phi(q, positive, 0.2)
             expected -= np.log(nearest / (nearest + sum(oracles.phi(q, key[:d], 0.2) for key in keys))) / 2
     assert loss.item() == pytest.approx(expected, rel=1e-4) and size == 4
-
-
-MISTAKES = {
-    "not ascending": (("--matryoshka", "64,32"), "--matryoshka 64,32: give ascending whole numbers above 0"),
-    "too wide": (
-        ("--matryoshka", "64,129"),
-        "--matryoshka 64,129: the vectors have 128 dimensions; give none above 128",
-    ),
-    "wider than the head": (
-        ("--matryoshka", "64", "--projection-dim", "16", "--projection-layers", "1"),
-        "the vectors have 16 dimensions",
-    ),
-    "no contrast": (
-        ("--matryoshka", "64", "--contrastive-weight", "0", "--mlm-weight", "1"),
-        "needs the contrastive term, which --contrastive-weight 0 leaves out",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_are_one_line(name: str, paired_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
-    flags, said = MISTAKES[name]
-    with pytest.raises(SystemExit):
-        build(paired_bin, *PLAIN, *flags)
-    errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-    assert len(errors) == 1 and said in errors[0] and "\n" not in errors[0]
 
 
 @pytest.mark.parametrize(("layers", "is_told"), [("2", True), ("0", False)])

@@ -1,4 +1,4 @@
-"""Kills commands with SIGKILL many times, reruns them, and compares the results with those of an undisturbed run.
+"""Kills fairseq-train with SIGKILL many times, reruns it, and compares the results with those of an undisturbed run.
 
 ``python -m tests.faults.campaign --kills 20`` prints a table; the exit status is 1 if a result differs.
 """
@@ -19,19 +19,7 @@ import torch
 
 from tests.conftest import run as call
 from tests.conftest import sentences, tool
-from tests.faults.commands import (
-    Instants,
-    contents,
-    fairseq_clear_command,
-    fairseq_train,
-    run,
-    run_and_kill,
-    same,
-    state_of,
-    stock_files,
-)
-from tests.preparation.back_translation.archives import make_archive
-from tests.preparation.corpora import write_corpus
+from tests.faults.commands import Instants, fairseq_train, run, run_and_kill, same, state_of, stock_files
 
 LAST = "checkpoint_last.pt"
 KILLED = -9
@@ -56,11 +44,8 @@ def data_folder(folder: Path) -> Path:
     folder.mkdir()
     for split, count, seed in (("train", 120, 1), ("valid", 20, 2)):
         (folder / f"{split}.txt").write_text("\n".join(sentences(count, seed)) + "\n")
-    texts = (
-        *("--only-source", "--trainpref", folder / "train.txt", "--validpref", folder / "valid.txt"),
-        *("--workers", "1"),
-    )
-    call(*tool("preprocess"), *texts, "--destdir", folder / "bin")
+    texts = ("--only-source", "--trainpref", folder / "train.txt", "--validpref", folder / "valid.txt")
+    call(*tool("preprocess"), *texts, "--workers", "1", "--destdir", folder / "bin")
     return folder / "bin"
 
 
@@ -125,49 +110,10 @@ class Training:
         row.wrong += not equal
 
 
-class Command:
-    """A command of fairseq-clear that makes one file or folder, killed up to twice and rerun."""
-
-    def __init__(self, base: Path, arguments: Callable[[Path], list[object]], draw: random.Random) -> None:
-        self.base, self.arguments, self.draw = base, arguments, draw
-        base.mkdir()
-        began = time.monotonic()
-        code = run(self._work(base / "made"), base / "log")
-        self.seconds = time.monotonic() - began
-        assert code == 0, (base / "log").read_text()[-3000:]
-        self.expected = self._made(base / "made")
-
-    def _work(self, made: Path) -> Callable[[], int]:
-        return partial(fairseq_clear_command, *self.arguments(made))
-
-    def _made(self, path: Path) -> object:
-        return contents(path) if path.is_dir() else path.read_bytes()
-
-    def at_random(self, row: Row) -> None:
-        """Kill it at a random time, and if it had not finished, a second time in the rerun."""
-        made = self.base / "made"
-        for path in self.base.glob("*made*"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for _ in range(2):
-            code = run_and_kill(self._work(made), self.base / "log", self.draw.uniform(0, self.seconds))
-            if code != KILLED:
-                row.seen["had ended"] += 1
-                break
-            row.kills += 1
-            if made.exists():  # then it must be complete
-                row.seen["complete output"] += 1
-                row.wrong += self._made(made) != self.expected
-                break
-            row.seen["no output"] += 1
-        code = 0 if made.exists() else run(self._work(made), self.base / "log")
-        row.wrong += code != 0 or self._made(made) != self.expected
-        row.wrong += len(list(self.base.glob("*partial*"))) > 0  # a successful run removes its partial files
-
-
 def main() -> int:
     """Run the campaign; return 0 if no result differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    kinds = ("train", "instants", "stock", "prepare", "back-translate")
+    kinds = ("train", "instants", "stock")
     parser.add_argument("--what", nargs="+", choices=kinds, default=kinds, help="default: all")
     parser.add_argument("--kills", type=int, default=20, help="trials of each (default: 20)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the random times and instants (default: 1)")
@@ -177,7 +123,7 @@ def main() -> int:
     rows = []
     with tempfile.TemporaryDirectory(prefix="faults-") as made:
         base = Path(made)
-        data = data_folder(base / "data") if set(args.what) & {"train", "instants", "stock"} else base
+        data = data_folder(base / "data")
         for what in args.what:
             rows.append(campaign(what, base / what, data, draw, args.kills))
             print(rows[-1], file=sys.stderr, flush=True)
@@ -188,12 +134,6 @@ def main() -> int:
 
 def campaign(what: str, base: Path, data: Path, draw: random.Random, kills: int) -> Row:
     """Run ``kills`` trials of one kind and return their row."""
-    if what in ("prepare", "back-translate"):
-        row = Row(f"fairseq-clear {what}, at any time")
-        command = Command(base, arguments_of(what, base.parent), draw)
-        for _ in range(kills):
-            command.at_random(row)
-        return row
     base.mkdir()
     training = Training(base, data, draw, stock=what == "stock")
     if what == "train":
@@ -212,19 +152,6 @@ def campaign(what: str, base: Path, data: Path, draw: random.Random, kills: int)
     for instant in chosen:
         training.at_instant(row, instant)
     return row
-
-
-def arguments_of(what: str, base: Path) -> Callable[[Path], list[object]]:
-    """The command line that makes a path."""
-    if what == "prepare":
-        text = write_corpus(base / "corpus.txt", 60)
-        return lambda made: ["prepare", text, "--dest", made, "--vocab-size", 300, "--workers", 2]
-    for source, target in (("en", "de"), ("de", "en")):
-        make_archive(base / f"{source}-{target}", source, target)
-    text = base / "text"
-    text.write_text("".join(f"the cat sat {number} .\n" for number in range(24)))
-    models = ["--forward", base / "en-de", "--backward", base / "de-en", "--chunk-lines", 4]
-    return lambda made: ["back-translate", "--input", text, "--output", made, *models, "--max-len-b", 10]
 
 
 if __name__ == "__main__":

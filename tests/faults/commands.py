@@ -2,7 +2,6 @@
 
 import builtins
 import io
-import json
 import logging
 import os
 import shutil
@@ -144,8 +143,9 @@ class Instants:
         stock = builtins.open
 
         def opened(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
-            if "b" in mode and set(mode) & set("wax+") and str(file).startswith(self.folder):
-                return _Ticking(self, str(file), mode)
+            name = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else str(file)
+            if "b" in mode and set(mode) & set("wax+") and name.startswith(self.folder):
+                return _Ticking(self, name, file, mode)
             return stock(file, mode, *args, **options)
 
         builtins.open = opened  # type: ignore[assignment]
@@ -171,12 +171,13 @@ class Instants:
 class _Ticking:
     """A binary file without a buffer whose writes are instants."""
 
-    def __init__(self, instants: Instants, name: str, mode: str) -> None:
-        self._instants, self._file = instants, io.FileIO(name, mode.replace("b", ""))
+    def __init__(self, instants: Instants, name: str, file: Any, mode: str) -> None:
+        self._instants, self._name = instants, name
+        self._file = io.FileIO(file, mode.replace("b", ""), closefd=not isinstance(file, int))
 
     def write(self, content: Any) -> int:
         view = memoryview(content).cast("B")
-        if len(view) >= PART and self._instants.tick(self._file.name):
+        if len(view) >= PART and self._instants.tick(self._name):
             self._file.write(view[: len(view) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
         rest = view
@@ -234,14 +235,3 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, Sequence) and not isinstance(one, str):
         return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
     return bool(one == other)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a data folder, less what tells how long it took."""
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-    for name in [name for name in found if name.endswith(".json")]:
-        described = json.loads(found[name])
-        for key in ("seconds", "started", "finished"):
-            described.pop(key, None)
-        found[name] = json.dumps(described, sort_keys=True).encode()
-    return found

@@ -57,35 +57,23 @@ def test_whole_files_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
         check_data_files(str(folder / "train"), highest(folder))
 
 
-@pytest.mark.parametrize("size", [0, 1, 8, 17, 25, 26, 500, -8, -1])
-def test_an_index_that_is_cut_off(folder: Path, size: int) -> None:
-    cut(folder / "train.idx", size)
-    with pytest.raises(UserError, match="train.idx: .* bytes, but .*cut off"):
-        check_data_files(str(folder / "train"), entries(folder))
+DAMAGES = {
+    **{f"index of {size} bytes": ("idx", lambda _, path, n=size: cut(path, n)) for size in (0, 1, 8, 25, 500, -8, -1)},
+    **{f"text of {size} bytes": ("bin", lambda _, path, n=size: cut(path, n)) for size in (0, 1, 1000, -1)},
+    "text of other data": ("bin", lambda folder, path: shutil.copyfile(folder / "valid.bin", path)),
+    "a size below 0": ("idx", lambda _, path: poke(path, 26, b"\xff\xff\xff\xff")),
+    "a size": ("idx", lambda _, path: poke(path, 30, b"\x63\0\0\0")),
+    "an address": ("idx", lambda _, path: poke(path, path.stat().st_size - 8, b"\0\0\0\0\0\0\0\0")),
+    "the number of lines": ("idx", lambda _, path: poke(path, 18, b"\0")),
+    "the type of the ids": ("idx", lambda _, path: poke(path, 17, b"\x77")),
+}
 
 
-@pytest.mark.parametrize("size", [0, 1, 1000, -1])
-def test_text_that_is_cut_off(folder: Path, size: int) -> None:
-    cut(folder / "train.bin", size)
-    with pytest.raises(UserError, match="train.bin: .* bytes, but train.idx describes"):
-        check_data_files(str(folder / "train"), entries(folder))
-
-
-def test_files_of_two_data_sets(folder: Path) -> None:
-    shutil.copyfile(folder / "valid.bin", folder / "train.bin")
-    with pytest.raises(UserError, match="train.bin: .* of other data"):
-        check_data_files(str(folder / "train"), entries(folder))
-
-
-@pytest.mark.parametrize(
-    ("position", "content"),
-    [(26, b"\xff\xff\xff\xff"), (30, b"\x63\0\0\0"), (-8, b"\0\0\0\0\0\0\0\0"), (18, b"\0"), (17, b"\x77")],
-    ids=["a size below 0", "a size", "an address", "the number of lines", "the type of the ids"],
-)
-def test_a_damaged_index(folder: Path, position: int, content: bytes) -> None:
-    index = folder / "train.idx"
-    poke(index, position % len(index.read_bytes()), content)
-    with pytest.raises(UserError, match="train.idx: .*(not consecutive|cut off)|train.bin: .*describes"):
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damaged_files(name: str, folder: Path) -> None:
+    kind, damage = DAMAGES[name]
+    damage(folder, folder / f"train.{kind}")
+    with pytest.raises(UserError, match="train.idx: .*(not consecutive|cut off)|train.bin: .*(describes|other data)"):
         check_data_files(str(folder / "train"), entries(folder))
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from tests.conftest import WORDS
 from tests.faults import commands
-from tests.faults.campaign import arguments_of
+from tests.preparation.back_translation.archives import make_archive
+from tests.preparation.corpora import write_corpus
 
 pytestmark = [
     pytest.mark.slow,
@@ -48,9 +49,22 @@ def made_on(disk: Path) -> list[str]:
     return sorted(str(path.relative_to(disk)) for path in disk.rglob("*") if path.name != "filler")
 
 
+def arguments_of(what: str, base: Path, made: Path) -> list[object]:
+    """The command line that makes a path."""
+    if what == "prepare":
+        text = write_corpus(base / "corpus.txt", 60)
+        return ["prepare", text, "--dest", made, "--vocab-size", 300, "--workers", 2]
+    for source, target in (("en", "de"), ("de", "en")):
+        make_archive(base / f"{source}-{target}", source, target)
+    text = base / "text"
+    text.write_text("".join(f"the cat sat {number} .\n" for number in range(24)))
+    models = ["--forward", base / "en-de", "--backward", base / "de-en", "--chunk-lines", 4]
+    return ["back-translate", "--input", text, "--output", made, *models, "--max-len-b", 10]
+
+
 @pytest.mark.parametrize("what", ["prepare", "back-translate"])
 def test_preparation(what: str, disk: Path, tmp_path: Path) -> None:
-    arguments = arguments_of(what, tmp_path)(disk / "made")
+    arguments = arguments_of(what, tmp_path, disk / "made")
     fill(disk, 4096 if what == "prepare" else 0)
     assert commands.run(lambda: commands.fairseq_clear_command(*arguments), tmp_path / "log") == 2
     assert "No space left on device" in last_line(tmp_path / "log")

@@ -115,14 +115,9 @@ def test_memory_of_the_cpu(
         "update 1: out of memory",
         "validation: out of memory",
     ]
-
-
-def test_other_errors_are_what_they_were(trainer: tuple[Trainer, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    made, batch = trainer
-    failing(2, RuntimeError("shapes do not fit"), monkeypatch)
-    for step in (lambda: made.train_step(batch), lambda: made.valid_step(batch[0])):
-        with pytest.raises(RuntimeError, match="shapes do not fit"):
-            step()
+    failing(1, RuntimeError("shapes do not fit"), monkeypatch)
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        made.train_step(batch)
 
 
 def iterator() -> Any:
@@ -184,12 +179,10 @@ def test_what_cannot_be_resumed_is_one_line(
             trainer_.load_checkpoint(str(path))
     wrong, damaged, foreign, missing = errors(caplog)
     theirs = "--encoder-embed-dim 128 --encoder-ffn-embed-dim 512 --encoder-attention-heads 2"
-    assert f"checkpoint_last.pt: was trained with {theirs}, and the flags say 64 256 1; give those" in wrong
+    assert f"checkpoint_last.pt: was trained with {theirs}, and the flags say 64 256 1; give the" in wrong
     assert "torn.pt: not a complete checkpoint" in damaged and damaged.endswith(f"{torn}") and ": cp " in damaged
     assert "Optimizer does not match; please reset the optimizer (--reset-optimizer)" in foreign
-    assert (
-        missing == "--restore-file gone.pt: no such file, and training would start from scratch; leave it out for that"
-    )
+    assert missing == "--restore-file gone.pt: no such file; leave it out to start from scratch"
     assert all("\n" not in said for said in (wrong, damaged, foreign, missing))
     assert (tmp_path / "new").is_dir()  # its lock is of the folder, which the first checkpoint would make
 
@@ -216,12 +209,7 @@ def test_a_fault_of_one_of_two_workers_ends_both(data_bin: Path, tmp_path: Path)
     kinds = ("out-of-memory", "memory", "nan", "none")
     done = run(sys.executable, "-m", "tests.faults.workers", data_bin, tmp_path, *kinds)
     ends = json.loads(done.stdout.splitlines()[-1])
-    assert {kind: end["codes"] for kind, end in ends.items()} == {
-        "out-of-memory": [1, 2],
-        "memory": [1, 2],
-        "nan": [2, 2],
-        "none": [0, 0],
-    }, ends
+    assert [ends[kind]["codes"] for kind in kinds] == [[1, 2], [1, 2], [2, 2], [0, 0]], ends
     for kind in ("out-of-memory", "memory"):
         assert "update 5: out of memory; give a smaller --batch-size" in ends[kind]["logs"][1]
         assert "Check the logs of the remote worker" in ends[kind]["logs"][0]  # gloo's words differ with the moment

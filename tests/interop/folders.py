@@ -2,25 +2,30 @@
 
 import json
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from tests.conftest import sentences
+
+
+def needs(*libraries: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not all(map(find_spec, libraries)), reason="optional, extra hf")
+
+
+NEEDS_HF = needs("transformers", "tokenizers", "safetensors")
+NEEDS_ST = needs("transformers", "tokenizers", "safetensors", "sentence_transformers")
 
 CORPUS = [
     *(line for line in sentences(200, seed=3) if line),
     "A man is playing a guitar, isn't he?",
     "Numbers such as 3.5% or 1,000 and CAPITALS",
 ]
-SIZES = {
-    "hidden_size": 24,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 40,
-    "hidden_act": "gelu",
-}
+SIZES: dict[str, Any] = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4}
+SIZES |= {"intermediate_size": 40, "hidden_act": "gelu"}
 
 
 def make_folder(folder: Path, kind: str, *, head: bool = True, seed: int = 1, **changes: Any) -> Path:
@@ -85,13 +90,9 @@ def write_tokenizer(tokenizer: Any, folder: Path, kind: str) -> None:
     tokenizer.enable_truncation(12)
     tokenizer.enable_padding(length=12)
     tokenizer.save(str(folder / "tokenizer.json"))
-    names = (
-        ("[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]")
-        if kind == "bert"
-        else ("<s>", "</s>", "<pad>", "<unk>", "<mask>")
-    )
-    roles = dict(zip(("cls_token", "sep_token", "pad_token", "unk_token", "mask_token"), names, strict=True))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", **roles}
+    names = "[CLS] [SEP] [PAD] [UNK] [MASK]" if kind == "bert" else "<s> </s> <pad> <unk> <mask>"
+    roles = zip(("cls_token", "sep_token", "pad_token", "unk_token", "mask_token"), names.split(), strict=True)
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **dict(roles)}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 

@@ -8,18 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("safetensors", reason="optional, extra hf")
-
-from fairseq_clear.cli.main import main  # noqa: E402
-from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # noqa: E402
+from fairseq_clear.cli.main import main
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.interop.stock import build_model, settings_of
 from fairseq_clear.models.pretrained_encoder import encoder_settings
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import Gpt2Tokenizer
 from fairseq_clear.text.vocabulary import build_dictionary
-from tests.preparation.corpora import gpt2_files  # noqa: E402
+from tests.interop.folders import NEEDS_HF, their_states
+from tests.preparation.corpora import gpt2_files
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, NEEDS_HF]
 
 TEXTS = ["the cat", "", "Caf\u00e9 the the"]
 
@@ -75,9 +74,6 @@ def test_it_is_taken_as_it_is(archive: Path, tmp_path: Path, capsys: pytest.Capt
 
 
 def test_it_goes_on_to_hugging_face(archive: Path, tmp_path: Path) -> None:
-    pytest.importorskip("transformers", reason="optional, extra hf")
-    from tests.interop.folders import their_states
-
     assert main(["import", str(archive), "--dest", str(tmp_path / "ours"), *gpt2_flags(tmp_path)]) == 0
     command = ["export", str(tmp_path / "ours" / "model.pt"), "--data-bin", str(tmp_path / "ours"), "--format", "hf"]
     assert main([*command, "--dest", str(tmp_path / "hf")]) == 0

@@ -8,17 +8,14 @@ import pytest
 import torch
 from fairseq import options
 
-for library in ("transformers", "tokenizers", "safetensors"):
-    pytest.importorskip(library, reason="optional, extra hf")
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model
+from fairseq_clear.evaluation.glue.glue_running import GlueRun
+from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, RECIPES
+from fairseq_clear.interop.importing import import_hf
+from tests.interop.folders import NEEDS_HF, make_folder
 
-from fairseq_clear.errors import UserError  # noqa: E402
-from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model  # noqa: E402
-from fairseq_clear.evaluation.glue.glue_running import GlueRun  # noqa: E402
-from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, RECIPES  # noqa: E402
-from fairseq_clear.interop.importing import import_hf  # noqa: E402
-from tests.interop.folders import make_folder  # noqa: E402
-
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, NEEDS_HF]
 
 
 @pytest.fixture(scope="module")

@@ -9,23 +9,20 @@ import pytest
 import torch
 from torch import Tensor
 
-for library in ("transformers", "tokenizers", "safetensors"):
-    pytest.importorskip(library, reason="optional, extra hf")
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.checkpoints import load_model
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear.interop import exporting
+from fairseq_clear.interop.exporting import export
+from fairseq_clear.interop.hf_format import OFFSET, merge_global, read_window
+from fairseq_clear.interop.importing import import_hf
+from fairseq_clear.models.state_dicts import POSITIONS
+from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer
+from tests.conftest import WORDS
+from tests.interop.folders import NEEDS_HF, make_folder
 
-from fairseq_clear.errors import UserError  # noqa: E402
-from fairseq_clear.evaluation.checkpoints import load_model  # noqa: E402
-from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # noqa: E402
-from fairseq_clear.interop import exporting  # noqa: E402
-from fairseq_clear.interop.exporting import export  # noqa: E402
-from fairseq_clear.interop.hf_format import OFFSET, merge_global, read_window  # noqa: E402
-from fairseq_clear.interop.importing import import_hf  # noqa: E402
-from fairseq_clear.models.state_dicts import POSITIONS  # noqa: E402
-from fairseq_clear.text.data_folders import load_tokenizer  # noqa: E402
-from fairseq_clear.text.tokenizers import WhitespaceTokenizer  # noqa: E402
-from tests.conftest import WORDS  # noqa: E402
-from tests.interop.folders import make_folder  # noqa: E402
-
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, NEEDS_HF]
 
 TEXTS = [" ".join(WORDS), "A man plays, isn't he?", "", "Caf\u00e9 and more of it " * 9]
 

