@@ -126,7 +126,7 @@ class Run(Command):
             metric, epoch = metric_of(self.recipe, name), results[-1]["epoch"]
             print(f"{name} seed {run.seed}: {metric} {scores.get(metric, 0.0):.1f}, epoch {epoch}", file=sys.stderr)
         report = build_report(runs, results, self.recipe, self.label or self.checkpoint.stem)
-        print(report.table(bold=sys.stdout.isatty()))
+        print(report.table())
         print(report.caption())
         report.write(self.output / "report.json")
         print(f"wrote {self.output / 'report.json'}", file=sys.stderr)

@@ -57,8 +57,6 @@ class CachedEncoder:
     """
 
     def __init__(self, encoder: Encoder, *, batch_size: int = 32, name: str = "", progress: bool = False) -> None:
-        if batch_size < 1:
-            raise UserError(f"batch size {batch_size}: must be 1 or more")
         if not callable(getattr(encoder, "encode", None)):
             raise UserError(
                 f"encoder {name or type(encoder).__name__}: has no method encode(sentences, batch_size=...)"
@@ -192,25 +190,16 @@ def load_encoders(
 
 
 def _make(factory: Any, name: str, pooling: str | None) -> Any:
-    """Call the factory and return its encoder; an object that has a method ``encode`` is returned unchanged."""
-    if hasattr(factory, "encode") and not inspect.isclass(factory):
-        if pooling is not None:
-            raise UserError(
-                f"--pooling {pooling}: --encoder {name} is an encoder itself; name a function that takes an argument `pooling`"
-            )
+    """Call the factory with the pooling, if any; without one, an object that has a method ``encode`` is returned unchanged."""
+    if pooling is None and hasattr(factory, "encode") and not inspect.isclass(factory):
         return factory
-    if not callable(factory):
-        raise UserError(
-            f"--encoder {name}: is a {type(factory).__name__}, neither an encoder nor a function that returns one"
-        )
-    if pooling is not None and "pooling" not in inspect.signature(factory).parameters:
-        raise UserError(f"--pooling {pooling}: --encoder {name} takes no argument `pooling`; leave --pooling out")
     try:
         return factory() if pooling is None else factory(pooling=pooling)
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"--encoder {name}: the function failed ({one_line(error)})") from None
+        given = "" if pooling is None else f" with pooling={pooling!r}"
+        raise UserError(f"--encoder {name}: calling it{given} failed ({one_line(error)})") from None
 
 
 def _label(name: str, pooling: str | None) -> str:
@@ -232,8 +221,6 @@ class WordVectors:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if not self.path.is_file():
-            raise UserError(f"{path}: no such file of word vectors")
         index: dict[str, int] = {}
         rows: list[Floats] = []
         dimension: int | None = None
@@ -253,13 +240,11 @@ class WordVectors:
                 raise UserError(f"{path}:{number}: not a word and {dimension} numbers")
             if word in index:
                 continue
-            try:
-                vector = np.array(numbers, dtype=np.float32)
-            except ValueError:
-                shown = " ".join(numbers)[:40]
-                raise UserError(f"{path}:{number}: malformed number in {shown!r}") from None
             index[word] = len(rows)
-            rows.append(vector)
+            try:
+                rows.append(np.array(numbers, dtype=np.float32))
+            except ValueError as error:
+                raise UserError(f"{path}:{number}: malformed number ({error})") from None
         if not rows:
             raise UserError(f"{path}: holds no word vector")
         self._index, self._matrix = index, np.stack(rows)  # (V, D)

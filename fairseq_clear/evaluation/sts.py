@@ -20,7 +20,7 @@ from fairseq_clear.evaluation.sts_data import (
     read_sts_file,
 )
 
-__all__ = ["StsResult", "StsScore", "UndefinedCorrelation", "evaluate_sts", "pearson", "read_sts_tasks", "spearman"]
+__all__ = ["StsScore", "UndefinedCorrelation", "evaluate_sts", "pearson", "read_sts_tasks", "spearman"]
 
 Doubles = npt.NDArray[np.float64]
 
@@ -94,17 +94,6 @@ class StsScore:
     subsets: Mapping[str, Mapping[str, float | int | None]]
 
 
-@dataclass(frozen=True)
-class StsResult:
-    """Scores of each task."""
-
-    scores: Mapping[str, StsScore]
-
-    def average(self, metric: str = "spearman") -> float:
-        """Unweighted mean over the tasks."""
-        return float(np.mean([getattr(score, metric) for score in self.scores.values()]))
-
-
 def read_sts_tasks(
     folder: str | Path | None, tasks: Sequence[str] | None = None, files: Sequence[str | Path] = ()
 ) -> list[StsData]:
@@ -138,8 +127,8 @@ def read_sts_tasks(
     return data
 
 
-def evaluate_sts(encoder: Encoder, data: Sequence[StsData], *, aggregation: str = "all") -> StsResult:
-    """Score an encoder on STS tasks, without training.
+def evaluate_sts(encoder: Encoder, data: Sequence[StsData], *, aggregation: str = "all") -> dict[str, StsScore]:
+    """Score an encoder on STS tasks, without training; return the score of each task.
 
     Args:
         encoder: see ``encoders.Encoder``.
@@ -154,7 +143,7 @@ def evaluate_sts(encoder: Encoder, data: Sequence[StsData], *, aggregation: str 
         raise UserError(f"aggregation {aggregation}: valid are {', '.join(AGGREGATIONS)}")
     cached = CachedEncoder.of(encoder)
     cached.embed([text for task in data for text in task.texts()])
-    return StsResult({task.name: _score_task(cached, task, aggregation) for task in data})
+    return {task.name: _score_task(cached, task, aggregation) for task in data}
 
 
 def cosine(first: npt.ArrayLike, second: npt.ArrayLike) -> Doubles:

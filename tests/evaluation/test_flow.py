@@ -36,15 +36,6 @@ def random_flow(dimension: int, steps: int = 3) -> Flow:
 
 
 @pytest.mark.parametrize("dimension", [2, 5, 8])
-def test_the_inverse_is_exact(dimension: int) -> None:
-    flow, x = random_flow(dimension), torch.randn(20, dimension, dtype=torch.float64)
-    z, _ = flow(x)
-    assert (z - x).abs().max() > 0.1
-    torch.testing.assert_close(flow.inverse(z), x, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(flow(flow.inverse(x))[0], x, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("dimension", [2, 5])
 def test_the_determinant_is_that_of_the_jacobian(dimension: int) -> None:
     flow, x = random_flow(dimension), torch.randn(6, dimension, dtype=torch.float64)
     _, found = flow(x)

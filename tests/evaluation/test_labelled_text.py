@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.datasets import _twenty_newsgroups as reference
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
@@ -50,16 +49,6 @@ def write(folder: Path) -> list[str]:
         (folder / f"{split}.jsonl.xz").write_bytes(lzma.compress(text.encode()))
     files = [word for split in DATA.texts for word in (f"--{split}", str(folder / f"{split}.jsonl.xz"))]
     return [*files, "--label-field", "group", "--encoder", "tests.evaluation.toys:Words"]
-
-
-@pytest.mark.parametrize("text", [POST, "", "no header", "a\n\nb", "a\n\nb\n\n---\nc", "\n\n", "x\n-\n", "--\nonly\n"])
-def test_removals_are_scikit_learns(text):
-    theirs = {
-        "headers": reference.strip_newsgroup_header,
-        "footers": reference.strip_newsgroup_footer,
-        "quotes": reference.strip_newsgroup_quoting,
-    }
-    assert {name: remove(text) for name, remove in REMOVALS.items()} == {name: f(text) for name, f in theirs.items()}
 
 
 def test_removals_are_applied_in_order(tmp_path: Path) -> None:

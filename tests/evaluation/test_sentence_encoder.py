@@ -80,7 +80,7 @@ def test_long_texts_are_cut_with_one_warning(checkpoint, data_bin, caplog):
     long = " ".join(WORDS[:40])
     with caplog.at_level(logging.WARNING, "fairseq_clear"):
         encoder.encode([long, "", long])
-        assert encoder.truncated == 2 and 0 < encoder.padding_share < 1
+        assert encoder.last.truncated == 2 and 0 < encoder.last.padding_share < 1
         encoder.max_length = 4
         encoder.encode([long, WORDS[0]])
         encoder.encode(WORDS[0])
@@ -89,7 +89,7 @@ def test_long_texts_are_cut_with_one_warning(checkpoint, data_bin, caplog):
         "2 of 3 texts are longer than 24 tokens and were cut",
         "1 of 2 texts are longer than 4 tokens and were cut",
     ]
-    assert encoder.truncated == 0
+    assert encoder.last.truncated == 0
     encoder.max_length = 25
     with pytest.raises(UserError, match="maximum length 25: must be 2 to 24"):
         encoder.encode("a")
