@@ -42,9 +42,8 @@ class Evaluation(Command, EncoderFlags):
         rows, lines = [], []
         for encoder in self.encoders():
             rows.append(self.score(encoder, data))
-            rate, share = encoder.sentences / max(encoder.seconds, 1e-9), encoder.padding_share
-            padding = "" if share is None else f"; {share:.1%} padding"
-            lines.append(f"{encoder.name}: {encoder.sentences:,} distinct sentences, {rate:,.0f} sentences/s{padding}")
+            rate = encoder.sentences / max(encoder.seconds, 1e-9)
+            lines.append(f"{encoder.name}: {encoder.sentences:,} distinct sentences, {rate:,.0f} sentences/s")
         report = self.report(data, rows)
         if join_workers().rank:  # the workers of a job have the same rows; the first one reports them
             return 0

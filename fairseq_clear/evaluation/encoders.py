@@ -52,7 +52,6 @@ class CachedEncoder:
         transform: if set, applied to the vectors that ``encode`` returns, not to the cached ones: (N, D) -> (N, D').
         seconds: time spent in the encoder.
         sentences: number of distinct sentences that were encoded.
-        tokens, cells: number of tokens that a SentenceEncoder computed, without and with padding; 0 for other encoders.
         notes: added to the encoder's description in reports, such as the file that ``transform`` was fitted on.
     """
 
@@ -64,7 +63,7 @@ class CachedEncoder:
         self.encoder, self.batch_size, self.progress = encoder, batch_size, progress
         self.transform: Callable[[Floats], Floats] | None = None
         self.name = name or type(encoder).__name__
-        self.seconds, self.sentences, self.tokens, self.cells = 0.0, 0, 0, 0
+        self.seconds, self.sentences = 0.0, 0
         self.notes: dict[str, Any] = {}
         self._vectors: dict[str, Floats] = {}
 
@@ -92,28 +91,20 @@ class CachedEncoder:
         per_block = size * BATCHES_PER_BLOCK
         blocks = [missing[begin : begin + per_block] for begin in range(0, len(missing), per_block)]
 
-        def encode(block: list[str]) -> tuple[Floats, int, int]:
-            vectors = to_vectors(self.encoder.encode(block, batch_size=size), len(block), self.name)
-            counts = getattr(self.encoder, "last", None)
-            return vectors, int(getattr(counts, "tokens", 0)), int(getattr(counts, "cells", 0))
+        def encode(block: list[str]) -> Floats:
+            return to_vectors(self.encoder.encode(block, batch_size=size), len(block), self.name)
 
         workers, started = join_workers(), time.perf_counter()
         hidden = None if self.progress and not workers.rank else True
         with tqdm(total=len(missing), unit="sentence", desc=self.name, disable=hidden, leave=False) as bar:
-            for block, (vectors, tokens, cells) in zip(blocks, gather_blocks(blocks, encode, workers), strict=True):
+            for block, vectors in zip(blocks, gather_blocks(blocks, encode, workers), strict=True):
                 self._store(block, vectors)
-                self.tokens, self.cells = self.tokens + tokens, self.cells + cells
                 bar.update(len(block))
         self.seconds += time.perf_counter() - started
 
     def forget(self) -> None:
         """Drop all cached vectors, to free their memory."""
         self._vectors.clear()
-
-    @property
-    def padding_share(self) -> float | None:
-        """Share of padding among the tokens that a SentenceEncoder computed; None for other encoders."""
-        return 1 - self.tokens / self.cells if self.cells else None
 
     def describe(self) -> dict[str, Any]:
         """Describe the encoder for a report: by its own ``describe()`` if it has one, else by its class."""
