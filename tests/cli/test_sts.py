@@ -76,23 +76,6 @@ def test_mistakes_are_one_line_and_write_nothing(flags, where, table, tmp_path, 
     assert sorted(tmp_path.iterdir()) == before and (tmp_path / "taken.json").read_text() == "old"
 
 
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [
-        ("a b\tc d\n", "pairs.tsv:1: 2 tab-separated columns"),
-        ("a b,c d,3\n", "pairs.tsv:1: 1 tab-separated columns"),
-        ("3\ta b\tc d\n", "pairs.tsv:1: the score 'c d' is not a number"),
-    ],
-)
-def test_another_format_names_the_expected_ones(table, content, what, capsys):
-    table.write_text(content)
-    assert main(["sts", "--sts-file", str(table), "--encoder", f"{TOYS}:Letters"]) == 2
-    err = capsys.readouterr().err
-    assert what in err and err.count("\n") == 1
-    for form in ("text, text, score", "STS-B's columns", "SICK's header", "STS.input.X.txt"):
-        assert form in err
-
-
 def test_the_first_dimensions_are_scored(table, tmp_path, checkpoint, data_bin, capsys):
     from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
     from fairseq_clear.text.tokenizers import WhitespaceTokenizer

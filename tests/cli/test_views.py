@@ -18,7 +18,6 @@ from fairseq_clear.text.synonym_files import save_synonyms
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from fairseq_clear.views.view_table import VIEWS
 from tests.conftest import WORDS, run, sentences, tool
-from tests.training import Case, updates
 
 # what sources with arguments of their own need; a new source that takes none needs no line here
 SOURCES = {"paraphrase": "paraphrase:original,bt", "span": "span:min=3,max=20"}
@@ -91,13 +90,8 @@ def test_views_are_those_of_training(data, capsys, source, augment):
         assert shown[::2] != shown[1::2], "the two views of a text are draws of their own"
         assert shown != views_in_training(data, range(3, 9), epoch=1, **settings)
         assert shown != views_in_training(data, range(3, 9), epoch=2, seed=2, **settings)
-    marks = {
-        "<del>": ["del"],
-        "<mask>": ["slice", "mask-span"],
-        "{+": ["reorder", "eda"],
-        "\u2192": ["subs", "eda"],
-        "[+": ["eda"],
-    }
+    marks = {"<del>": ["del"], "<mask>": ["slice", "mask-span"], "{+": ["reorder", "eda"], "\u2192": ["subs", "eda"]}
+    marks["[+"] = ["eda"]
     for mark, names in marks.items():
         assert (mark in "".join(printed(output))) == any(name in augment for name in names), mark
     assert all(symbol in output for symbol in ("\n#3", "\n#8", " views: ", augment.partition(":")[0].partition("/")[0]))
@@ -137,23 +131,15 @@ def test_each_corpus_of_a_mix_is_shown(data, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--mix", "{data}:1,nowhere:1"], "there is no folder nowhere"),
-        (["--mix", "{other}:1,{other2}:1"], "does not name the data folder"),
-        (["--mix", "{data}:1,{other}:1", "--text", "A film."], "--mix: names data folders; leave out --text"),
-        (
-            ["--mix", "{data}:1,{other}:1", "--start", "20"],
-            "--start 20: there are 20 texts, with index 0 to 19",
-        ),
-    ],
-)
-def test_mistakes_with_a_mix(data, tmp_path, capsys, flags, message):
-    names = {"data": data, "other": other_corpus(data, tmp_path), "other2": tmp_path}
-    assert main(["views", "--data-bin", str(data), *(flag.format(**names) for flag in flags)]) == 2
-    shown = capsys.readouterr()
-    assert message.format(**names) in shown.err and shown.err.count("\n") == 1 and not shown.out
+def test_mistakes_with_a_mix(data, tmp_path, capsys):
+    mix = ["views", "--data-bin", str(data), "--mix", f"{data}:1,{other_corpus(data, tmp_path)}:1"]
+    for flags, message in (
+        (["--text", "A film."], "--mix: names data folders; leave out --text"),
+        (["--start", "20"], "--start 20: there are 20 texts, with index 0 to 19"),
+    ):
+        assert main([*mix, *flags]) == 2
+        shown = capsys.readouterr()
+        assert message in shown.err and shown.err.count("\n") == 1 and not shown.out
 
 
 @pytest.mark.slow
@@ -189,9 +175,6 @@ def test_swaps_and_deletions_of_whole_words_need_no_table(tmp_path, capsys):
     assert 0.5 < kept < 0.7, "a word stays with probability 0.6"
     assert any(view != [word for word in text if word in view] for text, view in zip(texts, views, strict=True))
     assert views == views_in_training(folder, range(30), augment=recipe[1], tokenizer=load_tokenizer(folder))
-
-    log = updates(0, str(folder), [Case(("--augment", recipe[1]), [[[0, 1, 2, 3]]])])[0]["log"]
-    assert log["contrastive_loss"] > 0 and "substituted_share" not in log
     for ops in ("sr-rd", "rs-ri"):
         assert main(["views", *recipe[2:], "--augment", f"eda:ops={ops}"]) == 2
         assert "synonyms.npz: no synonym table here; make it with `fairseq-clear synonyms" in capsys.readouterr().err
@@ -259,16 +242,12 @@ def test_colour(data, capsys, monkeypatch):
     ("arguments", "where"),
     [
         (["--augment", "shout"], "--augment: there is no 'shout'"),
-        (["--augment", "del-word:ratio=2"], "--augment: del-word:ratio=2 "),
         (["--views", "sideways"], "--views: there is no 'sideways'"),
-        (["--augment", "subs"], "synonym table"),
         (["--split", "dev"], "dev"),
         (["--start", "120"], "--start 120: "),
-        (["--start", "-1"], "--start -1: "),
         (["--count", "0"], "--count 0: "),
         (["--epoch", "0"], "--epoch 0: "),
         (["--text", " "], "--text: "),
-        (["--data-bin", "nowhere"], "nowhere"),
     ],
 )
 def test_mistakes_are_one_line(arguments, where, data_bin, capsys):

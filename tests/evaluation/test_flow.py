@@ -154,19 +154,6 @@ def test_another_format_and_a_missing_file(tmp_path: Path) -> None:
         load_flow(tmp_path / "none.npz")
 
 
-def test_the_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full_disk(file: object, **arrays: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    save_flow(tmp_path / "flow.npz", Flow(4, 2), {})
-    before = (tmp_path / "flow.npz").read_bytes()
-    monkeypatch.setattr(np, "savez", full_disk)
-    with pytest.raises(UserError, match="cannot write it"):
-        save_flow(tmp_path / "flow.npz", Flow(6, 2), {})
-    assert (tmp_path / "flow.npz").read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["flow.npz"]
-
-
 # The command, and the flags that take its file
 
 
