@@ -9,7 +9,6 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from fairseq_clear.cli.flags import Command, EncoderFlags, add_flags, given_flags, read_flags
-from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.labelled_text import REMOVALS, STRENGTHS, evaluate_labelled, read_labelled
 from fairseq_clear.evaluation.reports import Report, Row, check_seeds
 from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PRESETS, PROBING_TASKS, Classifiers
@@ -104,8 +103,6 @@ fairseq-clear sts --sts-file sts17.es-en.tsv --encoder my_package.encoders:make"
         """Read the tasks."""
         from fairseq_clear.evaluation.sts import read_sts_tasks
 
-        if self.data is None and not self.sts_file:
-            raise UserError("--data: give the folder of SentEval's data, or --sts-file")
         return read_sts_tasks(self.data, self.tasks, self.sts_file)
 
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:

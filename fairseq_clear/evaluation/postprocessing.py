@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_clear.errors import UserError
+from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import write_errors, write_whole
 
 __all__ = ["ActNorm", "Coupling", "Flow", "Whitening", "first_dimensions", "fit_flow", "load_flow", "save_flow"]
@@ -293,14 +293,10 @@ def load_flow(path: str | Path) -> Flow:
             state = {name: npz[name] for name in npz.files}
         sizes = json.loads(str(state.pop("description")))
         if sizes["format"] != FLOW_FORMAT:
-            raise UserError(
-                f"--flow {path}: format {sizes['format']}, but this version reads {FLOW_FORMAT}; fit it again"
-            )
+            raise ValueError(f"format {sizes['format']} instead of {FLOW_FORMAT}")
         flow = Flow(sizes["dimension"], sizes["steps"], sizes["width"])
         flow.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
         flow.origin, flow.name = dict(sizes["origin"]), f"--flow {path}"
     except _DAMAGE as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"--flow {path}: not a complete flow ({type(error).__name__}); fit it again") from None
+        raise UserError(f"--flow {path}: not a complete flow ({one_line(error)}); fit it again") from None
     return flow.requires_grad_(False)

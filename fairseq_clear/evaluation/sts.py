@@ -13,7 +13,6 @@ from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
 from fairseq_clear.evaluation.sts_data import (
     AGGREGATIONS,
     DEFAULT_TASKS,
-    STS_TASKS,
     StsData,
     is_present,
     read_sts,
@@ -107,23 +106,17 @@ def read_sts_tasks(
     Raises:
         UserError: missing or malformed data.
     """
-    if folder is None and tasks:
-        raise UserError(f"tasks {' '.join(tasks)}: need the folder with their data (--data)")
-    if folder is not None and not Path(folder).is_dir():
-        raise UserError(f"--data {folder}: no such folder; give the folder of SentEval's data")
-    if folder is not None and tasks is None:
-        tasks = [task for task in DEFAULT_TASKS if is_present(folder, task)]
-        if not tasks and not files:
-            raise UserError(
-                f"--data {folder}: has none of {', '.join(DEFAULT_TASKS)}; give the folder of SentEval's data"
-            )
-    data = [read_sts(folder, task) for task in tasks or () if folder is not None]
-    data += [read_sts_file(file) for file in files]
+    if folder is None and (tasks or not files):
+        raise UserError("--data: give the folder of SentEval's data, or --sts-file without --tasks")
+    data = [read_sts_file(file) for file in files]
+    if folder is not None:
+        chosen = [task for task in DEFAULT_TASKS if is_present(folder, task)] if tasks is None else tasks
+        if not chosen and not (files and Path(folder).is_dir()):
+            raise UserError(f"--data {folder}: has none of {', '.join(DEFAULT_TASKS)}; give SentEval's data folder")
+        data = [read_sts(folder, task) for task in chosen] + data
     names = [part.name for part in data]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if not data or twice:
-        what = f"the task {twice[0]} is given twice" if twice else f"no task is given; valid are {', '.join(STS_TASKS)}"
-        raise UserError(f"STS: {what}")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(f"STS: the task {twice[0]} is given twice")
     return data
 
 

@@ -58,7 +58,7 @@ def test_numbers_are_those_of_the_library(table, tmp_path, capsys):
         (["--data", "no"], "--data no: "),
         (["--whitening-dimensions", "2"], "--whitening-dimensions 2: "),
         (["--whitening", "c.jsonl"], "--whitening c.jsonl: "),
-        (["--tasks", "STS12"], "STS12: "),
+        (["--tasks", "STS12"], "--data: "),
         (["--encoder", f"{TOYS}:broken"], f"{TOYS}:broken: "),
         (["--encoder", f"{TOYS}:Constant"], f"{TOYS}:Constant, pairs: "),
         (None, "--data: "),

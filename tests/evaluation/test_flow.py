@@ -141,14 +141,14 @@ def test_a_damaged_file_is_one_line(name: str, tmp_path: Path) -> None:
     path = tmp_path / "flow.npz"
     save_flow(path, Flow(4, 2), {})
     path.write_bytes(damaged(path.read_bytes())[name])
-    with pytest.raises(UserError, match=r"--flow .*: not a complete flow \(\w+\); fit it again$") as error:
+    with pytest.raises(UserError, match=r"--flow .*: not a complete flow \(\w+.*\); fit it again$") as error:
         load_flow(path)
     assert "\n" not in str(error.value)
 
 
 def test_another_format_and_a_missing_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "new.npz", description=np.array(json.dumps({"format": 2})))
-    with pytest.raises(UserError, match="format 2, but this version reads 1"):
+    with pytest.raises(UserError, match="format 2 instead of 1"):
         load_flow(tmp_path / "new.npz")
     with pytest.raises(UserError, match="no such file; make it with fairseq-clear flow"):
         load_flow(tmp_path / "none.npz")

@@ -116,8 +116,8 @@ def test_undefined_is_an_error(folder):
 
 def test_mistakes(folder):
     for arguments, message in [
-        ((None, ["STS13"]), "tasks STS13: need the folder"),
-        ((None,), "no task is given"),
+        ((None, ["STS13"]), "--data: give the folder"),
+        ((None,), "--data: give the folder"),
         ((folder / "STSBenchmark",), "has none of STS12, "),
         ((folder, ["STS13", "STS13"]), "the task STS13 is given twice"),
     ]:
