@@ -42,10 +42,8 @@ def test_it_prints_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("given", "repository"),
     [
-        ("bert-base-uncased", "google-bert/bert-base-uncased"),
         ("roberta-base", "FacebookAI/roberta-base"),
         ("sentence-transformers/all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
-        ("no/such/folder", "google-bert/bert-base-uncased"),
     ],
 )
 def test_a_name_of_the_hub_is_not_downloaded(

@@ -87,14 +87,6 @@ def test_factories_classes_and_objects():
     assert [type(encoder) for _, encoder in loaded] == [Letters, Words]
 
 
-def test_a_module_of_the_working_directory(tmp_path, monkeypatch):
-    (tmp_path / "my_own_encoders.py").write_text(
-        "class Mine:\n    def encode(self, s, batch_size=1):\n        return s\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    assert type(load_encoders("my_own_encoders:Mine", [None])[0][1]).__name__ == "Mine"
-
-
 @pytest.mark.parametrize(
     ("code", "message"),
     [

@@ -21,7 +21,6 @@ from fairseq_clear.evaluation.senteval import (
 from fairseq_clear.evaluation.senteval_data import PROBING_TASKS, Classifiers, read_task
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 from fairseq_clear.evaluation.sts_data import read_sts
-from tests.conftest import SHARED
 from tests.evaluation.senteval_files import write_senteval
 from tests.evaluation.toys import Letters, Words
 
@@ -109,14 +108,3 @@ def test_mistakes(folder, tmp_path):
     for seeds in (), (1, 1, 2):
         with pytest.raises(UserError, match=r"--seeds .*: give one or more different seeds"):
             evaluate_senteval(Letters(), read_tasks(folder, ["MR"]), seeds=seeds)
-
-
-@pytest.mark.real
-@pytest.mark.slow
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real data")
-def test_real_tasks_run_whole():
-    settings = Classifiers(folds=2, epoch_size=3, max_epoch=3, tenacity=0)
-    result = evaluate_senteval(Words(512), read_tasks(SHARED, ["MR", "CR", "TREC", "MRPC"]), classifiers=settings)
-    # each above what its largest class alone would give
-    for task, least in {"MR": 60, "CR": 67, "TREC": 55, "MRPC": 68}.items():
-        assert result.means()[task] > least, task

@@ -11,8 +11,8 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.sts import cosine, evaluate_sts, read_sts_tasks
 from fairseq_clear.evaluation.sts_data import STS_YEARS
-from tests.conftest import SHARED, WORDS
-from tests.evaluation.toys import Constant, Letters, Words
+from tests.conftest import WORDS
+from tests.evaluation.toys import Constant, Letters
 
 SIZES = {"FNWN": 3, "headlines": 8, "OnWN": 5}
 
@@ -125,14 +125,3 @@ def test_mistakes(folder):
             read_sts_tasks(*arguments)
     with pytest.raises(UserError, match="aggregation median: valid are all, mean, wmean"):
         evaluate_sts(Letters(), read_sts_tasks(folder, ["STS13"]), aggregation="median")
-
-
-@pytest.mark.real
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real data")
-def test_real_sets_run_whole():
-    tasks = ["STS12", "STS14", "STS-B", "STS-B-dev"]
-    scores = evaluate_sts(Words(4096), read_sts_tasks(SHARED, tasks))
-    assert {task: score.pairs for task, score in scores.items()} == dict(
-        zip(tasks, (3108, 3750, 1379, 1500), strict=True)
-    )
-    assert all(35 < score.spearman < 75 for score in scores.values())
