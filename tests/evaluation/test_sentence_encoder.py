@@ -10,6 +10,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
+from fairseq_clear import register
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.models.encoding import evaluating
@@ -40,6 +41,7 @@ def encoder(checkpoint, data_bin):
 
 def by_fairseq(path, texts, embed):
     """The oracle: the model as fairseq itself loads it, one text at a time."""
+    register()
     (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)])
     known = task.source_dictionary
     with evaluating(model):
