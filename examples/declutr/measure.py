@@ -62,10 +62,8 @@ def main() -> None:
 
     def score(checkpoint: Path, recipe: Recipe, seed: int) -> dict[str, float]:
         encoder = SentenceEncoder.from_pretrained(checkpoint, data)
-        result = evaluate_senteval(
-            encoder, read_tasks(arguments.senteval, TASKS), classifiers=PRESETS["logistic"].classifiers
-        )
-        return {task: float(result.mean(task) or 0) for task in TASKS}
+        result = evaluate_senteval(encoder, read_tasks(arguments.senteval, TASKS), classifiers=PRESETS["logistic"][0])
+        return result.means()
 
     chosen = {name: RECIPES[name].with_overrides(overrides) for name in arguments.recipes}
     start = "imported" if arguments.imported else "scratch"

@@ -139,7 +139,7 @@ def measure_corpus(
         return {
             "MRR@10": evaluate_retrieval(encoder, pairs).scores["MRR@10"],
             corpus.task: 100 * classify_topics(train, test, corpus.train[1], corpus.test[1]),
-            "STS-B": evaluate_sts(encoder, read_sts_tasks(arguments.sts, ("STS-B",))).scores["STS-B"].spearman,
+            "STS-B": evaluate_sts(encoder, read_sts_tasks(arguments.sts, ("STS-B",)))["STS-B"].spearman,
         }
 
     return measure(

@@ -162,7 +162,7 @@ def main() -> None:
             return recipe.score(arguments.sts, arguments.tasks)
         encoder = SentenceEncoder.from_pretrained(checkpoint, arguments.data_bin, pooling=recipe.pooling)
         result = evaluate_sts(encoder, read_sts_tasks(arguments.sts, arguments.tasks))
-        return {task: result.scores[task].spearman for task in arguments.tasks}
+        return {task: result[task].spearman for task in arguments.tasks}
 
     rows: dict[str, Trained] = {}
     for pooling in ("cls", "mean"):

@@ -9,7 +9,6 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from fairseq_clear.cli.flags import Command, EncoderFlags, add_flags, given_flags, read_flags
-from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.labelled_text import REMOVALS, STRENGTHS, evaluate_labelled, read_labelled
 from fairseq_clear.evaluation.reports import Report, Row, check_seeds
 from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PRESETS, PROBING_TASKS, Classifiers
@@ -42,13 +41,12 @@ class Evaluation(Command, EncoderFlags):
         rows, lines = [], []
         for encoder in self.encoders():
             rows.append(self.score(encoder, data))
-            rate, share = encoder.sentences / max(encoder.seconds, 1e-9), encoder.padding_share
-            padding = "" if share is None else f"; {share:.1%} padding"
-            lines.append(f"{encoder.name}: {encoder.sentences:,} distinct sentences, {rate:,.0f} sentences/s{padding}")
+            rate = encoder.sentences / max(encoder.seconds, 1e-9)
+            lines.append(f"{encoder.name}: {encoder.sentences:,} distinct sentences, {rate:,.0f} sentences/s")
         report = self.report(data, rows)
         if join_workers().rank:  # the workers of a job have the same rows; the first one reports them
             return 0
-        print(report.table(bold=sys.stdout.isatty()))
+        print(report.table())
         print(report.caption())
         if self.output is not None:
             report.write(self.output)
@@ -105,19 +103,20 @@ fairseq-clear sts --sts-file sts17.es-en.tsv --encoder my_package.encoders:make"
         """Read the tasks."""
         from fairseq_clear.evaluation.sts import read_sts_tasks
 
-        if self.data is None and not self.sts_file:
-            raise UserError("--data: give the folder of SentEval's data, or --sts-file")
         return read_sts_tasks(self.data, self.tasks, self.sts_file)
 
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:
         """Compute the correlation of every task, and their average."""
+        import numpy as np
+
         from fairseq_clear.evaluation.sts import evaluate_sts
 
-        result = evaluate_sts(encoder, data, aggregation=self.aggregation)
-        scores = {task: float(getattr(score, self.metric)) for task, score in result.scores.items()}
+        found = evaluate_sts(encoder, data, aggregation=self.aggregation)
+        scores = {task: float(getattr(score, self.metric)) for task, score in found.items()}
         if len(scores) > 1:
-            scores[AVERAGE] = result.average(self.metric)
-        return Row(encoder.name, scores, encoder.describe(), details=asdict(result)["scores"])
+            scores[AVERAGE] = float(np.mean(list(scores.values())))
+        details = {task: asdict(score) for task, score in found.items()}
+        return Row(encoder.name, scores, encoder.describe(), details=details)
 
     def report(self, data: Any, rows: list[Row]) -> Report:
         """Make the report; its columns are the tasks."""
@@ -185,13 +184,10 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
         from fairseq_clear.evaluation.senteval import evaluate_senteval
 
         result = evaluate_senteval(encoder, data, classifiers=self.classifiers, seeds=self.seeds)
-        means = {task: result.mean(task, self.split) for task in result.scores}
-        scores = {task: mean for task, mean in means.items() if mean is not None}
-        spreads = {task: result.deviation(task, self.split) for task in scores}
+        scores = result.means(self.split)
         if len(scores) > 1:
             scores |= result.summary(self.split)
-        known = {task: value for task, value in spreads.items() if value is not None}
-        return Row(encoder.name, scores, encoder.describe(), known, result.to_dict())
+        return Row(encoder.name, scores, encoder.describe(), result.deviations(self.split), result.to_dict())
 
     def report(self, data: Any, rows: list[Row]) -> Report:
         """Make the report; its columns are the tasks and their averages."""

@@ -109,24 +109,24 @@ class Run(Command):
 
         check_seeds(self.seeds)
         given = {name: value for name in ("lr", "batch_size", "epochs") if (value := getattr(self, name)) is not None}
-        tasks = [TaskData.open(self.data, GLUE_TASKS[name]) for name in self.tasks]
-        loaded = load_model(self.checkpoint, tasks[0].folder / "input0")
-        device = choose_device(self.device).type
-        start = (self.checkpoint, hash_file(self.checkpoint), loaded, device, self.precision)
+        tasks = {name: TaskData.open(self.data, GLUE_TASKS[name]) for name in self.tasks}
+        loaded = load_model(self.checkpoint, tasks[self.tasks[0]].folder / "input0")
+        start = (self.checkpoint, hash_file(self.checkpoint), loaded, choose_device(self.device).type, self.precision)
         runs = []
-        for name, data in zip(self.tasks, tasks, strict=True):
+        for name, data in tasks.items():
             settings, folder = replace(RECIPES[self.recipe][name], **given), self.output / name
             runs += [GlueRun(data, seed, settings, folder / f"seed{seed}", *start) for seed in self.seeds]
         for run in runs:
             run.check()
         results = []
         for run in runs:
-            results.append(run.run())
-            name, scores = run.data.task.name, results[-1]["metrics"]["valid"]
-            metric, epoch = metric_of(self.recipe, name), results[-1]["epoch"]
-            print(f"{name} seed {run.seed}: {metric} {scores.get(metric, 0.0):.1f}, epoch {epoch}", file=sys.stderr)
+            result = run.run()
+            results.append(result)
+            metric = metric_of(self.recipe, result["task"])
+            score = f"{metric} {result['metrics']['valid'].get(metric, 0.0):.1f}"
+            print(f"{result['task']} seed {run.seed}: {score}, epoch {result['epoch']}", file=sys.stderr)
         report = build_report(runs, results, self.recipe, self.label or self.checkpoint.stem)
-        print(report.table(bold=sys.stdout.isatty()))
+        print(report.table())
         print(report.caption())
         report.write(self.output / "report.json")
         print(f"wrote {self.output / 'report.json'}", file=sys.stderr)

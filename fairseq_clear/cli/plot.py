@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from fairseq_clear.cli.flags import Command, ModelFlags
 from fairseq_clear.errors import UserError
@@ -15,8 +15,8 @@ from fairseq_clear.settings import setting
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Entry = TypeVar("Entry")
 SUFFIXES = (".png", ".svg", ".pdf")
-MOST = 8  # colours that can be distinguished
 
 
 @dataclass(kw_only=True)
@@ -43,14 +43,12 @@ class Picture(Command):
     def draw(self) -> "Figure":
         """Draw the picture."""
 
-    def names(self, entries: Sequence[object], lines: int = 1) -> list[str]:
-        """The names of the entries in the legend: the labels, or the entries; UserError if there are more than MOST lines."""
-        names = [str(entry) for entry in entries] if self.labels is None else list(self.labels)
+    def named(self, entries: Sequence[Entry]) -> dict[str, Entry]:
+        """The entries by their names in the legend: the labels, or the entries themselves."""
+        names = self.labels or tuple(map(str, entries))
         if len(names) != len(entries) or len(set(names)) < len(names):
             raise UserError(f"--labels {' '.join(names)}: give a different name for each of {len(entries)} entries")
-        if len(names) * lines > MOST:
-            raise UserError(f"{len(names) * lines} lines are too many for one picture; give at most {MOST}")
-        return names
+        return dict(zip(names, entries, strict=True))
 
 
 @dataclass(kw_only=True)
@@ -69,8 +67,7 @@ class Curves(Picture):
         from fairseq_clear.evaluation.plots import draw_curves
         from fairseq_clear.evaluation.training_log import read_log
 
-        names = self.names(self.logs)
-        return draw_curves({name: read_log(path) for name, path in zip(names, self.logs, strict=True)}, self.metrics)
+        return draw_curves({name: read_log(path) for name, path in self.named(self.logs).items()}, self.metrics)
 
 
 @dataclass(kw_only=True)
@@ -95,8 +92,8 @@ class Layers(StsPicture):
         from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
         from fairseq_clear.evaluation.sts_data import read_sts_file
 
-        names, data, lines = self.names(self.encoder, len(self.poolings)), read_sts_file(self.sts_file), {}
-        for path, name in zip(self.encoder, names, strict=True):
+        data, lines = read_sts_file(self.sts_file), {}
+        for name, path in self.named(self.encoder).items():
             encoder = self.load_encoders(path, [None])[0].encoder
             if not isinstance(encoder, SentenceEncoder):
                 raise UserError(f"--encoder {path}: has no layers to compare; give a checkpoint")
@@ -119,11 +116,11 @@ class Embedding(StsPicture):
         from fairseq_clear.evaluation.plots import choose_pairs, draw_map, map_pairs
         from fairseq_clear.evaluation.sts_data import read_sts_file
 
-        names, maps = self.names(self.encoder), {}
         pairs = choose_pairs(read_sts_file(self.sts_file), self.pairs, self.seed)
-        for path, name in zip(self.encoder, names, strict=True):
-            maps[name] = map_pairs(self.load_encoders(path, [self.pooling])[0], pairs, seed=self.seed)
-        return draw_map(maps)
+        encoders = (
+            (name, self.load_encoders(path, [self.pooling])[0]) for name, path in self.named(self.encoder).items()
+        )
+        return draw_map({name: map_pairs(encoder, pairs, seed=self.seed) for name, encoder in encoders})
 
 
 @dataclass(kw_only=True)

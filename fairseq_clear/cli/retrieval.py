@@ -76,27 +76,22 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
         from fairseq_clear.evaluation.retrieval import score_baseline
 
         choose_device(self.device)
-        data = self.read_data()
-        self.rows = [score_baseline(name, data, seed=self.seed) for name in self.baselines]
-        return data
-
-    def read_data(self) -> RetrievalData:
-        """Read the queries and passages of the flag that is given."""
         if self.count is not None and not self.documents:
             raise UserError(f"--count {self.count}: chooses among --documents; leave it out for other data")
         if self.data is not None:
-            return read_beir(self.data, self.split)
-        if self.pairs is not None:
-            return read_pairs_file(self.pairs)
-        if not self.documents:
+            data = read_beir(self.data, self.split)
+        elif self.pairs is not None:
+            data = read_pairs_file(self.pairs)
+        elif self.documents:
+            files = corpus_files(self.documents)
+            # as prepare reads them, with an empty row between documents
+            rows = groupby(TextSource(files, self).rows(), key=bool)
+            pairs = pairs_of_documents([row[0] for row in document] for is_text, document in rows if is_text)
+            data = data_of_documents(pairs, hash_files([file.path for file in files]), count=self.count, seed=self.seed)
+        else:
             raise UserError("no data: give --data, --pairs or --documents")
-        files = corpus_files(self.documents)
-        hashes = hash_files([file.path for file in files])
-        rows = groupby(
-            TextSource(files, self).rows(), key=bool
-        )  # as prepare reads them, with an empty row between documents
-        pairs = pairs_of_documents([row[0] for row in document] for is_text, document in rows if is_text)
-        return data_of_documents(pairs, hashes, count=self.count, seed=self.seed)
+        self.rows = [score_baseline(name, data, seed=self.seed) for name in self.baselines]
+        return data
 
     def score(self, encoder: "CachedEncoder", data: RetrievalData) -> Row:
         """Search the passages for every query, and compute the metrics and their intervals."""
@@ -114,9 +109,8 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
         prefixes = {"query prefix": self.query_prefix, "passage prefix": self.passage_prefix}
         protocol |= {name: repr(text) for name, text in prefixes.items() if text}
         protocol["\u00b1"] = f"half of the 95 % interval, bootstrap over queries, {RESAMPLES:,} resamples"
-        return Report(
-            "retrieval", protocol, {data.name: data.hashes}, list(rows[0].scores), self.rows + rows, (self.seed,)
-        )
+        hashes = {data.name: data.hashes}
+        return Report("retrieval", protocol, hashes, list(rows[0].scores), self.rows + rows, (self.seed,))
 
 
 @dataclass(kw_only=True)

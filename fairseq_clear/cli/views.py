@@ -78,8 +78,8 @@ class Views(Command, TextFlags, RecipeFlags):
 
     With the same --seed, --epoch and other flags, fairseq-train --task clear_lm makes the same views, whatever its batches
     and workers. Deleted tokens are bracketed in the text; moved and substituted ones are marked in the view. For views of
-    documents, bars show where in its document each span lies. With --augment none each view equals its text, which is shown
-    once. The last line gives totals.
+    documents, bars show where in its document each span lies. With --augment none each view equals its text, and only
+    the views are shown. The last line gives totals. On a terminal the marks are coloured, unless NO_COLOR is set.
     """
 
     EXAMPLES: ClassVar[str] = """
@@ -97,7 +97,6 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
         metavar="MIX",
     )
     tokenizer: str | None = setting(f"{TOKENIZER_HELP} (default: words between spaces)", None)
-    color: str = setting("auto: on a terminal, unless NO_COLOR is set", "auto", choices=("auto", "always", "never"))
 
     def run(self) -> int:
         """Print the views."""
@@ -107,8 +106,8 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
         tokenizer = choose_tokenizer(self.tokenizer, folders[0], WhitespaceTokenizer)
         task = self.build_task(folders)
         makers = self.view_makers(task, tokenizer)
-        is_coloured = self.color == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        printer = ViewPrinter(task.dictionary.symbols, tokenizer, colour=self.color == "always" or is_coloured)
+        is_coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        printer = ViewPrinter(task.dictionary.symbols, tokenizer, colour=is_coloured)
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")  # for terminals that are not UTF-8
         print(f"--views {self.views} --augment {task.chain.spec} --seed {self.seed} --epoch {self.epoch}")
@@ -124,28 +123,28 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
         """Return a title and the views of each corpus of --mix, or of the data folder or --text, without a title."""
         from fairseq_clear.tasks.corpus_mix import check_corpora, parse_mix, shards_of
 
-        corpora = parse_mix(self.mix, self.data_bin)
-        check_corpora(corpora)
-        if not corpora:
+        if not self.mix:
             return [("", self.view_maker(task, tokenizer))]
         if self.text is not None:
             raise UserError("--mix: names data folders; leave out --text")
+        corpora = parse_mix(self.mix, self.data_bin)
+        check_corpora(corpora)
         total, makers = sum(corpus.weight for corpus in corpora), []
         for corpus in corpora:
             first, *others = map(str, shards_of(corpus))
-            maker = self.view_maker(task.with_data(first), tokenizer, f" in {first}")
+            maker = self.view_maker(task.with_data(first), tokenizer)
             texts = f"{len(maker.source.text_lengths):,} texts{' in the first of its shards' if others else ''}"
             share = f"weight {float(corpus.weight):g}, {float(corpus.weight / total):.1%} of an epoch"
             makers.append((f"\ncorpus {corpus.folder}: {texts}, {share}\n", maker))
         return makers
 
-    def view_maker(self, task: "ClearLMTask", tokenizer: Tokenizer, where: str = "") -> "ViewMaker":
+    def view_maker(self, task: "ClearLMTask", tokenizer: Tokenizer) -> "ViewMaker":
         """Return the views of the data folder of a task, or of --text; UserError if they have no text --start."""
         texts = task.load_sentences(self.split, self.epoch) if self.text is None else self.typed_texts(task, tokenizer)
         maker = task.build_view_maker(texts)
         items = len(maker.source.text_lengths)
         if self.start >= items:
-            raise UserError(f"--start {self.start}: there are {items} texts{where}, with index 0 to {items - 1}")
+            raise UserError(f"--start {self.start}: there are {items} texts, with index 0 to {items - 1}")
         return maker
 
     def build_task(self, folders: list[Path]) -> "ClearLMTask":

@@ -164,21 +164,12 @@ def _other_vocabulary(path: Path, folder: Path, trained: str, given: str) -> str
     )
 
 
-def strip_checkpoint(source: Path, target: Path) -> dict[str, int]:
-    """Copy a checkpoint without its optimizer state, which is two thirds of the file, and return facts about the run.
-
-    Returns:
-        ``updates`` and ``epoch``.
-    """
+def strip_checkpoint(source: Path, target: Path) -> int:
+    """Copy a checkpoint without its optimizer state, which is two thirds of the file; return its number of updates."""
     # torch.load, because fairseq's reader converts the settings to a class that it cannot load again
     state = torch.load(source, map_location="cpu", weights_only=True)
     state["last_optimizer_state"] = None
     partial = target.with_name(f".{target.name}.partial")
     save(state, partial)
     partial.replace(target)
-    iterator = state["extra_state"]["train_iterator"]
-    return {
-        "updates": int(state["optimizer_history"][-1]["num_updates"]),
-        # At the end of an epoch, the iterator already has the number of the next one.
-        "epoch": int(iterator["epoch"]) - int(iterator["iterations_in_epoch"] == 0),
-    }
+    return int(state["optimizer_history"][-1]["num_updates"])

@@ -20,17 +20,6 @@ from fairseq_clear.evaluation.senteval_data import OPTIMIZERS, Classifiers
 from fairseq_clear.evaluation.sts import UndefinedCorrelation, pearson, spearman
 from fairseq_clear.libraries import import_library
 
-__all__ = [
-    "Score",
-    "choose_regularization",
-    "cross_validate",
-    "fit_classifier",
-    "fit_relatedness",
-    "nested_cross_validate",
-    "split_validate",
-    "stratified_folds",
-]
-
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]

@@ -16,7 +16,7 @@ import numpy as np
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import CorpusFile, check_output_file, read_whole_lines, record_text, sync_folder
 from fairseq_clear.models.encoding import EncodingCounts, Floats
-from fairseq_clear.shared_work import Work, Workers, open_work
+from fairseq_clear.shared_work import Workers, open_work
 
 __all__ = ["EmbedReport", "Sentences", "check_output", "read_sentences", "scan_sentences", "write_array", "write_jsonl"]
 
@@ -168,7 +168,11 @@ def write_array(
                 work.finish(number, asdict(counts))
                 done += len(texts)
         speed = sum(workers.gather(done)) / (time.perf_counter() - began)
-        total = _put_in_place(work, array, output) if workers.rank == 0 else EncodingCounts()
+        total = EncodingCounts()
+        if workers.rank == 0:
+            total = sum((EncodingCounts(**counts) for counts in work.results()), total)
+            os.replace(array, output)
+            sync_folder(output.parent)
     return EmbedReport(total, dimension, speed)
 
 
@@ -197,10 +201,3 @@ def _write_at(file: int, place: int, vectors: Floats) -> None:
         written = os.pwrite(file, rows, place)
         rows, place = rows[written:], place + written
     os.fsync(file)
-
-
-def _put_in_place(work: Work, array: Path, output: Path) -> EncodingCounts:
-    total = sum((EncodingCounts(**counts) for counts in work.results()), EncodingCounts())
-    os.replace(array, output)
-    sync_folder(output.parent)
-    return total

@@ -52,13 +52,10 @@ class CachedEncoder:
         transform: if set, applied to the vectors that ``encode`` returns, not to the cached ones: (N, D) -> (N, D').
         seconds: time spent in the encoder.
         sentences: number of distinct sentences that were encoded.
-        tokens, cells: number of tokens that a SentenceEncoder computed, without and with padding; 0 for other encoders.
         notes: added to the encoder's description in reports, such as the file that ``transform`` was fitted on.
     """
 
     def __init__(self, encoder: Encoder, *, batch_size: int = 32, name: str = "", progress: bool = False) -> None:
-        if batch_size < 1:
-            raise UserError(f"batch size {batch_size}: must be 1 or more")
         if not callable(getattr(encoder, "encode", None)):
             raise UserError(
                 f"encoder {name or type(encoder).__name__}: has no method encode(sentences, batch_size=...)"
@@ -66,7 +63,7 @@ class CachedEncoder:
         self.encoder, self.batch_size, self.progress = encoder, batch_size, progress
         self.transform: Callable[[Floats], Floats] | None = None
         self.name = name or type(encoder).__name__
-        self.seconds, self.sentences, self.tokens, self.cells = 0.0, 0, 0, 0
+        self.seconds, self.sentences = 0.0, 0
         self.notes: dict[str, Any] = {}
         self._vectors: dict[str, Floats] = {}
 
@@ -94,28 +91,20 @@ class CachedEncoder:
         per_block = size * BATCHES_PER_BLOCK
         blocks = [missing[begin : begin + per_block] for begin in range(0, len(missing), per_block)]
 
-        def encode(block: list[str]) -> tuple[Floats, int, int]:
-            vectors = to_vectors(self.encoder.encode(block, batch_size=size), len(block), self.name)
-            counts = getattr(self.encoder, "last", None)
-            return vectors, int(getattr(counts, "tokens", 0)), int(getattr(counts, "cells", 0))
+        def encode(block: list[str]) -> Floats:
+            return to_vectors(self.encoder.encode(block, batch_size=size), len(block), self.name)
 
         workers, started = join_workers(), time.perf_counter()
         hidden = None if self.progress and not workers.rank else True
         with tqdm(total=len(missing), unit="sentence", desc=self.name, disable=hidden, leave=False) as bar:
-            for block, (vectors, tokens, cells) in zip(blocks, gather_blocks(blocks, encode, workers), strict=True):
+            for block, vectors in zip(blocks, gather_blocks(blocks, encode, workers), strict=True):
                 self._store(block, vectors)
-                self.tokens, self.cells = self.tokens + tokens, self.cells + cells
                 bar.update(len(block))
         self.seconds += time.perf_counter() - started
 
     def forget(self) -> None:
         """Drop all cached vectors, to free their memory."""
         self._vectors.clear()
-
-    @property
-    def padding_share(self) -> float | None:
-        """Share of padding among the tokens that a SentenceEncoder computed; None for other encoders."""
-        return 1 - self.tokens / self.cells if self.cells else None
 
     def describe(self) -> dict[str, Any]:
         """Describe the encoder for a report: by its own ``describe()`` if it has one, else by its class."""
@@ -192,25 +181,16 @@ def load_encoders(
 
 
 def _make(factory: Any, name: str, pooling: str | None) -> Any:
-    """Call the factory and return its encoder; an object that has a method ``encode`` is returned unchanged."""
-    if hasattr(factory, "encode") and not inspect.isclass(factory):
-        if pooling is not None:
-            raise UserError(
-                f"--pooling {pooling}: --encoder {name} is an encoder itself; name a function that takes an argument `pooling`"
-            )
+    """Call the factory with the pooling, if any; without one, an object that has a method ``encode`` is returned unchanged."""
+    if pooling is None and hasattr(factory, "encode") and not inspect.isclass(factory):
         return factory
-    if not callable(factory):
-        raise UserError(
-            f"--encoder {name}: is a {type(factory).__name__}, neither an encoder nor a function that returns one"
-        )
-    if pooling is not None and "pooling" not in inspect.signature(factory).parameters:
-        raise UserError(f"--pooling {pooling}: --encoder {name} takes no argument `pooling`; leave --pooling out")
     try:
         return factory() if pooling is None else factory(pooling=pooling)
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"--encoder {name}: the function failed ({one_line(error)})") from None
+        given = "" if pooling is None else f" with pooling={pooling!r}"
+        raise UserError(f"--encoder {name}: calling it{given} failed ({one_line(error)})") from None
 
 
 def _label(name: str, pooling: str | None) -> str:
@@ -232,8 +212,6 @@ class WordVectors:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if not self.path.is_file():
-            raise UserError(f"{path}: no such file of word vectors")
         index: dict[str, int] = {}
         rows: list[Floats] = []
         dimension: int | None = None
@@ -253,13 +231,11 @@ class WordVectors:
                 raise UserError(f"{path}:{number}: not a word and {dimension} numbers")
             if word in index:
                 continue
-            try:
-                vector = np.array(numbers, dtype=np.float32)
-            except ValueError:
-                shown = " ".join(numbers)[:40]
-                raise UserError(f"{path}:{number}: malformed number in {shown!r}") from None
             index[word] = len(rows)
-            rows.append(vector)
+            try:
+                rows.append(np.array(numbers, dtype=np.float32))
+            except ValueError as error:
+                raise UserError(f"{path}:{number}: malformed number ({error})") from None
         if not rows:
             raise UserError(f"{path}: holds no word vector")
         self._index, self._matrix = index, np.stack(rows)  # (V, D)

@@ -1,8 +1,7 @@
 """Classifies labelled text: logistic regression on frozen vectors, scored by accuracy and macro-F1."""
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -20,34 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["REMOVALS", "STRENGTHS", "LabelScore", "LabelledText", "evaluate_labelled", "read_labelled"]
 
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)  # inverse regularisations C to choose from
-# Lines that quote another post, by the rule of scikit-learn's fetch_20newsgroups.
-_QUOTE = re.compile(r"(writes in|writes:|wrote:|says:|said:|^In article|^Quoted from|^\||^>)")
-
-
-def remove_header(text: str) -> str:
-    """Return the text after the first blank line."""
-    return text.partition("\n\n")[2]
-
-
-def remove_footer(text: str) -> str:
-    """Return the text before the last line that is blank or dashes only, where a signature usually begins."""
-    lines = text.strip().split("\n")
-    for number in range(len(lines) - 1, -1, -1):
-        if not lines[number].strip().strip("-"):
-            return "\n".join(lines[:number]) if number > 0 else text
-    return text
-
-
-def remove_quotes(text: str) -> str:
-    """Return the text without lines that quote or introduce a quotation."""
-    return "\n".join(line for line in text.split("\n") if not _QUOTE.search(line))
-
-
-# Parts of a post of 20 Newsgroups, in the order in which scikit-learn removes them.
-REMOVALS: dict[str, Callable[[str], str]] = {
-    "headers": remove_header,
-    "footers": remove_footer,
-    "quotes": remove_quotes,
+# Parts of a post of 20 Newsgroups -> scikit-learn's function that removes it, in scikit-learn's order.
+REMOVALS = {
+    "headers": "strip_newsgroup_header",
+    "footers": "strip_newsgroup_footer",
+    "quotes": "strip_newsgroup_quoting",
 }
 
 
@@ -101,6 +77,7 @@ def read_labelled(
     if unknown:
         raise UserError(f"--remove {unknown[0]}: valid are {', '.join(REMOVALS)}")
     removals = tuple(name for name in REMOVALS if name in remove)
+    posts = import_library("sklearn.datasets._twenty_newsgroups", "eval") if removals else None
     paths = {"train": train} if test is None else {"train": train, "test": test}
     texts, labels = {}, {}
     for split, path in paths.items():
@@ -108,7 +85,9 @@ def read_labelled(
         rows = list(read(path, text_field, label_field))
         if not rows:
             raise UserError(f"{path}: holds no text")
-        texts[split] = [reduce(lambda text, name: REMOVALS[name](text), removals, text) for text, _ in rows]
+        texts[split] = [
+            reduce(lambda text, name: getattr(posts, REMOVALS[name])(text), removals, text) for text, _ in rows
+        ]
         labels[split] = [label for _, label in rows]
     return LabelledText(texts, labels, hash_files(list(paths.values())), removals)
 

@@ -95,8 +95,8 @@ def mine_negatives(
     """
     settings = settings or MiningSettings()
     settings.check()
-    pairs = [(one_line(query), one_line(passage)) for query, passage in pairs]
-    further = (text for text in map(one_line, candidates) if text)
+    pairs = [(" ".join(query.split()), " ".join(passage.split())) for query, passage in pairs]
+    further = (" ".join(text.split()) for text in candidates if text.strip())
     index_of = {text: number for number, text in enumerate(dict.fromkeys([*(text for _, text in pairs), *further]))}
     row_of = {query: row for row, query in enumerate(dict.fromkeys(query for query, _ in pairs))}
     cached, vectors = CachedEncoder.of(encoder), []
@@ -109,7 +109,9 @@ def mine_negatives(
     depth = min(settings.last_rank + max(map(len, own), default=0), len(index_of))
     nearest = search(vectors[0], vectors[1:], depth, device=device)
     numbers, scores = nearest.passages.cpu().numpy(), nearest.scores.cpu().numpy()  # (Q, depth)
-    ranks = rank_others(numbers, own, len(index_of))
+    own_cells = [len(index_of) * row + number for row, some in enumerate(own) for number in some]
+    others = ~np.isin(numbers + len(index_of) * np.arange(len(own))[:, None], own_cells)  # (Q, depth)
+    ranks = np.where(others, others.cumsum(axis=1), 0)  # from 1; 0 for the query's own texts
     rows = np.array([row_of[query] for query, _ in pairs])  # (n,)
     positives = np.array([index_of[passage] for _, passage in pairs])  # (n,)
     positive = pair_cosines(vectors[0][rows], vectors[1][positives], device=device)  # (n,)
@@ -126,22 +128,3 @@ def mine_negatives(
     chosen = rows[kept, None], np.argsort(~allowed[kept], axis=1, kind="stable")[:, : settings.negatives]
     found = numbers[chosen], ranks[chosen], scores[chosen], positive[kept]
     return MinedNegatives(pairs, list(index_of), kept, *found)
-
-
-def one_line(text: str) -> str:
-    """Replace all white space, such as line breaks, by single spaces, as a file with a text per line needs it."""
-    return " ".join(text.split())
-
-
-def rank_others(numbers: Numbers, own: Sequence[set[int]], count: int) -> Numbers:
-    """Rank the candidates of each query from 1. Its own texts get 0.
-
-    Args:
-        numbers: (Q, depth) indices of candidates, nearest first.
-        own: for each query, the indices to leave out.
-        count: number of all candidates.
-    """
-    cells = numbers + count * np.arange(len(numbers))[:, None]
-    others = ~np.isin(cells, [count * row + number for row, some in enumerate(own) for number in some])
-    ranks: Numbers = np.where(others, others.cumsum(axis=1), 0)
-    return ranks

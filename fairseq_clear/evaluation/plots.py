@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,29 +23,17 @@ from fairseq_clear.evaluation.sts_data import StsData
 from fairseq_clear.evaluation.training_log import Records
 from fairseq_clear.files import write_errors, write_whole
 from fairseq_clear.libraries import import_library
+from fairseq_clear.tokens import cut_text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 
-__all__ = [
-    "choose_pairs",
-    "draw_bars",
-    "draw_curves",
-    "draw_layers",
-    "draw_map",
-    "map_pairs",
-    "save_figure",
-    "score_layers",
-]
-
 # Okabe and Ito's palette (2008), whose colours can be distinguished with every kind of colour blindness. Its yellow, too
 # pale for lines on white, comes last. Lines also differ by markers and dashes, and bars by hatches, for greyscale prints.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-DASHES = ("-", "--", ":", "-.") * 2
-HATCHES = ("", "///", "...", "xxx", "\\\\\\", "|||", "ooo", "+++")
+MARKERS, DASHES, HATCHES = "os^DvPX*", ("-", "--", ":", "-."), ("", "///", "...", "xxx", "|||", "ooo", "+++")
 STYLE = {
     "axes.axisbelow": True,
     "axes.grid": True,
@@ -85,17 +74,16 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def draw_bars(rows: Sequence[Row], columns: Sequence[str]) -> Figure:
-    """Draw the scores of up to eight rows of a report as horizontal bars from 0, grouped by column."""
+    """Draw the scores of the rows of a report as horizontal bars from 0, grouped by column."""
     width = 0.8 / len(rows)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, 0.16 * (len(columns) + 1) * len(rows) + 0.6))
         axis = figure.subplots()
-        for number, row in enumerate(rows):
-            bars = axis.barh(
-                np.arange(len(columns)) + number * width, [row.scores[column] for column in columns], width,
-                xerr=[row.deviations.get(column, 0.0) for column in columns], error_kw={"linewidth": 0.7},
-                label=row.label, hatch=HATCHES[number], edgecolor="white", linewidth=0.3,
-            )  # fmt: skip
+        for number, (row, hatch) in enumerate(zip(rows, cycle(HATCHES), strict=False)):
+            scores, errors = [row.scores[name] for name in columns], [row.deviations.get(name, 0.0) for name in columns]
+            look = {"label": row.label, "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
+            places = np.arange(len(columns)) + number * width
+            bars = axis.barh(places, scores, width, xerr=errors, error_kw={"linewidth": 0.7}, **look)
             axis.bar_label(bars, fmt="%.1f", padding=2, fontsize=5.5)
         axis.set_yticks(np.arange(len(columns)) + 0.4 - width / 2, columns)
         axis.invert_yaxis()
@@ -110,7 +98,7 @@ def draw_curves(logs: Mapping[str, Records], metrics: Sequence[str] | None = Non
     """Draw one panel per metric. Each run has a colour; solid lines are training, dashes and markers validation subsets.
 
     Args:
-        logs: name of a run -> its log, see ``training_log.read_log``; up to eight.
+        logs: name of a run -> its log, see ``training_log.read_log``.
         metrics: names of metrics as logged, without a prefix such as ``valid_`` (default: the keys of PANELS).
 
     Raises:
@@ -121,21 +109,22 @@ def draw_curves(logs: Mapping[str, Records], metrics: Sequence[str] | None = Non
     if not shown:
         raise UserError(f"{', '.join(logs)}: no log has any of {', '.join(panels)}")
     subsets = dict.fromkeys(part for runs in shown.values() for run in runs for part in run if part != "train")
-    forms = {part: (DASHES[1 + n % 3], MARKERS[n % len(MARKERS)]) for n, part in enumerate(subsets)}
+    forms = dict(zip(subsets, zip(cycle(DASHES[1:]), cycle(MARKERS), strict=False), strict=False))
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, 1.3 * len(shown) + 0.2 * (len(logs) + len(subsets)) + 0.3))
         axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
         for axis, (metric, runs) in zip(axes, shown.items(), strict=True):
-            for colour, run in zip(COLOURS, runs, strict=False):
+            for number, run in enumerate(runs):
                 for part, curve in run.items():
                     dash, marker = forms.get(part, ("-", "." if len(curve) == 1 else ""))
-                    axis.plot(*zip(*curve, strict=True), dash, marker=marker, color=colour)
+                    axis.plot(*zip(*curve, strict=True), dash, marker=marker, color=f"C{number}")
             axis.set_ylabel(PANELS.get(metric, metric))
         axes[-1].set_xlabel("updates")
         figure.align_ylabels()
-        handles = [Line2D([], [], color=colour, label=name) for name, colour in zip(logs, COLOURS, strict=False)]
-        for part, (dash, marker) in forms.items():
-            handles.append(Line2D([], [], linestyle=dash, marker=marker, color="0.4", label=part))
+        handles = [Line2D([], [], color=f"C{number}", label=name) for number, name in enumerate(logs)]
+        handles += [
+            Line2D([], [], ls=dash, marker=mark, color="0.4", label=part) for part, (dash, mark) in forms.items()
+        ]
         figure.legend(handles=handles, loc="outside upper center", ncols=2)
     return figure
 
@@ -170,21 +159,18 @@ def score_layers(
     """
     from fairseq_clear.models.encoding import evaluating  # torch and fairseq take seconds to import
 
-    parts = data.subsets.values()
-    gold = np.concatenate([part.scores for part in parts])
-    pairs = [pair for part in parts for pair in zip(part.first, part.second, strict=True)]
-    order = sorted(range(len(pairs)), key=lambda number: -sum(map(len, pairs[number])))
-    cosines = np.empty((len(poolings), int(encoder.model.args.encoder_layers) + 1, len(pairs)))  # (P, L + 1, N)
+    pairs = [pair for part in data.subsets.values() for pair in zip(part.first, part.second, part.scores, strict=True)]
+    pairs.sort(key=lambda pair: -len(pair[0]) - len(pair[1]))
+    gold, cosines = [pair[2] for pair in pairs], []
     with evaluating(encoder.model):
-        for begin in tqdm(range(0, len(order), batch_size), unit="batch", disable=None, leave=False):
-            batch = order[begin : begin + batch_size]
-            first, second = (_layer_vectors(encoder, [pairs[n][side] for n in batch], poolings) for side in (0, 1))
-            cosines[:, :, batch] = (first * second).sum(-1).cpu().numpy()
+        for begin in tqdm(range(0, len(pairs), batch_size), unit="batch", disable=None, leave=False):
+            batch = pairs[begin : begin + batch_size]
+            first, second = (_layer_vectors(encoder, [pair[side] for pair in batch], poolings) for side in (0, 1))
+            cosines.append((first * second).sum(-1).cpu().numpy())  # (P, L + 1, B)
     scores = {}
-    for pooling, layers in zip(poolings, cosines, strict=True):
-        skipped = int(pooling == "cls")
-        known = [100 * spearman(layer, gold, where=data.name) for layer in layers[skipped:]]
-        scores[pooling] = np.array([math.nan] * skipped + known)
+    for pooling, layers in zip(poolings, np.concatenate(cosines, axis=-1).astype(np.float64), strict=True):
+        known = [100 * spearman(layer, gold, where=data.name) for layer in layers[pooling == "cls" :]]
+        scores[pooling] = np.array([math.nan] * (pooling == "cls") + known)
     return scores
 
 
@@ -196,21 +182,22 @@ def _layer_vectors(encoder: "SentenceEncoder", texts: Sequence[str], poolings: S
     from fairseq_clear.models.encoding import read_tokens
     from fairseq_clear.modules.pooling import pool
 
-    rows = [read_tokens(encoder.dictionary, encoder.tokenizer, text) for text in texts]
-    longest, pad = encoder.max_length, encoder.dictionary.pad()
-    cut = [np.array(row if len(row) <= longest else [*row[: longest - 1], row[-1]], np.int64) for row in rows]
-    tokens = pad_rows(cut, pad).to(next(encoder.model.parameters()).device)  # (B, T)
+    rows = [np.array(read_tokens(encoder.dictionary, encoder.tokenizer, text), np.int64) for text in texts]
+    pad = encoder.dictionary.pad()
+    tokens = pad_rows([cut_text(row, encoder.max_length) for row in rows], pad).to(
+        next(encoder.model.parameters()).device
+    )
     states = encoder.model.hidden_states(tokens)
     vectors = [torch.stack([pool(name, [state], tokens.ne(pad)).float() for state in states]) for name in poolings]
     return torch.nn.functional.normalize(torch.stack(vectors), dim=-1)
 
 
 def draw_layers(lines: Mapping[str, Doubles], task: str) -> Figure:
-    """Draw scores by layer (layers + 1,), see ``score_layers``, as one line per name; up to eight."""
+    """Draw scores by layer (layers + 1,), see ``score_layers``, as one line per name."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, 2.2 + 0.15 * len(lines)))
         axis = figure.subplots()
-        for (name, scores), marker, dash in zip(lines.items(), MARKERS, DASHES, strict=False):
+        for (name, scores), marker, dash in zip(lines.items(), cycle(MARKERS), cycle(DASHES), strict=False):
             axis.plot(range(len(scores)), scores, dash, marker=marker, label=name)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set(xlabel="layer (0: embeddings)", ylabel=f"{task} Spearman (x100)")
@@ -242,8 +229,8 @@ def choose_pairs(data: StsData, count: int, seed: int = 1) -> list[tuple[str, st
 def map_pairs(encoder: Encoder, pairs: Sequence[tuple[str, str]], *, seed: int = 1) -> Doubles:
     """Project the normalized vectors of N pairs to the plane with scikit-learn's t-SNE; return (N, 2 texts, 2 coordinates)."""
     vectors = np.asarray(encoder.encode([text for pair in pairs for text in pair]), np.float64)  # (2 N, D)
-    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    kind = import_library("sklearn.manifold", "eval").TSNE  # takes a second to import
+    vectors = import_library("sklearn.preprocessing", "eval").normalize(vectors)
+    kind = import_library("sklearn.manifold", "eval").TSNE
     tsne = kind(init="pca", perplexity=min(15.0, (len(vectors) - 1) / 3), random_state=seed)
     points: Doubles = tsne.fit_transform(vectors)
     return points.reshape(len(pairs), 2, 2)

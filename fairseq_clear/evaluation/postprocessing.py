@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_clear.errors import UserError
+from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import write_errors, write_whole
 
 __all__ = ["ActNorm", "Coupling", "Flow", "Whitening", "first_dimensions", "fit_flow", "load_flow", "save_flow"]
@@ -128,10 +128,6 @@ class ActNorm(nn.Module):
         z = (x - self.mean) / self.deviation * self.log_scale.exp() + self.shift
         return z, (self.log_scale - self.deviation.log()).sum().expand(len(x))
 
-    def inverse(self, z: Tensor) -> Tensor:
-        """Undo ``forward``."""
-        return (z - self.shift) * (-self.log_scale).exp() * self.deviation + self.mean
-
 
 class Coupling(nn.Module):
     """Affine coupling: the first half of the dimensions sets shift and scale of the second half (Glow, section 3.3).
@@ -157,18 +153,9 @@ class Coupling(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Transform (N, D); also return log |det| (N,)."""
         fixed, moved = x.split((self.first, self.second), dim=1)
-        shift, log_scale = self._shift_and_scale(fixed)
-        return torch.cat([fixed, (moved + shift) * log_scale.exp()], dim=1), log_scale.sum(dim=1)
-
-    def inverse(self, z: Tensor) -> Tensor:
-        """Undo ``forward``."""
-        fixed, moved = z.split((self.first, self.second), dim=1)
-        shift, log_scale = self._shift_and_scale(fixed)
-        return torch.cat([fixed, moved * (-log_scale).exp() - shift], dim=1)
-
-    def _shift_and_scale(self, fixed: Tensor) -> tuple[Tensor, Tensor]:
         shift, scale = self.network(fixed).chunk(2, dim=1)  # (N, D - D // 2) each
-        return shift, F.logsigmoid(scale + 2.0)
+        log_scale = F.logsigmoid(scale + 2.0)
+        return torch.cat([fixed, (moved + shift) * log_scale.exp()], dim=1), log_scale.sum(dim=1)
 
 
 class Flow(nn.Module):
@@ -214,12 +201,6 @@ class Flow(nn.Module):
             x, of_coupling = coupling(x[:, order])
             log_determinant = log_determinant + of_norm + of_coupling
         return x, log_determinant
-
-    def inverse(self, z: Tensor) -> Tensor:
-        """Undo ``forward``: the vectors (N, D) of z (N, D)."""
-        for norm, order, coupling in reversed(list(zip(self.norms, self.orders, self.couplings, strict=True))):
-            z = norm.inverse(coupling.inverse(z)[:, order.argsort()])
-        return z
 
     def log_likelihood(self, x: Tensor) -> Tensor:
         """Log p(x) (N,) in nats, by the change of variables: log N(z; 0, I) + log |det dz / dx| (the paper's eq. 4)."""
@@ -312,14 +293,10 @@ def load_flow(path: str | Path) -> Flow:
             state = {name: npz[name] for name in npz.files}
         sizes = json.loads(str(state.pop("description")))
         if sizes["format"] != FLOW_FORMAT:
-            raise UserError(
-                f"--flow {path}: format {sizes['format']}, but this version reads {FLOW_FORMAT}; fit it again"
-            )
+            raise ValueError(f"format {sizes['format']} instead of {FLOW_FORMAT}")
         flow = Flow(sizes["dimension"], sizes["steps"], sizes["width"])
         flow.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
         flow.origin, flow.name = dict(sizes["origin"]), f"--flow {path}"
     except _DAMAGE as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"--flow {path}: not a complete flow ({type(error).__name__}); fit it again") from None
+        raise UserError(f"--flow {path}: not a complete flow ({one_line(error)}); fit it again") from None
     return flow.requires_grad_(False)

@@ -12,7 +12,6 @@ __all__ = ["REPORT_FORMAT", "Report", "Row", "check_seeds"]
 
 REPORT_FORMAT = 1
 WIDE = 10  # with more columns than this, the table is transposed
-BOLD, PLAIN = "\033[1m", "\033[0m"
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
@@ -74,29 +73,23 @@ class Report:
             "rows": [asdict(row) for row in self.rows],
         }
 
-    def table(self, *, bold: bool = False) -> str:
-        """Format the report as an aligned table, with a row per encoder, or transposed if it has more than WIDE columns.
+    def table(self) -> str:
+        """Format the report as an aligned table; ``*`` marks the best score of a column.
 
-        Args:
-            bold: print the best score of a column in bold (ANSI codes) instead of marking it with ``*``.
+        A row is an encoder, or if there are more than WIDE columns, an encoder is a column.
         """
-        cells = [
-            [(self._cell(row, column), self._is_best(row, column)) for column in self.columns] for row in self.rows
-        ]
-        down, across = [row.label for row in self.rows], list(self.columns)
+        grid = [["", *self.columns]]
+        grid += [[row.label, *(self._cell(row, column) for column in self.columns)] for row in self.rows]
         if len(self.columns) > WIDE:
-            cells, down, across = [list(line) for line in zip(*cells, strict=True)], across, down
-        if not bold and any(is_best for line in cells for _, is_best in line):
-            cells = [[(f"{cell}{'*' if is_best else ' '}", is_best) for cell, is_best in line] for line in cells]
-        grid = [[(cell, False) for cell in ["", *across]]]
-        grid += [[(name, False), *line] for name, line in zip(down, cells, strict=True)]
-        widths = [max(len(cell) for cell, _ in column) for column in zip(*grid, strict=True)]
-        lines = []
-        for (name, _), *line in grid:
-            padded = [(cell.rjust(width), is_best) for (cell, is_best), width in zip(line, widths[1:], strict=True)]
-            shown = [f"{BOLD}{cell}{PLAIN}" if bold and is_best else cell for cell, is_best in padded]
-            lines.append("  ".join([name.ljust(widths[0]), *shown]).rstrip())
-        return "\n".join(lines)
+            grid = [list(line) for line in zip(*grid, strict=True)]
+        if any(cell.endswith("*") for line in grid[1:] for cell in line[1:]):
+            grid[1:] = [
+                [name, *(cell if cell.endswith("*") else f"{cell} " for cell in line)] for name, *line in grid[1:]
+            ]
+        widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
+        return "\n".join(
+            "  ".join([name.ljust(widths[0]), *map(str.rjust, line, widths[1:])]).rstrip() for name, *line in grid
+        )
 
     def caption(self) -> str:
         """The protocol and the seeds in one line, for printing under the table."""
@@ -112,15 +105,10 @@ class Report:
     def _cell(self, row: Row, column: str) -> str:
         if column not in row.scores:
             return "-"
-        spread = row.deviations.get(column)
-        return f"{row.scores[column]:.2f}" + (f"\u00b1{spread:.2f}" if spread is not None else "")
-
-    def _is_best(self, row: Row, column: str) -> bool:
-        """Whether a row has the best of several scores, rounded to two decimals."""
         scores = [round(other.scores[column], 2) for other in self.rows if column in other.scores]
-        if len(scores) < 2 or column not in row.scores:
-            return False
-        return round(row.scores[column], 2) == max(scores)
+        is_best = len(scores) > 1 and round(row.scores[column], 2) == max(scores)
+        spread = f"\u00b1{row.deviations[column]:.2f}" if column in row.deviations else ""
+        return f"{row.scores[column]:.2f}{spread}{'*' * is_best}"
 
 
 def _short(value: object) -> str:

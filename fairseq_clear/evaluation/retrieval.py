@@ -17,14 +17,7 @@ from fairseq_clear.evaluation.retrieval_data import BASELINES, RetrievalData, te
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-__all__ = [
-    "Nearest",
-    "bootstrap",
-    "evaluate_retrieval",
-    "score_baseline",
-    "score_rankings",
-    "search",
-]
+__all__ = ["Nearest", "bootstrap", "evaluate_retrieval", "score_baseline", "score_rankings", "search"]
 
 Doubles = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
@@ -34,7 +27,6 @@ EXAMPLES, SHOWN = 3, 3  # queries that a report shows, and passages of each
 RESAMPLES = 1000
 CONFIDENCE = 0.95
 QUERIES_PER_BLOCK, PASSAGES_PER_BLOCK = 256, 32768
-TERM_QUERIES_PER_BLOCK = 32  # a sparse row of scores may be as long as the corpus
 PASSAGES_AT_ONCE = 65536  # encoded, searched and forgotten before the next ones
 
 
@@ -152,17 +144,17 @@ def pair_cosines(queries: Floats, passages: Floats, *, device: torch.device | st
     return cosines
 
 
-def search_terms(queries: "csr_matrix", passages: "csr_matrix", depth: int = DEPTH) -> Nearest:
-    """As ``search``, for the inner products of sparse rows (Q, V) and (P, V). Passages with a score of 0 are not found."""
-    nearest, columns = Nearest(queries.shape[0], depth), passages.T.tocsr()  # (V, P)
-    for row in range(0, queries.shape[0], TERM_QUERIES_PER_BLOCK):
-        some = slice(row, row + TERM_QUERIES_PER_BLOCK)
-        products = queries[some] @ columns
-        products.sort_indices()
-        found = products.tocoo()
-        sides = (torch.from_numpy(side.astype(np.int64)) for side in (found.row, found.col))
-        nearest.add(some, *sides, torch.from_numpy(found.data))
-    return nearest
+def search_terms(queries: "csr_matrix", passages: "csr_matrix", depth: int = DEPTH) -> Numbers:
+    """Rank passages by the inner products of sparse rows (Q, V) and (P, V), as ``search`` does: (Q, depth).
+
+    Passages with a score of 0 are not found; -1 takes their places.
+    """
+    ranked, columns = np.full((queries.shape[0], depth), -1, np.int64), passages.T.tocsr()  # (V, P)
+    for row, query in zip(ranked, queries, strict=True):
+        products = query @ columns
+        found = products.indices[np.lexsort((products.indices, -products.data))][:depth]
+        row[: len(found)] = found
+    return ranked
 
 
 def score_rankings(ranked: Numbers, relevant: Sequence[Mapping[int, int]]) -> Doubles:
@@ -179,14 +171,10 @@ def score_rankings(ranked: Numbers, relevant: Sequence[Mapping[int, int]]) -> Do
     Returns:
         (Q, 7), in the order of METRICS.
     """
-    ranked = np.pad(ranked[:, :DEPTH], ((0, 0), (0, max(0, DEPTH - ranked.shape[1]))), constant_values=-1)
-    numbers = zip(ranked.tolist(), relevant, strict=True)
-    gains: Doubles = np.array([[judged.get(n, 0) for n in row] for row, judged in numbers], np.float64)  # (Q, 100)
-    gains = gains.reshape(len(relevant), DEPTH)
-    best = np.zeros((len(relevant), 10))
-    for row, judged in zip(best, relevant, strict=True):
-        highest = sorted(judged.values(), reverse=True)[:10]
-        row[: len(highest)] = highest
+    gains, best = np.zeros((len(relevant), DEPTH)), np.zeros((len(relevant), 10))
+    for row, highest, numbers, judged in zip(gains, best, ranked[:, :DEPTH].tolist(), relevant, strict=True):
+        row[: len(numbers)] = [judged.get(number, 0) for number in numbers]
+        highest[: len(judged)] = sorted(judged.values(), reverse=True)[:10]
     ranks = np.arange(1, DEPTH + 1)
     found = gains > 0
     hits = found.cumsum(axis=1)  # (Q, 100)
@@ -245,19 +233,18 @@ def evaluate_retrieval(
             yield cached.encode([passage_prefix + text for text in data.passages[begin : begin + PASSAGES_AT_ONCE]])
         cached.forget()
 
-    nearest = search(queries, parts(), DEPTH + 1, device=device)
-    return _score(nearest, data, seed, cached.name, cached.describe())
+    ranked = search(queries, parts(), DEPTH + 1, device=device).passages.cpu().numpy()
+    return _score(ranked, data, seed, cached.name, cached.describe())
 
 
 def score_baseline(baseline: str, data: RetrievalData, *, seed: int = 0) -> Row:
     """Score TF-IDF or BM25, see ``retrieval_data.term_weights``."""
-    nearest = search_terms(*term_weights(baseline, data.queries, data.passages), DEPTH + 1)
-    return _score(nearest, data, seed, BASELINES[baseline]["baseline"], BASELINES[baseline])
+    ranked = search_terms(*term_weights(baseline, data.queries, data.passages), DEPTH + 1)
+    return _score(ranked, data, seed, BASELINES[baseline]["baseline"], BASELINES[baseline])
 
 
-def _score(nearest: Nearest, data: RetrievalData, seed: int, label: str, encoder: Mapping[str, Any]) -> Row:
-    """Score the 101 nearest passages, without the one that has the query's id."""
-    ranked = nearest.passages.cpu().numpy()  # (Q, 101)
+def _score(ranked: Numbers, data: RetrievalData, seed: int, label: str, encoder: Mapping[str, Any]) -> Row:
+    """Score the 101 nearest passages (Q, 101), without the one that has the query's id."""
     own = np.array(data.identical if len(data.identical) else [-1] * len(ranked), np.int64)[:, None]
     last = np.argsort((ranked == own) & (own >= 0), axis=1, kind="stable")
     ranked = np.take_along_axis(ranked, last, axis=1)[:, :DEPTH]  # (Q, 100)
@@ -270,8 +257,6 @@ def _score(nearest: Nearest, data: RetrievalData, seed: int, label: str, encoder
         found = [data.passages[number] for number in ranked[query, :SHOWN].tolist() if number >= 0]
         example = {"query": data.queries[query], "rank": ranks[query], "passages": found}
         examples.append(example | {"right": right[query][: len(found)]})
-    scores, halves = (
-        dict(zip(METRICS, side.tolist(), strict=True)) for side in (values.mean(axis=0), (high - low) / 2)
-    )
-    intervals = dict(zip(METRICS, zip(low.tolist(), high.tolist(), strict=True), strict=True))
+    columns = (values.mean(axis=0), (high - low) / 2, np.stack([low, high], axis=1))
+    scores, halves, intervals = (dict(zip(METRICS, column.tolist(), strict=True)) for column in columns)
     return Row(label, scores, encoder, halves, {"intervals": intervals, "ranks": ranks, "examples": examples})

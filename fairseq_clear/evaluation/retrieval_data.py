@@ -11,21 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sts_data import find_packed, read_columns
-from fairseq_clear.files import CorpusFile, hash_file, read_lines, read_whole_lines, record_texts
+from fairseq_clear.files import CorpusFile, hash_files, read_lines, read_whole_lines, record_texts
 from fairseq_clear.libraries import import_library
 from fairseq_clear.settings import check_settings, setting
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-__all__ = [
-    "MiningSettings",
-    "RetrievalData",
-    "read_beir",
-    "read_pairs",
-    "read_pairs_file",
-    "term_weights",
-]
+__all__ = ["MiningSettings", "RetrievalData", "read_beir", "read_pairs", "read_pairs_file", "term_weights"]
 
 Pair = tuple[str, str]  # a query and its passage
 BM25_K1, BM25_B = 1.2, 0.75  # Lucene's defaults
@@ -99,7 +92,7 @@ def read_beir(folder: Path, split: str = "test") -> RetrievalData:
         list(passages.values()),
         list(judged.values()),
         [number_of[name] if name in passages else -1 for name in judged],
-        {path.name: hash_file(path) for path in (corpus, questions, qrels)},
+        hash_files([corpus, questions, qrels]),
     )
 
 
@@ -120,7 +113,7 @@ def _read_texts(path: Path, names: Sequence[str]) -> dict[str, str]:
 
 def read_pairs_file(path: Path) -> RetrievalData:
     """Read the data of a file of pairs, see ``read_pairs`` and ``data_of_pairs``."""
-    return data_of_pairs(path.name, read_pairs(path), {path.name: hash_file(path)})
+    return data_of_pairs(path.name, read_pairs(path), hash_files([path]))
 
 
 def read_pairs(path: Path) -> list[Pair]:
@@ -165,6 +158,8 @@ def data_of_documents(
     Raises:
         UserError: fewer than two pairs.
     """
+    import numpy as np
+
     seen: set[str] = set()
     unique = []
     for pair in pairs:
@@ -177,8 +172,6 @@ def data_of_documents(
             "--split-sentences divides a document of one line"
         )
     if count is not None and count < len(unique):
-        import numpy as np
-
         chosen = np.random.default_rng(seed).choice(len(unique), count, replace=False)
         unique = [unique[number] for number in sorted(chosen.tolist())]
     return data_of_pairs("documents", unique, hashes)

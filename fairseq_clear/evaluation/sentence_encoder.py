@@ -146,10 +146,8 @@ class SentenceEncoder:
         texts = [sentences] if isinstance(sentences, str) else list(sentences)
         with tqdm(total=len(texts), unit="sentence", disable=not show_progress_bar) as bar:
             vectors = self.encode_block(texts, batch_size, pooling, normalize, on_batch=bar.update)
-        if self.truncated:
-            logger.warning(
-                "%d of %d texts are longer than %d tokens and were cut", self.truncated, len(texts), self.max_length
-            )
+        if cut := self.last.truncated:
+            logger.warning("%d of %d texts are longer than %d tokens and were cut", cut, len(texts), self.max_length)
         if self.last.unknown_share > MANY_UNKNOWN:
             logger.warning(
                 "%.0f %% of the tokens are not in the vocabulary: is %s the tokenizer of the training text?",
@@ -193,16 +191,6 @@ class SentenceEncoder:
     def dimension(self) -> int:
         """Dimension D of the vectors."""
         return self._kept or int(self.model.args.encoder_embed_dim)
-
-    @property
-    def truncated(self) -> int:
-        """Number of texts that the last call cut."""
-        return self.last.truncated
-
-    @property
-    def padding_share(self) -> float:
-        """Share of padding among the tokens that the last call computed."""
-        return self.last.padding_share
 
     def describe(self) -> dict[str, Any]:
         """Describe the encoder for a report, as JSON values: checkpoint, vocabulary, pooling, sizes, device and versions."""

@@ -44,23 +44,23 @@ class SentEvalResult:
 
     scores: Mapping[str, Sequence[Score]]
 
-    def mean(self, task: str, split: str = "test") -> float | None:
-        """Mean over seeds; None if the task has no such split."""
-        values = [getattr(score, split) for score in self.scores[task]]
-        return None if None in values else float(np.mean(values))
+    def means(self, split: str = "test") -> dict[str, float]:
+        """Mean over seeds of each task that has this split."""
+        return {task: float(np.mean(values)) for task, values in self._values(split).items()}
 
-    def deviation(self, task: str, split: str = "test") -> float | None:
-        """Standard deviation over seeds (n - 1); None for a single seed."""
-        values = [getattr(score, split) for score in self.scores[task]]
-        return None if len(values) < 2 or None in values else float(np.std(values, ddof=1))
+    def deviations(self, split: str = "test") -> dict[str, float]:
+        """Standard deviation over seeds (n - 1) of each task that has this split; empty for a single seed."""
+        return {task: float(np.std(each, ddof=1)) for task, each in self._values(split).items() if len(each) > 1}
+
+    def _values(self, split: str) -> dict[str, list[float]]:
+        values = {task: [getattr(score, split) for score in scores] for task, scores in self.scores.items()}
+        return {task: each for task, each in values.items() if None not in each}
 
     def summary(self, split: str = "test") -> dict[str, float]:
         """Averages over downstream tasks, over probing tasks, and of both, as in DeCLUTR (arXiv:2006.03659), table 1."""
-        found = {}
+        found, means = {}, self.means(split)
         for name, group in (("Downstream", DOWNSTREAM_TASKS), ("Probing", tuple(PROBING_TASKS))):
-            means = [self.mean(task, split) for task in self.scores if task in group]
-            values = [value for value in means if value is not None]
-            if values:
+            if values := [means[task] for task in means if task in group]:
                 found[name] = float(np.mean(values))
         if len(found) == 2:
             found["Avg."] = (found["Downstream"] + found["Probing"]) / 2
@@ -137,7 +137,7 @@ def pair_features(first: Floats, second: Floats, *, both: bool = False) -> Float
 
 def _score(encoder: CachedEncoder, name: str, data: Data, classifiers: Classifiers, seed: int) -> Score:
     if isinstance(data, StsData):
-        found = evaluate_sts(encoder, [data], aggregation="mean").scores[name]
+        found = evaluate_sts(encoder, [data], aggregation="mean")[name]
         return Score(found.spearman, None, {"pearson": found.pearson})
     if not isinstance(data, TaskData):
         splits = {split: _regression_rows(encoder, part) for split, part in data.items()}

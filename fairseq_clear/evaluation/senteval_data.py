@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sts_data import find_folder, read_columns
-from fairseq_clear.files import hash_file, read_text_lines
+from fairseq_clear.files import hash_files, read_text_lines
 from fairseq_clear.settings import check_settings, setting
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Labels = npt.NDArray[np.int64]
 
-__all__ = ["Classifiers", "Preset", "Split", "TaskData", "is_task_present", "read_task"]
+__all__ = ["Classifiers", "Split", "TaskData", "is_task_present", "read_task"]
 
 OPTIMIZERS = {"adam": "Adam", "rmsprop": "RMSprop", "sgd": "SGD"}  # flag -> class of torch.optim
 LATIN = "latin-1"
@@ -87,29 +87,33 @@ def read_task(folder: str | Path, name: str) -> TaskData:
         name: a name of TRANSFER_TASKS or PROBING_TASKS.
 
     Raises:
-        UserError: an unknown task, a missing file, or a malformed line, with file and line.
+        UserError: a missing file, or a malformed line, with file and line.
     """
+    paths = _files(Path(folder), name)
     if name in PROBING_TASKS:
-        return _read_probing(Path(folder), name)
-    if name not in TRANSFER_TASKS:
-        raise UserError(f"{name}: no such task; valid are {', '.join([*TRANSFER_TASKS, *PROBING_TASKS])}")
-    directory, files, classes, reader = TRANSFER_TASKS[name]
-    home = find_folder(folder, directory)
-    splits = {split: reader(home, names, classes) for split, names in files.items()}
-    hashes = {file: hash_file(home / file) for names in files.values() for file in names}
-    return _checked(TaskData(name, splits, classes, hashes))
+        splits, classes = _read_probing(paths[0])
+    else:
+        _, files, classes, reader = TRANSFER_TASKS[name]
+        splits = {split: reader(paths[0].parent, names, classes) for split, names in files.items()}
+    return _checked(TaskData(name, splits, classes, hash_files(paths)))
 
 
 def is_task_present(folder: str | Path, name: str) -> bool:
     """Whether the task's folder has all its files (SICK without its test split is not present)."""
     try:
-        if name in PROBING_TASKS:
-            return (_probing_home(Path(folder)) / PROBING_TASKS[name]).is_file()
-        directory, files, _, _ = TRANSFER_TASKS[name]
-        home = find_folder(folder, directory)
+        return all(path.is_file() for path in _files(Path(folder), name))
     except UserError:
         return False
-    return all((home / file).is_file() for names in files.values() for file in names)
+
+
+def _files(folder: Path, name: str) -> list[Path]:
+    """The files of a task; they may be missing."""
+    if name in PROBING_TASKS:
+        places = (folder / "probing", folder / "data" / "probing")
+        return [next((place for place in places if place.is_dir()), folder) / PROBING_TASKS[name]]
+    directory, files, _, _ = TRANSFER_TASKS[name]
+    home = find_folder(folder, directory)
+    return [home / file for names in files.values() for file in names]
 
 
 def _read_binary(home: Path, files: Sequence[str], classes: int) -> Split:
@@ -163,9 +167,8 @@ def _read_pairs(
     return _split((row[0] for _, row in rows), labels, [row[1] for _, row in rows])
 
 
-def _read_probing(folder: Path, name: str) -> TaskData:
-    """Read lines of split (tr, va, te), label and text; labels are numbered in alphabetical order."""
-    path = _probing_home(folder) / PROBING_TASKS[name]
+def _read_probing(path: Path) -> tuple[dict[str, Split], int]:
+    """Read lines of split (tr, va, te), label and text; return splits and classes, numbered in alphabetical order."""
     names = {"tr": "train", "va": "dev", "te": "test"}
     rows: dict[str, list[tuple[int, str, str]]] = {"train": [], "dev": [], "test": []}
     for number, line in _lines(path):
@@ -178,7 +181,7 @@ def _read_probing(folder: Path, name: str) -> TaskData:
     for split, part in rows.items():
         numbers = [_label(path, number, label, labels) for number, label, _ in part]
         splits[split] = _split((text for _, _, text in part), numbers)
-    return _checked(TaskData(name, splits, len(labels), {path.name: hash_file(path)}))
+    return splits, len(labels)
 
 
 def _split(first: Iterable[str], labels: Sequence[int], second: Iterable[str] | None = None) -> Split:
@@ -214,10 +217,6 @@ def _label(path: Path, number: int, label: str, names: Sequence[str]) -> int:
     if label not in names:
         raise UserError(f"{path}:{number}: the label {label!r} is not one of {', '.join(names[:20])}")
     return names.index(label)
-
-
-def _probing_home(folder: Path) -> Path:
-    return next((place for place in (folder / "probing", folder / "data" / "probing") if place.is_dir()), folder)
 
 
 Reader = Callable[[Path, Sequence[str], int], Split]
@@ -288,22 +287,16 @@ class Classifiers:
         return {"classifier": described.pop("kind"), **described}
 
 
-class Preset(NamedTuple):
-    """Settings of a published protocol, and its seeds."""
-
-    classifiers: Classifiers
-    seeds: tuple[int, ...]
-
-
-PRESETS = {
+# Published protocols: settings and seeds.
+PRESETS: dict[str, tuple[Classifiers, tuple[int, ...]]] = {
     # SentEval's README: the settings of its published tables
-    "senteval": Preset(Classifiers(), (1111,)),
+    "senteval": (Classifiers(), (1111,)),
     # SimCSE evaluation.py --mode test: equal to SentEval's
-    "simcse": Preset(Classifiers(), (1111,)),
+    "simcse": (Classifiers(), (1111,)),
     # Kim et al. 2021, appendix A.3, table 9
-    "self-guided": Preset(Classifiers(hidden=50), (1, 2, 3, 4, 1234, 2345, 3456, 7890)),
+    "self-guided": (Classifiers(hidden=50), (1, 2, 3, 4, 1234, 2345, 3456, 7890)),
     # SentEval with usepytorch=False
-    "logistic": Preset(Classifiers(kind="logistic"), (1111,)),
+    "logistic": (Classifiers(kind="logistic"), (1111,)),
     # SentEval's prototyping configuration, SimCSE's --mode dev and fasttest: faster and lower
-    "prototype": Preset(Classifiers(folds=5, optimizer="rmsprop", batch_size=128, tenacity=3, epoch_size=2), (1111,)),
+    "prototype": (Classifiers(folds=5, optimizer="rmsprop", batch_size=128, tenacity=3, epoch_size=2), (1111,)),
 }

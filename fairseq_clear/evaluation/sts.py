@@ -13,14 +13,13 @@ from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
 from fairseq_clear.evaluation.sts_data import (
     AGGREGATIONS,
     DEFAULT_TASKS,
-    STS_TASKS,
     StsData,
     is_present,
     read_sts,
     read_sts_file,
 )
 
-__all__ = ["StsResult", "StsScore", "UndefinedCorrelation", "evaluate_sts", "pearson", "read_sts_tasks", "spearman"]
+__all__ = ["StsScore", "UndefinedCorrelation", "evaluate_sts", "pearson", "read_sts_tasks", "spearman"]
 
 Doubles = npt.NDArray[np.float64]
 
@@ -94,17 +93,6 @@ class StsScore:
     subsets: Mapping[str, Mapping[str, float | int | None]]
 
 
-@dataclass(frozen=True)
-class StsResult:
-    """Scores of each task."""
-
-    scores: Mapping[str, StsScore]
-
-    def average(self, metric: str = "spearman") -> float:
-        """Unweighted mean over the tasks."""
-        return float(np.mean([getattr(score, metric) for score in self.scores.values()]))
-
-
 def read_sts_tasks(
     folder: str | Path | None, tasks: Sequence[str] | None = None, files: Sequence[str | Path] = ()
 ) -> list[StsData]:
@@ -118,28 +106,22 @@ def read_sts_tasks(
     Raises:
         UserError: missing or malformed data.
     """
-    if folder is None and tasks:
-        raise UserError(f"tasks {' '.join(tasks)}: need the folder with their data (--data)")
-    if folder is not None and not Path(folder).is_dir():
-        raise UserError(f"--data {folder}: no such folder; give the folder of SentEval's data")
-    if folder is not None and tasks is None:
-        tasks = [task for task in DEFAULT_TASKS if is_present(folder, task)]
-        if not tasks and not files:
-            raise UserError(
-                f"--data {folder}: has none of {', '.join(DEFAULT_TASKS)}; give the folder of SentEval's data"
-            )
-    data = [read_sts(folder, task) for task in tasks or () if folder is not None]
-    data += [read_sts_file(file) for file in files]
+    if folder is None and (tasks or not files):
+        raise UserError("--data: give the folder of SentEval's data, or --sts-file without --tasks")
+    data = [read_sts_file(file) for file in files]
+    if folder is not None:
+        chosen = [task for task in DEFAULT_TASKS if is_present(folder, task)] if tasks is None else tasks
+        if not chosen and not (files and Path(folder).is_dir()):
+            raise UserError(f"--data {folder}: has none of {', '.join(DEFAULT_TASKS)}; give SentEval's data folder")
+        data = [read_sts(folder, task) for task in chosen] + data
     names = [part.name for part in data]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if not data or twice:
-        what = f"the task {twice[0]} is given twice" if twice else f"no task is given; valid are {', '.join(STS_TASKS)}"
-        raise UserError(f"STS: {what}")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(f"STS: the task {twice[0]} is given twice")
     return data
 
 
-def evaluate_sts(encoder: Encoder, data: Sequence[StsData], *, aggregation: str = "all") -> StsResult:
-    """Score an encoder on STS tasks, without training.
+def evaluate_sts(encoder: Encoder, data: Sequence[StsData], *, aggregation: str = "all") -> dict[str, StsScore]:
+    """Score an encoder on STS tasks, without training; return the score of each task.
 
     Args:
         encoder: see ``encoders.Encoder``.
@@ -154,7 +136,7 @@ def evaluate_sts(encoder: Encoder, data: Sequence[StsData], *, aggregation: str 
         raise UserError(f"aggregation {aggregation}: valid are {', '.join(AGGREGATIONS)}")
     cached = CachedEncoder.of(encoder)
     cached.embed([text for task in data for text in task.texts()])
-    return StsResult({task.name: _score_task(cached, task, aggregation) for task in data})
+    return {task.name: _score_task(cached, task, aggregation) for task in data}
 
 
 def cosine(first: npt.ArrayLike, second: npt.ArrayLike) -> Doubles:

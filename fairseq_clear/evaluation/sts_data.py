@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import COMPRESSIONS, hash_file, read_text_lines
+from fairseq_clear.files import COMPRESSIONS, hash_files, read_text_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,7 +106,7 @@ def read_sts(folder: str | Path, task: str) -> StsData:
     files = _files(folder, task)
     if task in STS_YEARS:
         return _read_subsets(task, files)
-    return StsData(task, {task: _read_table(files, **_TASKS[task][2])}, _hashes(files))
+    return StsData(task, {task: _read_table(files, **_TASKS[task][2])}, hash_files(files))
 
 
 def is_present(folder: str | Path, task: str) -> bool:
@@ -144,7 +144,7 @@ def read_sts_file(path: str | Path) -> StsData:
     form = _STS_B_FORM if len(lines[0].split("\t")) >= 7 else {"columns": (2, 0, 1)}
     form = _SICK_FORM if lines[0].startswith("pair_ID\t") else form
     try:
-        return StsData(file.stem, {file.stem: _read_table([file], **form)}, _hashes((file,)))
+        return StsData(file.stem, {file.stem: _read_table([file], **form)}, hash_files([file]))
     except UserError as error:
         is_other_format = str(error).startswith(f"{file}:1:")  # not one bad line in a file of the right format
         raise UserError(f"{error}; valid formats: {FILE_FORMATS}" if is_other_format else str(error)) from None
@@ -192,7 +192,7 @@ def _read_subsets(name: str, files: Sequence[Path]) -> StsData:
         scores = [read_score(gold, number, golds[number - 1].strip()) for number, _ in numbered]
         subsets[subset] = _pairs(source, pairs, scores)
         unscored += len(texts) - len(pairs)
-    return StsData(name, subsets, _hashes(files), unscored)
+    return StsData(name, subsets, hash_files(files), unscored)
 
 
 def _read_table(paths: Sequence[Path], *, columns: tuple[int, int, int], skip: int = 0) -> Pairs:
@@ -226,10 +226,6 @@ def _pairs(path: Path, texts: Sequence[tuple[str, ...]], scores: list[float]) ->
     if not texts:
         raise UserError(f"{path}: holds no scored pair")
     return Pairs(tuple(text[0] for text in texts), tuple(text[1] for text in texts), np.array(scores, np.float64))
-
-
-def _hashes(files: Sequence[Path]) -> dict[str, str]:
-    return {file.name: hash_file(file) for file in files}
 
 
 def read_columns(path: str | Path, line: str, number: int, columns: tuple[int, ...]) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ def compare_sts(encoders: Iterable[CachedEncoder], folder: Path) -> Report:
     """Score encoders by STS, Spearman x100."""
     tasks, rows = read_sts_tasks(folder), []
     for one in encoders:
-        scores = {name: score.spearman for name, score in evaluate_sts(one, tasks).scores.items()}
+        scores = {name: score.spearman for name, score in evaluate_sts(one, tasks).items()}
         rows.append(Row(one.name, scores, one.describe()))
     return Report("sts", {"metric": "spearman"}, {}, [task.name for task in tasks], rows)
 

@@ -16,13 +16,13 @@ from fairseq_clear.views.span_views import kind_of
 from fairseq_clear.views.view_maker import ViewMaker
 
 Bools = npt.NDArray[np.bool_]
-# mark -> its brackets, ANSI colour, and name in the legend
+# mark -> its brackets, ANSI colour, and example and meaning in the legend
 MARKS = {
-    "deleted": ("[-{}-]", "\033[9;31m", "deleted"),
-    "gap": ("{}", "\033[31m", "where something was deleted"),
-    "inserted": ("[+{}+]", "\033[32m", "inserted"),
-    "moved": ("{{+{}+}}", "\033[36m", "moved"),
-    "substituted": ("{}", "\033[33m", "substituted"),
+    "deleted": ("[-{}-]", "\033[9;31m", "deleted", ""),
+    "inserted": ("[+{}+]", "\033[32m", "inserted", ""),
+    "moved": ("{{+{}+}}", "\033[36m", "moved", ""),
+    "gap": ("{}", "\033[31m", "<del>", " where something was deleted"),
+    "substituted": ("{}", "\033[33m", "old\u2192new", " substituted"),
 }
 BAR_WIDTH = 60  # characters
 
@@ -124,28 +124,22 @@ class ViewPrinter:
 
     def legend(self) -> str:
         """Return the legend of the marks."""
-        shown = {"gap": "<del>", "substituted": "old\u2192new"}
-        plain = {name: mark[2] for name, mark in MARKS.items()}
-        examples = [f"{self._paint(shown[name], name)} {plain[name]}" for name in shown]
-        return "  ".join([*(self._paint(plain[name], name) for name in ("deleted", "inserted", "moved")), *examples])
+        return "  ".join(self._paint(example, name) + meaning for name, (_, _, example, meaning) in MARKS.items())
 
     def text_line(self, marked: MarkedView) -> str:
         """Format the text, with deleted tokens in brackets."""
-        return self._line(marked.text, [("deleted",) if is_deleted else () for is_deleted in marked.deleted], marked)
+        return self._line(marked.text, [(False, "deleted" if is_deleted else "", -1) for is_deleted in marked.deleted])
 
     def view_line(self, marked: MarkedView, shown_length: int) -> str:
         """Format the view, with moved tokens and substituted words marked, cut to ``shown_length`` tokens as in training."""
-        marks: list[tuple[str, ...]] = []
-        for token, source, moved, substituted in zip(
-            marked.view, marked.source, marked.moved, marked.substituted, strict=True
-        ):
-            kind = "" if source >= 0 else "gap" if self.is_special[token] else "inserted"
-            kind = f"substituted:{marked.word[source]}" if substituted else kind
-            marks.append(tuple(name for name in ("moved" * bool(moved), kind) if name))
-        cut = shown_length < len(marked.view)
-        keep = shown_length - 1 if cut else len(marked.view)  # the last token that training keeps is </s>
-        line = self._line(marked.view[:keep], marks[:keep], marked)
-        return f"{line} ... (cut at {shown_length} tokens)" if cut else line
+        kinds = [marked.substituted, marked.source >= 0, self.is_special[marked.view]]
+        kind = np.select(kinds, ["substituted", "", "gap"], "inserted").tolist()
+        word = np.where(marked.substituted, marked.word[marked.source], -1).tolist()
+        marks = list(zip(marked.moved.tolist(), kind, word, strict=True))
+        if shown_length == len(marked.view):
+            return self._line(marked.view, marks, marked)
+        kept = marked.view[: shown_length - 1]  # the last token that training keeps is </s>
+        return f"{self._line(kept, marks, marked)} ... (cut at {shown_length} tokens)"
 
     def add(self, marked: MarkedView, shown_length: int, words: int, substituted: int) -> None:
         """Count a view with ``shown_length`` tokens after cutting; steps read ``words`` words and replaced ``substituted``."""
@@ -166,26 +160,20 @@ class ViewPrinter:
         changed = count["deleted"] or count["moved"] or count["substituted"]
         return closing if changed else f"{closing}; the augmentation changed nothing"
 
-    def _line(self, tokens: Tokens, marks: Sequence[tuple[str, ...]], marked: MarkedView) -> str:
-        """Format tokens in runs of equal marks, from the outermost mark to the innermost."""
-        inner = list(range(len(tokens)))
-        inner = inner[len(inner) and self.symbols[tokens[0]] == "<s>" :]
-        inner = inner[: len(inner) - (len(inner) > 0 and self.symbols[tokens[inner[-1]]] == "</s>")]
+    def _line(self, tokens: Tokens, marks: Sequence[tuple[bool, str, int]], marked: MarkedView | None = None) -> str:
+        """Format tokens in runs of equal marks: whether it moved, name in MARKS, and of a substitute the word it replaced."""
+        first, last = self.symbols[tokens[0]] == "<s>", len(tokens) - (self.symbols[tokens[-1]] == "</s>")
         begins = self.begins(tokens)
         line, space_due = "", False
-        for is_moved, span in groupby(inner, key=lambda place: "moved" in marks[place]):
-            shown = ""
-            for mark, run in groupby(span, key=marks.__getitem__):
-                places = list(run)
-                text, ends_in_space = self._decode(tokens[places])
-                kind, _, word = (mark or ("",))[-1].partition(":")
-                if kind == "substituted":
-                    text = f"{self._decode(marked.text[marked.word == int(word)])[0]}\u2192{text}"
-                space = " " if (shown or line) and (space_due or begins[places[0]]) else ""
-                line, space = (line, space) if shown else (line + space, "")
-                shown += space + (self._paint(text, kind) if kind not in ("", "moved") else text)
-                space_due = ends_in_space
-            line += self._paint(shown, "moved") if is_moved else shown
+        for (is_moved, kind, word), run in groupby(range(first, last), key=marks.__getitem__):
+            places = list(run)
+            text, ends_in_space = self._decode(tokens[places])
+            if marked is not None and kind == "substituted":
+                text = f"{self._decode(marked.text[marked.word == word])[0]}\u2192{text}"
+            for name in filter(None, (kind, "moved" * is_moved)):
+                text = self._paint(text, name)
+            line += f" {text}" if line and (space_due or begins[places[0]]) else text
+            space_due = ends_in_space
         return line or "(empty)"
 
     def _decode(self, tokens: Tokens) -> tuple[str, bool]:
@@ -201,7 +189,7 @@ class ViewPrinter:
         return text.strip() or "".join(self.symbols[token] for token in tokens), parts[-1][-1:].isspace()
 
     def _paint(self, text: str, name: str) -> str:
-        brackets, colour, _ = MARKS[name]
+        brackets, colour, *_ = MARKS[name]
         return f"{colour}{brackets.format(text)}\033[0m" if self.colour else brackets.format(text)
 
 
@@ -219,14 +207,9 @@ def draw_item(index: int, epoch: int, maker: ViewMaker, printer: ViewPrinter) ->
             for role, span in enumerate(pair.spans, 1):
                 kind = "anchor" if role == 1 else kind_of(pair.spans[0], span)
                 yield f"  span {role}  {draw_span(span, length)} {kind}"
-        # without augmentation, equal texts are shown once
-        lines: dict[str, list[str]] = {}  # line -> numbers of its texts
         for role, (text, view) in enumerate(zip((pair.anchor, *pair.positives), views, strict=True), 1):
             marked, shown = mark_view(text, view.tokens, view.source, printer.begins(text)), len(maker.cut(view.tokens))
             printer.add(marked, shown, view.words, view.substituted)
-            if maker.augment.is_identity:
-                lines.setdefault(printer.view_line(marked, shown), []).append(str(role))
-            else:
+            if not maker.augment.is_identity:
                 yield f"  text {role}  {printer.text_line(marked)}"
-                yield f"  view {role}  {printer.view_line(marked, shown)}"
-        yield from (f"  text {', '.join(roles)}  {line}" for line, roles in lines.items())
+            yield f"  view {role}  {printer.view_line(marked, shown)}"

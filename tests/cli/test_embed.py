@@ -16,7 +16,7 @@ import pytest
 from fairseq_clear.cli.main import main
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
-from tests.conftest import WORDS, rejected, run, sentences
+from tests.conftest import WORDS, rejected, sentences
 
 TEXTS = ["", *sentences(25, seed=4), " ".join(WORDS[:40])]
 
@@ -141,14 +141,3 @@ def test_mistakes_are_one_line_and_write_nothing(source, tmp_path, flags, capsys
         output = [] if "--output" in arguments else ["--output", tmp_path / "out.npy"]
         rejected(capsys, ["embed", *arguments, *output], message)
     assert sorted(tmp_path.iterdir()) == before and existing.read_text() == "old"
-
-
-@pytest.mark.slow
-def test_in_a_process_of_its_own(source, tmp_path, flags, encoder):
-    output = tmp_path / "out.npy"
-    command = (sys.executable, "-m", "fairseq_clear.cli", "embed", source, *flags, "--output", output)
-    done = run(*command)
-    assert done.stdout.startswith(f"{len(TEXTS)} sentences") and done.stderr == ""
-    np.testing.assert_allclose(np.load(output), encoder.encode(TEXTS), atol=1e-6)
-    refused = run(*command, check=False)
-    assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and "--overwrite" in refused.stderr

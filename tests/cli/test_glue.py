@@ -20,7 +20,6 @@ from fairseq_clear.cli.main import main
 from fairseq_clear.evaluation.glue import glue_running
 from fairseq_clear.evaluation.glue.glue_running import GlueRun
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS
-from tests.conftest import SHARED
 from tests.evaluation.glue.made import write_glue
 from tests.faults import commands
 
@@ -228,16 +227,3 @@ def test_text_writes_each_training_text_as_a_document(tmp_path, capsys):
     assert "RTE: 5 texts, 1 lines dropped" in capsys.readouterr().out
     assert (tmp_path / "out" / "RTE.txt").read_text() == 'A "cat.\n\nA cat.\n\nDogs ran.\n\nDogs ran.\n\nOne.\n'
     assert main(["glue", "text", *flags]) == 2 and "RTE.txt: exists already" in capsys.readouterr().err
-
-
-@pytest.mark.real
-def test_real_cola_and_rte(checkpoint, data_bin, tmp_path, capsys):
-    flags = f"--glue-dir {SHARED / 'glue'} --data-bin {data_bin} --tokenizer whitespace --max-length 24".split()
-    assert main(["glue", "prepare", *flags, "--tasks", "CoLA", "RTE", "--dest", str(tmp_path / "bin")]) == 0
-    out = capsys.readouterr().out
-    assert "train 8,551, valid 1,043" in out and "train 2,490, valid 277" in out
-    more = ("--tasks", "CoLA", "RTE", "--seeds", "1", "--epochs", "1", "--batch-size", "64")
-    assert run_glue(checkpoint, tmp_path / "bin", tmp_path / "runs", *more) == 0
-    report = json.loads((tmp_path / "runs" / "report.json").read_text())
-    # a tiny model that knows none of the words scores about the share of the larger class
-    assert report["columns"] == ["CoLA", "RTE", "Avg."] and 40 < report["rows"][0]["scores"]["RTE"] < 60

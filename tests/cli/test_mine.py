@@ -54,28 +54,13 @@ def test_the_folder_and_the_table(pairs: Path, tmp_path: Path, capsys: pytest.Ca
     assert 2 <= report["mean_rank"][0] < report["mean_rank"][1]
 
 
-def test_an_existing_folder_is_only_replaced_on_request(
-    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ("--pairs", pairs, "--encoder", f"{TOYS}:Words", "--dest", tmp_path / "mined")
-    assert mine(*flags) == 0
-    before = (tmp_path / "mined" / "negative1.txt").read_bytes()
-    assert mine(*flags, "--first-rank", "2") == 2 and "mined: exists already" in capsys.readouterr().err
-    assert (tmp_path / "mined" / "negative1.txt").read_bytes() == before
-    assert mine(*flags, "--first-rank", "2", "--overwrite") == 0
-    assert (tmp_path / "mined" / "negative1.txt").read_bytes() != before
-
-
 @pytest.mark.parametrize(
     ("arguments", "where"),
     [
         (["--pairs", "empty.tsv"], "empty.tsv: "),
-        (["--negatives", "0"], "--negatives 0: "),
-        (["--first-rank", "200"], "--first-rank 200 --last-rank 100: "),
         (["--margin", "3"], "--margin 3.0: "),
         (["--candidates", "no.txt"], "no.txt: "),
         (["--device", "gpu"], "device gpu: "),
-        (["--encoder", "nothing.pt"], "--encoder nothing.pt: "),
         (["--margin", "2"], "none of the 40 pairs"),
         (["--encoder", f"{TOYS}:broken"], f"{TOYS}:broken: "),
         (None, "--pairs"),

@@ -3,7 +3,6 @@
 import argparse
 import os
 import signal
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -16,25 +15,11 @@ from fairseq_clear.preparation.staging import DocumentLengths
 from tests.faults import commands
 from tests.preparation.corpora import sentencepiece_model, write_corpus
 
-NOT_FLAGS = {"inputs", "dest"}
-
 
 def parse(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     Prepare.add_arguments(parser)
     return parser.parse_args(arguments)
-
-
-def test_every_setting_has_a_flag_with_the_same_default() -> None:
-    parser = argparse.ArgumentParser()
-    Prepare.add_arguments(parser)
-    actions = {action.dest: action for action in parser._actions if action.dest != "help"}
-    assert set(actions) == {item.name for item in fields(PrepareSettings)} - {"dictionary"} | {"dict"}
-    defaults = vars(PrepareSettings(inputs=(), dest=Path()))
-    defaults["dict"] = defaults.pop("dictionary")
-    for name in set(actions) - NOT_FLAGS:
-        assert actions[name].default == defaults[name], name
-        assert actions[name].help
 
 
 def test_flags_reach_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import pytest
 from fairseq_clear.cli.main import main
 from fairseq_clear.evaluation.retrieval import METRICS, evaluate_retrieval, score_baseline
 from fairseq_clear.evaluation.retrieval_data import read_beir, read_pairs_file
-from fairseq_clear.files import hash_file
 from tests.conftest import sentences
 from tests.evaluation import toys
 from tests.evaluation.test_retrieval_data import CORPUS, QRELS, QUESTIONS, lines
@@ -66,18 +65,6 @@ def test_encoders_and_baselines_are_rows_of_one_table(
     assert set(report["data"]["pairs.tsv"]) == {"pairs.tsv"} and report["seeds"] == [7]
 
 
-def test_a_checkpoint_with_two_poolings_on_documents(
-    tmp_path: Path, checkpoint: Path, data_bin: Path, capsys: pytest.CaptureFixture
-) -> None:
-    text = tmp_path / "held-out.txt"
-    text.write_text("\n".join(sentences(60, 5)) + "\n")
-    flags = ["--data-bin", str(data_bin), "--tokenizer", "whitespace", "--pooling", "mean", "cls", "--count", "6"]
-    assert main(["retrieval", "--documents", str(text), "--encoder", str(checkpoint), *flags]) == 0
-    out = capsys.readouterr().out.splitlines()
-    assert out[1].startswith(f"{checkpoint} mean") and out[2].startswith(f"{checkpoint} cls")
-    assert "queries 6; passages 6;" in out[3]
-
-
 Asked = Callable[..., set[str]]
 
 
@@ -114,18 +101,6 @@ def test_scores_are_printed_though_the_report_cannot_be_written(pairs: Path, cap
     out, err = capsys.readouterr()
     assert "MRR@10" in out and "queries 23; passages 23" in out
     assert "--output /proc/r.json: " in err and err.count("\n") == 1
-
-
-def test_files_of_one_name_have_their_own_hashes(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    paths = [tmp_path / name / "t.txt" for name in ("a", "b")]
-    for path, text in zip(paths, (DOCUMENT, f"other words\nof another\n\n{DOCUMENT}"), strict=True):
-        path.parent.mkdir()
-        path.write_text(text)
-    output = tmp_path / "r.json"
-    command = ["retrieval", "--documents", *paths, "--encoder", f"{TOYS}:Letters", "--output", output]
-    assert main([str(part) for part in command]) == 0, capsys.readouterr().err
-    (hashes,) = json.loads(output.read_text())["data"].values()
-    assert hashes == {str(path): hash_file(path) for path in paths}
 
 
 def test_running_text_is_split_into_sentences(tmp_path: Path, asked: Asked) -> None:

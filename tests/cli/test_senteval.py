@@ -27,7 +27,7 @@ def test_seeds_give_mean_and_deviation(folder, tmp_path, capsys):
     expected = evaluate_senteval(Words(), read_tasks(folder, ["TREC", "Tense"]), classifiers=settings, seeds=[1, 2])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["TREC", "Tense", "Downstream", "Probing", "Avg."]
-    assert lines[1].split()[1] == f"{expected.mean('TREC'):.2f}\u00b1{expected.deviation('TREC'):.2f}"
+    assert lines[1].split()[1] == f"{expected.means()['TREC']:.2f}\u00b1{expected.deviations()['TREC']:.2f}"
     assert "split test; preset self-guided; classifier mlp; folds 2; hidden 50; optimizer adam" in lines[2]
     assert lines[2].endswith("seeds 1 2")
     report = json.loads(output.read_text())
@@ -44,7 +44,7 @@ def test_dev_scores_and_presets(folder, capsys):
     expected = evaluate_senteval(
         Words(), read_tasks(folder, ["TREC"]), classifiers=Classifiers(kind="logistic", folds=2)
     )
-    assert lines[1].split()[1] == f"{expected.mean('TREC', 'dev'):.2f}" and lines[2].endswith("seeds 1111")
+    assert lines[1].split()[1] == f"{expected.means('dev')['TREC']:.2f}" and lines[2].endswith("seeds 1111")
 
 
 def test_probing_takes_what_the_folder_has(folder, tmp_path, capsys):

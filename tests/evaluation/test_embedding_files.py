@@ -14,7 +14,6 @@ import pytest
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.embedding_files import (
     Sentences,
-    check_output,
     read_sentences,
     scan_sentences,
     write_array,
@@ -114,21 +113,6 @@ def test_an_input_that_changed_is_an_error(source, tmp_path, rows):
     with pytest.raises(UserError, match="has changed"):
         write_jsonl(io.StringIO(), source, "text", counted, letters)
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
-
-
-def test_where_output_may_go(tmp_path):
-    check_output(tmp_path / "new.npy", overwrite=False)
-    (tmp_path / "old.npy").write_text("old")
-    check_output(tmp_path / "old.npy", overwrite=True)
-    (tmp_path / "folder.npy").mkdir()
-    for path, overwrite, message in [
-        (tmp_path / "old.npy", False, "exists already; add --overwrite"),
-        (tmp_path / "folder.npy", True, "exists already"),
-        (tmp_path / "out.csv", True, "unknown suffix; give .npy or .jsonl"),
-        (tmp_path / "absent" / "out.npy", True, "there is no folder"),
-    ]:
-        with pytest.raises(UserError, match=message):
-            check_output(path, overwrite)
 
 
 PEAK = """

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.datasets import _twenty_newsgroups as reference
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
 from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.labelled_text import REMOVALS, STRENGTHS, LabelledText, evaluate_labelled, read_labelled
-from tests.conftest import SHARED
+from fairseq_clear.evaluation.labelled_text import STRENGTHS, LabelledText, evaluate_labelled, read_labelled
 from tests.evaluation.toys import Words
 
 POST = """From: a@b
@@ -50,16 +48,6 @@ def write(folder: Path) -> list[str]:
         (folder / f"{split}.jsonl.xz").write_bytes(lzma.compress(text.encode()))
     files = [word for split in DATA.texts for word in (f"--{split}", str(folder / f"{split}.jsonl.xz"))]
     return [*files, "--label-field", "group", "--encoder", "tests.evaluation.toys:Words"]
-
-
-@pytest.mark.parametrize("text", [POST, "", "no header", "a\n\nb", "a\n\nb\n\n---\nc", "\n\n", "x\n-\n", "--\nonly\n"])
-def test_removals_are_scikit_learns(text):
-    theirs = {
-        "headers": reference.strip_newsgroup_header,
-        "footers": reference.strip_newsgroup_footer,
-        "quotes": reference.strip_newsgroup_quoting,
-    }
-    assert {name: remove(text) for name, remove in REMOVALS.items()} == {name: f(text) for name, f in theirs.items()}
 
 
 def test_removals_are_applied_in_order(tmp_path: Path) -> None:
@@ -152,14 +140,3 @@ def test_mistakes_name_file_and_line(content: str, flags: dict[str, object], mes
 def test_a_test_label_must_be_in_the_training_texts() -> None:
     with pytest.raises(UserError, match="--test: has the label 'sea', which --train lacks"):
         evaluate_labelled(Words(), LabelledText(DATA.texts, {**DATA.labels, "test": ["sea"] * 36}, {}))
-
-
-@pytest.mark.real
-@pytest.mark.slow
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real data")
-def test_real_posts() -> None:
-    paths = (SHARED / "corpora" / f"20news.{split}.jsonl.xz" for split in ("train", "test"))
-    data = read_labelled(*paths, label_field="group", remove=list(REMOVALS))
-    assert [len(texts) for texts in data.texts.values()] == [11314, 7532] and len(set(data.labels["test"])) == 20
-    (found,) = evaluate_labelled(Words(512), data, strength=0.01)
-    assert 25 < found.macro_f1 < found.accuracy < 60

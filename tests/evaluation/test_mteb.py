@@ -36,5 +36,5 @@ def test_mteb_scores_an_export(tmp_path, monkeypatch):
     model = library.SentenceTransformer(str(tmp_path / "st"), device="cpu")
     (found,) = mteb.evaluate(model, Local(), cache=None).task_results
     encoder = SentenceEncoder.from_pretrained(ours / "model.pt", ours, pooling="mean", device="cpu")
-    expected = evaluate_sts(encoder, [StsData("local", {"local": PAIRS}, {})]).scores["local"].spearman
+    expected = evaluate_sts(encoder, [StsData("local", {"local": PAIRS}, {})])["local"].spearman
     assert 100 * found.scores["test"][0]["cosine_spearman"] == pytest.approx(expected, abs=0.01)

@@ -5,7 +5,6 @@ import math
 import matplotlib
 import numpy as np
 import pytest
-import torch
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder
@@ -122,18 +121,6 @@ def test_each_point_is_what_that_pooling_scores(encoder):
     figure = draw_layers(result, "made")
     drawn = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines}
     np.testing.assert_array_equal(drawn["mean"], result["mean"])
-
-
-def test_rounding_of_the_first_token_is_not_taken_for_a_score(encoder, monkeypatch):
-    exact = encoder.model.hidden_states
-    rng = np.random.default_rng(4)
-
-    def rounded(tokens):
-        return [state * (1 + 1e-3 * torch.from_numpy(rng.random(state.shape))) for state in exact(tokens)]
-
-    monkeypatch.setattr(encoder.model, "hidden_states", rounded)
-    result = score_layers(encoder, DATA, ["mean", "cls"])
-    assert math.isnan(result["cls"][0]) and np.isfinite(result["mean"]).all()
 
 
 def test_pairs_are_the_highest_and_the_lowest_without_doubles():

@@ -20,8 +20,6 @@ def test_the_best_is_marked_and_ties_share_the_mark():
         "one     70.00\u00b10.50*   9.00      -",
         "second       70.00*  10.13*  1.00",
     ]
-    bold = REPORT.table(bold=True).splitlines()
-    assert "\033[1m70.00\u00b10.50\033[0m" in bold[1] and "\033[1m10.13\033[0m" in bold[2] and "*" not in bold[2]
     alone = Report("x", {}, {}, ("A", "B"), ROWS[1:]).table()
     assert alone.splitlines()[1] == "second  70.00  10.13"
 

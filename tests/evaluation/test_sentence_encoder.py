@@ -10,6 +10,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
+from fairseq_clear import register
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.models.encoding import evaluating
@@ -40,6 +41,7 @@ def encoder(checkpoint, data_bin):
 
 def by_fairseq(path, texts, embed):
     """The oracle: the model as fairseq itself loads it, one text at a time."""
+    register()
     (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)])
     known = task.source_dictionary
     with evaluating(model):
@@ -80,7 +82,7 @@ def test_long_texts_are_cut_with_one_warning(checkpoint, data_bin, caplog):
     long = " ".join(WORDS[:40])
     with caplog.at_level(logging.WARNING, "fairseq_clear"):
         encoder.encode([long, "", long])
-        assert encoder.truncated == 2 and 0 < encoder.padding_share < 1
+        assert encoder.last.truncated == 2 and 0 < encoder.last.padding_share < 1
         encoder.max_length = 4
         encoder.encode([long, WORDS[0]])
         encoder.encode(WORDS[0])
@@ -89,7 +91,7 @@ def test_long_texts_are_cut_with_one_warning(checkpoint, data_bin, caplog):
         "2 of 3 texts are longer than 24 tokens and were cut",
         "1 of 2 texts are longer than 4 tokens and were cut",
     ]
-    assert encoder.truncated == 0
+    assert encoder.last.truncated == 0
     encoder.max_length = 25
     with pytest.raises(UserError, match="maximum length 25: must be 2 to 24"):
         encoder.encode("a")

@@ -49,7 +49,7 @@ def test_stock_masked_lm_trains_on_the_folder(folder: Path, tmp_path: Path) -> N
 
 
 def test_views_are_readable(folder: Path) -> None:
-    result = run(*CLI, "views", "--data-bin", folder, "--augment", "subs+del-word", "--count", "3", "--color", "never")
+    result = run(*CLI, "views", "--data-bin", folder, "--augment", "subs+del-word", "--count", "3")
     assert "<del>" in result.stdout
 
 

@@ -49,7 +49,7 @@ def lines(text, view, source, colour=False, shown=None):
             "the quick brown fox",
             "fox runs the swift quick",
             [0, 4, 3, 1, 2, 2, 5],
-            ("the quick brown fox", "{+fox brown\u2192runs+} the quick\u2192swift quick"),
+            ("the quick brown fox", "{+fox+} {+brown\u2192runs+} the quick\u2192swift quick"),
         ),
         ("swift ly fox", "swift <del> fox", [0, 1, -1, 3, 4], ("swift[-ly-] fox", "swift <del> fox")),
         ("swift ly fox", "<del> ly fox", [0, -1, 2, 3, 4], ("[-swift-]ly fox", "<del> ly fox")),

@@ -69,7 +69,11 @@ def prepare_task(
             rows = [cut_pair(row, max_length) for row in whole]
             for part, column in zip(inputs, zip(*rows, strict=True), strict=True):
                 _write_rows(part / split, column, len(dictionary))
-            _write_labels(answers / split, labels, known if task.labels else None)
+            if task.labels:
+                _write_rows(answers / split, [[known.index(label), known.eos()] for label in labels], len(known))
+            else:  # scores of a regression, as fairseq's task reads them
+                scores = [f"{float(score) / MAXIMUM_SCORE!r}\n" for score in labels]
+                (answers / f"{split}.label").write_text("".join(scores))
             splits[split] = {
                 "rows": len(rows),
                 "tokens": sum(map(input_length, rows)),
@@ -87,15 +91,6 @@ def prepare_task(
         }
         write_json(folder / GLUE_JSON, content, flag="--dest")
     return splits
-
-
-def _write_labels(prefix: Path, labels: Sequence[str], classes: Dictionary | None) -> None:
-    """Write class ids, or without classes the scores of a regression, as fairseq's task reads them."""
-    if classes is not None:
-        _write_rows(prefix, [[classes.index(label), classes.eos()] for label in labels], len(classes))
-        return
-    scores = [f"{float(score) / MAXIMUM_SCORE!r}\n" for score in labels]
-    prefix.with_suffix(".label").write_text("".join(scores))
 
 
 def input_length(texts: Sequence[Sequence[int]]) -> int:
@@ -128,7 +123,6 @@ class TaskData:
     task: GlueTask
     folder: Path
     record: dict[str, Any]  # glue.json
-    record_hash: str  # its SHA-256
 
     @classmethod
     def open(cls, data: Path, task: GlueTask) -> "TaskData":
@@ -137,7 +131,7 @@ class TaskData:
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             record["splits"]["train"]["longest"], record["files"]  # noqa: B018 (are missing in other files)
-            return cls(task, path.parent, record, hash_file(path))
+            return cls(task, path.parent, record)
         except (OSError, ValueError, LookupError, TypeError):
             what = f"--data {data}: has no {task.name} of this version"
             raise UserError(f"{what}; run fairseq-clear glue prepare --tasks {task.name} --dest {data}") from None

@@ -56,7 +56,7 @@ class GlueRun:
                 f"--data {self.data.folder}: {what}; run glue prepare with --max-length {limit} --overwrite"
             )
         path, wanted = self.folder / SETTINGS, self.identity()
-        found = _read_json(path) if path.is_file() else wanted
+        found = json.loads(path.read_text()) if path.is_file() else wanted
         if differing := [key for key in wanted if found.get(key) != wanted[key]]:
             what = f"holds a run with another {', '.join(differing)}"
             raise UserError(f"--output {self.folder}: {what}; give another folder, or remove this one")
@@ -69,7 +69,7 @@ class GlueRun:
             "settings": asdict(self.settings),
             "precision": self.precision,
             "checkpoint_hash": self.checkpoint_hash,
-            "data_hash": self.data.record_hash,
+            "data": self.data.record,
         }
 
     def run(self) -> Result:
@@ -78,9 +78,9 @@ class GlueRun:
         Raises:
             UserError: training failed, with the last line of its log.
         """
-        task = self.data.task
-        if (self.folder / RESULT).is_file():
-            return _read_json(self.folder / RESULT)
+        task, result = self.data.task, self.folder / RESULT
+        if result.is_file():
+            return dict(json.loads(result.read_text()))
         with write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / SETTINGS, self.identity(), flag="--output")
@@ -91,16 +91,16 @@ class GlueRun:
             lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing in it"]
             what = f"fairseq-train ended with status {status} ({lines[-1][:300]})"
             raise UserError(f"{task.name} seed {self.seed}: {what}; see {log}")
-        saved, logged = strip_checkpoint(best, self.folder / "model.pt"), read_log(log)
-        metrics = {
-            split: {name: value for name, value in logged[split][saved["updates"]].items() if name in MEASURED}
-            for split in task.dev_columns()
+        updates, logged = strip_checkpoint(best, self.folder / "model.pt"), read_log(log)
+        scores = {split: logged[split][updates] for split in task.dev_columns()}
+        found = {"task": task.name, "seed": self.seed, "epoch": int(scores["valid"]["epoch"])}
+        found["metrics"] = {
+            split: {name: one[name] for name in MEASURED if name in one} for split, one in scores.items()
         }
-        result = {"task": task.name, "seed": self.seed, "epoch": saved["epoch"], "metrics": metrics}
-        write_json(self.folder / RESULT, result, flag="--output")
+        write_json(result, found, flag="--output")
         for path in (best, self.folder / "checkpoint_last.pt"):
             path.unlink(missing_ok=True)
-        return result
+        return found
 
     def command(self) -> list[str]:
         """The command line of fairseq-train, which validates and saves after each epoch, and resumes if it was stopped.
@@ -149,14 +149,6 @@ def run_process(command: Sequence[str], log: BinaryIO) -> int:
             raise
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: not valid JSON ({error}); remove the folder and rerun") from None
-    return content
-
-
 def build_report(runs: Sequence[GlueRun], results: Sequence[Result], recipe: str, label: str) -> Report:
     """Build the report: a row with the median and one with the best score over the seeds, as in CERT Table 2.
 
@@ -165,16 +157,17 @@ def build_report(runs: Sequence[GlueRun], results: Sequence[Result], recipe: str
         recipe: determines the metric of each task in the table; the details hold all metrics.
         label: name of the encoder, with which the names of the rows begin.
     """
-    tasks = {run.data.task.name: run for run in runs}
-    start, segments = runs[0], runs[0].loaded.model.args.segments
-    described = {"checkpoint": str(start.checkpoint), "checkpoint_hash": start.checkpoint_hash}
-    described["architecture"] = start.loaded.architecture
+    tasks, start, seeds = {run.data.task.name: run for run in runs}, runs[0], sorted({run.seed for run in runs})
+    segments = start.loaded.model.args.segments
+    described = {
+        "checkpoint": str(start.checkpoint),
+        "checkpoint_hash": start.checkpoint_hash,
+        "architecture": start.loaded.architecture,
+    }
     details = {"runs": list(results), "settings": {name: asdict(run.settings) for name, run in tasks.items()}}
-    seeds = sorted({run.seed for run in runs})
-    rows = [
-        Row(f"{label} {kind} of {len(seeds)}", table_scores(results, recipe, statistic), described, details=kept)
-        for kind, statistic, kept in (("median", median, details), ("best", max, {}))
-    ]
+    middle, best = (table_scores(results, recipe, statistic) for statistic in (median, max))
+    rows = [Row(f"{label} median of {len(seeds)}", middle, described, details=details)]
+    rows.append(Row(f"{label} best of {len(seeds)}", best, described))
     protocol = {
         "recipe": recipe,
         "split": "dev",

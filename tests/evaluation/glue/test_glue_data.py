@@ -118,6 +118,6 @@ def test_failures_leave_nothing_behind(glue, data_bin, tmp_path):
     with pytest.raises(UserError, match=f"{dest}/RTE: .*--overwrite"):
         prepare("RTE", glue, data_bin, dest)
     assert prepare("RTE", glue, data_bin, dest, overwrite=True)[0] == data
-    assert prepare("RTE", glue, data_bin, dest, overwrite=True, max_length=9)[0].record_hash != data.record_hash
+    assert prepare("RTE", glue, data_bin, dest, overwrite=True, max_length=9)[0].record != data.record
     with pytest.raises(UserError, match="glue prepare --tasks CoLA"):
         TaskData.open(dest, GLUE_TASKS["CoLA"])
