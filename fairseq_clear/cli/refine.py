@@ -17,18 +17,18 @@ class Refine(Command, RefineSettings):
     after an interruption, the same command goes on there.
 
     Part of the documents is held out. The untouched encoder, the refined one, TF-IDF and BM25 are compared by how well the
-    first sentence of a held-out document finds the rest of it. If the refined encoder scores lower, the untouched one is
-    exported.
+    first sentence of a held-out document finds the rest of it among all documents. Part of these queries chooses the best of
+    the refined encoder, of its merges with the untouched one, and of the untouched one, which is exported.
 
-    That question is nearly what the recipe cloze trains; --pairs compares by your own queries. Text without documents of
-    several sentences allows no comparison without --pairs or --sts; this is said before the training.
+    If you have queries and the passages that answer them, compare by those: --pairs. Text without documents of several
+    sentences allows no comparison without --pairs or --sts; this is said before the training.
 
     Flags of fairseq-train may follow --.
     """
 
     EXAMPLES: ClassVar[str] = r"""
 fairseq-clear refine notes/ --from all-MiniLM-L6-v2 --dest refined
-fairseq-clear refine articles.jsonl.gz --from all-MiniLM-L6-v2 --dest refined --recipe auto --updates 600
+fairseq-clear refine articles.jsonl.gz --title-field title --from all-MiniLM-L6-v2 --dest refined --recipe auto --updates 600
 fairseq-clear refine corpus.txt --from bert-base-uncased --dest refined --updates 2000 --sts SentEval/data \
     -- --bf16 --regularizer-weight 0.1"""
 

@@ -17,8 +17,9 @@ from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import hash_file, versions, write_json
 from fairseq_clear.interop.hf_folders import CONFIG, SAFETENSORS, read_hf_folder, read_json, weight_files
 from fairseq_clear.libraries import import_library, quiet_transformers
+from fairseq_clear.models.state_dicts import fit_state_dict
 from fairseq_clear.output_folder import output_folder
-from fairseq_clear.patches.checkpoint_files import save
+from fairseq_clear.patches.checkpoint_files import read_checkpoint, save
 
 __all__ = ["merge_checkpoints", "merge_folders", "merge_weights"]
 
@@ -91,14 +92,18 @@ def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overw
 
 
 def merge_checkpoints(start: Path, refined: Path, dest: Path, share: float) -> None:
-    """Write the checkpoint ``refined`` with the weights of the encoder merged with those of ``start``."""
-    states: list[dict[str, Any]] = [
-        torch.load(path, map_location="cpu", weights_only=True) for path in (start, refined)
-    ]
-    before, after = (state["model"] for state in states)
-    shared = {name: tensor for name, tensor in before.items() if name in after}
-    states[1]["model"] = after | merge_weights(shared, after, share)
-    save(states[1], dest)
+    """Write the checkpoint ``refined`` with the mean of its weights and those of ``start``; parts of its own stay as they are.
+
+    Raises:
+        UserError: ``start`` has another vocabulary or number of positions.
+        ValueError: another encoder.
+    """
+    before = read_checkpoint(str(start))["model"]
+    # torch.load, because fairseq's reader converts the settings to a class that it cannot load again
+    state: dict[str, Any] = torch.load(refined, map_location="cpu", weights_only=True)
+    fit_state_dict(before, state["model"])
+    state["model"] = merge_weights(before, state["model"], share)
+    save(state, dest)
 
 
 def _weights_of(start: Path, folder: str, names: list[str]) -> list[str]:

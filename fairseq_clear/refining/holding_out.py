@@ -1,7 +1,12 @@
-"""Divides text into training documents and held-out ones, and makes queries and passages of the latter."""
+"""Divides text into training documents and held-out ones, and makes the question by which encoders are compared.
+
+The question, queries and the passages among which they search, is written in BEIR's layout: once to choose recipe and merge
+(dev), once to compare encoders (test).
+"""
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -14,27 +19,33 @@ from fairseq_clear.files import write_json
 
 __all__ = ["HeldOut", "divide_pairs", "hold_out"]
 
-MOST_TEST, MOST_DEV = 1000, 200
+MOST_TEST, MOST_DEV = 1000, 300
+# Passages that are not the answer of a query, besides those of the other queries: whole training documents. With few of them,
+# an encoder such as MiniLM finds nearly every document by its title, and no change can be seen.
+OTHERS = {"dev": 1500, "test": 5000}
 MOST_VALID = 30  # documents of the validation loss, which reads all their sentences
 FEWEST = 2  # pairs that retrieval needs
 FEWEST_HELD_OUT = 10  # documents, unless that is more than half of them
+MOST_TITLE_WORDS = 25  # of a first line that is taken as a title
 COUNTS = "counts.json"
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Counts of documents and pairs."""
+    """Counts of documents and queries."""
 
     documents: int  # of the text
     long_documents: int  # documents of several sentences
-    dev: int  # pairs that choose the checkpoint and the recipe; 0 if there are too few
-    test: int  # pairs that compare the encoders
+    titled: int  # documents of several sentences whose first is short and begins no other document
+    dev: int  # queries that choose the recipe and the share of the refined weights; 0 if there are too few
+    test: int  # queries that compare the encoders
 
 
 def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
-    """Write train.txt, valid.txt, dev.jsonl, test.jsonl and, last, counts.json to ``folder``.
+    """Write train.txt, valid.txt, the folders dev and test and, last, counts.json to ``folder``.
 
-    Of six held-out documents, one goes to dev and five to test, so at most MOST_DEV and MOST_TEST.
+    A query is the first sentence of a held-out document; the passage that it must find is the rest of the document. A quarter
+    of the held-out documents goes to dev, the rest to test, at most MOST_DEV and MOST_TEST.
 
     Args:
         text: canonical text, as ``prepare --text-only`` writes it.
@@ -45,71 +56,103 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     Raises:
         UserError: the text is a single document.
     """
-    lengths = _lengths(text)
+    lengths, titled = _survey(text)
     count = min(max(FEWEST_HELD_OUT, round(share * len(lengths))), MOST_DEV + MOST_TEST, len(lengths) // 2)
-    chosen = np.random.default_rng(seed).permutation(len(lengths))[:count].tolist()
-    dev_count = min(max(FEWEST, count // 6), count)
-    documents = _divide(text, folder, valid=chosen[: min(MOST_VALID, dev_count)], held_out=chosen)
+    order = np.random.default_rng(seed).permutation(len(lengths)).tolist()
+    chosen, others = order[:count], order[count : count + max(OTHERS.values())]
+    dev_count = min(max(FEWEST, count // 4), count, MOST_DEV)
+    valid = sorted(chosen[:dev_count], key=lambda number: number not in titled)[:MOST_VALID]
+    documents = _divide(text, folder, valid=valid, held_out=chosen, wanted=[*chosen, *others])
     parts = {"dev": chosen[:dev_count], "test": chosen[dev_count:]}
     pairs = {name: list(pairs_of_documents(documents[n] for n in some)) for name, some in parts.items()}
-    return _write(folder, pairs, lengths)
+    further = {name: [" ".join(documents[n]) for n in others[:most]] for name, most in OTHERS.items()}
+    return _write(folder, pairs, further, lengths, len(titled))
 
 
 def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> HeldOut:
-    """As ``hold_out`` for given pairs: a fifth, at most MOST_DEV, goes to dev.jsonl, the rest to test.jsonl.
+    """As ``hold_out`` for given pairs: a fifth, at most MOST_DEV, goes to dev, the rest to test.
 
     Raises:
         UserError: there are fewer than four pairs.
     """
     if len(pairs) < 2 * FEWEST:
         raise UserError(f"--pairs: {len(pairs)} pairs; give {2 * FEWEST} or more")
-    rng, lengths = np.random.default_rng(seed), _lengths(text)
+    rng, (lengths, titled) = np.random.default_rng(seed), _survey(text)
     order = rng.permutation(len(pairs)).tolist()
     count = min(max(FEWEST, len(pairs) // 5), MOST_DEV)
     divided = {"dev": [pairs[n] for n in sorted(order[:count])], "test": [pairs[n] for n in sorted(order[count:])]}
-    valid = rng.permutation(len(lengths))[: min(MOST_VALID, len(lengths) // 2)].tolist()
-    _divide(text, folder, valid=valid, held_out=valid)
-    return _write(folder, divided, lengths)
+    valid = sorted(rng.permutation(len(lengths)).tolist(), key=lambda n: n not in titled)
+    valid = valid[: min(MOST_VALID, len(lengths) // 2)]
+    _divide(text, folder, valid=valid, held_out=valid, wanted=())
+    # all passages of the pairs are candidates, also those of the other part
+    passages = [passage for _, passage in pairs]
+    return _write(folder, divided, {"dev": passages, "test": passages}, lengths, len(titled))
 
 
-def _lengths(text: Path) -> list[int]:
-    """Number of sentences of each document; UserError if there is only one document."""
-    lengths = [len(document) for document in _documents(text)]
+def _survey(text: Path) -> tuple[list[int], set[int]]:
+    """Number of sentences of each document, and the numbers of those with a title; UserError if there is only one document."""
+    lengths, first_lines = [], []
+    for document in _documents(text):
+        lengths.append(len(document))
+        is_short = len(document) > 1 and len(document[0].split()) <= MOST_TITLE_WORDS
+        first_lines.append(hash(document[0]) if is_short else None)
     if len(lengths) < 2:
         raise UserError(
             f"the text is one document of {sum(lengths)} sentences, and some documents must be held out; put a blank line "
             "between documents, or add --document-start . if every line stands for itself"
         )
-    return lengths
+    counts = Counter(first_lines)
+    return lengths, {n for n, line in enumerate(first_lines) if line is not None and counts[line] == 1}
 
 
-def _divide(text: Path, folder: Path, *, valid: list[int], held_out: list[int]) -> dict[int, list[str]]:
-    """Write train.txt and valid.txt; return the documents of ``held_out``, which train.txt does not have, by number."""
+def _divide(
+    text: Path, folder: Path, *, valid: Sequence[int], held_out: Sequence[int], wanted: Iterable[int]
+) -> dict[int, list[str]]:
+    """Write train.txt, without the documents ``held_out``, and valid.txt; return the documents ``wanted`` by number."""
     found: dict[int, list[str]] = {}
-    for_valid, wanted = set(valid), set(held_out)
+    for_valid, held, kept = set(valid), set(held_out), set(wanted)
     with (
         open(folder / "train.txt", "w", encoding="utf-8") as train,
-        open(folder / "valid.txt", "w", encoding="utf-8") as held,
+        open(folder / "valid.txt", "w", encoding="utf-8") as validation,
     ):
         for number, document in enumerate(_documents(text)):
-            if number in wanted:
+            if number in kept:
                 found[number] = document
-            if number in for_valid or number not in wanted:
-                (held if number in for_valid else train).write("\n".join(document) + "\n\n")
+            if number in for_valid or number not in held:
+                (validation if number in for_valid else train).write("\n".join(document) + "\n\n")
     return found
 
 
-def _write(folder: Path, pairs: dict[str, list[Pair]], lengths: list[int]) -> HeldOut:
-    """Write the pairs, none if there are too few, and the counts."""
+def _write(
+    folder: Path, pairs: dict[str, list[Pair]], further: dict[str, list[str]], lengths: list[int], titled: int
+) -> HeldOut:
+    """Write the questions, none if there are too few pairs, and the counts."""
     enough = all(len({passage for _, passage in some}) >= FEWEST for some in pairs.values())
-    for name, some in pairs.items():
-        with open(folder / f"{name}.jsonl", "w", encoding="utf-8") as file:
-            for query, passage in some if enough else ():
-                file.write(json.dumps({"query": query, "passage": passage}, ensure_ascii=False) + "\n")
-    sizes = {name: len(some) if enough else 0 for name, some in pairs.items()}
-    counts = HeldOut(len(lengths), sum(length > 1 for length in lengths), sizes["dev"], sizes["test"])
+    for name, some in pairs.items() if enough else ():
+        write_question(folder / name, some, further[name])
+    sizes = {name: len({query for query, _ in some}) if enough else 0 for name, some in pairs.items()}
+    counts = HeldOut(len(lengths), sum(length > 1 for length in lengths), titled, sizes["dev"], sizes["test"])
     write_json(folder / COUNTS, asdict(counts), flag="--dest")
     return counts
+
+
+def write_question(folder: Path, pairs: Iterable[Pair], further: Iterable[str]) -> None:
+    """Write pairs of a query and its passage, and further passages, in BEIR's layout; equal texts are one query or passage."""
+    queries: dict[str, int] = {}
+    passages: dict[str, int] = {}
+    judged = [
+        (queries.setdefault(query, len(queries)), passages.setdefault(passage, len(passages)))
+        for query, passage in pairs
+    ]
+    for passage in further:
+        passages.setdefault(passage, len(passages))
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    for name, letter, texts in (("queries", "q", queries), ("corpus", "p", passages)):
+        with open(folder / f"{name}.jsonl", "w", encoding="utf-8") as file:
+            for text, number in texts.items():
+                file.write(json.dumps({"_id": f"{letter}{number}", "text": text}, ensure_ascii=False) + "\n")
+    lines = [f"q{query}\tp{passage}\t1" for query, passage in dict.fromkeys(judged)]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
 
 
 def _documents(text: Path) -> Iterator[list[str]]:

@@ -11,30 +11,43 @@ import numpy as np
 
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.reports import Report, Row
-from fairseq_clear.evaluation.retrieval import bootstrap, evaluate_retrieval, score_baseline
-from fairseq_clear.evaluation.retrieval_data import BASELINES, RetrievalData
+from fairseq_clear.evaluation.retrieval import bootstrap, evaluate_retrieval, pair_cosines, score_baseline
+from fairseq_clear.evaluation.retrieval_data import read_beir
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 from fairseq_clear.files import versions, write_json
 from fairseq_clear.refining.holding_out import HeldOut
-from fairseq_clear.refining.refine_settings import CLOZE, RefineSettings
+from fairseq_clear.refining.refine_settings import RefineSettings
 
-__all__ = ["NOT_COMPARED", "REPORT", "RefineReport", "compare_retrieval", "compare_sts"]
+__all__ = ["Chosen", "NOT_COMPARED", "REPORT", "RefineReport", "compare_retrieval", "compare_sts", "measure_drift"]
 
 REPORT = "report"  # .json, .md, .png
-FORMAT = 2
-COLUMNS = ("MRR@10", "recall@1", "recall@10", "nDCG@10")
+FORMAT = 3
+MRR = "MRR@10"  # the score by which recipes and shares are chosen
+COLUMNS = (MRR, "recall@1", "recall@10", "nDCG@10")
 SHOWN_CHARACTERS = 160
+SATURATED = 95.0  # MRR@10 of the untouched encoder from which the question can hardly show a gain
+MOST_DRIFT_SENTENCES = 500
 NOT_COMPARED = (
     "Not compared: there are too few held-out documents of several sentences. Give --sts, or --pairs with queries and "
     "passages, to see whether refining helped."
 )
 
 
-def compare_retrieval(encoders: Iterable[CachedEncoder], data: RetrievalData, device: str) -> Report:
-    """Score TF-IDF, BM25 and encoders by retrieval; the rows have the ranks, and what each finds for some queries."""
-    rows = [score_baseline(name, data) for name in BASELINES]
+def compare_retrieval(
+    encoders: Iterable[CachedEncoder], question: Path, baselines: Iterable[str], device: str
+) -> Report:
+    """Score baselines and encoders by a question in BEIR's layout; the rows have ranks, and what some queries find."""
+    data = read_beir(question)
+    rows = [score_baseline(name, data) for name in baselines]
     rows += [evaluate_retrieval(one, data, device=device) for one in encoders]
     return Report("retrieval", data.describe(), {data.name: data.hashes}, COLUMNS, rows, (0,))
+
+
+def measure_drift(encoders: Iterable[CachedEncoder], text: Path) -> float:
+    """Return the mean cosine between the vectors of two encoders, over the first 500 sentences of a text."""
+    sentences = [line for line in text.read_text(encoding="utf-8").splitlines() if line][:MOST_DRIFT_SENTENCES]
+    before, after = (one.encode(sentences) for one in encoders)
+    return float(pair_cosines(before, after).mean())
 
 
 def compare_sts(encoders: Iterable[CachedEncoder], folder: Path) -> Report:
@@ -46,14 +59,24 @@ def compare_sts(encoders: Iterable[CachedEncoder], folder: Path) -> Report:
     return Report("sts", {"metric": "spearman"}, {}, [task.name for task in tasks], rows)
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """What ``refine`` chose by the question, on dev."""
+
+    recipe: str  # that was trained
+    trials: Sequence[dict[str, Any]]  # of --recipe auto
+    shares: Sequence[dict[str, Any]]  # share of the refined weights in a merge, and its score
+    share: float  # the best; 0 is the untouched encoder
+    drift: float  # mean cosine between the vectors of the untouched encoder and of the one that is compared
+
+
 @dataclass
 class RefineReport:
     """Everything that ``refine`` measured."""
 
     settings: RefineSettings
-    recipe: str  # that was trained
-    counts: HeldOut  # of documents and pairs
-    trials: Sequence[dict[str, Any]]  # of --recipe auto
+    chosen: Chosen
+    counts: HeldOut  # of documents and queries
     reports: dict[str, Any]  # of retrieval and sts, with the untouched and the refined encoder as last rows
     commands: Sequence[str]
     device: str  # cpu or cuda
@@ -67,7 +90,7 @@ class RefineReport:
         reciprocal = np.where((ranks > 0) & (ranks <= 10), 100 / np.maximum(ranks, 1), 0.0)
         difference = (reciprocal[1] - reciprocal[0])[:, None]  # (Q, 1)
         low, high = bootstrap(difference, self.settings.seed)[:, 0]
-        return {"MRR@10": float(difference.mean()), "low": float(low), "high": float(high)}
+        return {MRR: float(difference.mean()), "low": float(low), "high": float(high)}
 
     @property
     def sts_change(self) -> float | None:
@@ -78,54 +101,67 @@ class RefineReport:
         return float(after - before)
 
     @property
-    def keeps_untouched(self) -> bool:
-        """Whether the untouched encoder is exported: it is better by MRR@10, or by STS if there is no retrieval."""
-        change = self.change["MRR@10"] if self.change else self.sts_change
-        return self.settings.keep_best and change is not None and change < 0
+    def exported_share(self) -> float:
+        """Share of the refined weights in the exported encoder: 0 if the untouched one is better on dev or on test."""
+        change = self.change[MRR] if self.change else self.sts_change
+        worse = self.settings.keep_best and change is not None and change < 0
+        return 0.0 if worse else self.chosen.share
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether the untouched encoder answers nearly every query of the comparison."""
+        rows = self.reports.get("retrieval", {"rows": []})["rows"][-2:-1]
+        return any(row["scores"][MRR] >= SATURATED for row in rows)
 
     def verdict(self) -> str:
         """Whether refining helped, in plain words."""
-        parts = []
+        parts, share = [], self.exported_share
         if self.change is not None:
             low, high = self.change["low"], self.change["high"]
             clear = "helped" if low > 0 else "hurt" if high < 0 else "made no clear difference"
+            counts = self.reports["retrieval"]["protocol"]
             parts.append(
-                f"Refining {clear}: MRR@10 changed by {self.change['MRR@10']:+.2f} (95 % interval {low:+.2f} to {high:+.2f}, "
-                f"{self.reports['retrieval']['protocol']['queries']:,} queries)."
+                f"Refining {clear}: {MRR} changed by {self.change[MRR]:+.2f} (95 % interval {low:+.2f} to {high:+.2f}, "
+                f"{counts['queries']:,} queries, {counts['passages']:,} passages)."
             )
         if self.sts_change is not None:
             parts.append(f"The mean STS score changed by {self.sts_change:+.2f}.")
         if not parts:
             return NOT_COMPARED
-        if self.keeps_untouched:
+        if not share:
+            where = (
+                f"on the {self.counts.dev:,} queries that choose no merge is better" if not self.chosen.share else ""
+            )
+            why = where or "it scores higher"
+            parts.append(f"The folder holds the untouched encoder: {why}; --no-keep-best keeps the refined one.")
+        elif share < 1:
             parts.append(
-                "The folder holds the untouched encoder, which scores higher; --no-keep-best keeps the refined one."
+                f"The folder holds a merge, {share:g} of the refined weights and {1 - share:g} of the untouched ones."
             )
         return " ".join(parts)
 
     def caveat(self) -> str:
         """What the comparison does not show; empty if there is nothing to say."""
-        if (
-            "retrieval" not in self.reports
-            or self.settings.pairs is not None
-            or not (self.trials or self.recipe == CLOZE)
-        ):
+        if "retrieval" not in self.reports or self.settings.pairs is not None:
             return ""
-        return (
-            "This question, the rest of a document by its first sentence, is nearly what cloze trains, so it favours that "
-            "recipe. It does not show that your own queries find more: compare by them with --pairs."
+        said = (
+            "The question, the rest of a document by its first sentence, is a stand-in: it does not show that your own queries "
+            "find more. Compare by those with --pairs."
         )
+        if self.is_saturated:
+            score = self.reports["retrieval"]["rows"][-2]["scores"][MRR]
+            said += f" It is nearly saturated: the untouched encoder scores {score:.1f}, so it can hardly show a gain."
+        return said
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
         return {
             "format": FORMAT,
-            "recipe": self.recipe,
+            **asdict(self.chosen),
             "device": self.device,
-            "trials": list(self.trials),
             "verdict": self.verdict(),
             "caveat": self.caveat(),
-            "exported": "untouched" if self.keeps_untouched else "refined",
+            "exported": self.exported_share,
             "change": self.change,
             "sts_change": self.sts_change,
             "counts": asdict(self.counts),
@@ -150,16 +186,28 @@ class RefineReport:
             yield from (paragraph, "")
         if "retrieval" in self.reports:
             counts = self.reports["retrieval"]["protocol"]
-            origin = "--pairs" if self.settings.pairs else "held-out documents: the first sentence must find the rest"
+            origin = (
+                "--pairs"
+                if self.settings.pairs
+                else "the first sentence of a held-out document must find the rest of it"
+            )
             yield f"Retrieval ({origin}), {counts['queries']:,} queries, {counts['passages']:,} passages:"
             yield from (*_table(self.reports["retrieval"]), f"![scores]({REPORT}.png)", "")
         if "sts" in self.reports:
             yield from ("STS, Spearman x100:", *_table(self.reports["sts"]))
-        if self.trials:
-            origin = "pairs" if self.settings.pairs else "held-out documents"
-            yield from (f"Trial of recipes, MRR@10 on {self.counts.dev:,} other {origin}:", "")
-            yield from (f"- {one['recipe']}, {one['updates']} updates: {one['score']:.2f}" for one in self.trials)
-        yield from ("", f"## Recipe: {self.recipe}", "", "```bash", *self.commands, "```", "", *self._examples())
+        on_dev = f"{MRR} on {self.counts.dev:,} other queries"
+        if self.chosen.trials:
+            yield from (f"Trial of recipes, {on_dev}:", "")
+            yield from (
+                f"- {one['recipe']}, {one['updates']} updates: {one['score']:.2f}" for one in self.chosen.trials
+            )
+            yield ""
+        if self.chosen.shares:
+            yield from (f"Merges, {on_dev}, by the share of the refined weights (0: the untouched encoder):", "")
+            yield from (f"- {one['share']:g}: {one['score']:.2f}" for one in self.chosen.shares)
+            yield ""
+        yield f"Mean cosine between the vectors of a sentence before and after: {self.chosen.drift:.3f}."
+        yield from ("", f"## Recipe: {self.chosen.recipe}", "", "```bash", *self.commands, "```", "", *self._examples())
         yield ", ".join(f"{name} {number}" for name, number in versions().items()) + f"; {self.device}"
 
     def _examples(self) -> Iterator[str]:

@@ -11,7 +11,7 @@ from fairseq_clear.settings import check_settings, setting
 
 __all__ = ["RefineRecipe", "RefineSettings"]
 
-AUTO, CLOZE = "auto", "cloze"
+AUTO, TITLES, CLOZE, SIMCSE = "auto", "titles", "cloze", "simcse"
 FREE = ("dest", "overwrite", "device")  # may differ between a run and the call that resumes it
 
 
@@ -31,6 +31,9 @@ _SG_OPT = (
     "--regularizer-weight 0.1 --frozen-layers 1 --guide-pooling max --guide-layers all"
 )
 RECIPES: dict[str, RefineRecipe] = {
+    TITLES: RefineRecipe(
+        "the title of a document and its text", f"{_NT_XENT} --directions one --views titles --augment none", True
+    ),
     CLOZE: RefineRecipe("a sentence and its context (inverse cloze)", f"{_NT_XENT} --views cloze --augment none", True),
     "neighbor": RefineRecipe(
         "two adjacent pairs of sentences", f"{_NT_XENT} --views neighbor:sentences=2 --augment none", True
@@ -40,7 +43,7 @@ RECIPES: dict[str, RefineRecipe] = {
         f"{_NT_XENT} --views span:anchors=1,positives=1,min=4,max={{max_span}} --augment none",
         True,
     ),
-    "simcse": RefineRecipe(
+    SIMCSE: RefineRecipe(
         "a sentence twice, with different dropout", f"{_NT_XENT} --directions one --views same --augment none"
     ),
     "clear": RefineRecipe(
@@ -48,7 +51,7 @@ RECIPES: dict[str, RefineRecipe] = {
     ),
     "sg-opt": RefineRecipe("a sentence and its own hidden layers", f"{_SG_OPT} --views same --augment none"),
 }
-TRIALS = (CLOZE, "neighbor", "span", "simcse")  # that auto compares
+TRIALS = (TITLES, CLOZE, "neighbor", "span", SIMCSE)  # that auto compares
 
 
 @dataclass(kw_only=True)
@@ -82,8 +85,8 @@ class RefineSettings(DocumentSettings):
     )
     recipe: str | None = setting(
         "; ".join(f"{name}: {recipe.summary}" for name, recipe in RECIPES.items())
-        + f"; {AUTO}: a short trial of {', '.join(TRIALS)}; the best goes on (default: cloze, or simcse if "
-        "documents have one sentence)",
+        + f"; {AUTO}: a short trial of {', '.join(TRIALS)}; the best goes on (default: titles if most "
+        "documents have one, else cloze, or simcse if they have one sentence)",
         None,
         choices=(*RECIPES, AUTO),
         metavar="RECIPE",
@@ -98,8 +101,8 @@ class RefineSettings(DocumentSettings):
     device: str | None = setting("cpu, or cuda for one GPU (default: cuda if available)", None, group="training")
     updates: int = setting("number of updates", 150, least=1, group="training")
     held_out: float = setting(
-        "share of the documents to hold out, at most 1,200: the encoders are compared by how well the first sentence of such a "
-        "document finds the rest of it",
+        "share of the documents to hold out, at most 1,300: encoders are compared by how well the first sentence of such a "
+        "document finds the rest of it among up to 5,000 documents",
         0.1,
         metavar="SHARE",
         group="comparison",
@@ -112,7 +115,10 @@ class RefineSettings(DocumentSettings):
     )
     sts: Path | None = setting("also compare by STS: the folder of sts --data", None, metavar="DIR", group="comparison")
     keep_best: bool = setting(
-        "export the refined encoder even if the untouched one is better in the comparison", True, group="comparison"
+        "export the refined encoder as it was trained: not merged with the untouched one, and even if that is better in the "
+        "comparison",
+        True,
+        group="comparison",
     )
     overwrite: bool = setting("replace FOLDER if it is a refined encoder or an export", False)
     training_flags: tuple[str, ...] = ()

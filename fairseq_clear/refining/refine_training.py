@@ -23,7 +23,7 @@ __all__ = ["Training", "train", "training_flags"]
 WARMUP_SHARE = 0.1
 FRAME = 2  # <s> and </s>
 SECONDS_PER_LINE = 15
-NUMBERS = ("num_updates", "loss", "wps", "retrieval_mrr")  # of a record that are read
+NUMBERS = ("num_updates", "loss", "wps")  # of a record that are read
 RECORD = re.compile(r"\| (train_inner|valid)\w* \| (\{.*\})")
 
 
@@ -36,17 +36,12 @@ class Training:
     data: Path  # the data folder
     save_dir: Path  # folder of checkpoints and of train.log
     updates: int
-    pairs: Path | None  # file for --eval-retrieval; None without retrieval
-    saves: bool = True  # if False, no checkpoint is written, for a trial
     validations: int = 4  # number of validations; 0 for measuring speed
 
 
 def training_flags(training: Training, settings: RefineSettings, device: str) -> list[str]:
     """Return the arguments of fairseq-train; ``device`` is cpu or cuda."""
     interval = math.ceil(training.updates / max(1, training.validations))
-    best = ["--eval-retrieval", training.pairs, "--best-checkpoint-metric", "retrieval_mrr"]
-    best = [*best, "--maximize-best-checkpoint-metric"] if training.pairs and training.validations else []
-    saving = ["--save-interval-updates", interval, "--keep-interval-updates", 1, "--no-epoch-checkpoints"]
     flags = [
         training.data, "--user-dir", Path(fairseq_clear.__file__).parent, "--save-dir", training.save_dir,
         "--task", "clear_lm", "--arch", "clear_roberta", "--encoder-from", training.encoder,
@@ -57,7 +52,7 @@ def training_flags(training: Training, settings: RefineSettings, device: str) ->
         "--warmup-updates", max(1, round(WARMUP_SHARE * training.updates)),
         "--total-num-update", training.updates, "--max-update", training.updates,
         *(["--validate-interval-updates", interval] if training.validations else ["--disable-validation"]),
-        *best, *(saving if training.saves else ["--no-save"]),
+        "--save-interval-updates", interval, "--keep-interval-updates", 1, "--no-epoch-checkpoints",
         "--seed", settings.seed, "--num-workers", 1, "--distributed-world-size", 1, "--log-format", "json",
         "--log-interval", min(10, max(1, training.updates // 10)), *(["--cpu"] if device == "cpu" else []),
     ]  # fmt: skip
@@ -125,7 +120,6 @@ def _describe(records: list[dict[str, Any]], updates: int) -> str:
     first, last = records[0], records[-1]  # what comes before the first record is the start of Python
     done, since = int(last["num_updates"]), int(last["num_updates"] - first["num_updates"])
     shown = [f"update {done}/{updates}", f"{'held-out ' if last['part'] == 'valid' else ''}loss {last['loss']:.3f}"]
-    shown += [f"held-out MRR@10 {last['retrieval_mrr']:.2f}"] if "retrieval_mrr" in last else []
     shown += [f"{last['wps']:,.0f} tokens/s"] if last.get("wps") else []
     if since > 0 and done < updates:
         left = int((last["read_at"] - first["read_at"]) * (updates - done) / since)

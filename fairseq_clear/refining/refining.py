@@ -4,7 +4,7 @@ import json
 import logging
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,29 @@ from fairseq_clear.distributed import choose_device
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import strip_checkpoint
 from fairseq_clear.evaluation.encoders import CachedEncoder
-from fairseq_clear.evaluation.reports import Report
-from fairseq_clear.evaluation.retrieval_data import read_pairs, read_pairs_file
+from fairseq_clear.evaluation.retrieval_data import BASELINES, read_pairs
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.files import corpus_files, hash_file, write_json
 from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.importing import CHECKPOINT, import_archive, import_hf, is_archive
+from fairseq_clear.interop.merging import merge_checkpoints
 from fairseq_clear.libraries import import_library, log_level
 from fairseq_clear.output_folder import check_destination, output_folder
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.preparing import prepare, write_text
 from fairseq_clear.processes import locked
 from fairseq_clear.refining.holding_out import COUNTS, HeldOut, divide_pairs, hold_out
-from fairseq_clear.refining.refine_report import NOT_COMPARED, REPORT, RefineReport, compare_retrieval, compare_sts
-from fairseq_clear.refining.refine_settings import AUTO, CLOZE, RECIPES, TRIALS, RefineSettings
+from fairseq_clear.refining.refine_report import (
+    MRR,
+    NOT_COMPARED,
+    REPORT,
+    Chosen,
+    RefineReport,
+    compare_retrieval,
+    compare_sts,
+    measure_drift,
+)
+from fairseq_clear.refining.refine_settings import AUTO, CLOZE, RECIPES, SIMCSE, TITLES, TRIALS, RefineSettings
 from fairseq_clear.refining.refine_training import Training, train, training_flags
 from fairseq_clear.tasks.run_record import content_hash
 from fairseq_clear.text.data_folders import (
@@ -43,6 +52,7 @@ __all__ = ["Refined", "refine", "run_refine"]
 
 TRIAL_SHARE, SHORTEST_TRIAL = 0.2, 20  # updates of a trial
 FEWEST_TRIAL_PAIRS = 10  # that can tell recipes apart
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the refined weights in a merge with the untouched ones
 WEIGHTS = (".safetensors", ".bin", ".pt")
 
 
@@ -154,13 +164,30 @@ class _Steps:
         print(f"# {name}: done already" if result.exists() else f"# {name}\n{self.commands[-1]}", flush=True)
         return not result.exists()
 
-    def train(self, name: str, training: Training) -> list[dict[str, Any]]:
-        """Run or resume a training; return the records of its log, which are kept in SAVE_DIR.json."""
-        flags, result = training_flags(training, self.settings, self.device), training.save_dir.with_suffix(".json")
+    def train(self, name: str, training: Training) -> Path:
+        """Run or resume a training; return its last checkpoint, without the optimizer's state."""
+        flags, result = training_flags(training, self.settings, self.device), training.save_dir.with_suffix(".pt")
         if self.must_run(name, result, "fairseq-train", *flags):
-            write_json(result, train(training, flags, name), flag="--dest")
-        records: list[dict[str, Any]] = _read_json(result)
-        return records
+            train(training, flags, name)
+            strip_checkpoint(training.save_dir / "checkpoint_last.pt", result)
+            shutil.rmtree(training.save_dir)
+        return result
+
+    def search(self, name: str, data: Path, question: Path, checkpoints: dict[str, Path], *baselines: str) -> Any:
+        """Score encoders by a question; return the report, which is kept in NAME.json."""
+        output = self.work / f"{name.replace(' ', '-')}.json"
+        words = ("--data", question, *(("--baselines", *baselines) if baselines else ()))
+        encoders = ("--encoder", *checkpoints.values(), "--data-bin", data, "--device", self.device)
+        if self.must_run(name, output, "fairseq-clear", "retrieval", *words, *encoders, "--output", output):
+            report = compare_retrieval(self.encoders(data, checkpoints), question, baselines, self.device)
+            print(report.table())
+            report.write(output)
+        return _read_json(output)
+
+    def encoders(self, data: Path, checkpoints: dict[str, Path]) -> Iterator[CachedEncoder]:
+        """Yield the encoders, one in memory at a time."""
+        for name, path in checkpoints.items():
+            yield CachedEncoder(SentenceEncoder.from_pretrained(path, data, device=self.device), name=name)
 
     def export(self, name: str, checkpoint: Path, data: Path, dest: Path) -> None:
         """Write an encoder for sentence-transformers."""
@@ -183,24 +210,23 @@ def _refine(steps: _Steps) -> dict[str, Any]:
     # before the training, so that an encoder that cannot be exported is found early
     steps.export("export the untouched encoder", checkpoint, data, work / "untouched")
     recipe, trials = _choose_recipe(steps, counts, encoder, data)
-    pairs = work / "dev.jsonl" if counts.dev else None
-    training = Training(recipe, encoder, data, work / "training", settings.updates, pairs)
-    steps.train("train", training)
-    trained = work / "refined" / CHECKPOINT
-    if not trained.is_file():  # the best checkpoint by dev, without the optimizer's state
-        found = [training.save_dir / f"checkpoint_{name}.pt" for name in ("best", "last")]
-        trained.parent.mkdir(exist_ok=True)
-        strip_checkpoint(next(path for path in found if path.is_file()), trained)
-    reports = _compare(steps, counts, data, {"untouched": checkpoint, "refined": trained})
-    report = RefineReport(settings, recipe, counts, trials, reports, steps.commands, steps.device)
-    chosen, exported = checkpoint, work / "untouched"
-    if not report.keeps_untouched:
-        chosen, exported = trained, work / "result"
-        steps.export("export the refined encoder", trained, data, exported)
+    trained = steps.train("train", Training(recipe, encoder, data, work / "training", settings.updates))
+    shares = _score_shares(steps, counts, data, checkpoint, trained)
+    best = max(shares, key=lambda one: float(one["score"]))["share"] if shares else 1.0
+    # what is compared: the best of the merges, or the refined encoder if nothing is better than the untouched one
+    refined = _merged(steps, checkpoint, trained, best or 1.0)
+    reports = _compare(steps, counts, data, {"untouched": checkpoint, "refined": refined})
+    drift = measure_drift(steps.encoders(data, {"untouched": checkpoint, "refined": refined}), work / "valid.txt")
+    chosen = Chosen(recipe, trials, shares, best, drift)
+    report = RefineReport(settings, chosen, counts, reports, steps.commands, steps.device)
+    exported = work / "untouched"
+    if report.exported_share:
+        exported = work / "result"
+        steps.export("export the refined encoder", refined, data, exported)
     with output_folder(settings.dest, settings.overwrite) as folder:
         shutil.copytree(exported, folder, dirs_exist_ok=True)
         (folder / "checkpoint").mkdir()
-        shutil.copyfile(chosen, folder / "checkpoint" / CHECKPOINT)
+        shutil.copyfile(refined if report.exported_share else checkpoint, folder / "checkpoint" / CHECKPOINT)
         for name in (DICTIONARY, CLEAR_JSON, *read_clear_json(data)["tokenizer"]["files"]):
             shutil.copyfile(data / name, folder / "checkpoint" / name)
         report.write(folder)
@@ -227,7 +253,8 @@ def _divide_text(steps: _Steps) -> HeldOut:
     settings, work, text = steps.settings, steps.work, steps.work / "text.txt"
     options: dict[str, Any] = {"language": settings.language, "text_field": settings.text_field}
     options |= {} if settings.split_sentences == "none" else {"split_sentences": settings.split_sentences}
-    options |= {"document_start": settings.document_start} if settings.document_start else {}
+    given = {"title_field": settings.title_field, "document_start": settings.document_start}
+    options |= {name: value for name, value in given.items() if value}
     flags = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
     if steps.must_run("text", text, "fairseq-clear", "prepare", *settings.texts, "--dest", text, "--text-only", *flags):
         print(write_text(PrepareSettings(inputs=settings.texts, dest=text, text_only=True, **options)).summary())
@@ -237,8 +264,9 @@ def _divide_text(steps: _Steps) -> HeldOut:
         counts = hold_out(text, work, settings.held_out, settings.seed)
     else:
         counts = divide_pairs(read_pairs(settings.pairs), text, work, settings.seed)
-    held = f"{counts.dev + counts.test:,} pairs of a query and a passage to compare by"
-    print(f"# {counts.documents:,} documents, {counts.long_documents:,} of several sentences; {held}", flush=True)
+    held = f"{counts.dev + counts.test:,} queries to compare by"
+    documents = f"{counts.long_documents:,} of several sentences, {counts.titled:,} with a title"
+    print(f"# {counts.documents:,} documents, {documents}; {held}", flush=True)
     if not counts.test and settings.sts is None:
         print(f"# {NOT_COMPARED}", flush=True)
     return counts
@@ -265,18 +293,26 @@ def _prepare(steps: _Steps, encoder: Path) -> Path:
 def _choose_recipe(steps: _Steps, counts: HeldOut, encoder: Path, data: Path) -> tuple[str, list[dict[str, Any]]]:
     """Return the recipe; for auto, after a short trial of several, with the MRR@10 of each on dev."""
     wanted, has_documents = steps.settings.recipe, 2 * counts.long_documents > counts.documents
-    if wanted == AUTO and has_documents and counts.dev >= FEWEST_TRIAL_PAIRS:
-        trials, updates = [], max(SHORTEST_TRIAL, round(TRIAL_SHARE * steps.settings.updates))
-        for recipe in TRIALS:
-            folder, pairs = steps.work / "trials" / recipe, steps.work / "dev.jsonl"
-            training = Training(recipe, encoder, data, folder, updates, pairs, saves=False, validations=1)
-            scores = [one["retrieval_mrr"] for one in steps.train(f"try {recipe}", training) if "retrieval_mrr" in one]
-            trials.append({"recipe": recipe, "updates": updates, "score": scores[-1]})
-        best = max(trials, key=lambda trial: float(trial["score"]))["recipe"]
-        print(f"# recipe: {best}, with the highest MRR@10 after {updates} updates")
+    has_titles = 2 * counts.titled > counts.documents
+    if wanted == AUTO and counts.dev >= FEWEST_TRIAL_PAIRS:
+        updates = max(SHORTEST_TRIAL, round(TRIAL_SHARE * steps.settings.updates))
+        tried = [name for name in TRIALS if has_titles or name != TITLES]
+        tried = [name for name in tried if has_documents or not RECIPES[name].needs_documents]
+        trained = {
+            name: steps.train(f"try {name}", Training(name, encoder, data, steps.work / "trials" / name, updates, 1))
+            for name in tried
+        }
+        report = steps.search("compare the recipes", data, steps.work / "dev", trained)
+        scores = [row["scores"][MRR] for row in report["rows"]]
+        trials = [
+            {"recipe": name, "updates": updates, "score": score} for name, score in zip(tried, scores, strict=True)
+        ]
+        best = str(max(trials, key=lambda trial: float(trial["score"]))["recipe"])
+        print(f"# recipe: {best}, with the highest {MRR} after {updates} updates")
         return best, trials
     if wanted in (None, AUTO):
-        chosen, kind = (CLOZE, "several sentences") if has_documents else ("simcse", "one sentence")
+        chosen, kind = (CLOZE, "several sentences") if has_documents else (SIMCSE, "one sentence")
+        chosen, kind = (TITLES, "a title") if has_titles else (chosen, kind)
         print(f"# recipe: {chosen}, as most documents have {kind}")
         if wanted == AUTO:
             print(f"# {AUTO} did not compare recipes: there are too few held-out documents of several sentences")
@@ -289,25 +325,39 @@ def _choose_recipe(steps: _Steps, counts: HeldOut, encoder: Path, data: Path) ->
     return str(wanted), []
 
 
+def _score_shares(steps: _Steps, counts: HeldOut, data: Path, start: Path, trained: Path) -> list[dict[str, Any]]:
+    """Score the untouched encoder, the refined one and merges of both on dev; none without a question or keep_best."""
+    if not counts.dev or not steps.settings.keep_best:
+        return []
+    found = {f"{share:g} refined": _merged(steps, start, trained, share) for share in SHARES}
+    report = steps.search("compare the merges", data, steps.work / "dev", found)
+    return [{"share": share, "score": row["scores"][MRR]} for share, row in zip(SHARES, report["rows"], strict=True)]
+
+
+def _merged(steps: _Steps, start: Path, trained: Path, share: float) -> Path:
+    """The checkpoint with this share of the refined weights."""
+    if share in (0, 1):
+        return trained if share else start
+    path = steps.work / "merged" / f"{share:g}.pt"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        merge_checkpoints(start, trained, path.with_suffix(".writing"), share)
+        path.with_suffix(".writing").replace(path)
+    return path
+
+
 def _compare(steps: _Steps, counts: HeldOut, data: Path, checkpoints: dict[str, Path]) -> dict[str, Any]:
     """Score the encoders by retrieval and STS; return the reports by command."""
-
-    def encoders() -> Iterator[CachedEncoder]:
-        for name, path in checkpoints.items():
-            yield CachedEncoder(SentenceEncoder.from_pretrained(path, data, device=steps.device), name=name)
-
-    pairs, sts = steps.work / "test.jsonl", steps.settings.sts
-    asked: dict[str, tuple[tuple[Any, ...], Callable[[], Report]]] = {}
+    reports = {}
     if counts.test:
-        words = ("--pairs", pairs, "--baselines", "tfidf", "bm25")
-        asked["retrieval"] = words, lambda: compare_retrieval(encoders(), read_pairs_file(pairs), steps.device)
-    if sts is not None:
-        asked["sts"] = ("--data", sts), lambda: compare_sts(encoders(), sts)
-    shared = ("--encoder", *checkpoints.values(), "--data-bin", data, "--device", steps.device)
-    for name, (words, compare) in asked.items():
-        output = steps.work / f"{name}.json"
-        if steps.must_run(f"compare by {name}", output, "fairseq-clear", name, *words, *shared, "--output", output):
-            report = compare()
+        question = steps.work / "test"
+        reports["retrieval"] = steps.search("compare the encoders", data, question, checkpoints, *BASELINES)
+    if (sts := steps.settings.sts) is not None:
+        output = steps.work / "sts.json"
+        words = ("--data", sts, "--encoder", *checkpoints.values(), "--data-bin", data, "--device", steps.device)
+        if steps.must_run("compare by STS", output, "fairseq-clear", "sts", *words, "--output", output):
+            report = compare_sts(steps.encoders(data, checkpoints), sts)
             print(report.table())
             report.write(output)
-    return {name: _read_json(steps.work / f"{name}.json") for name in asked}
+        reports["sts"] = _read_json(output)
+    return reports

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from fairseq_clear.cli.main import main
 from fairseq_clear.interop.merging import merge_checkpoints
+from fairseq_clear.models.state_dicts import VOCABULARY_ROWS
 from tests.interop.folders import CORPUS, make_folder, make_sentence_folder
 
 SENTENCES = [*CORPUS[-3:], "word " * 60]
@@ -110,17 +111,20 @@ def test_mistakes_are_one_line(
     assert not (tmp_path / "d").exists()
 
 
-def test_a_checkpoint_keeps_what_the_start_lacks(tmp_path: Path) -> None:
-    ones = {"a": torch.ones(2), "n": torch.tensor([1])}
-    torch.save({"model": ones, "cfg": None}, tmp_path / "start.pt")
-    torch.save(
-        {"model": {"a": torch.full((2,), 5.0), "n": torch.tensor([3]), "head": torch.zeros(1)}, "cfg": {"x": 1}},
-        tmp_path / "r.pt",
-    )
-    merge_checkpoints(tmp_path / "start.pt", tmp_path / "r.pt", tmp_path / "m.pt", 0.25)
-    state = torch.load(tmp_path / "m.pt", weights_only=True)
-    assert (
-        state["model"]["a"].tolist() == [2.0, 2.0]
-        and state["model"].keys() == {"a", "n", "head"}
-        and state["cfg"] == {"x": 1}
-    )
+def test_a_checkpoint_of_another_run_keeps_its_own_parts(checkpoint: Path, tmp_path: Path) -> None:
+    """The start is an import without the row of <del> and without the refined encoder's projection head."""
+    state = torch.load(checkpoint, weights_only=True)
+    start = {name: tensor + 1 for name, tensor in state["model"].items() if name.startswith("encoder.")}
+    for name in VOCABULARY_ROWS:
+        start[name] = start[name][:-1]
+    torch.save({**state, "model": start}, tmp_path / "start.pt")
+    merge_checkpoints(tmp_path / "start.pt", checkpoint, tmp_path / "merged.pt", 0.25)
+    merged = torch.load(tmp_path / "merged.pt", weights_only=True)
+    assert merged["model"].keys() == state["model"].keys() and merged["cfg"] == state["cfg"]
+    for name, before in state["model"].items():
+        wanted = before.clone()
+        rows = slice(-1) if name in VOCABULARY_ROWS else slice(None)
+        if name in start and wanted.dim():
+            wanted[rows].add_(0.75)
+        if wanted.dim() and wanted.is_floating_point():
+            torch.testing.assert_close(merged["model"][name], wanted, atol=1e-6, rtol=1e-6)

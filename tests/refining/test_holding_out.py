@@ -1,6 +1,5 @@
 """Held-out documents: no sentence is in two parts, pairs are the first sentence and the rest, the choice follows the seed."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.refining.holding_out import MOST_DEV, MOST_TEST, divide_pairs, hold_out
+from fairseq_clear.evaluation.retrieval_data import read_beir
+from fairseq_clear.refining.holding_out import MOST_DEV, MOST_TEST, MOST_TITLE_WORDS, OTHERS, divide_pairs, hold_out
 
 
 def write(folder: Path, lengths: list[int]) -> list[list[str]]:
@@ -26,8 +26,10 @@ def read(folder: Path, name: str) -> list[list[str]]:
 
 
 def pairs(folder: Path, name: str) -> list[tuple[str, str]]:
-    records = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
-    return [(record["query"], record["passage"]) for record in records]
+    if not (folder / name).exists():
+        return []
+    data = read_beir(folder / name)
+    return [(query, data.passages[n]) for query, found in zip(data.queries, data.relevant, strict=True) for n in found]
 
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=60), st.floats(0.01, 0.9), st.integers(0, 9))
@@ -92,3 +94,21 @@ def test_given_pairs_are_divided(tmp_path: Path) -> None:
     assert sorted(pairs(tmp_path, "dev") + pairs(tmp_path, "test")) == sorted(given_pairs)
     with pytest.raises(UserError, match="--pairs: 3 pairs; give 4 or more"):
         divide_pairs(given_pairs[:3], tmp_path / "text.txt", tmp_path, 1)
+
+
+def test_training_documents_are_further_passages(tmp_path: Path) -> None:
+    documents = write(tmp_path, [2] * 3000)
+    hold_out(tmp_path / "text.txt", tmp_path, 0.02, 1)
+    trained = {" ".join(document) for document in read(tmp_path, "train")}
+    for name, count in (("dev", 15), ("test", 45)):
+        passages = read_beir(tmp_path / name).passages
+        others = [passage for passage in passages if passage in trained]
+        assert (len(passages) - len(others), len(others)) == (count, min(OTHERS[name], len(documents) - 60))
+
+
+def test_titles_are_short_and_begin_one_document(tmp_path: Path) -> None:
+    long = " ".join(["word"] * (MOST_TITLE_WORDS + 1))
+    documents = [["A title.", "x"], ["Same.", "y"], ["Same.", "z"], [long, "u"], ["alone"], ["Another one.", "v"]]
+    (tmp_path / "text.txt").write_text("\n\n".join("\n".join(lines) for lines in documents))
+    counts = hold_out(tmp_path / "text.txt", tmp_path, 0.5, 1)
+    assert (counts.documents, counts.long_documents, counts.titled) == (6, 5, 2)

@@ -95,9 +95,9 @@ def test_training_changed_the_weights(finished: Path, folder: Path) -> None:
 
 def test_the_report_says_what_retrieval_says(finished: Path, folder: Path) -> None:
     report = json.loads((finished / "report.json").read_text())
-    assert report["exported"] == "refined"
+    assert (report["exported"], report["share"], report["shares"]) == (1, 1, [])
     assert report["counts"]["dev"] < 10 and "auto did not compare recipes" in (folder / "output.txt").read_text()
-    assert report["recipe"] == "cloze"
+    assert report["recipe"] == "titles"
     rows = report["reports"]["retrieval"]["rows"]
     assert [row["label"] for row in rows] == ["TF-IDF", "BM25", "untouched", "refined"]
     ranks = [np.array(row["details"]["ranks"]) for row in rows[-2:]]
@@ -110,21 +110,23 @@ def test_the_report_says_what_retrieval_says(finished: Path, folder: Path) -> No
     text = (finished / "report.md").read_text()
     assert f"{rows[-1]['scores']['MRR@10']:.2f}" in text
     assert report["verdict"] in text
-    assert "nearly what cloze trains" in report["caveat"] and "--pairs" in report["caveat"]
+    assert "is a stand-in" in report["caveat"] and "--pairs" in report["caveat"]
+    assert report["drift"] < 0.999 and f"before and after: {report['drift']:.3f}" in text
     assert report["caveat"] in text
     assert "fairseq-train " in text
     assert (finished / "report.png").stat().st_size > 10_000
 
 
 def test_the_verdict_counts_queries_and_not_pairs() -> None:
-    rows = [{"details": {"ranks": ranks}} for ranks in ([2, 3], [1, 1])]
+    rows = [{"details": {"ranks": ranks}, "scores": {"MRR@10": 0}} for ranks in ([2, 3], [1, 1])]
     report = RefineReport.__new__(RefineReport)
     vars(report).update(
-        reports={"retrieval": {"rows": rows, "protocol": {"queries": 2}}},
+        reports={"retrieval": {"rows": rows, "protocol": {"queries": 2, "passages": 9}}},
         counts=SimpleNamespace(test=9),
+        chosen=SimpleNamespace(share=1.0),
         settings=SimpleNamespace(seed=1, keep_best=False),
     )
-    assert report.verdict().endswith(", 2 queries).")
+    assert report.verdict().endswith(", 2 queries, 9 passages).")
 
 
 def test_each_command_is_printed(finished: Path, folder: Path) -> None:
@@ -150,7 +152,7 @@ def test_a_printed_training_is_the_training(finished: Path, folder: Path) -> Non
             hold_out(folder / "typed/text.txt", folder / "typed", 0.1, 1)
         start = CLEAR if words[0] == "fairseq-clear" else [sys.executable, "-m", "fairseq_cli.train"]
         run(*start, *words[1:])
-    saved = next(p for p in (folder / "typed/training").glob("checkpoint_best.pt"))
+    saved = next(p for p in (folder / "typed/training").glob("checkpoint_last.pt"))
     typed, ours = (torch.load(p, weights_only=False)["model"] for p in (saved, finished / "checkpoint/model.pt"))
     assert typed.keys() == ours.keys()
     assert all(torch.equal(typed[name], ours[name]) for name in typed)
@@ -168,8 +170,8 @@ KILLS: dict[str, Callable[[Path], bool]] = {
     "exporting the untouched encoder": lambda work: (work / "data-bin").exists(),
     "starting the training": lambda work: (work / "training/train.log").exists(),
     "training": lambda work: any(work.glob("training/checkpoint_1_2.pt")),
-    "comparing": lambda work: (work / "training.json").exists(),
-    "exporting": lambda work: (work / "retrieval.json").exists(),
+    "comparing": lambda work: (work / "training.pt").exists(),
+    "exporting": lambda work: (work / "compare-the-encoders.json").exists(),
 }
 
 
@@ -266,8 +268,11 @@ def test_auto_compares_recipes(folder: Path, tmp_path: Path) -> None:
     report = json.loads((tmp_path / "trial/report.json").read_text())
     assert report["settings"]["updates"] == 2
     scores = {trial["recipe"]: trial["score"] for trial in report["trials"]}
-    assert list(scores) == ["cloze", "neighbor", "span", "simcse"]
+    assert list(scores) == ["titles", "cloze", "neighbor", "span", "simcse"]
     assert scores[report["recipe"]] == max(scores.values())
+    shares = {one["share"]: one["score"] for one in report["shares"]}
+    assert list(shares) == [0, 0.25, 0.5, 0.75, 1] and shares[report["share"]] == max(shares.values())
+    assert report["exported"] in (0, report["share"])
 
 
 def test_python_and_documents_of_one_sentence(
@@ -291,7 +296,7 @@ def test_a_worse_encoder_is_not_exported(folder: Path, tmp_path: Path) -> None:
     done = call(folder, str(tmp_path / "out"), "--pairs", str(tmp_path / "pairs.tsv"), "--", "--lr", "3")
     report = json.loads((tmp_path / "out/report.json").read_text())
     assert report["change"]["MRR@10"] < 0
-    assert report["exported"] == "untouched"
+    assert report["exported"] == 0
     assert report["caveat"] == "" and "# Not compared" not in done.stdout
     assert "The folder holds the untouched encoder" in done.stdout
     run(*CLEAR, "import", folder / "tiny", "--dest", tmp_path / "imported")
