@@ -17,7 +17,7 @@ class Refine(Command, RefineSettings):
     after an interruption, the same command goes on there.
 
     Part of the documents is held out. The untouched encoder, the refined one, TF-IDF and BM25 are compared by how well the
-    first sentence of a held-out document finds the rest of it among all documents. Part of these queries chooses the best of
+    first sentence of a held-out document finds the rest of it among many documents. Part of these queries chooses the best of
     the refined encoder, of its merges with the untouched one, and of the untouched one, which is exported.
 
     If you have queries and the passages that answer them, compare by those: --pairs. Text without documents of several

@@ -22,7 +22,7 @@ __all__ = ["HeldOut", "divide_pairs", "hold_out"]
 MOST_TEST, MOST_DEV = 1000, 300
 # Passages that are not the answer of a query, besides those of the other queries: whole training documents. With few of them,
 # an encoder such as MiniLM finds nearly every document by its title, and no change can be seen.
-OTHERS = {"dev": 1500, "test": 5000}
+OTHERS = {"dev": 500, "test": 2000}
 MOST_VALID = 30  # documents of the validation loss, which reads all their sentences
 FEWEST = 2  # pairs that retrieval needs
 FEWEST_HELD_OUT = 10  # documents, unless that is more than half of them
@@ -84,9 +84,9 @@ def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> Held
     valid = sorted(rng.permutation(len(lengths)).tolist(), key=lambda n: n not in titled)
     valid = valid[: min(MOST_VALID, len(lengths) // 2)]
     _divide(text, folder, valid=valid, held_out=valid, wanted=())
-    # all passages of the pairs are candidates, also those of the other part
-    passages = [passage for _, passage in pairs]
-    return _write(folder, divided, {"dev": passages, "test": passages}, lengths, len(titled))
+    # the passages of the other part are candidates too
+    further = {name: [pairs[n][1] for n in order][:most] for name, most in OTHERS.items()}
+    return _write(folder, divided, further, lengths, len(titled))
 
 
 def _survey(text: Path) -> tuple[list[int], set[int]]:

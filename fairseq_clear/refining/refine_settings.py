@@ -102,7 +102,7 @@ class RefineSettings(DocumentSettings):
     updates: int = setting("number of updates", 150, least=1, group="training")
     held_out: float = setting(
         "share of the documents to hold out, at most 1,300: encoders are compared by how well the first sentence of such a "
-        "document finds the rest of it among up to 5,000 documents",
+        "document finds the rest of it among these and up to 2,000 others",
         0.1,
         metavar="SHARE",
         group="comparison",

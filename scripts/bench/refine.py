@@ -40,7 +40,7 @@ def main() -> None:
         clear("prepare", folder / "text.txt", "--dest", folder / "data-bin", *tokenizer)
         settings = RefineSettings(texts=(folder / "text.txt",), encoder=folder / "encoder", dest=folder / "refined")
         training = Training(
-            "cloze", folder / "encoder", folder / "data-bin", folder / "run", arguments.updates, None, saves=False
+            "cloze", folder / "encoder", folder / "data-bin", folder / "run", arguments.updates
         )
         words = training_flags(training, settings, "cpu")
         command = [sys.executable, "-m", "fairseq_cli.train", *words]
