@@ -95,15 +95,6 @@ def test_short_texts_get_fewer_single_token_spans_in_proportion(length):
     assert abs(counts.mean() - 5 * 0.05 * length) < 4 * 0.5 / len(counts) ** 0.5
 
 
-@given(st.floats(0, 50), st.integers(0, 2**32))
-@settings(max_examples=100, deadline=None)
-def test_rounding_goes_to_a_neighbour(expected, seed):
-    rounded = round_randomly(expected, np.random.default_rng(seed))
-    assert int(expected) <= rounded <= int(expected) + 1
-    if expected == int(expected):
-        assert rounded == expected
-
-
 def test_rounding_keeps_the_mean():
     rng = np.random.default_rng(3)
     mean = np.mean([round_randomly(2.1, rng) for _ in range(20000)])
