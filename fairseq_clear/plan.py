@@ -13,7 +13,6 @@ but no values. The other costs follow from these rules:
   these vectors once per micro-batch.
 """
 
-import argparse
 import logging
 import math
 import warnings
@@ -22,9 +21,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -50,13 +48,9 @@ from fairseq_clear.data.batch import Batch
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
 from fairseq_clear.libraries import log_level
-from fairseq_clear.models.architectures import set_defaults
-from fairseq_clear.models.clear_roberta import ClearRobertaModel
-from fairseq_clear.models.pretrained_encoder import STOCK_POOLING, checkpoint_in, encoder_settings, start_from_encoder
+from fairseq_clear.models.pretrained_encoder import start_from_encoder
 from fairseq_clear.modules.chunking import ENOUGH_CELLS
 from fairseq_clear.output_folder import scratch_folder
-from fairseq_clear.tasks import clear_lm
-from fairseq_clear.tasks.guide_encoder import GuideEncoder, check_positions
 from fairseq_clear.text.synonym_files import save_synonyms
 from fairseq_clear.views.view_table import find_view_source
 
@@ -152,7 +146,6 @@ class Recipe:
 
     Attributes:
         model, criterion: on the meta device, in the recipe's precision.
-        guide: the model of ``--guide``, with the sizes of its checkpoint and the recipe's vocabulary; None without one.
         precision: a key of PRECISIONS.
         rows: ``masked`` and ``views`` -> number of tokens in each row of the loaded items.
         items: number of loaded items.
@@ -168,8 +161,7 @@ class Recipe:
                 if not cfg.task.data:
                     _make_data(folder, cfg.task, int(cfg.model.get("max_positions") or 512), vocabulary)
                 task = tasks.setup_task(cfg.task)
-                guide = partial(_make_guide, dictionary=task.dictionary)
-                with torch.device("meta"), Meter(), patch.object(clear_lm, "load_guide", guide):
+                with torch.device("meta"), Meter():
                     self.model = task.build_model(cfg.model)
                     self.criterion = task.build_criterion(cfg.criterion)
                 task.load_dataset("train")
@@ -177,8 +169,6 @@ class Recipe:
                 raise error.__cause__ or error from None
             dataset = task.dataset("train")
             picked = np.linspace(0, len(dataset) - 1, min(len(dataset), EXAMPLES), dtype=int)
-        encoder = getattr(self.criterion, "guide", None)
-        self.guide = None if encoder is None else encoder.model
         self.collate, self.vocabulary, self.items = dataset.collater, len(task.dictionary), len(picked)
         self._items = sorted(map(dataset.__getitem__, picked), key=lambda item: int(self.collate([item])["ntokens"]))
         whole = self.collate(self._items)
@@ -196,8 +186,7 @@ class Recipe:
         picked = ((np.arange(texts) + 0.5) / texts * self.items).astype(int)
         sample = self.collate([self._items[index] for index in picked])
         meter = Meter()
-        for model in (self.model, *([self.guide] if self.guide is not None else [])):
-            model.args.encode_chunk_size = chunk
+        self.model.args.encode_chunk_size = chunk
         attention = patch.object(torch.nn.functional, "scaled_dot_product_attention", _fused_attention)
         enough = patch.dict(ENOUGH_CELLS, cpu=ENOUGH_CELLS["cuda"])
         with attention, enough, patch.object(torch, "autocast", lambda *_, **__: nullcontext()), meter:
@@ -270,15 +259,11 @@ def make_plan(recipe: Recipe, gpus: int, memory: float, rate: float, global_batc
     state += trained * (element * (1 + (gpus > 1)) + masters + OPTIMIZERS[recipe.cfg.optimizer._name])
     if element == 2 and recipe.model.key_encoder is not None:  # its weights are float32; a 16-bit copy encodes
         state += sum(weight.nbytes / 2 for weight in recipe.model.key_encoder.parameters())
-    guides = 0  # the width of a guide's vectors
-    if recipe.guide is not None:
-        guides = int(recipe.guide.args.encoder_embed_dim)
-        state += sum(tensor.nbytes for tensor in (*recipe.guide.parameters(), *recipe.guide.buffers()))
     vectors, width = recipe.gathered(texts), recipe.model.projection_head.output_dim
     has_gradient = getattr(recipe.criterion, "key_encoder", "") != "momentum"
-    of_vectors = vectors * ((width * (1 + has_gradient) + guides) * element + 8)  # 8 for the hash of each text
+    of_vectors = vectors * (width * (1 + has_gradient) * element + 8)  # 8 for the hash of each text
     sent = (gpus - 1) * (2 * trained * element / gpus + frequency * of_vectors)
-    received = gpus * vectors * (width * 8 + guides * 4)  # in float32, with gradients except the guide's
+    received = gpus * vectors * width * 8  # in float32, with gradients
 
     def needed(chunk: int) -> float:
         return state + received + recipe.step(texts, chunk).peak
@@ -296,8 +281,9 @@ def make_plan(recipe: Recipe, gpus: int, memory: float, rate: float, global_batc
         )
     step = recipe.step(texts, chunks[fitting - 1])
     flops = frequency * step.flops
-    hours = updates * flops / rate / 3600
-    return Plan(gpus, texts, chunks[fitting - 1], state, received + step.peak, sent, flops, hours)
+    return Plan(
+        gpus, texts, chunks[fitting - 1], state, received + step.peak, sent, flops, updates * flops / rate / 3600
+    )
 
 
 def read_recipe(name: str, overrides: Sequence[str] = (), data: str = "") -> Any:
@@ -344,6 +330,7 @@ def _check(cfg: Any) -> None:
     """Raise UserError for a setting whose cost cannot be estimated."""
     for name, is_estimated in (
         ("criterion._name", cfg.criterion.get("_name") in CRITERIONS),
+        ("criterion.guide", not cfg.criterion.get("guide")),
         ("model._name", ARCH_MODEL_NAME_REGISTRY.get(str(cfg.model.get("_name"))) == "clear_roberta"),
         ("model.checkpoint_activations", not cfg.model.get("checkpoint_activations")),
         ("optimizer._name", cfg.optimizer["_name"] in OPTIMIZERS),
@@ -351,16 +338,6 @@ def _check(cfg: Any) -> None:
     ):
         if not is_estimated:
             raise UserError(f"{name} {OmegaConf.select(cfg, name)}: its cost cannot be estimated; use another value")
-
-
-def _make_guide(source: str, data: Path, longest: int, settings: Any, *, dictionary: Any) -> GuideEncoder:
-    """As ``load_guide``, of which only the sizes are read from the checkpoint; the vocabulary is ``dictionary``."""
-    found = encoder_settings(checkpoint_in(source, "--guide"), "--guide")
-    check_positions(source, found["max_positions"], longest)
-    args = argparse.Namespace(**{"pooling": STOCK_POOLING, **found}, projection_layers=0)
-    set_defaults(args, args.encoder_layers, args.encoder_embed_dim)
-    model = ClearRobertaModel.build_model(args, SimpleNamespace(source_dictionary=dictionary))
-    return GuideEncoder(model, dictionary)
 
 
 def _make_data(folder: Path, cfg: Any, positions: int, vocabulary: int) -> None:

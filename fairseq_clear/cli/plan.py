@@ -41,8 +41,8 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
     memory: float = setting("memory of each GPU", 32.0, above=0, metavar="GIB")
     mfu: float = setting("share of the peak that training reaches", 0.45, above=0, most=1, metavar="SHARE")
     peak_tflops: float | None = setting(
-        "peak TFLOP/s of a GPU in the recipe's precision (default: a V100, 125 in half precision and 15.7 in float32); in "
-        "half precision, an A100 has 312 and an H100 989",
+        "peak TFLOP/s of a GPU in the recipe's precision (default: a V100, 125 in half precision and 15.7 in float32; an A100 "
+        "has 312 in half precision, an H100 989)",
         None,
         above=0,
         metavar="T",
@@ -66,8 +66,6 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
         rate = self.mfu * peak * 1e12
         plans = [make_plan(recipe, gpus, self.memory * GIB, rate, self.global_batch) for gpus in self.gpus]
         weights = f"{sum(weight.numel() for weight in recipe.model.parameters()):,} parameters"
-        if recipe.guide is not None:
-            weights += f" and {sum(weight.numel() for weight in recipe.guide.parameters()):,} of the guide"
         rows = [f"{len(n) / recipe.items:g} x {min(n)} to {max(n)} tokens ({kind})" for kind, n in recipe.rows.items()]
         print(f"recipe: {' '.join(self.config)}, {weights}, vocabulary {recipe.vocabulary:,}, {recipe.precision}")
         print(f"a text: {', '.join(rows)}")

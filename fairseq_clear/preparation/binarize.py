@@ -40,28 +40,21 @@ class SplitCounts:
     """
 
     lengths: DocumentLengths = field(default_factory=DocumentLengths)
-    sentences: int = 0
     blank: int = 0
     tokens: int = 0
     unknown: int = 0
 
     def as_json(self, name: str = ORIGINAL) -> dict[str, Any]:
         """The counts of a split, or of a paraphrase of it, for ``clear.json``."""
-        both = {"tokens": self.tokens, "unknown": self.unknown}
+        found: dict[str, Any] = {"documents": self.lengths.documents, "median_sentences": self.lengths.median}
         if name != ORIGINAL:
-            return {"sentences": self.sentences, "blank": self.blank, **both}
-        median = self.lengths.median
-        return {"documents": self.lengths.documents, "sentences": self.sentences, "median_sentences": median, **both}
+            found = {"blank": self.blank}
+        sentences = self.lengths.sentences - self.blank
+        return {**found, "sentences": sentences, "tokens": self.tokens, "unknown": self.unknown}
 
-
-def sum_counts(counts: Iterable[SplitCounts]) -> SplitCounts:
-    """The counts over several shards or splits."""
-    total = SplitCounts()
-    for one in counts:
-        total.lengths.update(one.lengths)
-        for name in ("sentences", "blank", "tokens", "unknown"):
-            setattr(total, name, getattr(total, name) + getattr(one, name))
-    return total
+    def __add__(self, other: "SplitCounts") -> "SplitCounts":
+        lengths = DocumentLengths(self.lengths + other.lengths)
+        return SplitCounts(lengths, self.blank + other.blank, self.tokens + other.tokens, self.unknown + other.unknown)
 
 
 class Encoder:
@@ -106,23 +99,20 @@ class Dataset:
     def __init__(self, prefix: Path, encoder: Encoder, ids: NDArray[np.int64] | None) -> None:
         self.counts, self.digest, self.size = SplitCounts(), hashlib.sha256(), 0
         self._prefix, self._encoder, self._ids = prefix, encoder, ids  # ids: counts by id, (vocabulary,), to add to
-        self._lines: list[bytes] = []
-        self._pending, self._items = 0, 0
+        self._part, self._items = bytearray(), 0
         code = next(code for code, name in TYPES.items() if np.dtype(name) == encoder.dtype)
         Path(f"{prefix}.idx").write_bytes(MAGIC + struct.pack("<QBQ", 1, code, 0))
 
     def add(self, line: bytes) -> bytes:
         """Add a line with its line end; return the part of the text that is to be binarized now, mostly an empty one."""
-        self._lines.append(line)
+        self._part += line
         self.size += len(line)
-        self._pending += len(line)
-        return self.take() if self._pending >= PART_BYTES else b""
+        return self.take() if len(self._part) >= PART_BYTES else b""
 
     def take(self) -> bytes:
         """Return the text that is not binarized yet."""
-        part = b"".join(self._lines)
+        part, self._part = bytes(self._part), bytearray()
         self.digest.update(part)
-        self._lines, self._pending = [], 0
         return part
 
     def append(self, sizes: NDArray[np.int32], ids: NDArray[Any]) -> None:
@@ -191,7 +181,6 @@ def binarizer(encoder: Encoder, size: int, workers: int, progress: Callable[[int
                 if dataset.size and not length:
                     binarize(dataset, dataset.add(b"\n"))
                 binarize(dataset, dataset.add(line))
-                dataset.counts.sentences += line != b"\n"
                 dataset.counts.blank += line == b"\n"
             length += 1
         for dataset in datasets:

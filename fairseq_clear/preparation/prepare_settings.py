@@ -96,18 +96,6 @@ class TokenizerSettings:
     )
 
     @property
-    def kind(self) -> str:
-        """The kind of tokenizer: ``hf``, ``sentencepiece`` or ``gpt2``."""
-        if self.tokenizer_dir is not None:
-            return "hf"
-        return "sentencepiece" if self.gpt2_encoder_json is None else "gpt2"
-
-    @property
-    def trains_tokenizer(self) -> bool:
-        """Whether a sentencepiece model is trained."""
-        return self.kind == "sentencepiece" and self.spm_model is None
-
-    @property
     def given_dictionary(self) -> Path | None:
         """The ``dict.txt`` to copy: the one named, or the one next to an imported tokenizer."""
         imported = None if self.tokenizer_dir is None else self.tokenizer_dir / "dict.txt"
@@ -116,7 +104,8 @@ class TokenizerSettings:
     def _check_tokenizer(self) -> None:
         if (self.gpt2_encoder_json is None) != (self.gpt2_vocab_bpe is None):
             raise UserError("--gpt2-encoder-json and --gpt2-vocab-bpe belong together: give both")
-        if self.dictionary is not None and self.trains_tokenizer:
+        trains = not (self.spm_model or self.gpt2_encoder_json or self.tokenizer_dir)
+        if self.dictionary is not None and trains:
             raise UserError("--dict belongs to an existing tokenizer: also give --spm-model or the GPT-2 files")
 
 

@@ -4,7 +4,6 @@ Read -> canonical text -> train / valid by document -> tokenizer -> ids, dict.tx
 """
 
 import hashlib
-import json
 import os
 import shutil
 import time
@@ -18,17 +17,12 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import check_output_file, hash_file, versions
+from fairseq_clear.files import check_output_file, hash_file, versions, write_json
 from fairseq_clear.output_folder import check_destination, output_folder, partial_folder
-from fairseq_clear.preparation.binarize import Dataset, Encoder, SplitCounts, binarizer, sum_counts
+from fairseq_clear.preparation.binarize import Dataset, Encoder, SplitCounts, binarizer
 from fairseq_clear.preparation.corpus_reading import TextSource, find_sources, warn_if_wrapped
 from fairseq_clear.preparation.prepare_settings import ORIGINAL, PrepareSettings
-from fairseq_clear.preparation.staging import (
-    DocumentLengths,
-    Staged,
-    held_out_documents,
-    stage_rows,
-)
+from fairseq_clear.preparation.staging import DocumentLengths, Staged, held_out_documents, stage_rows
 from fairseq_clear.preparation.tokenizer_training import check_tokenizer_files, install_tokenizer
 from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY, TOKENIZERS
 from fairseq_clear.text.vocabulary import build_dictionary, keeps_mapping, load_dictionary
@@ -150,8 +144,13 @@ def _build(
     dictionary = load_dictionary(given) if given else build_dictionary(tokenizer)
     counts = np.zeros(len(dictionary), np.int64)
     encoder = Encoder(tokenizer, dictionary)
-    train = [{name: _dataset(shard, name, "train", encoder, counts) for name in names} for shard in folders]
-    valid = {name: _dataset(folders[0], name, "valid", encoder, None) for name in names}
+
+    def datasets(shard: Path, split: str, counts: NDArray[np.int64] | None) -> Texts:
+        places = {name: _place(shard, name) / split for name in names}
+        return {name: Dataset(place, encoder, counts if name == ORIGINAL else None) for name, place in places.items()}
+
+    train = [datasets(shard, "train", counts) for shard in folders]
+    valid = datasets(folders[0], "valid", None)
     _binarize(settings, encoder, staged, staged_valid, train, valid)
     if given:
         shutil.copyfile(given, folders[0] / DICTIONARY)
@@ -169,15 +168,11 @@ def _build(
         "versions": versions(),
         "seconds": round(seconds, 3),
     }
-    total = {name: sum_counts(one[name].counts for one in train) for name in names}
-    splits = {"train": total[ORIGINAL], "valid": valid[ORIGINAL].counts}
+    total = sum((one[ORIGINAL].counts for one in train), SplitCounts())
+    splits = {"train": total, "valid": valid[ORIGINAL].counts}
     contents = {shard: _describe(one, valid) for shard, one in zip(folders, train, strict=True)}
     _write_manifests(folder, common, contents, splits)
-    return PrepareReport(settings.dest, seconds, total[ORIGINAL].lengths, splits, len(dictionary))
-
-
-def _dataset(folder: Path, name: str, split: str, encoder: Encoder, counts: NDArray[np.int64] | None) -> Dataset:
-    return Dataset(_place(folder, name) / split, encoder, counts if name == ORIGINAL else None)
+    return PrepareReport(settings.dest, seconds, total.lengths, splits, len(dictionary))
 
 
 def _binarize(
@@ -213,9 +208,7 @@ def _write_manifests(
             "splits": {split: one.as_json() for split, one in splits.items()},
         }
     for place, content in contents.items():
-        text = json.dumps({**common, **content}, ensure_ascii=False, indent=2, default=str)  # paths as text
-        # a file name may have bytes that are not UTF-8
-        (place / CLEAR_JSON).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
+        write_json(place / CLEAR_JSON, {**common, **content})
 
 
 def _place(folder: Path, name: str) -> Path:

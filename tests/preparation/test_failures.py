@@ -96,7 +96,9 @@ def test_a_model_with_other_special_ids_says_so_in_clear_json(tmp_path: Path, co
     assert '"id_offset": null' in (tmp_path / "d" / "clear.json").read_text()
 
 
-@pytest.mark.parametrize("stage", ["preparing.sum_counts", "preparing.install_tokenizer", "binarize.Dataset.append"])
+@pytest.mark.parametrize(
+    "stage", ["preparing._write_manifests", "preparing.install_tokenizer", "binarize.Dataset.append"]
+)
 @pytest.mark.parametrize("failure", [RuntimeError("bug"), KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
 def test_failures_half_way_leave_nothing(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, stage: str, failure: BaseException

@@ -71,7 +71,7 @@ def test_parts_make_up_the_whole(
     text = canonical(made)
     first, second = datasets
     assert first.digest.hexdigest() == hashlib.sha256(text.encode()).hexdigest() and first.size == len(text.encode())
-    assert (first.counts.sentences, first.counts.blank) == (sum(map(len, made)), 0) == (second.counts.blank, 0)
+    assert first.counts.lengths.sentences == second.counts.blank == sum(map(len, made)) and first.counts.blank == 0
     assert first.counts.lengths.documents == 12 and sum(progress) == first.size + second.size
     expected = [
         [*(dictionary.index(word) for word in line.split()), dictionary.eos()] for line in text.split("\n")[:-1]

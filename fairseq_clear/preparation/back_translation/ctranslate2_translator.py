@@ -1,6 +1,5 @@
 """Translates with a model in the format of CTranslate2, such as a converted OPUS-MT, NLLB or M2M100."""
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import torch
 
 from fairseq_clear.errors import UserError, one_line
+from fairseq_clear.files import read_json
 from fairseq_clear.libraries import import_library
 from fairseq_clear.preparation.back_translation.translation_settings import Model
 from fairseq_clear.preparation.back_translation.translator import (
@@ -41,13 +41,10 @@ class CTranslate2Translator(Translator):
         folder = Path(model.path)
         self._library = import_library("ctranslate2", "translate")
         names = [name for name in VOCABULARIES if (folder / name).is_file()] or VOCABULARIES
-        try:
-            self._vocabulary, config = (json.loads((folder / name).read_bytes()) for name in (names[0], CONFIG))
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"{model.where}: cannot read its vocabulary ({one_line(error)}); convert it again"
-            ) from None
-        self._vocabulary = frozenset(map(str, self._vocabulary))
+        vocabulary, config = (
+            read_json(folder / name, f"{model.where}: convert it again") for name in (names[0], CONFIG)
+        )
+        self._vocabulary = frozenset(map(str, vocabulary))
         self._split_text, self._join_pieces = read_subwords(model)
         self._source_marks, self._target_marks = language_tokens(self._vocabulary, model)
         self._adds_end = bool(config.get("add_source_eos"))
