@@ -26,11 +26,7 @@ NOT_TEXT = frozenset({".tar", ".tgz", ".zip", ".json", ".csv", ".tsv", ".parquet
 INPUT = re.compile(r"^[^.].*\.(txt|jsonl)(\.gz|\.xz)?$", flags=re.IGNORECASE)
 MAX_LINE_BYTES = 64 * 2**20  # a line is held in memory; a longer one is a binary file or another format
 LINES_PER_PROGRESS = 1000
-# Name in reports -> the distributions that provide it.
-PACKAGES = {
-    "fairseq": ("fairseq-fixed", "fairseq"),
-    **{name: (name,) for name in ("torch", "numpy", "sentencepiece", "sentencex", "scikit-learn", "scipy")},
-}
+PACKAGES = ("fairseq", "torch", "numpy", "sentencepiece", "sentencex", "scikit-learn", "scipy")
 
 _BOM = b"\xef\xbb\xbf"
 # first bytes -> what such a file is, and what to do with it
@@ -353,11 +349,11 @@ def hash_files(paths: Sequence[Path]) -> dict[str, str]:
     return {path.name if names[path.name] == 1 else str(path): hash_file(path) for path in paths}
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python, of this package, and of the installed packages that influence results."""
+def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """Versions of Python, of this package, and of the installed ones of ``packages``, which influence results."""
     found = {"fairseq_clear": __version__, "python": platform.python_version()}
-    for name, packages in PACKAGES.items():
-        for package in packages:
+    for name in packages:
+        for distribution in ("fairseq-fixed", "fairseq") if name == "fairseq" else (name,):
             with suppress(PackageNotFoundError):
-                found.setdefault(name, version(package))
+                found.setdefault(name, version(distribution))
     return found

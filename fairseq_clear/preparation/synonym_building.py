@@ -116,9 +116,5 @@ def build_table(synonyms: Mapping[str, list[str]], tokenizer: Tokenizer, symbols
 def _forms(word: str, alternatives: list[str]) -> Iterator[tuple[str, list[str]]]:
     yield word, alternatives
     if word == word.lower():
-        yield _capitalise(word), [_capitalise(alternative) for alternative in alternatives]
-        yield word.upper(), [alternative.upper() for alternative in alternatives]
-
-
-def _capitalise(text: str) -> str:
-    return text[:1].upper() + text[1:]
+        for change in (lambda text: text[:1].upper() + text[1:], str.upper):
+            yield change(word), [change(alternative) for alternative in alternatives]

@@ -71,7 +71,7 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
         found = int(stored["format"])
         if found != SYNONYMS_FORMAT:
             raise UserError(f"{path}: format {found}, but this version reads {SYNONYMS_FORMAT}; {remedy}")
-        made_for, expected = str(stored["vocabulary_hash"]), _hash_dictionary(Path(dictionary))
+        made_for, expected = str(stored["vocabulary_hash"]), hash_file(dictionary)
         if made_for != expected:
             hashes = f"({made_for[:12]}) than that of {dictionary} ({expected[:12]})"
             raise UserError(f"{path}: made for another vocabulary {hashes}; {remedy}")
@@ -106,13 +106,6 @@ def find_word_starts(symbols: list[str], tokenizer: Tokenizer) -> "npt.NDArray[n
     starts = [tokenizer.is_word_start(symbol) or _closes_word(symbol, tokenizer) for symbol in own]
     specials = [True, True, True, all(starts)]
     return np.array(specials + starts, np.bool_)
-
-
-def _hash_dictionary(dictionary: Path) -> str:
-    try:
-        return hash_file(dictionary)
-    except OSError as error:
-        raise UserError(f"{dictionary}: cannot read the vocabulary ({error.strerror})") from None
 
 
 def _closes_word(symbol: str, tokenizer: Tokenizer) -> bool:
