@@ -29,7 +29,7 @@ TINY = {  # name -> flags, and the number of rows
     "retrieval": ([], 1),  # without faiss
     "sentence_transformers_step": ([], 2),
     "startup": ([], 1 + len(COMMANDS)),
-    "views": (["--words", "30", "--texts", "6", "--documents", "3", "--vocab-size", "500", "--sample-lines", "400"], 7),
+    "views": (["--words", "30", "--texts", "6", "--documents", "3", "--vocab-size", "500", "--sample-lines", "400"], 6),
     "gpu": (
         ["--device", "cpu", "--arch", "clear_roberta_tiny", "--length", "32", "--long", "64", "--window", "16"]
         + ["--texts", "2", "--updates", "2", "--criterions", "clear_moco", "--precisions", "fp32", "bf16"],
