@@ -65,18 +65,17 @@ class CTranslate2Translator(Translator):
 
     def search(self, batch: Sequence[Tokens], seed: int) -> list[Translation]:
         """Translate texts; see ``Translator``."""
-        settings, marks = self.settings, self._target_marks
+        marks = self._target_marks
         how: dict[str, Any] = {}
         if self.draws:
             self._library.set_random_seed(seed % 2**32)
             self._model = self._load()
-            how = {"sampling_topk": settings.sampling}
-        limit = int(settings.max_len_a * max(map(len, batch)) + settings.max_len_b)
+            how = {"sampling_topk": self.settings.sampling}
         found = self._model.translate_batch(
             [tokens[:-1] for tokens in batch] if self._adds_end else list(batch),
             target_prefix=[marks] * len(batch) if marks else None,
-            beam_size=settings.beam_width,
-            max_decoding_length=min(limit, self.max_source - 2) + 1 + len(marks),
+            beam_size=self.settings.beam_width,
+            max_decoding_length=min(self.longest(batch), self.max_source - 2) + 1 + len(marks),
             max_input_length=0,
             return_end_token=True,
             disable_unk=True,
