@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from tqdm import tqdm
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import check_output_file, hash_file, versions, write_json
 from fairseq_clear.output_folder import check_destination, output_folder, partial_folder
-from fairseq_clear.preparation.binarize import Dataset, Encoder, SplitCounts, binarizer
+from fairseq_clear.preparation.binarize import Dataset, Encoder, SplitCounts, binarize
 from fairseq_clear.preparation.corpus_reading import TextSource, find_sources, warn_if_wrapped
 from fairseq_clear.preparation.prepare_settings import ORIGINAL, PrepareSettings
-from fairseq_clear.preparation.staging import DocumentLengths, Staged, held_out_documents, stage_rows
+from fairseq_clear.preparation.staging import DocumentLengths, Lines, Staged, held_out_documents, stage_rows
 from fairseq_clear.preparation.tokenizer_training import check_tokenizer_files, install_tokenizer
 from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY, TOKENIZERS
 from fairseq_clear.text.vocabulary import build_dictionary, keeps_mapping, load_dictionary
@@ -151,7 +151,9 @@ def _build(
 
     train = [datasets(shard, "train", counts) for shard in folders]
     valid = datasets(folders[0], "valid", None)
-    _binarize(settings, encoder, staged, staged_valid, train, valid)
+    size = staged.size + (staged_valid.size if staged_valid else 0)
+    with tqdm(desc="binarizing", total=size, **BAR) as bar:
+        binarize(_assign(staged, staged_valid, train, valid), encoder, size, settings.workers, bar.update)
     if given:
         shutil.copyfile(given, folders[0] / DICTIONARY)
     else:
@@ -175,25 +177,15 @@ def _build(
     return PrepareReport(settings.dest, seconds, total.lengths, splits, len(dictionary))
 
 
-def _binarize(
-    settings: PrepareSettings,
-    encoder: Encoder,
-    staged: Staged,
-    staged_valid: Staged | None,
-    train: Sequence[Texts],
-    valid: Texts,
-) -> None:
-    """Binarize each document to ``valid`` if it is held out, else to the first shard with the fewest bytes of text."""
-    size = staged.size + (staged_valid.size if staged_valid else 0)
-    with (
-        tqdm(desc="binarizing", total=size, **BAR) as bar,
-        binarizer(encoder, size, settings.workers, bar.update) as add,
-    ):
-        for is_held_out, rows in staged.documents():
-            texts = valid if is_held_out else min(train, key=lambda texts: texts[ORIGINAL].size)
-            add(list(texts.values()), rows)
-        for _, rows in staged_valid.documents() if staged_valid else ():
-            add(list(valid.values()), rows)
+def _assign(
+    staged: Staged, staged_valid: Staged | None, train: Sequence[Texts], valid: Texts
+) -> Iterator[tuple[Sequence[Dataset], Iterator[Lines]]]:
+    """Yield each document with its data sets: ``valid`` if it is held out, else the first shard with the least text."""
+    for is_held_out, rows in staged.documents():
+        texts = valid if is_held_out else min(train, key=lambda texts: texts[ORIGINAL].size)
+        yield list(texts.values()), rows
+    for _, rows in staged_valid.documents() if staged_valid else ():
+        yield list(valid.values()), rows
 
 
 def _write_manifests(

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_clear.preparation import binarize
-from fairseq_clear.preparation.binarize import Dataset, Encoder, binarizer
+from fairseq_clear.preparation.binarize import Dataset, Encoder
 from fairseq_clear.preparation.staging import choose_exactly, held_out_documents, stage_rows
 from fairseq_clear.preparation.tokenizer_training import TRAINER_LINE_CHARACTERS, cut_line
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
@@ -65,9 +65,8 @@ def test_parts_make_up_the_whole(
     encoder, made = Encoder(WhitespaceTokenizer(), dictionary), documents(12)
     counts, progress = np.zeros(len(dictionary), np.int64), list[int]()
     datasets = [Dataset(tmp_path / "one", encoder, counts), Dataset(tmp_path / "two", encoder, None)]
-    with binarizer(encoder, 10**6, workers, progress.append) as add:
-        for lines in made:
-            add(datasets, [(f"{line}\n".encode(), b"\n") for line in lines])
+    rows = ([(f"{line}\n".encode(), b"\n") for line in lines] for lines in made)
+    binarize.binarize(((datasets, one) for one in rows), encoder, 10**6, workers, progress.append)
     text = canonical(made)
     first, second = datasets
     assert first.digest.hexdigest() == hashlib.sha256(text.encode()).hexdigest() and first.size == len(text.encode())
