@@ -338,9 +338,12 @@ def write_json(path: Path, content: Any, *, flag: str | None = None) -> None:
 
 
 def hash_file(path: str | Path) -> str:
-    """The SHA-256 of a file, in hexadecimal. For a ``dict.txt`` this is the vocabulary's hash."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """The SHA-256 of a file, in hexadecimal; of a ``dict.txt``, the vocabulary's hash. UserError if it is unreadable."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
 
 
 def hash_files(paths: Sequence[Path]) -> dict[str, str]:
