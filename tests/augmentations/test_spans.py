@@ -72,11 +72,8 @@ def test_spans_are_disjoint_and_within_the_text(length, spans, span_length, seed
     ("length", "units", "ratio", "per_unit", "expected"),
     [
         (200, 5, 0.05, 1, (5, 10)),
-        (200, 5, 0.05, 2, (5, 10)),
         (20, 5, 0.05, 1, (5, 1)),
-        (30, 5, 0.05, 1, (5, 2)),
         (10, 5, 0.5, 1, (2, 5)),
-        (10, 5, 0.3, 2, (1, 3)),
         (10, 5, 1.0, 2, (0, 10)),
         (10, 5, 0.0, 1, (0, 1)),
     ],

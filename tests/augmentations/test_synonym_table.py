@@ -83,11 +83,6 @@ def test_rows_of_the_same_hash_get_other_multipliers(monkeypatch):
     assert table.find(array([5, 4, 4, 5, 4]), array([0, 2, 4])).tolist() == [1, 0, -1]
 
 
-def test_a_duplicate_word_is_an_error():
-    with pytest.raises(ValueError, match="a word stands twice"):
-        SynonymTable(IS_WORD_START, array([4, 4]), array([0, 1, 2]), array([0, 1, 2]), array([5, 6]), array([0, 1, 2]))
-
-
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [

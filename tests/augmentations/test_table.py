@@ -44,12 +44,6 @@ def test_defaults_change_a_long_text_differently_for_each_seed(name):
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
-def test_knob_defaults_are_those_of_the_function(name):
-    defaults = {knob: described.default for knob, described in AUGMENTATIONS[name].knobs.items()}
-    assert AUGMENTATIONS[name].function.__kwdefaults__ == defaults
-
-
-@pytest.mark.parametrize("name", AUGMENTATIONS)
 def test_bounds_never_fall_as_texts_grow(name):
     knobs = {knob: described.default for knob, described in AUGMENTATIONS[name].knobs.items()} | {share_of(name): 0.35}
     bounds = [AUGMENTATIONS[name].bound(length, knobs) for length in range(600)]

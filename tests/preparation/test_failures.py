@@ -186,13 +186,5 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_workers_obey_the_default_signals(tmp_path: Path) -> None:
-    with output_folder(tmp_path / "d", overwrite=False), worker_pool(2) as pool:
-        assert (
-            pool.submit(signal.getsignal, signal.SIGTERM).result() == signal.SIG_DFL != signal.getsignal(signal.SIGTERM)
-        )
-        assert pool.submit(signal.getsignal, signal.SIGINT).result() == signal.SIG_IGN
-
-
 def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)

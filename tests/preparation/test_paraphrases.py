@@ -1,8 +1,6 @@
 """Aligned texts: wherever a line goes, its paraphrases go, whatever happens to blank lines, documents and shards."""
 
-import gzip
 import json
-import lzma
 import tempfile
 from pathlib import Path
 
@@ -132,15 +130,6 @@ def test_folders_and_counts(model: Path, tmp_path: Path) -> None:
             assert counts["sentences"] == sum(len(line) > 1 for line in others)
     assert "paraphrases" not in clear_json(tmp_path / "d")
     assert not (tmp_path / "d" / "work").exists()
-
-
-def test_compressed_texts(tmp_path: Path) -> None:
-    original, german, pairs = write_pairs(tmp_path)
-    packed = {"in.txt.gz": gzip.compress(original.read_bytes()), "de.txt.xz": lzma.compress(german.read_bytes())}
-    for name, content in packed.items():
-        (tmp_path / name).write_bytes(content)
-    make(tmp_path / "own", tmp_path / "in.txt.gz", paraphrase=(("de", tmp_path / "de.txt.xz"),), vocab_size=290)
-    assert misplaced(tmp_path / "own", {"de": pairs}) == []
 
 
 @pytest.mark.parametrize("is_longer", [False, True])

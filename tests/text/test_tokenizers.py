@@ -96,13 +96,6 @@ def test_load_tokenizer_by_kind(tmp_path: Path, spm_file: Path) -> None:
     assert isinstance(load_tokenizer(f"{tmp_path}:/nowhere"), WhitespaceTokenizer)
 
 
-def test_load_tokenizer_of_a_sharded_folder_takes_the_first_shard(tmp_path: Path) -> None:
-    (tmp_path / "shard0").mkdir()
-    describe(tmp_path / "shard0", kind="none", files=[])
-    (tmp_path / "clear.json").write_text('{"format": 1, "shards": ["shard0", "shard1"]}')
-    assert isinstance(load_tokenizer(tmp_path), WhitespaceTokenizer)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
