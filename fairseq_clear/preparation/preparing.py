@@ -116,10 +116,8 @@ def write_text(settings: PrepareSettings) -> PrepareReport:
 
 def _check_outside(dest: Path, paths: list[Path]) -> None:
     """Raise UserError for an input inside ``dest``, which would be replaced."""
-    place = Path(os.path.realpath(dest))
     for path in paths:
-        real = Path(os.path.realpath(path))
-        if place == real or place in real.parents:
+        if path.resolve().is_relative_to(dest.resolve()):
             raise UserError(f"{path}: is in --dest {dest}, which would be replaced; move it")
 
 
