@@ -26,38 +26,18 @@ NOT_TEXT = frozenset({".tar", ".tgz", ".zip", ".json", ".csv", ".tsv", ".parquet
 INPUT = re.compile(r"^[^.].*\.(txt|jsonl)(\.gz|\.xz)?$", flags=re.IGNORECASE)
 MAX_LINE_BYTES = 64 * 2**20  # a line is held in memory; a longer one is a binary file or another format
 LINES_PER_PROGRESS = 1000
-# Name in reports -> the distributions that provide it.
-PACKAGES = {
-    "fairseq": ("fairseq-fixed", "fairseq"),
-    **{name: (name,) for name in ("torch", "numpy", "sentencepiece", "sentencex", "scikit-learn", "scipy")},
-}
+PACKAGES = ("fairseq", "torch", "numpy", "sentencepiece", "sentencex", "scikit-learn", "scipy")
 
 _BOM = b"\xef\xbb\xbf"
 # first bytes -> what such a file is, and what to do with it
 _BINARIES = {
-    b"\xff\xfe": ("UTF-16", "convert it first: iconv -f utf-16 -t {encoding}"),
-    b"\xfe\xff": ("UTF-16", "convert it first: iconv -f utf-16 -t {encoding}"),
-    b"%PDF-": ("a PDF", "extract its text first: pdftotext FILE.pdf FILE.txt"),
-    b"PK\x03\x04": ("a zip archive, as .docx and .odt files are", "unpack it, or save the document as plain text"),
-    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("an Office document (.doc, .xls, .ppt)", "save it as plain text"),
-    b"\x1f\x8b": ("gzip-compressed", "unpack it with gunzip, or give it a name that ends in .gz"),
-    b"\xfd7zXZ\0": ("xz-compressed", "unpack it with unxz, or give it a name that ends in .xz"),
-    b"\x28\xb5\x2f\xfd": ("zstd-compressed", "unpack it first: zstd -d"),
-    b"PAR1\x15": ("a Parquet table", "write its text column to a .txt or .jsonl file first"),
-    b"\x89PNG": ("a PNG image", "give a text file"),
-    b"\xff\xd8\xff": ("a JPEG image", "give a text file"),
+    b"\xff\xfe": "UTF-16; convert it first: iconv -f utf-16 -t utf-8",
+    b"\xfe\xff": "UTF-16; convert it first: iconv -f utf-16 -t utf-8",
+    b"%PDF-": "a PDF; extract its text first: pdftotext FILE.pdf FILE.txt",
+    b"PK\x03\x04": "a zip archive, as .docx and .odt files are; unpack it, or save the document as plain text",
+    b"\x1f\x8b": "gzip-compressed; unpack it with gunzip, or give it a name that ends in .gz",
+    b"\xfd7zXZ\0": "xz-compressed; unpack it with unxz, or give it a name that ends in .xz",
 }
-
-
-def check_is_text(path: str | Path, start: bytes, encoding: str = "utf-8") -> None:
-    """Check the first 8 bytes or more of a file for well-known formats that are not text.
-
-    Raises:
-        UserError: naming the format, and how to make text in ``encoding`` of it.
-    """
-    for signature, (what, remedy) in _BINARIES.items():
-        if start.startswith(signature):
-            raise UserError(f"{path}:1: this is {what}; {remedy.format(encoding=encoding)}")
 
 
 def read_text_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
@@ -101,8 +81,6 @@ def corpus_file(path: Path) -> CorpusFile:
     file = CorpusFile(path)
     is_text = file.kind not in NOT_TEXT if file.compression else file.kind == ".txt"
     if not (file.is_jsonl or is_text):
-        with suppress(OSError), path.open("rb") as stream:
-            check_is_text(path, stream.read(16))
         raise UserError(f"{path}: unknown suffix; inputs are .txt or .jsonl, also .gz or .xz; convert or rename it")
     return file
 
@@ -251,7 +229,8 @@ def _decode_line(line: bytes, path: Path, number: int, encoding: str, errors: st
     if len(line) > MAX_LINE_BYTES:
         raise UserError(f"{path}:{number}: more than {MAX_LINE_BYTES >> 20} MiB without a line end; is this text?")
     if number == 1:
-        check_is_text(path, line, encoding)
+        if what := next((what for start, what in _BINARIES.items() if line.startswith(start)), None):
+            raise UserError(f"{path}:1: this is {what}")
         line = line.removeprefix(_BOM)
     try:
         return line.decode(encoding, errors)
@@ -332,21 +311,39 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def read_json(path: Path, remedy: str = "") -> Any:
+    """Read a JSON file.
+
+    Raises:
+        UserError: the file is missing, unreadable or not JSON; the message ends with ``remedy``.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        what = f"cannot read it ({error.strerror or error})"
+    except ValueError as error:
+        what = f"not valid JSON ({error})"
+    raise UserError("; ".join(filter(None, (f"{path}: {what}", remedy))))
+
+
 def write_json(path: Path, content: Any, *, flag: str | None = None) -> None:
-    """Write a JSON file atomically.
+    """Write a JSON file atomically. Paths are written as text.
 
     Raises:
         UserError: the file cannot be written; the message names the flag. Without a flag, it is an OSError.
     """
     with write_errors(path, flag) if flag else nullcontext(), write_whole(path) as stream:
-        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False, default=str)
         stream.write((text + "\n").encode("utf-8", "backslashreplace"))  # a file name may have bytes that are not UTF-8
 
 
 def hash_file(path: str | Path) -> str:
-    """The SHA-256 of a file, in hexadecimal. For a ``dict.txt`` this is the vocabulary's hash."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """The SHA-256 of a file, in hexadecimal; of a ``dict.txt``, the vocabulary's hash. UserError if it is unreadable."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
 
 
 def hash_files(paths: Sequence[Path]) -> dict[str, str]:
@@ -355,11 +352,11 @@ def hash_files(paths: Sequence[Path]) -> dict[str, str]:
     return {path.name if names[path.name] == 1 else str(path): hash_file(path) for path in paths}
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python, of this package, and of the installed packages that influence results."""
+def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """Versions of Python, of this package, and of the installed ones of ``packages``, which influence results."""
     found = {"fairseq_clear": __version__, "python": platform.python_version()}
-    for name, packages in PACKAGES.items():
-        for package in packages:
+    for name in packages:
+        for distribution in ("fairseq-fixed", "fairseq") if name == "fairseq" else (name,):
             with suppress(PackageNotFoundError):
-                found.setdefault(name, version(package))
+                found.setdefault(name, version(distribution))
     return found

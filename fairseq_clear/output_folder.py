@@ -14,7 +14,7 @@ from types import FrameType
 from fairseq_clear.errors import UserError
 from fairseq_clear.processes import is_alive, lock, unlock
 
-STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # Files that identify a data folder (of prepare or fairseq-preprocess), an export, a prepared GLUE folder or mined negatives.
 KNOWN_CONTENTS = ("clear.json", "dict.txt", "fairseq_clear.json", "glue.json", "merge.json", "mine.json")
 

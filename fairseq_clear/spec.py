@@ -62,11 +62,8 @@ class Knob:
     def accepts(self) -> str:
         """What the knob accepts, in words: ``a number from 0 to 1``."""
         if self.choices:
-            return (
-                f"some of {', '.join(self.choices)}, joined by '-'"
-                if self.several
-                else f"one of {', '.join(self.choices)}"
-            )
+            names = ", ".join(self.choices)
+            return f"some of {names}, joined by '-'" if self.several else f"one of {names}"
         what = {float: "a number", int: "a whole number", str: "a word"}[self.kind]
         if self.minimum is not None and self.maximum is not None:
             return f"{what} from {self.minimum:g} to {self.maximum:g}"

@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -15,11 +15,8 @@ import yaml
 from fairseq import options
 from packaging.version import Version
 
-from fairseq_clear.augmentations import AUGMENTATIONS
 from fairseq_clear.cli import COMMANDS
 from fairseq_clear.cli.main import build_parser
-from fairseq_clear.objectives import OBJECTIVES
-from fairseq_clear.views.view_table import VIEWS
 from tests.conftest import ROOT, run
 from tests.training import FLAGS
 
@@ -104,10 +101,9 @@ PROGRAMS = {
     "curl": {"-L"},
     "nice": {"-n"},
     "shuf": {"-n"},
-    "unset": set(),
-    **{name: set() for name in ("git", "cd", "source", "export", "for", "do", "done", "tar", "make", "grep")},
     "scripts/slurm/launch.sh": {"--dry-run"},
     "scripts/slurm/pretrain.sbatch": set(),
+    **{name: set() for name in "git cd source export for do done tar make grep unset".split()},
 }
 WRAPPERS = {
     "scripts/slurm/glue_array.sbatch": ["fairseq-clear", "glue", "run"],
@@ -161,15 +157,9 @@ def unknown_flags(words: list[str], training: set[str]) -> list[str]:
 def test_commands_have_the_flags_that_pages_give_them(page: Path, training_flags: set[str]) -> None:
     found = {shlex.join(words): unknown_flags(words, training_flags) for words in commands(page)}
     assert {command: unknown for command, unknown in found.items() if unknown} == {}
-
-
-def test_an_unknown_flag_is_found(training_flags: set[str]) -> None:
     wrong = {
-        "fairseq-clear embed x.txt --data-bin d --vocab-size 3": ["--vocab-size"],
         "fairseq-clear glue run --data d --max-length 128": ["--max-length"],
         "torchrun --standalone fairseq-train d --augmnt none": ["--augmnt"],
-        "fairseq-clear imbed x": ["fairseq-clear"],
-        "python scripts/check_tables.py --all": ["--all"],
         "frobnicate": ["frobnicate"],
     }
     assert {line: unknown_flags(shlex.split(line), training_flags) for line in wrong} == wrong
@@ -204,11 +194,6 @@ def test_overrides_of_what_no_file_names_take_two_pluses(page: Path) -> None:
         known = {f"{section}.{key}" for section, values in config.items() if isinstance(values, dict) for key in values}
         used = {match[1] for word in others if (match := re.match(r"((?:task|criterion|model)\.\w+)=", word))}
         assert used <= known, f"{shlex.join(words)}: {sorted(used - known)} want ++"
-    if list(page.parent.glob("config/*.yaml")):
-        configs = [yaml.safe_load(file.read_text()) for file in page.parent.glob("config/*.yaml")]
-        named = {f"{s}.{key}" for config in configs for s, v in config.items() if isinstance(v, dict) for key in v}
-        used = set(re.findall(r"(?<![\w+.])((?:task|criterion|model)\.\w+)=", page.read_text()))
-        assert used <= named, f"{sorted(used - named)} want ++"
 
 
 def test_make_help_lists_the_targets_that_pages_name() -> None:
@@ -216,8 +201,7 @@ def test_make_help_lists_the_targets_that_pages_name() -> None:
     targets = set(re.findall(r"^(\S+)", shown, flags=re.M))
     named = {name for page in PAGES for name in re.findall(r"`make ([a-z-]+)", page.read_text())}
     named |= {words[1] for page in PAGES for words in commands(page) if words[0] == "make"}
-    assert named <= targets
-    assert {"install", "demo", "docs", "test", "test-fast", "check", "bench", "help"} <= targets
+    assert named <= targets and "install" in named
 
 
 # Links and tables
@@ -236,15 +220,8 @@ def test_links_and_paths_exist(page: Path) -> None:
     assert [name for name in named if not any((place / name).exists() for place in places)] == []
 
 
-def test_anchors_of_readme_exist() -> None:
-    for path, anchor in re.findall(r"\]\(([^)#]+)#([^)]+)\)", README):
-        headings = re.findall(r"^#+ (.*)", (ROOT / path).read_text(), flags=re.M)
-        assert anchor in {re.sub(r"[^\w]+", "-", heading.lower()).strip("-") for heading in headings}
-
-
 RUNS = [{"name": "slice", "scores": {"topics": 28.0}}, {"name": "slice", "scores": {"topics": 29.0}}]
 TABLE = "<!-- figures: runs results.json#one -->\n| | topics |\n|---|---|\n| slice | **28.50** +- 0.71 |\n"
-BENCH = "<!-- figures: bench bench.json -->\n| benchmark | what |\n|---|---|\n| moco | old |\n"
 
 
 def test_published_tables_are_those_of_their_json() -> None:
@@ -255,20 +232,14 @@ def test_published_tables_are_those_of_their_json() -> None:
     ("page", "found"),
     [
         (TABLE.replace("28.50", "28.51"), "README.md:2: row 'slice', column 'topics'"),
-        (TABLE.replace("| slice", "| span"), "README.md:2: row 'span': not in the JSON"),
-        (TABLE.replace("#one", "#other"), "no such kind, file or table"),
         (
             "| | a | b | c |\n|---|---|---|---|\n| x | 1.0 | 2.0 | 3.0 |\n| y | 4.0 | - | - |\n",
             "4 figures, and no <!--",
         ),
-        (BENCH, "README.md:2: differs from bench.json"),
     ],
 )
 def test_a_wrong_table_is_found_and_written(page: str, found: str, tmp_path: Path) -> None:
-    row = {"what": "update", "unit": "s", "ours": 0.5, "baseline": "", "aim": ""}
-    row |= dict.fromkeys(("theirs", "ratio", "met", "mib", "their_mib"))
     (tmp_path / "results.json").write_text(json.dumps({"one": RUNS}))
-    (tmp_path / "bench.json").write_text(json.dumps({"results": {"moco": {"table": [row]}}}))
     (tmp_path / "README.md").write_text(TABLE)
     assert CHECK_TABLES.check(tmp_path) == []
     (tmp_path / "README.md").write_text(page)
@@ -280,39 +251,14 @@ def test_a_wrong_table_is_found_and_written(page: str, found: str, tmp_path: Pat
 # What the site takes from the code
 
 
-def test_a_table_that_is_out_of_date_is_written_anew() -> None:
-    page = "a\n<!-- table: views -->\n\n| old |\n\n<!-- end of table -->\nb\n"
-    new = WRITE_TABLES.written(page)
-    assert "| old |" not in new and f"\n\n{WRITE_TABLES.view_table()}\n\n" in new and WRITE_TABLES.written(new) == new
-    assert new.startswith("a\n<!--") and new.endswith("-->\nb\n")
-
-
 def test_the_reference_has_every_flag(training_flags: set[str]) -> None:
     page = HOOKS.command_page()
     for command in COMMANDS:
         flags = flags_of(command, []) - {"-h", "--help"}
         section = page.split(f"{{#{command}}}")[1].split("\n## ")[0]
         assert all(re.search(rf"`(?:\S+, )?{flag}[ `,]", section) for flag in flags), command
-    page = HOOKS.training_page()
-    for flag in ("--views", "--pooling", "--queue-size", "--guide-layers", "--decay-vectors"):
-        assert f"`{flag}" in page and flag in training_flags
-    assert set(re.findall(r"^`(--[\w-]+)", page, flags=re.M)) <= training_flags
-
-
-@pytest.mark.parametrize(
-    "kind, names", [("augmentations", AUGMENTATIONS), ("objectives", OBJECTIVES), ("views", VIEWS)]
-)
-def test_a_table_has_every_entry(kind: str, names: Iterable[str]) -> None:
-    assert all(f"| `{name}` |" in WRITE_TABLES.TABLES[kind]() for name in names)
-
-
-def test_every_metric_is_described() -> None:
-    monitoring = (DOCS / "monitoring.md").read_text()
-    logged = re.findall(
-        r'(?:ratio|log_scalar|log_derived)\("([a-z]\w+)"',
-        (ROOT / "fairseq_clear/criterions/figures.py").read_text(),
-    )
-    assert len(logged) > 10 and [name for name in logged if f"`{name}`" not in monitoring] == []
+    listed = set(re.findall(r"^`(--[\w-]+)", HOOKS.training_page(), flags=re.M))
+    assert {"--views", "--pooling", "--queue-size", "--guide-layers", "--decay-vectors"} <= listed <= training_flags
 
 
 # Extending
@@ -330,14 +276,6 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if ", in " not in title:
             (folder / Path(title).name).write_text(code)
     return folder
-
-
-def test_lines_of_the_page_name_tables_that_are_there() -> None:
-    for title, _ in EXTENDING:
-        path, _, name = title.partition(", in ")
-        folder = ROOT / Path(path).parent
-        assert folder.is_dir() or path.startswith("my_plugin/"), title
-        assert not name or f"{name}" in (ROOT / path).read_text(), title
 
 
 def test_the_plugin_of_the_page_passes_its_tests_and_trains(plugin: Path, data_bin: Path, tmp_path: Path) -> None:

@@ -4,16 +4,16 @@ import json
 import os
 import platform
 import warnings
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
-from fairseq_clear import __version__, register
+from fairseq_clear import register
 from fairseq_clear.cli.flags import Command
 from fairseq_clear.errors import one_line
+from fairseq_clear.files import versions
 from fairseq_clear.patches import PATCHES, Patch, install, is_installed, signature_mismatch
+from fairseq_clear.preparation.prepare_settings import available_cores
 from fairseq_clear.settings import setting
 
 PACKAGES = (
@@ -88,10 +88,10 @@ def diagnose() -> dict[str, Any]:
         problems += [row["problem"] for row in rows if row["problem"]]
         error = loading_error("fairseq_clear")
         problems += [f"the plugin does not register with fairseq: {error}"] if error else []
-    versions, missing = find_versions()
+    found = {"system": platform.platform(), **versions(PACKAGES.split())}
     return {
-        "versions": versions,
-        "missing": missing,
+        "versions": found,
+        "missing": [name for name in PACKAGES.split() if name not in found],
         "devices": find_devices(),
         "compiled": {name: errors[name] for name in COMPILED},
         "patches": rows,
@@ -122,20 +122,10 @@ def patch_row(patch: Patch) -> dict[str, Any]:
     return {"target": target, "on": is_on, "reason": patch.reason, "problem": problem}
 
 
-def find_versions() -> tuple[dict[str, str], list[str]]:
-    """Versions of installed packages, and the names of PACKAGES that are not installed."""
-    found = {"fairseq_clear": __version__, "python": platform.python_version(), "system": platform.platform()}
-    for name in PACKAGES.split():
-        for package in ("fairseq", "fairseq-fixed") if name == "fairseq" else (name,):
-            with suppress(PackageNotFoundError):
-                found[name] = version(package) + (f" ({package})" if package != name else "")
-    return found, [name for name in PACKAGES.split() if name not in found]
-
-
 def find_devices() -> dict[str, Any]:
     """Return GPUs, communication backends, cores and threads; only cores if torch does not load."""
     found: dict[str, Any] = {
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": available_cores(),
         "cores of the machine": os.cpu_count(),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
     }

@@ -11,7 +11,6 @@ from fairseq_clear.files import check_output_file, hash_file
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.settings import setting
 from fairseq_clear.text.data_folders import load_tokenizer, read_clear_json, read_dictionary
-from fairseq_clear.text.synonym_files import SYNONYMS_NPZ, save_synonyms
 
 SHORT_DOCUMENTS = (
     "most documents have one sentence, but --views neighbor, cloze and span need several; blank lines end documents unless "
@@ -61,12 +60,13 @@ class Synonyms(Command):
         'a JSON file of word -> list of synonyms, such as {"film": ["movie"]}, or WordNet through nltk',
         metavar="FILE.json|wordnet",
     )
-    output: Path | None = setting(f"file to write (default: {SYNONYMS_NPZ} in --data-bin)", None)
+    output: Path | None = setting("file to write (default: synonyms.npz in --data-bin)", None)
     overwrite: bool = setting("replace an existing table", False)
 
     def run(self) -> int:
         """Build the table, write it and print a report; errors come before anything is written."""
         from fairseq_clear.preparation.synonym_building import build_table, read_source
+        from fairseq_clear.text.synonym_files import SYNONYMS_NPZ, save_synonyms
 
         # of a folder of `prepare --shards` the first shard, where training looks for the table; all have the same vocabulary
         shards = read_clear_json(self.data_bin).get("shards")

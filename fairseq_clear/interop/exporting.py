@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from fairseq_clear import __version__
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model
-from fairseq_clear.files import versions, write_json
-from fairseq_clear.interop.hf_folders import EXPORTED, SentenceSettings, read_json, write_modules
+from fairseq_clear.files import read_json, versions, write_json
+from fairseq_clear.interop.hf_folders import EXPORTED, SentenceSettings, write_modules
 from fairseq_clear.interop.hf_format import (
     HEAD_WEIGHT,
     LONGFORMER,

@@ -1,6 +1,5 @@
 """Reads configuration, weights and modules of Hugging Face and sentence-transformers folders, without running their code."""
 
-import json
 import pickle
 import re
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import write_json
+from fairseq_clear.files import read_json, write_json
 from fairseq_clear.libraries import import_library
 from fairseq_clear.patches.checkpoint_files import unloadable
 
@@ -51,16 +50,6 @@ def read_hf_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise UserError(f"{folder}: its weights are not a plain table of tensors; save it with save_pretrained")
     floats = {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
     return read_json(folder / CONFIG), floats
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file; UserError if that fails."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not valid JSON ({error})") from None
 
 
 def read_pickle(path: Path) -> dict[str, Any]:

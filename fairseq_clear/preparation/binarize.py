@@ -8,7 +8,6 @@ import os
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,28 +39,21 @@ class SplitCounts:
     """
 
     lengths: DocumentLengths = field(default_factory=DocumentLengths)
-    sentences: int = 0
     blank: int = 0
     tokens: int = 0
     unknown: int = 0
 
     def as_json(self, name: str = ORIGINAL) -> dict[str, Any]:
         """The counts of a split, or of a paraphrase of it, for ``clear.json``."""
-        both = {"tokens": self.tokens, "unknown": self.unknown}
+        found: dict[str, Any] = {"documents": self.lengths.documents, "median_sentences": self.lengths.median}
         if name != ORIGINAL:
-            return {"sentences": self.sentences, "blank": self.blank, **both}
-        median = self.lengths.median
-        return {"documents": self.lengths.documents, "sentences": self.sentences, "median_sentences": median, **both}
+            found = {"blank": self.blank}
+        sentences = self.lengths.sentences - self.blank
+        return {**found, "sentences": sentences, "tokens": self.tokens, "unknown": self.unknown}
 
-
-def sum_counts(counts: Iterable[SplitCounts]) -> SplitCounts:
-    """The counts over several shards or splits."""
-    total = SplitCounts()
-    for one in counts:
-        total.lengths.update(one.lengths)
-        for name in ("sentences", "blank", "tokens", "unknown"):
-            setattr(total, name, getattr(total, name) + getattr(one, name))
-    return total
+    def __add__(self, other: "SplitCounts") -> "SplitCounts":
+        lengths = DocumentLengths(self.lengths + other.lengths)
+        return SplitCounts(lengths, self.blank + other.blank, self.tokens + other.tokens, self.unknown + other.unknown)
 
 
 class Encoder:
@@ -106,27 +98,13 @@ class Dataset:
     def __init__(self, prefix: Path, encoder: Encoder, ids: NDArray[np.int64] | None) -> None:
         self.counts, self.digest, self.size = SplitCounts(), hashlib.sha256(), 0
         self._prefix, self._encoder, self._ids = prefix, encoder, ids  # ids: counts by id, (vocabulary,), to add to
-        self._lines: list[bytes] = []
-        self._pending, self._items = 0, 0
+        self._items = 0
         code = next(code for code, name in TYPES.items() if np.dtype(name) == encoder.dtype)
         Path(f"{prefix}.idx").write_bytes(MAGIC + struct.pack("<QBQ", 1, code, 0))
 
-    def add(self, line: bytes) -> bytes:
-        """Add a line with its line end; return the part of the text that is to be binarized now, mostly an empty one."""
-        self._lines.append(line)
-        self.size += len(line)
-        self._pending += len(line)
-        return self.take() if self._pending >= PART_BYTES else b""
-
-    def take(self) -> bytes:
-        """Return the text that is not binarized yet."""
-        part = b"".join(self._lines)
+    def append(self, part: bytes, sizes: NDArray[np.int32], ids: NDArray[Any]) -> None:
+        """Hash the next part of the text, and write the number of ids of each line and the ids."""
         self.digest.update(part)
-        self._lines, self._pending = [], 0
-        return part
-
-    def append(self, sizes: NDArray[np.int32], ids: NDArray[Any]) -> None:
-        """Write the ids of the next part."""
         for suffix, content in (("bin", ids), ("idx", sizes)):
             with open(f"{self._prefix}.{suffix}", "ab") as stream:
                 stream.write(content.tobytes())
@@ -151,57 +129,60 @@ class Dataset:
                 address = int(ends[-1])
 
 
-Binarize = Callable[[Sequence[Dataset], Iterable[Lines]], None]
+Documents = Iterable[
+    tuple[Sequence[Dataset], Iterable[Lines]]
+]  # the data sets of a text and its paraphrases, and the rows
 
 
-@contextmanager
-def binarizer(encoder: Encoder, size: int, workers: int, progress: Callable[[int], object]) -> Iterator[Binarize]:
-    """Yield a function that adds a document, given by its rows, to the data sets of a text and its paraphrases.
-
-    Between two documents it adds a blank line. At the end of the block, all data sets are complete.
+def binarize(
+    documents: Documents, encoder: Encoder, size: int, workers: int, progress: Callable[[int], object]
+) -> None:
+    """Add each document to its data sets, with a blank line between two documents, and complete the data sets.
 
     Args:
+        documents: the data sets of each document, and its rows.
+        encoder: converts lines to ids.
         size: bytes of all text.
         workers: number of processes; a small text uses fewer. With 1, this process binarizes. The result does not
             depend on it.
         progress: called with the number of bytes of text binarized since its last call.
     """
     workers = min(workers, 1 + size // PART_BYTES)
-    waiting: deque[tuple[Dataset, int, Any]] = deque()
+    waiting: deque[tuple[Dataset, bytes, Any]] = deque()
     used: dict[Dataset, None] = {}
 
     def write(most: int) -> None:
         while len(waiting) > most:
-            dataset, size, future = waiting.popleft()
-            dataset.append(*future.result())
-            progress(size)
-
-    def binarize(dataset: Dataset, part: bytes) -> None:
-        if part and workers == 1:
-            dataset.append(*encoder.encode(part))
+            dataset, part, future = waiting.popleft()
+            dataset.append(part, *(future.result() if future else encoder.encode(part)))
             progress(len(part))
-        elif part:
-            waiting.append((dataset, len(part), pool.submit(_encode, part)))
-            write(workers * WAITING_EACH)
-
-    def add(datasets: Sequence[Dataset], rows: Iterable[Lines]) -> None:
-        length = 0
-        for row in rows:
-            for dataset, line in zip(datasets, row, strict=True):
-                if dataset.size and not length:
-                    binarize(dataset, dataset.add(b"\n"))
-                binarize(dataset, dataset.add(line))
-                dataset.counts.sentences += line != b"\n"
-                dataset.counts.blank += line == b"\n"
-            length += 1
-        for dataset in datasets:
-            dataset.counts.lengths[length] += 1
-            used[dataset] = None
 
     with worker_pool(workers if workers > 1 else 0, _set_encoder, (encoder,)) as pool:
-        yield add
-        for dataset in used:
-            binarize(dataset, dataset.take())
+        for dataset, part in _parts(documents):
+            used[dataset] = None
+            waiting.append((dataset, part, pool and pool.submit(_encode, part)))
+            write(workers * WAITING_EACH if pool else 0)
         write(0)
     for dataset in used:
         dataset.finish()
+
+
+def _parts(documents: Documents) -> Iterator[tuple[Dataset, bytes]]:
+    """Count the documents; yield the text of each data set in parts of PART_BYTES or a little more."""
+    rest: dict[Dataset, bytearray] = {}
+    for datasets, rows in documents:
+        length = 0
+        for row in rows:
+            for dataset, line in zip(datasets, row, strict=True):
+                text = b"\n" + line if dataset.size and not length else line
+                part = rest.setdefault(dataset, bytearray())
+                part += text
+                dataset.size += len(text)
+                dataset.counts.blank += line == b"\n"
+                if len(part) >= PART_BYTES:
+                    yield dataset, bytes(rest.pop(dataset))
+            length += 1
+        for dataset in datasets:
+            dataset.counts.lengths[length] += 1
+    for dataset, part in rest.items():
+        yield dataset, bytes(part)

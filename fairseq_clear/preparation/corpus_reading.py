@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import CorpusFile, corpus_file, corpus_files, read_lines, read_whole_lines, record_texts
+from fairseq_clear.libraries import import_library
 from fairseq_clear.preparation.prepare_settings import ORIGINAL, DocumentSettings, PrepareSettings
 
 logger = logging.getLogger(__name__)
@@ -170,12 +171,10 @@ def aligned_lines(files: Sequence[CorpusFile], progress: Progress | None = None)
     readers = [(line.replace("\r", " ") for _, line in read_whole_lines(file, progress)) for file in files]
     for number, row in enumerate(zip_longest(*readers)):
         if None in row:
-            rest = zip(row, readers, strict=True)
-            counts = [number + (line is not None) + sum(1 for _ in reader) for line, reader in rest]
-            other = next(index for index, count in enumerate(counts) if count != counts[0])
+            short, long = (next(n for n, line in enumerate(row) if (line is None) == ends) for ends in (True, False))
             raise UserError(
-                f"{files[other].path}: {counts[other]:,} lines, but {files[0].path} has {counts[0]:,}; line n of one must "
-                "say what line n of the other says"
+                f"{files[short].path}: ends after line {number}, and {files[long].path} does not; line n of one must say "
+                "what line n of the other says"
             )
         yield row
 
@@ -207,10 +206,7 @@ def sentence_splitter(language: str) -> Callable[[str], list[str]]:
     Raises:
         UserError: sentencex is not installed; the message names the extra.
     """
-    try:
-        import sentencex
-    except ImportError:
-        raise UserError("--split-sentences needs sentencex; pip install 'fairseq_clear[split]'") from None
+    sentencex = import_library("sentencex", "split")
 
     def split(text: str) -> list[str]:
         return [stripped for sentence in sentencex.segment(language, text) if (stripped := sentence.strip())]

@@ -102,27 +102,17 @@ class TokenizerSettings:
     )
 
     @property
-    def kind(self) -> str:
-        """The kind of tokenizer: ``hf``, ``sentencepiece`` or ``gpt2``."""
-        if self.tokenizer_dir is not None:
-            return "hf"
-        return "sentencepiece" if self.gpt2_encoder_json is None else "gpt2"
-
-    @property
-    def trains_tokenizer(self) -> bool:
-        """Whether a sentencepiece model is trained."""
-        return self.kind == "sentencepiece" and self.spm_model is None
-
-    @property
     def given_dictionary(self) -> Path | None:
         """The ``dict.txt`` to copy: the one named, or the one next to an imported tokenizer."""
         imported = None if self.tokenizer_dir is None else self.tokenizer_dir / "dict.txt"
         return self.dictionary or (imported if imported is not None and imported.is_file() else None)
 
-    def _check_tokenizer(self) -> None:
+    def check(self) -> None:
+        """Raise UserError for values that contradict each other."""
         if (self.gpt2_encoder_json is None) != (self.gpt2_vocab_bpe is None):
             raise UserError("--gpt2-encoder-json and --gpt2-vocab-bpe belong together: give both")
-        if self.dictionary is not None and self.trains_tokenizer:
+        trains = not (self.spm_model or self.gpt2_encoder_json or self.tokenizer_dir)
+        if self.dictionary is not None and trains:
             raise UserError("--dict belongs to an existing tokenizer: also give --spm-model or the GPT-2 files")
 
 
@@ -185,10 +175,7 @@ class PrepareSettings(TokenizerSettings, DocumentSettings):
         check_settings(self)
         if not 0 < self.valid_share < 1:
             raise UserError(f"--valid-share {self.valid_share}: must be a share of the documents, above 0 and below 1")
-        self._check_tokenizer()
-        self._check_paraphrases()
-
-    def _check_paraphrases(self) -> None:
+        super().check()
         for name, _ in self.paraphrase:
             if not NAME.fullmatch(name) or name == ORIGINAL:
                 raise UserError(

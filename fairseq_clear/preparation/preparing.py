@@ -4,11 +4,10 @@ Read -> canonical text -> train / valid by document -> tokenizer -> ids, dict.tx
 """
 
 import hashlib
-import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,12 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import check_output_file, hash_file, versions
+from fairseq_clear.files import check_output_file, hash_file, versions, write_json
 from fairseq_clear.output_folder import check_destination, output_folder, partial_folder
-from fairseq_clear.preparation.binarize import Dataset, Encoder, SplitCounts, binarizer, sum_counts
+from fairseq_clear.preparation.binarize import Dataset, Encoder, SplitCounts, binarize
 from fairseq_clear.preparation.corpus_reading import TextSource, find_sources, warn_if_wrapped
 from fairseq_clear.preparation.prepare_settings import ORIGINAL, PrepareSettings
-from fairseq_clear.preparation.staging import (
-    DocumentLengths,
-    Staged,
-    held_out_documents,
-    stage_rows,
-)
+from fairseq_clear.preparation.staging import DocumentLengths, Lines, Staged, held_out_documents, stage_rows
 from fairseq_clear.preparation.tokenizer_training import check_tokenizer_files, install_tokenizer
 from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY, TOKENIZERS
 from fairseq_clear.text.vocabulary import build_dictionary, keeps_mapping, load_dictionary
@@ -122,10 +116,8 @@ def write_text(settings: PrepareSettings) -> PrepareReport:
 
 def _check_outside(dest: Path, paths: list[Path]) -> None:
     """Raise UserError for an input inside ``dest``, which would be replaced."""
-    place = Path(os.path.realpath(dest))
     for path in paths:
-        real = Path(os.path.realpath(path))
-        if place == real or place in real.parents:
+        if path.resolve().is_relative_to(dest.resolve()):
             raise UserError(f"{path}: is in --dest {dest}, which would be replaced; move it")
 
 
@@ -150,9 +142,16 @@ def _build(
     dictionary = load_dictionary(given) if given else build_dictionary(tokenizer)
     counts = np.zeros(len(dictionary), np.int64)
     encoder = Encoder(tokenizer, dictionary)
-    train = [{name: _dataset(shard, name, "train", encoder, counts) for name in names} for shard in folders]
-    valid = {name: _dataset(folders[0], name, "valid", encoder, None) for name in names}
-    _binarize(settings, encoder, staged, staged_valid, train, valid)
+
+    def datasets(shard: Path, split: str, counts: NDArray[np.int64] | None) -> Texts:
+        places = {name: _place(shard, name) / split for name in names}
+        return {name: Dataset(place, encoder, counts if name == ORIGINAL else None) for name, place in places.items()}
+
+    train = [datasets(shard, "train", counts) for shard in folders]
+    valid = datasets(folders[0], "valid", None)
+    size = staged.size + (staged_valid.size if staged_valid else 0)
+    with tqdm(desc="binarizing", total=size, **BAR) as bar:
+        binarize(_assign(staged, staged_valid, train, valid), encoder, size, settings.workers, bar.update)
     if given:
         shutil.copyfile(given, folders[0] / DICTIONARY)
     else:
@@ -169,36 +168,22 @@ def _build(
         "versions": versions(),
         "seconds": round(seconds, 3),
     }
-    total = {name: sum_counts(one[name].counts for one in train) for name in names}
-    splits = {"train": total[ORIGINAL], "valid": valid[ORIGINAL].counts}
+    total = sum((one[ORIGINAL].counts for one in train), SplitCounts())
+    splits = {"train": total, "valid": valid[ORIGINAL].counts}
     contents = {shard: _describe(one, valid) for shard, one in zip(folders, train, strict=True)}
     _write_manifests(folder, common, contents, splits)
-    return PrepareReport(settings.dest, seconds, total[ORIGINAL].lengths, splits, len(dictionary))
+    return PrepareReport(settings.dest, seconds, total.lengths, splits, len(dictionary))
 
 
-def _dataset(folder: Path, name: str, split: str, encoder: Encoder, counts: NDArray[np.int64] | None) -> Dataset:
-    return Dataset(_place(folder, name) / split, encoder, counts if name == ORIGINAL else None)
-
-
-def _binarize(
-    settings: PrepareSettings,
-    encoder: Encoder,
-    staged: Staged,
-    staged_valid: Staged | None,
-    train: Sequence[Texts],
-    valid: Texts,
-) -> None:
-    """Binarize each document to ``valid`` if it is held out, else to the first shard with the fewest bytes of text."""
-    size = staged.size + (staged_valid.size if staged_valid else 0)
-    with (
-        tqdm(desc="binarizing", total=size, **BAR) as bar,
-        binarizer(encoder, size, settings.workers, bar.update) as add,
-    ):
-        for is_held_out, rows in staged.documents():
-            texts = valid if is_held_out else min(train, key=lambda texts: texts[ORIGINAL].size)
-            add(list(texts.values()), rows)
-        for _, rows in staged_valid.documents() if staged_valid else ():
-            add(list(valid.values()), rows)
+def _assign(
+    staged: Staged, staged_valid: Staged | None, train: Sequence[Texts], valid: Texts
+) -> Iterator[tuple[Sequence[Dataset], Iterator[Lines]]]:
+    """Yield each document with its data sets: ``valid`` if it is held out, else the first shard with the least text."""
+    for is_held_out, rows in staged.documents():
+        texts = valid if is_held_out else min(train, key=lambda texts: texts[ORIGINAL].size)
+        yield list(texts.values()), rows
+    for _, rows in staged_valid.documents() if staged_valid else ():
+        yield list(valid.values()), rows
 
 
 def _write_manifests(
@@ -213,9 +198,7 @@ def _write_manifests(
             "splits": {split: one.as_json() for split, one in splits.items()},
         }
     for place, content in contents.items():
-        text = json.dumps({**common, **content}, ensure_ascii=False, indent=2, default=str)  # paths as text
-        # a file name may have bytes that are not UTF-8
-        (place / CLEAR_JSON).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
+        write_json(place / CLEAR_JSON, {**common, **content})
 
 
 def _place(folder: Path, name: str) -> Path:

@@ -4,12 +4,11 @@ A text and its paraphrases are parallel files: their lines n belong together, an
 is staged because the choice of documents depends on their number.
 """
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import accumulate, groupby, repeat
+from itertools import groupby, repeat
 from pathlib import Path
 
 import numpy as np
@@ -42,9 +41,9 @@ class DocumentLengths(Counter[int]):
         if not self:
             return 0
         lengths = sorted(self)
-        ends = list(accumulate(self[length] for length in lengths))
         middle = ((self.documents - 1) // 2, self.documents // 2)
-        return sum(lengths[bisect_right(ends, rank)] for rank in middle) / 2
+        found = np.searchsorted(np.cumsum([self[length] for length in lengths]), middle, side="right")
+        return sum(lengths[index] for index in found) / 2
 
     def summary(self) -> str:
         """Describe both counts and the median."""
@@ -74,14 +73,16 @@ class Staged:
 
     def documents(self) -> Iterator[tuple[bool, Iterator[Lines]]]:
         """Yield for each document whether it is held out, and its rows, which are to be read before the next document."""
-        choices = choose_exactly(self.held_out, self.lengths.documents, random_stream(self.seed, HOLD_OUT_STREAM))
+        choices = choose_exactly(
+            self.held_out, self.lengths.documents, np.random.default_rng([self.seed, HOLD_OUT_STREAM])
+        )
         for is_text, rows in groupby(self.rows(), key=bool):
             if is_text:
                 yield next(choices), rows
 
     def training_lines(self, most_bytes: float) -> Iterator[str]:
         """Yield a uniform sample of the lines for training, paraphrases included, of about ``most_bytes``; no blank ones."""
-        share, rng = min(1.0, most_bytes / max(self.size, 1)), random_stream(self.seed, SAMPLE_STREAM)
+        share, rng = min(1.0, most_bytes / max(self.size, 1)), np.random.default_rng([self.seed, SAMPLE_STREAM])
         lines = (line for is_held_out, rows in self.documents() if not is_held_out for row in rows for line in row)
         for line in lines:
             if line != b"\n" and (share >= 1.0 or rng.random() < share):
@@ -110,11 +111,6 @@ def stage_rows(rows: Iterable[Row], folder: Path, names: Sequence[str], what: st
     if not lengths:
         raise UserError(f"{what}: holds no sentence, only blank lines or nothing at all")
     return Staged(paths, lengths)
-
-
-def random_stream(seed: int, stream: int) -> np.random.Generator:
-    """The generator of one of the random streams of a seed, from its start."""
-    return np.random.default_rng(np.random.SeedSequence([seed, stream]))
 
 
 def choose_exactly(chosen: int, total: int, rng: np.random.Generator) -> Iterator[bool]:

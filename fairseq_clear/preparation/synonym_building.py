@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import hash_file, read_text_lines
+from fairseq_clear.files import hash_file, read_json
 from fairseq_clear.text.synonym_files import UNKNOWN, find_word_starts
 from fairseq_clear.text.tokenizers import Tokenizer
 
@@ -28,27 +28,22 @@ class SynonymSource(NamedTuple):
 
 def read_source(source: str) -> SynonymSource:
     """Read ``--source``: ``wordnet``, or a JSON file such as the neighbours of Jia et al. 2019 that CLEAR uses."""
-    return read_wordnet() if source == WORDNET else read_json(Path(source))
+    return read_wordnet() if source == WORDNET else read_synonyms(Path(source))
 
 
-def read_json(path: Path) -> SynonymSource:
+def read_synonyms(path: Path) -> SynonymSource:
     """Read ``{word: [alternative, ...]}``; a word may have no alternatives.
 
     Raises:
         UserError: the file is missing or has another content.
     """
     wanted = 'a JSON object of word -> list of words, such as {"film": ["movie"]}'
-    try:
-        synonyms = json.loads("\n".join(read_text_lines(path)))
-    except UserError as error:
-        raise UserError(f"--source {error}; give {wanted}") from None
-    except ValueError as error:
-        raise UserError(f"--source {path}: not JSON ({error}); give {wanted}") from None
+    synonyms = read_json(path, f"give --source {wanted}")
     if not isinstance(synonyms, dict):
         raise UserError(f"--source {path}: holds a {type(synonyms).__name__}; give {wanted}")
-    for word, alternatives in synonyms.items():
-        if not isinstance(alternatives, list) or not all(isinstance(alternative, str) for alternative in alternatives):
-            raise UserError(f"--source {path}: {word!r} has {alternatives!r:.60}, not a list of words; give {wanted}")
+    for word, others in synonyms.items():
+        if not isinstance(others, list) or not all(isinstance(other, str) for other in others):
+            raise UserError(f"--source {path}: {word!r} has {others!r:.60}, not a list of words; give {wanted}")
     return SynonymSource(path.name, hash_file(path), synonyms)
 
 
@@ -121,9 +116,5 @@ def build_table(synonyms: Mapping[str, list[str]], tokenizer: Tokenizer, symbols
 def _forms(word: str, alternatives: list[str]) -> Iterator[tuple[str, list[str]]]:
     yield word, alternatives
     if word == word.lower():
-        yield _capitalise(word), [_capitalise(alternative) for alternative in alternatives]
-        yield word.upper(), [alternative.upper() for alternative in alternatives]
-
-
-def _capitalise(text: str) -> str:
-    return text[:1].upper() + text[1:]
+        for change in (lambda text: text[:1].upper() + text[1:], str.upper):
+            yield change(word), [change(alternative) for alternative in alternatives]

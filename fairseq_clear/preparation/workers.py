@@ -14,6 +14,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.output_folder import STOP_SIGNALS
 
 
 @contextmanager
@@ -51,9 +52,8 @@ def worker_pool(workers: int, setup: Callable[..., object] = bool, arguments: tu
 
 
 def _start_worker(setup: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     setup(*arguments)

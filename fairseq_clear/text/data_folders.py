@@ -1,13 +1,12 @@
 """Data folders: finding the folders that a path names, and reading their ``clear.json``, dictionary and tokenizer."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import hash_file, read_text_lines
+from fairseq_clear.files import hash_file, read_json, read_text_lines
 from fairseq_clear.text.tokenizers import (
     Gpt2Tokenizer,
     HfTokenizer,
@@ -104,10 +103,7 @@ def read_clear_json(folder: Path) -> dict[str, Any]:
             f"{path} is missing: a plain fairseq-preprocess folder does not record its tokenizer; pass "
             "tokenizer=SentencePieceTokenizer(model), Gpt2Tokenizer(encoder_json, vocab_bpe) or WhitespaceTokenizer()"
         )
-    try:
-        clear = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: not valid JSON ({error}); prepare the folder again") from None
+    clear = read_json(path, "prepare the folder again")
     if not isinstance(clear, dict) or clear.get("format") != CLEAR_FORMAT:
         found = clear.get("format") if isinstance(clear, dict) else type(clear).__name__
         raise UserError(f"{path}: format {found!r}, but this version reads {CLEAR_FORMAT}; prepare the folder again")

@@ -42,21 +42,17 @@ def find_documents(sizes: npt.NDArray[np.int32], boundary: str = "blank") -> Bou
     """
     if boundary not in BOUNDARIES:
         raise UserError(f"--document-boundary {boundary}: choose from {', '.join(BOUNDARIES)}")
-    parts = []
+    parts = [np.zeros(0, np.int64)]
     was_text = False  # the line before the chunk
     for first in range(0, len(sizes), CHUNK_LINES):
         is_text = np.asarray(sizes[first : first + CHUNK_LINES]) > 1
-        if boundary == "line":
-            parts.append(np.flatnonzero(is_text) + first)
-            continue
-        parts.append(np.flatnonzero(np.diff(is_text, prepend=was_text)) + first)
+        is_edge = is_text if boundary == "line" else np.diff(is_text, prepend=was_text)
+        parts.append(np.flatnonzero(is_edge) + first)
         was_text = bool(is_text[-1])
-    edges = np.concatenate([np.zeros(0, np.int64), *parts])
+    edges = np.concatenate(parts)
     if boundary == "line":
         return np.stack([edges, edges + 1], axis=1)
-    if was_text:
-        edges = np.append(edges, len(sizes))
-    return edges.reshape(-1, 2)
+    return np.append(edges, np.full(int(was_text), len(sizes))).reshape(-1, 2)
 
 
 def index_path(prefix: str | Path, boundary: str) -> Path:

@@ -8,15 +8,15 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import hash_file, write_errors, write_whole
 from fairseq_clear.text.data_folders import FAIRSEQ_SPECIALS, load_tokenizer, read_dictionary
 from fairseq_clear.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from fairseq_clear.augmentations.synonym_table import SynonymTable
 
 SYNONYMS_NPZ = "synonyms.npz"
@@ -37,8 +37,6 @@ def save_synonyms(
     path: str | Path, table: "SynonymTable", *, vocabulary_hash: str, source: str, source_hash: str
 ) -> None:
     """Write a table and its origin to a file, atomically; UserError if that fails."""
-    import numpy as np
-
     arrays = {name: getattr(table, name).astype(np.int32) for name in _ROWS}
     described = {"vocabulary_hash": vocabulary_hash, "source": source, "source_hash": source_hash}
     with write_errors(path), write_whole(path) as file:
@@ -57,8 +55,6 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
     Raises:
         UserError: the file is missing, damaged, has another format or belongs to another vocabulary.
     """
-    import numpy as np
-
     from fairseq_clear.augmentations.synonym_table import SynonymTable
 
     command = f"fairseq-clear synonyms --data-bin {Path(dictionary).parent} --source FILE.json --output {path}"
@@ -71,7 +67,7 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
         found = int(stored["format"])
         if found != SYNONYMS_FORMAT:
             raise UserError(f"{path}: format {found}, but this version reads {SYNONYMS_FORMAT}; {remedy}")
-        made_for, expected = str(stored["vocabulary_hash"]), _hash_dictionary(Path(dictionary))
+        made_for, expected = str(stored["vocabulary_hash"]), hash_file(dictionary)
         if made_for != expected:
             hashes = f"({made_for[:12]}) than that of {dictionary} ({expected[:12]})"
             raise UserError(f"{path}: made for another vocabulary {hashes}; {remedy}")
@@ -94,25 +90,16 @@ def load_word_starts(folder: str | Path) -> "SynonymTable":
     return SynonymTable.build({}, find_word_starts(read_dictionary(Path(folder) / "dict.txt"), load_tokenizer(folder)))
 
 
-def find_word_starts(symbols: list[str], tokenizer: Tokenizer) -> "npt.NDArray[np.bool_]":
+def find_word_starts(symbols: list[str], tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
     """Determine for each symbol whether a word begins at it: (vocabulary,) bool.
 
     A word begins where the tokenizer says so, and at closing punctuation: in ``a film, and`` the word is ``film``, although no
     space follows it. ``<unk>`` belongs to the word around it, unless every symbol is a word.
     """
-    import numpy as np
-
     own = symbols[len(FAIRSEQ_SPECIALS) :]
     starts = [tokenizer.is_word_start(symbol) or _closes_word(symbol, tokenizer) for symbol in own]
     specials = [True, True, True, all(starts)]
     return np.array(specials + starts, np.bool_)
-
-
-def _hash_dictionary(dictionary: Path) -> str:
-    try:
-        return hash_file(dictionary)
-    except OSError as error:
-        raise UserError(f"{dictionary}: cannot read the vocabulary ({error.strerror})") from None
 
 
 def _closes_word(symbol: str, tokenizer: Tokenizer) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fairseq_clear import patches
-from fairseq_clear.errors import UserError
+from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.libraries import import_library
 
 SILENT_SYMBOLS = frozenset({"<s>", "</s>", "<pad>"})
@@ -47,17 +47,13 @@ class SentencePieceTokenizer:
     """A sentencepiece model (``.model``), such as ``fairseq-clear prepare`` trains; symbols are its pieces.
 
     Raises:
-        UserError: the file is missing or is not a sentencepiece model, or sentencepiece is not installed.
+        UserError: the file is missing or is not a sentencepiece model.
     """
 
     def __init__(self, model_path: str | Path) -> None:
         self.path = str(model_path)
         model = _read_bytes(self.path, "sentencepiece model")
-        try:
-            from sentencepiece import SentencePieceProcessor
-        except ImportError:
-            raise UserError("sentencepiece is not installed; pip install sentencepiece") from None
-        self._processor: Any = SentencePieceProcessor()
+        self._processor: Any = import_library("sentencepiece").SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(model)
         except (RuntimeError, ValueError):
@@ -94,8 +90,6 @@ class Gpt2Tokenizer:
 
     def __init__(self, encoder_json: str | Path, vocab_bpe: str | Path) -> None:
         self.path, self.vocab_bpe = str(encoder_json), str(vocab_bpe)
-        for path, what in ((self.path, "GPT-2 encoder.json"), (self.vocab_bpe, "GPT-2 vocab.bpe")):
-            _read_bytes(path, what)
         # fairseq's own implementation, so ids equal those of roberta.base; imported here because it is slow to import
         from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 
@@ -103,9 +97,9 @@ class Gpt2Tokenizer:
         try:
             self._encoder: Any = get_encoder(self.path, self.vocab_bpe)
             self._encoder.encode("a b")
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             what = f"{self.path}, {self.vocab_bpe}: not GPT-2's encoder.json and vocab.bpe"
-            raise UserError(f"{what} ({type(error).__name__}: {error})") from None
+            raise UserError(f"{what} ({one_line(error)})") from None
 
     def __reduce__(self) -> Any:
         return Gpt2Tokenizer, (self.path, self.vocab_bpe)  # the encoder holds a module, which cannot be pickled

@@ -35,9 +35,7 @@ def load_dictionary(path: Path) -> Dictionary:
     """Load a ``dict.txt``; UserError if fairseq cannot read it."""
     try:
         return Dictionary.load(str(path))
-    except OSError as error:
-        raise UserError(f"{path}: cannot read this dictionary ({error.strerror})") from None
-    except Exception as error:  # fairseq raises ValueError, RuntimeError and bare Exception here
+    except Exception as error:  # fairseq raises OSError, ValueError, RuntimeError and bare Exception here
         raise UserError(f"{path}: not a dict.txt of fairseq: {' '.join(str(error).split())}") from None
 
 

@@ -88,37 +88,15 @@ def compare(
     )
 
 
-def row(
-    what: str,
-    unit: str,
-    ours: float,
-    *,
-    baseline: str = "",
-    theirs: float | None = None,
-    ratio: float | None = None,
-    aim: str = "",
-    mib: float | None = None,
-    their_mib: float | None = None,
-) -> Row:
-    """A row of the table; the arguments are as for ``compare``. The aim bounds the ratio, or ``ours`` without a ratio.
+def row(what: str, unit: str, ours: float, *, baseline: str = "", aim: str = "", **others: float | None) -> Row:
+    """A row of the table; ``others`` are some of ``theirs``, ``ratio``, ``mib`` and ``their_mib``, see ``compare``.
 
-    Raises:
-        ValueError: the aim cannot be read.
+    The aim bounds the ratio, or ``ours`` without a ratio.
     """
+    found = {"theirs": None, "ratio": None, "mib": None, "their_mib": None, **others}
     sign, _, bound = aim.partition(" ")
-    if aim and sign not in AIMS:
-        raise ValueError(f"aim {aim!r}: write one of {', '.join(AIMS)}, a space and a number")
-    found = {
-        "what": what,
-        "unit": unit,
-        "ours": ours,
-        "baseline": baseline,
-        "theirs": theirs,
-        "ratio": ratio,
-        "aim": aim,
-    }
-    found["met"] = AIMS[sign](ours if ratio is None else ratio, float(bound)) if aim else None
-    return {**found, "mib": mib, "their_mib": their_mib}
+    met = AIMS[sign](ours if found["ratio"] is None else found["ratio"], float(bound)) if aim else None
+    return {"what": what, "unit": unit, "ours": ours, "baseline": baseline, **found, "aim": aim, "met": met}
 
 
 def missing_row(what: str, package: str, aim: str = "") -> Row:

@@ -1,7 +1,6 @@
 """Augmenters of other libraries as functions ``text -> texts``: nlpaug's word augmenters, EDA, DeCLUTR's sampler."""
 
 import importlib.util
-import pickle
 import random
 import sys
 import types
@@ -19,9 +18,8 @@ Augment = Callable[[str], list[str]]
 def nlpaug(table: Mapping[str, list[str]], folder: Path) -> dict[str, Augment]:
     """RandomWordAug (by action) and SynonymAug of nlpaug, for 30 % of the words, without nlpaug's limit of ten words.
 
-    SynonymAug reads our table from ``folder`` in the format of PPDB, where every word is a noun. ``tagged synonym`` runs nltk's
-    tagger as SynonymAug does, then treats every word as a noun; it is absent if the tagger's weights are not installed.
-    ``synonym`` skips the tagger, so it is faster than the real SynonymAug.
+    SynonymAug reads our table from ``folder`` in the format of PPDB, where every word is a noun. It skips nltk's tagger, so it
+    is faster than the real SynonymAug.
     """
     for name in ("gdown", "requests"):  # imported by nlpaug's downloader; nothing is downloaded
         if name not in sys.modules and importlib.util.find_spec(name) is None:
@@ -38,45 +36,10 @@ def nlpaug(table: Mapping[str, list[str]], folder: Path) -> dict[str, Augment]:
     path = folder / "synonyms.ppdb"
     lines = [f"[NN] ||| {word} ||| {other}\n" for word, others in table.items() for other in others]
     path.write_text("".join(lines), encoding="utf-8")
-
-    def synonyms() -> Any:  # force_reload, because nlpaug caches a table by its file name
-        return naw.SynonymAug(aug_src="ppdb", model_path=str(path), force_reload=True, **share)
-
-    made["synonym"] = synonyms()
+    # force_reload, because nlpaug caches a table by its file name
+    made["synonym"] = naw.SynonymAug(aug_src="ppdb", model_path=str(path), force_reload=True, **share)
     made["synonym"].model.pos_tag = lambda tokens: [(token, "NN") for token in tokens]
-    weights = _tagger_weights()
-    if weights is not None:
-        tagger = _tagger(weights)
-        made["tagged synonym"] = synonyms()
-        made["tagged synonym"].model.pos_tag = lambda tokens: [(token, "NN") for token, _ in tagger.tag(tokens)]
     return {name: augmenter.augment for name, augmenter in made.items()}
-
-
-def _tagger_weights() -> Path | None:
-    spec = importlib.util.find_spec("textblob_aptagger")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    return next(Path(spec.submodule_search_locations[0]).glob("trontagger*.pickle"), None)
-
-
-class _Plain(pickle.Unpickler):
-    """Unpickles plain data and sets; any other class is an error."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if name == "set" and module in ("builtins", "__builtin__"):
-            return set
-        raise pickle.UnpicklingError(f"{module}.{name} is not plain data")
-
-
-def _tagger(weights: Path) -> Any:
-    """Nltk's averaged perceptron tagger, which was ported from the package of these weights."""
-    from nltk.tag.perceptron import PerceptronTagger
-
-    tagger = PerceptronTagger(load=False)
-    with weights.open("rb") as file:
-        tagger.model.weights, tagger.tagdict, tagger.classes = _Plain(file).load()
-    tagger.model.classes = tagger.classes
-    return tagger
 
 
 class _Synsets:

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.augmentations.span_masking import mask_slices
-from tests.augmentations.cases import BOS, EOS, MASK, SEEDS, SYMBOLS, array
+from tests.augmentations.cases import MASK, SEEDS, SYMBOLS, array
 
 
 def sliced(length, seed, **knobs):
@@ -57,10 +56,3 @@ def test_places_are_uniform():
 
 def test_everything_masked_is_one_mask():
     assert sliced(10, 1, slices=2, ratio=0.5)[1].tolist() == [MASK]
-
-
-def test_in_a_chain():
-    view = build_augmentation("slice:slices=1,ratio=1+del-word:ratio=0", SYMBOLS)(
-        array([BOS, 4, 5, 6, EOS]), np.random.default_rng(1)
-    )
-    assert view.tokens.tolist() == [BOS, MASK, EOS] and view.source.tolist() == [0, -1, 4]

@@ -72,11 +72,8 @@ def test_spans_are_disjoint_and_within_the_text(length, spans, span_length, seed
     ("length", "units", "ratio", "per_unit", "expected"),
     [
         (200, 5, 0.05, 1, (5, 10)),
-        (200, 5, 0.05, 2, (5, 10)),
         (20, 5, 0.05, 1, (5, 1)),
-        (30, 5, 0.05, 1, (5, 2)),
         (10, 5, 0.5, 1, (2, 5)),
-        (10, 5, 0.3, 2, (1, 3)),
         (10, 5, 1.0, 2, (0, 10)),
         (10, 5, 0.0, 1, (0, 1)),
     ],
@@ -93,15 +90,6 @@ def test_short_texts_get_fewer_single_token_spans_in_proportion(length):
     assert {span_length for _, span_length in shapes} == {1}
     assert counts.max() - counts.min() <= 1
     assert abs(counts.mean() - 5 * 0.05 * length) < 4 * 0.5 / len(counts) ** 0.5
-
-
-@given(st.floats(0, 50), st.integers(0, 2**32))
-@settings(max_examples=100, deadline=None)
-def test_rounding_goes_to_a_neighbour(expected, seed):
-    rounded = round_randomly(expected, np.random.default_rng(seed))
-    assert int(expected) <= rounded <= int(expected) + 1
-    if expected == int(expected):
-        assert rounded == expected
 
 
 def test_rounding_keeps_the_mean():

@@ -20,7 +20,6 @@ from tests.augmentations.cases import (
     ROWS,
     SEEDS,
     SYMBOLS,
-    UNK,
     array,
     is_word,
     split_words,
@@ -67,11 +66,6 @@ def test_words_are_never_crossed():
         assert [old for old, new in pairs if old != new] == inside
     # without the border it is one word
     assert read_words([4, 14], *map(list, substitute([4, 14], 1, 1.0)))[0][1] in ROWS[(4, 14)]
-
-
-def test_an_unknown_piece_makes_an_unknown_word():
-    assert substitute([4, UNK], 1, 1.0)[0].tolist() == [4, UNK]
-    assert substitute([4, UNK, 5], 1, 1.0)[0].tolist()[:2] == [4, UNK]
 
 
 def test_specials_are_no_words_for_the_ratio():
@@ -132,8 +126,3 @@ def test_counting_tells_deleted_words_from_substituted_ones():
     assert count_words(before, moved, moved_source, SYMBOLS) == (4, 0)
     assert count_words(array([9]), array([9, 9]), array([0, 0]), SYMBOLS) == (1, 1)
     assert count_words(array([]), array([]), array([]), SYMBOLS) == (0, 0)
-
-
-def test_a_table_is_needed():
-    with pytest.raises(ValueError, match="Symbols has no synonym table"):
-        substitute([4], 1, 0.3, replace(SYMBOLS, synonyms=None))

@@ -75,7 +75,7 @@ def test_a_sharded_folder_gets_its_table_where_training_looks(folder, tmp_path):
     [
         (["--output", "absent/there.npz"], None, "there is no folder absent"),
         (["--output", "/proc/s.npz"], None, "--output /proc/s.npz: cannot write it"),
-        ([], "absent.json", "--source absent.json: cannot read it"),
+        ([], "absent.json", "absent.json: cannot read it"),
         ([], "film.json", "none of its 1 words is in the vocabulary"),
     ],
 )

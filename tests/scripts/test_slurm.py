@@ -54,18 +54,14 @@ def rank(stubs: Path, *arguments: str, **variables: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_a_worker_on_gpus(stubs: Path) -> None:
+def test_a_worker_on_gpus_or_cpus(stubs: Path) -> None:
     assert rank(stubs, "fairseq-train", "bin", "--fp16") == [
         *("python", str(SLURM / "start.py"), "fairseq-train", "bin", "--fp16"),
         *("--distributed-init-method", f"tcp://node03:{PORT}", "--distributed-world-size", "16"),
         *("--distributed-rank", "11", "--distributed-backend", "nccl", "--distributed-no-spawn", "--device-id", "3"),
     ]
-
-
-def test_a_worker_on_cpus(stubs: Path) -> None:
     told = rank(stubs, "/somewhere/fairseq-train", "bin", "--cpu")
-    assert told[2:4] == ["fairseq-train", "bin"]
-    assert told[told.index("--distributed-backend") + 1] == "gloo"
+    assert told[2:4] == ["fairseq-train", "bin"] and "gloo" in told
 
 
 def test_a_worker_of_a_hydra_recipe(stubs: Path) -> None:
@@ -103,29 +99,15 @@ def test_one_task_is_one_worker(stubs: Path) -> None:
     assert told[4:] == ["--distributed-world-size", "1", "--distributed-no-spawn", "--device-id", "0"]
 
 
-def test_both_spell_flags_that_fairseq_has() -> None:
-    from fairseq.dataclass.configs import DistributedTrainingConfig
-
-    script = (SLURM / "launch.sh").read_text()
-    for name in ("init_method", "world_size", "rank", "backend", "no_spawn"):
-        assert f"distributed_{name}" in DistributedTrainingConfig.__dataclass_fields__
-        assert f"{name.replace('_', '-')}=" in script
-    assert "device_id" in DistributedTrainingConfig.__dataclass_fields__
-
-
 @pytest.mark.parametrize(
     ("arguments", "variables", "said"),
     [
         ([], {}, "usage: "),
-        (["--now", "fairseq-train"], {}, "--now: no such flag"),
         (["fairseq-generate", "bin"], {}, "fairseq-generate: expected fairseq-train"),
         (["--port", "0", "fairseq-train"], {}, "--port 0: expected a number"),
-        (["--port"], {}, "--port : expected a number"),
         (["fairseq-train", "bin", "--distributed-rank", "0"], {}, "--distributed-rank: the launcher sets this"),
-        (["fairseq-hydra-train", "distributed_training.device_id=1"], {}, "device_id=1: the launcher sets this"),
         (["fairseq-train", "bin"], {"SLURM_PROCID": ""}, "SLURM_PROCID=: expected a number; start by srun"),
         (["fairseq-train", "bin"], {"SLURM_PROCID": "16"}, "SLURM_PROCID=16 of SLURM_NTASKS=16"),
-        (["fairseq-train", "bin"], {"SLURM_JOB_NODELIST": ""}, "SLURM_JOB_NODELIST is not set"),
         (["fairseq-train", "bin"], {"SLURM_JOB_NODELIST": "x"}, "scontrol show hostnames x failed"),
     ],
 )
@@ -189,12 +171,6 @@ def test_what_goes_back_into_the_queue(stubs: Path, code: int, restarts: int, qu
     assert done.returncode == (0 if queued else code)
 
 
-def test_the_batch_script_finds_the_project(stubs: Path, tmp_path: Path) -> None:
-    lost = call(stubs, "pretrain.sbatch", SLURM_SUBMIT_DIR=str(tmp_path))
-    assert lost.returncode == 2 and "submit from the project's folder" in lost.stderr
-    assert call(stubs, "pretrain.sbatch", SLURM_SUBMIT_DIR=str(tmp_path), FAIRSEQ_CLEAR=str(ROOT)).returncode == 0
-
-
 def test_a_worker_of_a_command_that_shares_its_work(stubs: Path) -> None:
     told = rank(stubs, "fairseq-clear", "embed", "in.txt", "--output", "o.npy", CUDA_VISIBLE_DEVICES="0,1")
     place = ["WORLD_SIZE=16", "RANK=11", "LOCAL_RANK=1", "MASTER_ADDR=node03", f"MASTER_PORT={PORT}"]
@@ -213,12 +189,3 @@ def test_the_array_of_glue(stubs: Path) -> None:
     assert glue.stdout.strip() == "srun fairseq-clear glue run --output o --seeds 3"
     done = call(stubs, "glue_array.sbatch")
     assert done.returncode == 2 and "submit with sbatch --array=1-LAST" in done.stderr
-
-
-@pytest.mark.parametrize("script", sorted(SLURM.glob("*.sbatch")), ids=lambda path: path.name)
-def test_batch_scripts_parse_and_go_on_where_they_were(script: Path) -> None:
-    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
-    lines = script.read_text().splitlines()
-    assert {"#SBATCH --requeue", "#SBATCH --open-mode=append"} <= set(lines)
-    if script.name == "pretrain.sbatch":
-        assert "#SBATCH --signal=USR1@120" in lines  # to the steps, not to the shell, which would die of it

@@ -152,19 +152,6 @@ def test_cancelled_is_cancelled(data_bin: Path, tmp_path: Path) -> None:
     assert "back into the queue" not in (tmp_path / "log").read_text()
 
 
-def test_an_array(tmp_path: Path) -> None:
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "fairseq-clear").write_text(f'#!/usr/bin/env bash\necho "$@" >"{tmp_path}/done.$SLURM_ARRAY_TASK_ID"\n')
-    (folder / "fairseq-clear").chmod(0o755)
-    path = f"{folder}:{os.environ['PATH']}"
-    output = f"--output={tmp_path}/log-%a"
-    slurm("sbatch", "--wait", "--array=0-2", output, SLURM / "glue_array.sbatch", "--input", "text", PATH=path)
-    told = [(tmp_path / f"done.{task}").read_text().split() for task in range(3)]
-    assert [line[line.index("--seeds") + 1] for line in told] == ["0", "1", "2"]
-    assert all("--input" in line for line in told)
-
-
 def test_workers_of_a_job_embed_one_file(checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("bada kefe\nligi\n" * 12_000)
     encoder = ["--checkpoint", checkpoint, "--data-bin", data_bin, "--tokenizer", "whitespace"]

@@ -44,7 +44,7 @@ def test_settings_and_overrides(bin_folder):
     ]
 
 
-@pytest.mark.parametrize("name", ["a,b", "lr=3,4", "it's", "[x]", "with space", "a:b", "{a}", "(1)"])
+@pytest.mark.parametrize("name", ["lr=3,4", "it's", "[x] {a}", "a:b (1)"])
 def test_hydra_reads_the_paths_that_were_given(name, bin_folder):
     done = call(bin_folder, "declutr/small", f"{name}/data", f"{name}/start.pt", "7")
     overrides = [line for line in done.stdout.splitlines() if line.startswith(("task.data=", "checkpoint.finetune"))]
@@ -93,11 +93,6 @@ def test_every_set_of_overrides_has_its_own_folder(bin_folder):
     assert long[0] != long[1] and all(re.fullmatch(r"[\w.-]{1,130}", name) for name in (*folders, *long))
 
 
-def test_the_first_line_names_the_folder(bin_folder):
-    said = call(bin_folder, "clear/tiny", "-", "-", "1", "task.augment=none").stderr
-    assert said.count("\n") == 1 and "into checkpoints/clear_tiny_augment-none_1 " in said
-
-
 @pytest.mark.parametrize(("texts", "updates"), [(8550, 53_500), (16, 100), (17, 200)])
 def test_cert_counts_the_texts(bin_folder, texts, updates):
     data = bin_folder.parent / "data"
@@ -123,11 +118,3 @@ def test_mistakes(bin_folder, arguments, said):
     done = call(bin_folder, *arguments)
     assert done.returncode == 2 and done.stdout == ""
     assert said in done.stderr and done.stderr.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_every_readme_names_recipes_that_exist():
-    said = [match for path in ROOT.rglob("examples/**/*") if path.suffix in {".md", ".yaml"}
-            for match in re.findall(r"train\.sh (\w+)/(\w+)", path.read_text())]  # fmt: skip
-    assert len(said) > 10
-    assert all((ROOT / "examples" / example / "config" / f"{config}.yaml").is_file() for example, config in said)

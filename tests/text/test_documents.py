@@ -86,18 +86,6 @@ def test_documents_are_the_text(shapes, boundary, data):
         assert some.span(0, len(some)).tolist() == [BOS, *inner, EOS]
 
 
-def test_one_token_edges():
-    documents = in_memory([1, 0, 1, 1, 0, 2])
-    assert documents.lengths.tolist() == [1, 2, 2]
-    assert documents[0].span(0, 1).tolist() == [BOS, 10, EOS]
-    assert [documents[1].span(*ends).tolist() for ends in ((0, 1), (1, 2), (0, 2))] == [
-        [BOS, 11, EOS],
-        [BOS, 12, EOS],
-        [BOS, 11, 12, EOS],
-    ]
-    assert [documents.first_line(index) for index in range(3)] == [1, 3, 6]
-
-
 def test_identity_is_the_documents_content():
     lines = [[5, 6, EOS], [7, EOS], [EOS], [5, 6, EOS], [7, EOS], [EOS], [5, 6, EOS], [8, EOS], [EOS], [5, 6, EOS]]
     documents = Documents([Lines(lines)], BOS, EOS)

@@ -4,13 +4,11 @@ import json
 import pickle
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("tokenizers", reason="optional, extra hf")
 
 from fairseq_clear.errors import UserError  # noqa: E402
-from fairseq_clear.preparation.synonym_building import build_table  # noqa: E402
 from fairseq_clear.text.synonym_files import find_word_starts  # noqa: E402
 from fairseq_clear.text.tokenizers import HfTokenizer, read_special_tokens  # noqa: E402
 from tests.interop.folders import byte_level, unigram, wordpiece, write_tokenizer  # noqa: E402
@@ -67,14 +65,6 @@ def test_it_travels_to_data_workers(tokenizer: HfTokenizer) -> None:
     text = TEXT * 9 + tokenizer.special["mask_token"]
     assert copy.encode(text) == tokenizer.encode(text)
     assert "<mask>" not in copy.encode(text)
-
-
-def test_synonyms_replace_whole_words(tokenizer: HfTokenizer) -> None:
-    symbols = symbols_of(tokenizer)[:-2]
-    table = build_table({"bada": ["kefe linu"], "linu": ["linu"]}, tokenizer, symbols)
-    tokens = np.array([symbols.index(symbol) for symbol in tokenizer.encode("moba bada")])
-    starts = table.word_starts(tokens, np.zeros(len(tokens), np.bool_))
-    assert (table.find(tokens, starts) >= 0).tolist() == [False, True]
 
 
 def test_files_that_are_wrong_are_named(tmp_path: Path) -> None:

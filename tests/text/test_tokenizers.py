@@ -80,13 +80,6 @@ def test_all_are_picklable(spm_file: Path, gpt2: Gpt2Tokenizer) -> None:
         assert copy.encode("the cat") == tokenizer.encode("the cat") != []
 
 
-def test_a_pickled_sentencepiece_tokenizer_outlives_its_file(tmp_path: Path) -> None:
-    path = sentencepiece_model(tmp_path / "gone.model")
-    pickled = pickle.dumps(SentencePieceTokenizer(path))
-    path.unlink()
-    assert pickle.loads(pickled).encode("the")
-
-
 def describe(folder: Path, **tokenizer: object) -> Path:
     (folder / "clear.json").write_text(json.dumps({"format": 1, "tokenizer": tokenizer}))
     return folder
@@ -101,20 +94,6 @@ def test_load_tokenizer_by_kind(tmp_path: Path, spm_file: Path) -> None:
     assert isinstance(load_tokenizer(describe(tmp_path, kind="gpt2", files=names)), Gpt2Tokenizer)
     assert isinstance(load_tokenizer(describe(tmp_path, kind="none", files=[])), WhitespaceTokenizer)
     assert isinstance(load_tokenizer(f"{tmp_path}:/nowhere"), WhitespaceTokenizer)
-
-
-def test_load_tokenizer_of_a_sharded_folder_takes_the_first_shard(tmp_path: Path) -> None:
-    (tmp_path / "shard0").mkdir()
-    describe(tmp_path / "shard0", kind="none", files=[])
-    (tmp_path / "clear.json").write_text('{"format": 1, "shards": ["shard0", "shard1"]}')
-    assert isinstance(load_tokenizer(tmp_path), WhitespaceTokenizer)
-
-
-def test_a_plain_fairseq_folder_names_the_remedy(tmp_path: Path) -> None:
-    for name in ("dict.txt", "train.bin", "train.idx", "preprocess.log"):
-        (tmp_path / name).write_bytes(b"")
-    with pytest.raises(UserError, match=r"clear.json is missing: a plain fairseq-preprocess .* tokenizer="):
-        load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +121,7 @@ def test_missing_folder_and_wrong_files(tmp_path: Path) -> None:
         SentencePieceTokenizer(tmp_path / "junk")
     with pytest.raises(UserError, match="not GPT-2's encoder.json"):
         Gpt2Tokenizer(tmp_path / "junk", tmp_path / "junk")
-    with pytest.raises(UserError, match="cannot read this GPT-2 encoder.json"):
+    with pytest.raises(UserError, match="gone, .*: not GPT-2's .*FileNotFoundError"):
         Gpt2Tokenizer(tmp_path / "gone", tmp_path / "junk")
 
 

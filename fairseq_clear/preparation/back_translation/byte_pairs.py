@@ -10,28 +10,27 @@ from fairseq_clear.files import read_text_lines
 
 WORD_END, JOINER = "</w>", "@@"
 VERSION = "#version: 0.2"  # first line of subword-nmt's files
+MERGE = re.compile(r"([^ ]+) ([^ ]+)( \d+)?")
 CACHE_WORDS = 200_000
 
 
 class BytePairs:
     """Byte pair encoding (Sennrich et al. 2016, arXiv:1508.07909, algorithm 1); all but a word's last piece end in ``@@``.
 
-    The file has ``left right count`` on each line (fastBPE), or ``#version: 0.2`` and then ``left right`` (subword-nmt).
+    The file has ``left right count`` on each line (fastBPE), or after a first line ``#version: 0.2`` ``left right``
+    (subword-nmt).
 
     Raises:
         UserError: a line that is not a merge.
     """
 
     def __init__(self, path: Path) -> None:
-        lines = read_text_lines(path)
-        has_version = lines[:1] == [VERSION]
-        form = re.compile(r"([^ ]+) ([^ ]+)" if has_version else r"([^ ]+) ([^ ]+) \d+")
         self._ranks: dict[tuple[str, str], int] = {}
-        for number, line in enumerate(lines[has_version:], 1 + has_version):
-            if not (found := form.fullmatch(line)):
-                raise UserError(
-                    f"{path}:{number}: {line[:60]!r} is not a merge, 'left right count' or (after {VERSION}) 'left right'"
-                )
+        for number, line in enumerate(read_text_lines(path), 1):
+            if number == 1 and line == VERSION:
+                continue
+            if not (found := MERGE.fullmatch(line)):
+                raise UserError(f"{path}:{number}: {line[:60]!r} is not a merge, 'left right' or 'left right count'")
             self._ranks.setdefault((found[1], found[2]), len(self._ranks))  # of equal merges, the first counts
         if not self._ranks:
             raise UserError(f"{path}: holds no merge; give the codes that the model was trained with")

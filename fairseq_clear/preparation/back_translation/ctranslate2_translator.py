@@ -1,6 +1,5 @@
 """Translates with a model in the format of CTranslate2, such as a converted OPUS-MT, NLLB or M2M100."""
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import torch
 
 from fairseq_clear.errors import UserError, one_line
+from fairseq_clear.files import read_json
 from fairseq_clear.libraries import import_library
 from fairseq_clear.preparation.back_translation.translation_settings import Model
 from fairseq_clear.preparation.back_translation.translator import (
@@ -41,13 +41,10 @@ class CTranslate2Translator(Translator):
         folder = Path(model.path)
         self._library = import_library("ctranslate2", "translate")
         names = [name for name in VOCABULARIES if (folder / name).is_file()] or VOCABULARIES
-        try:
-            self._vocabulary, config = (json.loads((folder / name).read_bytes()) for name in (names[0], CONFIG))
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"{model.where}: cannot read its vocabulary ({one_line(error)}); convert it again"
-            ) from None
-        self._vocabulary = frozenset(map(str, self._vocabulary))
+        vocabulary, config = (
+            read_json(folder / name, f"{model.where}: convert it again") for name in (names[0], CONFIG)
+        )
+        self._vocabulary = frozenset(map(str, vocabulary))
         self._split_text, self._join_pieces = read_subwords(model)
         self._source_marks, self._target_marks = language_tokens(self._vocabulary, model)
         self._adds_end = bool(config.get("add_source_eos"))
@@ -68,18 +65,17 @@ class CTranslate2Translator(Translator):
 
     def search(self, batch: Sequence[Tokens], seed: int) -> list[Translation]:
         """Translate texts; see ``Translator``."""
-        settings, marks = self.settings, self._target_marks
+        marks = self._target_marks
         how: dict[str, Any] = {}
         if self.draws:
             self._library.set_random_seed(seed % 2**32)
             self._model = self._load()
-            how = {"sampling_topk": settings.sampling}
-        limit = int(settings.max_len_a * max(map(len, batch)) + settings.max_len_b)
+            how = {"sampling_topk": self.settings.sampling}
         found = self._model.translate_batch(
             [tokens[:-1] for tokens in batch] if self._adds_end else list(batch),
             target_prefix=[marks] * len(batch) if marks else None,
-            beam_size=settings.beam_width,
-            max_decoding_length=min(limit, self.max_source - 2) + 1 + len(marks),
+            beam_size=self.settings.beam_width,
+            max_decoding_length=min(self.longest(batch), self.max_source - 2) + 1 + len(marks),
             max_input_length=0,
             return_end_token=True,
             disable_unk=True,

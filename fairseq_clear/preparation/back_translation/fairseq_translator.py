@@ -86,9 +86,7 @@ class FairseqTranslator(Translator):
         if self.draws:
             torch.manual_seed(seed)
         found = self.task.inference_step(self._generator, [self._module], sample)
-        # as fairseq's generator computes it, before </s>
-        limit = int(self._generator.max_len_a * tokens.shape[1] + self._generator.max_len_b)
-        limit = min(limit, self._generator.max_len - 1)
+        limit = min(self.longest(batch), self._generator.max_len - 1)  # as fairseq's generator computes it
         return [self._text(hypotheses[0]["tokens"].tolist(), limit) for hypotheses in found]
 
     def _text(self, ids: list[int], limit: int) -> Translation:

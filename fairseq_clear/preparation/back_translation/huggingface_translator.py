@@ -69,14 +69,13 @@ class HuggingFaceTranslator(Translator):
         pad, marks = self._tokenizer.pad_token_id, len(self._target_marks)
         tokens = pad_sequence([torch.tensor(ids) for ids in batch], batch_first=True, padding_value=pad)  # (B, L)
         mask = pad_sequence([torch.ones(len(ids), dtype=torch.long) for ids in batch], batch_first=True)  # (B, L)
-        limit = int(self.settings.max_len_a * tokens.shape[1] + self.settings.max_len_b)
         if self.draws:
             torch.manual_seed(seed)
         found = self._model.generate(
             input_ids=tokens.to(self.device),
             attention_mask=mask.to(self.device),
             min_new_tokens=1 + marks,  # no empty translation, as in fairseq and CTranslate2
-            max_new_tokens=min(limit, self.max_source - 2) + 1 + marks,
+            max_new_tokens=min(self.longest(batch), self.max_source - 2) + 1 + marks,
         )  # (B, L)
         return [self._translation(ids) for ids in found.tolist()]
 

@@ -74,10 +74,7 @@ def check(settings: TranslationSettings) -> tuple[int, dict[str, Any]]:
     others = {"output", "overwrite", "device"}
     deciding = {name: value for name, value in asdict(settings).items() if name not in others}
     for model in settings.models:
-        try:
-            deciding[model.name] = {"name": Path(model.path).name, **hash_files(find_kind(model).files(model))}
-        except OSError as error:
-            raise UserError(f"{error.filename}: cannot read it ({error.strerror or error})") from None
+        deciding[model.name] = {"name": Path(model.path).name, **hash_files(find_kind(model).files(model))}
     lines, deciding["input"] = count_lines(settings.input), hash_file(settings.input)
     return lines, json.loads(json.dumps(deciding))
 
@@ -117,8 +114,6 @@ def count_lines(path: Path) -> int:
     Raises:
         UserError: the file is missing, unreadable, damaged, empty or not UTF-8; the message names the line.
     """
-    if not path.is_file():
-        raise UserError(f"--input {path}: is not a file; give a text file")
     if not (lines := sum(1 for _ in _lines(path))):
         raise UserError(f"--input {path}: is empty; give a text with one sentence per line")
     return lines

@@ -63,6 +63,10 @@ class Translator(ABC):
         """The files that determine the translations: here, all of the folder, except hidden ones."""
         return [path for path in sorted(Path(model.path).glob("[!.]*")) if path.is_file()]
 
+    def longest(self, batch: Sequence[Tokens]) -> int:
+        """The maximum number of tokens of the translations of a batch, without an end symbol."""
+        return int(self.settings.max_len_a * max(map(len, batch)) + self.settings.max_len_b)
+
     @abstractmethod
     def encode(self, text: str) -> Tokens:
         """Convert one line of text to tokens; the last one is an end symbol."""

@@ -23,24 +23,20 @@ def make_archive(folder: Path, source: str, target: str, seed: int = 0) -> Path:
     symbols = sorted({*PIECES, *"abcdefghijklmnopqrstuvwxyz", "the", "he@@", ".", ",", "?"})
     for language in (source, target):
         (folder / f"dict.{language}.txt").write_text("".join(f"{symbol} 1\n" for symbol in symbols))
+    sizes = ("encoder_embed_dim", "encoder_ffn_embed_dim", "decoder_ffn_embed_dim")
     args = Namespace(
+        **dict.fromkeys(sizes, 16),
+        **dict.fromkeys(("encoder_layers", "decoder_layers"), 1),
+        **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2),
+        **dict.fromkeys(("max_source_positions", "max_target_positions"), 48),
         arch="transformer_wmt_en_de",
         task="translation",
         source_lang=source,
         target_lang=target,
         data="/data/of/someone/else",
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_embed_dim=16,
-        encoder_ffn_embed_dim=16,
-        decoder_ffn_embed_dim=16,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
         share_all_embeddings=True,
         left_pad_source="True",
         left_pad_target="False",
-        max_source_positions=48,
-        max_target_positions=48,
         raw_text=False,
         lazy_load=False,
         criterion="label_smoothed_cross_entropy",

@@ -11,7 +11,6 @@ from fairseq.models.transformer import TransformerModel
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.back_translation.fairseq_translator import FairseqTranslator, find_files
-from fairseq_clear.preparation.back_translation.translating import find_kind
 from fairseq_clear.preparation.back_translation.translation_settings import OneDirection
 from tests.preparation.back_translation.archives import PIECES, SENTENCE, make_archive
 from tests.preparation.corpora import sentencepiece_model
@@ -59,11 +58,6 @@ def test_translations_equal_the_hub(archives: Path) -> None:
     ]
 
 
-def test_translations_end_at_the_greatest_length(archives: Path) -> None:
-    found = load(archives / "en-de", beam=1, max_len_a=0, max_len_b=3).translate(["the cat", "he"])
-    assert any(one.is_cut for one in found) and all(len(one.text.split()) <= 3 for one in found)
-
-
 def test_special_words_of_the_text_are_not_special(archives: Path, tmp_path: Path) -> None:
     shutil.copytree(archives / "en-de", tmp_path / "words", ignore=shutil.ignore_patterns("bpecodes"))
     model = load(tmp_path / "words")
@@ -80,9 +74,6 @@ def test_sentencepiece_model_next_to_the_checkpoint(archives: Path, tmp_path: Pa
     sentencepiece_model(folder / "sentencepiece.bpe.model")
     model = load(folder)
     assert model.split("the cat sat.")[0] == "▁the" and model.join(model.split("the cat sat.")) == "the cat sat."
-    (folder / "sentencepiece.bpe.model").write_text("nothing of the kind")
-    with pytest.raises(UserError, match="not a sentencepiece model"):
-        load(folder)
     (folder / "sentencepiece.bpe.model").unlink()
     assert load(folder).split("the cat sat.") == ["the", "cat", "sat."]
 
@@ -97,20 +88,10 @@ def test_files_that_determine_the_translations(archives: Path, tmp_path: Path) -
         (tmp_path / name).unlink()
 
 
-def test_languages_are_in_the_checkpoint(archives: Path) -> None:
-    with pytest.raises(UserError, match="--model-languages: "):
-        find_kind(settings_of(archives / "en-de", model_languages=("en", "de")).models[0])
-
-
 def resave(folder: Path, change: Any) -> None:
     state = torch.load(folder / "model.pt", weights_only=False)
     change(state)
     torch.save(state, folder / "model.pt")
-
-
-class Bomb:
-    def __reduce__(self) -> Any:
-        return (open, ("/nowhere/at/all", "w"))
 
 
 @pytest.mark.parametrize(
@@ -119,12 +100,7 @@ class Bomb:
         (lambda f: [path.unlink() for path in f.glob("*.pt")], "holds none of model"),
         (lambda f: (f / "dict.de.txt").unlink(), "cannot be loaded with .*dict.de.txt"),
         (lambda f: (f / "model.pt").write_bytes((f / "model.pt").read_bytes()[:500]), "not a complete checkpoint"),
-        (lambda f: [(f / f"dict.{x}.txt").write_text("a 1\nb 1\n") for x in ("en", "de")], "cannot be loaded with"),
         (lambda f: resave(f, lambda state: state["args"].__setattr__("task", "language_modeling")), "was trained by"),
-        (lambda f: resave(f, lambda state: state["args"].__setattr__("source_lang", "fr")), "dict.fr.txt"),
-        (lambda f: resave(f, lambda state: state.update(extra=Bomb())), "could run code"),
-        (lambda f: resave(f, lambda state: state.pop("model")), "not a complete checkpoint"),
-        (lambda f: (f / "bpecodes").write_text("one\n"), ":1: 'one' is not a merge"),
     ],
 )
 def test_a_broken_folder_is_one_line(archives: Path, tmp_path: Path, edit: Any, told: str) -> None:

@@ -42,9 +42,3 @@ def test_counts_and_text() -> None:
 def test_chinese_is_split_into_characters() -> None:
     assert compare(["我喜欢大房子"], ["我喜欢小房子"], "zh")["bleu 0"] == 6  # words of the result
     assert compare(["我喜欢大房子"], ["我喜欢小房子"], "en")["bleu 0"] == 1
-
-
-def test_blank_lines_alone_have_a_report() -> None:
-    report = build_report(compare(["", ""], ["", ""], "en") + Counter(lines=2, blank=2), ["forward"])
-    assert "self_bleu" not in report and report["unchanged_share"] == 0
-    assert "2 lines, 2 of them blank" in report_text(report)

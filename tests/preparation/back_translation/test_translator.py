@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.back_translation.translation_settings import OneDirection
-from fairseq_clear.preparation.back_translation.translator import Translation, batches
+from fairseq_clear.preparation.back_translation.translator import batches
 from tests.preparation.back_translation.toys import StandIn
 
 
@@ -32,13 +32,6 @@ def test_batches_hold_every_index_once_within_bounds(lengths: dict[int, int], mo
     flat = [lengths[index] for group in groups for index in group]
     assert flat == sorted(flat, reverse=True)
     assert [len(group) for group in batches(dict.fromkeys(range(10), 2), 8)] == [4, 4, 2]
-
-
-def test_order_is_restored() -> None:
-    texts = ["ccc", "a", "dddd", "bb", "a"]
-    model = stand_in(max_tokens=8)
-    assert texts_of(model, texts) == [text.upper() for text in texts]
-    assert [text for batch in model.batches for text in batch] != texts
 
 
 def test_a_text_that_fails_or_is_too_long_is_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -66,11 +59,6 @@ def test_when_nothing_works_the_run_ends(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(StandIn, "search", die)
     with pytest.raises(UserError, match="--device cpu: .*device-side assert"):
         stand_in().translate(["a"])
-
-
-def test_empty_cut_and_unknown_are_told() -> None:
-    found = stand_in().translate(["__", "a~", "b?c?"])
-    assert found == [Translation(""), Translation("A~", is_cut=True), Translation("B?C?", unknown=2)]
 
 
 def test_samples_depend_on_seed_and_place_alone() -> None:

@@ -1,7 +1,6 @@
 """Tiny random translation models of transformers, whole with tokenizer, and the same weights converted for CTranslate2."""
 
 import contextlib
-import importlib.util
 import io
 import json
 import random
@@ -9,26 +8,17 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import pytest
 import sentencepiece
 import torch
 
 from fairseq_clear.libraries import quiet_transformers
 from tests.conftest import WORDS
 
-NO_CTRANSLATE2 = pytest.mark.skipif(
-    importlib.util.find_spec("ctranslate2") is None, reason="ctranslate2 is not installed (extra translate)"
-)
-POSITIONS = 64
 SIZES: dict[str, Any] = {
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 16,
-    "decoder_ffn_dim": 16,
-    "max_position_embeddings": POSITIONS,
+    **dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim"), 16),
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), 1),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2),
+    "max_position_embeddings": 64,
     "scale_embedding": True,
     "init_std": 0.6,
 }
@@ -53,7 +43,7 @@ def _subwords(folder: Path, name: str) -> list[str]:
     return [model.id_to_piece(index) for index in range(3, model.get_piece_size())]
 
 
-def make_marian(folder: Path, source: str = "en", target: str = "pt", seed: int = 0, ends: float = 8.0) -> Path:
+def make_marian(folder: Path, ends: float) -> None:
     """An OPUS-MT model as Hugging Face distributes it. ``ends`` is added to the logit of ``</s>``."""
     folder.mkdir()
     pieces = _subwords(folder, "source.spm")
@@ -62,20 +52,19 @@ def make_marian(folder: Path, source: str = "en", target: str = "pt", seed: int 
     (folder / "vocab.json").write_text(json.dumps(vocabulary))
     with quiet_transformers() as transformers:
         files = (str(folder / name) for name in ("source.spm", "target.spm", "vocab.json"))
-        transformers.MarianTokenizer(*files, source_lang=source, target_lang=target).save_pretrained(folder)
+        transformers.MarianTokenizer(*files, source_lang="en", target_lang="pt").save_pretrained(folder)
         pad = vocabulary["<pad>"]
         symbols = {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0, "forced_eos_token_id": 0}
         config = transformers.MarianConfig(vocab_size=len(vocabulary), **SIZES, **symbols)
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         model = transformers.MarianMTModel(config)
         # a trained model gives them no probability
         model.final_logits_bias[0, [vocabulary["<unk>"], pad]] = -1e4
         model.final_logits_bias[0, 0] = ends
         model.save_pretrained(folder)
-    return folder
 
 
-def make_m2m100(folder: Path, seed: int = 0) -> Path:
+def make_m2m100(folder: Path) -> None:
     """A multilingual model whose tokenizer knows the 100 languages of M2M100; the converter counts on as many made-up words."""
     folder.mkdir()
     pieces = _subwords(folder, "sentencepiece.bpe.model")
@@ -88,12 +77,11 @@ def make_m2m100(folder: Path, seed: int = 0) -> Path:
         tokenizer.save_pretrained(folder)
         symbols = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
         config = transformers.M2M100Config(vocab_size=len(tokens) + len(tokenizer.lang_token_to_id), **SIZES, **symbols)
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         transformers.M2M100ForConditionalGeneration(config).save_pretrained(folder)
-    return folder
 
 
-def convert(source: Path, folder: Path, *tokenizer_files: str) -> Path:
+def convert(source: Path, folder: Path, *tokenizer_files: str) -> None:
     """Convert a folder of transformers with the converter of CTranslate2.
 
     With transformers 5 the converter replaces the languages of M2M100 by madeupword0 ...; they are put back in their order.
@@ -107,4 +95,3 @@ def convert(source: Path, folder: Path, *tokenizer_files: str) -> Path:
     if languages:
         tokens[-len(languages) :] = languages
         (folder / "shared_vocabulary.json").write_text(json.dumps(tokens))
-    return folder

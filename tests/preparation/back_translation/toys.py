@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_clear.preparation.back_translation.translation_settings import OneDirection, RoundTrip
+from fairseq_clear.preparation.back_translation.translation_settings import OneDirection
 from fairseq_clear.preparation.back_translation.translator import Translation, Translator
 from tests.conftest import ROOT
 from tests.faults import commands
@@ -61,12 +61,6 @@ def _fork_tool(log: Path, tool: str, *command: str) -> None:
         return 0
 
     assert commands.run(work, log) == 0, log.read_text()[-4000:]
-
-
-def toy_settings(toys: Path, text: Path, output: Path, **others: Any) -> RoundTrip:
-    """A round trip over gerlan in small chunks."""
-    models = {"forward": str(toys / "english-gerlan"), "backward": str(toys / "gerlan-english")}
-    return RoundTrip(input=text, output=output, **{"chunk_lines": 16, "device": "cpu", **models, **others})
 
 
 class StandIn(Translator):
