@@ -39,9 +39,7 @@ def main() -> None:
         tokenizer = ("--tokenizer-dir", folder / "encoder")
         clear("prepare", folder / "text.txt", "--dest", folder / "data-bin", *tokenizer)
         settings = RefineSettings(texts=(folder / "text.txt",), encoder=folder / "encoder", dest=folder / "refined")
-        training = Training(
-            "cloze", folder / "encoder", folder / "data-bin", folder / "run", arguments.updates
-        )
+        training = Training("cloze", folder / "encoder", folder / "data-bin", folder / "run", arguments.updates)
         words = training_flags(training, settings, "cpu")
         command = [sys.executable, "-m", "fairseq_cli.train", *words]
 
