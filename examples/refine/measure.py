@@ -29,7 +29,7 @@ from scores import choose_candidates, classify_topics
 
 from fairseq_clear import SentenceEncoder
 from fairseq_clear.evaluation.retrieval import evaluate_retrieval
-from fairseq_clear.evaluation.retrieval_data import read_pairs, read_beir
+from fairseq_clear.evaluation.retrieval_data import read_beir, read_pairs
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 from fairseq_clear.files import hash_file
 from fairseq_clear.refining.holding_out import divide_pairs, hold_out
