@@ -26,7 +26,7 @@ from scores import choose_candidates, classify_topics, term_vectors
 
 from fairseq_clear import SentenceEncoder, __version__
 
-PAIRS = 1_200  # refine chooses the checkpoint by 200 of them, and compares by the others
+PAIRS = 1_250  # refine chooses what it exports by 250 of them, and compares by the others
 TOPIC_TRAIN, TOPIC_TEST = 60, 50  # docstrings of each topic
 TOPIC_TOKENS = 128  # of a docstring
 METRICS = {"MRR@10": "retrieval MRR@10", "recall@1": "first hit right"}  # of the report of retrieval -> title
@@ -57,7 +57,7 @@ def main() -> None:
         dest = folder / f"refined{seed}"
         clear(
             "refine", folder / "docstrings.jsonl", "--from", folder / "minilm", "--pairs", folder / "pairs.jsonl",
-            "--recipe", "cloze", "--updates", arguments.updates, "--max-length", 64, "--seed", seed,
+            "--updates", arguments.updates, "--max-length", 64, "--seed", seed,
             "--dest", dest, "--overwrite",
         )  # fmt: skip
         runs.append(json.loads((dest / "report.json").read_text()))

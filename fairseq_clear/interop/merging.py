@@ -4,6 +4,7 @@ Wortsman et al. 2022 (arXiv:2109.01903) mean the weights of a model before and a
 fine-tuning gained on its own task, and loses less on other data.
 """
 
+import logging
 import re
 import shutil
 from functools import partial
@@ -16,7 +17,7 @@ from torch import Tensor
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import hash_file, versions, write_json
 from fairseq_clear.interop.hf_folders import CONFIG, SAFETENSORS, read_hf_folder, read_json, weight_files
-from fairseq_clear.libraries import import_library, quiet_transformers
+from fairseq_clear.libraries import import_library, log_level, quiet_transformers
 from fairseq_clear.models.state_dicts import fit_state_dict
 from fairseq_clear.output_folder import output_folder
 from fairseq_clear.patches.checkpoint_files import read_checkpoint, save
@@ -101,7 +102,8 @@ def merge_checkpoints(start: Path, refined: Path, dest: Path, share: float) -> N
     before = read_checkpoint(str(start))["model"]
     # torch.load, because fairseq's reader converts the settings to a class that it cannot load again
     state: dict[str, Any] = torch.load(refined, map_location="cpu", weights_only=True)
-    fit_state_dict(before, state["model"])
+    with log_level(logging.ERROR, "fairseq_clear.models.state_dicts"):  # parts that only one of the two has are expected
+        fit_state_dict(before, state["model"])
     state["model"] = merge_weights(before, state["model"], share)
     save(state, dest)
 

@@ -99,7 +99,7 @@ class RefineSettings(DocumentSettings):
     learning_rate: float = setting("highest learning rate", 5e-5, above=0, flag="--lr", group="training")
     seed: int = setting("seed of the held-out documents, of batches, views and dropout", 1, least=0, group="training")
     device: str | None = setting("cpu, or cuda for one GPU (default: cuda if available)", None, group="training")
-    updates: int = setting("number of updates", 150, least=1, group="training")
+    updates: int = setting("number of updates", 80, least=1, group="training")
     held_out: float = setting(
         "share of the documents to hold out, at most 1,300: encoders are compared by how well the first sentence of such a "
         "document finds the rest of it among these and up to 2,000 others",

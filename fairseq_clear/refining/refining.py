@@ -67,7 +67,7 @@ class Refined:
 def refine(texts: Sequence[str | Path] | Path, encoder: str | Path, dest: str | Path, **settings: Any) -> Refined:
     """Train a pretrained encoder on text of one's own, compare it with the untouched one, and export it to ``dest``.
 
-    >>> refined = refine(["First document. It has sentences.", ...], "all-MiniLM-L6-v2", "refined", updates=150)
+    >>> refined = refine(["First document. It has sentences.", ...], "all-MiniLM-L6-v2", "refined", updates=80)
     >>> refined.encoder.encode("a query")
 
     Args:
