@@ -102,7 +102,9 @@ def merge_checkpoints(start: Path, refined: Path, dest: Path, share: float) -> N
     before = read_checkpoint(str(start))["model"]
     # torch.load, because fairseq's reader converts the settings to a class that it cannot load again
     state: dict[str, Any] = torch.load(refined, map_location="cpu", weights_only=True)
-    with log_level(logging.ERROR, "fairseq_clear.models.state_dicts"):  # parts that only one of the two has are expected
+    with log_level(
+        logging.ERROR, "fairseq_clear.models.state_dicts"
+    ):  # parts that only one of the two has are expected
         fit_state_dict(before, state["model"])
     state["model"] = merge_weights(before, state["model"], share)
     save(state, dest)

@@ -18,7 +18,17 @@ from fairseq_clear.files import versions, write_json
 from fairseq_clear.refining.holding_out import HeldOut
 from fairseq_clear.refining.refine_settings import RefineSettings
 
-__all__ = ["Chosen", "NOT_COMPARED", "REPORT", "RefineReport", "compare_retrieval", "compare_sts", "measure_drift"]
+__all__ = [
+    "Chosen",
+    "MRR",
+    "NOT_COMPARED",
+    "REPORT",
+    "SATURATED",
+    "RefineReport",
+    "compare_retrieval",
+    "compare_sts",
+    "measure_drift",
+]
 
 REPORT = "report"  # .json, .md, .png
 FORMAT = 3
@@ -102,16 +112,22 @@ class RefineReport:
 
     @property
     def exported_share(self) -> float:
-        """Share of the refined weights in the exported encoder: 0 if the untouched one is better on dev or on test."""
+        """Share of the refined weights in the exported encoder: 0 if the untouched one is better on dev or on test.
+
+        Where the question is saturated, its small changes are noise: the untouched one must be better beyond the interval.
+        """
         change = self.change[MRR] if self.change else self.sts_change
+        if self.change and self.is_saturated:
+            change = self.change["high"]
         worse = self.settings.keep_best and change is not None and change < 0
         return 0.0 if worse else self.chosen.share
 
     @property
     def is_saturated(self) -> bool:
-        """Whether the untouched encoder answers nearly every query of the comparison."""
+        """Whether the untouched encoder answers nearly every query, of those that choose or, without them, that compare."""
         rows = self.reports.get("retrieval", {"rows": []})["rows"][-2:-1]
-        return any(row["scores"][MRR] >= SATURATED for row in rows)
+        scores = [one["score"] for one in self.chosen.shares[:1]] or [row["scores"][MRR] for row in rows]
+        return any(score >= SATURATED for score in scores)
 
     def verdict(self) -> str:
         """Whether refining helped, in plain words."""
@@ -149,8 +165,10 @@ class RefineReport:
             "find more. Compare by those with --pairs."
         )
         if self.is_saturated:
-            score = self.reports["retrieval"]["rows"][-2]["scores"][MRR]
-            said += f" It is nearly saturated: the untouched encoder scores {score:.1f}, so it can hardly show a gain."
+            said += (
+                f" It is saturated: the untouched encoder scores {SATURATED:g} or more, so it can neither show a gain nor "
+                "choose; the merge of a half is a cautious choice."
+            )
         return said
 
     def to_dict(self) -> dict[str, Any]:

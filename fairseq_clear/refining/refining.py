@@ -31,6 +31,7 @@ from fairseq_clear.refining.refine_report import (
     MRR,
     NOT_COMPARED,
     REPORT,
+    SATURATED,
     Chosen,
     RefineReport,
     compare_retrieval,
@@ -212,7 +213,7 @@ def _refine(steps: _Steps) -> dict[str, Any]:
     recipe, trials = _choose_recipe(steps, counts, encoder, data)
     trained = steps.train("train", Training(recipe, encoder, data, work / "training", settings.updates))
     shares = _score_shares(steps, counts, data, checkpoint, trained)
-    best = max(shares, key=lambda one: float(one["score"]))["share"] if shares else 1.0
+    best = choose_share(shares) if shares else 1.0
     # what is compared: the best of the merges, or the refined encoder if nothing is better than the untouched one
     refined = _merged(steps, checkpoint, trained, best or 1.0)
     reports = _compare(steps, counts, data, {"untouched": checkpoint, "refined": refined})
@@ -332,6 +333,13 @@ def _score_shares(steps: _Steps, counts: HeldOut, data: Path, start: Path, train
     found = {f"{share:g} refined": _merged(steps, start, trained, share) for share in SHARES}
     report = steps.search("compare the merges", data, steps.work / "dev", found)
     return [{"share": share, "score": row["scores"][MRR]} for share, row in zip(SHARES, report["rows"], strict=True)]
+
+
+def choose_share(shares: list[dict[str, Any]]) -> float:
+    """Return the share with the highest score, or a half if the untouched encoder, the first, answers nearly every query."""
+    if shares[0]["score"] >= SATURATED:
+        return 0.5
+    return float(max(shares, key=lambda one: float(one["score"]))["share"])
 
 
 def _merged(steps: _Steps, start: Path, trained: Path, share: float) -> Path:

@@ -22,7 +22,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.processes import locked
 from fairseq_clear.refining.refine_report import RefineReport
 from fairseq_clear.refining.refine_settings import RefineSettings
-from fairseq_clear.refining.refining import WEIGHTS, refine, run_refine
+from fairseq_clear.refining.refining import WEIGHTS, choose_share, refine, run_refine
 from tests import zygote
 from tests.conftest import ROOT, run, sentences
 from tests.interop.folders import make_folder, make_sentence_folder
@@ -123,10 +123,28 @@ def test_the_verdict_counts_queries_and_not_pairs() -> None:
     vars(report).update(
         reports={"retrieval": {"rows": rows, "protocol": {"queries": 2, "passages": 9}}},
         counts=SimpleNamespace(test=9),
-        chosen=SimpleNamespace(share=1.0),
+        chosen=SimpleNamespace(share=1.0, shares=[]),
         settings=SimpleNamespace(seed=1, keep_best=False),
     )
     assert report.verdict().endswith(", 2 queries, 9 passages).")
+
+
+def test_a_saturated_question_does_not_choose() -> None:
+    scores = {0.0: 97.4, 0.25: 97.5, 0.5: 97.3, 0.75: 97.2, 1.0: 96.5}
+    shares = [{"share": share, "score": score} for share, score in scores.items()]
+    assert choose_share(shares) == 0.5
+    assert choose_share([{**one, "score": one["score"] - 10} for one in shares]) == 0.25  # the negative control
+    report = RefineReport.__new__(RefineReport)
+    rows = [{"details": {"ranks": [1] * 40}, "scores": {"MRR@10": 97.4}}] * 2
+    vars(report).update(
+        reports={"retrieval": {"rows": rows, "protocol": {"queries": 40, "passages": 90}}},
+        chosen=SimpleNamespace(share=0.5, shares=shares),
+        settings=SimpleNamespace(seed=1, keep_best=True, pairs=None),
+    )
+    for ranks, exported in (([2, *[1] * 39], 0.5), ([2] * 40, 0.0)):  # noise, and clearly worse
+        vars(report).pop("change", None)
+        report.reports["retrieval"]["rows"] = [rows[0], {"details": {"ranks": ranks}, "scores": {"MRR@10": 90.0}}]
+        assert report.exported_share == exported and "saturated" in report.caveat()
 
 
 def test_each_command_is_printed(finished: Path, folder: Path) -> None:
