@@ -333,7 +333,7 @@ def write_json(path: Path, content: Any, *, flag: str | None = None) -> None:
         UserError: the file cannot be written; the message names the flag. Without a flag, it is an OSError.
     """
     with write_errors(path, flag) if flag else nullcontext(), write_whole(path) as stream:
-        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False, default=str)
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False, default=os.fspath)
         stream.write((text + "\n").encode("utf-8", "backslashreplace"))  # a file name may have bytes that are not UTF-8
 
 
