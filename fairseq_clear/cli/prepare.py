@@ -13,8 +13,8 @@ from fairseq_clear.settings import setting
 from fairseq_clear.text.data_folders import load_tokenizer, read_clear_json, read_dictionary
 
 SHORT_DOCUMENTS = (
-    "most documents have one sentence, but --views neighbor, cloze and span need several; blank lines end documents unless "
-    "--document-start says where they start (file: each file is one), and --split-sentences splits running text"
+    "most documents have one sentence, but --views titles, neighbor, cloze and span need several; blank lines end documents "
+    "unless --document-start says where they start (file: each file is one), and --split-sentences splits running text"
 )
 
 
