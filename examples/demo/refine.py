@@ -117,14 +117,13 @@ def topics(parts: Split, folder: Path, seeds: list[int]) -> dict[str, list[float
 
 
 def rows(runs: list[dict], accuracies: dict[str, list[float]]) -> dict[str, dict[str, list[float]]]:
-    """The scores of every seed, by encoder and column; what does not depend on the seed has one."""
+    """The scores of every seed, by encoder and column; each seed compares by other queries of the pairs."""
     found: dict[str, dict[str, list[float]]] = {}
     for run in runs:
         for row in run["reports"]["retrieval"]["rows"]:
             scores = found.setdefault(row["label"], {title: [] for title in METRICS.values()})
             for name, title in METRICS.items():
-                if row["label"] == "refined" or not scores[title]:
-                    scores[title].append(row["scores"][name])
+                scores[title].append(row["scores"][name])
     for label, values in accuracies.items():
         found[label][TOPICS] = values
     return found
