@@ -311,14 +311,17 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def read_json(path: Path, remedy: str = "") -> Any:
-    """Read a JSON file.
+def read_json(path: Path, remedy: str = "", kind: type = object) -> Any:
+    """Read a JSON file that holds a ``kind``, such as a dict.
 
     Raises:
-        UserError: the file is missing, unreadable or not JSON; the message ends with ``remedy``.
+        UserError: the file is missing, unreadable, not JSON or of another kind; the message ends with ``remedy``.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, kind):
+            return content
+        what = f"holds a {type(content).__name__}, not a {kind.__name__}"
     except OSError as error:
         what = f"cannot read it ({error.strerror or error})"
     except ValueError as error:

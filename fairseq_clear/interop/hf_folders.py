@@ -49,7 +49,7 @@ def read_hf_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not all(isinstance(value, Tensor) for value in weights.values()):
         raise UserError(f"{folder}: its weights are not a plain table of tensors; save it with save_pretrained")
     floats = {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
-    return read_json(folder / CONFIG), floats
+    return read_json(folder / CONFIG, kind=dict), floats
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def weight_files(folder: Path) -> list[Path]:
             return [folder / name]
         index = folder / f"{name}.index.json"
         if index.is_file():
-            files = read_json(index).get("weight_map", {}).values()
+            files = read_json(index, kind=dict).get("weight_map", {}).values()
             paths = sorted({folder / Path(str(file)).name for file in files})
             missing = [path for path in paths if not path.is_file()]
             if missing or not paths:
@@ -138,12 +138,14 @@ def read_modules(folder: Path, *, ignore_mode: bool = False) -> tuple[str | None
     """
     pooling, normalized, include_prompt = None, False, True
     modules = folder / "modules.json"
-    for module in read_json(modules) if modules.is_file() else ():
+    for module in read_json(modules, kind=list) if modules.is_file() else ():
+        if not isinstance(module, dict):
+            raise UserError(f"{modules}: {module!r} is not a module; copy the file again")
         name = str(module.get("type", "")).rpartition(".")[2]
         if name == "Pooling":
             config = folder / str(module["path"]) / "config.json"
             pooling = None if ignore_mode else _read_mode(config)
-            include_prompt = read_json(config).get("include_prompt", True) is not False
+            include_prompt = read_json(config, kind=dict).get("include_prompt", True) is not False
         elif name == "Normalize":
             normalized = True
         elif name != "Transformer":
@@ -151,7 +153,7 @@ def read_modules(folder: Path, *, ignore_mode: bool = False) -> tuple[str | None
                 f"{modules}: has a module {name} after the encoder, which would be lost; remove it from the "
                 "file to import only the encoder"
             )
-    config = read_json(folder / PROMPTS) if (folder / PROMPTS).is_file() else {}
+    config = read_json(folder / PROMPTS, kind=dict) if (folder / PROMPTS).is_file() else {}
     return pooling, SentenceSettings(normalized, _read_length(folder), include_prompt, config)
 
 
@@ -162,7 +164,7 @@ def lower_cases(folder: Path) -> bool:
 
 def _read_limits(folder: Path) -> dict[str, Any]:
     paths = (folder / name for name in LIMITS if (folder / name).is_file())
-    limits: dict[str, Any] = read_json(path) if (path := next(paths, None)) else {}
+    limits: dict[str, Any] = read_json(path, kind=dict) if (path := next(paths, None)) else {}
     return limits
 
 
@@ -170,12 +172,12 @@ def _read_length(folder: Path) -> int | None:
     """The limit of sentence-transformers, or else the tokenizer's, which is a huge number if there is none."""
     length, tokenizer = _read_limits(folder).get("max_seq_length"), folder / "tokenizer_config.json"
     if length is None and tokenizer.is_file():
-        length = read_json(tokenizer).get("model_max_length")
+        length = read_json(tokenizer, kind=dict).get("model_max_length")
     return int(length) if isinstance(length, int | float) and length >= 2 else None
 
 
 def _read_mode(path: Path) -> str:
-    config: dict[str, Any] = read_json(path)
+    config: dict[str, Any] = read_json(path, kind=dict)
     modes = config.get("pooling_mode")
     if modes is None:
         short = {switch: name for name, switch in EXPORTED.items()}

@@ -17,7 +17,7 @@ from fairseq_clear.evaluation.checkpoints import strip_checkpoint
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.retrieval_data import BASELINES, read_pairs
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-from fairseq_clear.files import corpus_files, hash_file, write_json
+from fairseq_clear.files import corpus_files, hash_file, read_json, write_json
 from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.importing import CHECKPOINT, import_archive, import_hf, is_archive
 from fairseq_clear.interop.merging import merge_checkpoints
@@ -144,7 +144,7 @@ def _check_same(settings: RefineSettings, texts: list[Path]) -> None:
     wanted = {**settings.as_json(), "texts": [hash_file(path) for path in texts]}
     wanted["content of --from or --pairs"] = [content_hash(path) for path in given]
     file = settings.work / "settings.json"
-    known = _read_json(file) if file.is_file() else wanted
+    known = read_json(file) if file.is_file() else wanted
     if differing := sorted(name for name in wanted if known.get(name) != wanted[name]):
         raise UserError(
             f"{settings.work}: holds the steps of another {', '.join(differing)}; give the same to go on, or remove the folder"
@@ -183,7 +183,7 @@ class _Steps:
             report = compare_retrieval(self.encoders(data, checkpoints), question, baselines, self.device)
             print(report.table())
             report.write(output)
-        return _read_json(output)
+        return read_json(output)
 
     def encoders(self, data: Path, checkpoints: dict[str, Path]) -> Iterator[CachedEncoder]:
         """Yield the encoders, one in memory at a time."""
@@ -197,10 +197,6 @@ class _Steps:
         if self.must_run(name, dest, "fairseq-clear", *words):
             for parity in export(checkpoint, data, dest, form, load_tokenizer(data)):
                 print(parity.summary())
-
-
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _refine(steps: _Steps) -> dict[str, Any]:
@@ -260,7 +256,7 @@ def _divide_text(steps: _Steps) -> HeldOut:
     if steps.must_run("text", text, "fairseq-clear", "prepare", *settings.texts, "--dest", text, "--text-only", *flags):
         print(write_text(PrepareSettings(inputs=settings.texts, dest=text, text_only=True, **options)).summary())
     if (work / COUNTS).is_file():
-        counts = HeldOut(**_read_json(work / COUNTS))
+        counts = HeldOut(**read_json(work / COUNTS))
     elif settings.pairs is None:
         counts = hold_out(text, work, settings.held_out, settings.seed)
     else:
@@ -367,5 +363,5 @@ def _compare(steps: _Steps, counts: HeldOut, data: Path, checkpoints: dict[str, 
             report = compare_sts(steps.encoders(data, checkpoints), sts)
             print(report.table())
             report.write(output)
-        reports["sts"] = _read_json(output)
+        reports["sts"] = read_json(output)
     return reports

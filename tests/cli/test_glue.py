@@ -139,6 +139,16 @@ def test_what_is_finished_is_not_done_again(runs, checkpoint, prepared, monkeypa
         run_glue(checkpoint, prepared, runs, "--tasks", "RTE", "--seeds", "7")
 
 
+@pytest.mark.parametrize("name", ["result.json", "settings.json"])
+def test_a_damaged_record_is_one_line(name, runs, checkpoint, prepared, tmp_path, capsys):
+    shutil.copytree(runs, tmp_path / "runs")
+    for path in (tmp_path / "runs").rglob(name):
+        path.write_text("{")
+    assert run_glue(checkpoint, prepared, tmp_path / "runs", "--tasks", "RTE", "--seeds", "1") == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"{name}: not valid JSON" in said and said.endswith("remove it")
+
+
 def test_a_run_that_was_stopped_ends_as_if_it_had_not(runs, checkpoint, prepared, tmp_path, monkeypatch):
     run = glue_running.run_process
 

@@ -3,7 +3,6 @@
 A run that was stopped resumes where it stopped; a finished run is not repeated.
 """
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from fairseq_clear.evaluation.glue.glue_data import TaskData
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, FineTuning, metric_of
 from fairseq_clear.evaluation.reports import Report, Row
 from fairseq_clear.evaluation.training_log import read_log
-from fairseq_clear.files import write_errors, write_json
+from fairseq_clear.files import read_json, write_errors, write_json
 from fairseq_clear.processes import die_with_parent
 
 SETTINGS, RESULT = "settings.json", "result.json"
@@ -56,7 +55,7 @@ class GlueRun:
                 f"--data {self.data.folder}: {what}; run glue prepare with --max-length {limit} --overwrite"
             )
         path, wanted = self.folder / SETTINGS, self.identity()
-        found = json.loads(path.read_text()) if path.is_file() else wanted
+        found = read_json(path, "remove it", dict) if path.is_file() else wanted
         if differing := [key for key in wanted if found.get(key) != wanted[key]]:
             what = f"holds a run with another {', '.join(differing)}"
             raise UserError(f"--output {self.folder}: {what}; give another folder, or remove this one")
@@ -80,7 +79,7 @@ class GlueRun:
         """
         task, result = self.data.task, self.folder / RESULT
         if result.is_file():
-            return dict(json.loads(result.read_text()))
+            return dict(read_json(result, "remove it", dict))
         with write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / SETTINGS, self.identity(), flag="--output")
