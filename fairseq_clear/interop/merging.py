@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from fairseq_clear.errors import UserError, one_line
-from fairseq_clear.files import hash_file, versions, write_json
-from fairseq_clear.interop.hf_folders import CONFIG, SAFETENSORS, read_hf_folder, read_json, weight_files
+from fairseq_clear.files import hash_file, read_json, versions, write_json
+from fairseq_clear.interop.hf_folders import CONFIG, SAFETENSORS, read_hf_folder, weight_files
 from fairseq_clear.libraries import import_library, log_level, quiet_transformers
 from fairseq_clear.models.state_dicts import fit_state_dict
 from fairseq_clear.output_folder import output_folder
