@@ -66,7 +66,7 @@ def main() -> None:
         "examples": [row["details"]["examples"] for row in runs[0]["reports"]["retrieval"]["rows"][-2:]],
         "change": [run["change"] for run in runs],
         "documents": {"train": len(parts.train), "held_out": len(parts.held_out), "topics": parts.topics},
-        "queries": runs[0]["reports"]["retrieval"]["protocol"]["queries"],
+        **{name: runs[0]["reports"]["retrieval"]["protocol"][name] for name in ("queries", "passages")},
         "seeds": arguments.seeds,
         "updates": arguments.updates,
         "seconds": round(time.monotonic() - began, 1),
@@ -142,7 +142,9 @@ def print_report(report: dict) -> None:
     for label, scores in report["rows"].items():
         cells = [_cell(scores.get(name, [])) for name in columns]
         print(f"{label:10}" + "".join(f"{cell:>20}" for cell in cells))
-    print(f"\nretrieval: find a docstring's body by its first sentence among {report['queries']:,} of held-out modules")
+    print(
+        f"\nretrieval: {report['queries']:,} first sentences must find their docstring's body among {report['passages']:,}"
+    )
     print(f"topics: predict the package, out of {len(report['documents']['topics'])}, by logistic regression")
     for seed, change in zip(report["seeds"], report["change"], strict=True):
         interval = f"95 % interval {change['low']:+.1f} to {change['high']:+.1f}"
