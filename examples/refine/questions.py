@@ -1,0 +1,189 @@
+r"""Which question without labels predicts what people judge? Measured on collections in BEIR's layout, such as SciFact.
+
+    python examples/refine/questions.py --encoder all-MiniLM-L6-v2 --data SCIFACT CRANFIELD --output asked --seeds 1 2
+
+Encoders are trained on the documents of a collection, by several recipes of ``refine`` and learning rates, and merged with the
+encoder that they start from. Each is scored by the queries of people (nDCG@10 of the split ``dev``) and by questions made of
+documents that were not trained on (MRR@10). All search the same documents: those that people judged, those of the questions,
+and others. The tables show how far the change in a question goes with the change in nDCG@10: Spearman's correlation, how often
+the signs agree, and what choosing by the question gains.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import spearmanr
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from measure import Refined, prepare
+from measuring import Untrained, add_results, clear, measure
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from fairseq_clear import SentenceEncoder
+from fairseq_clear.evaluation.encoders import CachedEncoder
+from fairseq_clear.evaluation.retrieval import score_rankings, search
+from fairseq_clear.evaluation.retrieval_data import RetrievalData, read_beir
+from fairseq_clear.interop.merging import merge_checkpoints
+from fairseq_clear.refining.holding_out import hold_out
+
+RECIPES = ("titles", "cloze", "neighbor", "span", "simcse")
+RATES = {"1e-4": RECIPES, "3e-4": ("titles", "cloze")}
+SHARES = (0.5, 1.0)
+PEOPLE = "people"  # nDCG@10 of the judged queries
+ASKED, CANDIDATES = 200, 1000
+LENGTH = 128  # tokens of a text to score
+WORDS = 5
+
+Sentences = Sequence[str]
+
+
+@dataclass
+class Collection:
+    """A judged collection, prepared: documents as lists of sentences, the title first."""
+
+    folder: Path
+    judged: RetrievalData  # dev queries, whole documents
+    asked: list[Sentences]  # held-out documents, which make the questions
+    others: list[Sentences]  # further candidates
+
+
+def words_of(texts: Sequence[str]) -> list[str]:
+    """The words of highest TF-IDF of each text, joined."""
+    vectorizer = TfidfVectorizer(stop_words="english", sublinear_tf=True)
+    weights = vectorizer.fit_transform(texts)
+    names = vectorizer.get_feature_names_out()
+    return [" ".join(names[row.indices[np.argsort(-row.data, kind="stable")[:WORDS]]]) for row in weights]
+
+
+def middle(document: Sentences) -> int:
+    """The number of the sentence in the middle of the text below the title."""
+    return 1 + (len(document) - 1) // 2
+
+
+# name -> the query and its passage, from a document
+QUESTIONS: dict[str, Callable[[Sentences], tuple[str, str]]] = {
+    "title": lambda d: (d[0], " ".join(d[1:])),
+    "middle": lambda d: (d[middle(d)], " ".join([*d[: middle(d)], *d[middle(d) + 1 :]])),
+    "half": lambda d: (" ".join(d[: (len(d) + 1) // 2]), " ".join(d[(len(d) + 1) // 2 :])),
+    "words": lambda d: ("", " ".join(d)),
+    "title and sentence": lambda d: (d[0], d[middle(d)]),
+}
+
+
+def main() -> None:
+    """Prepare, train, score, print."""
+    arguments = parse()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    encoder = arguments.output / "encoder"
+    if not encoder.exists():
+        clear("import", arguments.encoder, "--dest", encoder)
+    collections = {path.name: read_collection(path, arguments.output / path.name, encoder) for path in arguments.data}
+    for seeds in [arguments.seeds[: n + 1] for n in range(len(arguments.seeds))]:
+        for name, collection in collections.items():
+            measure_collection(arguments, name, collection, seeds, encoder)
+
+
+def read_collection(path: Path, folder: Path, encoder: Path) -> Collection:
+    """Prepare a collection as ``refine`` does: some documents are held out."""
+    text = folder / "text.txt"
+    if not (folder / "data-bin").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        corpus = next(path.glob("corpus.jsonl*"))
+        clear("prepare", corpus, "--dest", text, "--text-only", "--title-field", "title", "--split-sentences")
+        hold_out(text, folder, ASKED / len(read_documents(text)), seed=1)
+        prepare(folder, encoder)
+    documents = read_documents(text)
+    trained = set(map(tuple, read_documents(folder / "train.txt")))
+    asked = [d for d in documents if tuple(d) not in trained and len(d) > 2]
+    judged = read_beir(path, "dev")
+    # passages that people judged first, then others while there is room
+    relevant = {number for gains in judged.relevant for number in gains if number < len(judged.passages)}
+    order = [*sorted(relevant), *np.random.default_rng(1).permutation(len(judged.passages)).tolist()]
+    chosen = list(dict.fromkeys(order))[: max(CANDIDATES, len(relevant))]
+    place = {number: n for n, number in enumerate(chosen)}
+    gains = [{place[number]: gain for number, gain in one.items() if number in place} for one in judged.relevant]
+    passages = [" ".join(judged.passages[n].split()) for n in chosen]
+    document_of = {" ".join(d): d for d in documents if tuple(d) in trained and len(d) > 2}
+    others = [document_of[passage] for passage in passages if passage in document_of]
+    return Collection(folder, RetrievalData(path.name, judged.queries, passages, gains), asked, others)
+
+
+def read_documents(path: Path) -> list[list[str]]:
+    """The documents of canonical text."""
+    return [block.split("\n") for block in path.read_text(encoding="utf-8").strip().split("\n\n")]
+
+
+def measure_collection(
+    arguments: argparse.Namespace, name: str, collection: Collection, seeds: list[int], encoder: Path
+) -> None:
+    """Train and score every row with every seed."""
+    sizes = {"updates": arguments.updates, "max_length": LENGTH}
+    rows = {"untouched": Untrained(encoder / "model.pt")}
+    for rate, recipes in RATES.items():
+        for recipe in recipes:
+            row = Refined(recipe, ("--lr", rate), encoder, collection.folder, **sizes)
+            rows[f"{recipe}, lr {rate}"] = row
+
+    def score(checkpoint: Path, row: Refined | Untrained, seed: int) -> dict[str, float]:
+        if isinstance(row, Untrained):
+            return scores_of(checkpoint, collection)
+        found = {}
+        for share in SHARES:
+            merged = checkpoint
+            if share < 1:
+                merged = checkpoint.with_name("merged.pt")
+                merge_checkpoints(encoder / "model.pt", checkpoint, merged, share)
+            found |= {f"{key}, {share:g}": value for key, value in scores_of(merged, collection).items()}
+        return found
+
+    measure(rows, seeds, arguments.output / "runs" / name, score, arguments.results, f"questions {name}")
+
+
+def scores_of(checkpoint: Path, collection: Collection) -> dict[str, float]:
+    """The scores of an encoder by the queries of people and by each question, x100."""
+    encoder = SentenceEncoder.from_pretrained(checkpoint, collection.folder / "data-bin")
+    encoder.max_length = LENGTH
+    cached = CachedEncoder(encoder)
+    found = {PEOPLE: ndcg(cached, collection.judged)}
+    whole = [" ".join(d) for d in collection.others]
+    words = words_of([" ".join(d) for d in (*collection.asked, *collection.others)])[: len(collection.asked)]
+    for name, ask in QUESTIONS.items():
+        queries, passages = zip(*map(ask, collection.asked), strict=True)
+        queries = words if name == "words" else queries
+        others = [ask(d)[1] for d in collection.others] if name == "title and sentence" else whole
+        data = RetrievalData(name, queries, [*passages, *others], [{n: 1} for n in range(len(queries))])
+        found[name] = ndcg(cached, data, column=0)
+    return found
+
+
+def ndcg(encoder: CachedEncoder, data: RetrievalData, column: int = 1) -> float:
+    """The mean of a column of ``retrieval.METRICS``: 0 is MRR@10, 1 is nDCG@10; x100."""
+    queries, passages = (encoder.encode(list(texts)) for texts in (data.queries, data.passages))
+    ranked = search(queries, [passages], 10).passages.numpy()
+    return float(100 * score_rankings(ranked, data.relevant)[:, column].mean())
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--encoder", type=Path, required=True, help="Hugging Face or sentence-transformers folder")
+    parser.add_argument(
+        "--data", type=Path, nargs="+", required=True, help="folders in BEIR's layout with qrels/dev.tsv"
+    )
+    parser.add_argument("--output", type=Path, required=True, help="folder for the data and the runs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--updates", type=int, default=30, help="updates of each run, of 32 pairs")
+    add_results(parser)
+    arguments = parser.parse_args()
+    arguments.results = arguments.results or arguments.output / "results.json"
+    return arguments
+
+
+if __name__ == "__main__":
+    main()
