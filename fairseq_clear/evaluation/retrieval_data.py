@@ -3,6 +3,7 @@
 Importable without torch, like the settings of the mining of hard negatives at the end.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,15 @@ from fairseq_clear.settings import check_settings, setting
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-__all__ = ["MiningSettings", "RetrievalData", "read_beir", "read_pairs", "read_pairs_file", "term_weights"]
+__all__ = [
+    "MiningSettings",
+    "RetrievalData",
+    "read_beir",
+    "read_pairs",
+    "read_pairs_file",
+    "read_training_pairs",
+    "term_weights",
+]
 
 Pair = tuple[str, str]  # a query and its passage
 BM25_K1, BM25_B = 1.2, 0.75  # Lucene's defaults
@@ -122,22 +131,40 @@ def read_pairs(path: Path) -> list[Pair]:
     Raises:
         UserError: a missing or empty file, or a malformed line, with file and line.
     """
-    is_jsonl, hint, pairs = CorpusFile(path).is_jsonl, "a record has a query and a passage", []
+    return [(query, passage) for query, passage, *_ in _read_rows(path, most=2)]
+
+
+def read_training_pairs(path: Path) -> list[tuple[str, ...]]:
+    """Read pairs as ``read_pairs`` does, each followed by its hard negatives: further columns, or the list ``negatives``.
+
+    Raises:
+        UserError: as ``read_pairs``.
+    """
+    return _read_rows(path, most=None)
+
+
+def _read_rows(path: Path, *, most: int | None) -> list[tuple[str, ...]]:
+    """The stripped texts of each row, at most ``most`` of them: query, passage, hard negatives."""
+    is_jsonl, hint, rows = CorpusFile(path).is_jsonl, "a record has a query and a passage", []
     for number, line in read_whole_lines(path):
         if not line.strip():
             continue
+        texts: Sequence[Any] = line.split("\t")
         if is_jsonl:
-            texts: Sequence[str] = record_texts(line, ("query", "passage"), path, number, hint=hint)
-        else:
-            texts = line.split("\t")
-        if len(texts) != 2 or not all(text.strip() for text in texts):
-            raise UserError(
-                f"{path}:{number}: not a query and a passage, both with text; a .tsv has one tab between them"
-            )
-        pairs.append((texts[0].strip(), texts[1].strip()))
-    if not pairs:
+            texts = record_texts(line, ("query", "passage"), path, number, hint=hint)
+            negatives = None if most else json.loads(line).get("negatives")
+            if not isinstance(negatives, list | None):
+                raise UserError(f"{path}:{number}: negatives is {type(negatives).__name__}, not a list of texts")
+            texts = [*texts, *(negatives or [])]
+        if not 2 <= len(texts) <= (most or len(texts)) or not all(
+            isinstance(text, str) and text.strip() for text in texts
+        ):
+            kinds = "a query and a passage" if most else "a query, a passage and hard negatives"
+            raise UserError(f"{path}:{number}: not {kinds}, each with text; a .tsv has a tab between two texts")
+        rows.append(tuple(text.strip() for text in texts))
+    if not rows:
         raise UserError(f"{path}: holds no pair")
-    return pairs
+    return rows
 
 
 def pairs_of_documents(documents: Iterable[Sequence[str]]) -> Iterator[Pair]:

@@ -17,7 +17,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval_data import Pair, pairs_of_documents
 from fairseq_clear.files import write_json
 
-__all__ = ["HeldOut", "divide_pairs", "hold_out"]
+__all__ = ["HeldOut", "divide_pairs", "hold_out", "read_documents", "split_pairs", "survey", "write_held_out"]
 
 MOST_TEST, MOST_DEV = 1000, 300
 # Passages that are not the answer of a query, besides those of the other queries: whole training documents. With few of them,
@@ -39,6 +39,8 @@ class HeldOut:
     titled: int  # documents of several sentences whose first is short and begins no other document
     dev: int  # queries that choose the recipe and the share of the refined weights; 0 if there are too few
     test: int  # queries that compare the encoders
+    pairs: int = 0  # of --train-pairs and of titles that are trained on
+    left_out: int = 0  # of --train-pairs, as their query or passage is one of the comparison
 
 
 def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
@@ -56,7 +58,7 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     Raises:
         UserError: the text is a single document.
     """
-    lengths, titled = _survey(text)
+    lengths, titled = survey(text)
     count = min(max(FEWEST_HELD_OUT, round(share * len(lengths))), MOST_DEV + MOST_TEST, len(lengths) // 2)
     order = np.random.default_rng(seed).permutation(len(lengths)).tolist()
     chosen, others = order[:count], order[count : count + max(OTHERS.values())]
@@ -66,7 +68,7 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     parts = {"dev": chosen[:dev_count], "test": chosen[dev_count:]}
     pairs = {name: list(pairs_of_documents(documents[n] for n in some)) for name, some in parts.items()}
     further = {name: [" ".join(documents[n]) for n in others[:most]] for name, most in OTHERS.items()}
-    return _write(folder, pairs, further, lengths, len(titled))
+    return write_held_out(folder, pairs, further, lengths, len(titled))
 
 
 def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> HeldOut:
@@ -77,22 +79,28 @@ def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> Held
     """
     if len(pairs) < 2 * FEWEST:
         raise UserError(f"--pairs: {len(pairs)} pairs; give {2 * FEWEST} or more")
-    rng, (lengths, titled) = np.random.default_rng(seed), _survey(text)
-    order = rng.permutation(len(pairs)).tolist()
-    count = min(max(FEWEST, len(pairs) // 5), MOST_DEV)
-    divided = {"dev": [pairs[n] for n in sorted(order[:count])], "test": [pairs[n] for n in sorted(order[count:])]}
+    rng, (lengths, titled) = np.random.default_rng(seed), survey(text)
     valid = sorted(rng.permutation(len(lengths)).tolist(), key=lambda n: n not in titled)
     valid = valid[: min(MOST_VALID, len(lengths) // 2)]
     _divide(text, folder, valid=valid, held_out=valid, wanted=())
     # the passages of the other part are candidates too
-    further = {name: [pairs[n][1] for n in order][:most] for name, most in OTHERS.items()}
-    return _write(folder, divided, further, lengths, len(titled))
+    passages = [pairs[n][1] for n in rng.permutation(len(pairs))]
+    further = {name: passages[:most] for name, most in OTHERS.items()}
+    return write_held_out(folder, split_pairs(pairs, seed), further, lengths, len(titled))
 
 
-def _survey(text: Path) -> tuple[list[int], set[int]]:
+def split_pairs(pairs: list[Pair], seed: int) -> dict[str, list[Pair]]:
+    """Divide pairs: a fifth of them, at most MOST_DEV, is dev, the others test; a query is in one of the two."""
+    queries = list(dict.fromkeys(query for query, _ in pairs))
+    count = min(max(FEWEST, len(queries) // 5), MOST_DEV)
+    dev = {queries[n] for n in np.random.default_rng(seed).permutation(len(queries))[:count]}
+    return {name: [pair for pair in pairs if (pair[0] in dev) == (name == "dev")] for name in ("dev", "test")}
+
+
+def survey(text: Path) -> tuple[list[int], set[int]]:
     """Number of sentences of each document, and the numbers of those with a title; UserError if there is only one document."""
     lengths, first_lines = [], []
-    for document in _documents(text):
+    for document in read_documents(text):
         lengths.append(len(document))
         is_short = len(document) > 1 and len(document[0].split()) <= MOST_TITLE_WORDS
         first_lines.append(hash(document[0]) if is_short else None)
@@ -115,7 +123,7 @@ def _divide(
         open(folder / "train.txt", "w", encoding="utf-8") as train,
         open(folder / "valid.txt", "w", encoding="utf-8") as validation,
     ):
-        for number, document in enumerate(_documents(text)):
+        for number, document in enumerate(read_documents(text)):
             if number in kept:
                 found[number] = document
             if number in for_valid or number not in held:
@@ -123,15 +131,21 @@ def _divide(
     return found
 
 
-def _write(
-    folder: Path, pairs: dict[str, list[Pair]], further: dict[str, list[str]], lengths: list[int], titled: int
+def write_held_out(
+    folder: Path,
+    asked: dict[str, list[Pair]],
+    further: dict[str, list[str]],
+    lengths: list[int],
+    titled: int,
+    **counted: int,
 ) -> HeldOut:
     """Write the questions, none if there are too few pairs, and the counts."""
-    enough = all(len({passage for _, passage in some}) >= FEWEST for some in pairs.values())
-    for name, some in pairs.items() if enough else ():
+    enough = all(len({passage for _, passage in some}) >= FEWEST for some in asked.values())
+    for name, some in asked.items() if enough else ():
         write_question(folder / name, some, further[name])
-    sizes = {name: len({query for query, _ in some}) if enough else 0 for name, some in pairs.items()}
-    counts = HeldOut(len(lengths), sum(length > 1 for length in lengths), titled, sizes["dev"], sizes["test"])
+    sizes = {name: len({query for query, _ in some}) if enough else 0 for name, some in asked.items()}
+    long_documents = sum(length > 1 for length in lengths)
+    counts = HeldOut(len(lengths), long_documents, titled, sizes["dev"], sizes["test"], **counted)
     write_json(folder / COUNTS, asdict(counts), flag="--dest")
     return counts
 
@@ -155,7 +169,7 @@ def write_question(folder: Path, pairs: Iterable[Pair], further: Iterable[str]) 
     (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
 
 
-def _documents(text: Path) -> Iterator[list[str]]:
+def read_documents(text: Path) -> Iterator[list[str]]:
     """Yield the sentences of each document of canonical text."""
     with open(text, encoding="utf-8") as lines:
         for is_document, group in groupby((line.rstrip("\n") for line in lines), bool):

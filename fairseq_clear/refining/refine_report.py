@@ -129,6 +129,11 @@ class RefineReport:
         scores = [one["score"] for one in self.chosen.shares[:1]] or [row["scores"][MRR] for row in rows]
         return any(score >= SATURATED for score in scores)
 
+    @property
+    def asks_given_pairs(self) -> bool:
+        """Whether the queries and passages of the comparison were given, not made of documents."""
+        return self.settings.pairs is not None or self.settings.train_pairs is not None
+
     def verdict(self) -> str:
         """Whether refining helped, in plain words."""
         parts, share = [], self.exported_share
@@ -158,7 +163,7 @@ class RefineReport:
 
     def caveat(self) -> str:
         """What the comparison does not show; empty if there is nothing to say."""
-        if "retrieval" not in self.reports or self.settings.pairs is not None:
+        if "retrieval" not in self.reports or self.asks_given_pairs:
             return ""
         said = (
             "The question, the rest of a document by its first sentence, is a stand-in: it does not show that your own queries "
@@ -199,16 +204,15 @@ class RefineReport:
             save_figure(draw_bars(_rows(self.reports["retrieval"]), COLUMNS), folder / f"{REPORT}.png")
 
     def _markdown(self) -> Iterator[str]:
-        yield from (f"# {self.settings.encoder.name} refined on {', '.join(p.name for p in self.settings.texts)}", "")
+        given = [*self.settings.texts, *filter(None, [self.settings.train_pairs])]
+        yield from (f"# {self.settings.encoder.name} refined on {', '.join(path.name for path in given)}", "")
         for paragraph in filter(None, (self.verdict(), self.caveat())):
             yield from (paragraph, "")
         if "retrieval" in self.reports:
             counts = self.reports["retrieval"]["protocol"]
-            origin = (
-                "--pairs"
-                if self.settings.pairs
-                else "the first sentence of a held-out document must find the rest of it"
-            )
+            origin = "the first sentence of a held-out document must find the rest of it"
+            if self.asks_given_pairs:
+                origin = "--pairs" if self.settings.pairs else "held-out pairs of --train-pairs"
             yield f"Retrieval ({origin}), {counts['queries']:,} queries, {counts['passages']:,} passages:"
             yield from (*_table(self.reports["retrieval"]), f"![scores]({REPORT}.png)", "")
         if "sts" in self.reports:

@@ -11,7 +11,7 @@ from fairseq_clear.settings import check_settings, setting
 
 __all__ = ["RefineRecipe", "RefineSettings"]
 
-AUTO, TITLES, CLOZE, SIMCSE = "auto", "titles", "cloze", "simcse"
+AUTO, TITLES, CLOZE, SIMCSE, PAIRS = "auto", "titles", "cloze", "simcse", "pairs"
 FREE = ("dest", "overwrite", "device")  # may differ between a run and the call that resumes it
 
 
@@ -51,6 +51,11 @@ RECIPES: dict[str, RefineRecipe] = {
     ),
     "sg-opt": RefineRecipe("a sentence and its own hidden layers", f"{_SG_OPT} --views same --augment none"),
 }
+PAIR_RECIPE = RefineRecipe(  # with --train-pairs; the identity of a pair is that of its passage
+    "a query and its passage",
+    f"{_NT_XENT} --directions one --views paraphrase:query,original --augment none "
+    "--false-negatives guide:margin=0.0 --guide {encoder}",
+)
 TRIALS = (TITLES, CLOZE, "neighbor", "span", SIMCSE)  # that auto compares
 
 
@@ -60,9 +65,11 @@ class RefineSettings(DocumentSettings):
 
     texts: tuple[Path, ...] = setting(
         "text to train on, as prepare reads it: .txt with blank lines between documents, .jsonl with a document per record, "
-        "also .gz and .xz, or folders of such files",
+        "also .gz and .xz, or folders of such files; may be left out with --train-pairs",
+        (),
         metavar="TEXT",
         positional=True,
+        nargs="*",
     )
     encoder: Path = setting(
         "pretrained encoder: a Hugging Face or sentence-transformers folder, a folder of import, or a checkpoint (.pt) with "
@@ -92,6 +99,27 @@ class RefineSettings(DocumentSettings):
         metavar="RECIPE",
         group="training",
     )
+    train_pairs: Path | None = setting(
+        "train on queries and the passages that answer them: lines of query, tab, passage and, after further tabs, hard "
+        "negatives; or .jsonl records with query, passage and, in a list, negatives; also .gz and .xz. The titles of TEXT and "
+        "what follows them are further pairs. Without --pairs, --held-out of the passages compare the encoders",
+        None,
+        group="training",
+    )
+    negatives: int | None = setting(
+        "hard negatives of each pair of --train-pairs: those of the file first, then texts that the untouched encoder finds "
+        "near to the query (default: as many as every pair of the file has)",
+        None,
+        least=0,
+        group="training",
+    )
+    margin: float = setting(
+        "a text found for --negatives is less near to the query than its passage, by this cosine or more",
+        0.05,
+        least=-2,
+        most=2,
+        group="training",
+    )
     batch_size: int = setting("pairs per update", 32, least=2, group="training")
     max_length: int = setting(
         "tokens of the longest text of a pair; longer ones are cut", 128, least=8, group="training"
@@ -102,7 +130,7 @@ class RefineSettings(DocumentSettings):
     updates: int = setting("number of updates", 80, least=1, group="training")
     held_out: float = setting(
         "share of the documents to hold out, at most 1,300: encoders are compared by how well the first sentence of such a "
-        "document finds the rest of it among these and up to 2,000 others",
+        "document finds the rest of it among these and up to 2,000 others; with --train-pairs, share of the passages",
         0.1,
         metavar="SHARE",
         group="comparison",
@@ -128,6 +156,10 @@ class RefineSettings(DocumentSettings):
         check_settings(self)
         if not 0 < self.held_out < 1:
             raise UserError(f"--held-out {self.held_out:g}: must be a share of the documents, above 0 and below 1")
+        if self.train_pairs is not None and self.recipe is not None:
+            raise UserError(f"--recipe {self.recipe}: --train-pairs trains on pairs; leave one of the two out")
+        if self.train_pairs is None and self.negatives is not None:
+            raise UserError(f"--negatives {self.negatives}: belongs to --train-pairs, the pairs that get them")
 
     @property
     def work(self) -> Path:

@@ -16,7 +16,7 @@ import fairseq_clear
 from fairseq_clear.errors import UserError
 from fairseq_clear.output_folder import signals_raise
 from fairseq_clear.processes import die_with_parent
-from fairseq_clear.refining.refine_settings import RECIPES, RefineSettings
+from fairseq_clear.refining.refine_settings import PAIR_RECIPE, PAIRS, RECIPES, RefineSettings
 
 __all__ = ["Training", "train", "training_flags"]
 
@@ -31,21 +31,27 @@ RECORD = re.compile(r"\| (train_inner|valid)\w* \| (\{.*\})")
 class Training:
     """One call of fairseq-train."""
 
-    recipe: str  # a key of RECIPES
+    recipe: str  # a key of RECIPES, or PAIRS
     encoder: Path  # what --encoder-from takes
     data: Path  # the data folder
     save_dir: Path  # folder of checkpoints and of train.log
     updates: int
     validations: int = 4  # number of validations; 0 for measuring speed
+    negatives: int = 0  # hard negatives of each pair, of the recipe PAIRS
 
 
 def training_flags(training: Training, settings: RefineSettings, device: str) -> list[str]:
     """Return the arguments of fairseq-train; ``device`` is cpu or cuda."""
     interval = math.ceil(training.updates / max(1, training.validations))
+    recipe = PAIR_RECIPE if training.recipe == PAIRS else RECIPES[training.recipe]
+    described = recipe.flags.format(
+        max_span=min(48, settings.max_length - FRAME), encoder=shlex.quote(str(training.encoder))
+    )
+    hard = ",".join(f"negative{n + 1}" for n in range(training.negatives))
     flags = [
         training.data, "--user-dir", Path(fairseq_clear.__file__).parent, "--save-dir", training.save_dir,
         "--task", "clear_lm", "--arch", "clear_roberta", "--encoder-from", training.encoder,
-        *shlex.split(RECIPES[training.recipe].flags.format(max_span=min(48, settings.max_length - FRAME))),
+        *shlex.split(described), *(["--hard-negatives", hard] if hard else []),
         "--sample-break-mode", "eos", "--tokens-per-sample", settings.max_length,
         "--batch-size", settings.batch_size, "--required-batch-size-multiple", 1,
         "--optimizer", "adam", "--lr", f"{settings.learning_rate:g}", "--lr-scheduler", "polynomial_decay",

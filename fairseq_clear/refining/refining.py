@@ -6,6 +6,7 @@ import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fairseq_clear.distributed import choose_device
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import strip_checkpoint
 from fairseq_clear.evaluation.encoders import CachedEncoder
-from fairseq_clear.evaluation.retrieval_data import BASELINES, read_pairs
+from fairseq_clear.evaluation.retrieval_data import BASELINES, read_pairs, read_training_pairs
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.files import corpus_files, hash_file, read_json, write_json
 from fairseq_clear.interop.exporting import export
@@ -26,7 +27,7 @@ from fairseq_clear.output_folder import check_destination, output_folder
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.preparing import prepare, write_text
 from fairseq_clear.processes import locked
-from fairseq_clear.refining.holding_out import COUNTS, HeldOut, divide_pairs, hold_out
+from fairseq_clear.refining.holding_out import COUNTS, MOST_VALID, HeldOut, divide_pairs, hold_out
 from fairseq_clear.refining.refine_report import (
     MRR,
     NOT_COMPARED,
@@ -38,8 +39,9 @@ from fairseq_clear.refining.refine_report import (
     compare_sts,
     measure_drift,
 )
-from fairseq_clear.refining.refine_settings import AUTO, CLOZE, RECIPES, SIMCSE, TITLES, TRIALS, RefineSettings
+from fairseq_clear.refining.refine_settings import AUTO, CLOZE, PAIRS, RECIPES, SIMCSE, TITLES, TRIALS, RefineSettings
 from fairseq_clear.refining.refine_training import Training, train, training_flags
+from fairseq_clear.refining.training_pairs import divide_training_pairs, write_rows
 from fairseq_clear.tasks.run_record import content_hash
 from fairseq_clear.text.data_folders import (
     CLEAR_JSON,
@@ -53,6 +55,7 @@ __all__ = ["Refined", "refine", "run_refine"]
 
 TRIAL_SHARE, SHORTEST_TRIAL = 0.2, 20  # updates of a trial
 FEWEST_TRIAL_PAIRS = 10  # that can tell recipes apart
+VALID_SHARE = 0.05  # of the training pairs, at most MOST_VALID, whose loss is shown
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the refined weights in a merge with the untouched ones
 WEIGHTS = (".safetensors", ".bin", ".pt")
 
@@ -104,7 +107,7 @@ def run_refine(settings: RefineSettings) -> dict[str, Any]:
     check_destination(settings.dest, settings.overwrite)
     device = _choose_device(settings.device)
     files = corpus_files(settings.texts)
-    if not files:
+    if not files and settings.train_pairs is None:
         raise UserError("no text; give .txt or .jsonl files, or folders of them")
     for folder in filter(Path.is_dir, settings.texts):
         if folder.resolve() in settings.dest.resolve().parents:
@@ -140,9 +143,9 @@ def _check_same(settings: RefineSettings, texts: list[Path]) -> None:
     """Write settings.json; UserError if the work folder was made with other settings or other content of a file."""
     encoder = settings.encoder
     weights = [path for path in sorted(encoder.rglob("*")) if path.suffix in WEIGHTS] if encoder.is_dir() else [encoder]
-    given = [path for path in (*weights, settings.pairs) if path is not None and path.is_file()]
+    given = [path for path in (*weights, settings.pairs, settings.train_pairs) if path is not None and path.is_file()]
     wanted = {**settings.as_json(), "texts": [hash_file(path) for path in texts]}
-    wanted["content of --from or --pairs"] = [content_hash(path) for path in given]
+    wanted["content of --from or of pairs"] = [content_hash(path) for path in given]
     file = settings.work / "settings.json"
     known = read_json(file) if file.is_file() else wanted
     if differing := sorted(name for name in wanted if known.get(name) != wanted[name]):
@@ -203,11 +206,12 @@ def _refine(steps: _Steps) -> dict[str, Any]:
     settings, work = steps.settings, steps.work
     encoder, checkpoint = _import_encoder(steps)
     counts = _divide_text(steps)
-    data = _prepare(steps, encoder)
+    data, negatives = _prepare(steps, counts, encoder, checkpoint)
     # before the training, so that an encoder that cannot be exported is found early
     steps.export("export the untouched encoder", checkpoint, data, work / "untouched")
-    recipe, trials = _choose_recipe(steps, counts, encoder, data)
-    trained = steps.train("train", Training(recipe, encoder, data, work / "training", settings.updates))
+    recipe, trials = (PAIRS, []) if counts.pairs else _choose_recipe(steps, counts, encoder, data)
+    training = Training(recipe, encoder, data, work / "training", settings.updates, negatives=negatives)
+    trained = steps.train("train", training)
     shares = _score_shares(steps, counts, data, checkpoint, trained)
     best = choose_share(shares) if shares else 1.0
     # what is compared: the best of the merges, or the refined encoder if nothing is better than the untouched one
@@ -253,24 +257,33 @@ def _divide_text(steps: _Steps) -> HeldOut:
     given = {"title_field": settings.title_field, "document_start": settings.document_start}
     options |= {name: value for name, value in given.items() if value}
     flags = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
-    if steps.must_run("text", text, "fairseq-clear", "prepare", *settings.texts, "--dest", text, "--text-only", *flags):
+    words = ("prepare", *settings.texts, "--dest", text, "--text-only", *flags)
+    if settings.texts and steps.must_run("text", text, "fairseq-clear", *words):
         print(write_text(PrepareSettings(inputs=settings.texts, dest=text, text_only=True, **options)).summary())
+    judged = None if settings.pairs is None else read_pairs(settings.pairs)
     if (work / COUNTS).is_file():
         counts = HeldOut(**read_json(work / COUNTS))
-    elif settings.pairs is None:
+    elif settings.train_pairs is not None:
+        rows, documents = read_training_pairs(settings.train_pairs), text if settings.texts else None
+        counts = divide_training_pairs(rows, judged, documents, work, settings.held_out, settings.seed)
+    elif judged is None:
         counts = hold_out(text, work, settings.held_out, settings.seed)
     else:
-        counts = divide_pairs(read_pairs(settings.pairs), text, work, settings.seed)
+        counts = divide_pairs(judged, text, work, settings.seed)
     held = f"{counts.dev + counts.test:,} queries to compare by"
-    documents = f"{counts.long_documents:,} of several sentences, {counts.titled:,} with a title"
-    print(f"# {counts.documents:,} documents, {documents}; {held}", flush=True)
+    if settings.train_pairs is not None:
+        left = f"{counts.left_out:,} are left out, as their query or passage is one of those"
+        print(f"# {counts.pairs:,} pairs to train on; {held}; {left}", flush=True)
+    if settings.texts:
+        kinds = f"{counts.long_documents:,} of several sentences, {counts.titled:,} with a title"
+        print(f"# {counts.documents:,} documents, {kinds}; {held}", flush=True)
     if not counts.test and settings.sts is None:
         print(f"# {NOT_COMPARED}", flush=True)
     return counts
 
 
-def _prepare(steps: _Steps, encoder: Path) -> Path:
-    """Make the data folder with the tokenizer of the encoder."""
+def _prepare(steps: _Steps, counts: HeldOut, encoder: Path, checkpoint: Path) -> tuple[Path, int]:
+    """Make the data folder with the tokenizer of the encoder; return it, and the number of hard negatives of each pair."""
     folder = steps.settings.data_bin or (encoder if encoder.is_dir() else encoder.parent)
     flags, seed = tokenizer_flags(folder), steps.settings.seed
     if not flags:
@@ -278,13 +291,33 @@ def _prepare(steps: _Steps, encoder: Path) -> Path:
         raise UserError(
             f"{folder}: its tokenizer ({kind}) cannot tokenize raw text; give the folder of another encoder"
         )
-    text, valid, data = (steps.work / name for name in ("train.txt", "valid.txt", "data-bin"))
-    words = ("prepare", text, "--valid", valid, "--dest", data, "--seed", seed, *flags)
+    work, data = steps.work, steps.work / "data-bin"
+    chosen: dict[str, Any] = {"seed": seed}
+    for flag, value in zip(flags[::2], flags[1::2], strict=True):
+        name = flag[2:].replace("-", "_")
+        chosen["dictionary" if name == "dict" else name] = Path(value)
+    negatives = 0
+    if counts.pairs:
+        rows = work / "rows"
+        if not rows.exists():
+            load = partial(SentenceEncoder.from_pretrained, checkpoint, folder, device=steps.device)
+            given = steps.settings
+            write_rows(work, rows, load, given.negatives, given.margin, steps.device)
+        kept = read_json(rows / "rows.json")
+        negatives, text = kept["negatives"], rows / "passage.txt"
+        others = [(name, rows / f"{name}.txt") for name in ("query", *(f"negative{n + 1}" for n in range(negatives)))]
+        share = min(VALID_SHARE, MOST_VALID / kept["pairs"])
+        chosen |= {"paraphrase": tuple(others), "document_start": ".", "valid_share": share}
+        paraphrases = [f"{name}={path}" for name, path in others]
+        words: list[Any] = ["--paraphrase", *paraphrases, "--document-start", ".", "--valid-share", f"{share:.3g}"]
+    else:
+        text = work / "train.txt"
+        chosen |= {"valid": (work / "valid.txt",)}
+        words = ["--valid", work / "valid.txt"]
+    words = ["prepare", text, *words, "--dest", data, "--seed", seed, *flags]
     if steps.must_run("prepare the text", data, "fairseq-clear", *words):
-        given = {flag[2:].replace("-", "_"): value for flag, value in zip(flags[::2], flags[1::2], strict=True)}
-        chosen: dict[str, Any] = {"dictionary" if name == "dict" else name: Path(v) for name, v in given.items()}
-        print(prepare(PrepareSettings(inputs=(text,), valid=(valid,), dest=data, seed=seed, **chosen)).summary())
-    return data
+        print(prepare(PrepareSettings(inputs=(text,), dest=data, **chosen)).summary())
+    return data, negatives
 
 
 def _choose_recipe(steps: _Steps, counts: HeldOut, encoder: Path, data: Path) -> tuple[str, list[dict[str, Any]]]:

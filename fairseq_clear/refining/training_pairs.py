@@ -1,0 +1,137 @@
+"""Pairs of a query and a passage to train on: which of them compare encoders instead, and hard negatives for the others."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.encoders import Encoder
+from fairseq_clear.evaluation.mining import mine_negatives
+from fairseq_clear.evaluation.retrieval_data import MiningSettings, Pair
+from fairseq_clear.files import write_json
+from fairseq_clear.output_folder import output_folder
+from fairseq_clear.refining.holding_out import (
+    FEWEST,
+    FEWEST_HELD_OUT,
+    MOST_DEV,
+    MOST_TEST,
+    OTHERS,
+    HeldOut,
+    read_documents,
+    split_pairs,
+    survey,
+    write_held_out,
+)
+
+__all__ = ["divide_training_pairs", "write_rows"]
+
+ROWS = "pairs.jsonl"  # what is trained on: a list of query, passage and given negatives on each line
+LONGEST_DRIFT = 500  # texts of valid.txt, by which it is measured how far the encoder moved
+Row = tuple[str, ...]  # query, passage, hard negatives
+
+
+def divide_training_pairs(
+    rows: Iterable[Row], judged: list[Pair] | None, text: Path | None, folder: Path, share: float, seed: int
+) -> HeldOut:
+    """Write pairs.jsonl, further.jsonl, valid.txt, the folders dev and test and, last, counts.json to ``folder``.
+
+    No query and no passage of the comparison is trained on: a pair with one of them is left out. The titles of a text and what
+    follows them are further pairs.
+
+    Args:
+        rows: query, passage and hard negatives of each pair; equal ones count once.
+        judged: pairs to compare by; None holds out a share of the passages, with all their pairs.
+        text: canonical text, or None.
+        folder: exists already.
+        share, seed: of the held-out passages.
+
+    Raises:
+        UserError: too few pairs are left to train on, or to compare by.
+    """
+    rows = list(dict.fromkeys(tuple(" ".join(part.split()) for part in row) for row in rows))
+    held = len(rows)
+    if judged is None:
+        passages = list(dict.fromkeys(row[1] for row in rows))
+        count = min(max(FEWEST_HELD_OUT, round(share * len(passages))), MOST_DEV + MOST_TEST, len(passages) // 2)
+        chosen = {passages[n] for n in np.random.default_rng(seed).permutation(len(passages))[:count]}
+        judged = [(row[0], row[1]) for row in rows if row[1] in chosen]
+        held -= len(judged)
+    else:
+        judged = [(" ".join(query.split()), " ".join(passage.split())) for query, passage in judged]
+    taken = {part for pair in judged for part in pair}
+    rows = [row for row in rows if taken.isdisjoint(row[:2])]
+    left_out = held - len(rows)
+    documents, titled = ([], set()) if text is None else (list(read_documents(text)), survey(text)[1])
+    of_titles = [(document[0], " ".join(document[1:])) for n, document in enumerate(documents) if n in titled]
+    known = {row[:2] for row in rows}
+    further = [" ".join(document) for n, document in enumerate(documents) if n not in titled]
+    rows += [pair for pair in of_titles if pair not in known and taken.isdisjoint(pair)]
+    if len(rows) < 2:
+        raise UserError(
+            f"--train-pairs: {len(rows)} pairs to train on; {len(judged):,} pairs compare encoders, and {left_out:,} have a "
+            "query or a passage of those; give more pairs"
+        )
+    _write_lines(folder / ROWS, rows)
+    _write_lines(folder / "further.jsonl", [[passage] for passage in further if passage not in taken])
+    texts = list(dict.fromkeys(part for pair in judged for part in pair))[:LONGEST_DRIFT]
+    (folder / "valid.txt").write_text("".join(f"{one}\n" for one in texts), encoding="utf-8")
+    divided = split_pairs(judged, seed) if len(judged) >= 2 * FEWEST else {"dev": [], "test": []}
+    candidates = [*further, *dict.fromkeys(row[1] for row in rows)]
+    order = np.random.default_rng(seed).permutation(len(candidates))
+    others = {name: [candidates[n] for n in order[:most]] for name, most in OTHERS.items()}
+    lengths = [len(document) for document in documents]
+    return write_held_out(folder, divided, others, lengths, len(titled), pairs=len(rows), left_out=left_out)
+
+
+def write_rows(
+    folder: Path, dest: Path, load: Callable[[], Encoder], count: int | None, margin: float, device: str
+) -> int:
+    """Write query.txt, passage.txt, negative1.txt and so on to ``dest``; return the number of hard negatives of each pair.
+
+    The given hard negatives of a pair come first. Where they are too few, others are mined among the passages of all pairs and
+    the documents without a title. Pairs for which too few are found are left out, and counted.
+
+    Args:
+        folder: of ``divide_training_pairs``.
+        dest: folder to create.
+        load: returns the encoder that mines.
+        count: number of hard negatives of each pair; None takes as many as every pair has.
+        margin: see ``MiningSettings``.
+        device: where to search.
+
+    Raises:
+        UserError: no pair has enough hard negatives.
+    """
+    rows = _read_lines(folder / ROWS)
+    fewest = min(len(row) - 2 for row in rows)
+    count = fewest if count is None else count
+    if count > fewest:
+        further = [passage for (passage,) in _read_lines(folder / "further.jsonl")]
+        settings = MiningSettings(negatives=count, margin=margin)
+        mined = mine_negatives(load(), [(row[0], row[1]) for row in rows], further, settings, device=device)
+        found = dict(zip(mined.kept.tolist(), mined.negatives.tolist(), strict=True))
+        filled = []
+        for n, row in enumerate(rows):
+            texts = dict.fromkeys((*row[2:], *(mined.texts[number] for number in found.get(n, ()))))
+            if len(texts) >= count:
+                filled.append((*row[:2], *texts))
+        print(
+            f"# {len(filled):,} of {len(rows):,} pairs have {count} hard negatives; the others are left out", flush=True
+        )
+        rows = filled
+    names = ("query", "passage", *(f"negative{n + 1}" for n in range(count)))
+    with output_folder(dest, overwrite=False) as written:
+        for name, column in zip(names, zip(*(row[: count + 2] for row in rows), strict=True), strict=True):
+            (written / f"{name}.txt").write_text("".join(f"{one}\n" for one in column), encoding="utf-8")
+        write_json(written / "rows.json", {"pairs": len(rows), "negatives": count}, flag="--dest")
+    return count
+
+
+def _write_lines(path: Path, rows: Iterable[Iterable[str]]) -> None:
+    path.write_text("".join(f"{json.dumps(list(row))}\n" for row in rows))
+
+
+def _read_lines(path: Path) -> list[Row]:
+    return [tuple(json.loads(line)) for line in path.read_text().splitlines()]

@@ -1,0 +1,167 @@
+"""--train-pairs: training and comparison share no text; hard negatives are given or mined; titles of a text are further pairs."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.retrieval_data import read_beir
+from fairseq_clear.refining.training_pairs import divide_training_pairs, write_rows
+from tests.conftest import run, sentences
+from tests.interop.folders import make_sentence_folder
+
+CLEAR = [sys.executable, "-m", "fairseq_clear.cli"]
+
+
+class Letters:
+    """Encodes a text by how often each letter occurs in it."""
+
+    def encode(self, texts: Sequence[str], batch_size: int = 32) -> Any:
+        return np.array([[text.count(letter) for letter in "abcdefgh"] for text in texts], np.float32) + 0.01
+
+
+def rows_of(folder: Path) -> list[list[str]]:
+    return [json.loads(line) for line in (folder / "pairs.jsonl").read_text().splitlines()]
+
+
+def asked(folder: Path, name: str) -> set[tuple[str, str]]:
+    if not (folder / name).exists():
+        return set()
+    data = read_beir(folder / name)
+    return {(query, data.passages[n]) for query, ns in zip(data.queries, data.relevant, strict=True) for n in ns}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=12, max_size=60),
+    st.floats(0.05, 0.5),
+    st.integers(0, 9),
+)
+def test_no_text_is_on_both_sides(
+    tmp_path_factory: pytest.TempPathFactory, numbers: list[tuple[int, int]], share: float, seed: int
+) -> None:
+    folder = tmp_path_factory.mktemp("pairs")
+    rows = [(f"query {a}", f"passage {b}") for a, b in numbers]
+    try:
+        counts = divide_training_pairs(rows, None, None, folder, share, seed)
+    except UserError as error:
+        assert "pairs to train on" in str(error)  # all pairs have a query or a passage of the held-out ones
+        return
+    trained = {tuple(row) for row in rows_of(folder)}
+    judged = asked(folder, "dev") | asked(folder, "test")
+    assert trained <= set(rows) and judged <= set(rows)
+    assert not {text for pair in trained for text in pair} & {text for pair in judged for text in pair}
+    assert not {query for query, _ in asked(folder, "dev")} & {query for query, _ in asked(folder, "test")}
+    if judged:
+        assert len(trained) + len(judged) + counts.left_out == len(set(rows))
+    assert counts.pairs == len(trained)
+
+
+def test_given_pairs_are_not_trained_on(tmp_path: Path) -> None:
+    rows = [(f"q{n}", f"p{n // 2}") for n in range(20)]
+    judged = [("q0", "p0"), ("other", "p3"), ("q9", "elsewhere"), ("x", "y")]
+    counts = divide_training_pairs(rows, judged, None, tmp_path, 0.1, 1)
+    # p0 has q0 and q1, p3 has q6 and q7, and q9 is a query of the comparison
+    assert [row[0] for row in rows_of(tmp_path)] == [f"q{n}" for n in range(20) if n not in (0, 1, 6, 7, 9)]
+    assert (counts.pairs, counts.left_out) == (15, 5)
+    assert asked(tmp_path, "dev") | asked(tmp_path, "test") == set(judged)
+
+
+def test_titles_are_further_pairs(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("A title.\nIts text.\nMore.\n\nAlone.\n\nHeld title.\np3\n\n")
+    rows = [(f"q{n}", f"p{n}", f"n{n}") for n in range(6)]
+    divide_training_pairs(rows, [(f"j{n}", f"p{n}") for n in range(2, 6)], tmp_path / "text.txt", tmp_path, 0.1, 1)
+    assert rows_of(tmp_path) == [["q0", "p0", "n0"], ["q1", "p1", "n1"], ["A title.", "Its text. More."]]
+    assert (tmp_path / "further.jsonl").read_text().splitlines() == ['["Alone."]']
+    assert "Alone." in read_beir(tmp_path / "test").passages  # a candidate of the comparison too
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def test_given_hard_negatives_come_before_mined_ones(tmp_path: Path) -> None:
+    # the nearest text to query a is aab, then abb; to query b it is abb; c has nothing near
+    rows = [("a", "aaaa", "given"), ("b", "bbbb"), ("c", "cccc")]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "further.jsonl").write_text('["aab"]\n["abb"]\n')
+    assert write_rows(tmp_path, tmp_path / "none", Letters, None, 0.05, "cpu") == 0
+    assert sorted(path.name for path in (tmp_path / "none").iterdir()) == ["passage.txt", "query.txt", "rows.json"]
+    assert write_rows(tmp_path, tmp_path / "two", Letters, 2, 0.05, "cpu") == 2
+    assert lines(tmp_path / "two/query.txt") == ["a", "b", "c"]
+    assert lines(tmp_path / "two/negative1.txt")[:2] == ["given", "abb"]
+    assert lines(tmp_path / "two/negative2.txt")[:2] == ["aab", "aab"]
+    # with a large margin only what is far from the query is left
+    assert write_rows(tmp_path, tmp_path / "far", Letters, 2, 0.9, "cpu") == 2
+    assert "aab" not in (tmp_path / "far/negative2.txt").read_text()
+    with pytest.raises(UserError, match="none of the 3 pairs has 9 negatives"):
+        write_rows(tmp_path, tmp_path / "many", Letters, 9, 0.05, "cpu")
+    assert not (tmp_path / "many").exists()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny encoder, a text, and pairs of which some share a passage."""
+    folder = tmp_path_factory.mktemp("train-pairs")
+    make_sentence_folder(folder / "tiny", "bert")
+    texts = [line for line in sentences(300, seed=5) if line]
+    (folder / "text.txt").write_text("\n".join(sentences(210, seed=6)) + "\n")
+    pairs = [f"{texts[n]}\t{texts[n + 1 - n % 3]} {texts[n + 2 - n % 3]}" for n in range(150)]
+    (folder / "pairs.tsv").write_text("\n".join(pairs) + "\n")
+    return folder
+
+
+def refine(folder: Path, dest: Path, *words: object) -> tuple[dict[str, Any], str]:
+    start = ["refine", "--from", folder / "tiny", "--dest", dest, "--train-pairs", folder / "pairs.tsv"]
+    short = ("--updates", 4, "--max-length", 36, "--device", "cpu", "--batch-size", 8)
+    done = run(*CLEAR, *start, *short, *words)
+    return json.loads((dest / "report.json").read_text()), done.stdout
+
+
+@pytest.mark.slow
+def test_refine_on_pairs_alone(folder: Path, tmp_path: Path) -> None:
+    report, output = refine(folder, tmp_path / "out", "--negatives", 2)
+    assert report["recipe"] == "pairs" and report["caveat"] == ""
+    assert report["counts"]["documents"] == 0 and report["counts"]["pairs"] + report["counts"]["left_out"] < 150
+    (training,) = (line for line in output.splitlines() if line.startswith("fairseq-train "))
+    assert "--hard-negatives negative1,negative2" in training and "--views paraphrase:query,original" in training
+    assert "--guide" in training
+    assert "held-out pairs of --train-pairs" in (tmp_path / "out/report.md").read_text()
+    assert report["drift"] < 1.0
+
+
+@pytest.mark.slow
+def test_refine_on_pairs_and_text(folder: Path, tmp_path: Path) -> None:
+    pairs = folder / "judged.tsv"
+    pairs.write_text("\n".join((folder / "pairs.tsv").read_text().splitlines()[:30]) + "\n")
+    report, output = refine(folder, tmp_path / "out", folder / "text.txt", "--pairs", pairs)
+    counts = report["counts"]
+    assert counts["left_out"] >= 30 and counts["titled"] > 0
+    assert counts["pairs"] == 150 - counts["left_out"] + counts["titled"]
+    assert f"# {counts['pairs']} pairs to train on" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--recipe", "cloze"], "--recipe cloze: --train-pairs trains on pairs"),
+        (["--train-pairs", "nowhere.tsv"], "nowhere.tsv"),
+        (["--negatives", "-1"], "--negatives -1: must be 0 or more"),
+    ],
+)
+def test_mistakes(folder: Path, tmp_path: Path, words: list[str], said: str) -> None:
+    start = ["refine", "--from", folder / "tiny", "--dest", tmp_path / "out", "--train-pairs", folder / "pairs.tsv"]
+    done = run(*CLEAR, *start, *words, check=False)
+    assert done.returncode == 2 and said in done.stderr.strip().splitlines()[-1]
+
+
+def test_negatives_need_pairs(folder: Path, tmp_path: Path) -> None:
+    words = ["refine", folder / "text.txt", "--from", folder / "tiny", "--dest", tmp_path / "out", "--negatives", "1"]
+    done = run(*CLEAR, *words, check=False)
+    assert done.returncode == 2 and "--negatives 1: belongs to --train-pairs" in done.stderr
