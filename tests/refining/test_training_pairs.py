@@ -1,4 +1,4 @@
-"""--train-pairs: training and comparison share no text; hard negatives are given or mined; titles of a text are further pairs."""
+"""--train-pairs: training and comparison share no text; hard negatives are given or mined; titles are further pairs."""
 
 import json
 import sys
