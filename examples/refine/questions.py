@@ -13,15 +13,16 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.stats import spearmanr
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measure import Refined, prepare
+from measure import UNTOUCHED, Refined, prepare
 from measuring import Untrained, add_results, clear, measure
 from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -29,6 +30,7 @@ from fairseq_clear import SentenceEncoder
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.retrieval import score_rankings, search
 from fairseq_clear.evaluation.retrieval_data import RetrievalData, read_beir
+from fairseq_clear.files import write_json
 from fairseq_clear.interop.merging import merge_checkpoints
 from fairseq_clear.refining.holding_out import hold_out
 
@@ -87,6 +89,42 @@ def main() -> None:
     for seeds in [arguments.seeds[: n + 1] for n in range(len(arguments.seeds))]:
         for name, collection in collections.items():
             measure_collection(arguments, name, collection, seeds, encoder)
+    found = {
+        key: runs for key, runs in json.loads(arguments.results.read_text()).items() if key.startswith("questions ")
+    }
+    write_json(arguments.results.with_name("questions.json"), summarize(found), flag="--results")
+
+
+def summarize(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """The changes of every case, and how far a change in a question goes with the change in what people judge.
+
+    A case is a training and a share of its weights in a merge with the untouched encoder.
+    """
+    tables: dict[str, Any] = {}
+    changes: dict[str, list[dict[str, float]]] = {}  # collection -> a case each
+    for key, runs in found.items():
+        before = next(run["scores"] for run in runs if run["name"] == UNTOUCHED)
+        rows: dict[str, dict[str, list[float]]] = {}
+        for run in runs:
+            for share in SHARES if run["name"] != UNTOUCHED else ():
+                case = {name: run["scores"][f"{name}, {share:g}"] - before[name] for name in before}
+                changes.setdefault(key, []).append(case)
+                row = rows.setdefault(f"{run['name']}" + (f", {share:g}" if share < 1 else ""), {})
+                for name, value in case.items():
+                    row.setdefault(name, []).append(value)
+        tables[key.partition(" ")[2]] = {"rows": {UNTOUCHED: {k: [v] for k, v in before.items()}, **rows}}
+    agreement: dict[str, dict[str, list[float]]] = {}
+    for question in QUESTIONS:
+        cells = agreement.setdefault(question, {})
+        for key, cases in changes.items():
+            people, asked = (np.array([case[name] for case in cases]) for name in (PEOPLE, question))
+            name = key.partition(" ")[2]
+            cells[f"Spearman, {name}"] = [float(spearmanr(people, asked).statistic)]
+            cells[f"same sign, {name}"] = [float(100 * np.mean(np.sign(people) == np.sign(asked)))]
+            # what people say of the case that the question finds best; 0 is the untouched encoder
+            cells[f"choice, {name}"] = [float(people[asked.argmax()] if asked.max() > 0 else 0.0)]
+    tables["agreement"] = {"rows": agreement}
+    return tables
 
 
 def read_collection(path: Path, folder: Path, encoder: Path) -> Collection:
@@ -124,7 +162,7 @@ def measure_collection(
 ) -> None:
     """Train and score every row with every seed."""
     sizes = {"updates": arguments.updates, "max_length": LENGTH}
-    rows = {"untouched": Untrained(encoder / "model.pt")}
+    rows: dict[str, Any] = {UNTOUCHED: Untrained(encoder / "model.pt")}
     for rate, recipes in RATES.items():
         for recipe in recipes:
             row = Refined(recipe, ("--lr", rate), encoder, collection.folder, **sizes)
