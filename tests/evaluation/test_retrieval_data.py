@@ -15,6 +15,7 @@ from fairseq_clear.evaluation.retrieval_data import (
     read_beir,
     read_pairs,
     read_pairs_file,
+    read_training_pairs,
 )
 
 CORPUS = [
@@ -131,3 +132,27 @@ def test_a_count_of_documents_is_drawn_by_the_seed() -> None:
     assert chosen[0] == chosen[1] != chosen[2]
     assert len(set(chosen[0])) == 10 and chosen[0] == sorted(chosen[0], key=lambda query: int(query[1:]))
     assert len(data_of_documents(pairs_of_documents(documents), {}, count=99).queries) == 50
+
+
+def test_training_pairs_have_hard_negatives(tmp_path: Path) -> None:
+    expected = [("a b", "c"), ("d", "e f", "g", "h")]
+    table, records = tmp_path / "pairs.tsv", tmp_path / "pairs.jsonl"
+    table.write_text("a b\t c\nd\te f\tg\t h\n")
+    records.write_text(lines([{"query": q, "passage": p, "negatives": n} for q, p, *n in expected]))
+    assert read_training_pairs(table) == read_training_pairs(records) == expected
+    assert read_pairs(records) == [row[:2] for row in expected]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "where"),
+    [
+        ("x.tsv", "a\tb\tc\na\tb\t\n", "x.tsv:2: not a query, a passage and hard negatives"),
+        ("x.jsonl", '{"query": "a", "passage": "b", "negatives": "c"}\n', "x.jsonl:1: negatives is str, not a list"),
+        ("x.jsonl", '{"query": "a", "passage": "b", "negatives": [1]}\n', "x.jsonl:1: not a query, a passage"),
+    ],
+)
+def test_mistakes_in_training_pairs(tmp_path: Path, file: str, content: str, where: str) -> None:
+    (tmp_path / file).write_text(content)
+    with pytest.raises(UserError) as error:
+        read_training_pairs(tmp_path / file)
+    assert where in str(error.value)
