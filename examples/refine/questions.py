@@ -35,12 +35,18 @@ from fairseq_clear.interop.merging import merge_checkpoints
 from fairseq_clear.refining.holding_out import hold_out
 
 RECIPES = ("titles", "cloze", "neighbor", "span", "simcse")
-RATES = {"1e-4": RECIPES, "3e-4": ("titles", "cloze")}
+# name -> recipe, learning rate, updates, tokens of the longest text
+SETTINGS = {
+    **{f"{recipe}, lr 1e-4": (recipe, "1e-4", 30, 128) for recipe in RECIPES},
+    "titles, lr 5e-5, 80 updates": ("titles", "5e-5", 80, 128),
+    "titles, lr 2e-5, 80 updates": ("titles", "2e-5", 80, 128),
+    "titles, lr 5e-5, 40 updates, 256 tokens": ("titles", "5e-5", 40, 256),
+}
 SHARES = (0.5, 1.0)
 PEOPLE = "people"  # nDCG@10 of the judged queries
 ASKED, CANDIDATES = 200, 1000
 LENGTH = 128  # tokens of a text to score
-WORDS = 5
+WORDS, BEGIN = 5, 40
 
 Sentences = Sequence[str]
 
@@ -75,6 +81,7 @@ QUESTIONS: dict[str, Callable[[Sentences], tuple[str, str]]] = {
     "half": lambda d: (" ".join(d[: (len(d) + 1) // 2]), " ".join(d[(len(d) + 1) // 2 :])),
     "words": lambda d: ("", " ".join(d)),
     "title and sentence": lambda d: (d[0], d[middle(d)]),
+    "title and 40 words": lambda d: (d[0], " ".join(" ".join(d[1:]).split()[:BEGIN])),
 }
 
 
@@ -107,7 +114,11 @@ def summarize(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         rows: dict[str, dict[str, list[float]]] = {}
         for run in runs:
             for share in SHARES if run["name"] != UNTOUCHED else ():
-                case = {name: run["scores"][f"{name}, {share:g}"] - before[name] for name in before}
+                case = {
+                    name: run["scores"][f"{name}, {share:g}"] - before[name]
+                    for name in before
+                    if f"{name}, {share:g}" in run["scores"]
+                }
                 changes.setdefault(key, []).append(case)
                 row = rows.setdefault(f"{run['name']}" + (f", {share:g}" if share < 1 else ""), {})
                 for name, value in case.items():
@@ -117,7 +128,8 @@ def summarize(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     for question in QUESTIONS:
         cells = agreement.setdefault(question, {})
         for key, cases in changes.items():
-            people, asked = (np.array([case[name] for case in cases]) for name in (PEOPLE, question))
+            both = [case for case in cases if question in case]
+            people, asked = (np.array([case[name] for case in both]) for name in (PEOPLE, question))
             name = key.partition(" ")[2]
             cells[f"Spearman, {name}"] = [float(spearmanr(people, asked).statistic)]
             cells[f"same sign, {name}"] = [float(100 * np.mean(np.sign(people) == np.sign(asked)))]
@@ -161,12 +173,9 @@ def measure_collection(
     arguments: argparse.Namespace, name: str, collection: Collection, seeds: list[int], encoder: Path
 ) -> None:
     """Train and score every row with every seed."""
-    sizes = {"updates": arguments.updates, "max_length": LENGTH}
     rows: dict[str, Any] = {UNTOUCHED: Untrained(encoder / "model.pt")}
-    for rate, recipes in RATES.items():
-        for recipe in recipes:
-            row = Refined(recipe, ("--lr", rate), encoder, collection.folder, **sizes)
-            rows[f"{recipe}, lr {rate}"] = row
+    for label, (recipe, rate, updates, length) in SETTINGS.items():
+        rows[label] = Refined(recipe, ("--lr", rate), encoder, collection.folder, updates, length)
 
     def score(checkpoint: Path, row: Refined | Untrained, seed: int) -> dict[str, float]:
         if isinstance(row, Untrained):
@@ -194,7 +203,7 @@ def scores_of(checkpoint: Path, collection: Collection) -> dict[str, float]:
     for name, ask in QUESTIONS.items():
         queries, passages = zip(*map(ask, collection.asked), strict=True)
         queries = words if name == "words" else queries
-        others = [ask(d)[1] for d in collection.others] if name == "title and sentence" else whole
+        others = [ask(d)[1] for d in collection.others] if name.startswith("title and") else whole
         data = RetrievalData(name, queries, [*passages, *others], [{n: 1} for n in range(len(queries))])
         found[name] = ndcg(cached, data, column=0)
     return found
@@ -216,7 +225,6 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, required=True, help="folder for the data and the runs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--updates", type=int, default=30, help="updates of each run, of 32 pairs")
     add_results(parser)
     arguments = parser.parse_args()
     arguments.results = arguments.results or arguments.output / "results.json"
