@@ -47,6 +47,7 @@ class CachedEncoder:
         batch_size: passed to the encoder.
         name: name of the encoder in messages and on the progress bar (default: its class).
         progress: show a progress bar on stderr.
+        vectors: text -> vector, where vectors are looked up and kept (default: an empty dictionary).
 
     Attributes:
         transform: if set, applied to the vectors that ``encode`` returns, not to the cached ones: (N, D) -> (N, D').
@@ -55,7 +56,15 @@ class CachedEncoder:
         notes: added to the encoder's description in reports, such as the file that ``transform`` was fitted on.
     """
 
-    def __init__(self, encoder: Encoder, *, batch_size: int = 32, name: str = "", progress: bool = False) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        batch_size: int = 32,
+        name: str = "",
+        progress: bool = False,
+        vectors: dict[str, Floats] | None = None,
+    ) -> None:
         if not callable(getattr(encoder, "encode", None)):
             raise UserError(
                 f"encoder {name or type(encoder).__name__}: has no method encode(sentences, batch_size=...)"
@@ -65,7 +74,7 @@ class CachedEncoder:
         self.name = name or type(encoder).__name__
         self.seconds, self.sentences = 0.0, 0
         self.notes: dict[str, Any] = {}
-        self._vectors: dict[str, Floats] = {}
+        self._vectors: dict[str, Floats] = {} if vectors is None else vectors
 
     @classmethod
     def of(cls, encoder: Encoder) -> "CachedEncoder":

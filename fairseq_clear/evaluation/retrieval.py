@@ -210,7 +210,7 @@ def evaluate_retrieval(
     """Search the passages for each query by the cosine of their vectors, and score the rankings.
 
     Args:
-        encoder: see ``encoders.Encoder``; a CachedEncoder is emptied.
+        encoder: see ``encoders.Encoder``; a CachedEncoder is emptied if there are more than PASSAGES_AT_ONCE passages.
         data: queries and passages.
         query_prefix, passage_prefix: are put before each query and each passage.
         seed: of the bootstrap and of the examples.
@@ -229,9 +229,9 @@ def evaluate_retrieval(
 
     def parts() -> Iterator[Floats]:
         for begin in range(0, len(data.passages), PASSAGES_AT_ONCE):
-            cached.forget()
+            if len(data.passages) > PASSAGES_AT_ONCE:
+                cached.forget()
             yield cached.encode([passage_prefix + text for text in data.passages[begin : begin + PASSAGES_AT_ONCE]])
-        cached.forget()
 
     ranked = search(queries, parts(), DEPTH + 1, device=device).passages.cpu().numpy()
     return _score(ranked, data, seed, cached.name, cached.describe())

@@ -1,7 +1,7 @@
 """Divides text into training documents and held-out ones, and makes the question by which encoders are compared.
 
-The question, queries and the passages among which they search, is written in BEIR's layout: once to choose recipe and merge
-(dev), once to compare encoders (test).
+The question, queries and the passages among which they search, is a folder in BEIR's layout. The queries of its split dev
+choose recipe and merge, those of test compare encoders.
 """
 
 import json
@@ -20,10 +20,11 @@ from fairseq_clear.files import write_json
 __all__ = ["HeldOut", "divide_pairs", "hold_out", "read_documents", "split_pairs", "survey", "write_held_out"]
 
 MOST_TEST, MOST_DEV = 1000, 300
-# Passages that are not the answer of a query, besides those of the other queries: whole training documents. With few of them,
-# an encoder such as MiniLM finds nearly every document by its title, and no change can be seen.
-OTHERS = {"dev": 500, "test": 2000}
+# Passages that no query asks for: whole training documents. With few of them, an encoder such as MiniLM finds nearly every
+# document by its title, and no change can be seen.
+MOST_OTHERS = 1000
 MOST_VALID = 30  # documents of the validation loss, which reads all their sentences
+QUESTION = "question"  # the folder
 FEWEST = 2  # pairs that retrieval needs
 FEWEST_HELD_OUT = 10  # documents, unless that is more than half of them
 MOST_TITLE_WORDS = 25  # of a first line that is taken as a title
@@ -44,10 +45,10 @@ class HeldOut:
 
 
 def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
-    """Write train.txt, valid.txt, the folders dev and test and, last, counts.json to ``folder``.
+    """Write train.txt, valid.txt, the question and, last, counts.json to ``folder``.
 
-    A query is the first sentence of a held-out document; the passage that it must find is the rest of the document. A quarter
-    of the held-out documents goes to dev, the rest to test, at most MOST_DEV and MOST_TEST.
+    A query is the first sentence of a held-out document; the passage that it must find is the rest of the document. Half of
+    the held-out documents, at most MOST_DEV, are dev, the others test. Up to MOST_OTHERS training documents are passages too.
 
     Args:
         text: canonical text, as ``prepare --text-only`` writes it.
@@ -61,18 +62,18 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     lengths, titled = survey(text)
     count = min(max(FEWEST_HELD_OUT, round(share * len(lengths))), MOST_DEV + MOST_TEST, len(lengths) // 2)
     order = np.random.default_rng(seed).permutation(len(lengths)).tolist()
-    chosen, others = order[:count], order[count : count + max(OTHERS.values())]
-    dev_count = min(max(FEWEST, count // 4), count, MOST_DEV)
+    chosen, others = order[:count], order[count : count + MOST_OTHERS]
+    dev_count = min(max(FEWEST, count // 2), count, MOST_DEV)
     valid = sorted(chosen[:dev_count], key=lambda number: number not in titled)[:MOST_VALID]
     documents = _divide(text, folder, valid=valid, held_out=chosen, wanted=[*chosen, *others])
     parts = {"dev": chosen[:dev_count], "test": chosen[dev_count:]}
     pairs = {name: list(pairs_of_documents(documents[n] for n in some)) for name, some in parts.items()}
-    further = {name: [" ".join(documents[n]) for n in others[:most]] for name, most in OTHERS.items()}
+    further = [" ".join(documents[n]) for n in others]
     return write_held_out(folder, pairs, further, lengths, len(titled))
 
 
 def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> HeldOut:
-    """As ``hold_out`` for given pairs: a fifth, at most MOST_DEV, goes to dev, the rest to test.
+    """As ``hold_out`` for given pairs, see ``split_pairs``; documents are held out for the validation loss alone.
 
     Raises:
         UserError: there are fewer than four pairs.
@@ -83,14 +84,11 @@ def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> Held
     valid = sorted(rng.permutation(len(lengths)).tolist(), key=lambda n: n not in titled)
     valid = valid[: min(MOST_VALID, len(lengths) // 2)]
     _divide(text, folder, valid=valid, held_out=valid, wanted=())
-    # the passages of the other part are candidates too
-    passages = [pairs[n][1] for n in rng.permutation(len(pairs))]
-    further = {name: passages[:most] for name, most in OTHERS.items()}
-    return write_held_out(folder, split_pairs(pairs, seed), further, lengths, len(titled))
+    return write_held_out(folder, split_pairs(pairs, seed), (), lengths, len(titled))
 
 
 def split_pairs(pairs: list[Pair], seed: int) -> dict[str, list[Pair]]:
-    """Divide pairs: a fifth of them, at most MOST_DEV, is dev, the others test; a query is in one of the two."""
+    """Divide pairs: a fifth of the queries, at most MOST_DEV, is dev, the others test."""
     queries = list(dict.fromkeys(query for query, _ in pairs))
     count = min(max(FEWEST, len(queries) // 5), MOST_DEV)
     dev = {queries[n] for n in np.random.default_rng(seed).permutation(len(queries))[:count]}
@@ -134,15 +132,15 @@ def _divide(
 def write_held_out(
     folder: Path,
     asked: dict[str, list[Pair]],
-    further: dict[str, list[str]],
+    further: Iterable[str],
     lengths: list[int],
     titled: int,
     **counted: int,
 ) -> HeldOut:
-    """Write the questions, none if there are too few pairs, and the counts."""
+    """Write the question, unless there are too few pairs, and the counts."""
     enough = all(len({passage for _, passage in some}) >= FEWEST for some in asked.values())
-    for name, some in asked.items() if enough else ():
-        write_question(folder / name, some, further[name])
+    if enough:
+        write_question(folder / QUESTION, asked, further)
     sizes = {name: len({query for query, _ in some}) if enough else 0 for name, some in asked.items()}
     long_documents = sum(length > 1 for length in lengths)
     counts = HeldOut(len(lengths), long_documents, titled, sizes["dev"], sizes["test"], **counted)
@@ -150,23 +148,24 @@ def write_held_out(
     return counts
 
 
-def write_question(folder: Path, pairs: Iterable[Pair], further: Iterable[str]) -> None:
-    """Write pairs of a query and its passage, and further passages, in BEIR's layout; equal texts are one query or passage."""
+def write_question(folder: Path, asked: dict[str, list[Pair]], further: Iterable[str]) -> None:
+    """Write the pairs of a query and its passage of each split, and further passages, in BEIR's layout.
+
+    Equal texts are one query or passage.
+    """
     queries: dict[str, int] = {}
     passages: dict[str, int] = {}
-    judged = [
-        (queries.setdefault(query, len(queries)), passages.setdefault(passage, len(passages)))
-        for query, passage in pairs
-    ]
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    for split, pairs in asked.items():
+        judged = [(queries.setdefault(q, len(queries)), passages.setdefault(p, len(passages))) for q, p in pairs]
+        lines = [f"q{query}\tp{passage}\t1" for query, passage in dict.fromkeys(judged)]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
     for passage in further:
         passages.setdefault(passage, len(passages))
-    (folder / "qrels").mkdir(parents=True, exist_ok=True)
     for name, letter, texts in (("queries", "q", queries), ("corpus", "p", passages)):
         with open(folder / f"{name}.jsonl", "w", encoding="utf-8") as file:
             for text, number in texts.items():
                 file.write(json.dumps({"_id": f"{letter}{number}", "text": text}, ensure_ascii=False) + "\n")
-    lines = [f"q{query}\tp{passage}\t1" for query, passage in dict.fromkeys(judged)]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
 
 
 def read_documents(text: Path) -> Iterator[list[str]]:

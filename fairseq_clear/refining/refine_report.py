@@ -44,10 +44,10 @@ NOT_COMPARED = (
 
 
 def compare_retrieval(
-    encoders: Iterable[CachedEncoder], question: Path, baselines: Iterable[str], device: str
+    encoders: Iterable[CachedEncoder], question: Path, split: str, baselines: Iterable[str], device: str
 ) -> Report:
     """Score baselines and encoders by a question in BEIR's layout; the rows have ranks, and what some queries find."""
-    data = read_beir(question)
+    data = read_beir(question, split)
     rows = [score_baseline(name, data) for name in baselines]
     rows += [evaluate_retrieval(one, data, device=device) for one in encoders]
     return Report("retrieval", data.describe(), {data.name: data.hashes}, COLUMNS, rows, (0,))

@@ -27,7 +27,7 @@ from fairseq_clear.output_folder import check_destination, output_folder
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.preparing import prepare, write_text
 from fairseq_clear.processes import locked
-from fairseq_clear.refining.holding_out import COUNTS, MOST_VALID, HeldOut, divide_pairs, hold_out
+from fairseq_clear.refining.holding_out import COUNTS, MOST_VALID, QUESTION, HeldOut, divide_pairs, hold_out
 from fairseq_clear.refining.refine_report import (
     MRR,
     NOT_COMPARED,
@@ -161,6 +161,9 @@ class _Steps:
     def __init__(self, settings: RefineSettings, device: str) -> None:
         self.settings, self.work, self.device = settings, settings.work, device
         self.commands: list[str] = []
+        self.vectors: dict[
+            Path, dict[str, Any]
+        ] = {}  # of each checkpoint: both splits of the question have the same passages
 
     def must_run(self, name: str, result: Path, *command: Any) -> bool:
         """Print the step; return whether ``result``, a file or a folder, does not exist yet."""
@@ -177,13 +180,13 @@ class _Steps:
             shutil.rmtree(training.save_dir)
         return result
 
-    def search(self, name: str, data: Path, question: Path, checkpoints: dict[str, Path], *baselines: str) -> Any:
-        """Score encoders by a question; return the report, which is kept in NAME.json."""
-        output = self.work / f"{name.replace(' ', '-')}.json"
-        words = ("--data", question, *(("--baselines", *baselines) if baselines else ()))
+    def search(self, name: str, data: Path, split: str, checkpoints: dict[str, Path], *baselines: str) -> Any:
+        """Score encoders by a split of the question; return the report, which is kept in NAME.json."""
+        output, question = self.work / f"{name.replace(' ', '-')}.json", self.work / QUESTION
+        words = ("--data", question, "--split", split, *(("--baselines", *baselines) if baselines else ()))
         encoders = ("--encoder", *checkpoints.values(), "--data-bin", data, "--device", self.device)
         if self.must_run(name, output, "fairseq-clear", "retrieval", *words, *encoders, "--output", output):
-            report = compare_retrieval(self.encoders(data, checkpoints), question, baselines, self.device)
+            report = compare_retrieval(self.encoders(data, checkpoints), question, split, baselines, self.device)
             print(report.table())
             report.write(output)
         return read_json(output)
@@ -191,7 +194,8 @@ class _Steps:
     def encoders(self, data: Path, checkpoints: dict[str, Path]) -> Iterator[CachedEncoder]:
         """Yield the encoders, one in memory at a time."""
         for name, path in checkpoints.items():
-            yield CachedEncoder(SentenceEncoder.from_pretrained(path, data, device=self.device), name=name)
+            encoder = SentenceEncoder.from_pretrained(path, data, device=self.device)
+            yield CachedEncoder(encoder, name=name, vectors=self.vectors.setdefault(path, {}))
 
     def export(self, name: str, checkpoint: Path, data: Path, dest: Path) -> None:
         """Write an encoder for sentence-transformers."""
@@ -332,7 +336,7 @@ def _choose_recipe(steps: _Steps, counts: HeldOut, encoder: Path, data: Path) ->
             name: steps.train(f"try {name}", Training(name, encoder, data, steps.work / "trials" / name, updates, 1))
             for name in tried
         }
-        report = steps.search("compare the recipes", data, steps.work / "dev", trained)
+        report = steps.search("compare the recipes", data, "dev", trained)
         scores = [row["scores"][MRR] for row in report["rows"]]
         trials = [
             {"recipe": name, "updates": updates, "score": score} for name, score in zip(tried, scores, strict=True)
@@ -360,7 +364,7 @@ def _score_shares(steps: _Steps, counts: HeldOut, data: Path, start: Path, train
     if not counts.dev or not steps.settings.keep_best:
         return []
     found = {f"{share:g} refined": _merged(steps, start, trained, share) for share in SHARES}
-    report = steps.search("compare the merges", data, steps.work / "dev", found)
+    report = steps.search("compare the merges", data, "dev", found)
     return [{"share": share, "score": row["scores"][MRR]} for share, row in zip(SHARES, report["rows"], strict=True)]
 
 
@@ -387,8 +391,7 @@ def _compare(steps: _Steps, counts: HeldOut, data: Path, checkpoints: dict[str, 
     """Score the encoders by retrieval and STS; return the reports by command."""
     reports = {}
     if counts.test:
-        question = steps.work / "test"
-        reports["retrieval"] = steps.search("compare the encoders", data, question, checkpoints, *BASELINES)
+        reports["retrieval"] = steps.search("compare the encoders", data, "test", checkpoints, *BASELINES)
     if (sts := steps.settings.sts) is not None:
         output = steps.work / "sts.json"
         words = ("--data", sts, "--encoder", *checkpoints.values(), "--data-bin", data, "--device", steps.device)

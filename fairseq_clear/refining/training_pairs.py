@@ -16,8 +16,8 @@ from fairseq_clear.refining.holding_out import (
     FEWEST,
     FEWEST_HELD_OUT,
     MOST_DEV,
+    MOST_OTHERS,
     MOST_TEST,
-    OTHERS,
     HeldOut,
     read_documents,
     split_pairs,
@@ -35,7 +35,7 @@ Row = tuple[str, ...]  # query, passage, hard negatives
 def divide_training_pairs(
     rows: Iterable[Row], judged: list[Pair] | None, text: Path | None, folder: Path, share: float, seed: int
 ) -> HeldOut:
-    """Write pairs.jsonl, further.jsonl, valid.txt, the folders dev and test and, last, counts.json to ``folder``.
+    """Write pairs.jsonl, further.jsonl, valid.txt, the question and, last, counts.json to ``folder``.
 
     No query and no passage of the comparison is trained on: a pair with one of them is left out. The titles of a text and what
     follows them are further pairs.
@@ -80,7 +80,7 @@ def divide_training_pairs(
     divided = split_pairs(judged, seed) if len(judged) >= 2 * FEWEST else {"dev": [], "test": []}
     candidates = [*further, *dict.fromkeys(row[1] for row in rows)]
     order = np.random.default_rng(seed).permutation(len(candidates))
-    others = {name: [candidates[n] for n in order[:most]] for name, most in OTHERS.items()}
+    others = [candidates[n] for n in order[:MOST_OTHERS]]
     lengths = [len(document) for document in documents]
     return write_held_out(folder, divided, others, lengths, len(titled), pairs=len(rows), left_out=left_out)
 

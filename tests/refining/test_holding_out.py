@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval_data import read_beir
-from fairseq_clear.refining.holding_out import MOST_DEV, MOST_TEST, MOST_TITLE_WORDS, OTHERS, divide_pairs, hold_out
+from fairseq_clear.refining.holding_out import MOST_DEV, MOST_OTHERS, MOST_TEST, MOST_TITLE_WORDS, divide_pairs, hold_out
 
 
 def write(folder: Path, lengths: list[int]) -> list[list[str]]:
@@ -26,9 +26,9 @@ def read(folder: Path, name: str) -> list[list[str]]:
 
 
 def pairs(folder: Path, name: str) -> list[tuple[str, str]]:
-    if not (folder / name).exists():
+    if not (folder / "question").exists():
         return []
-    data = read_beir(folder / name)
+    data = read_beir(folder / "question", name)
     return [(query, data.passages[n]) for query, found in zip(data.queries, data.relevant, strict=True) for n in found]
 
 
@@ -96,14 +96,17 @@ def test_given_pairs_are_divided(tmp_path: Path) -> None:
         divide_pairs(given_pairs[:3], tmp_path / "text.txt", tmp_path, 1)
 
 
-def test_training_documents_are_further_passages(tmp_path: Path) -> None:
-    documents = write(tmp_path, [2] * 3000)
-    hold_out(tmp_path / "text.txt", tmp_path, 0.02, 1)
+@pytest.mark.parametrize("count", [3000, 600])
+def test_training_documents_are_further_passages(tmp_path: Path, count: int) -> None:
+    write(tmp_path, [2] * count)
+    counts = hold_out(tmp_path / "text.txt", tmp_path, 0.02, 1)
     trained = {" ".join(document) for document in read(tmp_path, "train")}
-    for name, count in (("dev", 15), ("test", 45)):
-        passages = read_beir(tmp_path / name).passages
-        others = [passage for passage in passages if passage in trained]
-        assert (len(passages) - len(others), len(others)) == (count, min(OTHERS[name], len(documents) - 60))
+    passages = read_beir(tmp_path / "question", "test").passages
+    assert passages == read_beir(tmp_path / "question", "dev").passages
+    others = [passage for passage in passages if passage in trained]
+    held_out = count // 50
+    assert (counts.dev, counts.test) == (held_out // 2, held_out // 2)
+    assert (len(passages) - len(others), len(others)) == (held_out, min(MOST_OTHERS, count - held_out))
 
 
 def test_titles_are_short_and_begin_one_document(tmp_path: Path) -> None:

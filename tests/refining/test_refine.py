@@ -139,7 +139,7 @@ def test_a_saturated_question_does_not_choose() -> None:
     vars(report).update(
         reports={"retrieval": {"rows": rows, "protocol": {"queries": 40, "passages": 90}}},
         chosen=SimpleNamespace(share=0.5, shares=shares),
-        settings=SimpleNamespace(seed=1, keep_best=True, pairs=None),
+        settings=SimpleNamespace(seed=1, keep_best=True, pairs=None, train_pairs=None),
     )
     for ranks, exported in (([2, *[1] * 39], 0.5), ([2] * 40, 0.0)):  # noise, and clearly worse
         vars(report).pop("change", None)

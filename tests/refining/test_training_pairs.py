@@ -32,9 +32,9 @@ def rows_of(folder: Path) -> list[list[str]]:
 
 
 def asked(folder: Path, name: str) -> set[tuple[str, str]]:
-    if not (folder / name).exists():
+    if not (folder / "question").exists():
         return set()
-    data = read_beir(folder / name)
+    data = read_beir(folder / "question", name)
     return {(query, data.passages[n]) for query, ns in zip(data.queries, data.relevant, strict=True) for n in ns}
 
 
@@ -79,7 +79,7 @@ def test_titles_are_further_pairs(tmp_path: Path) -> None:
     divide_training_pairs(rows, [(f"j{n}", f"p{n}") for n in range(2, 6)], tmp_path / "text.txt", tmp_path, 0.1, 1)
     assert rows_of(tmp_path) == [["q0", "p0", "n0"], ["q1", "p1", "n1"], ["A title.", "Its text. More."]]
     assert (tmp_path / "further.jsonl").read_text().splitlines() == ['["Alone."]']
-    assert "Alone." in read_beir(tmp_path / "test").passages  # a candidate of the comparison too
+    assert "Alone." in read_beir(tmp_path / "question").passages  # a candidate of the comparison too
 
 
 def lines(path: Path) -> list[str]:
