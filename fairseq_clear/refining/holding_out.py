@@ -81,17 +81,18 @@ def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> Held
     if len(pairs) < 2 * FEWEST:
         raise UserError(f"--pairs: {len(pairs)} pairs; give {2 * FEWEST} or more")
     rng, (lengths, titled) = np.random.default_rng(seed), survey(text)
+    divided = split_pairs(pairs, rng)
     valid = sorted(rng.permutation(len(lengths)).tolist(), key=lambda n: n not in titled)
     valid = valid[: min(MOST_VALID, len(lengths) // 2)]
     _divide(text, folder, valid=valid, held_out=valid, wanted=())
-    return write_held_out(folder, split_pairs(pairs, seed), (), lengths, len(titled))
+    return write_held_out(folder, divided, (), lengths, len(titled))
 
 
-def split_pairs(pairs: list[Pair], seed: int) -> dict[str, list[Pair]]:
+def split_pairs(pairs: list[Pair], rng: np.random.Generator) -> dict[str, list[Pair]]:
     """Divide pairs: a fifth of the queries, at most MOST_DEV, is dev, the others test."""
     queries = list(dict.fromkeys(query for query, _ in pairs))
     count = min(max(FEWEST, len(queries) // 5), MOST_DEV)
-    dev = {queries[n] for n in np.random.default_rng(seed).permutation(len(queries))[:count]}
+    dev = {queries[n] for n in rng.permutation(len(queries))[:count]}
     return {name: [pair for pair in pairs if (pair[0] in dev) == (name == "dev")] for name in ("dev", "test")}
 
 

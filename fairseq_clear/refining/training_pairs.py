@@ -51,11 +51,11 @@ def divide_training_pairs(
         UserError: too few pairs are left to train on, or to compare by.
     """
     rows = list(dict.fromkeys(tuple(" ".join(part.split()) for part in row) for row in rows))
-    held = len(rows)
+    held, rng = len(rows), np.random.default_rng(seed)
     if judged is None:
         passages = list(dict.fromkeys(row[1] for row in rows))
         count = min(max(FEWEST_HELD_OUT, round(share * len(passages))), MOST_DEV + MOST_TEST, len(passages) // 2)
-        chosen = {passages[n] for n in np.random.default_rng(seed).permutation(len(passages))[:count]}
+        chosen = {passages[n] for n in rng.permutation(len(passages))[:count]}
         judged = [(row[0], row[1]) for row in rows if row[1] in chosen]
         held -= len(judged)
     else:
@@ -77,10 +77,9 @@ def divide_training_pairs(
     _write_lines(folder / "further.jsonl", [[passage] for passage in further if passage not in taken])
     texts = list(dict.fromkeys(part for pair in judged for part in pair))[:LONGEST_DRIFT]
     (folder / "valid.txt").write_text("".join(f"{one}\n" for one in texts), encoding="utf-8")
-    divided = split_pairs(judged, seed) if len(judged) >= 2 * FEWEST else {"dev": [], "test": []}
+    divided = split_pairs(judged, rng) if len(judged) >= 2 * FEWEST else {"dev": [], "test": []}
     candidates = [*further, *dict.fromkeys(row[1] for row in rows)]
-    order = np.random.default_rng(seed).permutation(len(candidates))
-    others = [candidates[n] for n in order[:MOST_OTHERS]]
+    others = [candidates[n] for n in rng.permutation(len(candidates))[:MOST_OTHERS]]
     lengths = [len(document) for document in documents]
     return write_held_out(folder, divided, others, lengths, len(titled), pairs=len(rows), left_out=left_out)
 
