@@ -21,29 +21,29 @@ def import_library(name: str, extra: str = "hf") -> Any:
 
     Args:
         name: module to import.
-        extra: extra of ``setup.py`` that installs the library, for the message.
+        extra: extra of ``setup.py`` that installs the library, named in the error message.
 
     Raises:
-        UserError: the library is not installed, or fails.
+        UserError: the library is not installed, or importing it fails.
     """
     try:
         return importlib.import_module(name)
     except ImportError as error:
         package = name.partition(".")[0].replace("_", "-").replace("sklearn", "scikit-learn")
         raise UserError(
-            f"{package} cannot be imported ({error}); pip install 'fairseq_clear[{extra}]', or {package} by itself"
+            f"{package} cannot be imported ({error}); run pip install 'fairseq_clear[{extra}]', or install only {package}"
         ) from None
 
 
 def import_factory(name: str, flag: str) -> Any:
-    """Import what ``package.module:factory`` names, also from the working directory; UserError if it cannot be imported."""
+    """Import the object ``package.module:factory``, also from the working directory; UserError if the import fails."""
     folder = os.getcwd()
     sys.path.insert(0, folder)
     try:
         return pkgutil.resolve_name(name)
     except Exception as error:  # the module is the user's
         raise UserError(
-            f"{flag} {name}: cannot import it ({one_line(error)}); install it, or run in its folder"
+            f"{flag} {name}: cannot import it ({one_line(error)}); install it, or run the command in its folder"
         ) from None
     finally:
         sys.path.remove(folder)
@@ -51,7 +51,7 @@ def import_factory(name: str, flag: str) -> Any:
 
 @contextmanager
 def log_level(level: int, *names: str) -> Iterator[None]:
-    """Let the loggers of these names show only messages of ``level`` or above inside the block."""
+    """Show only messages of ``level`` or above from the named loggers inside the block."""
     levels = {logger: logger.level for logger in map(logging.getLogger, names)}
     for logger in levels:
         logger.setLevel(level)

@@ -1,9 +1,9 @@
 """Parses the specs of ``--views`` and ``--augment``, such as ``"subs:ratio=0.3+del-span:spans=5,ratio=0.05"``.
 
-    spec         := "none" | chain ("/" chain)*        "/": one of the chains at random
+    spec         := "none" | chain ("/" chain)*        "/": one of the chains, at random
     chain        := "none" | step ("+" step)*          "+": one step, then the next
     step         := name [":" argument ("," argument)*]
-    argument     := value | knob "=" value             positional values stand before the knobs
+    argument     := value | knob "=" value             positional values come before the knobs
 
 Names, knobs and values hold only letters, digits and ``. _ -``: nothing that a shell treats specially.
 """
@@ -32,7 +32,7 @@ _EXAMPLE = "subs:ratio=0.3+del-span:spans=5,ratio=0.05"
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a spec, as written: a name, positional values, knobs by name. Not yet checked; ``str()`` writes it back."""
+    """One unchecked step of a spec: a name, positional values, and knobs by name. ``str()`` formats the step as in a spec."""
 
     name: str
     values: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Step:
 class Knob:
     """A setting of a step: values of type ``kind`` from ``minimum`` to ``maximum``, inclusive. The default is the paper's.
 
-    A knob of kind ``str`` with ``choices`` accepts one of them; with ``several``, some of them joined by ``-``, each once.
+    A ``str`` knob with ``choices`` accepts one of the choices; with ``several``, one or more, joined by ``-``.
     """
 
     default: KnobValue
@@ -60,7 +60,7 @@ class Knob:
 
     @property
     def accepts(self) -> str:
-        """What the knob accepts, in words: ``a number from 0 to 1``."""
+        """Description of the accepted values, such as ``a number from 0 to 1``."""
         if self.choices:
             names = ", ".join(self.choices)
             return f"some of {names}, joined by '-'" if self.several else f"one of {names}"
@@ -78,7 +78,7 @@ class Knob:
             if self.choices and (len(set(words)) < len(words) or not set(words) <= set(self.choices)):
                 raise ValueError(text)
             return text
-        # int() and float() accept "1_000", which str() would not write back as it was
+        # int() and float() accept "1_000", but str() would write "1000"
         if "_" in text:
             raise ValueError(text)
         value = self.kind(text)
@@ -98,17 +98,17 @@ def parse_spec(text: str, *, flag: str = "spec") -> tuple[tuple[Step, ...], ...]
 
 
 def setting_names(text: str) -> set[str]:
-    """Read names of settings as ``--allow-change`` takes them: separated by commas, with or without leading dashes."""
+    """Parse names of settings for ``--allow-change``: separated by commas, with or without leading dashes."""
     return {name.strip().lstrip("-").replace("-", "_") for name in text.split(",") if name.strip()}
 
 
 def format_spec(alternatives: tuple[tuple[Step, ...], ...]) -> str:
-    """Write alternatives as canonical text, which ``parse_spec`` reads back to the same steps."""
+    """Format alternatives as canonical text, from which ``parse_spec`` reads the same steps."""
     return "/".join("+".join(map(str, chain)) or "none" for chain in alternatives)
 
 
 def format_value(value: KnobValue) -> str:
-    """Write a knob's value: ``5``, ``0.05``. An exponent has no ``+``, which would join two steps."""
+    """Format a knob's value, such as ``5`` or ``0.05``. An exponent is written without ``+``, because ``+`` joins two steps."""
     return str(value).removesuffix(".0").replace("e+", "e")
 
 
@@ -121,7 +121,7 @@ def check_name(step: Step, names: Collection[str], *, flag: str) -> None:
 def check_knobs(
     step: Step, knobs: Mapping[str, Knob], *, flag: str, allow_values: bool = False
 ) -> dict[str, KnobValue]:
-    """Return the values of all knobs of a step, in the order of ``knobs``; those not written have their defaults.
+    """Return the values of all knobs of a step, in the order of ``knobs``; omitted knobs have their defaults.
 
     Raises:
         UserError: an unknown knob, a value of another kind or out of range, or positional values without ``allow_values``.
@@ -154,7 +154,7 @@ def _parse_step(text: str, where: str) -> Step:
     if name == "none":
         raise UserError(f"{where}: 'none' cannot be joined with other steps by '+'; leave it out")
     if not _NAME.fullmatch(name):
-        raise UserError(f"{where}: {name!r} is not a name (small letters, digits, '-'); write it like {_EXAMPLE}")
+        raise UserError(f"{where}: {name!r} is not a name (lowercase letters, digits, '-'); write it like {_EXAMPLE}")
     values: list[str] = []
     knobs: dict[str, str] = {}
     for argument in rest.split(",") if colon else ():
@@ -163,7 +163,7 @@ def _parse_step(text: str, where: str) -> Step:
             raise UserError(f"{where}: cannot read {argument.strip()!r} in {text!r}; write it like {_EXAMPLE}")
         if not equals and knobs:
             raise UserError(
-                f"{where}: the value '{knob}' stands after a knob; values come first, as in name:value,knob=1"
+                f"{where}: the value '{knob}' comes after a knob; values come first, as in name:value,knob=1"
             )
         if knob in knobs:
             raise UserError(f"{where}: {name} is given {knob} twice; keep one")

@@ -58,7 +58,7 @@ def test_none_is_one_empty_chain(text):
         ("a:x=1,,y=2", "cannot read ''"),
         ("a:x=1=2", "cannot read 'x=1=2'"),
         ("a:x$y", "cannot read 'x$y'"),
-        ("a:x=1,de", "'de' stands after a knob"),
+        ("a:x=1,de", "'de' comes after a knob"),
         ("a:x=1,x=2", "a is given x twice"),
         ("none+a", "'none' cannot be joined"),
         ("a+none:x=1", "'none' cannot be joined"),

@@ -1,4 +1,4 @@
-"""Synonym substitution (CLEAR, sections 3.3 and 4.1, after Jia et al. 2019): alternatives for whole words."""
+"""Synonym substitution (CLEAR, sections 3.3 and 4.1, after Jia et al. 2019): replaces whole words by alternatives."""
 
 import math
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ __all__ = ["SynonymTable", "count_words", "grow_by_ratio", "substitute_words"]
 def substitute_words(
     tokens: Tokens, rng: np.random.Generator, *, symbols: Symbols, ratio: float = 0.3
 ) -> tuple[Tokens, Tokens]:
-    """Replace a share ``ratio`` of the words by one of their alternatives, drawn uniformly; tokens (n,) to (m,).
+    """Replace a share ``ratio`` of the words by uniformly drawn alternatives; tokens (n,) to (m,).
 
     The ratio is a share of all words (punctuation counts, special symbols do not), but only words that have alternatives can
-    be replaced. If these are too few, all of them are replaced and the share is lower; CLEAR's list covers about 40 % of
-    tokens. An alternative may have more or fewer pieces; the source of each piece is the first piece of the replaced word.
+    be replaced. The share is lower if too few words have alternatives; CLEAR's list covers about 40 % of tokens. An alternative
+    may have more or fewer pieces than the word. The source of each new piece is the first piece of the replaced word.
 
-    A result has at most n + ceil(ratio * n) tokens: if the draw exceeds that, replacements that lengthen the text are skipped,
-    in random order, until it fits.
+    The result has at most n + ceil(ratio * n) tokens. Replacements that lengthen the text are skipped, in random order, until
+    the result fits.
     """
     words = read_words(tokens, symbols)
     count = round_randomly(ratio * words.ordinary, rng)
@@ -38,7 +38,7 @@ def replace_words(
     """Replace up to ``count`` words by one of their alternatives; the text grows by at most ``budget`` tokens."""
     table = table_of(symbols)
     replaceable = (words.rows >= 0).nonzero()[0]
-    # In random order, because _fitting skips the first ones.
+    # In random order, because _fitting drops the first replacements.
     chosen = rng.choice(replaceable, min(len(replaceable), count), replace=False)  # (count,)
     alternatives = draw_alternatives(words.rows[chosen], rng, table)  # (count,)
     new_lengths = row_lengths(table.alternative_offsets, alternatives)  # (count,)
@@ -56,15 +56,15 @@ def draw_alternatives(rows: Tokens, rng: np.random.Generator, table: SynonymTabl
 
 
 def grow_by_ratio(length: int, knobs: Mapping[str, KnobValue]) -> int:
-    """The bound of ``substitute_words``: n + ceil(ratio * n)."""
+    """Return the maximum length of the result of ``substitute_words``: n + ceil(ratio * n)."""
     return length + math.ceil(float(knobs["ratio"]) * length)
 
 
 def count_words(before: Tokens, after: Tokens, source: Tokens, symbols: Symbols) -> tuple[int, int]:
-    """Count the words of ``before`` (n,), and those that ``after`` (m,) replaces, according to ``source`` (m,).
+    """Count the words of ``before`` (n,), and the words replaced in ``after`` (m,), given its ``source`` positions (m,).
 
-    A word is unchanged if each of its pieces occurs exactly once in the result. A word without any piece in the result was
-    deleted, not replaced. Special symbols are not words.
+    A word is unchanged if each of its pieces occurs exactly once in the result. A word with no piece in the result counts
+    as deleted, not as replaced. Special symbols are not words.
     """
     if not len(before):
         return 0, 0
@@ -79,7 +79,7 @@ def count_words(before: Tokens, after: Tokens, source: Tokens, symbols: Symbols)
 
 
 def _fitting(growth: Tokens, excess: int) -> npt.NDArray[np.bool_]:
-    """Whether to keep each replacement: the first ones that add tokens are dropped, until ``excess`` fewer tokens are added."""
+    """Return which replacements to keep: drop the first ones that add tokens, until at least ``excess`` tokens are saved."""
     kept = np.ones(len(growth), np.bool_)
     growing = np.flatnonzero(growth > 0)
     dropped = int(np.searchsorted(np.cumsum(growth[growing]), excess)) + 1

@@ -35,8 +35,8 @@ COMMANDS = ("fairseq_cli.train", "fairseq_cli.hydra_train")  # some patches repl
 class Doctor(Command):
     """Show what a bug report needs: versions, devices, whether the compiled parts of fairseq load, and every patch of fairseq.
 
-    The exit status is 1 if something does not load, if a patch is not active, or if the function that it replaces takes other
-    parameters in this version of fairseq.
+    The exit status is 1 if a module does not load, a patch is not active, or a patched function has another signature in this
+    version of fairseq.
     """
 
     EXAMPLES: ClassVar[str] = """
@@ -63,7 +63,7 @@ def as_text(report: dict[str, Any]) -> str:
     for row in report["patches"]:
         lines.append(f"  {'on ' if row['on'] else 'OFF'} {row['target']}: {row['reason']}")
         lines += [f"      {row['problem']}"] if row["problem"] else []
-    ending = [f"problem: {problem}" for problem in report["problems"]] or ["all is well"]
+    ending = [f"problem: {problem}" for problem in report["problems"]] or ["no problems found"]
     return "\n".join([*lines, "", *ending])
 
 
@@ -83,7 +83,7 @@ def diagnose() -> dict[str, Any]:
     errors = {name: loading_error(name) for name in (*LIBRARIES, *COMPILED, *COMMANDS)}
     rows = [patch_row(patch) for patch in PATCHES]
     problems = [f"{name} does not load: {error}" for name, error in errors.items() if error]
-    # without one of the libraries, whose error is already listed, no patch can work
+    # no patch works if a library does not load, and the library's error is already listed
     if not any(errors[name] for name in LIBRARIES):
         problems += [row["problem"] for row in rows if row["problem"]]
         error = loading_error("fairseq_clear")
@@ -100,7 +100,7 @@ def diagnose() -> dict[str, Any]:
 
 
 def loading_error(name: str) -> str:
-    """Import a module, or register the plugin if it is this package, and return the error; empty if there is none."""
+    """Import a module (for ``fairseq_clear``, register the plugin) and return the error; empty if there is none."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -123,7 +123,7 @@ def patch_row(patch: Patch) -> dict[str, Any]:
 
 
 def find_devices() -> dict[str, Any]:
-    """Return GPUs, communication backends, cores and threads; only cores if torch does not load."""
+    """Return GPUs, communication backends, cores and threads; only cores and OMP_NUM_THREADS without torch."""
     found: dict[str, Any] = {
         "cores": available_cores(),
         "cores of the machine": os.cpu_count(),

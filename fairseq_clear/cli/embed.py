@@ -26,7 +26,7 @@ class Embed(Command, VectorFlags):
     """Encode each line of a text file with a trained encoder. Vectors are float32, without the projection head.
 
     Each line is one sentence. A blank line is embedded as an empty text, so row i of the output belongs to line i of the input.
-    In .jsonl each line is a JSON object with the text in the field --text-field. Memory does not grow with the file.
+    In a .jsonl file, the field --text-field of each line holds the text. Memory use does not grow with the file.
 
     To write an .npy file with several GPUs or machines, start the command with torchrun, or with srun and
     scripts/slurm/launch.sh. Each of n workers encodes every n-th block of 10,000 texts. The folder OUTPUT.partial keeps
@@ -56,9 +56,7 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
         "cls, mean, max, first-last, last2 or layer:N (default: the checkpoint's own; mean for fairseq's roberta)", None
     )
     normalize: bool = setting("scale vectors to length 1", False)
-    batch_size: int = setting(
-        "texts per batch, for the longest texts; batches of shorter texts are larger", 32, least=1
-    )
+    batch_size: int = setting("texts per batch for the longest texts; batches of shorter texts are larger", 32, least=1)
 
     def run(self) -> int:
         """Embed the input and print one line of counts."""

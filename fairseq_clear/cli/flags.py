@@ -25,8 +25,8 @@ Settings = TypeVar("Settings")
 PAIRS = "queries and passages (give one of these)"
 METAVARS = {int: "N", float: "X", str: "NAME", Path: "FILE"}
 TOKENIZER_HELP = (
-    "tokenizer of a folder written by plain fairseq-preprocess, which does not record it: 'whitespace', a sentencepiece "
-    "FILE.model, or GPT-2's encoder.json,vocab.bpe"
+    "tokenizer: 'whitespace', a sentencepiece FILE.model, or GPT-2's encoder.json,vocab.bpe; needed for a folder written by "
+    "plain fairseq-preprocess, which does not record the tokenizer"
 )
 ENCODER = (
     "a checkpoint (with --data-bin), a .vec or GloVe .txt file of word vectors to average, or package.module:factory, a "
@@ -38,13 +38,13 @@ POOLINGS = "cls, mean, max, first-last, last2, wk (SBERT-WK) or layer:N"
 def add_flags(parser: "argparse._ActionsContainer", kind: type, *, have_defaults: bool = True) -> None:
     """Declare a flag for each field of a dataclass that has a help text.
 
-    A tuple takes several values; a bool is a switch, ``--no-NAME`` if it defaults to True. The help ends with the default.
+    A tuple takes several values. A bool is a switch: ``--no-NAME`` if it defaults to True. The help ends with the default.
 
     Args:
-        parser: gets the flags, in groups by the ``group`` of a field or the ``GROUP`` of the class that declares it; groups
-            that it has already are continued.
+        parser: parser to which the flags are added. The ``group`` of a field, or else the ``GROUP`` of the class that declares
+            the field, names the argument group. Groups that the parser already has are extended.
         kind: a dataclass with fields made by ``fairseq_clear.settings.setting``.
-        have_defaults: if False, the default of every flag is None; used for flags that replace values of a preset.
+        have_defaults: False makes every default None, for flags that replace values of a preset.
     """
     hints = get_type_hints(kind)
     exclusive: dict[str, Any] = {}
@@ -63,7 +63,7 @@ def add_flags(parser: "argparse._ActionsContainer", kind: type, *, have_defaults
 
 
 def describe_flag(item: "Field[Any]", hint: Any, default: Any) -> tuple[list[str], dict[str, Any]]:
-    """Return the arguments of ``add_argument`` for a field with this type hint and this default (MISSING if required)."""
+    """Return the arguments of ``add_argument`` for a field, its type hint and its default (MISSING if required)."""
     metadata, text = item.metadata, item.metadata["help"].replace("%", "%%")
     names = [item.name if metadata.get("positional") else flag_name(item)]
     if hint is bool and default:
@@ -92,12 +92,12 @@ def describe_flag(item: "Field[Any]", hint: Any, default: Any) -> tuple[list[str
 
 
 def flag_dest(item: "Field[Any]") -> str:
-    """The name under which argparse stores the flag of a field."""
+    """Return the attribute in which argparse stores the flag of a field."""
     return item.name if item.metadata.get("positional") else flag_name(item)[2:].replace("-", "_")
 
 
 def read_flags(kind: type[Settings], args: argparse.Namespace, **values: Any) -> Settings:
-    """Make the dataclass from parsed flags, with ``values`` for fields that are not flags, and check it."""
+    """Make and check the dataclass from parsed flags and from ``values`` for fields that are not flags."""
     for item in fields(kind):  # type: ignore[arg-type]
         if "help" in item.metadata:
             value = getattr(args, flag_dest(item))
@@ -108,14 +108,14 @@ def read_flags(kind: type[Settings], args: argparse.Namespace, **values: Any) ->
 
 
 def given_flags(kind: type, args: argparse.Namespace) -> dict[str, Any]:
-    """The values of the flags of a dataclass that were given, of those that ``add_flags`` declared without defaults."""
+    """Return the values of the flags that the user gave; ``add_flags`` must have declared them with ``have_defaults=False``."""
     values = {item.name: getattr(args, flag_dest(item)) for item in fields(kind) if "help" in item.metadata}
     return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(kw_only=True)
 class Command:
-    """A command: the docstring of its class is the description, its fields are the flags, ``run`` does the work."""
+    """A command: the class docstring is the description, the fields are the flags, and ``run`` does the work."""
 
     EXAMPLES: ClassVar[str] = ""
     STEPS: ClassVar["Mapping[str, tuple[type[Command], str]]"] = {}  # subcommand -> class and one line of help
@@ -124,7 +124,7 @@ class Command:
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        """Declare the description, the examples and the flags, or the subcommands and theirs."""
+        """Declare the description, the examples and the flags, also those of all subcommands."""
         parser.description = inspect.getdoc(cls)
         if cls.EXAMPLES:
             parser.epilog = "examples:\n  " + "\n  ".join(cls.EXAMPLES.strip("\n").splitlines())
@@ -174,14 +174,14 @@ class VectorFlags(ModelFlags):
     """Flags of commands that change the vectors of the encoders."""
 
     dimension: int | None = setting(
-        "keep only the first D dimensions, scaled to length 1, of an encoder trained with --matryoshka (default: all)",
+        "keep only the first D dimensions of an encoder trained with --matryoshka, and scale to length 1 (default: all)",
         None,
         least=1,
         metavar="D",
         exclusive="dimensions",
     )
     flow: Path | None = setting(
-        "map the vectors with the flow of this file, which fairseq-clear flow fitted to the same encoder and pooling "
+        "map the vectors with the flow in this file, fitted by fairseq-clear flow to the same encoder and pooling "
         "(BERT-flow, Li et al. 2020)",
         None,
         metavar="FILE.npz",
@@ -211,7 +211,7 @@ class EncoderFlags(VectorFlags):
         (None,),
     )
     whitening: Path | None = setting(
-        "whiten the vectors (Su et al. 2021), fitted without labels on the sentences of this file, one per line",
+        "whiten the vectors (Su et al. 2021); the whitening is fitted, without labels, on this file of one sentence per line",
         None,
         exclusive="dimensions",
     )
@@ -267,9 +267,9 @@ class PairFlags:
 
 
 def read_text_sentences(path: Path, *, flag: str = "") -> list[str]:
-    """The lines of a text file that are not blank; UserError, with the flag, if there is none or the file is .jsonl."""
+    """Return the lines that are not blank; UserError, naming the flag, if there are none or the file is .jsonl."""
     if CorpusFile(path).is_jsonl:
-        raise UserError(f"{flag}{path}: .jsonl is not read here; give a text file with a sentence per line")
+        raise UserError(f"{flag}{path}: .jsonl is not supported here; give a text file with one sentence per line")
     sentences = [line for line in read_text_lines(path) if line.strip()]
     if not sentences:
         raise UserError(f"{flag}{path}: holds no sentence")
@@ -277,14 +277,14 @@ def read_text_sentences(path: Path, *, flag: str = "") -> list[str]:
 
 
 def make_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer that ``--tokenizer`` names, see TOKENIZER_HELP; UserError if its file is missing."""
+    """Return the tokenizer that ``--tokenizer`` names, see TOKENIZER_HELP; UserError if its file is missing."""
     if name == "whitespace":
         return WhitespaceTokenizer()
     return Gpt2Tokenizer(*name.split(",")) if name.count(",") == 1 else SentencePieceTokenizer(name)
 
 
 def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Tokenizer] | None = None) -> Tokenizer:
-    """The tokenizer that ``--tokenizer`` names, else the data folder's, else the fallback; UserError if none is known."""
+    """Return the tokenizer of ``--tokenizer``, else of the data folder, else the fallback; UserError if there is none."""
     if name is not None:
         return make_tokenizer(name)
     if (folder / CLEAR_JSON).is_file():
@@ -298,5 +298,5 @@ def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Toke
 
 
 def quiet_logs() -> AbstractContextManager[None]:
-    """Show only warnings inside the block. fairseq otherwise logs every step, and lets matplotlib log every font."""
+    """Show only warnings inside the block. Otherwise fairseq logs every step, and matplotlib logs every font."""
     return log_level(logging.WARNING, "fairseq", "fairseq_clear", "matplotlib")

@@ -1,4 +1,4 @@
-"""Entry point of ``fairseq-clear``. Only the module of the given command is imported; user errors are printed as one line."""
+"""Entry point of ``fairseq-clear``: imports only the module of the given command, and prints user errors as one line."""
 
 import argparse
 import importlib
@@ -16,14 +16,14 @@ from fairseq_clear.shared_work import Workers, join_workers
 
 USER_ERROR_STATUS = 2
 INTERRUPTED_STATUS = 130
-TAKES_REST = {"refine"}  # commands that pass what follows ``--`` on
+TAKES_REST = {"refine"}  # commands that forward the arguments after ``--``
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """An argument parser whose error message is one line; the usage is in ``--help``."""
+    """An argument parser that prints errors as one line, without the usage."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Reject unknown arguments here, so that the error names the help of the command instead of the program's."""
+        """Reject unknown arguments here, so that the error points to the help of the command, not of the program."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -56,13 +56,13 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
 
 @contextmanager
 def output_of(workers: Workers) -> Iterator[None]:
-    """Discard what a worker other than the first one prints on standard output: all workers print the same."""
+    """Discard standard output on all workers except the first: all workers print the same."""
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere) if workers.rank else nullcontext():
         yield
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. SIGTERM and SIGHUP raise SystemExit (128 + signal), so that it removes its temporary files.
+    """Run one command. SIGTERM and SIGHUP raise SystemExit (128 + signal), so that the command removes its temporary files.
 
     Args:
         argv: the arguments after the program's name; ``sys.argv[1:]`` if None.

@@ -1,4 +1,4 @@
-"""SentEval: evaluates vectors by classifiers trained on them (Conneau and Kiela 2018, arXiv:1803.05449)."""
+"""SentEval: evaluates vectors by training classifiers on them (Conneau and Kiela 2018, arXiv:1803.05449)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -40,16 +40,16 @@ Data = TaskData | Mapping[str, StsData] | StsData
 
 @dataclass(frozen=True)
 class SentEvalResult:
-    """Scores of each task, one for each seed."""
+    """Scores of each task, one per seed."""
 
     scores: Mapping[str, Sequence[Score]]
 
     def means(self, split: str = "test") -> dict[str, float]:
-        """Mean over seeds of each task that has this split."""
+        """Mean score over seeds, for each task that has this split."""
         return {task: float(np.mean(values)) for task, values in self._values(split).items()}
 
     def deviations(self, split: str = "test") -> dict[str, float]:
-        """Standard deviation over seeds (n - 1) of each task that has this split; empty for a single seed."""
+        """Standard deviation over seeds (n - 1), for each task that has this split; empty for a single seed."""
         return {task: float(np.std(each, ddof=1)) for task, each in self._values(split).items() if len(each) > 1}
 
     def _values(self, split: str) -> dict[str, list[float]]:
@@ -57,7 +57,7 @@ class SentEvalResult:
         return {task: each for task, each in values.items() if None not in each}
 
     def summary(self, split: str = "test") -> dict[str, float]:
-        """Averages over downstream tasks, over probing tasks, and of both, as in DeCLUTR (arXiv:2006.03659), table 1."""
+        """Mean over downstream tasks, mean over probing tasks, and mean of both, as in DeCLUTR (arXiv:2006.03659), table 1."""
         found, means = {}, self.means(split)
         for name, group in (("Downstream", DOWNSTREAM_TASKS), ("Probing", tuple(PROBING_TASKS))):
             if values := [means[task] for task in means if task in group]:
@@ -86,7 +86,7 @@ def find_tasks(folder: str | Path, tasks: Sequence[str]) -> list[str]:
 
 
 def read_tasks(folder: str | Path, tasks: Sequence[str]) -> dict[str, Data]:
-    """Read the data of each task, a name from DOWNSTREAM_TASKS or PROBING_TASKS; UserError if they are missing or malformed."""
+    """Read the data of tasks from DOWNSTREAM_TASKS and PROBING_TASKS; UserError if a task's data are missing or malformed."""
     twice = sorted({task for task in tasks if list(tasks).count(task) > 1})
     unknown = [task for task in tasks if task not in DOWNSTREAM_TASKS and task not in PROBING_TASKS]
     if twice or unknown:
@@ -114,7 +114,7 @@ def evaluate_senteval(
         encoder: see ``encoders.Encoder``.
         data: see ``read_tasks``.
         classifiers: settings of the classifiers (default: SentEval's), see ``senteval_data.PRESETS``.
-        seeds: different seeds of the classifiers.
+        seeds: seeds of the classifiers, all different.
     """
     check_seeds(seeds)
     cached, settings = CachedEncoder.of(encoder), classifiers or Classifiers()
@@ -124,12 +124,12 @@ def evaluate_senteval(
 
 
 def hashes_of(data: Mapping[str, Data]) -> dict[str, dict[str, str]]:
-    """Task -> file -> SHA-256."""
+    """Return task -> file -> SHA-256."""
     return {name: dict(item for part in _parts(task) for item in part.hashes.items()) for name, task in data.items()}
 
 
 def pair_features(first: Floats, second: Floats, *, both: bool = False) -> Floats:
-    """[|u - v|, u * v], (N, 2 D); with ``both`` [u, v, u * v, |u - v|], (N, 4 D), as SentEval does for SNLI."""
+    """Return [|u - v|, u * v], (N, 2 D); with ``both``, [u, v, u * v, |u - v|], (N, 4 D), as SentEval does for SNLI."""
     difference, product = np.abs(first - second), first * second
     parts = (first, second, product, difference) if both else (difference, product)
     return np.concatenate(parts, axis=1)

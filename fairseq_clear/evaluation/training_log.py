@@ -12,7 +12,7 @@ from fairseq_clear.files import read_text_lines
 
 __all__ = ["Records", "read_log"]
 
-# fairseq/logging/progress_bar.py writes, after the header of fairseq-train, of hydra, or (--log-file) none:
+# fairseq/logging/progress_bar.py writes these lines, after a header of fairseq-train or hydra (none with --log-file):
 #   json             {"epoch": 1, "update": 0.1, "loss": "4.2", ..., "num_updates": "10", ...}
 #                    {"epoch": 1, "valid_loss": "4.2", ..., "valid_num_updates": "10", ...}
 #   simple           epoch 001:     10 / 200 loss=4.2, ..., num_updates=10, ...
@@ -30,11 +30,11 @@ def read_log(path: Path) -> Records:
     """Read a log of fairseq-train or fairseq-hydra-train: the output of the run, or its ``--log-file``.
 
     Returns:
-        Part (``train_inner``, ``train``, ``valid``, ...) -> number of updates -> name without the part -> value. If an update
-        was logged twice, as after resuming, the later record counts.
+        Part (``train_inner``, ``train``, ``valid``, ...) -> number of updates -> name without the part -> value. The later
+        record counts if an update was logged twice, as after resuming.
 
     Raises:
-        UserError: a missing file, or one without statistics.
+        UserError: the file is missing or holds no statistics.
     """
     lines = read_text_lines(path)
     if not path.read_bytes().endswith(b"\n"):
@@ -49,13 +49,13 @@ def read_log(path: Path) -> Records:
     if not records:
         raise UserError(
             f"{path}: holds no training statistics; give the log of a fairseq-train run with --log-format simple or json "
-            "(none writes no statistics)"
+            "(--log-format none writes no statistics)"
         )
     return records
 
 
 def _read_statistics(match: re.Match[str]) -> tuple[str, Mapping[str, object]]:
-    """The part and the statistics of a line; ValueError if its JSON is cut off."""
+    """Return the part and the statistics of a matched line; ValueError if the JSON is cut off."""
     if match["json"]:
         record = json.loads(match["json"])
         prefix = next((key.removesuffix(_UPDATES) for key in record if key.endswith(f"_{_UPDATES}")), "")
@@ -66,7 +66,7 @@ def _read_statistics(match: re.Match[str]) -> tuple[str, Mapping[str, object]]:
 
 
 def _numbers(values: Mapping[str, object]) -> Iterator[tuple[str, float]]:
-    """The values that are finite numbers; fairseq writes them as text."""
+    """Yield the values that are finite numbers, converted from fairseq's text."""
     for name, value in values.items():
         with suppress(TypeError, ValueError):
             if math.isfinite(number := float(value)):  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Splits a batch into parts of rows of similar length, which are encoded one after the other to save padding and memory."""
+"""Splits a batch into parts with rows of similar length. Encoding one part at a time saves padding and memory."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -14,13 +14,13 @@ from fairseq_clear.errors import UserError
 
 __all__ = ["ENOUGH_CELLS", "Part", "Parts", "alike", "check_chunk_size", "enough_cells", "has_parts", "trim_padding"]
 
-# A part takes rows that are at least this share of its longest row; shorter ones only until it has ENOUGH_CELLS.
+# Rows shorter than this share of a part's longest row join the part only until it has ENOUGH_CELLS.
 ALIKE = 0.85
 ENOUGH_CELLS = {"cpu": 1_024, "cuda": 16_384}
 
 
 def enough_cells(device: torch.device) -> int:
-    """Number of cells (rows times width) that are enough to keep a device busy."""
+    """Number of cells (rows times width) that keeps a device busy."""
     return ENOUGH_CELLS.get(device.type, ENOUGH_CELLS["cuda"])
 
 
@@ -35,7 +35,7 @@ def trim_padding(tokens: Tensor, padding: int) -> Tensor:
 
 
 def alike(lengths: npt.NDArray[np.int64], budget: int | None, enough: int) -> Iterator[slice]:
-    """Yield slices of rows to compute together: up to ``budget`` cells, or up to ``enough`` cells once rows get much shorter.
+    """Yield slices of rows to compute together, of up to ``budget`` cells. Much shorter rows join only up to ``enough`` cells.
 
     Args:
         lengths: (N,) lengths of the rows, in descending order.
@@ -47,7 +47,7 @@ def alike(lengths: npt.NDArray[np.int64], budget: int | None, enough: int) -> It
         longest = max(int(lengths[begin]), 1)
         full = len(lengths) if budget is None else begin + max(budget // longest, 1)
         least = begin + -(-enough // longest)
-        mostly_padding = int(np.searchsorted(-lengths, -ALIKE * longest, side="right"))  # the first row that would be
+        mostly_padding = int(np.searchsorted(-lengths, -ALIKE * longest, side="right"))  # first row shorter than that
         end = min(full, max(least, mostly_padding), len(lengths))
         yield slice(begin, end)
         begin = end
@@ -77,13 +77,13 @@ class Parts:
     """Splits the rows of a batch into parts of similar length.
 
     A batch of one part keeps the order of its rows. With ``size``, a part has at most ``size`` cells, or is one row, and runs
-    under activation checkpointing: only its results are kept, and the random state is restored for the recomputation, so that
-    dropout draws the same masks. Checkpointing is non-reentrant, because the reentrant kind breaks DistributedDataParallel.
+    under activation checkpointing, which stores only the part's results. The recomputation restores the random state, so
+    dropout draws the same masks. Checkpointing is non-reentrant: reentrant checkpointing breaks DistributedDataParallel.
 
     Args:
         tokens: (R, T), padded on the right.
-        lengths: lengths of the rows, on the CPU. Without them rows are taken as unpadded, unless ``size`` makes several parts:
-            then the lengths are read from the device once.
+        lengths: lengths of the rows, on the CPU. None means unpadded rows, unless ``size`` makes several parts: the lengths
+            are then read from the device, with one synchronisation.
         padding: id of the padding.
         size: maximum number of cells (rows times width) of a part; 0 for no limit.
         recompute: False runs the parts without activation checkpointing, for encoders without gradient.
@@ -124,7 +124,7 @@ class Parts:
         """Apply ``function`` to each part.
 
         Args:
-            function: called with the part's tokens and arguments, cut to its width, and its ``lengths`` (empty if unknown).
+            function: called with a part's tokens and arguments, cut to the part's width, and ``lengths`` (empty if unknown).
             arguments: (R, T) or (R,) each.
         """
         results = []

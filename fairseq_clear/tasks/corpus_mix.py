@@ -1,4 +1,4 @@
-"""The corpora of ``--mix``: reads the flag, and checks that the data folders belong together."""
+"""Reads ``--mix``, and checks that its data folders have the same vocabulary and tokenizer."""
 
 import os
 import re
@@ -26,7 +26,7 @@ _WEIGHT = re.compile(r"\d+(\.\d*)?|\.\d+")
 
 
 class Corpus(NamedTuple):
-    """A corpus of a mix: its data folder and its weight, exactly as typed."""
+    """A corpus of a mix: its data folder and its exact weight."""
 
     folder: str
     weight: Fraction
@@ -36,10 +36,10 @@ def parse_mix(mix: str, data: str, batches: Any = "any") -> list[Corpus]:
     """Read ``--mix FOLDER:WEIGHT,FOLDER:WEIGHT``, and check ``--mix-batches`` (``batches``).
 
     Returns:
-        The corpora, that of ``data``, the data folder of the run, first; none without ``--mix``.
+        The corpora, starting with ``data``, the data folder of the run; an empty list without ``--mix``.
 
     Raises:
-        UserError: the flag is malformed, names fewer than two folders, a folder twice, or not ``data``.
+        UserError: the flag is malformed, names fewer than two folders, repeats a folder, or omits ``data``.
     """
     if not mix:
         if str(batches) != MIX_BATCHES[0]:
@@ -53,7 +53,8 @@ def parse_mix(mix: str, data: str, batches: Any = "any") -> list[Corpus]:
         raise UserError(f"--mix {mix}: does not name the data folder {data}; give it a weight, as in {data}:1,{mix}")
     if len(set(places)) < max(2, len(places)):
         raise UserError(f"--mix {mix}: name two corpora or more, each once; or leave --mix out")
-    return sorted(corpora, key=lambda corpus: os.path.realpath(corpus.folder) != own)  # stable: the others as typed
+    # a stable sort: the others keep their order
+    return sorted(corpora, key=lambda corpus: os.path.realpath(corpus.folder) != own)
 
 
 def _parse_corpus(part: str, mix: str) -> Corpus:
@@ -64,7 +65,7 @@ def _parse_corpus(part: str, mix: str) -> Corpus:
 
 
 def check_corpora(corpora: Sequence[Corpus]) -> None:
-    """Check that the corpora of a mix have the ``dict.txt`` and the tokenizer of the first; else UserError."""
+    """Raise UserError unless all corpora of a mix have the same ``dict.txt`` and tokenizer as the first."""
     first = Path(corpora[0].folder) if corpora else Path()
     for folder in (shard for corpus in corpora[1:] for shard in shards_of(corpus)):
         check_vocabulary(folder)
@@ -74,7 +75,7 @@ def check_corpora(corpora: Sequence[Corpus]) -> None:
                 ["fairseq-clear prepare", *flags] if flags else ["fairseq-preprocess --srcdict", first / DICTIONARY]
             )
             again = f"prepare its text again with {' '.join(map(str, command))}"
-            raise UserError(f"--mix {folder}: its {differing} differs from that of {first}; {again}")
+            raise UserError(f"--mix {folder}: its {differing} differs from the one in {first}; {again}")
 
 
 def shards_of(corpus: Corpus) -> list[Path]:
@@ -83,9 +84,9 @@ def shards_of(corpus: Corpus) -> list[Path]:
 
 
 def load_mix(corpora: Sequence[Corpus], load: Callable[[str], Any], seed: int, *, is_separate: bool) -> MixedDataset:
-    """Load the training set of a mix; ``load`` returns the data set of a folder, and the rest is for ``MixedDataset``.
+    """Load the training set of a mix; ``load`` returns the data set of a folder, the other arguments go to ``MixedDataset``.
 
-    A shard counts as a corpus, with a share of the weight as its share of the texts.
+    Each shard is a corpus of its own. Shards divide the weight in proportion to their numbers of texts.
     """
     names, parts, weights = list[str](), list[Any](), list[Fraction]()
     for corpus in corpora:
@@ -97,7 +98,7 @@ def load_mix(corpora: Sequence[Corpus], load: Callable[[str], Any], seed: int, *
 
 
 def _differing_file(first: Path, other: Path) -> str:
-    """The file of the vocabulary or of the tokenizer in which two folders differ; empty if they do not.
+    """Return the vocabulary or tokenizer file that differs between two folders; empty if none differs.
 
     The counts of a ``dict.txt`` may differ. Tokenizers are compared if both folders record them.
     """
@@ -116,7 +117,7 @@ def _differing_file(first: Path, other: Path) -> str:
 
 
 def describe_mix(corpora: Sequence[Corpus], dataset: MixedDataset, items: str) -> str:
-    """One line on the corpora of a mix: the size of each, its weight and its share of an epoch."""
+    """Return one line with the size, the weight and the share of an epoch of each corpus."""
     shards, parts = iter(zip(map(len, dataset.corpora), dataset.counts, strict=True)), []
     for folder, weight in corpora:
         size, count = map(sum, zip(*islice(shards, len(data_folders(folder))), strict=True))

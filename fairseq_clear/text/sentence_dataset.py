@@ -1,4 +1,4 @@
-"""Data sets with samples of at most ``--tokens-per-sample``: one sentence each, or fairseq's blocks with long ones split."""
+"""Data sets with samples of at most ``--tokens-per-sample``: single sentences, or fairseq's blocks with long blocks split."""
 
 import logging
 from typing import Any
@@ -28,11 +28,11 @@ class SentenceDataset(FairseqDataset):
         bos, eos: ids of ``<s>`` and ``</s>``.
         max_tokens: maximum length of a sample, including ``<s>`` and ``</s>``.
         name: name of the split, for the log.
-        prefix: path of the data files, without their suffixes, if other texts are aligned with these lines. Then each line is
-            one sample, and a long line is cut to ``max_tokens``, keeping its ``</s>``.
+        prefix: path of the data files, without their suffixes, if other texts are aligned with these lines. Each line is then
+            one sample, and a longer line is cut to ``max_tokens`` but keeps its ``</s>``.
 
     Attributes:
-        lines: (samples,) line of each sample, from 0; repeated for each sample of a split line.
+        lines: (samples,) line number of each sample, from 0; samples of a split line have the same number.
     """
 
     def __init__(self, dataset: Any, bos: int, eos: int, max_tokens: int, name: str, prefix: str | None = None) -> None:
@@ -89,15 +89,15 @@ class SentenceDataset(FairseqDataset):
 
 
 def split_long_blocks(texts: PrependTokenDataset, max_tokens: int, name: str) -> PrependTokenDataset:
-    """Split blocks longer than ``--tokens-per-sample``, which fairseq makes of long sentences (``complete``, ``complete_doc``).
+    """Split the blocks of fairseq's modes ``complete`` and ``complete_doc`` that are longer than ``--tokens-per-sample``.
 
     Args:
-        texts: a TokenBlockDataset with ``<s>`` before each block, as stock masked_lm makes it.
+        texts: a TokenBlockDataset with ``<s>`` before each block, as fairseq's masked_lm makes it.
         max_tokens: maximum length of a sample, including ``<s>``.
         name: name of the split, for the log.
 
     Returns:
-        ``texts``, or if a block is too long a data set with the same tokens in the same order, in which each long block is
+        ``texts`` if no block is too long. Otherwise a data set with the same tokens in the same order, with each long block
         split into as few blocks as possible, of nearly equal length.
     """
     blocks = texts.dataset
@@ -109,7 +109,7 @@ def split_long_blocks(texts: PrependTokenDataset, max_tokens: int, name: str) ->
     first = np.repeat(slices[:, 0], counts)[places].astype(np.int64)
     slices, origins = (np.repeat(array, counts, axis=0) for array in (slices, blocks.block_to_dataset_index))
     slices[places, 0], slices[places, 1] = first + begins, first + ends
-    origins[places, 1] = begins  # a long block starts where its sentence does
+    origins[places, 1] = begins  # a long block starts where its sentence starts
     blocks._slice_indices, blocks._block_to_dataset_index = PlasmaArray(slices), PlasmaArray(origins)
     blocks._sizes = PlasmaArray((slices[:, 1] - slices[:, 0]).astype(blocks.sizes.dtype))
     logger.info(
@@ -123,8 +123,8 @@ def _split_long(lengths: npt.NDArray[Any], longest: int) -> tuple[Tokens, Tokens
     """Determine where to split texts of these lengths (N,), so that no part is longer than ``longest``.
 
     Returns:
-        The number of parts of each text (N,); then for the P parts of long texts their index among all parts (P,), and their
-        begin (P,) and end (P,) in the text.
+        The number of parts of each text (N,). For the P parts of long texts: the index among all parts (P,), and the begin (P,)
+        and end (P,) in the text.
     """
     long = np.flatnonzero(lengths > longest)
     full = lengths[long].astype(np.int64)

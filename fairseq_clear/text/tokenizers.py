@@ -25,7 +25,7 @@ BYTE_LEVEL_SPACE, SENTENCEPIECE_SPACE = "\u0120", "\u2581"
 
 
 class Tokenizer(Protocol):
-    """Interface of all tokenizers. They can be pickled, for data workers."""
+    """Interface of all tokenizers. Tokenizers are picklable, for data workers."""
 
     def encode(self, text: str) -> list[str]:
         """Return the dictionary symbols of one line of text, without ``<s>`` and ``</s>``.
@@ -39,7 +39,7 @@ class Tokenizer(Protocol):
         ...
 
     def is_word_start(self, symbol: str) -> bool:
-        """Whether a word begins at a symbol; at a special symbol it always does."""
+        """Whether a word begins at a symbol; always True for a special symbol."""
         ...
 
 
@@ -73,7 +73,7 @@ class SentencePieceTokenizer:
         return _known([str(piece) for piece in self._processor.EncodeAsPieces(text)])
 
     def decode(self, symbols: list[str]) -> str:
-        """Return the text of pieces, as sentencepiece normalises it (NFKC, single spaces, by its default)."""
+        """Return the text of pieces, as normalised by sentencepiece (by default NFKC, single spaces)."""
         return decode_runs(symbols, lambda run: str(self._processor.DecodePieces(run)))
 
     def is_word_start(self, symbol: str) -> bool:
@@ -90,7 +90,7 @@ class Gpt2Tokenizer:
 
     def __init__(self, encoder_json: str | Path, vocab_bpe: str | Path) -> None:
         self.path, self.vocab_bpe = str(encoder_json), str(vocab_bpe)
-        # fairseq's own implementation, so ids equal those of roberta.base; imported here because it is slow to import
+        # fairseq's own implementation gives the ids of roberta.base; imported here because the import is slow
         from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 
         patches.apply()
@@ -122,7 +122,7 @@ class Gpt2Tokenizer:
         return str(self._encoder.decode([int(symbol) if symbol.isdecimal() else symbol for symbol in run]))
 
     def is_word_start(self, symbol: str) -> bool:
-        """Whether the symbol's text begins with a space. (The first word of a line does not.)"""
+        """Whether the symbol's text begins with a space. (The first word of a line has no space.)"""
         if not symbol.isdecimal():
             return True
         return str(self._encoder.decoder.get(int(symbol), BYTE_LEVEL_SPACE)).startswith(BYTE_LEVEL_SPACE)
@@ -147,7 +147,7 @@ class WhitespaceTokenizer:
 class HfTokenizer:
     """A ``tokenizer.json`` of Hugging Face (WordPiece, byte-level BPE, unigram); special tokens have fairseq's names.
 
-    The first of the files ``special_tokens`` that names all tokens of ROLES is used.
+    The names come from the first file of ``special_tokens`` that names all tokens of ROLES.
 
     Attributes:
         content: the ``tokenizer.json``, changed by ``split_names``.
@@ -167,7 +167,7 @@ class HfTokenizer:
             raise
         except Exception as error:  # tokenizers raises bare Exception
             raise UserError(f"{self.path}: not a tokenizer.json ({error})") from None
-        # The files of sentence-transformers cut or pad every text to 128 tokens.
+        # Tokenizer files of sentence-transformers truncate or pad every text to 128 tokens.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
@@ -182,7 +182,7 @@ class HfTokenizer:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._tokenizer.encode_special_tokens = True  # which its pickle does not hold
+        self._tokenizer.encode_special_tokens = True  # a pickle does not store this setting
 
     @classmethod
     def from_folder(cls, folder: Path) -> "HfTokenizer":
@@ -202,7 +202,7 @@ class HfTokenizer:
         return [self._by_id[index] for index in self._tokenizer.encode(text, add_special_tokens=False).ids]
 
     def decode(self, symbols: list[str]) -> str:
-        """Return the text of symbols, from the tokenizer's own decoder."""
+        """Return the text of symbols, using the tokenizer's own decoder."""
         return decode_runs(symbols, self._decode_run)
 
     def _decode_run(self, run: list[str]) -> str:
@@ -211,18 +211,19 @@ class HfTokenizer:
         return str(self._tokenizer.decode([self._ids[symbol] for symbol in run], skip_special_tokens=False))
 
     def is_word_start(self, symbol: str) -> bool:
-        """Whether a word begins at a symbol: no ``##`` in WordPiece, else a leading space mark, or a special symbol."""
+        """Whether a word begins at a symbol: it has no ``##`` (WordPiece), begins with a space mark (others), or is special."""
         return symbol in SPECIAL_SYMBOLS or symbol.startswith(self._word_mark) == self._marks_start
 
 
 def split_names(content: str, special: dict[str, str]) -> str:
     """Return a ``tokenizer.json`` that splits the name of a special token in a text into pieces, as sentencepiece does.
 
-    A unigram model has the names among its pieces, and would choose them. The text is cut inside the name before the model sees
-    it, at a place that no other piece contains, so all else is split as before. A file that splits the names is not changed.
+    A unigram model has these names as pieces, and would choose them. The changed file cuts each name before the model sees it,
+    between two characters that no other piece contains together, so other text is split as before. A file that already splits
+    the names is returned unchanged.
 
     Args:
-        content: the file.
+        content: the text of the file.
         special: role -> name.
     """
     names = set(special.values())
@@ -235,7 +236,7 @@ def split_names(content: str, special: dict[str, str]) -> str:
 
     def halves(name: str) -> str:
         cuts = [cut for cut in range(1, len(name)) if name[cut - 1 : cut + 1] not in joined]
-        # Between two unknown characters a cut would make two <unk> of one.
+        # A cut between two unknown characters would turn one <unk> into two.
         cut = next((cut for cut in cuts if not pieces.isdisjoint(name[cut - 1 : cut + 1])), 1)
         return f"{re.escape(name[:cut])}(?={re.escape(name[cut:])})"
 
@@ -249,10 +250,10 @@ def split_names(content: str, special: dict[str, str]) -> str:
 
 
 def read_special_tokens(candidates: list[Path]) -> dict[str, str]:
-    """Read the tokens of ROLES from the first of the files that names all of them.
+    """Read the tokens of ROLES from the first file that names all of them.
 
     Raises:
-        UserError: none of the files names all of them.
+        UserError: no file names all tokens of ROLES.
     """
     missing = set(ROLES)
     for path in candidates:
@@ -272,12 +273,12 @@ def read_special_tokens(candidates: list[Path]) -> dict[str, str]:
 
 
 def _known(symbols: list[str]) -> list[str]:
-    """Symbols of a text, with ``<unk>`` for those that only look like a special symbol."""
+    """Replace pieces of a text that look like special symbols by ``<unk>``."""
     return ["<unk>" if symbol in SPECIAL_SYMBOLS else symbol for symbol in symbols]
 
 
 def _word_mark(description: dict[str, Any]) -> tuple[str, bool]:
-    """Return the mark of word boundaries, and whether a word's first piece has it (else all other pieces have it)."""
+    """Return the mark of word boundaries, and whether the first piece of a word has it (True) or all other pieces (False)."""
     model = description.get("model") or {}
     if model.get("type") == "WordPiece":
         return str(model.get("continuing_subword_prefix", "##")), False
@@ -294,7 +295,7 @@ def _read_bytes(path: str, what: str) -> bytes:
 
 
 def decode_runs(symbols: Sequence[str], decode: Callable[[list[str]], str]) -> str:
-    """Decode only the runs of symbols between special symbols, which the tokenizer itself cannot decode."""
+    """Decode the runs of symbols between special symbols: the tokenizer itself cannot decode special symbols."""
     texts: list[str] = []
     run: list[str] = []
     for symbol in [*symbols, "</s>"]:

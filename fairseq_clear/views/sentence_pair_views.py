@@ -1,6 +1,6 @@
 """``titles``, ``neighbor`` and ``cloze``: a title and its text, adjacent sentences, or a sentence and its context.
 
-The identity of a pair is that of its document, so other pairs of the document are not negatives of it. "Negative views are
+A pair has the identity of its document, so pairs of one document are not negatives of each other. "Negative views are
 different document spans within the same batch" (Nguyen, *Investigating Views for Contrastive Learning*); contexts of one
 document overlap.
 """
@@ -24,26 +24,26 @@ logger = logging.getLogger(__name__)
 UNUSED = np.random.default_rng(0)  # never drawn from
 LONGEST_CONTEXT = 10_000  # sentences on each side
 
-NEIGHBOR_KNOBS = {"sentences": Knob(1, int, 1, help="number of sentences of a span")}
+NEIGHBOR_KNOBS = {"sentences": Knob(1, int, 1, help="number of sentences in a span")}
 CLOZE_KNOBS = {
-    "before": Knob(2, int, 0, LONGEST_CONTEXT, help="number of sentences of the context before the sentence"),
-    "after": Knob(4, int, 0, LONGEST_CONTEXT, help="number of sentences of the context after the sentence"),
+    "before": Knob(2, int, 0, LONGEST_CONTEXT, help="number of context sentences before the sentence"),
+    "after": Knob(4, int, 0, LONGEST_CONTEXT, help="number of context sentences after the sentence"),
     "keep": Knob(0.1, float, 0, 1, help="probability that the sentence is left in its context"),
 }
-TITLE_KNOBS = {"longest": Knob(40, int, 1, help="tokens of the longest first line that is taken as a title")}
+TITLE_KNOBS = {"longest": Knob(40, int, 1, help="maximum number of tokens in a title; a longer first line is no title")}
 
 
 class SentencePairs(ViewSource):
-    """Pairs that documents with one sentence per line make, each of its own sentences. An item is a pair.
+    """Pairs of texts of the same document, for documents with one sentence per line. An item is a pair.
 
     Args:
         documents: documents of the split.
         pairs: (D,) number of pairs of each document.
-        made_of, too_few: words about pairs, and about documents without a pair, for the log.
-        least, spec: sentences that a pair needs, and the view source, for the error.
+        made_of, too_few: descriptions of a pair and of documents without a pair, for the log.
+        least, spec: number of sentences that a pair needs, and name of the view source, for the error.
 
     Attributes:
-        texts: the first text of each pair, input of the masked language model.
+        mlm_input: the first text of each pair, input of the masked language model.
 
     Raises:
         UserError: no document has a pair.
@@ -60,12 +60,12 @@ class SentencePairs(ViewSource):
         )  # fmt: skip
         if not self._ends[-1]:
             raise UserError(
-                f"{documents.name}: no document has {least} sentences, which --views {spec} pairs; put one sentence on a line "
-                "and a blank line between documents, or pair the text with itself: --views same"
+                f"{documents.name}: no document has {least} sentences, which --views {spec} needs; put one sentence on a line "
+                "and a blank line between documents, or pair each text with itself: --views same"
             )
 
     def _locate(self, index: int) -> tuple[int, int]:
-        """Document of an item, and number of the item among those of the document."""
+        """Return the document of an item, and the index of the item within the document."""
         number = int(np.searchsorted(self._ends, index, side="right"))
         return number, index - (int(self._ends[number - 1]) if number else 0)
 
@@ -73,15 +73,15 @@ class SentencePairs(ViewSource):
 class NeighborViews(SentencePairs):
     """Pairs of neighbouring spans (Nguyen). Nothing is random. Documents with only one span are left out.
 
-    The poster shows the view by one example: "I went to the bakery to buy a loaf of bread." and "It was very crispy and
-    tasty.", from a document whose third sentence is in neither. We read it as follows. A pair is a sentence and the one that
-    follows it. An epoch has every such pair of every document once, so an inner sentence occurs twice, as the first and as the
-    second. With ``sentences=n``, pairs consist of spans of n sentences, into which a document is cut from its beginning;
-    sentences left over at its end are not used.
+    The poster gives one example of a pair: "I went to the bakery to buy a loaf of bread." and "It was very crispy and tasty.",
+    without the third sentence of the document. We read it as follows. A pair is a sentence and the next sentence. An epoch has
+    every such pair of every document once, so an inner sentence occurs twice, as the first and as the second text. With
+    ``sentences=n``, a pair consists of two adjacent spans. The spans of n sentences are cut from the beginning of the document;
+    sentences left over at the end are not used.
 
     Args:
         documents: documents of the split, with one sentence per line.
-        sentences: n, the number of sentences of a span.
+        sentences: n, the number of sentences in a span.
         tokens_per_sample: maximum number of tokens of a span that the masked language model reads.
 
     Raises:
@@ -107,7 +107,7 @@ class NeighborViews(SentencePairs):
         long = int((self.text_lengths > tokens_per_sample).sum())
         if long:
             logger.info(
-                "%s: %d of their %d spans are longer than --tokens-per-sample %d and are cut off",
+                "%s: %d of the %d spans are longer than --tokens-per-sample %d and are cut off",
                 documents.name, long, self.text_lengths.size, tokens_per_sample,
             )  # fmt: skip
 
@@ -136,18 +136,18 @@ class NeighborViews(SentencePairs):
 class ClozeViews(SentencePairs):
     """Pairs of a sentence and the context around it (inverse cloze task). Sentences without context are left out.
 
-    Lee, Chang and Toutanova 2019 (arXiv:1906.00300), section 4: "given a sentence, predict its context". The sentence is
-    removed from its context for 90 % of the pairs; it is left in for the others, so that the encoder also learns to match
-    words. They take the block of text around the sentence; here the context is ``before`` sentences before it and ``after``
-    after it, as far as the document goes. An epoch has every sentence of every document once as a query.
+    Lee, Chang and Toutanova 2019 (arXiv:1906.00300), section 4: "given a sentence, predict its context". The paper
+    removes the sentence from its context in 90 % of the pairs. The other pairs keep the sentence, so that the encoder also
+    learns to match words. The paper's context is the block of text around the sentence. Here it is up to ``before`` sentences
+    before and ``after`` sentences after the sentence. An epoch has every sentence of every document once as a query.
 
-    A context with more than ``tokens_per_sample`` tokens, ``<s>`` and ``</s>`` included, loses its outer tokens, on both sides
-    in proportion to their lengths. A sentence is left in only if that leaves at least one other token. The span of a context in
-    ``RawInstance.spans`` begins with its first token and ends with its last, whether the sentence is left in or not.
+    A context of more than ``tokens_per_sample`` tokens, including ``<s>`` and ``</s>``, loses outer tokens on both sides, in
+    proportion to the lengths of the sides. It keeps the sentence only if at least one other token fits. The span of a context
+    in ``RawInstance.spans`` runs from its first to its last token, with or without the sentence.
 
     Args:
         documents: documents of the split, with one sentence per line.
-        before, after: greatest number of sentences of a context before and after the sentence.
+        before, after: maximum number of context sentences before and after the sentence.
         keep: probability that the sentence is left in the context.
         tokens_per_sample: maximum number of tokens of a context, and of a sentence that the masked language model reads.
 
@@ -157,11 +157,11 @@ class ClozeViews(SentencePairs):
 
     def __init__(self, documents: Documents, *, before: int, after: int, keep: float, tokens_per_sample: int) -> None:
         if not before + after:
-            raise UserError("--views cloze:before=0,after=0: a context needs sentences; give before or after 1 or more")
+            raise UserError("--views cloze:before=0,after=0: the context is empty; set before or after to 1 or more")
         self.before, self.after, self.keep = before, after, keep
         self.room = tokens_per_sample - FRAME
         counts = documents.line_counts  # (D,)
-        # the last sentence has no context with before=0, the first none with after=0
+        # before=0 leaves the last sentence without context, after=0 the first one
         self._skipped = int(after == 0), int(before == 0)
         pairs = np.where(counts > 1, counts - sum(self._skipped), 0)  # (D,)
         words = {"made_of": "a sentence and its context", "too_few": "one sentence", "spec": "cloze"}
@@ -189,28 +189,28 @@ class ClozeViews(SentencePairs):
         ]
 
     def anchor(self, index: int) -> Tokens:
-        """Return the sentence of an item, in ``<s>`` and ``</s>``."""
+        """Return the sentence of an item, between ``<s>`` and ``</s>``."""
         number, line = self._locate(index)
         sentence = self.documents.lines(number, line, line + 1)
         return sentence.span(0, len(sentence))
 
     def _locate(self, index: int) -> tuple[int, int]:
-        """Document and line of an item."""
+        """Return the document and the line of an item."""
         number, line = super()._locate(index)
         return number, line + self._skipped[0]
 
     def _trimmed(self, begin: int, end: int, length: int, is_kept: bool) -> tuple[int, int]:
-        """Begin and end of the part of a context (0, length) around the sentence (begin, end) that is used."""
+        """Return begin and end of the used part of a context (0, length) around the sentence (begin, end)."""
         left, right = begin, length - end
         room = self.room - (end - begin if is_kept else 0)
         if left + right > room:
             left = room * left // (left + right)
             right = room - left
-        # without tokens on a side, the span touches the sentence on the other
+        # with no tokens on one side of a removed sentence, the span lies on its other side
         return (begin - left if left or is_kept else end), (end + right if right or is_kept else begin)
 
     def _lengths(self, lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Upper bounds of the lengths of sentences and contexts, (items, 2), from the number of tokens of each line (L,)."""
+        """Return upper bounds of the lengths of sentences and contexts (items, 2), given the tokens per line (L,)."""
         bounds = np.empty((int(self._ends[-1]), 2), np.int32)
         lines = done = 0
         for chunk in range(0, len(self.documents), CHUNK_DOCUMENTS):  # int64 temporaries cover one chunk
@@ -230,15 +230,15 @@ class ClozeViews(SentencePairs):
 
 
 class TitleViews(ViewSource):
-    """Pairs of a document's title, which is its first line, and the text below it. Nothing is random.
+    """Pairs of a document's title, which is the first line, and the text below the title. Nothing is random.
 
-    A text that begins with its title once more loses it there, and one of more than ``tokens_per_sample`` tokens, ``<s>`` and
-    ``</s>`` included, is cut off. Documents whose first line is no title are left out and counted: the only line of the
-    document; a line of more than ``longest`` tokens; or a line with which several documents begin, such as a heading.
+    A text that repeats the title at its beginning loses the repetition. A text of more than ``tokens_per_sample`` tokens,
+    including ``<s>`` and ``</s>``, is cut off. The first line is no title if it is the only line, has more than ``longest``
+    tokens, or begins several documents, as a heading does. Documents without a title are left out and counted.
 
     Args:
         documents: documents of the split, the title on the first line.
-        longest: greatest number of tokens of a title.
+        longest: maximum number of tokens in a title.
         tokens_per_sample: maximum number of tokens of a text.
 
     Attributes:
@@ -256,7 +256,7 @@ class TitleViews(ViewSource):
         is_repeated = repeated_first_lines(documents, ~is_lone & ~is_long, lengths)
         self.items = np.flatnonzero(~(is_lone | is_long | is_repeated))
         why = f"{is_lone.sum()} have one line, {(is_long & ~is_lone).sum()} begin with more than {longest} tokens, and "
-        why += f"{is_repeated.sum()} begin as another document does"
+        why += f"{is_repeated.sum()} share their first line with another"
         logger.info("%s: %d of %d documents have a title; %s", documents.name, len(self.items), len(counts), why)
         if not len(self.items):
             raise UserError(
@@ -282,14 +282,14 @@ class TitleViews(ViewSource):
         return [RawInstance(title, (document.span(first, last),), identity, document=number, spans=spans)]
 
     def anchor(self, index: int) -> Tokens:
-        """Return the title of an item, in ``<s>`` and ``</s>``."""
+        """Return the title of an item, between ``<s>`` and ``</s>``."""
         return self.documents.lines(int(self.items[index]), 0, 1).span(0, int(self._titles[index]))
 
 
 def repeated_first_lines(
     documents: Documents, among: npt.NDArray[np.bool_], lengths: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.bool_]:
-    """Which documents begin with the same line as another: (D,) bool, from the lengths (D,) of the first lines."""
+    """Return which documents ``among`` (D,) share their first line, of ``lengths`` (D,), with another one: (D,) bool."""
     repeated = np.zeros(len(among), np.bool_)
     begins = [part.starts(bounds[:, 0]) for part, bounds in zip(documents.parts, documents.bounds, strict=True)]
     owners = np.repeat(np.arange(len(begins)), list(map(len, begins)))
@@ -306,13 +306,13 @@ def repeated_first_lines(
 
 
 def without(lines: Document, low: int, begin: int, end: int, high: int) -> Tokens:
-    """Return the tokens ``low`` to ``high`` without ``begin`` to ``end`` (ends exclusive), in ``<s>`` and ``</s>``."""
+    """Return the tokens ``low`` to ``high`` without ``begin`` to ``end`` (ends exclusive), between ``<s>`` and ``</s>``."""
     before = lines.span(min(low, begin), begin)
     return np.concatenate([before[:-1], lines.span(end, max(high, end))[1:]])
 
 
 class FirstTexts:
-    """A data set of the first text of each pair, which ``anchor`` returns, cut to ``max_tokens`` but keeping ``</s>``."""
+    """A data set of the first text of each pair, from ``anchor``, cut to ``max_tokens`` but keeping ``</s>``."""
 
     def __init__(self, lengths: npt.NDArray[np.integer[Any]], anchor: Callable[[int], Tokens], max_tokens: int) -> None:
         self.anchor, self.max_tokens = anchor, max_tokens

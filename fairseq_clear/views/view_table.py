@@ -1,4 +1,4 @@
-"""The table of view sources, and building one from a spec."""
+"""The table of view sources, and the function that builds a view source from a spec."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ VIEWS: dict[str, ViewSourceKind] = {
     "titles": ViewSourceKind(
         TitleViews,
         TITLE_KNOBS,
-        "the title of a document, its first line, and the text below it",
+        "the title (first line) of a document and the text below it",
         needs_documents=True,
         settings=("tokens_per_sample",),
     ),
@@ -122,8 +122,8 @@ def build_view_source(
     """Build the view source that a spec names.
 
     Args:
-        texts: a TokenSource; Documents for a source that needs them.
-        aligned: returns the aligned texts of a name, for a source with positional values.
+        texts: a TokenSource, or Documents if the source needs documents.
+        aligned: function that returns the aligned texts with a given name, for a source with positional values.
         settings: settings of the task.
 
     Raises:
@@ -133,8 +133,6 @@ def build_view_source(
     knobs = check_knobs(step, kind.knobs, flag="--views", allow_values=bool(kind.values))
     if kind.values:
         if aligned is None:
-            raise UserError(
-                f"--views {spec}: needs texts that are aligned with those of a data folder; give --data-bin"
-            )
+            raise UserError(f"--views {spec}: needs the aligned texts of a data folder; give --data-bin")
         return kind.build(texts, aligned=aligned, names=step.values, **knobs)
     return kind.build(texts, **{name: (settings or {})[name] for name in kind.settings}, **knobs)

@@ -1,4 +1,4 @@
-"""doctor: all is well here, and what is wrong is named."""
+"""doctor: finds no problems here, and names the problems that it finds."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ def test_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["devices"]["cores"] >= 1 and isinstance(found["devices"]["CUDA"], bool)
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out
-    assert shown.endswith("\nall is well\n")
+    assert shown.endswith("\nno problems found\n")
     assert all(f"on  {row['target']}: {row['reason']}\n" in shown for row in found["patches"])
 
 

@@ -231,7 +231,7 @@ def test_aligned_lines_are_cut_off(paired_bin: Path, caplog: pytest.LogCaptureFi
 def test_neighbours_longer_than_tokens_per_sample_are_cut_off(long_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     dataset = build(long_bin, "--views", "neighbor", "--tokens-per-sample", str(LIMIT), "--augment", "none")[1]
-    assert "9 of their 22 spans are longer than --tokens-per-sample 12" in caplog.text
+    assert "9 of the 22 spans are longer than --tokens-per-sample 12" in caplog.text
     for index in range(len(dataset)):
         (pair,) = dataset[index].instances
         rows = [pair.anchor, *pair.positives, *dataset[index].sources]

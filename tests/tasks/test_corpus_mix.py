@@ -79,7 +79,7 @@ def test_folders_of_another_vocabulary(kind: str | None, tmp_path: Path) -> None
         other = write_folder(tmp_path / name, kind, words)
         with pytest.raises(UserError) as error:
             checked(own, counts, other)
-        told = f"--mix {other}: its dict.txt differs from that of {own}; prepare its text again with {cure}"
+        told = f"--mix {other}: its dict.txt differs from the one in {own}; prepare its text again with {cure}"
         assert str(error.value) == told
 
 
@@ -90,7 +90,7 @@ def test_folders_of_another_tokenizer(tmp_path: Path) -> None:
         ("hf", "model", "hf, not sentencepiece"),
         ("sentencepiece", "x", "sentencepiece.bpe.model"),
     ):
-        with pytest.raises(UserError, match=rf"its tokenizer \({said}\) differs from that of {own}; prepare"):
+        with pytest.raises(UserError, match=rf"its tokenizer \({said}\) differs from the one in {own}; prepare"):
             checked(own, write_folder(tmp_path / kind, kind, model=model))
 
 
@@ -102,7 +102,7 @@ def test_folders_that_cannot_be_mixed(tmp_path: Path) -> None:
     shutil.copytree(sharded, sharded / "shard0"), write_folder(sharded / "shard1", "sentencepiece", WORDS[:-1])
     (sharded / "dict.txt").unlink()
     (sharded / "clear.json").write_text(json.dumps({"format": 1, "shards": ["shard0", "shard1"]}))
-    with pytest.raises(UserError, match=f"--mix {sharded}/shard1: its dict.txt differs from that of {own}"):
+    with pytest.raises(UserError, match=f"--mix {sharded}/shard1: its dict.txt differs from the one in {own}"):
         checked(own, sharded)
     (own / "clear.json").write_text(json.dumps({"format": 1, "vocabulary_hash": "0"}))
     with pytest.raises(UserError, match=r"dict.txt: differs from the file that clear.json describes"):

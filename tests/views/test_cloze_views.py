@@ -150,7 +150,7 @@ def test_each_line_a_document_is_one_error():
 @pytest.mark.parametrize(
     ("knobs", "said"),
     [
-        ("before=0,after=0", "give before or after 1 or more"),
+        ("before=0,after=0", "set before or after to 1 or more"),
         ("before=-1", "is not a whole number from 0 to 10000"),
         ("keep=1.1", "is not a number from 0 to 1"),
         ("sentences=2", "cloze has no knob 'sentences'"),

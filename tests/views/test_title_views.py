@@ -72,7 +72,8 @@ def test_what_is_no_title_is_counted(caplog):
     lines = [[1], [2, 3], [], [1], [4], [], [5], [], [6, 7, 8, 9], [3], [], [7, 8], [7, 8], [9]]
     (pair,) = source(corpus(lines))(0, np.random.default_rng(0))
     assert (pair.anchor.tolist(), pair.positives[0].tolist()) == ([BOS, 7, 8, EOS], [BOS, 9, EOS])
-    said = "1 of 5 documents have a title; 1 have one line, 1 begin with more than 3 tokens, and 2 begin as another document"
+    said = "1 of 5 documents have a title; 1 have one line, 1 begin with more than 3 tokens, and "
+    said += "2 share their first line with another"
     assert said in caplog.text
 
 

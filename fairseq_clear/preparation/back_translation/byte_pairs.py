@@ -1,4 +1,4 @@
-"""Byte pair encoding with the codes of fastBPE and subword-nmt. The package fastBPE needs a compiler, so it is not used."""
+"""Byte pair encoding with the codes of fastBPE and subword-nmt. Replaces the package fastBPE, which needs a compiler."""
 
 import re
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ CACHE_WORDS = 200_000
 
 
 class BytePairs:
-    """Byte pair encoding (Sennrich et al. 2016, arXiv:1508.07909, algorithm 1); all but a word's last piece end in ``@@``.
+    """Byte pair encoding (Sennrich et al. 2016, arXiv:1508.07909, algorithm 1).
 
-    The file has ``left right count`` on each line (fastBPE), or after a first line ``#version: 0.2`` ``left right``
-    (subword-nmt).
+    All pieces of a word except the last end in ``@@``. A line of the file is ``left right count`` (fastBPE), or ``left right``
+    below the first line ``#version: 0.2`` (subword-nmt).
 
     Raises:
-        UserError: a line that is not a merge.
+        UserError: a line is not a merge, or the file holds no merge.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,22 +30,24 @@ class BytePairs:
             if number == 1 and line == VERSION:
                 continue
             if not (found := MERGE.fullmatch(line)):
-                raise UserError(f"{path}:{number}: {line[:60]!r} is not a merge, 'left right' or 'left right count'")
-            self._ranks.setdefault((found[1], found[2]), len(self._ranks))  # of equal merges, the first counts
+                raise UserError(
+                    f"{path}:{number}: {line[:60]!r} is not a merge; write 'left right' or 'left right count'"
+                )
+            self._ranks.setdefault((found[1], found[2]), len(self._ranks))  # the first of equal merges counts
         if not self._ranks:
             raise UserError(f"{path}: holds no merge; give the codes that the model was trained with")
         self._pieces = lru_cache(CACHE_WORDS)(self._merge)
 
     def encode(self, text: str) -> list[str]:
-        """Split words, which are separated by spaces, into pieces."""
+        """Split the words of a text, separated by spaces, into pieces."""
         return [piece for word in text.split(" ") if word for piece in self._pieces(word)]
 
     def decode(self, pieces: Sequence[str]) -> str:
-        """Join pieces to words."""
+        """Join pieces into words."""
         return (" ".join(pieces) + " ").replace(JOINER + " ", "").rstrip()
 
     def _merge(self, word: str) -> list[str]:
-        """Return the pieces of a word: the pair with the lowest rank is merged everywhere, until no pair has a rank."""
+        """Return the pieces of a word: merge the pair with the lowest rank everywhere, until no pair has a rank."""
         symbols = [*word[:-1], word[-1] + WORD_END]
         while pairs := [pair for pair in zip(symbols, symbols[1:], strict=False) if pair in self._ranks]:
             best = min(pairs, key=self._ranks.__getitem__)

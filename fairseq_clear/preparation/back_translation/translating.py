@@ -55,15 +55,15 @@ def translate_file(settings: TranslationSettings, workers: Workers | None = None
 
 
 def report_file(settings: TranslationSettings) -> Path:
-    """The file of the report."""
+    """Return the path of the report."""
     return settings.output.with_name(f"{settings.output.name}.report.json")
 
 
 def check(settings: TranslationSettings) -> tuple[int, dict[str, Any]]:
-    """Check settings and input before a model is loaded; return the number of lines, and all that determines the output.
+    """Check settings and input before a model is loaded; return the number of lines, and everything that determines the output.
 
     Raises:
-        UserError: an error in settings, input, models or names of files.
+        UserError: an error in settings, input, models or file names.
     """
     settings.check()
     for path in settings.files:
@@ -83,7 +83,7 @@ def find_kind(model: Model) -> type[Translator]:
     """Return the class of translators that can load a model.
 
     Raises:
-        UserError: there is no model, or the languages of one of fairseq are given.
+        UserError: there is no model, or languages are given for a fairseq checkpoint.
     """
     path = Path(model.path)
     if (path / "model.bin").is_file():
@@ -92,7 +92,9 @@ def find_kind(model: Model) -> type[Translator]:
         return HuggingFaceTranslator
     if path.is_file() or any(path.glob("*.pt")):
         if model.languages is not None:
-            raise UserError(f"--{model.name}-languages: a checkpoint of fairseq has its languages; leave it out")
+            raise UserError(
+                f"--{model.name}-languages: a fairseq checkpoint already names its languages; leave the flag out"
+            )
         return FairseqTranslator
     if FACTORY.fullmatch(model.path):
         return FactoryTranslator
@@ -100,11 +102,11 @@ def find_kind(model: Model) -> type[Translator]:
 
 
 def _device(settings: TranslationSettings) -> torch.device:
-    """Return the device; ``cuda`` is one GPU per worker. UserError if there is no such device, or --fp16 has no GPU."""
+    """Return the device; ``cuda`` means one GPU per worker. UserError if there is no such device, or no GPU for --fp16."""
     name = None if settings.device == "cuda" and torch.cuda.is_available() else settings.device
     device = choose_device(name)
     if settings.fp16 and device.type != "cuda":
-        raise UserError(f"--fp16: needs a GPU, and the device is {device}; leave it out")
+        raise UserError(f"--fp16: needs a GPU, but the device is {device}; leave --fp16 out")
     return device
 
 
@@ -120,7 +122,7 @@ def count_lines(path: Path) -> int:
 
 
 def read_chunks(path: Path, chunk_lines: int, chunks: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
-    """Yield index and lines of the chunks with these indices, in ascending order."""
+    """Yield the index and lines of each chunk in ``chunks``, which are ascending indices."""
     lines, done = _lines(path), 0
     for chunk in chunks:
         yield chunk, list(islice(lines, (chunk - done) * chunk_lines, (chunk - done + 1) * chunk_lines))
@@ -138,12 +140,14 @@ def _translate_chunks(settings: TranslationSettings, work: Work) -> None:
         if one is not None and other is not None and one != other[::-1]:
             pairs = " and ".join(" to ".join(languages) for languages in (one, other))
             raise UserError(
-                f"--forward and --backward: they translate {pairs}; --backward must translate in the opposite direction"
+                f"--forward and --backward: the models translate {pairs}; --backward must translate in the opposite direction"
             )
     wants_samples = settings.sampling is not None or len(settings.files) > 1
     if wants_samples and not any(model.draws for model in models):
-        raise UserError("--copies and --sampling: no model draws words; add --sampling, or a parameter seed")
-    pause = 0.1 if sys.stderr.isatty() else 60.0  # seconds between two updates of the progress
+        raise UserError(
+            "--copies and --sampling: no model samples; add --sampling, or a parameter seed to your function"
+        )
+    pause = 0.1 if sys.stderr.isatty() else 60.0  # seconds between two updates of the progress bar
     bar = tqdm(total=len(work.own), unit=" chunks", mininterval=pause, delay=pause, disable=work.workers.rank > 0)
     with bar:
         for chunk, lines in read_chunks(settings.input, settings.chunk_lines, work.own):
@@ -154,7 +158,7 @@ def _translate_chunks(settings: TranslationSettings, work: Work) -> None:
 def translate_chunk(
     settings: TranslationSettings, models: Sequence[Translator], chunk: int, lines: Sequence[str]
 ) -> dict[str, Any]:
-    """Translate lines; return the lines of each copy, and the counts of ``build_report``.
+    """Translate lines; return the lines of each copy, and the counts for ``build_report``.
 
     A line that cannot be translated keeps its text, with white space normalised.
     """
@@ -174,7 +178,7 @@ def translate_chunk(
 def _translate_copies(
     settings: TranslationSettings, models: Sequence[Translator], chunk: int, texts: dict[int, str], counts: Counter[str]
 ) -> list[dict[int, str]]:
-    """Translate texts (index -> text) with all models in turn; return the translations of each copy, from its own samples."""
+    """Translate texts (index -> text) with all models in turn. Return the translations of each copy, sampled separately."""
     results, draws = [texts], False
     for number, model in enumerate(models):
         draws = draws or model.draws

@@ -1,4 +1,4 @@
-"""The interface of translation models, whichever library runs them, and what they share: batches and failures."""
+"""The interface of translation models of all libraries, and their shared code for batches and failures."""
 
 import logging
 import re
@@ -39,7 +39,7 @@ class Translation:
 
 
 class Translator(ABC):
-    """The model of one direction; making it loads the model on the device.
+    """A translation model of one direction. The constructor loads the model on the device.
 
     Attributes:
         languages: source and target language; None if neither the model nor a flag names them.
@@ -60,11 +60,11 @@ class Translator(ABC):
 
     @classmethod
     def files(cls, model: Model) -> list[Path]:
-        """The files that determine the translations: here, all of the folder, except hidden ones."""
+        """Return the files that determine the translations: by default, all files of the folder except hidden ones."""
         return [path for path in sorted(Path(model.path).glob("[!.]*")) if path.is_file()]
 
     def longest(self, batch: Sequence[Tokens]) -> int:
-        """The maximum number of tokens of the translations of a batch, without an end symbol."""
+        """Return the maximum number of tokens of a translation in a batch, without an end symbol."""
         return int(self.settings.max_len_a * max(map(len, batch)) + self.settings.max_len_b)
 
     @abstractmethod
@@ -79,7 +79,7 @@ class Translator(ABC):
         """Translate texts that are not blank. Earlier calls do not change the result.
 
         Raises:
-            UserError: none of several texts could be translated, so the cause is not a text.
+            UserError: none of several texts could be translated, so the cause is not a single text.
         """
         sources = {index: tokens for index, text in enumerate(texts) if (tokens := self._encode(text))}
         found: dict[int, Translation] = {}
@@ -87,31 +87,31 @@ class Translator(ABC):
             found |= self._search(sources, batch, seed)
         if len(sources) > 1 and not found:
             raise UserError(
-                f"{self.model.where}: not one of {len(sources)} texts could be translated; see the warnings above"
+                f"{self.model.where}: none of {len(sources)} texts could be translated; see the warnings above"
             )
         return [found.get(index, Translation("")) for index in range(len(texts))]
 
     def _encode(self, text: str) -> Tokens:
-        """The tokens of a text; none if it is too long, or if the library fails."""
+        """Return the tokens of a text; an empty list if the text is too long or the library fails."""
         try:
             tokens = self.encode(text)
             if len(tokens) > self.max_source:
-                raise ValueError(f"it has {len(tokens)} tokens, and the model takes {self.max_source}")
-        except Exception as error:  # a single text for which a library fails must not end the run
+                raise ValueError(f"it has {len(tokens)} tokens, and the model takes at most {self.max_source}")
+        except Exception as error:  # one text on which a library fails must not end the run
             logger.warning("%s: %r is kept unchanged: %s", self.model.name, text[:80], one_line(error))
             return []
         return tokens
 
     def _search(self, sources: Mapping[int, Tokens], batch: list[int], seed: int) -> dict[int, Translation]:
-        """Translate the sources with these indices. If it fails, halve the batch, down to the text that fails."""
+        """Translate the sources with these indices. Split a failing batch in halves, down to the text that fails."""
         try:
             found = self.search([sources[index] for index in batch], mix(seed, batch[0]))
             unknown = [sources[index].count(self.unknown) for index in batch]
             return {index: replace(one, unknown=n) for index, one, n in zip(batch, found, unknown, strict=True)}
-        except UserError:  # about the model
+        except UserError:  # the model is the cause
             raise
         except Exception as error:
-            if "CUDA error" in str(error):  # the device cannot be used any more
+            if "CUDA error" in str(error):  # the device is unusable from now on
                 raise UserError(f"--device {self.device}: {one_line(error)}; rerun to resume") from None
             logger.warning("%s: a batch of %d failed: %s", self.model.name, len(batch), one_line(error))
         if len(batch) == 1:
@@ -127,7 +127,7 @@ def mix(*numbers: int) -> int:
 
 
 def batches(lengths: Mapping[int, int], max_tokens: int) -> Iterator[list[int]]:
-    """Yield batches of indices of texts of similar length (in tokens), longest first.
+    """Yield batches of indices, longest texts first. Texts of a batch have similar lengths, in tokens.
 
     A batch has at most ``max_tokens`` tokens, padding included; a longer text is a batch by itself.
     """
@@ -156,10 +156,10 @@ def language_tokens(vocabulary: Collection[str], model: Model) -> tuple[list[str
     and start the translation with the target language.
 
     Returns:
-        The tokens before the source text, and the first tokens of every translation; none for one language pair.
+        The tokens before the source text, and the first tokens of every translation; both empty for one language pair.
 
     Raises:
-        UserError: the model has several languages and none was given, or it does not know a given one.
+        UserError: the model has several languages and none is given, or it does not know a given language.
     """
     known = sorted(token for token in vocabulary if LANGUAGE.fullmatch(token))
     if model.languages is None and len(known) < 2:

@@ -68,7 +68,7 @@ def test_seed_and_source_determine_the_text(module: str) -> None:
         ("Needs", "at most a parameter seed .*beam"),
         ("absent", "cannot import it"),
         ("Short", "must return a list of 4 str"),
-        ("Fails", "not one of 4 texts"),
+        ("Fails", "none of 4 texts"),
     ],
 )
 def test_broken_function_is_one_line(module: str, name: str, told: str) -> None:

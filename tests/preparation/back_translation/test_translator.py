@@ -39,7 +39,7 @@ def test_a_text_that_fails_or_is_too_long_is_alone(caplog: pytest.LogCaptureFixt
     encode = model.encode
     model.encode = lambda text: 1 / 0 if text == "x" else encode(text)  # type: ignore[method-assign]
     assert texts_of(model, ["ab", "c!", "x", "defg", "hi"]) == ["AB", "", "", "", "HI"]
-    assert "'x' is kept unchanged" in caplog.text and "5 tokens, and the model takes 4" in caplog.text
+    assert "'x' is kept unchanged" in caplog.text and "5 tokens, and the model takes at most 4" in caplog.text
 
 
 def test_batch_that_is_too_large_is_halved() -> None:
@@ -49,7 +49,7 @@ def test_batch_that_is_too_large_is_halved() -> None:
 
 
 def test_when_nothing_works_the_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="--model a:b: not one of 3 texts"):
+    with pytest.raises(UserError, match="--model a:b: none of 3 texts"):
         stand_in(capacity=0).translate(["a", "b", "c"])
     assert texts_of(stand_in(capacity=0), ["a"]) == [""]
 
