@@ -1,0 +1,133 @@
+r"""Scores what ``fairseq-clear refine`` exports by queries that people judged, on collections in BEIR's layout, and by STS-B.
+
+    python examples/refine/judged.py --encoder all-MiniLM-L6-v2 --data SCIFACT CRANFIELD --sts SentEval/data --output judged \
+        --seeds 1 2 3
+
+``refine`` reads the documents of a collection, with default settings unless a row says otherwise; "refine --train-pairs" also
+reads the judged pairs of the split ``dev``. The queries of the split ``test`` search all documents: nDCG@10 and MRR@10, x100.
+STS-B is the Spearman correlation of its test split, x100. A run that is in ``--results`` is not repeated.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from measuring import Untrained, add_results, clear, measure
+from result_tables import difference_table, scores_of, seconds, table
+
+from fairseq_clear import SentenceEncoder
+from fairseq_clear.evaluation.encoders import CachedEncoder
+from fairseq_clear.evaluation.retrieval import evaluate_retrieval
+from fairseq_clear.evaluation.retrieval_data import read_beir
+from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
+
+UNTOUCHED = "untouched"
+
+
+@dataclass(frozen=True)
+class Refine:
+    """A row: a call of ``refine`` on the documents of a collection.
+
+    Attributes:
+        flags: of refine.
+        trains_on_pairs: whether the judged pairs of dev are trained on.
+        encoder, collection: folders of the encoder and of the collection.
+        once: see ``measuring.Trained``.
+    """
+
+    flags: tuple[str, ...] = ()
+    trains_on_pairs: bool = False
+    encoder: Path = Path()
+    collection: Path = Path()
+    once: bool = False
+
+    def train(self, seed: int, folder: Path) -> Path:
+        """Run refine; return the exported checkpoint."""
+        corpus, flags = next(self.collection.glob("corpus.jsonl*")), list(self.flags)
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.trains_on_pairs:
+            data = read_beir(self.collection, "dev")
+            pairs = folder / "pairs.jsonl"
+            with open(pairs, "w", encoding="utf-8") as file:
+                for query, gains in zip(data.queries, data.relevant, strict=True):
+                    for number in gains:
+                        if number < len(data.passages):
+                            file.write(json.dumps({"query": query, "passage": data.passages[number]}) + "\n")
+            flags += ["--train-pairs", str(pairs)]
+        dest = folder / "refined"
+        words = (corpus, "--title-field", "title", "--from", self.encoder, "--dest", dest, "--seed", seed, *flags)
+        clear("refine", *words)
+        shutil.copy(dest / "report.json", folder.with_suffix(".json"))
+        return dest / "checkpoint" / "model.pt"
+
+    def about(self) -> dict[str, Any]:
+        """The flags, and whether pairs are trained on."""
+        return {"flags": self.flags, "trains_on_pairs": self.trains_on_pairs}
+
+
+ROWS = {
+    "refine": Refine(),
+    "refine --recipe auto": Refine(("--recipe", "auto")),
+    "refine --recipe cloze": Refine(("--recipe", "cloze")),
+    "refine --train-pairs": Refine(trains_on_pairs=True),
+}
+
+
+def main() -> None:
+    """Refine, score, print."""
+    arguments = parse()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    encoder = arguments.output / "encoder"
+    if not encoder.exists():
+        clear("import", arguments.encoder, "--dest", encoder)
+    measured: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for seeds in [arguments.seeds[: n + 1] for n in range(len(arguments.seeds))]:
+        for collection in arguments.data:
+            rows: dict[str, Any] = {UNTOUCHED: Untrained(encoder / "model.pt")}
+            for name in arguments.rows:
+                rows[name] = replace(ROWS[name], encoder=encoder, collection=collection.resolve())
+            measured[collection.name] = measure_collection(arguments, collection, rows, seeds, encoder)
+    for name, runs in measured.items():
+        found = scores_of(runs)
+        print(f"\n{name}\n\n{table(found)}\n\n{difference_table(found, UNTOUCHED)}\n{seconds(runs)}")
+
+
+def measure_collection(
+    arguments: argparse.Namespace, collection: Path, rows: dict[str, Any], seeds: list[int], encoder: Path
+) -> dict[str, list[dict[str, Any]]]:
+    """Train and score every row with every seed."""
+
+    def score(checkpoint: Path, row: Any, seed: int) -> dict[str, float]:
+        folder = encoder if row is rows[UNTOUCHED] else checkpoint.parent
+        scored = CachedEncoder(SentenceEncoder.from_pretrained(checkpoint, folder))
+        found = evaluate_retrieval(scored, read_beir(collection, "test")).scores
+        sts = evaluate_sts(scored, read_sts_tasks(arguments.sts, ("STS-B",)))["STS-B"].spearman
+        return {"nDCG@10": found["nDCG@10"], "MRR@10": found["MRR@10"], "STS-B": sts}
+
+    name = collection.name
+    return measure(rows, seeds, arguments.output / "runs" / name, score, arguments.results, f"judged {name}")
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--encoder", type=Path, required=True, help="Hugging Face or sentence-transformers folder")
+    parser.add_argument("--data", type=Path, nargs="+", required=True, help="folders in BEIR's layout")
+    parser.add_argument("--sts", type=Path, required=True, help="folder with STSBenchmark")
+    parser.add_argument("--output", type=Path, required=True, help="folder for the runs")
+    parser.add_argument("--rows", nargs="+", default=["refine"], choices=list(ROWS), help="default: refine")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    add_results(parser)
+    arguments = parser.parse_args()
+    arguments.results = arguments.results or arguments.output / "results.json"
+    return arguments
+
+
+if __name__ == "__main__":
+    main()
