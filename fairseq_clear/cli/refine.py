@@ -10,15 +10,18 @@ from fairseq_clear.refining.refine_settings import RefineSettings
 
 @dataclass(kw_only=True)
 class Refine(Command, RefineSettings):
-    """Train a pretrained encoder on text of your own, without labels, and show whether it got better.
+    """Train a pretrained encoder on text or pairs of your own, and show whether it got better.
+
+    Give text, --train-pairs or both. Text needs no labels: the encoder learns to find a text by its title, or a sentence by its
+    context. Pairs are queries and the passages that answer them.
 
     FOLDER becomes a folder for sentence-transformers, with the checkpoint in FOLDER/checkpoint and the comparison in report.md,
     report.json and report.png. The command of every step is printed before it runs. What is finished lies in FOLDER.partial:
     after an interruption, the same command goes on there.
 
     Part of the documents is held out. The untouched encoder, the refined one, TF-IDF and BM25 are compared by how well the
-    first sentence of a held-out document finds the rest of it among many documents. Part of these queries chooses the best of
-    the refined encoder, of its merges with the untouched one, and of the untouched one, which is exported.
+    title or first sentence of a held-out document finds the text after it, among many documents. Other queries of this kind
+    choose what is exported: the refined encoder, a merge of its weights with the untouched ones, or the untouched encoder.
 
     If you have queries and the passages that answer them, compare by those: --pairs. Text without documents of several
     sentences allows no comparison without --pairs or --sts; this is said before the training.
@@ -29,6 +32,7 @@ class Refine(Command, RefineSettings):
     EXAMPLES: ClassVar[str] = r"""
 fairseq-clear refine notes/ --from all-MiniLM-L6-v2 --dest refined
 fairseq-clear refine articles.jsonl.gz --title-field title --from all-MiniLM-L6-v2 --dest refined --recipe auto --updates 600
+fairseq-clear refine --train-pairs pairs.tsv --negatives 1 --from all-MiniLM-L6-v2 --dest refined
 fairseq-clear refine corpus.txt --from bert-base-uncased --dest refined --updates 2000 --sts SentEval/data \
     -- --bf16 --regularizer-weight 0.1"""
 

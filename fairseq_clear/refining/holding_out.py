@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.retrieval_data import Pair, pairs_of_documents
+from fairseq_clear.evaluation.retrieval_data import Pair
 from fairseq_clear.files import write_json
 
 __all__ = ["HeldOut", "divide_pairs", "hold_out", "read_documents", "split_pairs", "survey", "write_held_out"]
 
 MOST_TEST, MOST_DEV = 1000, 300
-# Passages that no query asks for: whole training documents. With few of them, an encoder such as MiniLM finds nearly every
-# document by its title, and no change can be seen.
-MOST_OTHERS = 1000
+# Passages that no query asks for, from training documents. With few of them, an encoder such as MiniLM finds nearly every
+# document by its title, and no change can be seen. For the same reason, a passage is only the beginning of a text.
+MOST_OTHERS, BEGIN_WORDS = 2000, 40
 MOST_VALID = 30  # documents of the validation loss, which reads all their sentences
 QUESTION = "question"  # the folder
 FEWEST = 2  # pairs that retrieval needs
@@ -47,8 +47,9 @@ class HeldOut:
 def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     """Write train.txt, valid.txt, the question and, last, counts.json to ``folder``.
 
-    A query is the first sentence of a held-out document; the passage that it must find is the rest of the document. Half of
-    the held-out documents, at most MOST_DEV, are dev, the others test. Up to MOST_OTHERS training documents are passages too.
+    A query is the first sentence of a held-out document; the passage that it must find is the first BEGIN_WORDS words of the
+    rest of the document. Half of the held-out documents, at most MOST_DEV, are dev, the others test. Up to MOST_OTHERS
+    training documents give further passages.
 
     Args:
         text: canonical text, as ``prepare --text-only`` writes it.
@@ -67,9 +68,14 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     valid = sorted(chosen[:dev_count], key=lambda number: number not in titled)[:MOST_VALID]
     documents = _divide(text, folder, valid=valid, held_out=chosen, wanted=[*chosen, *others])
     parts = {"dev": chosen[:dev_count], "test": chosen[dev_count:]}
-    pairs = {name: list(pairs_of_documents(documents[n] for n in some)) for name, some in parts.items()}
-    further = [" ".join(documents[n]) for n in others]
+    pairs = {name: [_ask(documents[n]) for n in some if len(documents[n]) > 1] for name, some in parts.items()}
+    further = [_ask(documents[n])[1] for n in others]
     return write_held_out(folder, pairs, further, lengths, len(titled))
+
+
+def _ask(document: Sequence[str]) -> Pair:
+    """The first sentence of a document, and the beginning of the rest, or of the document if it has no other sentence."""
+    return document[0], " ".join(" ".join(document[1:] or document).split()[:BEGIN_WORDS])
 
 
 def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> HeldOut:

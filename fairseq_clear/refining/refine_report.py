@@ -166,8 +166,8 @@ class RefineReport:
         if "retrieval" not in self.reports or self.asks_given_pairs:
             return ""
         said = (
-            "The question, the rest of a document by its first sentence, is a stand-in: it does not show that your own queries "
-            "find more. Compare by those with --pairs."
+            "The question, the beginning of a text by its title or first sentence, is a stand-in: it does not show that your "
+            "own queries find more. Compare by those with --pairs."
         )
         if self.is_saturated:
             said += (
@@ -210,7 +210,7 @@ class RefineReport:
             yield from (paragraph, "")
         if "retrieval" in self.reports:
             counts = self.reports["retrieval"]["protocol"]
-            origin = "the first sentence of a held-out document must find the rest of it"
+            origin = "the title or first sentence of a held-out document must find the beginning of its text"
             if self.asks_given_pairs:
                 origin = "--pairs" if self.settings.pairs else "held-out pairs of --train-pairs"
             yield f"Retrieval ({origin}), {counts['queries']:,} queries, {counts['passages']:,} passages:"

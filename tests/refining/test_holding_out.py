@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval_data import read_beir
-from fairseq_clear.refining.holding_out import MOST_DEV, MOST_OTHERS, MOST_TEST, MOST_TITLE_WORDS, divide_pairs, hold_out
+from fairseq_clear.refining.holding_out import (
+    BEGIN_WORDS,
+    MOST_DEV,
+    MOST_OTHERS,
+    MOST_TEST,
+    MOST_TITLE_WORDS,
+    divide_pairs,
+    hold_out,
+)
 
 
 def write(folder: Path, lengths: list[int]) -> list[list[str]]:
@@ -96,11 +104,20 @@ def test_given_pairs_are_divided(tmp_path: Path) -> None:
         divide_pairs(given_pairs[:3], tmp_path / "text.txt", tmp_path, 1)
 
 
+def test_a_passage_is_the_beginning_of_the_rest(tmp_path: Path) -> None:
+    documents = [[f"title {n}", *(f"{n} {'word ' * 17}{k}" for k in range(4))] for n in range(30)]
+    (tmp_path / "text.txt").write_text("\n\n".join("\n".join(document) for document in documents))
+    hold_out(tmp_path / "text.txt", tmp_path, 0.5, 1)
+    for query, passage in pairs(tmp_path, "dev") + pairs(tmp_path, "test"):
+        words = " ".join(documents[int(query.split()[1])][1:]).split()
+        assert passage.split() == words[:BEGIN_WORDS] and len(words) > BEGIN_WORDS
+
+
 @pytest.mark.parametrize("count", [3000, 600])
 def test_training_documents_are_further_passages(tmp_path: Path, count: int) -> None:
     write(tmp_path, [2] * count)
     counts = hold_out(tmp_path / "text.txt", tmp_path, 0.02, 1)
-    trained = {" ".join(document) for document in read(tmp_path, "train")}
+    trained = {document[1] for document in read(tmp_path, "train")}
     passages = read_beir(tmp_path / "question", "test").passages
     assert passages == read_beir(tmp_path / "question", "dev").passages
     others = [passage for passage in passages if passage in trained]
