@@ -18,7 +18,6 @@ import logging
 import math
 import warnings
 import weakref
-from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -152,7 +151,7 @@ class Recipe:
 
     Attributes:
         model, criterion: on the meta device, in the recipe's precision.
-        guide: the model of ``--guide``, with the sizes of its checkpoint and the recipe's vocabulary; None without one.
+        guides: the model of ``--guide``, if any, with the sizes of its checkpoint and the recipe's vocabulary.
         precision: a key of PRECISIONS.
         rows: ``masked`` and ``views`` -> number of tokens in each row of the loaded items.
         items: number of loaded items.
@@ -177,8 +176,7 @@ class Recipe:
                 raise error.__cause__ or error from None
             dataset = task.dataset("train")
             picked = np.linspace(0, len(dataset) - 1, min(len(dataset), EXAMPLES), dtype=int)
-        encoder = getattr(self.criterion, "guide", None)
-        self.guide = None if encoder is None else encoder.model
+        self.guides = [own.model] if (own := getattr(self.criterion, "guide", None)) is not None else []
         self.collate, self.vocabulary, self.items = dataset.collater, len(task.dictionary), len(picked)
         self._items = sorted(map(dataset.__getitem__, picked), key=lambda item: int(self.collate([item])["ntokens"]))
         whole = self.collate(self._items)
@@ -196,7 +194,7 @@ class Recipe:
         picked = ((np.arange(texts) + 0.5) / texts * self.items).astype(int)
         sample = self.collate([self._items[index] for index in picked])
         meter = Meter()
-        for model in (self.model, *([self.guide] if self.guide is not None else [])):
+        for model in (self.model, *self.guides):
             model.args.encode_chunk_size = chunk
         attention = patch.object(torch.nn.functional, "scaled_dot_product_attention", _fused_attention)
         enough = patch.dict(ENOUGH_CELLS, cpu=ENOUGH_CELLS["cuda"])
@@ -266,14 +264,12 @@ def make_plan(recipe: Recipe, gpus: int, memory: float, rate: float, global_batc
         raise UserError(f"--global-batch {batch}: is not a multiple of {what}; give a multiple")
     texts, (element, masters, _) = batch // (gpus * frequency), PRECISIONS[recipe.precision]
     trained = sum(weight.numel() for weight in recipe.model.parameters() if weight.requires_grad)
-    state = sum(tensor.nbytes for tensor in (*recipe.model.parameters(), *recipe.model.buffers()))
+    models = (recipe.model, *recipe.guides)
+    state = sum(tensor.nbytes for model in models for tensor in (*model.parameters(), *model.buffers()))
     state += trained * (element * (1 + (gpus > 1)) + masters + OPTIMIZERS[recipe.cfg.optimizer._name])
     if element == 2 and recipe.model.key_encoder is not None:  # its weights are float32; a 16-bit copy encodes
         state += sum(weight.nbytes / 2 for weight in recipe.model.key_encoder.parameters())
-    guides = 0  # the width of a guide's vectors
-    if recipe.guide is not None:
-        guides = int(recipe.guide.args.encoder_embed_dim)
-        state += sum(tensor.nbytes for tensor in (*recipe.guide.parameters(), *recipe.guide.buffers()))
+    guides = sum(int(model.args.encoder_embed_dim) for model in recipe.guides)  # the width of a guide's vectors
     vectors, width = recipe.gathered(texts), recipe.model.projection_head.output_dim
     has_gradient = getattr(recipe.criterion, "key_encoder", "") != "momentum"
     of_vectors = vectors * ((width * (1 + has_gradient) + guides) * element + 8)  # 8 for the hash of each text
@@ -283,21 +279,22 @@ def make_plan(recipe: Recipe, gpus: int, memory: float, rate: float, global_batc
     def needed(chunk: int) -> float:
         return state + received + recipe.step(texts, chunk).peak
 
-    longest = max(max(lengths) for lengths in recipe.rows.values())
-    tokens = texts / recipe.items * max(sum(lengths) for lengths in recipe.rows.values())
-    least = 2 ** math.ceil(math.log2(longest))  # the smallest power of two that holds the longest row
-    chunks = [least * 2**power for power in range(int(math.log2(max(tokens / least, 1))) + 1)]
-    chunks = [recipe.chunk] if recipe.chunk or needed(0) <= HEADROOM * memory else chunks
-    fitting = bisect_left(chunks, True, key=lambda chunk: needed(chunk) > HEADROOM * memory)
-    if not fitting:
+    chunk, limit = recipe.chunk, HEADROOM * memory
+    if not chunk and needed(0) > limit:
+        longest = max(max(lengths) for lengths in recipe.rows.values())
+        tokens = texts / recipe.items * max(sum(lengths) for lengths in recipe.rows.values())
+        chunk = 2 ** math.ceil(math.log2(longest))  # the smallest power of two that holds the longest row
+        while 2 * chunk <= tokens and needed(2 * chunk) <= limit:
+            chunk *= 2
+    if needed(chunk) > limit:
         raise UserError(
-            f"--memory {memory / GIB:g}: {texts:,} texts need {needed(chunks[0]) / GIB:.1f} GiB, and {HEADROOM:.0%} of the "
-            "memory may be used; raise optimization.update_freq, or lower --global-batch"
+            f"--memory {memory / GIB:g}: {texts:,} texts need {needed(chunk) / GIB:.1f} GiB, and {HEADROOM:.0%} of the memory "
+            "may be used; raise optimization.update_freq, or lower --global-batch"
         )
-    step = recipe.step(texts, chunks[fitting - 1])
+    step = recipe.step(texts, chunk)
     flops = frequency * step.flops
     hours = updates * flops / rate / 3600
-    return Plan(gpus, texts, chunks[fitting - 1], state, received + step.peak, sent, flops, hours)
+    return Plan(gpus, texts, chunk, state, received + step.peak, sent, flops, hours)
 
 
 def read_recipe(name: str, overrides: Sequence[str] = (), data: str = "") -> Any:

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import write_json
+from fairseq_clear.files import read_json, write_json
 from fairseq_clear.processes import locked
 
 FINISHED = "[0-9]*.json"  # files of finished blocks
 T = TypeVar("T")
 R = TypeVar("R")
-CONNECT = timedelta(minutes=30)  # for all workers to start
 WAIT = timedelta(days=30)  # for the slowest worker; the end of a worker is noticed at once
 
 
@@ -75,12 +74,12 @@ def join_workers() -> Workers:
     from torch.distributed.rendezvous import rendezvous
 
     try:
-        store, rank, count = next(iter(rendezvous("env://", timeout=CONNECT)))
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=CONNECT)
+        store, rank, count = next(iter(rendezvous("env://")))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
         atexit.register(dist.destroy_process_group)  # its threads would now and then abort the process at its end
     except (RuntimeError, ValueError) as error:
         raise UserError(
-            f"WORLD_SIZE={size}: the workers did not connect ({error}); start with torchrun, or unset it"
+            f"WORLD_SIZE={size}: the workers did not connect ({error}); use torchrun, or unset it"
         ) from None
     return Workers(rank, count, dist.new_group(timeout=WAIT, backend="gloo"), store)
 
@@ -106,17 +105,10 @@ class Work:
         """Store the result of a block, a JSON value, on disk; OSError if the disk is full."""
         write_json(self.folder / f"{block}.json", content)
 
-    def wait(self) -> bool:
-        """Wait until all workers are done; return whether this worker is the one that writes the output. A collective."""
-        self.workers.gather(None)
-        return self.workers.rank == 0
-
     def results(self) -> Iterator[Any]:
         """Yield the stored results of all blocks, in order; UserError if a file has been damaged."""
         for block in range(self.blocks):
-            if (content := read_json(path := self.folder / f"{block}.json")) is None:
-                raise UserError(f"{path}: was damaged after it was written; remove it and rerun")
-            yield content
+            yield read_json(self.folder / f"{block}.json", "remove it and rerun")
 
 
 @contextmanager
@@ -154,22 +146,14 @@ def _remove(folder: Path, error: type[BaseException] | None, *_: object) -> None
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def read_json(path: Path) -> Any:
-    """The content of a file; None if it is missing or damaged."""
-    try:
-        return json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
-
-
 def _check_settings(folder: Path, wanted: dict[str, Any], overwrite: bool) -> None:
     """Record the settings of new work; UserError if there are blocks of other settings and ``overwrite`` is False."""
-    begun, finished = read_json(folder / "settings.json") or {}, list(folder.glob(FINISHED))
-    if begun == wanted:
-        return
-    if finished and not overwrite:
+    path, finished = folder / "settings.json", list(folder.glob(FINISHED))
+    begun = read_json(path, f"remove {folder} and rerun", dict) if path.is_file() else {}
+    if finished and begun != wanted and not overwrite:
         changed = ", ".join(name for name in begun | wanted if begun.get(name) != wanted.get(name))
         raise UserError(f"{folder}: was started with another {changed}; give the same, or start again with --overwrite")
-    for path in finished:
-        path.unlink()
-    write_json(folder / "settings.json", wanted)
+    if begun != wanted:
+        for block in finished:
+            block.unlink()
+        write_json(path, wanted)

@@ -107,11 +107,8 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
                     stream.detach()  # write_whole still needs the open file
             else:
                 report = write_jsonl(sys.stdout, path, self.text_field, sentences, encode)
-        closing = f"{report.summary()}; pooling {encoder.pooling}"
-        if self.output is None:
-            print(closing, file=sys.stderr)
-        else:
-            print(f"{closing}; wrote {self.output}")
+        where = f"; wrote {self.output}" if self.output is not None else ""
+        print(f"{report.summary()}; pooling {encoder.pooling}{where}", file=sys.stdout if where else sys.stderr)
 
     def settings(self, encoder: "SentenceEncoder") -> dict[str, Any]:
         """Return everything that determines the vectors of a text: hashes of the encoder's files, and the settings."""

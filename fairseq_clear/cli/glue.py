@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, RECIPES, metric_of, write_texts
@@ -19,7 +19,6 @@ class Tasks(Command):
 
     glue_dir: Path = setting("GLUE's folder, with a folder per task", metavar="DIR")
     tasks: tuple[str, ...] = setting("tasks to read", choices=tuple(GLUE_TASKS))
-    drop_malformed: bool = setting("drop malformed lines and count them; otherwise they are an error", False)
     overwrite: bool = setting("replace existing output", False)
 
 
@@ -34,14 +33,13 @@ class Text(Tasks):
 
     def run(self) -> int:
         """Write a file for each task."""
-        paths = {name: self.dest / f"{name}.txt" for name in self.tasks}
         with write_errors(self.dest, "--dest"):
             self.dest.mkdir(parents=True, exist_ok=True)
-        for path in paths.values():
+        for name in self.tasks:
+            path = self.dest / f"{name}.txt"
             check_output_file(path, self.overwrite, flag="--dest")
-        for name, path in paths.items():
-            written, dropped = write_texts(GLUE_TASKS[name], self.glue_dir, path, drop_malformed=self.drop_malformed)
-            print(f"{name}: {written:,} texts, {dropped:,} lines dropped; wrote {path}")
+            written, dropped = write_texts(GLUE_TASKS[name], self.glue_dir, path)
+            print(f"{name}: {written:,} texts, {dropped:,} malformed lines dropped; wrote {path}")
         return 0
 
 
@@ -60,19 +58,16 @@ class PrepareTasks(Tasks):
 
     def run(self) -> int:
         """Write a folder for each task."""
-        from fairseq_clear.evaluation.glue.glue_data import prepare_task
+        from fairseq_clear.evaluation.glue.glue_running import prepare_task
 
         folder = data_folders(self.data_bin)[0]
         tokenizer = choose_tokenizer(self.tokenizer, folder)
+        options: Any = {"max_length": self.max_length, "overwrite": self.overwrite}
         for name in self.tasks:
-            splits = prepare_task(
-                GLUE_TASKS[name], self.glue_dir, folder, self.dest, tokenizer,
-                max_length=self.max_length, drop_malformed=self.drop_malformed, overwrite=self.overwrite,
-            )  # fmt: skip
-            rows = ", ".join(f"{split} {counts['rows']:,}" for split, counts in splits.items())
-            total = {key: sum(counts[key] for counts in splits.values()) for key in splits["train"]}
-            share = f"{total['unknown'] / total['tokens']:.2%} unknown tokens"
-            print(f"{name}: {rows}; {share}, {total['cut']:,} inputs cut, {total['dropped']:,} lines dropped")
+            for split, counts in prepare_task(
+                GLUE_TASKS[name], self.glue_dir, folder, self.dest, tokenizer, **options
+            ).items():
+                print(f"{name} {split}: {', '.join(f'{key} {number:,}' for key, number in counts.items())}")
         return 0
 
 
@@ -104,27 +99,26 @@ class Run(Command):
         """Check all runs, run them one after another, and print and write the report."""
         from fairseq_clear.distributed import choose_device
         from fairseq_clear.evaluation.checkpoints import load_model
-        from fairseq_clear.evaluation.glue.glue_data import TaskData
-        from fairseq_clear.evaluation.glue.glue_running import GlueRun, build_report
+        from fairseq_clear.evaluation.glue.glue_running import GlueRun, build_report, read_record
 
         check_seeds(self.seeds)
         given = {name: value for name in ("lr", "batch_size", "epochs") if (value := getattr(self, name)) is not None}
-        tasks = {name: TaskData.open(self.data, GLUE_TASKS[name]) for name in self.tasks}
-        loaded = load_model(self.checkpoint, tasks[self.tasks[0]].folder / "input0")
-        start = (self.checkpoint, hash_file(self.checkpoint), loaded, choose_device(self.device).type, self.precision)
-        runs = []
-        for name, data in tasks.items():
+        records = {name: read_record(self.data, name) for name in self.tasks}
+        loaded = load_model(self.checkpoint, self.data / self.tasks[0] / "input0")
+        device = choose_device(self.device).type
+        start: Any = (self.checkpoint, hash_file(self.checkpoint), loaded, device, self.precision)
+        runs, results = [], []
+        for name, record in records.items():
             settings, folder = replace(RECIPES[self.recipe][name], **given), self.output / name
-            runs += [GlueRun(data, seed, settings, folder / f"seed{seed}", *start) for seed in self.seeds]
+            data = (GLUE_TASKS[name], self.data / name, record)
+            runs += [GlueRun(*data, seed, settings, folder / f"seed{seed}", *start) for seed in self.seeds]
         for run in runs:
             run.check()
-        results = []
         for run in runs:
-            result = run.run()
+            result, metric = run.run(), metric_of(self.recipe, run.task.name)
             results.append(result)
-            metric = metric_of(self.recipe, result["task"])
-            score = f"{metric} {result['metrics']['valid'].get(metric, 0.0):.1f}"
-            print(f"{result['task']} seed {run.seed}: {score}, epoch {result['epoch']}", file=sys.stderr)
+            score = f"{metric} {result['metrics']['valid'].get(metric, 0.0):.1f}, epoch {result['epoch']}"
+            print(f"{run.task.name} seed {run.seed}: {score}", file=sys.stderr)
         report = build_report(runs, results, self.recipe, self.label or self.checkpoint.stem)
         print(report.table())
         print(report.caption())
@@ -140,7 +134,7 @@ class Glue(Command):
     EXAMPLES: ClassVar[str] = """
 fairseq-clear glue text --glue-dir glue_data --tasks CoLA RTE --dest texts    # texts/CoLA.txt, texts/RTE.txt
 fairseq-clear glue prepare --glue-dir glue_data --data-bin data-bin --dest glue-bin --tasks CoLA RTE
-fairseq-clear glue prepare ... --tasks QQP --max-length 128 --drop-malformed
+fairseq-clear glue prepare ... --tasks QQP --max-length 128
 fairseq-clear glue run --checkpoint checkpoint_best.pt --data glue-bin --recipe clear --tasks CoLA RTE --output runs
 fairseq-clear glue run ... --seeds 1 2 3 --epochs 3 --lr 3e-4 --precision fp16 --label tiny"""
     STEPS = {

@@ -1,21 +1,18 @@
 """``fairseq-clear plot``: draws training curves and encoders as PNG, SVG or PDF."""
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from fairseq_clear.cli.flags import Command, ModelFlags
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.sts_data import read_sts_file
+from fairseq_clear.evaluation.training_log import read_log
 from fairseq_clear.files import check_output_file
 from fairseq_clear.libraries import import_library
 from fairseq_clear.settings import setting
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Entry = TypeVar("Entry")
 SUFFIXES = (".png", ".svg", ".pdf")
 
 
@@ -39,11 +36,11 @@ class Picture(Command):
         print(f"wrote {self.output}")
         return 0
 
-    @abstractmethod
-    def draw(self) -> "Figure":
-        """Draw the picture."""
+    def draw(self) -> Any:
+        """Draw the picture, a figure of matplotlib."""
+        raise NotImplementedError
 
-    def named(self, entries: Sequence[Entry]) -> dict[str, Entry]:
+    def named(self, entries: Sequence[Any]) -> dict[str, Any]:
         """The entries by their names in the legend: the labels, or the entries themselves."""
         names = self.labels or tuple(map(str, entries))
         if len(names) != len(entries) or len(set(names)) < len(names):
@@ -58,69 +55,52 @@ class Curves(Picture):
     logs: tuple[Path, ...] = setting(
         "output of fairseq-train with --log-format simple or json, or its --log-file", metavar="LOG", positional=True
     )
-    metrics: tuple[str, ...] | None = setting(
-        "names as in the log, without train_ or valid_ (default: the usual ones)", None
-    )
 
-    def draw(self) -> "Figure":
+    def draw(self) -> Any:
         """Draw the curves of every log."""
-        from fairseq_clear.evaluation.plots import draw_curves
-        from fairseq_clear.evaluation.training_log import read_log
+        from fairseq_clear.evaluation.plots import curve_panels, draw_lines
 
-        return draw_curves({name: read_log(path) for name, path in self.named(self.logs).items()}, self.metrics)
+        logs = {name: read_log(path) for name, path in self.named(self.logs).items()}
+        return draw_lines(curve_panels(logs), "updates")
 
 
 @dataclass(kw_only=True)
-class StsPicture(Picture, ModelFlags):
-    """Base class of pictures of encoders on an STS task."""
+class Layers(Picture, ModelFlags):
+    """STS score by layer, with the first token's vector (cls) and the mean over tokens."""
 
     encoder: tuple[str, ...] = setting("checkpoints, or for embedding also package.module:factory", metavar="ENC")
     sts_file: Path = setting("scored pairs, as in fairseq-clear sts, such as STSBenchmark/sts-dev.csv")
 
-
-@dataclass(kw_only=True)
-class Layers(StsPicture):
-    """STS score by layer and pooling."""
-
-    poolings: tuple[str, ...] = setting(
-        "poolings, each drawn as a line", ("cls", "mean"), choices=("cls", "mean", "max")
-    )
-
-    def draw(self) -> "Figure":
+    def draw(self) -> Any:
         """Draw a line for each encoder and pooling; print the numbers."""
-        from fairseq_clear.evaluation.plots import draw_layers, score_layers
+        from fairseq_clear.evaluation.plots import draw_lines, score_layers
         from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-        from fairseq_clear.evaluation.sts_data import read_sts_file
 
-        data, lines = read_sts_file(self.sts_file), {}
+        (pairs,), lines = read_sts_file(self.sts_file).subsets.values(), {}
         for name, path in self.named(self.encoder).items():
             encoder = self.load_encoders(path, [None])[0].encoder
             if not isinstance(encoder, SentenceEncoder):
                 raise UserError(f"--encoder {path}: has no layers to compare; give a checkpoint")
-            for pooling, scores in score_layers(encoder, data, self.poolings, self.batch_size).items():
-                lines[f"{name}, {pooling}"] = scores
-                print(f"{name}, {pooling}: {' '.join('-' if score != score else f'{score:.2f}' for score in scores)}")
-        return draw_layers(lines, data.name)
+            for pooling, scores in score_layers(encoder, pairs, self.batch_size).items():
+                lines[f"{name}, {pooling}"] = list(enumerate(scores.tolist(), 1))
+                print(f"{name}, {pooling}: {' '.join(f'{score:.2f}' for score in scores)}")
+        return draw_lines({f"{self.sts_file.stem} Spearman (x100)": lines}, "layer")
 
 
 @dataclass(kw_only=True)
-class Embedding(StsPicture):
+class Embedding(Layers):
     """Map of the highest and lowest scored pairs, by t-SNE."""
 
-    pooling: str | None = setting("pooling (default: the checkpoint's own)", None)
     pairs: int = setting("number of pairs of each kind", 20, metavar="K")
-    seed: int = setting("seed of t-SNE, and of the choice among equal scores", 1)
 
-    def draw(self) -> "Figure":
+    def draw(self) -> Any:
         """Draw a map for each encoder."""
-        from fairseq_clear.evaluation.plots import choose_pairs, draw_map, map_pairs
-        from fairseq_clear.evaluation.sts_data import read_sts_file
+        from fairseq_clear.evaluation.plots import draw_map, map_pairs
 
-        pairs = choose_pairs(read_sts_file(self.sts_file), self.pairs, self.seed)
-        encoders = (
-            (name, self.load_encoders(path, [self.pooling])[0]) for name, path in self.named(self.encoder).items()
-        )
-        return draw_map({name: map_pairs(encoder, pairs, seed=self.seed) for name, encoder in encoders})
+        (pairs,), maps = read_sts_file(self.sts_file).subsets.values(), {}
+        for name, path in self.named(self.encoder).items():
+            maps[name] = map_pairs(self.load_encoders(path, [None])[0], pairs, self.pairs)
+        return draw_map(maps)
 
 
 @dataclass(kw_only=True)

@@ -16,9 +16,6 @@ from fairseq_clear.text.tokenizers import Tokenizer, WhitespaceTokenizer
 
 if TYPE_CHECKING:
     from fairseq_clear.tasks.clear_lm import ClearLMTask
-    from fairseq_clear.views.view_maker import ViewMaker
-
-AS_THEY_ARE = "no augmentation: each view equals its text; two views of one text differ only by the model's dropout"
 
 
 @dataclass(kw_only=True)
@@ -57,11 +54,22 @@ class RecipeFlags:
 
 
 @dataclass(kw_only=True)
-class TextFlags:
-    """Flags for the texts to show."""
+class Views(Command, RecipeFlags):
+    """Print texts and the views that training makes of them.
 
-    GROUP: ClassVar[str] = "which texts"
+    With the same --seed, --epoch and other flags, fairseq-train --task clear_lm makes the same views, whatever its batches
+    and workers. Deleted tokens are bracketed in the text; moved and substituted ones are marked in the view. For views of
+    documents, the place of each span in its document is shown. With --augment none each view equals its text, and only
+    the views are shown. On a terminal the marks are coloured, unless NO_COLOR is set.
+    """
 
+    EXAMPLES: ClassVar[str] = """
+fairseq-clear views --data-bin data-bin --augment del-span+reorder
+fairseq-clear views --data-bin data-bin --augment subs:ratio=0.3+del-word/del-word --count 3 --epoch 2
+fairseq-clear views --data-bin data-bin --views span:strategy=adjacent --count 1
+fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was better than the book.'"""
+
+    data_bin: str = setting("data folder, or DIR1:DIR2 as for fairseq-train", metavar="DIR")
     split: str = setting("split of the data folder", "train", metavar=None)
     text: tuple[str, ...] | None = setting(
         "show these sentences, as if they were the data (index 0, 1, ...); for views of documents, the lines of one",
@@ -70,32 +78,6 @@ class TextFlags:
     )
     count: int = setting("number of texts", 5, least=1)
     start: int = setting("index of the first text", 0, least=0)
-
-
-@dataclass(kw_only=True)
-class Views(Command, TextFlags, RecipeFlags):
-    """Print texts and the views that training makes of them.
-
-    With the same --seed, --epoch and other flags, fairseq-train --task clear_lm makes the same views, whatever its batches
-    and workers. Deleted tokens are bracketed in the text; moved and substituted ones are marked in the view. For views of
-    documents, bars show where in its document each span lies. With --augment none each view equals its text, and only
-    the views are shown. The last line gives totals. On a terminal the marks are coloured, unless NO_COLOR is set.
-    """
-
-    EXAMPLES: ClassVar[str] = """
-fairseq-clear views --data-bin data-bin --augment del-span+reorder
-fairseq-clear views --data-bin data-bin --augment subs:ratio=0.3+del-word/del-word --count 3 --epoch 2
-fairseq-clear views --data-bin data-bin --views span:strategy=adjacent --count 1
-fairseq-clear views --data-bin own --mix own:0.8,general:0.2 --augment del-word --count 2
-fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was better than the book.'"""
-
-    data_bin: str = setting("data folder, or DIR1:DIR2 as for fairseq-train", metavar="DIR")
-    mix: str = setting(
-        "show texts of each corpus of a mix, as for fairseq-train: FOLDER:WEIGHT,FOLDER:WEIGHT; --epoch counts the passes "
-        "through a corpus",
-        "",
-        metavar="MIX",
-    )
     tokenizer: str | None = setting(f"{TOKENIZER_HELP} (default: words between spaces)", None)
 
     def run(self) -> int:
@@ -105,47 +87,20 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
         folders = data_folders(self.data_bin)
         tokenizer = choose_tokenizer(self.tokenizer, folders[0], WhitespaceTokenizer)
         task = self.build_task(folders)
-        makers = self.view_makers(task, tokenizer)
-        is_coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        printer = ViewPrinter(task.dictionary.symbols, tokenizer, colour=is_coloured)
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")  # for terminals that are not UTF-8
-        print(f"--views {self.views} --augment {task.chain.spec} --seed {self.seed} --epoch {self.epoch}")
-        print(AS_THEY_ARE if makers[0][1].augment.is_identity else printer.legend())
-        for title, maker in makers:
-            print(end=title)
-            for index in range(self.start, min(self.start + self.count, len(maker.source.text_lengths))):
-                print(*draw_item(index, self.epoch, maker, printer), sep="\n")
-        print(f"\n{printer.summary()}")
-        return 0
-
-    def view_makers(self, task: "ClearLMTask", tokenizer: Tokenizer) -> "list[tuple[str, ViewMaker]]":
-        """Return a title and the views of each corpus of --mix, or of the data folder or --text, without a title."""
-        from fairseq_clear.tasks.corpus_mix import check_corpora, parse_mix, shards_of
-
-        if not self.mix:
-            return [("", self.view_maker(task, tokenizer))]
-        if self.text is not None:
-            raise UserError("--mix: names data folders; leave out --text")
-        corpora = parse_mix(self.mix, self.data_bin)
-        check_corpora(corpora)
-        total, makers = sum(corpus.weight for corpus in corpora), []
-        for corpus in corpora:
-            first, *others = map(str, shards_of(corpus))
-            maker = self.view_maker(task.with_data(first), tokenizer)
-            texts = f"{len(maker.source.text_lengths):,} texts{' in the first of its shards' if others else ''}"
-            share = f"weight {float(corpus.weight):g}, {float(corpus.weight / total):.1%} of an epoch"
-            makers.append((f"\ncorpus {corpus.folder}: {texts}, {share}\n", maker))
-        return makers
-
-    def view_maker(self, task: "ClearLMTask", tokenizer: Tokenizer) -> "ViewMaker":
-        """Return the views of the data folder of a task, or of --text; UserError if they have no text --start."""
         texts = task.load_sentences(self.split, self.epoch) if self.text is None else self.typed_texts(task, tokenizer)
         maker = task.build_view_maker(texts)
         items = len(maker.source.text_lengths)
         if self.start >= items:
             raise UserError(f"--start {self.start}: there are {items} texts, with index 0 to {items - 1}")
-        return maker
+        is_coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        printer = ViewPrinter(task.dictionary.symbols, tokenizer, colour=is_coloured)
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="replace")  # for terminals that are not UTF-8
+        print(f"--views {self.views} --augment {task.chain.spec} --seed {self.seed} --epoch {self.epoch}")
+        print(printer.legend())
+        for index in range(self.start, min(self.start + self.count, items)):
+            print(*draw_item(index, self.epoch, maker, printer), sep="\n")
+        return 0
 
     def build_task(self, folders: list[Path]) -> "ClearLMTask":
         """Build the task as training does. Calls the constructor, because setup_task logs errors instead of raising them."""

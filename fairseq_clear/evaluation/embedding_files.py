@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -29,19 +28,17 @@ Encode = Callable[[list[str]], tuple[Floats, EncodingCounts]]
 
 @dataclass(frozen=True)
 class EmbedReport:
-    """Counts of all texts, the dimension of their vectors, and the number of texts per second of this call."""
+    """Counts of all texts, and the dimension of their vectors."""
 
     counts: EncodingCounts
     dimension: int
-    speed: float
 
     def summary(self) -> str:
         """The report in one line."""
         counts = self.counts
         return (
             f"{counts.sentences:,} sentences, dimension {self.dimension}; {counts.truncated:,} cut at the model's length; "
-            f"{counts.unknown_share:.2%} unknown tokens; {counts.padding_share:.1%} padding; "
-            f"{self.speed:,.0f} sentences/s"
+            f"{counts.unknown_share:.2%} unknown tokens; {counts.padding_share:.1%} padding"
         )
 
 
@@ -105,7 +102,7 @@ def write_jsonl(stream: TextIO, path: Path, text_field: str, sentences: Sentence
     Raises:
         UserError: the input has changed since it was scanned.
     """
-    began, total, dimension = time.perf_counter(), EncodingCounts(), 0
+    total, dimension = EncodingCounts(), 0
     for _, texts in read_blocks(path, text_field, range(-(-sentences.count // BLOCK))):
         vectors, counts = encode(texts)
         total, dimension = total + counts, vectors.shape[1]
@@ -114,7 +111,7 @@ def write_jsonl(stream: TextIO, path: Path, text_field: str, sentences: Sentence
             stream.write(json.dumps({"text": text, "embedding": embedding}, ensure_ascii=False) + "\n")
     if total.sentences != sentences.count:
         raise _changed(path)
-    return EmbedReport(total, dimension, total.sentences / (time.perf_counter() - began))
+    return EmbedReport(total, dimension)
 
 
 def write_array(
@@ -149,14 +146,13 @@ def write_array(
     Raises:
         UserError: the input has changed since it was scanned, or as for ``open_work``.
     """
-    began, shape = time.perf_counter(), (sentences.count, dimension)
+    shape = (sentences.count, dimension)
     record = {**settings, "input": asdict(sentences), "dimension": dimension, "block": block}
     with open_work(output, record, -(-sentences.count // block), workers, overwrite=overwrite) as work:
         array = work.folder / "vectors.npy"
         if workers.rank == 0:
             _allocate(array, shape, is_new=not any(work.folder.glob("[0-9]*.json")))
         workers.gather(None)
-        done = 0
         with array.open("r+b") as stream:
             start = os.fstat(stream.fileno()).st_size - 4 * sentences.count * dimension
             for number, texts in read_blocks(path, text_field, work.own, block):
@@ -166,14 +162,13 @@ def write_array(
                 # not a memory map: a full disk would end in a SIGBUS instead of an error
                 _write_at(stream.fileno(), start + 4 * number * block * dimension, vectors)
                 work.finish(number, asdict(counts))
-                done += len(texts)
-        speed = sum(workers.gather(done)) / (time.perf_counter() - began)
+        workers.gather(None)
         total = EncodingCounts()
         if workers.rank == 0:
             total = sum((EncodingCounts(**counts) for counts in work.results()), total)
             os.replace(array, output)
             sync_folder(output.parent)
-    return EmbedReport(total, dimension, speed)
+    return EmbedReport(total, dimension)
 
 
 def _changed(path: Path) -> UserError:

@@ -1,7 +1,6 @@
 """Finds what an augmentation changed in a text, and formats texts and views with brackets and colours that show it."""
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -24,7 +23,6 @@ MARKS = {
     "gap": ("{}", "\033[31m", "<del>", " where something was deleted"),
     "substituted": ("{}", "\033[33m", "old\u2192new", " substituted"),
 }
-BAR_WIDTH = 60  # characters
 
 
 @dataclass(frozen=True)
@@ -90,17 +88,8 @@ def longest_ordered(positions: Sequence[int]) -> Bools:
     return chosen
 
 
-def draw_span(span: tuple[int, int], length: int) -> str:
-    """Draw the position of a span in a document of ``length`` tokens: ``[....====....]``, and its token numbers."""
-    width = min(BAR_WIDTH, length)
-    first = span[0] * width // length
-    last = max(-(-span[1] * width // length), first + 1)
-    bar = "." * first + "=" * (last - first) + "." * (width - last)
-    return f"[{bar}] {span[0]}-{span[1]}"
-
-
 class ViewPrinter:
-    """Formats marked views as text, and counts what changed.
+    """Formats marked views as text.
 
     Args:
         symbols: the dictionary's, by id.
@@ -113,7 +102,6 @@ class ViewPrinter:
         special = [symbol in SILENT_SYMBOLS or symbol in VISIBLE_SYMBOLS - {"<unk>"} for symbol in symbols]
         self.is_special = np.array(special, np.bool_)  # (vocabulary,), a word of its own
         self.is_start = self.is_special | np.array([tokenizer.is_word_start(symbol) for symbol in symbols], np.bool_)
-        self.counts: Counter[str] = Counter()
 
     def begins(self, tokens: Tokens) -> Bools:
         """Find where words of ``tokens`` (n,) begin: (n,) bool. The first token always begins a word."""
@@ -140,25 +128,6 @@ class ViewPrinter:
             return self._line(marked.view, marks, marked)
         kept = marked.view[: shown_length - 1]  # the last token that training keeps is </s>
         return f"{self._line(kept, marks, marked)} ... (cut at {shown_length} tokens)"
-
-    def add(self, marked: MarkedView, shown_length: int, words: int, substituted: int) -> None:
-        """Count a view with ``shown_length`` tokens after cutting; steps read ``words`` words and replaced ``substituted``."""
-        changed = {"deleted": int(marked.deleted.sum()), "moved": int(marked.moved.sum()), "substituted": substituted}
-        lengths = {"view_length": shown_length, "text_length": len(marked.text), "tokens": max(len(marked.text) - 2, 0)}
-        self.counts.update(changed | lengths, views=1, words=words)
-
-    def summary(self) -> str:
-        """Return the last line, with the shares of changed tokens and words."""
-        count = self.counts
-        tokens, words, texts = (max(count[name], 1) for name in ("tokens", "words", "text_length"))
-        of_words = f"{count['substituted'] / words:.1%} of {words:,} words" if count["words"] else "no word"
-        closing = (
-            f"{count['views']:,} views: {count['deleted'] / tokens:.1%} of {count['tokens']:,} tokens deleted, "
-            f"{count['moved'] / tokens:.1%} moved, {of_words} substituted; length of view over length of text "
-            f"{count['view_length'] / texts:.3f}"
-        )
-        changed = count["deleted"] or count["moved"] or count["substituted"]
-        return closing if changed else f"{closing}; the augmentation changed nothing"
 
     def _line(self, tokens: Tokens, marks: Sequence[tuple[bool, str, int]], marked: MarkedView | None = None) -> str:
         """Format tokens in runs of equal marks: whether it moved, name in MARKS, and of a substitute the word it replaced."""
@@ -194,7 +163,7 @@ class ViewPrinter:
 
 
 def draw_item(index: int, epoch: int, maker: ViewMaker, printer: ViewPrinter) -> Iterator[str]:
-    """Yield lines that show the texts and views of an item; ``printer`` counts the views."""
+    """Yield lines that show the texts and views of an item."""
     traced = maker.trace(index, epoch)
     if not traced:
         yield f"\n#{index}: makes no pair"
@@ -206,10 +175,9 @@ def draw_item(index: int, epoch: int, maker: ViewMaker, printer: ViewPrinter) ->
             yield f"  document {pair.document + 1} (line {documents.first_line(pair.document)}), {length} tokens"
             for role, span in enumerate(pair.spans, 1):
                 kind = "anchor" if role == 1 else kind_of(pair.spans[0], span)
-                yield f"  span {role}  {draw_span(span, length)} {kind}"
+                yield f"  span {role}  tokens {span[0]} to {span[1]}, {kind}"
         for role, (text, view) in enumerate(zip((pair.anchor, *pair.positives), views, strict=True), 1):
             marked, shown = mark_view(text, view.tokens, view.source, printer.begins(text)), len(maker.cut(view.tokens))
-            printer.add(marked, shown, view.words, view.substituted)
             if not maker.augment.is_identity:
                 yield f"  text {role}  {printer.text_line(marked)}"
             yield f"  view {role}  {printer.view_line(marked, shown)}"

@@ -51,7 +51,7 @@ def test_layers_and_embedding(tmp_path, capsys, checkpoint, data_bin, pairs):
     data = ["--sts-file", str(pairs), "--labels", "tiny"]
     assert main(["plot", "layers", *flags, *data, "--output", str(tmp_path / "layers.svg")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("tiny, cls: - ") and lines[1].startswith("tiny, mean: ")
+    assert lines[0].startswith("tiny, cls: ") and lines[1].startswith("tiny, mean: ")
     assert main(["plot", "embedding", *flags, *data, "--pairs", "5", "--output", str(tmp_path / "map.pdf")]) == 0
     assert (tmp_path / "layers.svg").exists() and (tmp_path / "map.pdf").exists()
     flags = ["--encoder", "tests.evaluation.toys:Words", *data]

@@ -1,7 +1,5 @@
 """Pictures show the scores of a report, what was logged, STS by layer against the encoder's own poolings, and pairs."""
 
-import math
-
 import matplotlib
 import numpy as np
 import pytest
@@ -9,10 +7,9 @@ import pytest
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.plots import (
-    choose_pairs,
+    curve_panels,
     draw_bars,
-    draw_curves,
-    draw_layers,
+    draw_lines,
     draw_map,
     map_pairs,
     save_figure,
@@ -21,7 +18,7 @@ from fairseq_clear.evaluation.plots import (
 from fairseq_clear.evaluation.reports import Row
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.evaluation.sts import cosine, spearman
-from fairseq_clear.evaluation.sts_data import Pairs, StsData
+from fairseq_clear.evaluation.sts_data import Pairs
 from fairseq_clear.evaluation.training_log import read_log
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import sentences
@@ -41,14 +38,11 @@ def test_bars_are_the_scores():
 
 
 @pytest.mark.slow
-def test_equal_pictures_give_identical_files_and_settings_stay(tmp_path):
+@pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_the_suffix_chooses_the_format_and_settings_stay(tmp_path, suffix, start):
     before = dict(matplotlib.rcParams)
-    for suffix, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
-        files = [tmp_path / f"{name}.{suffix}" for name in ("a", "b")]
-        for file in files:
-            save_figure(draw_bars(ROWS, ["STS-B"]), file)
-        contents = [file.read_bytes() for file in files]
-        assert contents[0] == contents[1] and contents[0].startswith(start)
+    save_figure(draw_bars(ROWS, ["STS-B"]), tmp_path / f"a.{suffix}")
+    assert (tmp_path / f"a.{suffix}").read_bytes().startswith(start)
     assert dict(matplotlib.rcParams) == before
 
 
@@ -61,41 +55,34 @@ def panels_of(figure):
 
 
 def test_what_was_logged_is_drawn(tmp_path):
-    figure = draw_curves({"run": read_log(write(tmp_path, LINES))})
+    figure = draw_lines(curve_panels({"run": read_log(write(tmp_path, LINES))}), "updates")
     # the update that was logged again after resuming counts once, as it was logged last
     assert panels_of(figure) == {
-        "loss (bits)": [([20], [11.5])],
-        "MLM loss (bits/token)": [([10, 20], [9, 7.5]), ([20], [8.5])],
-        "contrastive loss (bits)": [([10, 20], [5, 4]), ([20], [4.5])],
-        "accuracy (%)": [([20], [50])],
+        "loss": [([20], [11.5])],
+        "mlm loss": [([10, 20], [9, 7.5]), ([20], [8.5])],
+        "contrastive loss": [([10, 20], [5, 4]), ([20], [4.5])],
         "alignment": [([10, 20], [0.2, 0.35])],
         "uniformity": [([10, 20], [-1, -2])],
     }
 
 
-def test_runs_differ_in_colour_and_a_metric_is_drawn_by_its_name(tmp_path):
-    plain = [record("train_inner", at, loss=12 - at / 10) for at in (10, 20)]
+def test_runs_differ_in_colour(tmp_path):
+    plain = [record("train", at, "train", loss=12 - at / 10) for at in (10, 20)]  # no record within epochs
     logs = {"run": read_log(write(tmp_path, LINES)), "MLM alone": read_log(write(tmp_path, plain, "mlm.log"))}
-    figure = draw_curves(logs, ["loss"])
-    assert panels_of(figure) == {"loss (bits)": [([20], [11.5]), ([10, 20], [11, 10])]}
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["run", "MLM alone"]
-    assert len({line.get_color() for line in figure.axes[0].lines}) == 2
-    with pytest.raises(UserError, match="run, MLM alone: no log has any of bleu"):
-        draw_curves(logs, ["bleu"])
+    figure = draw_lines(curve_panels(logs), "updates")
+    assert panels_of(figure)["loss"] == [([20], [11.5]), ([10, 20], [11, 10])]
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sorted(names) == ["MLM alone, train", "run, train", "run, valid"]
+    assert len({line.get_color() for axis in figure.axes for line in axis.lines}) == 3
+    with pytest.raises(UserError, match="run: no log has any of loss, mlm_loss"):
+        curve_panels({"run": {"valid": {10.0: {"bleu": 1.0}}}})
 
 
 TEXTS = [text for text in sentences(80, seed=6) if text]
 RNG = np.random.default_rng(2)
 HALF = len(TEXTS) // 2
 SCORES = RNG.permutation(np.repeat([0.0, 1.0, 2.5, 4.0, 5.0], HALF // 5 + 1)[:HALF])
-DATA = StsData(
-    "made",
-    {
-        "one": Pairs(tuple(TEXTS[:20]), tuple(TEXTS[HALF : HALF + 20]), SCORES[:20]),
-        "two": Pairs(tuple(TEXTS[20:HALF]), tuple(TEXTS[HALF + 20 : 2 * HALF]), SCORES[20:]),
-    },
-    {},
-)
+DATA = Pairs(tuple(TEXTS[:HALF]), tuple(TEXTS[HALF : 2 * HALF]), SCORES)
 
 
 @pytest.fixture(scope="module")
@@ -105,46 +92,43 @@ def encoder(checkpoint, data_bin):
 
 def test_each_point_is_what_that_pooling_scores(encoder):
     result = score_layers(encoder, DATA, batch_size=7)
-    assert list(result) == ["cls", "mean", "max"]
-    assert math.isnan(result["cls"][0])  # <s> alone: the same for all texts
-    first, second = TEXTS[:HALF], TEXTS[HALF : 2 * HALF]
+    assert list(result) == ["cls", "mean"] and [len(scores) for scores in result.values()] == [2, 2]
 
     def expected(pooling):
-        vectors = [encoder.encode(texts, pooling=pooling) for texts in (first, second)]
+        vectors = [encoder.encode(texts, pooling=pooling) for texts in (DATA.first, DATA.second)]
         return 100 * spearman(cosine(*vectors), SCORES)
 
-    for layer in range(3):
-        assert result["mean"][layer] == pytest.approx(expected(f"layer:{layer}"), abs=0.05)
-    for pooling in ("cls", "max"):
-        assert result[pooling][-1] == pytest.approx(expected(pooling), abs=0.05)
-    assert abs(result["mean"][0] - result["max"][0]) > 0.5
-    figure = draw_layers(result, "made")
-    drawn = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines}
-    np.testing.assert_array_equal(drawn["mean"], result["mean"])
+    for block in (1, 2):
+        assert result["mean"][block - 1] == pytest.approx(expected(f"layer:{block}"), abs=0.05)
+    assert result["cls"][-1] == pytest.approx(expected("cls"), abs=0.05)
+    assert abs(result["mean"][0] - result["cls"][0]) > 0.5
 
 
 def test_pairs_are_the_highest_and_the_lowest_without_doubles():
-    pairs = choose_pairs(DATA, 4)
-    gold = {
-        (first, second): score
-        for part in DATA.subsets.values()
-        for first, second, score in zip(part.first, part.second, part.scores, strict=True)
-    }
-    assert [gold[pair] for pair in pairs] == [5.0] * 4 + [0.0] * 4
-    assert choose_pairs(DATA, 4) == pairs != choose_pairs(DATA, 4, seed=2)
-    doubles = StsData("d", {"x": Pairs(("a", "a", "b", "c", "d"), ("a", "b", "b", "d", "e"), np.arange(5.0))}, {})
-    with pytest.raises(UserError, match="--pairs 2: d has 3 different pairs"):
-        choose_pairs(doubles, 2)
+    class Recorded(Words):
+        def encode(self, texts, batch_size=32):
+            asked.extend(texts)
+            return super().encode(texts)
+
+    asked: list[str] = []
+    map_pairs(Recorded(), DATA, 4)
+    gold = dict(zip(zip(DATA.first, DATA.second, strict=True), SCORES, strict=True))
+    assert [gold[pair] for pair in zip(asked[::2], asked[1::2], strict=True)] == [5.0] * 4 + [0.0] * 4
+    doubles = Pairs(("a", "a", "b", "c", "d"), ("a", "b", "b", "d", "e"), np.arange(5.0))
+    with pytest.raises(UserError, match="--pairs 2: there are 3 different pairs"):
+        map_pairs(Words(), doubles, 2)
 
 
 def test_the_map_has_near_texts_near_and_is_the_same_each_time():
     same = [(text, text + " ") for text in TEXTS[:12]]
     apart = list(zip(TEXTS[12:24], TEXTS[24:36], strict=True))
-    one = map_pairs(CachedEncoder(Words(), name="words"), [*same, *apart])
+    first, second = zip(*same, *apart, strict=True)
+    pairs = Pairs(first, second, np.repeat([5.0, 0.0], 12))
+    one = map_pairs(CachedEncoder(Words(), name="words"), pairs, 12)
     assert one.shape == (24, 2, 2) and np.isfinite(one).all()
     length = np.linalg.norm(one[:, 0] - one[:, 1], axis=1)
     assert length[:12].mean() < length[12:].mean() / 2
-    again = map_pairs(CachedEncoder(Words(), name="words"), [*same, *apart])
+    again = map_pairs(CachedEncoder(Words(), name="words"), pairs, 12)
     np.testing.assert_array_equal(one, again)
     figure = draw_map({"words": one, "other": again})
     assert [axis.get_title() for axis in figure.axes] == ["words", "other"]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from pathlib import Path
 
 import pytest
 from fairseq.logging.progress_bar import JsonProgressBar, SimpleProgressBar, TqdmProgressBar
@@ -103,3 +104,12 @@ def test_a_log_without_statistics_is_an_error(tmp_path):
         read_log(write(tmp_path, ["begin training epoch 1", "| loss 3"]))
     with pytest.raises(UserError, match="cannot read it"):
         read_log(tmp_path / "absent.log")
+
+
+def test_broken_records_are_left_out(tmp_path: Path) -> None:
+    good = '{"epoch": 1, "loss": "4.5", "num_updates": "10"}'
+    (tmp_path / "log").write_text(
+        f'{good}\n{{"epoch": 1, "loss": "4}}\n{{"epoch": 1, "loss": "1.2.3", "num_updates": "20"}}\n'
+    )
+    (records,) = read_log(tmp_path / "log").values()
+    assert records == {10: {"epoch": 1, "loss": 4.5, "num_updates": 10}, 20: {"epoch": 1, "num_updates": 20}}

@@ -2,7 +2,6 @@
 
 from argparse import Namespace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -41,8 +40,8 @@ def test_the_command_keeps_epsilon_and_segments(folders: Path, tmp_path: Path) -
 
 def parsed(encoder: Path, folder: Path) -> Namespace:
     """The settings that fairseq-train makes of the command."""
-    data = SimpleNamespace(task=GLUE_TASKS["RTE"], record={"splits": {"train": {"rows": 100}}}, folder=folder)
-    run = GlueRun(data, 1, RECIPES["clear"]["RTE"], folder, encoder / "model.pt", "hash", load(encoder))
+    record, settings = {"splits": {"train": {"rows": 100}}}, RECIPES["clear"]["RTE"]
+    run = GlueRun(GLUE_TASKS["RTE"], folder, record, 1, settings, folder, encoder / "model.pt", "hash", load(encoder))
     return options.parse_args_and_arch(options.get_training_parser(), run.command()[3:])
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
-from fairseq_clear.views.inspection import ViewPrinter, draw_span, mark_view
+from fairseq_clear.views.inspection import ViewPrinter, mark_view
 
 SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>", "the", "quick", "brown", "fox", "runs", "swift", "ly", "<mask>", "<del>"]
 
@@ -85,20 +85,6 @@ def test_a_view_that_training_cuts():
     assert view == "the quick ... (cut at 4 tokens)"
 
 
-def test_totals():
-    printer = ViewPrinter(SYMBOLS, Pieces(), colour=False)
-    text = ids("the quick brown fox")
-    unchanged = mark_view(text, text, np.arange(6), printer.begins(text))
-    printer.add(unchanged, 6, 0, 0)
-    assert printer.summary().endswith("the augmentation changed nothing")
-    view, source = ids("runs <del> the"), np.array([0, 4, -1, 1, 5])
-    printer.add(mark_view(text, view, source, printer.begins(text)), 5, 4, 1)
-    assert printer.summary() == (
-        "2 views: 25.0% of 8 tokens deleted, 12.5% moved, 25.0% of 4 words substituted; "
-        "length of view over length of text 0.917"
-    )
-
-
 class Underlined(WhitespaceTokenizer):
     """As sentencepiece: a word begins with a mark, which may be a piece by itself."""
 
@@ -126,18 +112,3 @@ def test_white_space_that_is_a_piece_of_its_own():
     assert shown(0, 2, 5, 6, 1, -1, 4, 7) == ("be [-divid-]ed into", "into {+be+} <del> {+ed+}")
     text = text[[0, 3, 4, 6, 1, 2, 7]]  # "divid", "ed", "to", then "be" and a mark
     assert shown(0, 4, 5, 1, 2, 3, 6)[1] == "{+be+} dividedto"
-
-
-@pytest.mark.parametrize(
-    ("span", "length", "expected"),
-    [
-        ((0, 4), 12, "[====........] 0-4"),
-        ((0, 1), 1, "[=] 0-1"),
-        ((30, 60), 120, "[" + "." * 15 + "=" * 15 + "." * 30 + "] 30-60"),
-        ((999, 1000), 1000, "[" + "." * 59 + "=] 999-1000"),
-        ((500, 501), 1000, "[" + "." * 30 + "=" + "." * 29 + "] 500-501"),
-        ((0, 1000), 1000, "[" + "=" * 60 + "] 0-1000"),
-    ],
-)
-def test_where_a_span_lies(span, length, expected):
-    assert draw_span(span, length) == expected

@@ -1,8 +1,10 @@
-"""Fine-tuning on GLUE: runs fairseq-train for each task and seed, and reports the scores on the dev sets.
+"""Fine-tuning on GLUE: writes each task's data for fairseq's ``sentence_prediction``, runs fairseq-train, reports dev scores.
 
-A run that was stopped resumes where it stopped; a finished run is not repeated.
+A task's data are a folder with ``input0``, ``input1`` for pairs, ``label`` and ``glue.json``. A run that was stopped resumes
+where it stopped; a finished run is not repeated.
 """
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -11,17 +13,28 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, BinaryIO
 
+import torch
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import make_builder
+
 import fairseq_clear
+from fairseq_clear import patches
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel, strip_checkpoint
-from fairseq_clear.evaluation.glue.glue_data import TaskData
-from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, FineTuning, metric_of
+from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, FineTuning, GlueTask, metric_of, read_examples
 from fairseq_clear.evaluation.reports import Report, Row
 from fairseq_clear.evaluation.training_log import read_log
-from fairseq_clear.files import read_json, write_errors, write_json
+from fairseq_clear.files import hash_file, read_json, write_errors, write_json
+from fairseq_clear.models.encoding import read_tokens
+from fairseq_clear.output_folder import output_folder
 from fairseq_clear.processes import die_with_parent
+from fairseq_clear.text.data_folders import DICTIONARY
+from fairseq_clear.text.tokenizers import Tokenizer
+from fairseq_clear.text.vocabulary import load_dictionary
 
-SETTINGS, RESULT = "settings.json", "result.json"
+patches.apply()
+
+GLUE_JSON, SETTINGS, RESULT = "glue.json", "settings.json", "result.json"
 AVERAGE = "Avg."
 # Names of fairseq's statistics of a validation that a result keeps.
 MEASURED = ("loss", "accuracy", "mcc", "f1", "acc_and_f1", "pearson", "spearman", "pearson_and_spearman")
@@ -31,11 +44,100 @@ PRECISIONS = {"float32": (), "fp16": FP16, "bf16": ("--bf16",)}
 Result = dict[str, Any]
 
 
+def prepare_task(
+    task: GlueTask,
+    glue_dir: Path,
+    data_bin: Path,
+    dest: Path,
+    tokenizer: Tokenizer,
+    *,
+    max_length: int = 512,
+    overwrite: bool = False,
+) -> dict[str, dict[str, int]]:
+    """Convert the files of a task to the folder ``dest/TASK``, with the dictionary of ``data_bin``.
+
+    Inputs of more than ``max_length`` tokens are cut, see ``cut_pair``. On an error, nothing is written.
+
+    Returns:
+        Split -> numbers of its examples (``rows``), unknown tokens, cut inputs, malformed lines (``dropped``), and the length
+        of its longest input.
+
+    Raises:
+        UserError: missing or malformed files, or the folder exists already.
+    """
+    dictionary = load_dictionary(data_bin / DICTIONARY)
+    splits: dict[str, dict[str, int]] = {}
+    with output_folder(dest / task.name, overwrite) as folder:
+        *inputs, answers = (folder / name for name in [*("input0", "input1")[: len(task.texts)], "label"])
+        for part in (*inputs, answers):
+            part.mkdir()
+            shutil.copyfile(data_bin / DICTIONARY, part / DICTIONARY)
+        # in the order of the table, so that class ids do not depend on the frequency of the labels
+        (answers / DICTIONARY).write_text("".join(f"{label} 1\n" for label in task.labels))
+        known = Dictionary.load(str(answers / DICTIONARY))
+        for split in task.splits:
+            texts, labels, dropped = read_examples(glue_dir, task, split)
+            # without <s>, which sentence_prediction adds
+            encoded = [[read_tokens(dictionary, tokenizer, text)[1:] for text in column] for column in texts]
+            whole = list(zip(*encoded, strict=True))
+            rows = [cut_pair(row, max_length) for row in whole]
+            for part, column in zip(inputs, zip(*rows, strict=True), strict=True):
+                _write_rows(part / split, column, len(dictionary))
+            if task.labels:
+                _write_rows(answers / split, [[known.index(label), known.eos()] for label in labels], len(known))
+            else:  # scores of a regression, as fairseq's task reads them
+                scores = [f"{float(score) / task.maximum_score!r}\n" for score in labels]
+                (answers / f"{split}.label").write_text("".join(scores))
+            splits[split] = {
+                "rows": len(rows),
+                "unknown": sum(text.count(dictionary.unk()) for row in rows for text in row),
+                "cut": sum(input_length(row) > max_length for row in whole),
+                "dropped": dropped,
+                "longest": max(map(input_length, rows)),
+            }
+        content = {"max_length": max_length, "vocabulary_hash": hash_file(data_bin / DICTIONARY), "splits": splits}
+        content["tokenizer"] = type(tokenizer).__name__
+        content["files"] = {name: hash_file(glue_dir / task.name / name) for name in task.splits.values()}
+        write_json(folder / GLUE_JSON, content, flag="--dest")
+    return splits
+
+
+def input_length(texts: Sequence[Sequence[int]]) -> int:
+    """Number of tokens of ``<s> a </s>`` or ``<s> a </s> </s> b </s>``; the texts end with ``</s>``."""
+    return sum(len(text) + 1 for text in texts)
+
+
+def cut_pair(texts: Sequence[list[int]], longest: int) -> list[list[int]]:
+    """Drop tokens from the end of the longer text (the first, if equal) until the input has ``longest`` tokens, 4 or more.
+
+    fairseq's own ``--shorten-method truncate`` drops the end of a pair, often the whole second text.
+    """
+    lengths = [len(text) - 1 for text in texts]
+    for _ in range(input_length(texts) - longest):
+        lengths[lengths.index(max(lengths))] -= 1
+    return [[*text[:length], text[-1]] for text, length in zip(texts, lengths, strict=True)]
+
+
+def _write_rows(prefix: Path, rows: Sequence[Sequence[int]], vocabulary: int) -> None:
+    builder = make_builder(f"{prefix}.bin", impl="mmap", vocab_size=vocabulary)
+    for row in rows:
+        builder.add_item(torch.tensor(row, dtype=torch.int64))
+    builder.finalize(f"{prefix}.idx")
+
+
+def read_record(data: Path, task: str) -> dict[str, Any]:
+    """What ``prepare_task`` recorded of its folder ``data/TASK``; UserError if there is none."""
+    remedy = f"run fairseq-clear glue prepare --tasks {task} --dest {data}"
+    return dict(read_json(data / task / GLUE_JSON, remedy, dict))
+
+
 @dataclass(frozen=True)
 class GlueRun:
     """The fine-tuning of a checkpoint on one task with one seed, in its own folder."""
 
-    data: TaskData
+    task: GlueTask
+    data: Path  # the folder of the task
+    record: dict[str, Any]  # of the folder
     seed: int
     settings: FineTuning
     folder: Path
@@ -48,12 +150,10 @@ class GlueRun:
     def check(self) -> None:
         """Raise UserError if the inputs are too long, or if the folder holds a run of other settings, data or checkpoint."""
         limit = min(int(self.loaded.model.max_positions()), self.settings.max_length or sys.maxsize)
-        longest = max(split["longest"] for split in self.data.record["splits"].values())
+        longest = max(split["longest"] for split in self.record["splits"].values())
         if longest > limit:
             what = f"has inputs of {longest} tokens, but checkpoint and recipe take {limit}"
-            raise UserError(
-                f"--data {self.data.folder}: {what}; run glue prepare with --max-length {limit} --overwrite"
-            )
+            raise UserError(f"--data {self.data}: {what}; run glue prepare with --max-length {limit} --overwrite")
         path, wanted = self.folder / SETTINGS, self.identity()
         found = read_json(path, "remove it", dict) if path.is_file() else wanted
         if differing := [key for key in wanted if found.get(key) != wanted[key]]:
@@ -62,22 +162,16 @@ class GlueRun:
 
     def identity(self) -> dict[str, Any]:
         """Everything that determines the result; a result is reused only if this is the same."""
-        return {
-            "task": self.data.task.name,
-            "seed": self.seed,
-            "settings": asdict(self.settings),
-            "precision": self.precision,
-            "checkpoint_hash": self.checkpoint_hash,
-            "data": self.data.record,
-        }
+        data = {"task": self.task.name, "data": self.record, "checkpoint_hash": self.checkpoint_hash}
+        return {**data, "seed": self.seed, "settings": asdict(self.settings), "precision": self.precision}
 
     def run(self) -> Result:
         """Train, and write ``result.json`` with the dev scores of the best epoch, unless it exists; return the result.
 
         Raises:
-            UserError: training failed, with the last line of its log.
+            UserError: training failed.
         """
-        task, result = self.data.task, self.folder / RESULT
+        result = self.folder / RESULT
         if result.is_file():
             return dict(read_json(result, "remove it", dict))
         with write_errors(self.folder):
@@ -87,15 +181,13 @@ class GlueRun:
         with open(log, "ab") as stream:
             status = run_process(self.command(), stream)
         if status or not best.is_file():
-            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing in it"]
-            what = f"fairseq-train ended with status {status} ({lines[-1][:300]})"
-            raise UserError(f"{task.name} seed {self.seed}: {what}; see {log}")
+            what = f"fairseq-train ended with status {status}"
+            raise UserError(f"{self.task.name} seed {self.seed}: {what}; see the last lines of {log}")
         updates, logged = strip_checkpoint(best, self.folder / "model.pt"), read_log(log)
-        scores = {split: logged[split][updates] for split in task.dev_columns()}
-        found = {"task": task.name, "seed": self.seed, "epoch": int(scores["valid"]["epoch"])}
-        found["metrics"] = {
-            split: {name: one[name] for name in MEASURED if name in one} for split, one in scores.items()
-        }
+        scores = {split: logged[split][updates] for split in self.task.dev_columns()}
+        metrics = {split: {name: one[name] for name in MEASURED if name in one} for split, one in scores.items()}
+        epoch = int(scores["valid"]["epoch"])
+        found = {"task": self.task.name, "seed": self.seed, "epoch": epoch, "metrics": metrics}
         write_json(result, found, flag="--output")
         for path in (best, self.folder / "checkpoint_last.pt"):
             path.unlink(missing_ok=True)
@@ -106,13 +198,13 @@ class GlueRun:
 
         The best epoch is the one with the highest dev accuracy, as in fairseq's recipes, or with the lowest dev loss for STS-B.
         """
-        task, settings, loaded = self.data.task, self.settings, self.loaded
+        task, settings, loaded = self.task, self.settings, self.loaded
         # the last batch of an epoch may be smaller
-        updates = settings.epochs * -(-self.data.record["splits"]["train"]["rows"] // settings.batch_size)
+        updates = settings.epochs * -(-self.record["splits"]["train"]["rows"] // settings.batch_size)
         best = ("--best-checkpoint-metric", "accuracy", "--maximize-best-checkpoint-metric")
         metric = metric_of("clear", task.name)
         flags: list[Any] = [
-            self.data.folder, "--user-dir", Path(fairseq_clear.__file__).parent, "--task", "sentence_prediction",
+            self.data, "--user-dir", Path(fairseq_clear.__file__).parent, "--task", "sentence_prediction",
             "--criterion", "sentence_prediction", "--num-classes", len(task.labels) or 1,
             *(best if task.labels else ["--regression-target"]),
             *([f"--report-{metric.replace('_', '-')}"] if metric != "accuracy" else []),
@@ -139,13 +231,8 @@ class GlueRun:
 
 
 def run_process(command: Sequence[str], log: BinaryIO) -> int:
-    """Run a training and return its exit status; the training ends if this process is interrupted or asked to end."""
-    with subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=die_with_parent) as process:
-        try:
-            return process.wait()
-        except BaseException:
-            process.terminate()
-            raise
+    """Run a training, which ends if this process ends or is interrupted; return its exit status."""
+    return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=die_with_parent).returncode
 
 
 def build_report(runs: Sequence[GlueRun], results: Sequence[Result], recipe: str, label: str) -> Report:
@@ -156,25 +243,18 @@ def build_report(runs: Sequence[GlueRun], results: Sequence[Result], recipe: str
         recipe: determines the metric of each task in the table; the details hold all metrics.
         label: name of the encoder, with which the names of the rows begin.
     """
-    tasks, start, seeds = {run.data.task.name: run for run in runs}, runs[0], sorted({run.seed for run in runs})
+    tasks, start, seeds = {run.task.name: run for run in runs}, runs[0], sorted({run.seed for run in runs})
     segments = start.loaded.model.args.segments
-    described = {
-        "checkpoint": str(start.checkpoint),
-        "checkpoint_hash": start.checkpoint_hash,
-        "architecture": start.loaded.architecture,
-    }
+    form = f"<s> a </s> b </s> ({segments} segments)" if segments > 1 else "<s> a </s> </s> b </s> (no segments)"
+    metrics = {name: metric_of(recipe, name) for name in tasks}
+    protocol = {"recipe": recipe, "split": "dev", "metrics": metrics, "precision": start.precision, "input": form}
+    described = {"checkpoint": str(start.checkpoint), "checkpoint_hash": start.checkpoint_hash}
+    described["architecture"] = start.loaded.architecture
     details = {"runs": list(results), "settings": {name: asdict(run.settings) for name, run in tasks.items()}}
     middle, best = (table_scores(results, recipe, statistic) for statistic in (median, max))
     rows = [Row(f"{label} median of {len(seeds)}", middle, described, details=details)]
     rows.append(Row(f"{label} best of {len(seeds)}", best, described))
-    protocol = {
-        "recipe": recipe,
-        "split": "dev",
-        "metrics": {name: metric_of(recipe, name) for name in tasks},
-        "precision": start.precision,
-        "input": f"<s> a </s> b </s> ({segments} segments)" if segments > 1 else "<s> a </s> </s> b </s> (no segments)",
-    }
-    files = {name: run.data.record["files"] for name, run in tasks.items()}
+    files = {name: run.record["files"] for name, run in tasks.items()}
     return Report("glue", protocol, files, list(rows[0].scores), rows, seeds)
 
 

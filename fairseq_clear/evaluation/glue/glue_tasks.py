@@ -1,16 +1,14 @@
 """The tasks of GLUE (Wang et al. 2018, arXiv:1804.07461), readers of their tsv files, and the papers' fine-tuning recipes."""
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.sts_data import read_score
 from fairseq_clear.files import read_text_lines, write_errors, write_whole
 
-# Scores of STS-B are 0 to 5; models are trained on scores divided by 5, as in fairseq's preprocess_GLUE_tasks.sh.
-MAXIMUM_SCORE = 5.0
 _MNLI_SPLITS = {"train": "train.tsv", "valid": "dev_matched.tsv", "valid1": "dev_mismatched.tsv"}
 _BINARY, _ENTAILMENT = ("0", "1"), ("entailment", "not_entailment")
 _PAIR, _COLA = ("sentence1", "sentence2"), ("source", "label", "mark", "sentence")
@@ -27,10 +25,17 @@ class GlueTask:
     # fairseq's name of a split -> file; ``valid1`` is the mismatched dev set of MNLI
     splits: dict[str, str] = field(default_factory=lambda: {"train": "train.tsv", "valid": "dev.tsv"})
     header: tuple[str, ...] | None = None  # names of the columns of files without a header
+    maximum_score: ClassVar[float] = 5.0  # models are trained on scores / 5, as in fairseq's preprocess_GLUE_tasks.sh
 
     def dev_columns(self) -> dict[str, str]:
         """The splits to score, and the name of each in a table."""
         return {"valid": "MNLI-m", "valid1": "MNLI-mm"} if "valid1" in self.splits else {"valid": self.name}
+
+    def is_label(self, text: str) -> bool:
+        """Whether a cell holds a label or score of this task."""
+        with suppress(ValueError):
+            return text in self.labels if self.labels else 0 <= float(text) <= self.maximum_score
+        return False
 
 
 GLUE_TASKS: dict[str, GlueTask] = {
@@ -49,53 +54,39 @@ GLUE_TASKS: dict[str, GlueTask] = {
 }
 
 
-def read_examples(
-    glue_dir: Path, task: GlueTask, split: str, *, drop_malformed: bool = False
-) -> tuple[list[list[str]], list[str], int]:
+def read_examples(glue_dir: Path, task: GlueTask, split: str) -> tuple[list[list[str]], list[str], int]:
     """Read the file of one split, ``glue_dir/TASK/FILE``. Quotes have no special meaning; a text may be empty.
 
     Returns:
-        One list of N texts for each of the one or two inputs; N labels, or scores as text; number of malformed lines left out.
+        One list of N texts for each of the one or two inputs; N labels, or scores as text; number of malformed lines, which are
+        left out (QQP's file has some).
 
     Raises:
-        UserError: a missing file or column, or without ``drop_malformed`` a malformed line; the message names file and line.
+        UserError: a missing file or column, or a file without a well-formed line.
     """
     path = glue_dir / task.name / task.splits[split]
-    lines = list(enumerate(read_text_lines(path), 1))
-    names = task.header or [name.strip() for name in (lines.pop(0)[1] if lines else "").split("\t")]
+    lines = [[cell.strip() for cell in line.split("\t")] for line in read_text_lines(path)]
+    names = task.header or (lines.pop(0) if lines else [])
     wanted = (*task.texts, task.label)
     if missing := [name for name in wanted if name not in names]:
         raise UserError(f"{path}:1: the header has no column {missing[0]!r}; is this {task.name}?")
-    rows = []
-    for number, line in lines:
-        try:
-            cells = [cell.strip() for cell in line.split("\t")]
-            if len(cells) != len(names):
-                raise UserError(f"{path}:{number}: {len(cells)} tab-separated columns instead of {len(names)}")
-            row = [cells[names.index(name)] for name in wanted]
-            if not task.labels:
-                read_score(path, number, row[-1], 0, MAXIMUM_SCORE)
-            elif row[-1] not in task.labels:
-                raise UserError(f"{path}:{number}: label {row[-1]!r} is not one of {', '.join(task.labels)}")
-            rows.append(row)
-        except UserError as error:
-            if not drop_malformed:
-                raise UserError(f"{error}; --drop-malformed leaves such lines out") from None
+    rows = [[cells[names.index(name)] for name in wanted] for cells in lines if len(cells) == len(names)]
+    rows = [row for row in rows if task.is_label(row[-1])]
     if not rows:
         raise UserError(f"{path}: holds no well-formed example; is this {task.name}?")
     *texts, labels = (list(column) for column in zip(*rows, strict=True))
     return texts, labels, len(lines) - len(rows)
 
 
-def write_texts(task: GlueTask, glue_dir: Path, path: Path, *, drop_malformed: bool) -> tuple[int, int]:
+def write_texts(task: GlueTask, glue_dir: Path, path: Path) -> tuple[int, int]:
     """Write the training texts of a task, without labels and empty texts, each as a document of ``fairseq-clear prepare``.
 
     Returns:
         Number of texts written, number of malformed lines left out.
     """
-    texts, _, dropped = read_examples(glue_dir, task, "train", drop_malformed=drop_malformed)
-    lines = [re.sub(r"[\0\r]", " ", text).strip() for row in zip(*texts, strict=True) for text in row]
-    lines = list(filter(None, lines))
+    texts, _, dropped = read_examples(glue_dir, task, "train")
+    cleaned = (re.sub(r"[\0\r]", " ", text).strip() for row in zip(*texts, strict=True) for text in row)
+    lines = list(filter(None, cleaned))
     with write_errors(path, "--dest"), write_whole(path) as stream:
         stream.write("\n\n".join(lines).encode() + b"\n")
     return len(lines), dropped

@@ -16,7 +16,15 @@ from tqdm import tqdm
 
 from fairseq_clear.distributed import choose_device
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import check_output_file, hash_file, hash_files, read_whole_lines, write_json, write_whole
+from fairseq_clear.files import (
+    check_output_file,
+    hash_file,
+    hash_files,
+    read_json,
+    read_whole_lines,
+    write_json,
+    write_whole,
+)
 from fairseq_clear.libraries import FACTORY
 from fairseq_clear.preparation.back_translation.ctranslate2_translator import CTranslate2Translator
 from fairseq_clear.preparation.back_translation.factory_translator import FactoryTranslator
@@ -25,7 +33,7 @@ from fairseq_clear.preparation.back_translation.huggingface_translator import Hu
 from fairseq_clear.preparation.back_translation.translation_report import build_report, compare
 from fairseq_clear.preparation.back_translation.translation_settings import MODEL, Model, TranslationSettings
 from fairseq_clear.preparation.back_translation.translator import Translator, clean_line, mix
-from fairseq_clear.shared_work import Work, Workers, join_workers, open_work, read_json
+from fairseq_clear.shared_work import Work, Workers, join_workers, open_work
 
 
 def translate_file(settings: TranslationSettings, workers: Workers | None = None) -> dict[str, Any] | None:
@@ -39,7 +47,8 @@ def translate_file(settings: TranslationSettings, workers: Workers | None = None
     """
     workers = workers or join_workers()
     lines, deciding = check(settings)
-    report = read_json(report_file(settings)) or {}
+    path = report_file(settings)
+    report = read_json(path, "remove it", dict) if path.is_file() else {}
     if report.get("settings") != deciding or settings.overwrite:
         for path in settings.files:
             check_output_file(path, settings.overwrite)
@@ -51,7 +60,8 @@ def translate_file(settings: TranslationSettings, workers: Workers | None = None
     with open_work(settings.output, deciding, chunks, workers, overwrite=settings.overwrite) as work:
         if work.own:
             _translate_chunks(settings, work)
-        return _write(settings, work, deciding) if work.wait() else None
+        workers.gather(None)  # wait for the slowest
+        return _write(settings, work, deciding) if workers.rank == 0 else None
 
 
 def report_file(settings: TranslationSettings) -> Path:

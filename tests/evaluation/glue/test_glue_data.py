@@ -1,5 +1,6 @@
 """GLUE's files are read by their columns, errors name file and line, and fairseq's own task reads what is prepared."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from fairseq.data import Dictionary
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.glue.glue_data import TaskData, cut_pair, input_length, prepare_task
+from fairseq_clear.evaluation.glue.glue_running import GLUE_JSON, cut_pair, input_length, prepare_task
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, read_examples
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.evaluation.glue.made import ROWS, labels, write_glue
@@ -32,27 +33,27 @@ FINE = HEADER + "0\ta\tb\tentailment\n"
 SCORES = ("x", "", "nan", "5.1", "-1")  # of STS-B, whose scores are 0 to 5
 
 
-def read(tmp_path, content, task="RTE", **options):
+def read(tmp_path, content, task="RTE"):
     (tmp_path / task).mkdir(exist_ok=True)
     (tmp_path / task / "train.tsv").write_bytes(content.encode() if isinstance(content, str) else content)
-    return read_examples(tmp_path, GLUE_TASKS[task], "train", **options)
+    return read_examples(tmp_path, GLUE_TASKS[task], "train")
 
 
 @pytest.mark.parametrize(
     ("task", "content", "where"),
     [
-        ("RTE", FINE + "1\ta\tentailment\n", "train.tsv:3: 3 tab-separated columns"),
-        ("RTE", HEADER + "0\ta\tb\tneutral\n", "train.tsv:2: label 'neutral'"),
-        ("RTE", HEADER + "\n", "train.tsv:2: 1 tab-separated columns"),
+        ("RTE", HEADER + "0\ta\tentailment\n", "train.tsv: holds no well-formed"),
+        ("RTE", HEADER + "0\ta\tb\tneutral\n", "train.tsv: holds no well-formed"),
+        ("RTE", HEADER + "\n", "train.tsv: "),
         ("RTE", HEADER, "train.tsv: "),
         ("RTE", "", "train.tsv:1: "),
         ("CoLA", "", "train.tsv: "),
         ("RTE", "index\tsentence1\tlabel\n0\ta\tentailment\n", "train.tsv:1: .*'sentence2'"),
         ("RTE", HEADER.encode() + b"0\tcaf\xe9\tb\tentailment\n", "train.tsv:2: byte 0xe9"),
-        *(("STS-B", f"sentence1\tsentence2\tscore\na\tb\t{x}\n", f"train.tsv:2: the score '{x}'") for x in SCORES),
+        *(("STS-B", f"sentence1\tsentence2\tscore\na\tb\t{x}\n", "train.tsv: holds no well-formed") for x in SCORES),
     ],
 )
-def test_malformed_files_are_named_with_their_line(tmp_path, task, content, where):
+def test_files_without_examples_are_errors(tmp_path, task, content, where):
     with pytest.raises(UserError, match=where):
         read(tmp_path, content, task)
 
@@ -61,21 +62,21 @@ def test_bom_crlf_quotes_and_malformed_lines(tmp_path):
     content = "\ufeffindex\tsentence1\tsentence2\tlabel\r\n" + '0\t"a\x0c\u2028b\t\tentailment\r\n'
     assert read(tmp_path, content) == ([['"a\x0c\u2028b'], [""]], ["entailment"], 0)
     content = FINE + "1\ta\n2\tc\td\tmaybe\n3\te\tf\tnot_entailment\n"
-    texts, _, dropped = read(tmp_path, content, drop_malformed=True)
+    texts, _, dropped = read(tmp_path, content)
     assert dropped == 2 and texts[0] == ["a", "e"]
 
 
 def prepare(name, glue, data_bin, dest, **options):
     splits = prepare_task(GLUE_TASKS[name], glue, data_bin, dest, WhitespaceTokenizer(), **options)
-    return TaskData.open(dest, GLUE_TASKS[name]), splits
+    return json.loads((dest / name / GLUE_JSON).read_text()), splits
 
 
 @pytest.mark.parametrize("name", ["CoLA", "RTE", "STS-B", "MNLI"])
 def test_fairseqs_task_reads_what_was_written(name, glue, data_bin, tmp_path):
     task = GLUE_TASKS[name]
-    data, splits = prepare(name, glue, data_bin, tmp_path, max_length=12)
+    record, splits = prepare(name, glue, data_bin, tmp_path, max_length=12)
     config = SentencePredictionConfig(
-        data=str(data.folder), num_classes=len(task.labels) or 1, init_token=0, separator_token=2, no_shuffle=True, seed=1,
+        data=str(tmp_path / name), num_classes=len(task.labels) or 1, init_token=0, separator_token=2, no_shuffle=True, seed=1,
         regression_target=not task.labels, classification_head_name="head",
     )  # fmt: skip
     host = SentencePredictionTask.setup_task(config)
@@ -94,7 +95,7 @@ def test_fairseqs_task_reads_what_was_written(name, glue, data_bin, tmp_path):
             target = float(item["target"][0] if not task.labels else item["target"])
             assert target == pytest.approx(task.labels.index(label) if task.labels else float(label) / 5)
         assert cut == sizes["cut"] and sizes["longest"] <= 12
-    assert data.record["splits"] == splits and set(data.record["files"]) == set(task.splits.values())
+    assert record["splits"] == splits and set(record["files"]) == set(task.splits.values())
 
 
 def test_cutting_takes_from_the_longer_text():
@@ -109,15 +110,13 @@ def test_cutting_takes_from_the_longer_text():
 
 def test_failures_leave_nothing_behind(glue, data_bin, tmp_path):
     dest, broken = tmp_path / "dest", write_glue(tmp_path / "broken", ["RTE"])
-    for change, where in ((lambda file: file.write_text(HEADER + "0\ta\n"), "dev.tsv:2: "), (Path.unlink, "dev.tsv: ")):
+    for change, where in ((lambda file: file.write_text(HEADER + "0\ta\n"), "dev.tsv: "), (Path.unlink, "dev.tsv: ")):
         change(broken / "RTE" / "dev.tsv")
         with pytest.raises(UserError, match=where):
             prepare("RTE", broken, data_bin, dest)
         assert not dest.exists()
-    data, _ = prepare("RTE", glue, data_bin, dest)
+    record, _ = prepare("RTE", glue, data_bin, dest)
     with pytest.raises(UserError, match=f"{dest}/RTE: .*--overwrite"):
         prepare("RTE", glue, data_bin, dest)
-    assert prepare("RTE", glue, data_bin, dest, overwrite=True)[0] == data
-    assert prepare("RTE", glue, data_bin, dest, overwrite=True, max_length=9)[0].record != data.record
-    with pytest.raises(UserError, match="glue prepare --tasks CoLA"):
-        TaskData.open(dest, GLUE_TASKS["CoLA"])
+    assert prepare("RTE", glue, data_bin, dest, overwrite=True)[0] == record
+    assert prepare("RTE", glue, data_bin, dest, overwrite=True, max_length=9)[0] != record
