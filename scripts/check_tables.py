@@ -2,7 +2,8 @@
 
 With ``--write``, tables of runs and of benchmarks get the figures of the JSON. A comment above a table names its source:
 
-- ``<!-- figures: rows examples/demo/refine.json -->``: rows of lists of numbers, one per seed, of examples/demo/refine.py;
+- ``<!-- figures: rows examples/demo/refine.json -->``: rows of lists of numbers, one per seed, of examples/demo/refine.py; or with
+  ``#NAME``, of the value NAME of the JSON;
 - ``<!-- figures: demo examples/demo/scratch.json -->``: the output of examples/demo/scratch.py;
 - ``<!-- figures: runs examples/refine/results.json#20news -->``: a table of the results.json of an example's measure.py. If the
   first cell of the table is "minus ROW", its cells are differences from ROW, paired by seed, with standard errors. A column
@@ -67,9 +68,10 @@ def read_demo(path: Path) -> dict[str, Cells]:
     return rows
 
 
-def read_rows(path: Path) -> dict[str, Cells]:
-    """The rows of a file with a list of numbers, one per seed, for each row and column."""
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+def read_rows(path: Path, table: str) -> dict[str, Cells]:
+    """The rows of a file, or of a table in it, with a list of numbers, one per seed, for each row and column."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    rows = (found.get(table, {"rows": {}}) if table else found)["rows"]
     return {label: {c: over_runs(values) for c, values in cells.items() if values} for label, cells in rows.items()}
 
 
@@ -92,7 +94,6 @@ def read_report(path: Path) -> dict[str, Cells]:
 READERS: dict[str, Callable[[Path], dict[str, Cells]]] = {
     "demo": read_demo,
     "report": read_report,
-    "rows": read_rows,
 }
 
 
@@ -111,6 +112,8 @@ def read(kind: str, source: str, head: str, root: Path) -> dict[str, Cells] | No
     if kind == "runs":
         base = head.removeprefix("minus ") if head.startswith("minus ") else None
         return read_runs(path, table, base) if table in json.loads(path.read_text(encoding="utf-8")) else None
+    if kind == "rows":
+        return read_rows(path, table)
     return READERS[kind](path) if kind in READERS else None
 
 
@@ -208,7 +211,7 @@ def check(root: Path) -> list[str]:
                 wanted = read(source[1], source[2], rows[0][0], root)
                 if wanted is None:
                     mistakes.append(
-                        f"{where}: {above}: no such kind, file or table; kinds are bench, runs, {', '.join(READERS)}"
+                        f"{where}: {above}: no such kind, file or table; kinds: bench, rows, runs, {', '.join(READERS)}"
                     )
                 else:
                     mistakes += [f"{where}: {wrong}" for wrong in compare(rows, wanted)]
