@@ -2,8 +2,8 @@
 
 With ``--write``, tables of runs and of benchmarks get the figures of the JSON. A comment above a table names its source:
 
-- ``<!-- figures: rows examples/demo/refine.json -->``: rows of lists of numbers, one per seed, of examples/demo/refine.py; or with
-  ``#NAME``, of the value NAME of the JSON;
+- ``<!-- figures: rows examples/demo/refine.json -->``: rows of lists of numbers, one per seed, of examples/demo/refine.py; with
+  ``#NAME``, the value NAME of the JSON;
 - ``<!-- figures: demo examples/demo/scratch.json -->``: the output of examples/demo/scratch.py;
 - ``<!-- figures: runs examples/refine/results.json#20news -->``: a table of the results.json of an example's measure.py. If the
   first cell of the table is "minus ROW", its cells are differences from ROW, paired by seed, with standard errors. A column
