@@ -11,7 +11,7 @@ import numpy as np
 
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.reports import Report, Row
-from fairseq_clear.evaluation.retrieval import bootstrap, evaluate_retrieval, pair_cosines, score_baseline
+from fairseq_clear.evaluation.retrieval import Doubles, bootstrap, evaluate_retrieval, pair_cosines, score_baseline
 from fairseq_clear.evaluation.retrieval_data import read_beir
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 from fairseq_clear.files import versions, write_json
@@ -20,18 +20,21 @@ from fairseq_clear.refining.refine_settings import RefineSettings
 
 __all__ = [
     "Chosen",
+    "HALF",
     "MRR",
     "NOT_COMPARED",
     "REPORT",
-    "SATURATED",
     "RefineReport",
+    "choose_share",
     "compare_retrieval",
     "compare_sts",
     "measure_drift",
+    "reciprocal_ranks",
 ]
 
 REPORT = "report"  # .json, .md, .png
 FORMAT = 3
+HALF = 0.5  # share of the refined weights
 MRR = "MRR@10"  # the score by which recipes and shares are chosen
 COLUMNS = (MRR, "recall@1", "recall@10", "nDCG@10")
 SHOWN_CHARACTERS = 160
@@ -69,6 +72,26 @@ def compare_sts(encoders: Iterable[CachedEncoder], folder: Path) -> Report:
     return Report("sts", {"metric": "spearman"}, {}, [task.name for task in tasks], rows)
 
 
+def reciprocal_ranks(row: dict[str, Any]) -> Doubles:
+    """MRR@10 of each query (Q,), x100, from a row of a report of retrieval."""
+    ranks = np.array(row["details"]["ranks"])
+    return np.where((ranks > 0) & (ranks <= 10), 100 / np.maximum(ranks, 1), 0.0)
+
+
+def choose_share(found: dict[float, Doubles], *, is_cautious: bool) -> float:
+    """Choose the share of the refined weights with the highest score.
+
+    Args:
+        found: share -> the score of each query (Q,).
+        is_cautious: a half, unless the best is better than a half by more than one standard error over the queries (the rule of
+            Breiman et al. 1984). By the judgements of people, the merge of a half lost least in ``examples/refine``.
+    """
+    best = max(found, key=lambda share: float(found[share].mean()))
+    difference = found[best] - found[HALF]
+    error = difference.std(ddof=1) / len(difference) ** 0.5
+    return HALF if is_cautious and difference.mean() <= error else best
+
+
 @dataclass(frozen=True)
 class Chosen:
     """What ``refine`` chose by the question, on dev."""
@@ -96,9 +119,8 @@ class RefineReport:
         """Change of MRR@10 with its 95 % interval (paired bootstrap over queries); None without retrieval."""
         if "retrieval" not in self.reports:
             return None
-        ranks = np.array([row["details"]["ranks"] for row in self.reports["retrieval"]["rows"][-2:]])  # (2, Q)
-        reciprocal = np.where((ranks > 0) & (ranks <= 10), 100 / np.maximum(ranks, 1), 0.0)
-        difference = (reciprocal[1] - reciprocal[0])[:, None]  # (Q, 1)
+        before, after = map(reciprocal_ranks, self.reports["retrieval"]["rows"][-2:])
+        difference = (after - before)[:, None]  # (Q, 1)
         low, high = bootstrap(difference, self.settings.seed)[:, 0]
         return {MRR: float(difference.mean()), "low": float(low), "high": float(high)}
 
@@ -129,11 +151,6 @@ class RefineReport:
         scores = [one["score"] for one in self.chosen.shares[:1]] or [row["scores"][MRR] for row in rows]
         return any(score >= SATURATED for score in scores)
 
-    @property
-    def asks_given_pairs(self) -> bool:
-        """Whether the queries and passages of the comparison were given, not made of documents."""
-        return self.settings.pairs is not None or self.settings.train_pairs is not None
-
     def verdict(self) -> str:
         """Whether refining helped, in plain words."""
         parts, share = [], self.exported_share
@@ -163,7 +180,7 @@ class RefineReport:
 
     def caveat(self) -> str:
         """What the comparison does not show; empty if there is nothing to say."""
-        if "retrieval" not in self.reports or self.asks_given_pairs:
+        if "retrieval" not in self.reports or self.settings.asks_given_pairs:
             return ""
         said = (
             "The question, the beginning of a text by its title or first sentence, is a stand-in: it does not show that your "
@@ -171,8 +188,7 @@ class RefineReport:
         )
         if self.is_saturated:
             said += (
-                f" It is saturated: the untouched encoder scores {SATURATED:g} or more, so it can neither show a gain nor "
-                "choose; the merge of a half is a cautious choice."
+                f" It is saturated: the untouched encoder scores {SATURATED:g} or more, so it can hardly show a gain."
             )
         return said
 
@@ -211,7 +227,7 @@ class RefineReport:
         if "retrieval" in self.reports:
             counts = self.reports["retrieval"]["protocol"]
             origin = "the title or first sentence of a held-out document must find the beginning of its text"
-            if self.asks_given_pairs:
+            if self.settings.asks_given_pairs:
                 origin = "--pairs" if self.settings.pairs else "held-out pairs of --train-pairs"
             yield f"Retrieval ({origin}), {counts['queries']:,} queries, {counts['passages']:,} passages:"
             yield from (*_table(self.reports["retrieval"]), f"![scores]({REPORT}.png)", "")

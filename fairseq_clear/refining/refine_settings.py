@@ -166,6 +166,11 @@ class RefineSettings(DocumentSettings):
         """The folder for what is finished so far."""
         return self.dest.with_name(f"{self.dest.name}.partial")
 
+    @property
+    def asks_given_pairs(self) -> bool:
+        """Whether the queries and passages of the comparison are given, not made of documents."""
+        return self.pairs is not None or self.train_pairs is not None
+
     def as_json(self) -> dict[str, Any]:
         """Return the settings that determine the result, paths as text."""
         settings = {name: value for name, value in asdict(self).items() if name not in FREE}

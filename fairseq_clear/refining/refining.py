@@ -16,6 +16,7 @@ from fairseq_clear.distributed import choose_device
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import strip_checkpoint
 from fairseq_clear.evaluation.encoders import CachedEncoder
+from fairseq_clear.evaluation.retrieval import Doubles
 from fairseq_clear.evaluation.retrieval_data import BASELINES, read_pairs, read_training_pairs
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.files import corpus_files, hash_file, read_json, write_json
@@ -29,15 +30,17 @@ from fairseq_clear.preparation.preparing import prepare, write_text
 from fairseq_clear.processes import locked
 from fairseq_clear.refining.holding_out import COUNTS, MOST_VALID, QUESTION, HeldOut, divide_pairs, hold_out
 from fairseq_clear.refining.refine_report import (
+    HALF,
     MRR,
     NOT_COMPARED,
     REPORT,
-    SATURATED,
     Chosen,
     RefineReport,
+    choose_share,
     compare_retrieval,
     compare_sts,
     measure_drift,
+    reciprocal_ranks,
 )
 from fairseq_clear.refining.refine_settings import AUTO, CLOZE, PAIRS, RECIPES, SIMCSE, TITLES, TRIALS, RefineSettings
 from fairseq_clear.refining.refine_training import Training, train, training_flags
@@ -56,7 +59,7 @@ __all__ = ["Refined", "refine", "run_refine"]
 TRIAL_SHARE, SHORTEST_TRIAL = 0.2, 20  # updates of a trial
 FEWEST_TRIAL_PAIRS = 10  # that can tell recipes apart
 VALID_SHARE = 0.05  # of the training pairs, at most MOST_VALID, whose loss is shown
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the refined weights in a merge with the untouched ones
+SHARES = (0.0, 0.25, HALF, 0.75, 1.0)  # of the refined weights in a merge with the untouched ones
 WEIGHTS = (".safetensors", ".bin", ".pt")
 
 
@@ -217,12 +220,13 @@ def _refine(steps: _Steps) -> dict[str, Any]:
     training = Training(recipe, encoder, data, work / "training", settings.updates, negatives=negatives)
     trained = steps.train("train", training)
     shares = _score_shares(steps, counts, data, checkpoint, trained)
-    best = choose_share(shares) if shares else 1.0
+    best = choose_share(shares, is_cautious=not settings.asks_given_pairs) if shares else 1.0
     # what is compared: the best of the merges, or the refined encoder if nothing is better than the untouched one
     refined = _merged(steps, checkpoint, trained, best or 1.0)
     reports = _compare(steps, counts, data, {"untouched": checkpoint, "refined": refined})
     drift = measure_drift(steps.encoders(data, {"untouched": checkpoint, "refined": refined}), work / "valid.txt")
-    chosen = Chosen(recipe, trials, shares, best, drift)
+    scores = [{"share": share, "score": float(values.mean())} for share, values in shares.items()]
+    chosen = Chosen(recipe, trials, scores, best, drift)
     report = RefineReport(settings, chosen, counts, reports, steps.commands, steps.device)
     exported = work / "untouched"
     if report.exported_share:
@@ -359,20 +363,13 @@ def _choose_recipe(steps: _Steps, counts: HeldOut, encoder: Path, data: Path) ->
     return str(wanted), []
 
 
-def _score_shares(steps: _Steps, counts: HeldOut, data: Path, start: Path, trained: Path) -> list[dict[str, Any]]:
-    """Score the untouched encoder, the refined one and merges of both on dev; none without a question or keep_best."""
+def _score_shares(steps: _Steps, counts: HeldOut, data: Path, start: Path, trained: Path) -> dict[float, Doubles]:
+    """Share of the refined weights -> score of each query of dev (Q,); nothing without a question or keep_best."""
     if not counts.dev or not steps.settings.keep_best:
-        return []
+        return {}
     found = {f"{share:g} refined": _merged(steps, start, trained, share) for share in SHARES}
     report = steps.search("compare the merges", data, "dev", found)
-    return [{"share": share, "score": row["scores"][MRR]} for share, row in zip(SHARES, report["rows"], strict=True)]
-
-
-def choose_share(shares: list[dict[str, Any]]) -> float:
-    """Return the share with the highest score, or a half if the untouched encoder, the first, answers nearly every query."""
-    if shares[0]["score"] >= SATURATED:
-        return 0.5
-    return float(max(shares, key=lambda one: float(one["score"]))["share"])
+    return {share: reciprocal_ranks(row) for share, row in zip(SHARES, report["rows"], strict=True)}
 
 
 def _merged(steps: _Steps, start: Path, trained: Path, share: float) -> Path:
