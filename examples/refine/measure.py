@@ -3,7 +3,7 @@ r"""Measures the recipes of ``fairseq-clear refine`` on three corpora: retrieval
     python examples/refine/measure.py --encoder all-MiniLM-L6-v2 --corpora corpora --sts SentEval/data --output measured \
         --seeds 1 2 3
 
-Every recipe starts from the same encoder. Retrieval finds the rest of a held-out document by its first sentence (MRR@10, x100);
+Every recipe starts from the same encoder. Retrieval asks the question of ``refine`` (MRR@10, x100);
 topics and sentiment are the accuracy of a logistic regression, x100; STS-B is the Spearman correlation of its test split, x100.
 Writes all runs to ``results.json`` and prints the tables of RESULTS.md. A run in that file is not repeated.
 """
@@ -38,7 +38,7 @@ from fairseq_clear.refining.refine_training import Training, train, training_fla
 
 UNTOUCHED = "untouched"
 TRAIN, TEST = 60, 30  # labelled texts of each class
-HELD_OUT = 720  # documents at most: 600 are queries, the others choose the checkpoint
+HELD_OUT = 900  # documents at most: 600 are queries, as half of the held-out ones, at most 300, are dev
 LENGTH = 64  # tokens of a text to score
 
 
@@ -86,7 +86,7 @@ class Refined:
             "recipe": self.recipe,
             "flags": self.flags,
             **sizes,
-            "test": hash_file(self.corpus / "test" / "queries.jsonl")[:12],
+            "test": hash_file(self.corpus / "question" / "qrels" / "test.tsv")[:12],
         }
 
 
@@ -138,7 +138,7 @@ def measure_corpus(
     def score(checkpoint: Path, row: Trained, seed: int) -> dict[str, float]:
         encoder = SentenceEncoder.from_pretrained(checkpoint, corpus.folder / "data-bin")
         encoder.max_length = LENGTH
-        pairs = read_beir(corpus.folder / "test")
+        pairs = read_beir(corpus.folder / "question", "test")
         train, test = encoder.encode(corpus.train[0]), encoder.encode(corpus.test[0])
         return {
             "MRR@10": evaluate_retrieval(encoder, pairs).scores["MRR@10"],

@@ -183,8 +183,8 @@ class RefineReport:
         if "retrieval" not in self.reports or self.settings.asks_given_pairs:
             return ""
         said = (
-            "The question, the beginning of a text by its title or first sentence, is a stand-in: it does not show that your "
-            "own queries find more. Compare by those with --pairs."
+            "The question, the beginning of a text by its title or first sentence, is a stand-in: on collections that people "
+            "judged, its answer did not predict whether their queries find more. Compare by your own with --pairs."
         )
         if self.is_saturated:
             said += (
