@@ -111,7 +111,7 @@ def measure_collection(
         return {"nDCG@10": found["nDCG@10"], "MRR@10": found["MRR@10"], "STS-B": sts}
 
     name = collection.name
-    return measure(rows, seeds, arguments.output / "runs" / name, score, arguments.results, f"judged {name}")
+    return measure(rows, seeds, arguments.output / "runs" / name, score, arguments.results, f"judged-{name}")
 
 
 def parse() -> argparse.Namespace:

@@ -96,7 +96,7 @@ def main() -> None:
         for name, collection in collections.items():
             measure_collection(arguments, name, collection, seeds, encoder)
     found = {
-        key: runs for key, runs in json.loads(arguments.results.read_text()).items() if key.startswith("questions ")
+        key: runs for key, runs in json.loads(arguments.results.read_text()).items() if key.startswith("questions-")
     }
     write_json(arguments.results.with_name("questions.json"), summarize(found), flag="--results")
 
@@ -122,14 +122,14 @@ def summarize(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
                 row = rows.setdefault(f"{run['name']}" + (f", {share:g}" if share < 1 else ""), {})
                 for name, value in case.items():
                     row.setdefault(name, []).append(value)
-        tables[key.partition(" ")[2]] = {"rows": {UNTOUCHED: {k: [v] for k, v in before.items()}, **rows}}
+        tables[key.partition("-")[2]] = {"rows": {UNTOUCHED: {k: [v] for k, v in before.items()}, **rows}}
     agreement: dict[str, dict[str, list[float]]] = {}
     for question in QUESTIONS:
         cells = agreement.setdefault(question, {})
         for key, cases in changes.items():
             both = [case for case in cases if question in case]
             people, asked = (np.array([case[name] for case in both]) for name in (PEOPLE, question))
-            name = key.partition(" ")[2]
+            name = key.partition("-")[2]
             cells[f"Spearman, {name}"] = [float(spearmanr(people, asked).statistic)]
             cells[f"same sign, {name}"] = [float(100 * np.mean(np.sign(people) == np.sign(asked)))]
             # what people say of the case that the question finds best; 0 is the untouched encoder
@@ -189,7 +189,7 @@ def measure_collection(
             found |= {f"{key}, {share:g}": value for key, value in scores_of(merged, collection).items()}
         return found
 
-    measure(rows, seeds, arguments.output / "runs" / name, score, arguments.results, f"questions {name}")
+    measure(rows, seeds, arguments.output / "runs" / name, score, arguments.results, f"questions-{name}")
 
 
 def scores_of(checkpoint: Path, collection: Collection) -> dict[str, float]:
