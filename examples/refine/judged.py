@@ -63,7 +63,7 @@ class Refine:
         dest = folder / "refined"
         words = (corpus, "--title-field", "title", "--from", self.encoder, "--dest", dest, "--seed", seed, *flags)
         clear("refine", *words)
-        shutil.copy(dest / "report.json", folder.with_suffix(".json"))
+        shutil.copy(dest / "report.json", folder.with_name(f"{folder.name}.json"))
         return dest / "checkpoint" / "model.pt"
 
     def about(self) -> dict[str, Any]:
