@@ -99,6 +99,36 @@ def test_resumed_is_uninterrupted(recipe: str, data_bin: Path, other_bin: Path, 
     assert numbers(straight)[-1]["loss"] == numbers(resumed)[-1]["loss"]
 
 
+def test_titles_resume(data_bin: Path, tmp_path: Path) -> None:
+    """96 titles in batches of 8 at update frequency 2: 6 updates an epoch, so 4 and 9 are in the middle of two of them."""
+    words = [line.split()[0] for line in (data_bin / "dict.txt").read_text().splitlines()]
+    texts = [line for line in sentences(300, 5) if line]
+    documents = [[f"{words[n // 10]} {words[n % 10]}", texts[2 * n], texts[2 * n + 1], ""] for n in range(96)]
+    binarize(tmp_path / "bin", data_bin / "dict.txt", **dict.fromkeys(("train", "valid"), sum(documents, [])))
+    flags = (
+        "--views",
+        "titles",
+        "--augment",
+        "none",
+        "--update-freq",
+        "2",
+        "--num-workers",
+        "2",
+        "--disable-validation",
+    )
+    straight = train(
+        tmp_path / "bin", tmp_path / "straight", *flags, "--max-update", "9", "--save-interval-updates", "4"
+    )
+    assert "96 of 96 documents have a title" in straight.stdout + straight.stderr
+    (tmp_path / "resumed").mkdir()
+    next((tmp_path / "straight").glob("checkpoint_*_4.pt")).rename(tmp_path / "resumed" / "checkpoint_last.pt")
+    halfway = state(tmp_path / "resumed")
+    assert halfway[2]["iterations_in_epoch"] == 8
+    train(tmp_path / "bin", tmp_path / "resumed", *flags, "--max-update", "9")
+    assert same(state(tmp_path / "straight"), state(tmp_path / "resumed"))
+    assert not same(state(tmp_path / "straight")[0], halfway[0])
+
+
 def test_half_precision_resumes_from_masters_not_from_rounded_weights(data_bin: Path, tmp_path: Path) -> None:
     train(data_bin, tmp_path / "run", "--bf16", "--max-update", "3")
     path = tmp_path / "run" / "checkpoint_last.pt"
