@@ -116,13 +116,14 @@ class RefineReport:
 
     @cached_property
     def change(self) -> dict[str, float] | None:
-        """Change of MRR@10 with its 95 % interval (paired bootstrap over queries); None without retrieval."""
+        """Change of MRR@10, its 95 % interval (paired bootstrap over queries) and standard error; None without retrieval."""
         if "retrieval" not in self.reports:
             return None
         before, after = map(reciprocal_ranks, self.reports["retrieval"]["rows"][-2:])
         difference = (after - before)[:, None]  # (Q, 1)
         low, high = bootstrap(difference, self.settings.seed)[:, 0]
-        return {MRR: float(difference.mean()), "low": float(low), "high": float(high)}
+        error = float(difference.std(ddof=1)) / len(difference) ** 0.5
+        return {MRR: float(difference.mean()), "low": float(low), "high": float(high), "error": error}
 
     @property
     def sts_change(self) -> float | None:
@@ -136,11 +137,11 @@ class RefineReport:
     def exported_share(self) -> float:
         """Share of the refined weights in the exported encoder: 0 if the untouched one is better on dev or on test.
 
-        Where the question is saturated, its small changes are noise: the untouched one must be better beyond the interval.
+        By the question that documents make, smaller changes than one standard error are noise, as in ``choose_share``.
         """
         change = self.change[MRR] if self.change else self.sts_change
-        if self.change and self.is_saturated:
-            change = self.change["high"]
+        if self.change and not self.settings.asks_given_pairs:
+            change = self.change[MRR] + self.change["error"]
         worse = self.settings.keep_best and change is not None and change < 0
         return 0.0 if worse else self.chosen.share
 

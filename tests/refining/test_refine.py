@@ -124,7 +124,7 @@ def test_the_verdict_counts_queries_and_not_pairs() -> None:
         reports={"retrieval": {"rows": rows, "protocol": {"queries": 2, "passages": 9}}},
         counts=SimpleNamespace(test=9),
         chosen=SimpleNamespace(share=1.0, shares=[]),
-        settings=SimpleNamespace(seed=1, keep_best=False),
+        settings=SimpleNamespace(seed=1, keep_best=False, asks_given_pairs=True),
     )
     assert report.verdict().endswith(", 2 queries, 9 passages).")
 
@@ -147,18 +147,27 @@ def test_a_merge_of_a_half_unless_another_is_clearly_better() -> None:
     assert choose_share({0.0: half, 0.5: half}, is_cautious=True) == 0.5
 
 
-def test_a_saturated_question_must_be_clearly_worse() -> None:
-    report = RefineReport.__new__(RefineReport)
-    rows = [{"details": {"ranks": [1] * 40}, "scores": {"MRR@10": 97.4}}] * 2
-    vars(report).update(
-        reports={"retrieval": {"rows": rows, "protocol": {"queries": 40, "passages": 90}}},
-        chosen=SimpleNamespace(share=0.5, shares=[{"share": 0, "score": 97.4}]),
-        settings=SimpleNamespace(seed=1, keep_best=True, asks_given_pairs=False),
-    )
-    for ranks, exported in (([2, *[1] * 39], 0.5), ([2] * 40, 0.0)):  # noise, and clearly worse
-        vars(report).pop("change", None)
-        report.reports["retrieval"]["rows"] = [rows[0], {"details": {"ranks": ranks}, "scores": {"MRR@10": 90.0}}]
-        assert report.exported_share == exported and "saturated" in report.caveat()
+@pytest.mark.parametrize(
+    ("ranks", "exported", "exported_by_pairs"),
+    [
+        ([2, 2, *[1] * 38], 0.5, 0.0),
+        ([*[2] * 8, *[1] * 31, 2], 0.0, 0.0),
+        ([*[1] * 39, 2], 0.5, 0.5),
+    ],  # noise; worse; as before
+)
+def test_the_untouched_encoder_is_exported_if_it_is_better(
+    ranks: list[int], exported: float, exported_by_pairs: float
+) -> None:
+    rows = [{"details": {"ranks": one}, "scores": {"MRR@10": 97.4}} for one in ([*[1] * 39, 2], ranks)]
+    for asks_given_pairs, share in ((False, exported), (True, exported_by_pairs)):
+        report = RefineReport.__new__(RefineReport)
+        vars(report).update(
+            reports={"retrieval": {"rows": rows, "protocol": {"queries": 40, "passages": 90}}},
+            chosen=SimpleNamespace(share=0.5, shares=[{"share": 0, "score": 97.4}]),
+            settings=SimpleNamespace(seed=1, keep_best=True, asks_given_pairs=asks_given_pairs),
+        )
+        assert report.exported_share == share
+        assert ("saturated" in report.caveat()) is not asks_given_pairs
 
 
 def test_each_command_is_printed(finished: Path, folder: Path) -> None:
