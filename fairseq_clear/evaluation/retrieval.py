@@ -228,10 +228,13 @@ def evaluate_retrieval(
     queries = cached.encode([query_prefix + text for text in data.queries])  # (Q, D)
 
     def parts() -> Iterator[Floats]:
+        if len(data.passages) <= PASSAGES_AT_ONCE:
+            yield cached.encode([passage_prefix + text for text in data.passages])
+            return
         for begin in range(0, len(data.passages), PASSAGES_AT_ONCE):
-            if len(data.passages) > PASSAGES_AT_ONCE:
-                cached.forget()
+            cached.forget()
             yield cached.encode([passage_prefix + text for text in data.passages[begin : begin + PASSAGES_AT_ONCE]])
+        cached.forget()
 
     ranked = search(queries, parts(), DEPTH + 1, device=device).passages.cpu().numpy()
     return _score(ranked, data, seed, cached.name, cached.describe())

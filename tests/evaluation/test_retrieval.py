@@ -287,5 +287,5 @@ def test_encoders_with_two_dimensions_are_an_error() -> None:
             return np.ones((len(sentences), len(sentences)))
 
     data = RetrievalData("d", ["a"], ["b", "c"], [{0: 1}])
-    with pytest.raises(UserError, match="dimension 2, those of queries 1"):
+    with pytest.raises(UserError, match="vectors have dimension 2, earlier ones 1"):
         evaluate_retrieval(Growing(), data)
