@@ -17,7 +17,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval_data import Pair
 from fairseq_clear.files import write_json
 
-__all__ = ["HeldOut", "divide_pairs", "hold_out", "read_documents", "split_pairs", "survey", "write_held_out"]
+__all__ = ["HeldOut", "divide_pairs", "find_titles", "hold_out", "read_documents", "split_pairs", "write_held_out"]
 
 MOST_TEST, MOST_DEV = 1000, 300
 # Passages that no query asks for, from training documents. With few of them, an encoder such as MiniLM finds nearly every
@@ -60,7 +60,7 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     Raises:
         UserError: the text is a single document.
     """
-    lengths, titled = survey(text)
+    lengths, titled = _survey(text)
     count = min(max(FEWEST_HELD_OUT, round(share * len(lengths))), MOST_DEV + MOST_TEST, len(lengths) // 2)
     order = np.random.default_rng(seed).permutation(len(lengths)).tolist()
     chosen, others = order[:count], order[count : count + MOST_OTHERS]
@@ -86,36 +86,54 @@ def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> Held
     """
     if len(pairs) < 2 * FEWEST:
         raise UserError(f"--pairs: {len(pairs)} pairs; give {2 * FEWEST} or more")
-    rng, (lengths, titled) = np.random.default_rng(seed), survey(text)
-    divided = split_pairs(pairs, rng)
+    rng, (lengths, titled) = np.random.default_rng(seed), _survey(text)
+    divided, others = split_pairs(pairs, rng)
     valid = sorted(rng.permutation(len(lengths)).tolist(), key=lambda n: n not in titled)
     valid = valid[: min(MOST_VALID, len(lengths) // 2)]
     _divide(text, folder, valid=valid, held_out=valid, wanted=())
-    return write_held_out(folder, divided, (), lengths, len(titled))
+    return write_held_out(folder, divided, others[:MOST_OTHERS], lengths, len(titled))
 
 
-def split_pairs(pairs: list[Pair], rng: np.random.Generator) -> dict[str, list[Pair]]:
-    """Divide pairs: a fifth of the queries, at most MOST_DEV, is dev, the others test."""
+def split_pairs(pairs: list[Pair], rng: np.random.Generator) -> tuple[dict[str, list[Pair]], list[str]]:
+    """Divide pairs by their queries: a fifth of them, at most MOST_DEV, are dev, MOST_TEST or fewer others test.
+
+    Returns:
+        The pairs of dev and test, and the passages of the other pairs.
+    """
     queries = list(dict.fromkeys(query for query, _ in pairs))
     count = min(max(FEWEST, len(queries) // 5), MOST_DEV)
-    dev = {queries[n] for n in rng.permutation(len(queries))[:count]}
-    return {name: [pair for pair in pairs if (pair[0] in dev) == (name == "dev")] for name in ("dev", "test")}
+    order = [queries[n] for n in rng.permutation(len(queries))]
+    chosen = {"dev": set(order[:count]), "test": set(order[count : count + MOST_TEST])}
+    divided = {name: [pair for pair in pairs if pair[0] in some] for name, some in chosen.items()}
+    return divided, [passage for query, passage in pairs if not any(query in some for some in chosen.values())]
 
 
-def survey(text: Path) -> tuple[list[int], set[int]]:
+def _survey(text: Path) -> tuple[list[int], set[int]]:
     """Number of sentences of each document, and the numbers of those with a title; UserError if there is only one document."""
-    lengths, first_lines = [], []
-    for document in read_documents(text):
-        lengths.append(len(document))
-        is_short = len(document) > 1 and len(document[0].split()) <= MOST_TITLE_WORDS
-        first_lines.append(hash(document[0]) if is_short else None)
+    lengths: list[int] = []
+
+    def documents() -> Iterator[list[str]]:
+        for document in read_documents(text):
+            lengths.append(len(document))
+            yield document
+
+    titled = find_titles(documents())
     if len(lengths) < 2:
         raise UserError(
             f"the text is one document of {sum(lengths)} sentences, and some documents must be held out; put a blank line "
             "between documents, or add --document-start . if every line stands for itself"
         )
+    return lengths, titled
+
+
+def find_titles(documents: Iterable[Sequence[str]]) -> set[int]:
+    """Numbers of the documents whose first sentence is a title: short, followed by others, and of no other document."""
+    first_lines = [
+        hash(document[0]) if len(document) > 1 and len(document[0].split()) <= MOST_TITLE_WORDS else None
+        for document in documents
+    ]
     counts = Counter(first_lines)
-    return lengths, {n for n, line in enumerate(first_lines) if line is not None and counts[line] == 1}
+    return {n for n, line in enumerate(first_lines) if line is not None and counts[line] == 1}
 
 
 def _divide(

@@ -1,4 +1,4 @@
-"""The training that ``refine`` starts: the flags of fairseq-train, and a child process whose log is read."""
+"""The training that ``refine`` starts: the flags of fairseq-train and prepare, and a child process whose log is read."""
 
 import json
 import math
@@ -8,17 +8,19 @@ import shlex
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import fairseq_clear
 from fairseq_clear.errors import UserError
 from fairseq_clear.output_folder import signals_raise
+from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.processes import die_with_parent
 from fairseq_clear.refining.refine_settings import PAIR_RECIPE, PAIRS, RECIPES, RefineSettings
+from fairseq_clear.settings import flag_name
 
-__all__ = ["Training", "train", "training_flags"]
+__all__ = ["Training", "prepare_flags", "train", "training_flags"]
 
 WARMUP_SHARE = 0.1
 FRAME = 2  # <s> and </s>
@@ -63,6 +65,16 @@ def training_flags(training: Training, settings: RefineSettings, device: str) ->
         "--log-interval", min(10, max(1, training.updates // 10)), *(["--cpu"] if device == "cpu" else []),
     ]  # fmt: skip
     return [*map(str, flags), *settings.training_flags]
+
+
+def prepare_flags(options: dict[str, Any]) -> list[Any]:
+    """Return the arguments of ``fairseq-clear prepare`` that set these fields of PrepareSettings."""
+    flags, words = {item.name: flag_name(item) for item in fields(PrepareSettings)}, []
+    for name, value in options.items():
+        words.append(flags[name])
+        several = value if isinstance(value, tuple) else (value,)
+        words += ["=".join(map(str, one)) if isinstance(one, tuple) else one for one in several]
+    return words
 
 
 def train(training: Training, flags: list[str], title: str) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from fairseq_clear.output_folder import check_destination, output_folder
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.preparing import prepare, write_text
 from fairseq_clear.processes import locked
-from fairseq_clear.refining.holding_out import COUNTS, MOST_VALID, QUESTION, HeldOut, divide_pairs, hold_out
+from fairseq_clear.refining.holding_out import COUNTS, QUESTION, HeldOut, divide_pairs, hold_out
 from fairseq_clear.refining.refine_report import (
     HALF,
     MRR,
@@ -43,8 +43,8 @@ from fairseq_clear.refining.refine_report import (
     reciprocal_ranks,
 )
 from fairseq_clear.refining.refine_settings import AUTO, CLOZE, PAIRS, RECIPES, SIMCSE, TITLES, TRIALS, RefineSettings
-from fairseq_clear.refining.refine_training import Training, train, training_flags
-from fairseq_clear.refining.training_pairs import divide_training_pairs, write_rows
+from fairseq_clear.refining.refine_training import Training, prepare_flags, train, training_flags
+from fairseq_clear.refining.training_pairs import divide_training_pairs, read_rows, write_rows
 from fairseq_clear.tasks.run_record import content_hash
 from fairseq_clear.text.data_folders import (
     CLEAR_JSON,
@@ -58,7 +58,6 @@ __all__ = ["Refined", "refine", "run_refine"]
 
 TRIAL_SHARE, SHORTEST_TRIAL = 0.2, 20  # updates of a trial
 FEWEST_TRIAL_PAIRS = 10  # that can tell recipes apart
-VALID_SHARE = 0.05  # of the training pairs, at most MOST_VALID, whose loss is shown
 SHARES = (0.0, 0.25, HALF, 0.75, 1.0)  # of the refined weights in a merge with the untouched ones
 WEIGHTS = (".safetensors", ".bin", ".pt")
 
@@ -213,10 +212,10 @@ def _refine(steps: _Steps) -> dict[str, Any]:
     settings, work = steps.settings, steps.work
     encoder, checkpoint = _import_encoder(steps)
     counts = _divide_text(steps)
-    data, negatives = _prepare(steps, counts, encoder, checkpoint)
+    data, negatives = _prepare(steps, encoder, checkpoint)
     # before the training, so that an encoder that cannot be exported is found early
     steps.export("export the untouched encoder", checkpoint, data, work / "untouched")
-    recipe, trials = (PAIRS, []) if counts.pairs else _choose_recipe(steps, counts, encoder, data)
+    recipe, trials = _choose_recipe(steps, counts, encoder, data)
     training = Training(recipe, encoder, data, work / "training", settings.updates, negatives=negatives)
     trained = steps.train("train", training)
     shares = _score_shares(steps, counts, data, checkpoint, trained)
@@ -264,8 +263,7 @@ def _divide_text(steps: _Steps) -> HeldOut:
     options |= {} if settings.split_sentences == "none" else {"split_sentences": settings.split_sentences}
     given = {"title_field": settings.title_field, "document_start": settings.document_start}
     options |= {name: value for name, value in given.items() if value}
-    flags = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
-    words = ("prepare", *settings.texts, "--dest", text, "--text-only", *flags)
+    words = ("prepare", *settings.texts, "--dest", text, "--text-only", *prepare_flags(options))
     if settings.texts and steps.must_run("text", text, "fairseq-clear", *words):
         print(write_text(PrepareSettings(inputs=settings.texts, dest=text, text_only=True, **options)).summary())
     judged = None if settings.pairs is None else read_pairs(settings.pairs)
@@ -290,46 +288,40 @@ def _divide_text(steps: _Steps) -> HeldOut:
     return counts
 
 
-def _prepare(steps: _Steps, counts: HeldOut, encoder: Path, checkpoint: Path) -> tuple[Path, int]:
+def _prepare(steps: _Steps, encoder: Path, checkpoint: Path) -> tuple[Path, int]:
     """Make the data folder with the tokenizer of the encoder; return it, and the number of hard negatives of each pair."""
-    folder = steps.settings.data_bin or (encoder if encoder.is_dir() else encoder.parent)
-    flags, seed = tokenizer_flags(folder), steps.settings.seed
+    settings = steps.settings
+    folder = settings.data_bin or (encoder if encoder.is_dir() else encoder.parent)
+    flags = tokenizer_flags(folder)
     if not flags:
         kind = read_clear_json(folder).get("tokenizer", {}).get("kind")
         raise UserError(
             f"{folder}: its tokenizer ({kind}) cannot tokenize raw text; give the folder of another encoder"
         )
-    work, data = steps.work, steps.work / "data-bin"
-    chosen: dict[str, Any] = {"seed": seed}
+    work, data, negatives = steps.work, steps.work / "data-bin", 0
+    options: dict[str, Any]
+    if settings.train_pairs is None:
+        text, options = work / "train.txt", {"valid": (work / "valid.txt",)}
+    else:
+        load = partial(SentenceEncoder.from_pretrained, checkpoint, folder, device=steps.device)
+        if not (work / "rows").exists():
+            write_rows(work, work / "rows", load, settings.negatives, settings.margin, steps.device)
+        text, options = read_rows(work / "rows")
+        negatives = len(options["paraphrase"]) - 1
+    options["seed"] = settings.seed
     for flag, value in zip(flags[::2], flags[1::2], strict=True):
         name = flag[2:].replace("-", "_")
-        chosen["dictionary" if name == "dict" else name] = Path(value)
-    negatives = 0
-    if counts.pairs:
-        rows = work / "rows"
-        if not rows.exists():
-            load = partial(SentenceEncoder.from_pretrained, checkpoint, folder, device=steps.device)
-            given = steps.settings
-            write_rows(work, rows, load, given.negatives, given.margin, steps.device)
-        kept = read_json(rows / "rows.json")
-        negatives, text = kept["negatives"], rows / "passage.txt"
-        others = [(name, rows / f"{name}.txt") for name in ("query", *(f"negative{n + 1}" for n in range(negatives)))]
-        share = min(VALID_SHARE, MOST_VALID / kept["pairs"])
-        chosen |= {"paraphrase": tuple(others), "document_start": ".", "valid_share": share}
-        paraphrases = [f"{name}={path}" for name, path in others]
-        words: list[Any] = ["--paraphrase", *paraphrases, "--document-start", ".", "--valid-share", f"{share:.3g}"]
-    else:
-        text = work / "train.txt"
-        chosen |= {"valid": (work / "valid.txt",)}
-        words = ["--valid", work / "valid.txt"]
-    words = ["prepare", text, *words, "--dest", data, "--seed", seed, *flags]
+        options["dictionary" if name == "dict" else name] = Path(value)
+    words = ("prepare", text, "--dest", data, *prepare_flags(options))
     if steps.must_run("prepare the text", data, "fairseq-clear", *words):
-        print(prepare(PrepareSettings(inputs=(text,), dest=data, **chosen)).summary())
+        print(prepare(PrepareSettings(inputs=(text,), dest=data, **options)).summary())
     return data, negatives
 
 
 def _choose_recipe(steps: _Steps, counts: HeldOut, encoder: Path, data: Path) -> tuple[str, list[dict[str, Any]]]:
     """Return the recipe; for auto, after a short trial of several, with the MRR@10 of each on dev."""
+    if steps.settings.train_pairs is not None:
+        return PAIRS, []
     wanted, has_documents = steps.settings.recipe, 2 * counts.long_documents > counts.documents
     has_titles = 2 * counts.titled > counts.documents
     if wanted == AUTO and counts.dev >= FEWEST_TRIAL_PAIRS:

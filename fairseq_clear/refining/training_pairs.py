@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -10,25 +11,27 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import Encoder
 from fairseq_clear.evaluation.mining import mine_negatives
 from fairseq_clear.evaluation.retrieval_data import MiningSettings, Pair
-from fairseq_clear.files import write_json
 from fairseq_clear.output_folder import output_folder
 from fairseq_clear.refining.holding_out import (
-    FEWEST,
     FEWEST_HELD_OUT,
     MOST_DEV,
     MOST_OTHERS,
     MOST_TEST,
+    MOST_VALID,
     HeldOut,
+    find_titles,
     read_documents,
     split_pairs,
-    survey,
     write_held_out,
 )
 
-__all__ = ["divide_training_pairs", "write_rows"]
+__all__ = ["divide_training_pairs", "read_rows", "write_rows"]
 
 ROWS = "pairs.jsonl"  # what is trained on: a list of query, passage and given negatives on each line
-LONGEST_DRIFT = 500  # texts of valid.txt, by which it is measured how far the encoder moved
+FURTHER = "further.jsonl"  # documents without a title, among which hard negatives are found
+QUERY, PASSAGE, NEGATIVE = "query", "passage", "negative"  # names of the files of rows
+VALID_SHARE = 0.05  # of the training pairs, at most MOST_VALID of them, whose loss is shown
+MOST_DRIFT_TEXTS = 500  # of valid.txt, by which it is measured how far the encoder moved
 Row = tuple[str, ...]  # query, passage, hard negatives
 
 
@@ -48,7 +51,7 @@ def divide_training_pairs(
         share, seed: of the held-out passages.
 
     Raises:
-        UserError: too few pairs are left to train on, or to compare by.
+        UserError: too few pairs are left to train on.
     """
     rows = list(dict.fromkeys(tuple(" ".join(part.split()) for part in row) for row in rows))
     held, rng = len(rows), np.random.default_rng(seed)
@@ -63,7 +66,8 @@ def divide_training_pairs(
     taken = {part for pair in judged for part in pair}
     rows = [row for row in rows if taken.isdisjoint(row[:2])]
     left_out = held - len(rows)
-    documents, titled = ([], set()) if text is None else (list(read_documents(text)), survey(text)[1])
+    documents = [] if text is None else list(read_documents(text))
+    titled = find_titles(documents)
     of_titles = [(document[0], " ".join(document[1:])) for n, document in enumerate(documents) if n in titled]
     known = {row[:2] for row in rows}
     further = [" ".join(document) for n, document in enumerate(documents) if n not in titled]
@@ -74,11 +78,11 @@ def divide_training_pairs(
             "query or a passage of those; give more pairs"
         )
     _write_lines(folder / ROWS, rows)
-    _write_lines(folder / "further.jsonl", [[passage] for passage in further if passage not in taken])
-    texts = list(dict.fromkeys(part for pair in judged for part in pair))[:LONGEST_DRIFT]
+    _write_lines(folder / FURTHER, [[passage] for passage in further if passage not in taken])
+    texts = list(dict.fromkeys(part for pair in judged for part in pair))[:MOST_DRIFT_TEXTS]
     (folder / "valid.txt").write_text("".join(f"{one}\n" for one in texts), encoding="utf-8")
-    divided = split_pairs(judged, rng) if len(judged) >= 2 * FEWEST else {"dev": [], "test": []}
-    candidates = [*further, *dict.fromkeys(row[1] for row in rows)]
+    divided, others = split_pairs(judged, rng)
+    candidates = [*others, *further, *dict.fromkeys(row[1] for row in rows)]
     others = [candidates[n] for n in rng.permutation(len(candidates))[:MOST_OTHERS]]
     lengths = [len(document) for document in documents]
     return write_held_out(folder, divided, others, lengths, len(titled), pairs=len(rows), left_out=left_out)
@@ -86,8 +90,8 @@ def divide_training_pairs(
 
 def write_rows(
     folder: Path, dest: Path, load: Callable[[], Encoder], count: int | None, margin: float, device: str
-) -> int:
-    """Write query.txt, passage.txt, negative1.txt and so on to ``dest``; return the number of hard negatives of each pair.
+) -> None:
+    """Write query.txt, passage.txt, negative1.txt and so on to ``dest``: line n of each belongs to one pair.
 
     The given hard negatives of a pair come first. Where they are too few, others are mined among the passages of all pairs and
     the documents without a title. Pairs for which too few are found are left out, and counted.
@@ -107,7 +111,7 @@ def write_rows(
     fewest = min(len(row) - 2 for row in rows)
     count = fewest if count is None else count
     if count > fewest:
-        further = [passage for (passage,) in _read_lines(folder / "further.jsonl")]
+        further = [passage for (passage,) in _read_lines(folder / FURTHER)]
         settings = MiningSettings(negatives=count, margin=margin)
         mined = mine_negatives(load(), [(row[0], row[1]) for row in rows], further, settings, device=device)
         found = dict(zip(mined.kept.tolist(), mined.negatives.tolist(), strict=True))
@@ -120,12 +124,20 @@ def write_rows(
             f"# {len(filled):,} of {len(rows):,} pairs have {count} hard negatives; the others are left out", flush=True
         )
         rows = filled
-    names = ("query", "passage", *(f"negative{n + 1}" for n in range(count)))
+    names = (QUERY, PASSAGE, *(f"{NEGATIVE}{n + 1}" for n in range(count)))
     with output_folder(dest, overwrite=False) as written:
         for name, column in zip(names, zip(*(row[: count + 2] for row in rows), strict=True), strict=True):
             (written / f"{name}.txt").write_text("".join(f"{one}\n" for one in column), encoding="utf-8")
-        write_json(written / "rows.json", {"pairs": len(rows), "negatives": count}, flag="--dest")
-    return count
+
+
+def read_rows(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the passages of a folder of ``write_rows``, and the fields of PrepareSettings that align the others to them."""
+    text, count = folder / f"{PASSAGE}.txt", len(list(folder.glob(f"{NEGATIVE}*.txt")))
+    names = (QUERY, *(f"{NEGATIVE}{n + 1}" for n in range(count)))
+    with open(text, encoding="utf-8") as lines:
+        share = min(VALID_SHARE, MOST_VALID / sum(1 for _ in lines))
+    paraphrases = tuple((name, folder / f"{name}.txt") for name in names)
+    return text, {"paraphrase": paraphrases, "document_start": ".", "valid_share": float(f"{share:.3g}")}
 
 
 def _write_lines(path: Path, rows: Iterable[Iterable[str]]) -> None:

@@ -132,3 +132,13 @@ def test_titles_are_short_and_begin_one_document(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n\n".join("\n".join(lines) for lines in documents))
     counts = hold_out(tmp_path / "text.txt", tmp_path, 0.5, 1)
     assert (counts.documents, counts.long_documents, counts.titled) == (6, 5, 2)
+
+
+def test_few_of_many_pairs_are_asked(tmp_path: Path) -> None:
+    write(tmp_path, [1] * 5)
+    given_pairs = [(f"query {n // 2}", f"passage {n}") for n in range(6000)]
+    counts = divide_pairs(given_pairs, tmp_path / "text.txt", tmp_path, 1)
+    assert (counts.dev, counts.test) == (MOST_DEV, MOST_TEST)
+    asked = pairs(tmp_path, "dev") + pairs(tmp_path, "test")
+    assert len(asked) == len(set(asked)) == 2 * (MOST_DEV + MOST_TEST)  # both passages of a query
+    assert len(read_beir(tmp_path / "question").passages) == len(asked) + MOST_OTHERS
