@@ -242,10 +242,21 @@ def _block(text: str) -> str:
 DOCUMENTS = {"20news": _posts, "movie_reviews": _reviews, "wikitext2": _articles}
 
 
-def add_results(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--results``."""
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser with ``--output`` and ``--seeds``."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True, help="folder for the data and the runs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="one run per seed (default: 1 2 3)")
+    return parser
+
+
+def parse_with_results(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Declare ``--results``, and parse the command line."""
     text = "JSON file of all runs; runs in it are not repeated (default: OUTPUT/results.json)"
     parser.add_argument("--results", type=Path, help=text)
+    arguments = parser.parse_args()
+    arguments.results = arguments.results or arguments.output / "results.json"
+    return arguments
 
 
 def stem(name: str, seed: int) -> str:

@@ -136,7 +136,7 @@ def unknown_flags(words: list[str], training: set[str]) -> list[str]:
             path = ROOT / (following[1].replace(".", "/") + ".py" if following[0] == "-m" else following[0])
             files = [path] if path.is_file() else list(path.glob("*.py"))
             source = "".join(file.read_text() for file in files)
-            if "add_results(parser)" in source:
+            if "parse_with_results(parser)" in source:
                 source += (ROOT / "examples" / "measuring.py").read_text()
             known = flags_in(source) if files else None
         elif word in PROGRAMS and (number == 0 or word.startswith("scripts/")):

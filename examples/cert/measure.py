@@ -16,7 +16,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measuring import PROJECT, UNTRAINED, Recipe, Trained, Untrained, add_results, clear, measure, sizes
+from measuring import (
+    PROJECT,
+    UNTRAINED,
+    Recipe,
+    Trained,
+    Untrained,
+    clear,
+    make_parser,
+    measure,
+    parse_with_results,
+    sizes,
+)
 from result_tables import table
 
 METRICS = {"CoLA": "mcc", "RTE": "accuracy", "MRPC": "accuracy"}
@@ -132,31 +143,27 @@ def finetune(arguments: argparse.Namespace, task: str, checkpoint: Path, folder:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--glue", type=Path, required=True, help="folder with CoLA, RTE and MRPC in it")
     parser.add_argument("--checkpoint", type=Path, required=True, help="model.pt that fairseq-clear import made")
     parser.add_argument("--imported", type=Path, required=True, help="folder that fairseq-clear import made")
     parser.add_argument("--synonyms", type=Path, required=True, help="counterfitted_neighbors.json")
     parser.add_argument("--round-trips", type=Path, help="folder with TASK.txt of back-translate")
-    parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--tasks", nargs="+", default=list(METRICS), choices=list(METRICS))
     parser.add_argument(
         "--recipes", nargs="+", default=[PLAIN, *RECIPES], choices=[PLAIN, *RECIPES], help="default: all"
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--updates", type=int, default=100, help="updates of CERT (paper: 100 epochs)")
     parser.add_argument("--epochs", type=int, default=2, help="epochs of fine-tuning (paper: CoLA 20, RTE 5)")
     parser.add_argument(
         "--lr", type=float, default=1e-4, help="learning rate of fine-tuning (paper: CoLA 3e-5, RTE 2e-5)"
     )
     parser.add_argument("--batch-size", type=int, default=32, help="batch size of fine-tuning (paper: 16)")
-    add_results(parser)
-    arguments = parser.parse_args()
+    arguments = parse_with_results(parser)
     if arguments.round_trips is None and "CERT, back-translation" in arguments.recipes:
         parser.error(
             "the recipe 'CERT, back-translation' needs --round-trips; leave it out of --recipes, or give the folder"
         )
-    arguments.results = arguments.results or arguments.output / "results.json"
     return arguments
 
 

@@ -20,8 +20,9 @@ from measuring import (
     TINY,
     UNTRAINED,
     Recipe,
-    add_results,
+    make_parser,
     measure,
+    parse_with_results,
     prepare_documents,
     schedule,
     sizes,
@@ -74,26 +75,21 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument(
         "--corpora", type=Path, required=True, help="folder of 20 Newsgroups, movie reviews and WikiText-2 (.xz)"
     )
     parser.add_argument("--senteval", type=Path, required=True, help="folder of SentEval's data, with STSBenchmark")
-    parser.add_argument("--output", type=Path, required=True, help="folder for the data and the runs")
     parser.add_argument(
         "--imported", type=Path, help="folder that fairseq-clear import made (default: 2 layers x 128 from scratch)"
     )
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES), help="default: all")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--updates", type=int, default=300, help="updates of each run")
     parser.add_argument("--documents", type=int, default=16, help="documents of an update")
     parser.add_argument(
         "--lr", type=float, help="learning rate (default: the paper's 5e-5 with --imported, 1e-3 from scratch)"
     )
-    add_results(parser)
-    arguments = parser.parse_args()
-    arguments.results = arguments.results or arguments.output / "results.json"
-    return arguments
+    return parse_with_results(parser)
 
 
 if __name__ == "__main__":

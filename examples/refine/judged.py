@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measuring import Untrained, add_results, clear, measure
+from measuring import Untrained, clear, make_parser, measure, parse_with_results
 from result_tables import difference_table, scores_of, seconds, table
 
 from fairseq_clear import SentenceEncoder
@@ -116,17 +116,12 @@ def measure_collection(
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--encoder", type=Path, required=True, help="Hugging Face or sentence-transformers folder")
     parser.add_argument("--data", type=Path, nargs="+", required=True, help="folders in BEIR's layout")
     parser.add_argument("--sts", type=Path, required=True, help="folder with STSBenchmark")
-    parser.add_argument("--output", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--rows", nargs="+", default=["refine"], choices=list(ROWS), help="default: refine")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    add_results(parser)
-    arguments = parser.parse_args()
-    arguments.results = arguments.results or arguments.output / "results.json"
-    return arguments
+    return parse_with_results(parser)
 
 
 if __name__ == "__main__":

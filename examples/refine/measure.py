@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "demo"))
 
 from corpus import documents, split, write_text
-from measuring import DOCUMENTS, Trained, Untrained, add_results, clear, measure, read_newsgroups
+from measuring import DOCUMENTS, Trained, Untrained, clear, make_parser, measure, parse_with_results, read_newsgroups
 from result_tables import difference_table, scores_of, seconds, table
 from scores import choose_candidates, classify_topics
 
@@ -228,20 +228,15 @@ CORPORA: dict[str, Callable[[Path, Path, Path], Corpus]] = {
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--encoder", type=Path, required=True, help="Hugging Face or sentence-transformers folder")
     parser.add_argument("--corpora", type=Path, required=True, help="folder of 20 Newsgroups and movie reviews (.xz)")
     parser.add_argument("--sts", type=Path, required=True, help="folder with STSBenchmark")
-    parser.add_argument("--output", type=Path, required=True, help="folder for the data and the runs")
     parser.add_argument("--only", nargs="+", default=list(CORPORA), choices=list(CORPORA), help="default: all corpora")
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS), help="default: all rows")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--updates", type=int, default=60, help="updates of each run, of 32 pairs")
     parser.add_argument("--max-length", type=int, default=64, help="tokens of the longest text of a pair")
-    add_results(parser)
-    arguments = parser.parse_args()
-    arguments.results = arguments.results or arguments.output / "results.json"
-    return arguments
+    return parse_with_results(parser)
 
 
 if __name__ == "__main__":

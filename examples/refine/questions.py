@@ -23,7 +23,7 @@ from scipy.stats import spearmanr
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from measure import UNTOUCHED, Refined, prepare
-from measuring import Untrained, add_results, clear, measure
+from measuring import Untrained, clear, make_parser, measure, parse_with_results
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from fairseq_clear import SentenceEncoder
@@ -218,18 +218,13 @@ def ndcg(encoder: CachedEncoder, data: RetrievalData, column: int = 1) -> float:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--encoder", type=Path, required=True, help="Hugging Face or sentence-transformers folder")
     parser.add_argument(
         "--data", type=Path, nargs="+", required=True, help="folders in BEIR's layout with qrels/dev.tsv"
     )
-    parser.add_argument("--output", type=Path, required=True, help="folder for the data and the runs")
     parser.add_argument("--rows", nargs="+", default=list(SETTINGS), choices=list(SETTINGS), help="default: all")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
-    add_results(parser)
-    arguments = parser.parse_args()
-    arguments.results = arguments.results or arguments.output / "results.json"
-    return arguments
+    return parse_with_results(parser)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import matplotlib.pyplot as plt
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measuring import PROJECT, Recipe, Trained, Untrained, add_results, clear, measure, sizes, stem
+from measuring import PROJECT, Recipe, Trained, Untrained, clear, make_parser, measure, parse_with_results, sizes, stem
 from result_tables import scores_of, seconds, table
 
 from fairseq_clear import SentenceEncoder
@@ -182,24 +182,19 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument(
         "--data-bin", type=Path, required=True, help="sentences, binarized with the encoder's tokenizer"
     )
     parser.add_argument("--checkpoint", type=Path, required=True, help="model.pt that fairseq-clear import made")
     parser.add_argument("--sts", type=Path, required=True, help="folder with STS12, STS14 and STSBenchmark")
     parser.add_argument("--sentences", type=Path, help="text for whitening and flow, one sentence per line")
-    parser.add_argument("--output", type=Path, required=True, help="folder for the results of the runs")
     parser.add_argument("--recipes", nargs="*", default=list(RECIPES), choices=list(RECIPES), help="default: all")
     parser.add_argument(
         "--tasks", nargs="+", default=list(TASKS), choices=TASKS, help="tasks that score a run (default: all)"
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--updates", type=int, default=100, help="updates of each run (paper: one epoch, 718)")
-    add_results(parser)
-    arguments = parser.parse_args()
-    arguments.results = arguments.results or arguments.output / "results.json"
-    return arguments
+    return parse_with_results(parser)
 
 
 if __name__ == "__main__":

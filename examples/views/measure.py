@@ -23,8 +23,9 @@ from measuring import (
     TINY,
     UNTRAINED,
     Recipe,
-    add_results,
+    make_parser,
     measure,
+    parse_with_results,
     prepare_documents,
     read_newsgroups,
     schedule,
@@ -72,17 +73,12 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--corpora", type=Path, required=True, help="folder of 20 Newsgroups and movie reviews (.xz)")
-    parser.add_argument("--output", type=Path, required=True, help="folder for the data and the runs")
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES), help="default: all")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--updates", type=int, default=200, help="updates of each run")
     parser.add_argument("--lr", type=float, default=1e-3, help="learning rate")
-    add_results(parser)
-    arguments = parser.parse_args()
-    arguments.results = arguments.results or arguments.output / "results.json"
-    return arguments
+    return parse_with_results(parser)
 
 
 if __name__ == "__main__":
