@@ -35,11 +35,15 @@ from fairseq_clear.interop.merging import merge_checkpoints
 from fairseq_clear.refining.holding_out import hold_out
 
 RECIPES = ("titles", "cloze", "neighbor", "span", "simcse")
-# name -> recipe, learning rate, updates, tokens of the longest text
-SETTINGS = {
-    **{f"{recipe}, lr 1e-4": (recipe, "1e-4", 30, 128) for recipe in RECIPES},
-    "titles, lr 5e-5, 80 updates": ("titles", "5e-5", 80, 128),
-    "titles, lr 2e-5, 80 updates": ("titles", "2e-5", 80, 128),
+# name -> recipe, updates, tokens of the longest text, flags of fairseq-train
+SETTINGS: dict[str, tuple[str, int, int, tuple[str, ...]]] = {
+    **{f"{recipe}, lr 1e-4": (recipe, 30, 128, ("--lr", "1e-4")) for recipe in RECIPES},
+    "titles, lr 5e-5, 80 updates": ("titles", 80, 128, ()),
+    "titles, lr 2e-5, 80 updates": ("titles", 80, 128, ("--lr", "2e-5")),
+    "titles, 40 updates of 64": ("titles", 40, 128, ("--batch-size", "64")),
+    "titles, temperature 0.02": ("titles", 80, 128, ("--temperature", "0.02")),
+    "titles, 40 updates, 256 tokens": ("titles", 40, 256, ()),
+    "titles, false negatives masked": ("titles", 80, 128, ("--false-negatives", "guide:margin=0.1")),
 }
 SHARES = (0.5, 1.0)
 PEOPLE = "people"  # nDCG@10 of the judged queries
@@ -174,33 +178,35 @@ def measure_collection(
     """Train and score every row with every seed."""
     rows: dict[str, Any] = {UNTOUCHED: Untrained(encoder / "model.pt")}
     for label in arguments.rows:
-        recipe, rate, updates, length = SETTINGS[label]
-        rows[label] = Refined(recipe, ("--lr", rate), encoder, collection.folder, updates, length)
+        recipe, updates, length, flags = SETTINGS[label]
+        rows[label] = Refined(recipe, flags, encoder, collection.folder, updates, length)
 
     def score(checkpoint: Path, row: Refined | Untrained, seed: int) -> dict[str, float]:
+        asked = () if arguments.people_only else tuple(QUESTIONS)
         if isinstance(row, Untrained):
-            return scores_of(checkpoint, collection)
+            return scores_of(checkpoint, collection, asked)
         found = {}
         for share in SHARES:
             merged = checkpoint
             if share < 1:
                 merged = checkpoint.with_name("merged.pt")
                 merge_checkpoints(encoder / "model.pt", checkpoint, merged, share)
-            found |= {f"{key}, {share:g}": value for key, value in scores_of(merged, collection).items()}
+            found |= {f"{key}, {share:g}": value for key, value in scores_of(merged, collection, asked).items()}
         return found
 
     measure(rows, seeds, arguments.output / "runs" / name, score, arguments.results, f"questions-{name}")
 
 
-def scores_of(checkpoint: Path, collection: Collection) -> dict[str, float]:
-    """The scores of an encoder by the queries of people and by each question, x100."""
+def scores_of(checkpoint: Path, collection: Collection, asked: Sequence[str]) -> dict[str, float]:
+    """The scores of an encoder by the queries of people and by the questions ``asked``, x100."""
     encoder = SentenceEncoder.from_pretrained(checkpoint, collection.folder / "data-bin")
     encoder.max_length = LENGTH
     cached = CachedEncoder(encoder)
     found = {PEOPLE: ndcg(cached, collection.judged)}
     whole = [" ".join(d) for d in collection.others]
     words = words_of([" ".join(d) for d in (*collection.asked, *collection.others)])[: len(collection.asked)]
-    for name, ask in QUESTIONS.items():
+    for name in asked:
+        ask = QUESTIONS[name]
         queries, passages = zip(*map(ask, collection.asked), strict=True)
         queries = words if name == "words" else queries
         others = [ask(d)[1] for d in collection.others] if name.startswith("title and") else whole
@@ -224,6 +230,7 @@ def parse() -> argparse.Namespace:
         "--data", type=Path, nargs="+", required=True, help="folders in BEIR's layout with qrels/dev.tsv"
     )
     parser.add_argument("--rows", nargs="+", default=list(SETTINGS), choices=list(SETTINGS), help="default: all")
+    parser.add_argument("--people-only", action="store_true", help="score by the queries of people alone")
     return parse_with_results(parser)
 
 
