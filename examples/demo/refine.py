@@ -40,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", default="demo", help="folder for everything (default: demo)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="one training per seed (default: 1)")
-    parser.add_argument("--updates", type=int, default=100, help="updates of the training (default: 100)")
+    parser.add_argument("--updates", type=int, default=50, help="updates of the training (default: 50)")
     arguments = parser.parse_args()
     if len(set(arguments.seeds)) < len(arguments.seeds):
         parser.error("--seeds: give different seeds")

@@ -65,7 +65,7 @@ class Refined:
     def train(self, seed: int, folder: Path) -> Path:
         """Train as ``refine`` does, without merging; return the last checkpoint."""
         settings = RefineSettings(
-            texts=(), encoder=self.encoder, dest=self.corpus, seed=seed, max_length=self.max_length,
+            texts=(), encoder=self.encoder, dest=self.corpus, seed=seed, max_length=self.max_length, batch_size=32,
             training_flags=self.flags,
         )  # fmt: skip
         run = Training(

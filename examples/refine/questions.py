@@ -132,6 +132,8 @@ def summarize(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         cells = agreement.setdefault(question, {})
         for key, cases in changes.items():
             both = [case for case in cases if question in case]
+            if not both:
+                continue
             people, asked = (np.array([case[name] for case in both]) for name in (PEOPLE, question))
             name = key.partition("-")[2]
             cells[f"Spearman, {name}"] = [float(spearmanr(people, asked).statistic)]

@@ -120,14 +120,14 @@ class RefineSettings(DocumentSettings):
         most=2,
         group="training",
     )
-    batch_size: int = setting("pairs per update", 32, least=2, group="training")
+    batch_size: int = setting("pairs per update", 64, least=2, group="training")
     max_length: int = setting(
         "tokens of the longest text of a pair; longer ones are cut", 128, least=8, group="training"
     )
     learning_rate: float = setting("highest learning rate", 5e-5, above=0, flag="--lr", group="training")
     seed: int = setting("seed of the held-out documents, of batches, views and dropout", 1, least=0, group="training")
     device: str | None = setting("cpu, or cuda for one GPU (default: cuda if available)", None, group="training")
-    updates: int = setting("number of updates", 80, least=1, group="training")
+    updates: int = setting("number of updates", 40, least=1, group="training")
     held_out: float = setting(
         "share of the documents to hold out, at most 1,300: encoders are compared by how well the first sentence of such a "
         "document finds the text after it among these and up to 2,000 others; with --train-pairs, share of the passages",

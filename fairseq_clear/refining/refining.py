@@ -56,7 +56,7 @@ from fairseq_clear.text.data_folders import (
 
 __all__ = ["Refined", "refine", "run_refine"]
 
-TRIAL_SHARE, SHORTEST_TRIAL = 0.2, 20  # updates of a trial
+TRIAL_SHARE, SHORTEST_TRIAL = 0.2, 10  # updates of a trial
 FEWEST_TRIAL_PAIRS = 10  # that can tell recipes apart
 SHARES = (0.0, 0.25, HALF, 0.75, 1.0)  # of the refined weights in a merge with the untouched ones
 WEIGHTS = (".safetensors", ".bin", ".pt")
@@ -73,7 +73,7 @@ class Refined:
 def refine(texts: Sequence[str | Path] | Path, encoder: str | Path, dest: str | Path, **settings: Any) -> Refined:
     """Train a pretrained encoder on text of one's own, compare it with the untouched one, and export it to ``dest``.
 
-    >>> refined = refine(["First document. It has sentences.", ...], "all-MiniLM-L6-v2", "refined", updates=80)
+    >>> refined = refine(["First document. It has sentences.", ...], "all-MiniLM-L6-v2", "refined", updates=40)
     >>> refined.encoder.encode("a query")
 
     Args:
