@@ -112,6 +112,7 @@ def summarize(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """
     tables: dict[str, Any] = {}
     changes: dict[str, list[dict[str, float]]] = {}  # collection -> a case each
+    people: dict[str, dict[str, list[float]]] = {}  # training -> collection and share -> change
     for key, runs in found.items():
         before = next(run["scores"] for run in runs if run["name"] == UNTOUCHED)
         rows: dict[str, dict[str, list[float]]] = {}
@@ -122,6 +123,11 @@ def summarize(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
                     for name in before
                     if f"{name}, {share:g}" in run["scores"]
                 }
+                people.setdefault(run["name"], {}).setdefault(f"{key.partition('-')[2]}, {share:g}", []).append(
+                    case[PEOPLE]
+                )
+                if len(case) == 1:  # of --people-only
+                    continue
                 changes.setdefault(key, []).append(case)
                 row = rows.setdefault(f"{run['name']}" + (f", {share:g}" if share < 1 else ""), {})
                 for name, value in case.items():
@@ -132,15 +138,13 @@ def summarize(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         cells = agreement.setdefault(question, {})
         for key, cases in changes.items():
             both = [case for case in cases if question in case]
-            if not both:
-                continue
-            people, asked = (np.array([case[name] for case in both]) for name in (PEOPLE, question))
+            judged, asked = (np.array([case[name] for case in both]) for name in (PEOPLE, question))
             name = key.partition("-")[2]
-            cells[f"Spearman, {name}"] = [float(spearmanr(people, asked).statistic)]
-            cells[f"same sign, {name}"] = [float(100 * np.mean(np.sign(people) == np.sign(asked)))]
+            cells[f"Spearman, {name}"] = [float(spearmanr(judged, asked).statistic)]
+            cells[f"same sign, {name}"] = [float(100 * np.mean(np.sign(judged) == np.sign(asked)))]
             # what people say of the case that the question finds best; 0 is the untouched encoder
-            cells[f"choice, {name}"] = [float(people[asked.argmax()] if asked.max() > 0 else 0.0)]
-    tables["agreement"] = {"rows": agreement}
+            cells[f"choice, {name}"] = [float(judged[asked.argmax()] if asked.max() > 0 else 0.0)]
+    tables |= {"agreement": {"rows": agreement}, "people": {"rows": people}}
     return tables
 
 
