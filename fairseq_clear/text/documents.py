@@ -5,6 +5,7 @@ A line that is only ``</s>`` is blank. A document is a run of lines that are not
 """
 
 import hashlib
+import itertools
 import logging
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.files import write_whole
 from fairseq_clear.spec import BOUNDARIES
 from fairseq_clear.text.mapped_files import read_index
-from fairseq_clear.tokens import Tokens
+from fairseq_clear.tokens import Ragged, Tokens, ranges
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +126,20 @@ class Lines:
     def starts(self, lines: Any) -> Any:
         """Position in ``tokens`` of the first token of a line, or of each of several lines."""
         return self._starts[lines]
+
+    def framed(self, lines: Tokens, begins: Any, lengths: Tokens, bos: int, eos: int) -> Ragged:
+        """Copy a part of each of several lines, between ``<s>`` and ``</s>``.
+
+        Args:
+            lines: (R,).
+            begins: (R,) the first position of the part in its line, or 0.
+            lengths: (R,) number of tokens of the part, without ``</s>``.
+            bos, eos: ids of ``<s>`` and ``</s>``.
+        """
+        parts = Ragged.of_lengths(np.empty(int(lengths.sum()) + 2 * len(lengths), np.int64), lengths + 2)
+        parts.tokens[parts.offsets[:-1]], parts.tokens[parts.offsets[1:] - 1] = bos, eos
+        parts.write(1, self.tokens, self.starts(lines) + begins, lengths)
+        return parts
 
     def documents(self, boundary: str) -> Bounds:
         """(D, 2): the first line of each document, and the line after its last."""
@@ -258,6 +273,59 @@ class Documents:
         head = part.tokens[start : start + min(length + int(self.line_counts[index]), IDENTITY_TOKENS)]
         return content_hash(np.append(head.astype(np.int64), length))
 
+    def read(self, documents: Tokens, begins: Tokens, ends: Tokens) -> Ragged:
+        """Copy the tokens ``begins`` to ``ends`` of several documents, all (K,), without ``<s>`` and ``</s>``: K rows."""
+        if len(self.parts) > 1:
+            names = zip(documents.tolist(), begins.tolist(), ends.tolist(), strict=True)
+            return Ragged.of(
+                [self[number].span(a, b)[1:-1] if a < b else np.zeros(0, np.int64) for number, a, b in names]
+            )
+        part, origin = self.parts[0], self.bounds[0][documents, 0]
+        start, last = part.starts(origin), origin + self.line_counts[documents] - 1
+        # the lines of the first and the last token of each span: by bisection of all at once
+        positions = np.concatenate([begins, np.maximum(ends - 1, begins)])
+        low, high = np.tile(origin, 2), np.tile(last, 2)
+        starts, origins = np.tile(start, 2), low.copy()
+        for _ in range(int((last - origin).max(initial=0)).bit_length()):
+            middle = (low + high + 1) // 2
+            is_after = part.starts(middle) - starts - (middle - origins) > positions  # tokens before the line
+            low, high = np.where(is_after, low, middle), np.where(is_after, middle - 1, high)
+        raw = starts + positions + low - origins
+        first, last = low[: len(begins)], low[len(begins) :]
+        sizes = np.where(ends > begins, raw[len(begins) :] + 1 - raw[: len(begins)], 0)
+        found = Ragged.of_lengths(np.empty(int(sizes.sum()), np.int64), sizes)
+        found.write(0, part.tokens, raw[: len(begins)], sizes)
+        inner = last - first  # ends of lines inside the span
+        if not inner.any():
+            return found
+        lines, owner = ranges(first, inner), np.repeat(np.arange(len(inner)), inner)
+        at = part.starts(lines) + part.sizes[lines] - 1 - raw[: len(begins)][owner] + found.offsets[owner]
+        keep = np.ones(len(found.tokens), np.bool_)
+        keep[at] = False
+        return Ragged.of_lengths(found.tokens[keep], sizes - inner)
+
+    def positions(self, documents: Tokens, lines: Tokens) -> Tokens:
+        """``position`` of several pairs of a document and a line, both (K,)."""
+        if len(self.parts) > 1:
+            return np.array(
+                [self._end(*pair) for pair in zip(documents.tolist(), lines.tolist(), strict=True)], np.int64
+            )
+        part, origin = self.parts[0], self.bounds[0][documents, 0]
+        is_end = lines == self.line_counts[documents]
+        there = part.starts(origin + np.where(is_end, 0, lines)) - part.starts(origin) - lines
+        return np.where(is_end, self.lengths[documents], there)
+
+    def identities(self, documents: Tokens) -> Tokens:
+        """``identity`` of several documents: (K,)."""
+        if len(self.parts) > 1:
+            return np.array([self.identity(number) for number in documents.tolist()], np.int64)
+        part, lengths = self.parts[0], self.lengths[documents]
+        sizes = np.minimum(lengths + self.line_counts[documents], IDENTITY_TOKENS)
+        heads = Ragged.of_lengths(np.empty(int(sizes.sum()) + len(sizes), np.int64), sizes + 1)
+        heads.write(0, part.tokens, part.starts(self.bounds[0][documents, 0]), sizes)
+        heads.tokens[heads.offsets[1:] - 1] = lengths
+        return content_hashes(heads)
+
     def line_span_lengths(self, lines: int) -> npt.NDArray[np.int32]:
         """Number of tokens of each span of ``lines`` lines: first all spans of the first document, then those of the next.
 
@@ -280,6 +348,10 @@ class Documents:
         part, first = self._locate(index)
         return int(part.starts(first + line) - part.starts(first)) - line
 
+    def _end(self, index: int, line: int) -> int:
+        """As ``position``, also after the last line."""
+        return self.position(index, line) if line < self.line_counts[index] else int(self.lengths[index])
+
     def first_line(self, index: int) -> int:
         """Line number, from 1, of the document's first line in its file."""
         return self._locate(index)[1] + 1
@@ -288,6 +360,11 @@ class Documents:
         which = bisect_right(self._ends, index)
         number = index - (self._ends[which - 1] if which else 0)
         return self.parts[which], int(self.bounds[which][number, 0])
+
+
+def map_lines(dataset: Any) -> MappedLines | None:
+    """Map the file of a data set that fairseq loaded; None if it is not a single memory-mapped file."""
+    return MappedLines(dataset._path) if hasattr(dataset, "_bin_buffer") else None  # MMapIndexedDataset's own
 
 
 def documents_of(dataset: Any, bos: int, eos: int, *, boundary: str = "blank", name: str = "the data") -> Documents:
@@ -311,5 +388,11 @@ def _tokens_between(part: Lines, bounds: Bounds) -> Tokens:
 
 def content_hash(tokens: npt.NDArray[np.int64]) -> int:
     """A 63-bit hash of token ids (T,), equal in every process, which identifies a text among the candidates."""
-    digest = hashlib.blake2b(np.ascontiguousarray(tokens, dtype=np.int64).tobytes(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+    return int(content_hashes(Ragged.of_lengths(tokens, np.array([len(tokens)])))[0])
+
+
+def content_hashes(texts: Ragged) -> npt.NDArray[np.int64]:
+    """``content_hash`` of each row: (R,) int64."""
+    raw, ends = np.ascontiguousarray(texts.tokens, np.int64).view(np.uint8).data, (8 * texts.offsets).tolist()
+    digests = [hashlib.blake2b(raw[a:b], digest_size=8).digest() for a, b in itertools.pairwise(ends)]
+    return (np.frombuffer(b"".join(digests), "<u8") >> np.uint64(1)).astype(np.int64)

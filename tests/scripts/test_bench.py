@@ -15,7 +15,6 @@ pytestmark = pytest.mark.slow
 
 BENCH = ROOT / "scripts" / "bench"
 TINY = {  # name -> flags, and the number of rows
-    "augmentations": (["--length", "32"], 8),
     "clear_step": (["--texts", "2", "--words", "3", "6"], 1),
     "criterions": (
         ["--batch", "2", "--words", "3", "6", "--queue-size", "64", "--backend", "eager", "--documents", "1"]
@@ -29,7 +28,11 @@ TINY = {  # name -> flags, and the number of rows
     "retrieval": ([], 1),  # without faiss
     "sentence_transformers_step": ([], 2),
     "startup": ([], 1 + len(COMMANDS)),
-    "views": (["--words", "30", "--texts", "6", "--documents", "3", "--vocab-size", "500", "--sample-lines", "400"], 6),
+    "views": (
+        ["--batches", "4", "--words", "30", "--texts", "60", "--documents", "9", "--vocab-size", "500"]
+        + ["--sample-lines", "400"],
+        17,
+    ),
     "gpu": (
         ["--device", "cpu", "--arch", "clear_roberta_tiny", "--length", "32", "--long", "64", "--window", "16"]
         + ["--texts", "2", "--updates", "2", "--criterions", "clear_moco", "--precisions", "fp32", "bf16"],

@@ -2,7 +2,6 @@
 
 import logging
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +10,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.text import documents
 from fairseq_clear.views.view_table import build_view_source
 from tests.text.test_documents import slow_documents
+from tests.views.cases import pairs_of
 from tests.views.documents_of_text import BOS, EOS, in_memory, numbered_lines
 
 
@@ -39,7 +39,7 @@ def test_every_pair_once(shape, n):
     views = source(corpus, n)
     assert len(views.text_lengths) == len(expected)
     for index, (number, one, other) in enumerate(expected):
-        (pair,) = views(index, np.random.default_rng(index))
+        (pair,) = pairs_of(views, index, index)
         (positive,) = pair.positives
         assert pair.anchor.tolist() == [BOS, *one, EOS] and positive.tolist() == [BOS, *other, EOS]
         assert views.text_lengths[index].tolist() == [len(one) + 2, len(other) + 2]
