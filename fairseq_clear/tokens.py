@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Ragged", "Tokens", "as_tokens", "cut_text", "interleave", "ranges"]
+__all__ = ["Ragged", "Tokens", "as_tokens", "cut_text", "interleave", "place_rows", "ranges"]
 
 Tokens = npt.NDArray[np.int64]
 """Token ids, or positions of tokens: (n,) int64."""
@@ -127,6 +127,17 @@ def interleave(parts: Sequence[Ragged]) -> Ragged:
     lengths = np.concatenate([part.lengths for part in parts])
     joined = Ragged.of_lengths(np.concatenate([part.tokens for part in parts]), lengths)
     return joined.select(np.arange(len(lengths)).reshape(len(parts), -1).T.reshape(-1))
+
+
+def place_rows(size: int, parts: Sequence[tuple[Tokens, Ragged]]) -> Ragged:
+    """Join batches to one of ``size`` rows, given the place of each of their rows in it."""
+    lengths = np.zeros(size, np.int64)
+    for rows, part in parts:
+        lengths[rows] = part.lengths
+    joined = Ragged.of_lengths(np.empty(int(lengths.sum()), np.int64), lengths)
+    for rows, part in parts:
+        joined.tokens[ranges(joined.offsets[rows], part.lengths)] = part.tokens
+    return joined
 
 
 def as_tokens(item: Any) -> Tokens:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.seeding import Draws, Floats, rng_for
 from fairseq_clear.spec import Knob, KnobValue
-from fairseq_clear.tokens import Ragged, Tokens, ranges
+from fairseq_clear.tokens import Ragged, Tokens, place_rows, ranges
 
 
 @dataclass(frozen=True)
@@ -127,16 +127,11 @@ def merge_rows(texts: Ragged, parts: Sequence[tuple[Tokens, Ragged, Tokens]]) ->
     Returns:
         The views of all R texts, and their ``source`` in ``texts.tokens``.
     """
-    lengths = np.zeros(len(texts), np.int64)
-    for rows, views, _ in parts:
-        lengths[rows] = views.lengths
-    joined = Ragged.of_lengths(np.empty(int(lengths.sum()), np.int64), lengths)
+    joined = place_rows(len(texts), [(rows, views) for rows, views, _ in parts])
     source = np.empty_like(joined.tokens)
     for rows, views, step in parts:
-        places = ranges(joined.offsets[rows], views.lengths)
-        joined.tokens[places] = views.tokens
         old = ranges(texts.offsets[rows], texts.lengths[rows])  # position of each token of the selection
-        source[places] = compose(old, step)
+        source[ranges(joined.offsets[rows], views.lengths)] = compose(old, step)
     return joined, source
 
 

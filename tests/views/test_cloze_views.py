@@ -17,7 +17,7 @@ from fairseq_clear.views.view_table import build_view_source
 from tests.augmentations.cases import SYMBOLS
 from tests.text.test_documents import slow_documents
 from tests.views.cases import pairs_of
-from tests.views.documents_of_text import BOS, EOS, in_memory, numbered_lines
+from tests.views.documents_of_text import BOS, EOS, in_memory, numbered_lines, whole_text
 
 SHAPES = st.lists(st.integers(0, 5), min_size=1, max_size=40).filter(any)
 SIDES = st.tuples(st.integers(0, 4), st.integers(0, 4)).filter(any)
@@ -73,8 +73,8 @@ def test_every_sentence_once_with_its_context(shape, sides, keep, tokens):
         assert views.text_lengths[index, 0] == len(sentence) + 2
         if keep == 0:
             assert len(context) == views.text_lengths[index, 1]
-        assert (pair.document, pair.identity) == (number, corpus.identity(number))
-        content = corpus[number].span(0, int(corpus.lengths[number]))[1:-1].tolist()
+        assert (pair.document, pair.identity) == (number, corpus.identities(np.array([number]))[0])
+        content = whole_text(corpus, number)
         (begin, end), (low, high) = pair.spans
         assert content[begin:end] == sentence
         within = content[low:high]

@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from fairseq_clear.text import documents
 from fairseq_clear.views.view_table import build_view_source
 from tests.text.test_documents import slow_documents
 from tests.views.cases import pairs_of
-from tests.views.documents_of_text import BOS, EOS, in_memory, numbered_lines
+from tests.views.documents_of_text import BOS, EOS, in_memory, numbered_lines, whole_text
 
 
 def source(documents, sentences=1, tokens=512):
@@ -43,8 +44,8 @@ def test_every_pair_once(shape, n):
         (positive,) = pair.positives
         assert pair.anchor.tolist() == [BOS, *one, EOS] and positive.tolist() == [BOS, *other, EOS]
         assert views.text_lengths[index].tolist() == [len(one) + 2, len(other) + 2]
-        assert (pair.document, pair.identity) == (number, corpus.identity(number))
-        content = corpus[number].span(0, int(corpus.lengths[number]))[1:-1].tolist()
+        assert (pair.document, pair.identity) == (number, corpus.identities(np.array([number]))[0])
+        content = whole_text(corpus, number)
         assert [content[begin:end] for begin, end in pair.spans] == [one, other]
 
 

@@ -13,7 +13,7 @@ from fairseq_clear.text.documents import content_hash
 from fairseq_clear.views.span_views import STRATEGIES
 from fairseq_clear.views.view_table import build_view_source
 from tests.views.cases import pairs_of
-from tests.views.documents_of_text import BOS, EOS, in_memory
+from tests.views.documents_of_text import BOS, EOS, in_memory, whole_text
 
 SETTINGS = {"short_documents": "clip", "same_document_negatives": "include", "tokens_per_sample": 512}
 
@@ -41,8 +41,7 @@ def test_spans_of_random_documents(shape, anchors, positives, strategy, short, s
         return
     assert views.text_lengths.shape == (len(views.items), anchors * (1 + positives))
     for index, number in enumerate(views.items):
-        n = int(documents.lengths[number])
-        content = documents[number].span(0, n)[1:-1].tolist()
+        content = whole_text(documents, number)
         pairs = pairs_of(views, index, seed)
         assert len(pairs) == anchors
         for pair in pairs:
@@ -128,9 +127,8 @@ def test_identity_of_the_span_or_of_the_document():
     documents = in_memory([60, 0, 60])
     include, exclude = (source(documents, same_document_negatives=value) for value in ("include", "exclude"))
     assert len({pair.identity for index in (0, 1) for pair in pairs_of(include, index, 1)}) == 4
-    assert [pair.identity for index in (0, 1) for pair in pairs_of(exclude, index, 1)] == [
-        documents.identity(index) for index in (0, 0, 1, 1)
-    ]
+    found = [pair.identity for index in (0, 1) for pair in pairs_of(exclude, index, 1)]
+    assert found == documents.identities(np.array([0, 0, 1, 1])).tolist()
 
 
 def test_only_the_generator_decides():

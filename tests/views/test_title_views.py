@@ -3,6 +3,7 @@
 import logging
 import pickle
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.text.documents import Documents, Lines
 from fairseq_clear.views.view_table import build_view_source
 from tests.views.cases import pairs_of
-from tests.views.documents_of_text import BOS, EOS, in_memory
+from tests.views.documents_of_text import BOS, EOS, in_memory, whole_text
 
 LINES = st.lists(st.lists(st.integers(10, 12), max_size=4), min_size=1, max_size=30)  # few ids, so lines repeat
 
@@ -61,8 +62,8 @@ def test_every_title_once_with_its_text(files, longest, tokens):
         assert pair.positives[0].tolist() == [BOS, *text, EOS]
         assert views.text_lengths[index, 0] == len(title) + 2
         assert len(text) + 2 <= views.text_lengths[index, 1] <= tokens
-        assert pair.identity == documents.identity(pair.document)
-        content = documents[pair.document].span(0, int(documents.lengths[pair.document]))[1:-1].tolist()
+        assert pair.identity == documents.identities(np.array([pair.document]))[0]
+        content = whole_text(documents, pair.document)
         (begin, end), (low, high) = pair.spans
         assert (content[begin:end], content[low:high]) == (title, text)
 
