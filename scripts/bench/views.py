@@ -169,7 +169,7 @@ def on_documents(data: Path, texts: list[str], repeats: int) -> list[dict[str, A
     ]  # fmt: skip
     for what, recipe in (
         (f"two slice, {LONG} tokens", ("--sample-break-mode", "complete", "--augment", "slice")),
-        ("neighbor:sentences=80", ("--views", "neighbor:sentences=80", "--augment", "none")),
+        ("neighbor:sentences=40", ("--views", "neighbor:sentences=40", "--augment", "none")),
     ):
         dataset = items_of(data, *recipe, "--tokens-per-sample", str(LONG))
         source = dataset.view_maker.source.mlm_input

@@ -152,6 +152,7 @@ def test_blocks(data, capsys, mode):
     assert main(["views", "--data-bin", str(data), *recipe, "--start", "2", "--count", "1"]) == 0
     settings = {"sample_break_mode": mode, "tokens_per_sample": 30, "augment": "reorder", "seed": 7}
     task, dataset = training_set(data, **settings)
+    dataset.set_epoch(1)
     output = capsys.readouterr().out
     for line, view in zip(
         printed(output), [instances(dataset[2])[0].anchor, *instances(dataset[2])[0].positives], strict=True

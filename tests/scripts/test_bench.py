@@ -69,7 +69,9 @@ def test_at_a_tiny_size(bench, monkeypatch, capsys, name):
     module.main()
     table = json.loads(capsys.readouterr().out.splitlines()[-1])["table"]
     assert len(table) == rows
-    assert all("missing" in row or row["ours"] > 0 for row in table)
+    # losses are logged with three digits, so after two updates those in bf16 may be the same
+    figures = [row["ours"] for row in table if "missing" not in row and "difference" not in row["unit"]]
+    assert min(figures, default=1) > 0
 
 
 def test_sides_take_turns_and_the_row_has_the_median_ratio(bench, capsys):
