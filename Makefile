@@ -10,8 +10,9 @@ BENCHES ?=
 PEERS := build/bench-peers
 # The modules that are type-checked; most of them do not need fairseq.
 TYPED := fairseq_clear/errors.py fairseq_clear/settings.py fairseq_clear/spec.py fairseq_clear/files.py fairseq_clear/output_folder.py \
-         fairseq_clear/distributed.py fairseq_clear/augmentations fairseq_clear/objectives fairseq_clear/modules \
-         fairseq_clear/text fairseq_clear/views fairseq_clear/data fairseq_clear/cli fairseq_clear/refining
+         fairseq_clear/distributed.py fairseq_clear/tokens.py fairseq_clear/seeding.py fairseq_clear/augmentations \
+         fairseq_clear/objectives fairseq_clear/modules fairseq_clear/text fairseq_clear/views fairseq_clear/data fairseq_clear/cli \
+         fairseq_clear/refining
 
 .PHONY: help install check tables docs format test test-fast test-oldest test-mteb demo demo-scratch bench bench-peers wheelhouse clean test-slurm
 

@@ -180,8 +180,8 @@ class Recipe:
         self.collate, self.vocabulary, self.items = dataset.collater, len(task.dictionary), len(picked)
         self._items = sorted(map(dataset.__getitem__, picked), key=lambda item: int(self.collate([item])["ntokens"]))
         whole = self.collate(self._items)
-        rows = {"masked": whole.get("lengths", []), "views": whole.get("views", {}).get("lengths", [])}
-        self.rows = {name: lengths for name, lengths in rows.items() if lengths}
+        rows = {"masked": whole.get("lengths"), "views": whole.get("views", {}).get("lengths")}
+        self.rows = {name: lengths.tolist() for name, lengths in rows.items() if lengths is not None}
         self.precision = next((name for name in PRECISIONS if cfg.common.get(name)), "fp32")
         if self.precision in ("fp16", "bf16"):
             self.model.to(torch.float16 if self.precision == "fp16" else torch.bfloat16)

@@ -1,12 +1,147 @@
-"""Arrays of token ids."""
+"""Arrays of token ids: one text, or rows of different lengths in one flat array."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+__all__ = ["Ragged", "Tokens", "as_tokens", "cut_text", "interleave", "place_rows", "ranges"]
+
 Tokens = npt.NDArray[np.int64]
 """Token ids, or positions of tokens: (n,) int64."""
+
+# Rows of more tokens than this, on average, are copied one by one: an index of their positions would cost more.
+LONG_ROW = 256
 
 
 def cut_text(tokens: Tokens, most: int) -> Tokens:
     """Cut a text to ``most`` tokens, keeping its last one."""
     return tokens if len(tokens) <= most else np.append(tokens[: most - 1], tokens[-1])
+
+
+def ranges(starts: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> Tokens:
+    """Concatenate ``arange(start, start + length)`` over rows: (sum of lengths,)."""
+    ends = lengths.cumsum()
+    values: Tokens = (starts + lengths - ends).repeat(lengths)
+    values += np.arange(len(values))
+    return values
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """R rows of token ids: row r is ``tokens[offsets[r]:offsets[r + 1]]``.
+
+    Attributes:
+        tokens: (T,) int64, all rows one after the other.
+        offsets: (R + 1,) int64, ascending, from 0 to T.
+    """
+
+    tokens: Tokens
+    offsets: Tokens
+
+    @classmethod
+    def of(cls, rows: Sequence[Tokens]) -> "Ragged":
+        """Make a copy of rows."""
+        tokens = np.concatenate([np.zeros(0, np.int64), *rows])
+        return cls.of_lengths(tokens, np.array([len(row) for row in rows], np.int64))
+
+    @classmethod
+    def of_lengths(cls, tokens: Tokens, lengths: Tokens) -> "Ragged":
+        """Divide ``tokens`` (T,) into rows of these lengths (R,), which sum to T."""
+        offsets = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        return cls(tokens, offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> Tokens:
+        return self.tokens[self.offsets[row] : self.offsets[row + 1]]
+
+    @cached_property
+    def lengths(self) -> Tokens:
+        """(R,) number of tokens of each row."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def rows(self) -> Tokens:
+        """(T,) the row of each token."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    def select(self, rows: Tokens) -> "Ragged":
+        """Copy these rows, in this order; a row may be given several times."""
+        return self._copy(self.offsets[rows], self.lengths[rows])
+
+    def cut(self, most: int) -> "Ragged":
+        """Cut each row to ``most`` tokens, keeping its last one."""
+        if self.lengths.max(initial=0) <= most:
+            return self
+        lengths = np.minimum(self.lengths, most)
+        found = self._copy(self.offsets[:-1], lengths)
+        full = lengths > 0
+        found.tokens[found.offsets[1:][full] - 1] = self.tokens[self.offsets[1:][full] - 1]
+        return found
+
+    def _copy(self, starts: Tokens, lengths: Tokens) -> "Ragged":
+        copied = Ragged.of_lengths(np.empty(int(lengths.sum()), np.int64), lengths)
+        copied.write(0, self.tokens, starts, lengths)
+        return copied
+
+    def framed(self, first: int, last: int) -> "Ragged":
+        """Put ``first`` before each row and ``last`` after it."""
+        found = Ragged.of_lengths(np.empty(len(self.tokens) + 2 * len(self), np.int64), self.lengths + 2)
+        found.tokens[found.offsets[:-1]], found.tokens[found.offsets[1:] - 1] = first, last
+        found.write(1, self.tokens, self.offsets[:-1], self.lengths)
+        return found
+
+    def padded(self, padding: int, order: Tokens | None = None) -> Tokens:
+        """Pad the rows on the right to one (R, longest) array; ``order`` (R,) is the place of each row in it."""
+        lengths, width = self.lengths, int(self.lengths.max(initial=0))
+        places = np.arange(len(self)) if order is None else order
+        out = np.full((len(self), width), padding, np.int64)
+        if len(self.tokens) > LONG_ROW * len(self):
+            for place, begin, length in zip(places.tolist(), self.offsets.tolist(), lengths.tolist(), strict=False):
+                out[place, :length] = self.tokens[begin : begin + length]
+            return out
+        # of this kind of assignment and the copy of rows, each is faster than an index of all positions
+        out[np.arange(width) < lengths[:, None]] = self.tokens
+        if order is not None:
+            out[order] = out.copy()
+        return out
+
+    def write(self, first: int, tokens: npt.NDArray[Any], starts: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> None:
+        """Write into each row, from position ``first`` on, the part of ``tokens`` at ``starts`` (R,), of ``lengths`` (R,)."""
+        there = self.offsets[:-1] + first
+        if int(lengths.sum()) <= LONG_ROW * len(lengths):
+            self.tokens[ranges(there, lengths)] = tokens[ranges(starts, lengths)]
+            return
+        for place, start, length in zip(there.tolist(), starts.tolist(), lengths.tolist(), strict=True):
+            self.tokens[place : place + length] = tokens[start : start + length]
+
+
+def interleave(parts: Sequence[Ragged]) -> Ragged:
+    """Join batches of the same number of rows: first the first row of each, then the second of each, and so on."""
+    lengths = np.concatenate([part.lengths for part in parts])
+    joined = Ragged.of_lengths(np.concatenate([part.tokens for part in parts]), lengths)
+    return joined.select(np.arange(len(lengths)).reshape(len(parts), -1).T.reshape(-1))
+
+
+def place_rows(size: int, parts: Sequence[tuple[Tokens, Ragged]]) -> Ragged:
+    """Join batches to one of ``size`` rows, given the place of each of their rows in it."""
+    lengths = np.zeros(size, np.int64)
+    for rows, part in parts:
+        lengths[rows] = part.lengths
+    joined = Ragged.of_lengths(np.empty(int(lengths.sum()), np.int64), lengths)
+    for rows, part in parts:
+        joined.tokens[ranges(joined.offsets[rows], part.lengths)] = part.tokens
+    return joined
+
+
+def as_tokens(item: Any) -> Tokens:
+    """Convert an item of a data set, a tensor or an array, to token ids (n,)."""
+    item = item.numpy() if hasattr(item, "numpy") else item  # np.asarray of a tensor warns
+    tokens: Tokens = np.asarray(item, np.int64)
+    return tokens

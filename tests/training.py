@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 
 import fairseq_clear
 from fairseq_clear.augmentations.synonym_table import SynonymTable
+from fairseq_clear.data.batch import Examples
 from fairseq_clear.files import hash_file
 from fairseq_clear.text.synonym_files import save_synonyms
 from tests.conftest import run, tool
@@ -34,6 +35,32 @@ FLAGS = (
     *("--sample-break-mode", "eos", "--tokens-per-sample", "32", "--augment", "del-word", "--cpu", "--batch-size", "8"),
     *("--optimizer", "sgd", "--lr", "0.5", "--dropout", "0", "--attention-dropout", "0", "--max-update", "100"),
 )
+
+
+class Instance(NamedTuple):
+    """An anchor of an item of the data set, and its views."""
+
+    anchor: np.ndarray
+    positives: list[np.ndarray]
+    negatives: list[np.ndarray]
+    identity: int
+    draw: float
+
+
+def instances(item: Examples) -> list[Instance]:
+    """The anchors of an item of the data set, each with its views."""
+    found = []
+    for number in range(len(item.identity)):
+        anchor, *others = (item.views[number * item.each + role] for role in range(item.each))
+        positives, negatives = others[: item.positives], others[item.positives :]
+        found.append(Instance(anchor, positives, negatives, int(item.identity[number]), float(item.draw[number])))
+    return found
+
+
+def rows_of(item: Examples) -> list[np.ndarray]:
+    """All texts of an item that the encoder reads."""
+    views = [] if item.views is None else [item.views[row] for row in range(len(item.views))]
+    return [*(copy[0] for copy in item.sources), *views]
 
 
 def make_data(folder: Path, words: int, sentences: int = 300) -> Path:

@@ -1,4 +1,4 @@
-"""The table of augmentations: pure functions ``f(tokens, rng, *, symbols, **knobs) -> (tokens, source)``."""
+"""The table of augmentations: pure functions ``f(texts, draws, *, symbols, **knobs) -> (views, source)`` of a batch."""
 
 from fairseq_clear.augmentations.base import Augmentation, Symbols, always
 from fairseq_clear.augmentations.clear_edits import delete_spans, delete_words, reorder_spans

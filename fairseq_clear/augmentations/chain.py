@@ -5,38 +5,38 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from fairseq_clear.augmentations import AUGMENTATIONS
-from fairseq_clear.augmentations.base import Augmentation, Symbols
+from fairseq_clear.augmentations.base import Augmentation, Symbols, compose, merge_rows
 from fairseq_clear.augmentations.substitution import count_words
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.errors import UserError
+from fairseq_clear.seeding import Draws
 from fairseq_clear.spec import KnobValue, Step, check_knobs, check_name, format_spec, format_value, parse_spec
-from fairseq_clear.tokens import Tokens
+from fairseq_clear.tokens import Ragged, Tokens
 
 
 class Augmented(NamedTuple):
-    """A view of a text.
+    """Views of a batch of R texts.
 
     Attributes:
-        tokens: (m,) int64.
-        source: (m,) int64, the position in the text that each token comes from; -1 for ``<del>``. All tokens of a
-            substituted word have the position of the first token of the original word.
-        words, substituted: number of words, and of substituted words, summed over the steps that replace words. Both are 0
-            in a chain that draws no synonyms.
+        views: R rows.
+        source: (tokens of the views,) int64, the position in ``texts.tokens`` that each token comes from; -1 for ``<del>``. All
+            tokens of a substituted word have the position of the first token of the original word.
+        words, substituted: (R,) number of words, and of substituted words, summed over the steps that replace words. Both are
+            0 in a chain that draws no synonyms.
     """
 
-    tokens: Tokens
+    views: Ragged
     source: Tokens
-    words: int
-    substituted: int
+    words: Tokens
+    substituted: Tokens
 
 
-def unchanged(text: npt.ArrayLike) -> Augmented:
-    """Return a view that equals its text (n,)."""
-    tokens = np.array(text, np.int64)
-    return Augmented(tokens, np.arange(len(tokens)), 0, 0)
+def unchanged(texts: Ragged) -> Augmented:
+    """Return views that equal their texts."""
+    nothing = np.zeros(len(texts), np.int64)
+    return Augmented(texts, np.arange(len(texts.tokens)), nothing, nothing)
 
 
 @dataclass(frozen=True)
@@ -64,35 +64,42 @@ class Chain:
         self._alternatives = alternatives
         self._symbols = symbols
 
-    def __call__(self, tokens: npt.ArrayLike, rng: np.random.Generator) -> Augmented:
-        """Make a view of ``tokens`` (n,), which are not modified.
+    def __call__(self, texts: Ragged, draws: Draws, *, traced: bool = True) -> Augmented:
+        """Make a view of each text. A view does not depend on the other texts.
 
         A leading ``<s>`` and a final ``</s>`` stay in place. The tokens between them are augmented; at least one is left,
         possibly a ``<del>``, unless there were none. Each run of ``<del>`` becomes a single ``<del>``.
+
+        Args:
+            texts: the batch.
+            draws: with a row for each text.
+            traced: whether the result has a ``source``, which takes as long as the view; else it is empty.
         """
-        text = np.asarray(tokens, dtype=np.int64)
         if self.is_identity:
-            return unchanged(text)
-        head = int(len(text) > 0 and text[0] == self._symbols.bos)
-        tail = int(len(text) > head and text[-1] == self._symbols.eos)
-        content, source = text[head : len(text) - tail], None
-        words = substituted = 0
-        for call in self._draw(rng) if len(content) else ():
-            before = content
-            content, step_source = call.augmentation.function(before, rng, symbols=self._symbols, **call.knobs)
-            source = step_source if source is None else _compose(source, step_source)
-            if self.needs_synonyms and call.augmentation.needs_words:
-                counts = count_words(before, content, step_source, self._symbols)
-                words, substituted = words + counts[0], substituted + counts[1]
-        if source is None:  # no step was applied
-            return unchanged(text)
-        content, source = self._collapse(content, source)
-        end = head + len(content)
-        view, origin = np.empty(end + tail, np.int64), np.empty(end + tail, np.int64)
-        view[:head], view[head:end], view[end:] = text[:head], content, text[len(text) - tail :]
-        origin[:head], origin[head:end], origin[end:] = 0, source + head, len(text) - 1
-        origin[head:end][source < 0] = -1
-        return Augmented(view, origin, words, substituted)
+            return unchanged(texts)
+        tokens, begins, ends = texts.tokens, texts.offsets[:-1], texts.offsets[1:]
+        heads, tails = np.zeros(len(texts), np.bool_), np.zeros(len(texts), np.bool_)  # whether there is a <s>, a </s>
+        full = np.flatnonzero(texts.lengths)
+        heads[full] = tokens[begins[full]] == self._symbols.bos
+        full = full[texts.lengths[full] > heads[full]]
+        tails[full] = tokens[ends[full] - 1] == self._symbols.eos
+        outer = np.concatenate([begins[heads], ends[tails] - 1])
+        is_content = np.ones(len(tokens), np.bool_)
+        is_content[outer] = False
+        framing = heads.astype(np.int64) + tails
+        content = Ragged.of_lengths(tokens[is_content], texts.lengths - framing)
+        made = self._augment(content, draws, traced)
+        content, step = self._collapse(made.views, made.source)
+        lengths = content.lengths + framing
+        views = Ragged.of_lengths(np.empty(int(lengths.sum()), np.int64), lengths)
+        there = np.concatenate([views.offsets[:-1][heads], views.offsets[1:][tails] - 1])
+        is_new = np.ones(len(views.tokens), np.bool_)
+        is_new[there] = False
+        views.tokens[is_new], views.tokens[there] = content.tokens, tokens[outer]
+        source = np.empty(len(views.tokens) if traced else 0, np.int64)
+        if traced:
+            source[is_new], source[there] = compose(np.flatnonzero(is_content), step), outer
+        return Augmented(views, source, made.words, made.substituted)
 
     def with_synonyms(self, table: SynonymTable) -> "Chain":
         """Return the same chain with this synonym table."""
@@ -103,30 +110,49 @@ class Chain:
         contents = range(max(length - 2, 0), length + 1)
         return max(_bound(calls, content) + length - content for calls in self._alternatives for content in contents)
 
-    def _draw(self, rng: np.random.Generator) -> tuple[_Call, ...]:
-        # A single chain needs no draw: its steps get the first random numbers of rng.
-        drawn = int(rng.integers(len(self._alternatives))) if len(self._alternatives) > 1 else 0
-        return self._alternatives[drawn]
+    def _augment(self, texts: Ragged, draws: Draws, traced: bool) -> Augmented:
+        """Apply to each text one of the alternatives."""
+        if len(self._alternatives) == 1:
+            return self._apply(self._alternatives[0], texts, draws, traced)
+        drawn = np.floor(draws.per_row(0) * len(self._alternatives)).astype(np.int64)
+        parts, words, substituted = [], np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
+        for number, calls in enumerate(self._alternatives):
+            rows = np.flatnonzero(drawn == number)
+            if len(rows):
+                made = self._apply(calls, texts.select(rows), draws.select(rows), True)
+                words[rows], substituted[rows] = made.words, made.substituted
+                parts.append((rows, made.views, made.source))
+        return Augmented(*merge_rows(texts, parts), words, substituted)
 
-    def _collapse(self, tokens: Tokens, source: Tokens) -> tuple[Tokens, Tokens]:
+    def _apply(self, calls: tuple[_Call, ...], texts: Ragged, draws: Draws, traced: bool) -> Augmented:
+        """Apply steps, one after the other."""
+        views, source, words, substituted = unchanged(texts)
+        for number, call in enumerate(calls):
+            before = views
+            # the number of the step is in its draws: otherwise del-word+del-word would delete the same words twice
+            step = draws.fold(number)
+            views, origin = call.augmentation.function(before, step, symbols=self._symbols, **call.knobs)
+            if traced:
+                source = origin if number == 0 else compose(source, origin)
+            if self.needs_synonyms and call.augmentation.needs_words:
+                counts = count_words(before, views, origin, self._symbols)
+                words, substituted = words + counts[0], substituted + counts[1]
+        return Augmented(views, source if traced else source[:0], words, substituted)
+
+    def _collapse(self, views: Ragged, source: Tokens) -> tuple[Ragged, Tokens]:
         """Replace each run of ``<del>`` by one, so that the remaining words of two views are not at the same positions.
 
         Otherwise the model could match the views by position (CLEAR, section 3.3).
         """
-        is_deleted = tokens == self._symbols.delete
-        follows = is_deleted[1:] & is_deleted[:-1]
+        is_deleted = views.tokens == self._symbols.delete
+        follows = np.zeros(len(is_deleted), np.bool_)
+        np.logical_and(is_deleted[1:], is_deleted[:-1], out=follows[1:])
+        follows[views.offsets[:-1][views.lengths > 0]] = False  # runs end with their text
         if not follows.any():
-            return tokens, source
-        keep = np.ones(len(tokens), np.bool_)
-        np.logical_not(follows, out=keep[1:])
-        return tokens[keep], source[keep]
-
-
-def _compose(before: Tokens, step: Tokens) -> Tokens:
-    """Compose the sources of two consecutive steps, (n,) and (m,), into one (m,); -1 marks new tokens."""
-    source = before[step]
-    source[step < 0] = -1
-    return source
+            return views, source
+        keep = ~follows
+        kept = Ragged(views.tokens[keep], np.concatenate([[0], keep.cumsum()])[views.offsets])
+        return kept, source[keep] if len(source) else source
 
 
 def build_augmentation(

@@ -7,90 +7,93 @@ them. A reorder step that follows therefore still measures its spans as shares o
 import numpy as np
 
 from fairseq_clear.augmentations.base import Symbols, round_randomly
-from fairseq_clear.tokens import Tokens
+from fairseq_clear.seeding import Draws, Floats
+from fairseq_clear.tokens import Ragged, Tokens, ranges
+
+SIZE, PLACE = range(2)  # purposes of the draws
 
 
-def delete_words(
-    tokens: Tokens, rng: np.random.Generator, *, symbols: Symbols, ratio: float = 0.7
-) -> tuple[Tokens, Tokens]:
-    """Replace a share ``ratio`` of the tokens, drawn without replacement, by ``<del>``; tokens (n,) to (n,).
+def delete_words(texts: Ragged, draws: Draws, *, symbols: Symbols, ratio: float = 0.7) -> tuple[Ragged, Tokens]:
+    """Replace a share ``ratio`` of the tokens, drawn without replacement, by ``<del>``.
 
     CLEAR deletes tokens, not whole words, under this name.
     """
-    count = min(len(tokens), round_randomly(ratio * len(tokens), rng))
-    return _delete(tokens, rng.choice(len(tokens), count, replace=False, shuffle=False), symbols)
+    counts = np.minimum(texts.lengths, round_randomly(ratio * texts.lengths, draws.per_row(SIZE)))
+    rows, slots, _ = draws.choose(PLACE, counts, texts.lengths)
+    return _delete(texts, texts.offsets[rows] + slots, symbols)
 
 
 def delete_spans(
-    tokens: Tokens, rng: np.random.Generator, *, symbols: Symbols, spans: int = 5, ratio: float = 0.05
-) -> tuple[Tokens, Tokens]:
-    """Replace ``spans`` disjoint spans, each a share ``ratio`` of the text, by ``<del>``; tokens (n,) to (n,).
+    texts: Ragged, draws: Draws, *, symbols: Symbols, spans: int = 5, ratio: float = 0.05
+) -> tuple[Ragged, Tokens]:
+    """Replace ``spans`` disjoint spans, each a share ``ratio`` of the text, by ``<del>``.
 
     Texts too short for all spans get fewer (see ``span_shape``).
     """
-    count, span_length = span_shape(len(tokens), spans, ratio, 1, rng)
-    starts = place_spans(len(tokens), count, span_length, rng)
-    return _delete(tokens, span_positions(starts, span_length).ravel(), symbols)
+    counts, span_lengths = span_shape(texts.lengths, spans, ratio, 1, draws.per_row(SIZE))
+    rows, starts, _ = place_spans(texts.lengths, counts, span_lengths, draws)
+    return _delete(texts, ranges(texts.offsets[rows] + starts, span_lengths[rows]), symbols)
 
 
-def _delete(tokens: Tokens, positions: Tokens, symbols: Symbols) -> tuple[Tokens, Tokens]:
-    deleted, source = tokens.copy(), np.arange(len(tokens))
+def _delete(texts: Ragged, positions: Tokens, symbols: Symbols) -> tuple[Ragged, Tokens]:
+    deleted, source = texts.tokens.copy(), np.arange(len(texts.tokens))
     deleted[positions] = symbols.delete
     source[positions] = -1
-    return deleted, source
+    return Ragged(deleted, texts.offsets), source
 
 
 def reorder_spans(
-    tokens: Tokens, rng: np.random.Generator, *, symbols: Symbols, pairs: int = 5, ratio: float = 0.05
-) -> tuple[Tokens, Tokens]:
+    texts: Ragged, draws: Draws, *, symbols: Symbols, pairs: int = 5, ratio: float = 0.05
+) -> tuple[Ragged, Tokens]:
     """Draw 2 * ``pairs`` disjoint spans, each a share ``ratio`` of the text, pair them at random and swap each pair.
 
-    Tokens (n,) to (n,). Texts too short for all pairs get fewer (see ``span_shape``).
+    Texts too short for all pairs get fewer (see ``span_shape``).
     """
-    count, span_length = span_shape(len(tokens), pairs, ratio, 2, rng)
-    starts = place_spans(len(tokens), 2 * count, span_length, rng)
-    positions = span_positions(starts, span_length)[rng.permutation(2 * count)]  # (2 * pairs, span_length)
-    source = np.arange(len(tokens))
-    # rows i and i + pairs of the shuffled spans are swapped
-    source[positions] = np.roll(positions, count, axis=0)
-    return tokens[source], source
+    counts, span_lengths = span_shape(texts.lengths, pairs, ratio, 2, draws.per_row(SIZE))
+    rows, starts, ranks = place_spans(texts.lengths, 2 * counts, span_lengths, draws)
+    starts += texts.offsets[rows]
+    first = (2 * counts).cumsum() - 2 * counts  # (R,) number of each row's first span
+    by_rank = np.empty_like(starts)
+    by_rank[first[rows] + ranks] = starts
+    # the spans of ranks i and i + counts are swapped
+    half = counts[rows]
+    partners = by_rank[first[rows] + (ranks + half) % np.maximum(2 * half, 1)]
+    source = np.arange(len(texts.tokens))
+    source[ranges(starts, span_lengths[rows])] = ranges(partners, span_lengths[rows])
+    return Ragged(texts.tokens[source], texts.offsets), source
 
 
-def place_spans(length: int, spans: int, span_length: int, rng: np.random.Generator) -> Tokens:
-    """Draw the starts of ``spans`` disjoint spans, ascending. Every placement has the same probability; spans may touch.
+def place_spans(lengths: Tokens, counts: Tokens, span_lengths: Tokens, draws: Draws) -> tuple[Tokens, Tokens, Tokens]:
+    """Draw the starts of ``counts`` (R,) disjoint spans in texts of these lengths (R,). Spans may touch.
 
-    If each span is shrunk to one slot, a placement is a choice of ``spans`` slots out of length - spans * span_length + spans,
-    and every such choice is a placement. (Drawing the starts one by one and rejecting overlaps is not uniform.)
+    Every placement has the same probability. If each span is shrunk to one slot, a placement is a choice of ``counts`` slots
+    out of length - counts * span_length + counts, and every such choice is a placement. (Drawing the starts one by one and
+    rejecting overlaps is not uniform.)
 
     Returns:
-        (spans,) int64.
-
-    Raises:
-        ValueError: the spans do not fit.
+        The row, the start in its text, and the rank in random order of each span, all (K,); by row, then by start.
     """
-    slots = length - spans * span_length + spans
-    if spans < 0 or span_length < 1 or slots < spans:
-        raise ValueError(f"{spans} spans of {span_length} tokens do not fit into {length}")
-    chosen = np.sort(rng.choice(slots, spans, replace=False, shuffle=False))  # (spans,)
-    starts: Tokens = chosen + np.arange(spans) * (span_length - 1)  # (spans,)
-    return starts
+    rows, slots, ranks = draws.choose(PLACE, counts, lengths - counts * (span_lengths - 1))
+    order = np.argsort(rows << 32 | slots)
+    slots, ranks = slots[order], ranks[order]
+    before = np.arange(len(rows)) - (counts.cumsum() - counts)[rows]  # spans of the row to the left
+    return rows, slots + before * (span_lengths[rows] - 1), ranks
 
 
-def span_shape(length: int, units: int, ratio: float, per_unit: int, rng: np.random.Generator) -> tuple[int, int]:
-    """Choose how many units of ``per_unit`` spans a text gets, and how long the spans are: (units, span length).
+def span_shape(lengths: Tokens, units: int, ratio: float, per_unit: int, u: Floats) -> tuple[Tokens, Tokens]:
+    """Choose how many units of ``per_unit`` spans each text gets, and how long the spans are: both (R,).
 
     A span has ratio * length tokens, rounded randomly. If that is less than one token, spans are single tokens, and instead
     their number is reduced, rounded randomly. In both cases the expected number of tokens in spans is units * per_unit *
     ratio * length, for a text of 30 tokens as for one of 512. Units that do not fit are left out.
+
+    Args:
+        lengths: (R,) of the texts.
+        units, ratio, per_unit: see above.
+        u: (R,) uniform in [0, 1).
     """
-    share = ratio * length
-    if share < 1:
-        span_length, units = 1, min(units, round_randomly(units * share, rng))
-    else:
-        span_length = round_randomly(share, rng)
-    return min(units, length // (per_unit * span_length)), span_length
-
-
-def span_positions(starts: Tokens, span_length: int) -> Tokens:
-    """Return the positions (spans, span_length) that each span covers."""
-    return starts[:, None] + np.arange(span_length)
+    share = ratio * lengths
+    is_short = share < 1
+    span_lengths = np.where(is_short, 1, round_randomly(share, u))
+    wanted = np.where(is_short, np.minimum(units, round_randomly(units * share, u)), units)
+    return np.minimum(wanted, lengths // (per_unit * span_lengths)), span_lengths

@@ -10,28 +10,30 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from fairseq_clear.augmentations.base import Symbols, round_randomly
-from fairseq_clear.augmentations.substitution import draw_alternatives, replace_words
-from fairseq_clear.augmentations.synonym_table import ranges, row_lengths
-from fairseq_clear.augmentations.words import read_words, table_of
+from fairseq_clear.augmentations.base import Symbols, compose, merge_rows, round_randomly
+from fairseq_clear.augmentations.substitution import PLACE, SIZE, WORD, draw_alternatives, replace_words
+from fairseq_clear.augmentations.synonym_table import row_lengths
+from fairseq_clear.augmentations.words import Words, table_of
+from fairseq_clear.seeding import Draws
 from fairseq_clear.spec import KnobValue
-from fairseq_clear.tokens import Tokens
+from fairseq_clear.tokens import Ragged, Tokens, ranges
 
 # An operation may always add this many tokens, so that a word of a short text can be replaced by a longer one.
 LEAST_GROWTH = 4
 # Operations that draw synonyms; only these can make a text longer.
 DRAWING = frozenset({"sr", "ri"})
+BETWEEN, CHOICE = range(WORD + 1, WORD + 3)  # further purposes of the draws
 
 
 def apply_eda(
-    tokens: Tokens,
-    rng: np.random.Generator,
+    texts: Ragged,
+    draws: Draws,
     *,
     symbols: Symbols,
     alpha: float = 0.1,
     ops: str = "sr-ri-rs-rd",
     draw: str = "one",
-) -> tuple[Tokens, Tokens]:
+) -> tuple[Ragged, Tokens]:
     """Apply synonym replacement, random insertion, random swap or random deletion.
 
     CERT: "EDA randomly chooses and performs one of the following operations" for each sentence; ``draw=all`` performs
@@ -39,24 +41,31 @@ def apply_eda(
     removes each word with probability alpha. ``alpha=0`` changes nothing.
 
     Args:
-        tokens: (n,) token ids.
-        rng: source of all random draws.
+        texts: the batch.
+        draws: source of all random numbers.
         symbols: must have a synonym table.
         alpha: share of the words to change.
         ops: names from OPERATIONS, joined by ``-``.
         draw: apply ``one`` of ``ops``, or ``all``.
 
     Returns:
-        The view (m,), and for each of its tokens the position (m,) in ``tokens`` that it comes from, -1 if it is new.
+        The views, and for each of their tokens the position in ``texts.tokens`` that it comes from, -1 if it is new.
     """
-    names = ops.split("-")
+    names, source = ops.split("-"), np.arange(len(texts.tokens))
+    if alpha == 0:
+        return texts, source
     if draw == "one":
-        names = [names[int(rng.integers(len(names)))]]
-    source = np.arange(len(tokens))
-    for name in names if alpha > 0 else ():
-        tokens, step_source = OPERATIONS[name](tokens, rng, symbols, alpha)
-        source = np.where(step_source >= 0, source[step_source], -1)
-    return tokens.copy(), source
+        drawn = np.floor(draws.per_row(CHOICE) * len(names)).astype(np.int64)
+        parts = []
+        for number, name in enumerate(names):
+            rows = np.flatnonzero(drawn == number)
+            if len(rows):
+                parts.append((rows, *OPERATIONS[name](texts.select(rows), draws.select(rows), symbols, alpha)))
+        return merge_rows(texts, parts)
+    for number, name in enumerate(names):
+        texts, step = OPERATIONS[name](texts, draws.fold(number), symbols, alpha)
+        source = compose(source, step)
+    return texts, source
 
 
 def grow_by_operations(length: int, knobs: Mapping[str, KnobValue]) -> int:
@@ -74,67 +83,101 @@ def draws_synonyms(knobs: Mapping[str, KnobValue]) -> bool:
     return not DRAWING.isdisjoint(str(knobs["ops"]).split("-"))
 
 
-def _replace(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:
+def _replace(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tuple[Ragged, Tokens]:
     """Synonym replacement: replace random words by one of their synonyms."""
-    words = read_words(tokens, symbols)
-    count = _count(alpha, words.ordinary, rng)
-    return replace_words(tokens, words, count, _budget(len(tokens), alpha), rng, symbols)
+    words = Words(texts, symbols)
+    counts = _counts(alpha, words.ordinary, draws)
+    return replace_words(texts, words, counts, _budgets(texts.lengths, alpha), draws, symbols)
 
 
-def _insert(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:
+def _insert(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tuple[Ragged, Tokens]:
     """Random insertion: insert synonyms of random words of the text at random places between words, or at an end.
 
-    Insertions that would exceed the budget are skipped.
+    Insertions from the first that would exceed the budget are skipped.
     """
-    table, words = table_of(symbols), read_words(tokens, symbols)
-    rows = words.rows[words.rows >= 0]
-    source = np.arange(len(tokens))
-    if not len(rows):
-        return tokens, source
-    count = _count(alpha, words.ordinary, rng)
-    drawn = draw_alternatives(rng.choice(rows, count), rng, table)  # (count,)
-    places = np.append(words.starts, len(tokens))[rng.integers(len(words.starts) + 1, size=count)]  # (count,)
+    table, words, size = table_of(symbols), Words(texts, symbols), len(texts)
+    found = np.flatnonzero(words.rows >= 0)
+    sizes = np.bincount(words.texts[found], minlength=size)  # (R,) words with synonyms
+    counts = np.where(sizes > 0, _counts(alpha, words.ordinary, draws), 0)
+    rows = np.repeat(np.arange(size), counts)
+    number = np.arange(len(rows)) - (counts.cumsum() - counts)[rows]
+    chosen = found[(sizes.cumsum() - sizes)[rows] + _below(sizes[rows], draws, PLACE, rows, number)]
+    drawn = draw_alternatives(words.rows[chosen], draws.uniform(WORD, rows, number), table)
+    spaces = np.bincount(words.texts, minlength=size)  # (R,) words, so places but the end
+    place = _below(spaces[rows] + 1, draws, BETWEEN, rows, number)
+    at_end = place == spaces[rows]
+    word = np.where(at_end, 0, (spaces.cumsum() - spaces)[rows] + place)
+    places = np.where(at_end, texts.offsets[rows + 1], words.starts[word])  # positions in texts.tokens
     lengths = row_lengths(table.alternative_offsets, drawn)
-    fits = np.cumsum(lengths) <= _budget(len(tokens), alpha)
-    drawn, places, lengths = drawn[fits], places[fits], lengths[fits]
-    pieces = table.alternative_pieces[ranges(table.alternative_offsets[drawn], lengths)]
-    # np.insert keeps the order of pieces inserted at the same place
-    before = np.repeat(places, lengths)
-    return np.insert(tokens, before, pieces), np.insert(source, before, -1)
+    total = lengths.cumsum()
+    before = total - lengths
+    fits = total - before[np.searchsorted(rows, rows)] <= _budgets(texts.lengths, alpha)[rows]
+    # by text, place and number: the end of a text is the position where the next one begins
+    order = np.flatnonzero(fits)[np.lexsort((number[fits], places[fits], rows[fits]))]
+    rows, places, drawn, lengths = rows[order], places[order], drawn[order], lengths[order]
+    new = np.zeros(len(texts.tokens) + int(lengths.sum()), np.bool_)
+    new[ranges(places + lengths.cumsum() - lengths, lengths)] = True
+    tokens, source = np.empty(len(new), np.int64), np.full(len(new), -1)
+    tokens[new] = table.alternative_pieces[ranges(table.alternative_offsets[drawn], lengths)]
+    tokens[~new], source[~new] = texts.tokens, np.arange(len(texts.tokens))
+    growth = np.bincount(rows, lengths, size).astype(np.int64)
+    return Ragged.of_lengths(tokens, texts.lengths + growth), source
 
 
-def _swap(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:
+def _swap(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tuple[Ragged, Tokens]:
     """Random swap: swap two random words, several times."""
-    words = read_words(tokens, symbols)
-    places = np.flatnonzero(~words.is_special)
+    words = Words(texts, symbols)
+    ordinary, sizes = np.flatnonzero(~words.is_special), words.ordinary
+    first = sizes.cumsum() - sizes
+    counts = np.where(sizes > 1, _counts(alpha, sizes, draws), 0)
     order = np.arange(len(words.starts))
-    for _ in range(_count(alpha, len(places), rng) if len(places) > 1 else 0):
-        pair = rng.choice(places, 2, replace=False, shuffle=False)
-        order[pair] = order[pair[::-1]]
+    for number in range(int(counts.max(initial=0))):
+        rows = np.flatnonzero(counts > number)
+        one = _below(sizes[rows], draws, PLACE, rows, np.full(len(rows), number))
+        two = _below(sizes[rows] - 1, draws, WORD, rows, np.full(len(rows), number))
+        two += two >= one
+        one, two = ordinary[first[rows] + one], ordinary[first[rows] + two]
+        order[one], order[two] = order[two], order[one]
     source = ranges(words.starts[order], words.lengths[order])
-    return tokens[source], source
+    return Ragged(texts.tokens[source], texts.offsets), source
 
 
-def _delete(tokens: Tokens, rng: np.random.Generator, symbols: Symbols, alpha: float) -> tuple[Tokens, Tokens]:
+def _delete(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tuple[Ragged, Tokens]:
     """Random deletion: remove each word with probability alpha. If none would be left, keep one, drawn uniformly."""
-    words = read_words(tokens, symbols)
-    is_word = ~words.is_special
-    stays = ~is_word | (rng.random(len(is_word)) >= alpha)
-    if is_word.any() and not (stays & is_word).any():
-        stays[rng.choice(np.flatnonzero(is_word))] = True
+    words = Words(texts, symbols)
+    first = np.searchsorted(words.texts, words.texts)  # the first word of each one's text
+    u = draws.uniform(PLACE, words.texts, np.arange(len(words.texts)) - first)
+    stays = words.is_special | (u >= alpha)
+    left = np.bincount(words.texts[stays & ~words.is_special], minlength=len(texts))
+    lost = np.flatnonzero((words.ordinary > 0) & (left == 0))
+    kept = np.floor(draws.per_row(WORD)[lost] * words.ordinary[lost]).astype(np.int64)
+    ordinary = np.flatnonzero(~words.is_special)
+    stays[ordinary[(words.ordinary.cumsum() - words.ordinary)[lost] + kept]] = True
     source = np.flatnonzero(np.repeat(stays, words.lengths))
-    return tokens[source], source
+    lengths = np.bincount(words.texts[stays], words.lengths[stays], len(texts)).astype(np.int64)
+    return Ragged.of_lengths(texts.tokens[source], lengths), source
 
 
-def _count(alpha: float, words: int, rng: np.random.Generator) -> int:
-    return min(words, max(1, round_randomly(alpha * words, rng)))
+def _counts(alpha: float, words: Tokens, draws: Draws) -> Tokens:
+    """The number of words to change of each text (R,)."""
+    return np.minimum(words, np.maximum(1, round_randomly(alpha * words, draws.per_row(SIZE))))
+
+
+def _below(bounds: Tokens, draws: Draws, purpose: int, rows: Tokens, positions: Tokens) -> Tokens:
+    """Draw integers from 0 to ``bounds`` - 1, all (K,)."""
+    return np.floor(draws.uniform(purpose, rows, positions) * bounds).astype(np.int64)
+
+
+def _budgets(lengths: Tokens, alpha: float) -> Tokens:
+    """Tokens that an operation may add to texts of these lengths (R,)."""
+    return np.maximum(LEAST_GROWTH, np.ceil(alpha * lengths)).astype(np.int64)
 
 
 def _budget(length: int, alpha: float) -> int:
     return max(LEAST_GROWTH, math.ceil(alpha * length)) if alpha > 0 else 0
 
 
-OPERATIONS: dict[str, Callable[[Tokens, np.random.Generator, Symbols, float], tuple[Tokens, Tokens]]] = {
+OPERATIONS: dict[str, Callable[[Ragged, Draws, Symbols, float], tuple[Ragged, Tokens]]] = {
     "sr": _replace,
     "ri": _insert,
     "rs": _swap,

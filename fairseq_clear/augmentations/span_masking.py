@@ -13,46 +13,58 @@ pretrained encoder's own ``<mask>``, as printed, not CLEAR's ``<del>``.
 """
 
 import numpy as np
+import numpy.typing as npt
 
 from fairseq_clear.augmentations.base import Symbols, round_randomly
-from fairseq_clear.augmentations.synonym_table import ranges
-from fairseq_clear.tokens import Tokens
+from fairseq_clear.augmentations.clear_edits import PLACE, SIZE
+from fairseq_clear.seeding import Draws
+from fairseq_clear.tokens import Ragged, Tokens, ranges
 
 
-def mask_span(tokens: Tokens, rng: np.random.Generator, *, symbols: Symbols, length: int = 1) -> tuple[Tokens, Tokens]:
-    """Replace ``length`` tokens in a row by one ``<mask>``; all positions are equally likely; tokens (n,) to (m,).
+def mask_span(texts: Ragged, draws: Draws, *, symbols: Symbols, length: int = 1) -> tuple[Ragged, Tokens]:
+    """Replace ``length`` tokens in a row by one ``<mask>``; all positions are equally likely.
 
     A text of at most ``length`` tokens stays as it is.
     """
-    source = np.arange(len(tokens))
-    if length < 1 or len(tokens) <= length:
-        return tokens.copy(), source
-    start = int(rng.integers(len(tokens) - length + 1))
-    kept = np.concatenate([source[: start + 1], source[start + length :]])  # the span's first token gives its place
-    masked, origin = tokens[kept], kept
-    masked[start], origin[start] = symbols.mask, -1
-    return masked, origin
+    rows = np.flatnonzero(texts.lengths > length) if length else np.zeros(0, np.int64)
+    starts = np.floor(draws.per_row(PLACE)[rows] * (texts.lengths[rows] - length + 1)).astype(np.int64)
+    is_masked = np.zeros(len(texts.tokens), np.bool_)
+    is_masked[ranges(texts.offsets[rows] + starts, np.full(len(rows), length))] = True
+    return _write_masks(texts, is_masked, symbols)
 
 
 def mask_slices(
-    tokens: Tokens, rng: np.random.Generator, *, symbols: Symbols, slices: int = 2, ratio: float = 0.2
-) -> tuple[Tokens, Tokens]:
-    """Replace ``slices`` disjoint spans, each a share ``ratio`` of the text, by one ``<mask>`` each; tokens (n,) to (m,).
+    texts: Ragged, draws: Draws, *, symbols: Symbols, slices: int = 2, ratio: float = 0.2
+) -> tuple[Ragged, Tokens]:
+    """Replace ``slices`` disjoint spans, each a share ``ratio`` of the text, by one ``<mask>`` each.
 
     The length of each slice is rounded randomly by itself, so that their expected total is slices * ratio * n; in a short text
     some slices are empty. Slices that do not fit are left out. Given the lengths, every placement has the same probability
     (as in ``place_spans``).
     """
-    lengths = np.array([round_randomly(ratio * len(tokens), rng) for _ in range(slices)], np.int64)
-    lengths = lengths[lengths > 0]
-    lengths = lengths[np.cumsum(lengths) <= len(tokens)]
-    slots = len(tokens) - int(lengths.sum()) + len(lengths)
-    chosen = np.sort(rng.choice(slots, len(lengths), replace=False, shuffle=False))
-    starts = chosen + np.cumsum(lengths - 1) - (lengths - 1)
-    is_masked = np.zeros(len(tokens), np.bool_)
-    is_masked[ranges(starts, lengths)] = True
+    size = len(texts)
+    owners, numbers = np.repeat(np.arange(size), slices), np.tile(np.arange(slices), size)
+    lengths = round_randomly(ratio * texts.lengths[owners], draws.uniform(SIZE, owners, numbers))
+    lengths = lengths.reshape(size, slices)
+    lengths *= lengths.cumsum(axis=1) <= texts.lengths[:, None]
+    counts = np.count_nonzero(lengths, axis=1)
+    rows, slots, _ = draws.choose(PLACE, counts, texts.lengths - lengths.sum(axis=1) + counts)
+    order = np.argsort(rows << 32 | slots)
+    flat = lengths[lengths > 0]  # by row, as the slices are placed from left to right
+    longer = flat - 1
+    before = longer.cumsum() - longer  # over all rows
+    first = (counts.cumsum() - counts)[rows]
+    starts = texts.offsets[rows] + slots[order] + before - before[first]
+    is_masked = np.zeros(len(texts.tokens), np.bool_)
+    is_masked[ranges(starts, flat)] = True
+    return _write_masks(texts, is_masked, symbols)
+
+
+def _write_masks(texts: Ragged, is_masked: npt.NDArray[np.bool_], symbols: Symbols) -> tuple[Ragged, Tokens]:
+    """Replace each run of marked tokens (T,) of a row by one ``<mask>``."""
     is_left = ~is_masked
-    is_left[1:] |= is_masked[1:] & ~is_masked[:-1]  # the first token of each slice gives its place to the mask
-    is_left[:1] = True
-    source = np.where(is_masked, -1, np.arange(len(tokens)))[is_left]
-    return np.where(is_masked, symbols.mask, tokens)[is_left], source
+    is_left[1:] |= is_masked[1:] & ~is_masked[:-1]  # the first token of each run gives its place to the mask
+    is_left[texts.offsets[:-1][texts.lengths > 0]] = True
+    source = np.where(is_masked, -1, np.arange(len(texts.tokens)))[is_left]
+    offsets = np.concatenate([[0], is_left.cumsum()])[texts.offsets]
+    return Ragged(np.where(is_masked, symbols.mask, texts.tokens)[is_left], offsets), source

@@ -7,52 +7,51 @@ import numpy as np
 import numpy.typing as npt
 
 from fairseq_clear.augmentations.base import Symbols, round_randomly
-from fairseq_clear.augmentations.synonym_table import SynonymTable, ranges, row_lengths
-from fairseq_clear.augmentations.words import Words, read_words, table_of
+from fairseq_clear.augmentations.synonym_table import SynonymTable, row_lengths
+from fairseq_clear.augmentations.words import Words, table_of
+from fairseq_clear.seeding import Draws, Floats
 from fairseq_clear.spec import KnobValue
-from fairseq_clear.tokens import Tokens
+from fairseq_clear.tokens import Ragged, Tokens, ranges
 
 __all__ = ["SynonymTable", "count_words", "grow_by_ratio", "substitute_words"]
 
+SIZE, PLACE, WORD = range(3)  # purposes of the draws
 
-def substitute_words(
-    tokens: Tokens, rng: np.random.Generator, *, symbols: Symbols, ratio: float = 0.3
-) -> tuple[Tokens, Tokens]:
-    """Replace a share ``ratio`` of the words by uniformly drawn alternatives; tokens (n,) to (m,).
+
+def substitute_words(texts: Ragged, draws: Draws, *, symbols: Symbols, ratio: float = 0.3) -> tuple[Ragged, Tokens]:
+    """Replace a share ``ratio`` of the words by uniformly drawn alternatives.
 
     The ratio is a share of all words (punctuation counts, special symbols do not), but only words that have alternatives can
     be replaced. The share is lower if too few words have alternatives; CLEAR's list covers about 40 % of tokens. An alternative
     may have more or fewer pieces than the word. The source of each new piece is the first piece of the replaced word.
 
-    The result has at most n + ceil(ratio * n) tokens. Replacements that lengthen the text are skipped, in random order, until
-    the result fits.
+    A view of a text of n tokens has at most n + ceil(ratio * n). Replacements that lengthen the text are skipped, in random
+    order, until the result fits.
     """
-    words = read_words(tokens, symbols)
-    count = round_randomly(ratio * words.ordinary, rng)
-    return replace_words(tokens, words, count, math.ceil(ratio * len(tokens)), rng, symbols)
+    words = Words(texts, symbols)
+    counts = round_randomly(ratio * words.ordinary, draws.per_row(SIZE))
+    return replace_words(texts, words, counts, np.ceil(ratio * texts.lengths).astype(np.int64), draws, symbols)
 
 
 def replace_words(
-    tokens: Tokens, words: Words, count: int, budget: int, rng: np.random.Generator, symbols: Symbols
-) -> tuple[Tokens, Tokens]:
-    """Replace up to ``count`` words by one of their alternatives; the text grows by at most ``budget`` tokens."""
+    texts: Ragged, words: Words, counts: Tokens, budgets: Tokens, draws: Draws, symbols: Symbols
+) -> tuple[Ragged, Tokens]:
+    """Replace up to ``counts`` (R,) words by one of their alternatives; a text grows by at most its budget (R,)."""
     table = table_of(symbols)
-    replaceable = (words.rows >= 0).nonzero()[0]
-    # In random order, because _fitting drops the first replacements.
-    chosen = rng.choice(replaceable, min(len(replaceable), count), replace=False)  # (count,)
-    alternatives = draw_alternatives(words.rows[chosen], rng, table)  # (count,)
-    new_lengths = row_lengths(table.alternative_offsets, alternatives)  # (count,)
-    excess = int(new_lengths.sum() - words.lengths[chosen].sum()) - budget
-    if excess > 0:
-        kept = _fitting(new_lengths - words.lengths[chosen], excess)
-        chosen, alternatives, new_lengths = chosen[kept], alternatives[kept], new_lengths[kept]
-    pieces = table.alternative_pieces[ranges(table.alternative_offsets[alternatives], new_lengths)]
-    return _splice(tokens, words, chosen, pieces, new_lengths)
+    replaceable = np.flatnonzero(words.rows >= 0)
+    sizes = np.bincount(words.texts[replaceable], minlength=len(texts))  # (R,)
+    rows, slots, ranks = draws.choose(PLACE, np.minimum(counts, sizes), sizes)  # by text, in random order
+    chosen = replaceable[(sizes.cumsum() - sizes)[rows] + slots]  # (K,) words
+    alternatives = draw_alternatives(words.rows[chosen], draws.uniform(WORD, rows, ranks), table)
+    new_lengths = row_lengths(table.alternative_offsets, alternatives)
+    kept = _fitting(new_lengths - words.lengths[chosen], rows, budgets)
+    return _splice(texts, words, chosen[kept], alternatives[kept], new_lengths[kept], table)
 
 
-def draw_alternatives(rows: Tokens, rng: np.random.Generator, table: SynonymTable) -> Tokens:
-    """Draw one alternative uniformly for each of the table's ``rows`` (R,); returns (R,)."""
-    return rng.integers(table.row_offsets[rows], table.row_offsets[rows + 1])
+def draw_alternatives(rows: Tokens, u: Floats, table: SynonymTable) -> Tokens:
+    """Draw one alternative of each of the table's ``rows`` (K,), given uniform numbers (K,); returns (K,)."""
+    first, last = table.row_offsets[rows], table.row_offsets[rows + 1]
+    return first + np.floor(u * (last - first)).astype(np.int64)
 
 
 def grow_by_ratio(length: int, knobs: Mapping[str, KnobValue]) -> int:
@@ -60,45 +59,50 @@ def grow_by_ratio(length: int, knobs: Mapping[str, KnobValue]) -> int:
     return length + math.ceil(float(knobs["ratio"]) * length)
 
 
-def count_words(before: Tokens, after: Tokens, source: Tokens, symbols: Symbols) -> tuple[int, int]:
-    """Count the words of ``before`` (n,), and the words replaced in ``after`` (m,), given its ``source`` positions (m,).
+def count_words(before: Ragged, after: Ragged, source: Tokens, symbols: Symbols) -> tuple[Tokens, Tokens]:
+    """Count the words of each text, and those that are replaced in its view, given ``source``: both (R,).
 
-    A word is unchanged if each of its pieces occurs exactly once in the result. A word with no piece in the result counts
-    as deleted, not as replaced. Special symbols are not words.
+    A word is unchanged if each of its pieces occurs exactly once in the view. A word with no piece in the view counts as
+    deleted, not as replaced. Special symbols are not words.
     """
-    if not len(before):
-        return 0, 0
-    words = read_words(before, symbols)
-    old = source[source >= 0]
-    came_out = np.bincount(old, minlength=len(before))  # (n,)
+    words = Words(before, symbols)
+    if not len(words.starts):
+        return words.ordinary, np.zeros_like(words.ordinary)
+    is_old = source >= 0
+    old = source[is_old]
+    came_out = np.bincount(old, minlength=len(before.tokens))  # (T,)
     changed = came_out != 1
-    changed[old[before[old] != after[source >= 0]]] = True
+    changed[old[before.tokens[old] != after.tokens[is_old]]] = True
     is_left = np.logical_or.reduceat(came_out > 0, words.starts)  # (W,)
-    is_replaced = np.logical_or.reduceat(changed, words.starts) & is_left  # (W,)
-    return words.ordinary, int((is_replaced & ~words.is_special).sum())
+    is_replaced = np.logical_or.reduceat(changed, words.starts) & is_left & ~words.is_special  # (W,)
+    return words.ordinary, np.bincount(words.texts[is_replaced], minlength=len(before))
 
 
-def _fitting(growth: Tokens, excess: int) -> npt.NDArray[np.bool_]:
-    """Return which replacements to keep: drop the first ones that add tokens, until at least ``excess`` tokens are saved."""
-    kept = np.ones(len(growth), np.bool_)
-    growing = np.flatnonzero(growth > 0)
-    dropped = int(np.searchsorted(np.cumsum(growth[growing]), excess)) + 1
-    kept[growing[:dropped]] = False
-    return kept
+def _fitting(growth: Tokens, rows: Tokens, budgets: Tokens) -> npt.NDArray[np.bool_]:
+    """Return which replacements (K,) to keep, so that no text grows by more than its budget (R,).
+
+    In a text that would, the first ones that add tokens are dropped, until enough tokens are saved. Replacements are by text.
+    """
+    excess = np.bincount(rows, growth, len(budgets)).astype(np.int64) - budgets  # (R,)
+    if not (excess > 0).any():
+        return np.ones(len(growth), np.bool_)
+    saved = np.maximum(growth, 0).cumsum() - np.maximum(growth, 0)  # by those before, over all texts
+    first = np.searchsorted(rows, rows)  # the first replacement of each one's text
+    return (growth <= 0) | (saved - saved[first] >= excess[rows])
 
 
 def _splice(
-    tokens: Tokens, words: Words, chosen: Tokens, pieces: Tokens, piece_counts: Tokens
-) -> tuple[Tokens, Tokens]:
-    """Replace the words ``chosen`` by ``pieces``."""
-    new_lengths = words.lengths.copy()  # (W,)
-    new_lengths[chosen] = piece_counts
-    ends = new_lengths.cumsum()
-    # Positions of the new pieces in the result, in the order of ``chosen``.
-    new = ranges(ends[chosen] - piece_counts, piece_counts)
+    texts: Ragged, words: Words, chosen: Tokens, alternatives: Tokens, piece_counts: Tokens, table: SynonymTable
+) -> tuple[Ragged, Tokens]:
+    """Replace the words ``chosen`` (K,) by ``alternatives`` (K,) of so many pieces (K,)."""
+    lengths = words.lengths.copy()  # (W,)
+    lengths[chosen] = piece_counts
+    ends = lengths.cumsum()
     # Kept words are shifted by the growth of the words before them. The entries for new pieces are overwritten below.
-    source = ranges(words.starts, new_lengths)  # (m,)
+    source = ranges(words.starts, lengths)
+    new = ranges(ends[chosen] - piece_counts, piece_counts)
     source[new] = words.starts[chosen].repeat(piece_counts)
-    result = tokens[source]
-    result[new] = pieces
-    return result, source
+    tokens = texts.tokens[source]
+    tokens[new] = table.alternative_pieces[ranges(table.alternative_offsets[alternatives], piece_counts)]
+    growth = np.bincount(words.texts[chosen], piece_counts - words.lengths[chosen], len(texts)).astype(np.int64)
+    return Ragged.of_lengths(tokens, texts.lengths + growth), source

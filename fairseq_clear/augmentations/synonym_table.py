@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from fairseq_clear.tokens import ranges
+
 Integers = npt.NDArray[np.int64]
 
 
@@ -35,6 +37,7 @@ class SynonymTable:
     _multipliers: npt.NDArray[np.uint64] = field(init=False, repr=False, compare=False)
     _sorted_hashes: npt.NDArray[np.uint64] = field(init=False, repr=False, compare=False)
     _sorted_rows: Integers = field(init=False, repr=False, compare=False)
+    _single: Integers = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._check()
@@ -52,6 +55,10 @@ class SynonymTable:
         object.__setattr__(self, "_multipliers", multipliers)
         object.__setattr__(self, "_sorted_hashes", hashes[order])
         object.__setattr__(self, "_sorted_rows", order)
+        single = np.full(len(self.is_word_start) + 1, -1, np.int64)
+        rows = np.flatnonzero(lengths == 1)
+        single[self.word_pieces[self.word_offsets[rows]]] = rows
+        object.__setattr__(self, "_single", single)
 
     @classmethod
     def build(
@@ -73,35 +80,31 @@ class SynonymTable:
         """The number of words that have alternatives."""
         return len(self.word_offsets) - 1
 
-    def word_starts(self, tokens: Integers, is_special: npt.NDArray[np.bool_]) -> Integers:
-        """Positions in ``tokens`` (n,) where words begin: (W,).
-
-        Special symbols are words of their own; ids beyond the vocabulary must be special. The first token always begins a
-        word, because a block may begin inside one.
-        """
-        known = np.minimum(tokens, len(self.is_word_start) - 1)
-        begins = self.is_word_start[known] | is_special  # (n,)
-        begins[:1] = True
-        begins[1:] |= is_special[:-1]
-        return np.flatnonzero(begins)
-
     def find(self, tokens: Integers, starts: Integers) -> Integers:
         """The row of each word of ``tokens`` (n,), words beginning at ``starts`` (W,): (W,) int64, -1 for none."""
-        if not len(starts) or not len(self):
-            return np.full(len(starts), -1)
         lengths = np.diff(starts, append=len(tokens))  # (W,)
-        hashes = _hash_words(tokens, starts, lengths, self._multipliers)  # (W,)
+        # most words have one piece, whose row needs no search; the last entry is for ids beyond the vocabulary
+        found: Integers = self._single[np.minimum(tokens[starts], len(self._single) - 1)]
+        found[lengths > 1] = -1
+        several = np.flatnonzero((lengths > 1) & (lengths <= len(self._multipliers)))
+        if not len(several) or not len(self):
+            return found
+        lengths = lengths[several]
+        here = ranges(starts[several], lengths)
+        hashes = _hash_words(tokens[here], np.cumsum(lengths) - lengths, lengths, self._multipliers)
         place = np.minimum(np.searchsorted(self._sorted_hashes, hashes), len(self) - 1)
-        rows: Integers = self._sorted_rows[place]  # (W,)
-        found = (self._sorted_hashes[place] == hashes) & (row_lengths(self.word_offsets, rows) == lengths)
-        candidates = np.flatnonzero(found)
+        rows: Integers = self._sorted_rows[place]
+        is_row = (self._sorted_hashes[place] == hashes) & (row_lengths(self.word_offsets, rows) == lengths)
+        candidates = np.flatnonzero(is_row)
         if len(candidates):
             # A word of the text may have the hash of another word, so the pieces are compared too.
-            here = ranges(starts[candidates], lengths[candidates])
-            there = ranges(self.word_offsets[rows[candidates]], lengths[candidates])
-            first = np.cumsum(lengths[candidates]) - lengths[candidates]
-            found[candidates] = np.logical_and.reduceat(tokens[here] == self.word_pieces[there], first)
-        return np.where(found, rows, -1)
+            lengths = lengths[candidates]
+            here = ranges(starts[several[candidates]], lengths)
+            there = ranges(self.word_offsets[rows[candidates]], lengths)
+            is_equal = np.logical_and.reduceat(tokens[here] == self.word_pieces[there], np.cumsum(lengths) - lengths)
+            is_row[candidates] = is_equal
+        found[several] = np.where(is_row, rows, -1)
+        return found
 
     def _check(self) -> None:
         rows = ((self.word_offsets, self.word_pieces), (self.alternative_offsets, self.alternative_pieces))
@@ -119,14 +122,6 @@ def row_lengths(offsets: Integers, rows: Integers) -> Integers:
     """Lengths of the given rows (R,), from offsets (rows + 1,), without the lengths of the other rows."""
     lengths: Integers = offsets[rows + 1] - offsets[rows]
     return lengths
-
-
-def ranges(starts: Integers, lengths: Integers) -> Integers:
-    """Concatenate ``arange(start, start + length)`` over rows: (sum of lengths,)."""
-    ends = lengths.cumsum()
-    values: Integers = (starts + lengths - ends).repeat(lengths)
-    values += np.arange(len(values))
-    return values
 
 
 def hash_multipliers(length: int, attempt: int) -> npt.NDArray[np.uint64]:

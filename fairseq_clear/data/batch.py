@@ -1,34 +1,72 @@
 """Training examples, the collater that makes fairseq's dictionary of them, and the record that the criterions read."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fairseq_clear.tokens import Tokens
-from fairseq_clear.views.view_source import Instance
+from fairseq_clear.tokens import Ragged, Tokens
 
-__all__ = ["Batch", "Example", "Views", "add_left_over", "collate", "pad_rows"]
+__all__ = ["Batch", "Examples", "Views", "add_left_over", "collate"]
 
 
-@dataclass
-class Example:
-    """One item of the data set.
+def _no_numbers() -> Tokens:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Items of the data set, as rows of different lengths, before they are padded.
 
     Attributes:
-        index: in the data set.
-        sources: masked copies of the text, for the MLM; empty without an MLM.
+        index: (I,) int64, in the data set.
+        sources: masked copies of the texts, for the MLM, I rows each; empty without an MLM.
         targets: MLM targets of the same lengths, padding where nothing is predicted.
-        instances: pairs of views; empty without a contrastive term, or if the text makes none.
+        views: A * (1 + P + H) rows for each item, anchor by anchor (see ``Pairs.texts``); None without a contrastive term.
+        each: 1 + P + H.
+        positives: P.
+        identity, negative_identity, draw: see ``Views``.
+        anchor_target: MLM targets of the anchors, if they are masked.
+        fell_back, text_length, words, substituted: see ``Views``.
     """
 
-    index: int
-    sources: Sequence[Tokens] = ()
-    targets: Sequence[Tokens] = ()
-    instances: Sequence[Instance] = field(default=())
+    index: Tokens
+    sources: tuple[Ragged, ...] = ()
+    targets: tuple[Ragged, ...] = ()
+    views: Ragged | None = None
+    each: int = 2
+    positives: int = 1
+    identity: Tokens = field(default_factory=_no_numbers)
+    negative_identity: Tokens = field(default_factory=_no_numbers)
+    draw: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    anchor_target: Ragged | None = None
+    fell_back: int = 0
+    text_length: int = 0
+    words: int = 0
+    substituted: int = 0
+
+    @classmethod
+    def join(cls, parts: "Sequence[Examples]") -> "Examples":
+        """Join the items of several batches."""
+        if len(parts) == 1:
+            return parts[0]
+
+        def joined(values: list[Any]) -> Any:
+            first = values[0]
+            if isinstance(first, Ragged):
+                return Ragged.of([row[number] for row in values for number in range(len(row))])
+            if isinstance(first, tuple):
+                return tuple(joined(list(copies)) for copies in zip(*values, strict=True))
+            return np.concatenate(values) if isinstance(first, np.ndarray) else first
+
+        found = {item.name: joined([getattr(part, item.name) for part in parts]) for item in fields(cls)}
+        for name in ("fell_back", "text_length", "words", "substituted"):
+            found[name] = sum(getattr(part, name) for part in parts)
+        return cls(**found)
 
 
 @dataclass(frozen=True)
@@ -95,9 +133,12 @@ class Batch:
     @classmethod
     def of(cls, sample: Mapping[str, Any]) -> "Batch":
         """Read the dictionary of ``collate``, on any device, or of a stock data set."""
-        views = Views(**sample["views"]) if "views" in sample else None
+        views = None
+        if "views" in sample:
+            views = Views(**{**sample["views"], "lengths": np.asarray(sample["views"]["lengths"]).tolist()})
         counts = sample.get("is_empty", False), sample["nsentences"], sample["ntokens"]
-        return cls(*counts, sample["net_input"], sample.get("target"), sample.get("lengths"), views)
+        lengths = np.asarray(sample["lengths"]).tolist() if "lengths" in sample else None
+        return cls(*counts, sample["net_input"], sample.get("target"), lengths, views)
 
 
 def add_left_over(batches: Sequence[Tokens], indices: Tokens) -> list[Tokens]:
@@ -114,20 +155,11 @@ def add_left_over(batches: Sequence[Tokens], indices: Tokens) -> list[Tokens]:
     return [*batches, rest] if len(rest) else list(batches)
 
 
-def pad_rows(rows: Sequence[Tokens], padding: int) -> Tensor:
-    """Pad rows of token ids on the right to one (R, longest) int64 tensor."""
-    longest = max(len(row) for row in rows)
-    padded = np.full((len(rows), longest), padding, dtype=np.int64)
-    for number, row in enumerate(rows):
-        padded[number, : len(row)] = row
-    return torch.from_numpy(padded)
-
-
-def collate(examples: Sequence[Example], padding: int, *, is_empty: bool = False) -> dict[str, Any]:
+def collate(examples: Examples, padding: int, *, is_empty: bool = False) -> dict[str, Any]:
     """Collate examples; masked texts and views are padded separately, so that short views stay cheap.
 
     Args:
-        examples: at least one; either all have sources or none has.
+        examples: at least one.
         padding: id of the padding token.
         is_empty: mark the batch as one that stands in for data, on a worker that has run out of them.
 
@@ -135,58 +167,70 @@ def collate(examples: Sequence[Example], padding: int, *, is_empty: bool = False
         A dictionary with fairseq's ``id``, ``nsentences``, ``ntokens`` (all tokens that the encoder reads), ``net_input`` and
             ``target`` (the masked copies, one after the other; absent without an MLM), ``lengths`` of the masked texts
             and, if there are any, ``views``, a dictionary of the fields of ``Views``. It is a dictionary of tensors and numbers
-            because the trainer moves only those to the GPU. ``Batch.of`` reads it.
+            because the trainer moves only those to the GPU; lengths are arrays, which stay where they are. ``Batch.of`` reads
+            it.
     """
     batch: dict[str, Any] = {
-        "id": torch.tensor([example.index for example in examples]),
-        "nsentences": 0 if is_empty else len(examples),
+        "id": torch.from_numpy(examples.index),
+        "nsentences": 0 if is_empty else len(examples.index),
         "ntokens": 0,
         "net_input": {},
         "is_empty": is_empty,
     }
-    copies = len(examples[0].sources)
-    sources = [example.sources[copy] for copy in range(copies) for example in examples]
-    if sources:
-        lengths = [len(source) for source in sources]
-        batch["net_input"] = {"src_tokens": pad_rows(sources, padding), "src_lengths": torch.tensor(lengths)}
-        batch["target"] = pad_rows([example.targets[copy] for copy in range(copies) for example in examples], padding)
-        batch["lengths"] = lengths
-        batch["ntokens"] += sum(lengths)
-    instances = [instance for example in examples for instance in example.instances]
-    if instances:
-        batch["views"] = _collate_views(instances, padding)
+    if examples.sources:
+        sources, targets = stack(examples.sources), stack(examples.targets)
+        batch["lengths"] = sources.lengths
+        batch["net_input"] = {
+            "src_tokens": torch.from_numpy(sources.padded(padding)),
+            "src_lengths": torch.from_numpy(sources.lengths),
+        }
+        batch["target"] = torch.from_numpy(targets.padded(padding))
+        batch["ntokens"] += len(sources.tokens)
+    if examples.views is not None and len(examples.views):
+        batch["views"] = _collate_views(examples, padding)
         batch["ntokens"] += batch["views"]["view_length"]
     if is_empty:
         batch["ntokens"] = 0
     return batch
 
 
-def _collate_views(instances: Sequence[Instance], padding: int) -> dict[str, Any]:
-    rows = [instance.anchor for instance in instances]
-    rows += [positive for instance in instances for positive in instance.positives]
-    rows += [negative for instance in instances for negative in instance.negatives]
-    negative_identities = [identity for instance in instances for identity in instance.negative_identities]
-    tokens, lengths = pad_rows(rows, padding), [len(row) for row in rows]
+def stack(parts: Sequence[Ragged]) -> Ragged:
+    """Join batches, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = np.concatenate([part.lengths for part in parts])
+    return Ragged.of_lengths(np.concatenate([part.tokens for part in parts]), lengths)
+
+
+def _collate_views(examples: Examples, padding: int) -> dict[str, Any]:
+    views, each, positives = examples.views, examples.each, examples.positives
+    assert views is not None
+    anchors = len(views) // each
+    anchor, role = np.divmod(np.arange(len(views)), each)
+    # anchors first, then positives, then negatives; those of one anchor together
+    order = np.where(role == 0, anchor, anchors + anchor * positives + role - 1)
+    if each > 1 + positives:
+        negatives = anchors * (1 + positives) + anchor * (each - 1 - positives) + role - 1 - positives
+        order = np.where(role <= positives, order, negatives)
+    tokens = views.padded(padding, order)
+    lengths = np.empty_like(views.lengths)
+    lengths[order] = views.lengths
+    target = {}
+    if examples.anchor_target is not None:
+        padded = np.full((anchors, tokens.shape[1]), padding, np.int64)
+        own = examples.anchor_target.padded(padding)
+        padded[:, : own.shape[1]] = own
+        target = {"target": torch.from_numpy(padded)}
     return {
-        "tokens": tokens,
+        "tokens": torch.from_numpy(tokens),
         "lengths": lengths,
-        **_anchor_targets(instances, tokens.shape[1], padding),
-        "identity": torch.tensor([instance.identity for instance in instances], dtype=torch.int64),
-        "negative_identity": torch.tensor(negative_identities, dtype=torch.int64),
-        "draw": torch.tensor([instance.draw for instance in instances], dtype=torch.float64),
-        "fell_back": sum(instance.fell_back for instance in instances),
-        "view_length": sum(lengths),
-        "text_length": sum(instance.text_length for instance in instances),
-        "words": sum(instance.words for instance in instances),
-        "substituted": sum(instance.substituted for instance in instances),
+        **target,
+        "identity": torch.from_numpy(examples.identity),
+        "negative_identity": torch.from_numpy(examples.negative_identity),
+        "draw": torch.from_numpy(examples.draw),
+        "fell_back": examples.fell_back,
+        "view_length": len(views.tokens),
+        "text_length": examples.text_length,
+        "words": examples.words,
+        "substituted": examples.substituted,
     }
-
-
-def _anchor_targets(instances: Sequence[Instance], width: int, padding: int) -> dict[str, Tensor]:
-    targets = [instance.anchor_target for instance in instances if instance.anchor_target is not None]
-    if not targets:
-        return {}
-    padded = torch.full((len(targets), width), padding, dtype=torch.int64)
-    for row, target in zip(padded, targets, strict=True):
-        row[: len(target)] = torch.from_numpy(target)
-    return {"target": padded}

@@ -8,12 +8,12 @@ import numpy as np
 from fairseq.data import FairseqDataset, data_utils
 
 from fairseq_clear import patches
-from fairseq_clear.data.batch import Example, add_left_over, collate
-from fairseq_clear.data.masking import AnchorMasks
+from fairseq_clear.data.batch import Examples, add_left_over, collate
+from fairseq_clear.data.masking import Masks
 from fairseq_clear.errors import UserError
-from fairseq_clear.tokens import Tokens
+from fairseq_clear.tokens import Ragged, Tokens, ranges
 from fairseq_clear.views.view_maker import ViewMaker
-from fairseq_clear.views.view_source import Instance
+from fairseq_clear.views.view_source import TokenSource, read_rows
 
 patches.apply()
 
@@ -91,92 +91,142 @@ class SizedDataset(FairseqDataset):
 class ClearDataset(SizedDataset):
     """The data set that the trainer iterates over.
 
+    torch's data loader asks for the items of a whole batch at once (``__getitems__``). An item is the same in every batch.
+
     Args:
         items: number of items.
-        sources, targets: masked copies of the texts and their targets (fairseq data sets); empty without an MLM.
+        texts: the texts that the masked language model reads; None without one, or if it reads the anchors.
+        masks: masks of the texts, or of the anchors; None without a masked language model.
         view_maker: makes the pairs; None without a contrastive term.
         order: (items,) random rank of each item. As in masked_lm, batches hold texts of similar length, and texts of equal
             length are in this order.
         bos, eos, padding: ids of ``<s>``, ``</s>`` and ``<pad>``.
-        anchors: masks the anchors of ``view_maker``; used instead of ``sources`` and ``targets``.
+        joint: mask the anchors that are embedded, instead of copies of texts.
         contrastive: whether batches hold views. If not, ``view_maker`` only makes the anchors to mask.
     """
 
     def __init__(
         self,
         items: int,
-        sources: Sequence[Any],
-        targets: Sequence[Any],
+        texts: TokenSource | None,
+        masks: Masks | None,
         view_maker: ViewMaker | None,
         order: Tokens,
         *,
         bos: int,
         eos: int,
         padding: int,
-        anchors: AnchorMasks | None = None,
+        joint: bool = False,
         contrastive: bool = True,
     ) -> None:
         super().__init__()
-        self.items, self.sources, self.targets = items, sources, targets
-        self.view_maker, self.contrastive, self.anchors = view_maker, contrastive, anchors
+        self.items, self.texts, self.masks = items, texts, masks
+        self.view_maker, self.contrastive, self.joint = view_maker, contrastive, joint
         self.order, self.padding = order, padding
         self.blank = np.array([bos, eos], dtype=np.int64)
-        self.epoch = 1
-        lengths = [np.asarray(source.sizes, dtype=np.int64) for source in sources]
+        self.epoch = 0  # fairseq sets that of training data, from 1 on; as in masked_lm, validation data keep 0
+        lengths = []
+        if masks is not None and texts is not None:
+            lengths += [np.asarray(texts.sizes, dtype=np.int64)] * masks.copies
         if view_maker is not None and contrastive:
             lengths += list(view_maker.longest().T)
-        if view_maker is not None and anchors is not None:
+        if self._masked_anchors and view_maker is not None:
             bounds = np.minimum(view_maker.source.text_lengths, view_maker.max_tokens)
-            each = bounds[:, :: bounds.shape[1] // anchors.anchors]  # (items, A), the columns of the anchors
-            lengths += [*each.T] * (anchors.rows // anchors.anchors)
+            each = bounds[:, :: bounds.shape[1] // view_maker.source.anchors]  # (items, A), the columns of the anchors
+            lengths += [*each.T] * (self._masked_anchors // view_maker.source.anchors)
         self.sizes = functools.reduce(np.maximum, lengths).astype(np.int32)
         # fairseq's nested data sets count only the longest part of an item, but all parts use the memory of --max-tokens.
         self.totals = functools.reduce(np.add, lengths).astype(np.int32)
 
-    def __getitem__(self, index: int) -> Example:
-        index = int(index)
-        if self.anchors is not None:
-            return self._with_masked_anchors(self.anchors, index)
-        return Example(
-            index,
-            [source[index].numpy() for source in self.sources],
-            [target[index].numpy() for target in self.targets],
-            self.view_maker(index, self.epoch) if self.view_maker is not None and self.contrastive else (),
-        )
+    @property
+    def _masked_anchors(self) -> int:
+        """Number of masked copies of anchors of an item, in addition to its views."""
+        if self.masks is None or self.texts is not None or self.joint or self.view_maker is None:
+            return 0
+        return self.masks.copies * self.view_maker.source.anchors
 
-    def _with_masked_anchors(self, masks: AnchorMasks, index: int) -> Example:
-        assert self.view_maker is not None
-        if not self.contrastive:
-            return Example(index, *masks.copies(self.view_maker.raw_pairs(index, self.epoch), index, self.epoch))
-        pairs = self.view_maker.pairs(index, self.epoch)
-        instances = [instance for _, instance in pairs]
-        if masks.joint:
-            return Example(index, instances=masks.views(instances, index, self.epoch))
-        return Example(index, *masks.copies([raw for raw, _ in pairs], index, self.epoch), instances)
+    def __getitem__(self, index: int) -> Examples:
+        """An item, as a batch of one."""
+        return self.examples(np.array([index], np.int64), self.epoch)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Examples]:
+        """The items of a batch, for ``collater``; none for the empty batch of a worker that has run out of data."""
+        return [self.examples(np.asarray(indices, np.int64), self.epoch)] if len(indices) else []
+
+    def examples(self, indices: Tokens, epoch: Any) -> Examples:
+        """Make the items (I,) in this epoch, or with an epoch for each item (I,)."""
+        maker, masks = self.view_maker, self.masks
+        sources: list[Ragged] = []
+        targets: list[Ragged] = []
+        if masks is not None and self.texts is not None:
+            texts = read_rows(self.texts, indices)
+            for copy in range(masks.copies):
+                for part, masked in zip((sources, targets), masks(texts, epoch, indices, copy), strict=True):
+                    part.append(masked)
+        if maker is None:
+            return Examples(indices, tuple(sources), tuple(targets))
+        made = maker(indices, epoch) if self.contrastive else None
+        pairs = maker.pairs(indices, epoch) if made is None else made.pairs
+        count = maker.source.anchors
+        keys = np.repeat(indices * count, count) + np.tile(np.arange(count), len(indices))  # of each anchor
+        epochs = np.repeat(epoch, count) if np.ndim(epoch) else epoch
+        if masks is not None and self._masked_anchors:
+            anchors = pairs.anchors().cut(maker.max_tokens)
+            for copy in range(masks.copies):
+                for part, masked in zip((sources, targets), masks(anchors, epochs, keys, copy), strict=True):
+                    part += [masked.select(np.arange(n, len(masked), count)) for n in range(count)]
+        if made is None:
+            return Examples(indices, tuple(sources), tuple(targets))
+        views, anchor_target = made.views, None
+        if masks is not None and self.joint:
+            rows = np.arange(0, len(views), pairs.each)
+            masked, anchor_target = masks(views.select(rows), epochs, keys)
+            views = Ragged(views.tokens.copy(), views.offsets)
+            views.tokens[ranges(views.offsets[rows], masked.lengths)] = masked.tokens
+        return Examples(
+            indices,
+            tuple(sources),
+            tuple(targets),
+            views,
+            pairs.each,
+            maker.source.positives,
+            pairs.identity,
+            pairs.negative_identity,
+            made.draw,
+            anchor_target,
+            pairs.fell_back,
+            len(pairs.texts.tokens),
+            int(made.augmented.words.sum()),
+            int(made.augmented.substituted.sum()),
+        )
 
     def __len__(self) -> int:
         return self.items
 
-    def collater(self, samples: Sequence[Example]) -> dict[str, Any]:
+    def collater(self, samples: Sequence[Examples]) -> dict[str, Any]:
         """Collate a batch. Without samples, return a one-row batch that is marked as empty.
 
         A worker that has run out of data gets such a batch. fairseq's own way, to replay an earlier batch and cancel it
         afterwards, goes wrong with ``--update-freq`` above 1 and after a validation (``Trainer.train_step`` zeroes the
         sample_size of all micro-batches).
         """
-        return collate(samples, self.padding) if samples else collate([self._stand_in()], self.padding, is_empty=True)
+        if samples:
+            return collate(Examples.join(samples), self.padding)
+        return collate(self._stand_in(), self.padding, is_empty=True)
 
-    def _stand_in(self) -> Example:
-        nothing_masked = np.full_like(self.blank, self.padding)
-        source = self.view_maker.source if self.view_maker is not None and self.contrastive else None
-        positives = [self.blank] * (source.positives if source is not None else 0)
-        negatives = [self.blank] * (source.negatives if source is not None else 0)
-        stand_in = Instance(self.blank, positives, 0, 0, negatives=negatives, negative_identities=[0] * len(negatives))
-        if self.anchors is not None and self.anchors.joint:
-            stand_in.anchor_target = nothing_masked
-        instances = [stand_in] if positives else []
-        rows = len(self.sources) if self.anchors is None else self.anchors.rows
-        return Example(0, [self.blank] * rows, [nothing_masked] * rows, instances)
+    def _stand_in(self) -> Examples:
+        """An item of empty texts."""
+        blank, nothing_masked = Ragged.of([self.blank]), Ragged.of([np.full_like(self.blank, self.padding)])
+        rows = self._masked_anchors or (self.masks.copies if self.masks is not None and self.texts is not None else 0)
+        index = np.zeros(1, np.int64)
+        copies = (blank,) * rows, (nothing_masked,) * rows
+        if self.view_maker is None or not self.contrastive:
+            return Examples(index, *copies)
+        source = self.view_maker.source
+        each = 1 + source.positives + source.negatives
+        views, negatives = Ragged.of([self.blank] * each), np.zeros(source.negatives, np.int64)
+        target = nothing_masked if self.masks is not None and self.joint else None
+        return Examples(index, *copies, views, each, source.positives, index, negatives, np.zeros(1), target)
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
@@ -187,5 +237,3 @@ class ClearDataset(SizedDataset):
         """Set the epoch of views and masks."""
         super().set_epoch(epoch)
         self.epoch = epoch
-        for part in (*self.sources, *self.targets):
-            part.set_epoch(epoch)

@@ -1,104 +1,49 @@
-"""Masks texts, and anchors of documents (DeCLUTR, section 3.2), for the masked language model with fairseq's own masking.
+"""Masks texts, and anchors of documents (DeCLUTR, section 3.2), for the masked language model.
+
+The masks have the distribution of fairseq's MaskTokensDataset. Without views they are exactly its masks, so that a run with
+``--contrastive-weight 0`` is masked_lm; with views, those of a batch are drawn at once.
 
 DeCLUTR: "We implement the MLM objective [...] on each anchor span in a minibatch and sum the losses". It does not say
 whether the anchor that is embedded is masked. Its code masks anchors in place and embeds the masked ones; ``joint`` does the
 same. ``separate`` leaves the views unmasked and adds masked copies of the anchors.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
+from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from fairseq import utils
 from fairseq.data import Dictionary, MaskTokensDataset
 
 from fairseq_clear import patches
+from fairseq_clear.seeding import Draws
 from fairseq_clear.text.data_folders import load_tokenizer
-from fairseq_clear.tokens import Tokens
-from fairseq_clear.views.view_maker import ViewMaker
-from fairseq_clear.views.view_source import Instance, RawInstance
+from fairseq_clear.tokens import Ragged, Tokens, ranges
 
 patches.apply()
 
-__all__ = ["AnchorMasks", "Masker", "Masks"]
+__all__ = ["Masks"]
 
 # Added to --seed for the masks of the second copy. The first copy has the same masks as in masked_lm.
 COPY_SEED = 7_919
-
-MakeMasks = Callable[[Any, bool], Any]
-"""(data set of texts, whether to return targets) -> fairseq's MaskTokensDataset."""
-
-
-class Masker:
-    """Masks single texts as fairseq's MaskTokensDataset masks item ``key`` of a data set.
-
-    Args:
-        make: builds fairseq's MaskTokensDataset over a data set of texts.
-        symbols: ids that do not stand for text (``<mask>``, ``<del>``); they are neither masked nor predicted.
-        padding: target id of the positions where nothing is predicted.
-    """
-
-    def __init__(self, make: MakeMasks, symbols: Sequence[int], padding: int) -> None:
-        self._sources, self._targets = make({}, False), make({}, True)
-        self._symbols, self._padding = list(symbols), padding
-
-    def __call__(self, tokens: Tokens, epoch: int, key: int) -> tuple[Tokens, Tokens]:
-        """Return the masked text and its targets, both (n,)."""
-        is_symbol = np.isin(tokens, self._symbols)
-        # Symbols are passed as padding: where fairseq masks padding, the target is padding too, so nothing is predicted.
-        text = torch.from_numpy(np.where(is_symbol, self._padding, tokens))
-        for masks in (self._sources, self._targets):
-            masks.dataset = {key: text}
-        # Bypass fairseq's LRU cache of items: its key does not contain the text.
-        source, target = (
-            type(masks).__getitem_cached__.__wrapped__(masks, masks.seed, epoch, key).numpy()
-            for masks in (self._sources, self._targets)
-        )
-        return np.where(is_symbol, tokens, source), np.where(is_symbol, self._padding, target)
-
-
-class AnchorMasks:
-    """Masks the anchors of an item. The masks depend only on seed, epoch, item and anchor.
-
-    Args:
-        maskers: one for each masked copy; exactly one if ``joint``.
-        anchors: A, the number of anchors of each item.
-        cut: truncates a text to the encoder's maximum length.
-        joint: mask the anchors that are embedded, instead of copies of them.
-    """
-
-    def __init__(
-        self, maskers: Sequence[Masker], anchors: int, cut: Callable[[Tokens], Tokens], *, joint: bool = False
-    ) -> None:
-        self.maskers, self.anchors, self.cut, self.joint = maskers, anchors, cut, joint
-
-    @property
-    def rows(self) -> int:
-        """Number of masked texts of an item, in addition to its views."""
-        return 0 if self.joint else self.anchors * len(self.maskers)
-
-    def copies(self, raw: Sequence[RawInstance], index: int, epoch: int) -> tuple[list[Tokens], list[Tokens]]:
-        """Return masked copies of an item's A anchors, and their targets: the first copy of all anchors, then the second."""
-        pairs = [
-            masker(self.cut(pair.anchor), epoch, index * self.anchors + number)
-            for masker in self.maskers
-            for number, pair in enumerate(raw)
-        ]
-        return [source for source, _ in pairs], [target for _, target in pairs]
-
-    def views(self, instances: Sequence[Instance], index: int, epoch: int) -> list[Instance]:
-        """Return the instances with masked anchors; masking comes after augmentation."""
-        masked = [
-            self.maskers[0](instance.anchor, epoch, index * self.anchors + number)
-            for number, instance in enumerate(instances)
-        ]
-        return [
-            replace(instance, anchor=source, anchor_target=target)
-            for instance, (source, target) in zip(instances, masked, strict=True)
-        ]
+MASKS = 1 << 40  # first ``view`` of the draws of masks; those of views are smaller
+COUNT, PLACE, KIND, TOKEN = range(4)  # purposes of the draws
+SETTINGS = [
+    "data",
+    "seed",
+    "mlm_copies",
+    "mask_prob",
+    "leave_unmasked_prob",
+    "random_token_prob",
+    "freq_weighted_replacement",
+    "mask_whole_words",
+    "mask_multiple_length",
+    "mask_stdev",
+]
 
 
 class Masks:
@@ -106,55 +51,159 @@ class Masks:
 
     Args:
         cfg: the settings of the task.
-        dictionary: with ``<mask>`` and ``<del>``.
+        dictionary: with ``<mask>`` and ``<del>``. These do not stand for text: they are neither masked nor predicted.
+        as_stock: make the masks of MaskTokensDataset, which draws for one text at a time.
     """
 
-    def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
-        self.cfg, self.dictionary = cfg, dictionary
+    def __init__(self, cfg: Any, dictionary: Dictionary, *, as_stock: bool) -> None:
+        # not omegaconf's: that takes 10 us to read a setting, and these are read for every text
+        self.cfg, self.dictionary = SimpleNamespace(**{name: getattr(cfg, name) for name in SETTINGS}), dictionary
+        # settings of the wav2vec family, which nobody uses for text
+        self.is_unusual = cfg.mask_multiple_length > 1 or cfg.mask_stdev > 0
+        self.as_stock = as_stock or self.is_unusual
+        self.copies: int = cfg.mlm_copies
+        self.padding, self.mask = dictionary.pad(), dictionary.index("<mask>")
+        self.delete = dictionary.index("<del>")
 
-    def copies(self, texts: Any) -> tuple[list[Any], list[Any]]:
-        """Return masked copies of texts and their targets, as stock data sets.
+    def __call__(self, texts: Ragged, epochs: Any, keys: Tokens, copy: int = 0) -> tuple[Ragged, Ragged]:
+        """Mask texts.
 
-        fairseq's LRUCacheDataset is not used: its key ignores the epoch, so a text that is read last in one epoch and first in
-        the next would keep its masks, but not in a resumed run.
+        Args:
+            texts: R rows.
+            epochs: one number, or one for each row (R,).
+            keys: (R,) what the masks of each row depend on beside seed and epoch, such as the index of its item.
+            copy: number of the masked copy.
+
+        Returns:
+            The masked texts, and their targets, which are padding where nothing is predicted.
         """
-        copies = range(self.cfg.mlm_copies)
-        return [self._masked(texts, False, copy) for copy in copies], [
-            self._masked(texts, True, copy) for copy in copies
-        ]
+        return self._as_stock(texts, epochs, keys, copy) if self.as_stock else self._drawn(texts, epochs, keys, copy)
 
-    def anchors(self, views: ViewMaker, *, joint: bool) -> AnchorMasks:
-        """Return the masks for anchors of documents; with ``joint``, the anchors that are embedded are masked themselves."""
-        symbols = [self.dictionary.index(symbol) for symbol in ("<mask>", "<del>")]
-        maskers = [
-            Masker(partial(self._masked, copy=copy), symbols, self.dictionary.pad())
-            for copy in range(1 if joint else self.cfg.mlm_copies)
-        ]
-        return AnchorMasks(maskers, views.source.anchors, views.cut, joint=joint)
+    def _drawn(self, texts: Ragged, epochs: Any, keys: Tokens, copy: int) -> tuple[Ragged, Ragged]:
+        cfg, draws = self.cfg, Draws.of(int(self.cfg.seed), epochs, keys, MASKS + copy)
+        starts, units = None, texts.lengths  # (R,) number of words, or of tokens
+        if cfg.mask_whole_words:
+            begins = self._word_starts[texts.tokens]
+            begins[texts.offsets[:-1][texts.lengths > 0]] = True
+            starts = np.flatnonzero(begins)
+            units = np.bincount(texts.rows[starts], minlength=len(texts))
+        counts = np.floor(cfg.mask_prob * units + draws.per_row(COUNT)).astype(np.int64)
+        rows, slots, _ = draws.choose(PLACE, np.minimum(counts, units), units)
+        kind = draws.uniform(KIND, rows, slots)
+        if starts is None:
+            places = texts.offsets[rows] + slots
+        else:
+            words = (units.cumsum() - units)[rows] + slots
+            lengths = np.diff(starts, append=len(texts.tokens))[words]
+            places, rows, kind = ranges(starts[words], lengths), np.repeat(rows, lengths), np.repeat(kind, lengths)
+        found = texts.tokens[places]
+        is_text = (found != self.mask) & (found != self.delete)
+        places, rows, kind = places[is_text], rows[is_text], kind[is_text]
+        source, target = texts.tokens.copy(), np.full_like(texts.tokens, self.padding)
+        target[places] = source[places]
+        is_random = kind < cfg.random_token_prob
+        source[places[kind >= cfg.random_token_prob + cfg.leave_unmasked_prob]] = self.mask
+        others = places[is_random]
+        if len(others):
+            u = draws.uniform(TOKEN, rows[is_random], others - texts.offsets[rows[is_random]])
+            source[others] = self._cumulative.searchsorted(u, "right")
+        return Ragged(source, texts.offsets), Ragged(target, texts.offsets)
 
-    def _masked(self, texts: Any, return_masked_tokens: bool, copy: int) -> MaskTokensDataset:
+    def _as_stock(self, texts: Ragged, epochs: Any, keys: Tokens, copy: int) -> tuple[Ragged, Ragged]:
+        seed = int(self.cfg.seed) + copy * COPY_SEED
+        names = [
+            (seed, *pair) for pair in zip(np.broadcast_to(epochs, len(texts)).tolist(), keys.tolist(), strict=True)
+        ]
+        if not self.is_unusual and not self.cfg.mask_whole_words:
+            return self._replayed(texts, names)
+        found = [self._by_fairseq(texts[row], *name) for row, name in enumerate(names)]
+        source, target = (Ragged.of(list(parts)) for parts in zip(*found, strict=True))
+        return source, target
+
+    def _replayed(self, texts: Ragged, names: Sequence[tuple[int, int, int]]) -> tuple[Ragged, Ragged]:
+        """The masks of MaskTokensDataset, by the draws that it makes; several times as fast as itself."""
         cfg = self.cfg
-        return MaskTokensDataset(
-            texts,
-            self.dictionary,
-            pad_idx=self.dictionary.pad(),
-            mask_idx=self.dictionary.index("<mask>"),
-            return_masked_tokens=return_masked_tokens,
-            seed=int(cfg.seed) + copy * COPY_SEED,
-            mask_prob=cfg.mask_prob,
-            leave_unmasked_prob=cfg.leave_unmasked_prob,
-            random_token_prob=cfg.random_token_prob,
-            freq_weighted_replacement=cfg.freq_weighted_replacement,
-            mask_whole_words=self._word_starts() if cfg.mask_whole_words else None,
-            mask_multiple_length=cfg.mask_multiple_length,
-            mask_stdev=cfg.mask_stdev,
+        changed = cfg.random_token_prob + cfg.leave_unmasked_prob
+        has_random, has_both = cfg.random_token_prob > 0, min(cfg.random_token_prob, cfg.leave_unmasked_prob) > 0
+        places, kept, replaced, drawn = [], [], [], [np.zeros(0)]
+        begins, lengths = texts.offsets.tolist(), texts.lengths.tolist()
+        for begin, size, name in zip(begins, lengths, names, strict=False):
+            rng = np.random.default_rng(int(hash(name) % 1e6))
+            chosen = rng.choice(size, int(cfg.mask_prob * size + rng.random()), replace=False)
+            chosen.sort()  # of each text's positions, in order; so are the random tokens below
+            is_other = rng.random(size)[chosen] < changed if changed > 0 else np.zeros(len(chosen), np.bool_)
+            stays = is_other
+            if has_both:
+                stays = is_other & (rng.random(size)[chosen] < cfg.leave_unmasked_prob / changed)
+            elif has_random:
+                stays = np.zeros_like(is_other)
+            is_random = is_other & ~stays
+            chosen += begin
+            places.append(chosen)
+            kept.append(is_other)
+            if is_random.any():
+                replaced.append(chosen[is_random])
+                drawn.append(rng.random(len(replaced[-1])))
+        source, target = texts.tokens.copy(), np.full_like(texts.tokens, self.padding)
+        at, others = (
+            np.concatenate([np.zeros(0, kind), *parts]) for parts, kind in ((places, np.int64), (kept, np.bool_))
         )
+        target[at] = source[at]
+        source[at[~others]] = self.mask
+        if replaced:
+            source[np.concatenate(replaced)] = self._cumulative.searchsorted(np.concatenate(drawn), "right")
+        return Ragged(source, texts.offsets), Ragged(target, texts.offsets)
 
-    def _word_starts(self) -> torch.Tensor:
-        """(vocabulary,) bytes, 1 where a token begins a word. (Stock masked_lm reads an attribute that is never set.)"""
+    def _by_fairseq(self, text: Tokens, seed: int, epoch: int, key: int) -> tuple[Tokens, Tokens]:
+        """The masks of MaskTokensDataset, by itself."""
+        is_symbol = (text == self.mask) | (text == self.delete)
+        # Symbols are passed as padding: where fairseq masks padding, the target is padding too, so nothing is predicted.
+        item = torch.from_numpy(np.where(is_symbol, self.padding, text))
+        found = []
+        for masks in self._stock:
+            masks.dataset = {key: item}
+            # Bypass fairseq's LRU cache of items: its key does not contain the text.
+            found.append(type(masks).__getitem_cached__.__wrapped__(masks, seed, epoch, key).numpy())
+        return np.where(is_symbol, text, found[0]), np.where(is_symbol, self.padding, found[1])
+
+    @cached_property
+    def _stock(self) -> list[MaskTokensDataset]:
+        """The stock masks, and their targets."""
+        cfg = self.cfg
+        words = torch.from_numpy(self._word_starts.astype(np.uint8)) if cfg.mask_whole_words else None
+        return [
+            MaskTokensDataset(
+                {},
+                self.dictionary,
+                pad_idx=self.padding,
+                mask_idx=self.mask,
+                return_masked_tokens=targets,
+                mask_prob=cfg.mask_prob,
+                leave_unmasked_prob=cfg.leave_unmasked_prob,
+                random_token_prob=cfg.random_token_prob,
+                freq_weighted_replacement=cfg.freq_weighted_replacement,
+                mask_whole_words=words,
+                mask_multiple_length=cfg.mask_multiple_length,
+                mask_stdev=cfg.mask_stdev,
+            )
+            for targets in (False, True)
+        ]
+
+    @cached_property
+    def _cumulative(self) -> npt.NDArray[np.float64]:
+        """(vocabulary,) distribution function of the tokens that replace a text's, as numpy's ``choice`` computes it."""
+        is_weighted = self.cfg.freq_weighted_replacement
+        weights = np.array(self.dictionary.count, np.float64) if is_weighted else np.ones(len(self.dictionary))
+        weights[: self.dictionary.nspecial] = 0
+        cumulative = (weights / weights.sum()).cumsum()
+        return cumulative / cumulative[-1]
+
+    @cached_property
+    def _word_starts(self) -> npt.NDArray[np.bool_]:
+        """(vocabulary,) where a token begins a word. (Stock masked_lm reads an attribute that is never set.)"""
         tokenizer = load_tokenizer(utils.split_paths(self.cfg.data)[0])
         starts = [
             index < self.dictionary.nspecial or tokenizer.is_word_start(symbol)
             for index, symbol in enumerate(self.dictionary.symbols)
         ]
-        return torch.ByteTensor(starts)
+        return np.array(starts, np.bool_)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fairseq_clear.data.batch import Example
+from fairseq_clear.data.batch import Examples
 from fairseq_clear.data.dataset import ClearDataset, SizedDataset
 from fairseq_clear.errors import UserError
 from fairseq_clear.seeding import rng_for
@@ -67,8 +67,6 @@ class MixedDataset(SizedDataset):
                 )
         self.ends = np.cumsum(self.counts)
         self.order = rng_for(seed, 0, 0, TIES).permutation(_numbers(len(self)))
-        for corpus in corpora:
-            corpus.set_epoch(1)  # before this, fairseq's masks are those of epoch 0
         self.epoch = 0
         self.set_epoch(1)
 
@@ -99,18 +97,26 @@ class MixedDataset(SizedDataset):
     def __len__(self) -> int:
         return int(self.ends[-1])
 
-    def __getitem__(self, index: int) -> Example:
-        corpus = self.corpora[int(self.corpus_of(index))]
-        number = int(self.passes[index])
-        if corpus.epoch != number:
-            corpus.set_epoch(number)
-        return replace(corpus[int(self.items[index])], index=int(index))
+    def __getitem__(self, index: int) -> Examples:
+        """An item, as a batch of one."""
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Examples]:
+        """The items of a batch, those of one corpus together."""
+        wanted = np.asarray(indices, np.int64)
+        corpora = self.corpus_of(wanted)
+        parts = []
+        for number in np.unique(corpora).tolist():
+            own = wanted[corpora == number]
+            found = self.corpora[number].examples(self.items[own].astype(np.int64), self.passes[own].astype(np.int64))
+            parts.append(replace(found, index=own))
+        return parts
 
     def corpus_of(self, index: Any) -> Any:
         """Number of the corpus of an item, or of each of several items."""
         return np.searchsorted(self.ends, index, side="right")
 
-    def collater(self, samples: Sequence[Example]) -> dict[str, Any]:
+    def collater(self, samples: Sequence[Examples]) -> dict[str, Any]:
         """Collate a batch, as ClearDataset does."""
         return self.corpora[0].collater(samples)
 

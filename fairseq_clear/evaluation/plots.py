@@ -18,7 +18,7 @@ from fairseq_clear.evaluation.sts_data import Pairs
 from fairseq_clear.evaluation.training_log import Records
 from fairseq_clear.files import write_errors, write_whole
 from fairseq_clear.libraries import import_library
-from fairseq_clear.tokens import cut_text
+from fairseq_clear.tokens import Ragged
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
@@ -122,7 +122,6 @@ def score_layers(encoder: "SentenceEncoder", pairs: Pairs, batch_size: int = 32)
     """
     import torch  # torch and fairseq take seconds to import
 
-    from fairseq_clear.data.batch import pad_rows
     from fairseq_clear.models.encoding import evaluating, read_tokens
     from fairseq_clear.modules.pooling import pool
 
@@ -130,7 +129,7 @@ def score_layers(encoder: "SentenceEncoder", pairs: Pairs, batch_size: int = 32)
     rows = [np.array(read_tokens(encoder.dictionary, encoder.tokenizer, text), np.int64) for text in texts]
     with evaluating(encoder.model):
         for begin in range(0, len(rows), batch_size):
-            batch = pad_rows([cut_text(row, encoder.max_length) for row in rows[begin : begin + batch_size]], pad)
+            batch = torch.from_numpy(Ragged.of(rows[begin : begin + batch_size]).cut(encoder.max_length).padded(pad))
             tokens = batch.to(next(encoder.model.parameters()).device)
             states = encoder.model.hidden_states(tokens)[1:]
             pooled = [pool(name, [state], tokens.ne(pad)) for name in LAYER_POOLINGS for state in states]

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_clear.data.batch import pad_rows
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel
 from fairseq_clear.interop.hf_format import global_attention
 from fairseq_clear.libraries import import_library, quiet_transformers
 from fairseq_clear.models.encoding import encode_texts, evaluating, read_tokens
 from fairseq_clear.text.tokenizers import HfTokenizer, Tokenizer
+from fairseq_clear.tokens import Ragged
 
 TOLERANCE = 1e-4
 # Poolings that sentence-transformers also has. Here they are computed on Hugging Face's states, by separate code.
@@ -159,7 +159,7 @@ def hf_ids(dictionary: Any, tokenizer: Tokenizer) -> list[int]:
 def _largest_state_difference(ours: LoadedModel, theirs: Any, rows: list[list[int]], names: list[int]) -> float:
     """Largest difference over all layers and tokens of a padded batch, except the padding."""
     pad = ours.dictionary.pad()
-    tokens = pad_rows([np.array(row) for row in rows], pad)  # (B, T)
+    tokens = torch.from_numpy(Ragged.of([np.array(row) for row in rows]).padded(pad))  # (B, T)
     is_token = tokens.ne(pad)
     with evaluating(ours.model), torch.no_grad():
         own = ours.model.hidden_states(tokens)

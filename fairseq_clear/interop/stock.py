@@ -17,7 +17,6 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_clear import register
-from fairseq_clear.data.batch import pad_rows
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel
 from fairseq_clear.files import hash_file
@@ -30,6 +29,7 @@ from fairseq_clear.models.state_dicts import BACKBONE, VOCABULARY_ROWS
 from fairseq_clear.modules.pooling import masked_mean
 from fairseq_clear.patches.checkpoint_files import read_checkpoint, save
 from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, recorded_tokenizer
+from fairseq_clear.tokens import Ragged
 
 register()
 
@@ -118,7 +118,7 @@ def _draw_tokens(dictionary: Dictionary, positions: int) -> Tensor:
     lengths = [max(1, min(LENGTH, positions - 2) // row) for row in range(1, ROWS + 1)]
     inner = [torch.randint(dictionary.nspecial, len(dictionary), (length,), generator=draw) for length in lengths]
     rows = [[dictionary.bos(), *row.tolist(), dictionary.eos()] for row in inner]
-    return pad_rows([np.array(row) for row in rows], dictionary.pad())
+    return torch.from_numpy(Ragged.of([np.array(row) for row in rows]).padded(dictionary.pad()))
 
 
 def settings_of(data: Path, task: str, arch: str, flags: dict[str, Any]) -> Any:

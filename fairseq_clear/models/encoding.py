@@ -11,13 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from fairseq_clear.data.batch import pad_rows
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.modules.chunking import ENOUGH_CELLS, alike, enough_cells
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.text.tokenizers import Tokenizer
-from fairseq_clear.tokens import Tokens
+from fairseq_clear.tokens import Ragged, Tokens
 
 __all__ = [
     *("EncodingCounts", "Floats", "encode_texts", "evaluating", "is_normalized", "read_tokens", "sentence_settings"),
@@ -144,7 +143,9 @@ def encode_texts(
     cells = 0
     with evaluating(model):
         for batch in _batches(lengths, batch_size, enough_cells(device)):
-            padded = pad_rows([tokens[index] for index in batch], dictionary.pad()).to(device)  # (B, T)
+            padded = torch.from_numpy(Ragged.of([tokens[index] for index in batch]).padded(dictionary.pad())).to(
+                device
+            )  # (B, T)
             embedded = model.embed(
                 padded, pooling
             ).float()  # (B, D); normalised in float32 even for a half-precision model

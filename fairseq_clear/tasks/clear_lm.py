@@ -29,7 +29,7 @@ from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.config import ClearLMConfig
 from fairseq_clear.tasks.corpus_mix import Corpus, check_corpora, load_mix, parse_mix
 from fairseq_clear.tasks.guide_encoder import load_guide
-from fairseq_clear.tasks.run_messages import Watch, log_summary
+from fairseq_clear.tasks.run_messages import DataWait, Watch, log_summary
 from fairseq_clear.tasks.run_record import (
     check_allowed,
     check_same_architecture,
@@ -50,6 +50,7 @@ from fairseq_clear.views.view_table import build_view_source, find_view_source
 
 logger = logging.getLogger(__name__)
 
+DRAWS = 2  # version of the way in which views and masks are drawn; of checkpoints that do not say: 1
 STOCK_CRITERIONS = ("masked_lm", "cross_entropy", "label_smoothed_cross_entropy")  # of fairseq, on masked texts
 
 
@@ -69,7 +70,7 @@ class ClearLMTask(MaskedLMTask):
         self.record: dict[str, Any] = {}
         self.mix: list[Corpus] = []
         self.watch = Watch(dropout_only=cfg.views == "same" and cfg.augment == "none")
-        self.masks = Masks(cfg, self.dictionary)
+        self.data_wait = DataWait()
         self.chain = self._build_chain()
         folder = str(self.folder)
         self.sts = StsValidation(cfg.eval_sts, folder) if cfg.eval_sts else None
@@ -157,26 +158,24 @@ class ClearLMTask(MaskedLMTask):
         view_maker = self.build_view_maker(sentences) if self.needs.views or of_documents else None
         source = view_maker.source if view_maker is not None else None
         items = len(sentences) if source is None else len(source.text_lengths)
-        anchors, copies = None, ([], [])
-        joint = self.needs.views and self.needs.joint_anchors
-        if self.needs.mlm and source is not None and source.mlm_input is None:
-            anchors = self.masks.anchors(view_maker, joint=joint)
-        elif joint and self.needs.mlm:
+        joint = self.needs.views and self.needs.joint_anchors and self.needs.mlm
+        texts = sentences if source is None else source.mlm_input
+        if joint and texts is not None:
             raise UserError("--anchor-mlm joint: only works with --views span, whose anchors it masks; leave it out")
-        elif self.needs.mlm:
-            copies = self.masks.copies(sentences if source is None else source.mlm_input)
+        masks = Masks(self.cfg, self.dictionary, as_stock=not self.needs.views) if self.needs.mlm else None
         with data_utils.numpy_seed(self.cfg.seed):
             order = np.random.permutation(items)  # noqa: NPY002  (masked_lm's own order)
             order = order.astype(np.int32 if items <= 2**31 else np.int64)  # kept in memory during training
         return ClearDataset(
             items,
-            *copies,
+            texts if self.needs.mlm else None,
+            masks,
             view_maker,
             order,
             bos=self.dictionary.bos(),
             eos=self.dictionary.eos(),
             padding=self.dictionary.pad(),
-            anchors=anchors,
+            joint=joint,
             contrastive=self.needs.views,
         )
 
@@ -210,7 +209,10 @@ class ClearLMTask(MaskedLMTask):
         """
         if isinstance(dataset, MixedDataset) and dataset.is_separate:
             dataset.workers, kwargs["grouped_shuffling"] = num_shards, True
-        return super().get_batch_iterator(dataset, *args, num_shards=num_shards, **kwargs)
+        batches = super().get_batch_iterator(dataset, *args, num_shards=num_shards, **kwargs)
+        if dataset is self.datasets.get(self.cfg.train_subset):
+            self.data_wait.watch(batches)
+        return batches
 
     def load_sentences(self, split: str, epoch: int = 1, combine: bool = False) -> Any:
         """Load the sentences of a split, or its documents if ``--views`` reads documents, before masks and views.
@@ -287,6 +289,8 @@ class ClearLMTask(MaskedLMTask):
     def _run_record(self, trainer: Any) -> dict[str, Any]:
         if not self.record:
             self.record = run_record(trainer.cfg, trainer.get_model(), self.chain)
+            if self.needs.views:
+                self.record["draws"] = DRAWS
         return self.record
 
     def state_dict(self) -> dict[str, Any]:
@@ -331,4 +335,6 @@ class ClearLMTask(MaskedLMTask):
         for name, validation in (("sts_spearman", self.sts), ("retrieval_mrr", self.retrieval)):
             if validation is not None and validation.score is not None and self.watch.update is None:
                 metrics.log_scalar(name, validation.score, round=2)
+        if self.watch.update is not None:
+            metrics.log_scalar("data_wait", self.data_wait.share(), round=3)
         self.watch(logging_outputs, self.needs.max_update)

@@ -92,14 +92,14 @@ def run_record(cfg: Any, model: Any, chain: Chain) -> dict[str, Any]:
 def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: str, allowed: str) -> list[str]:
     """Compare a checkpoint's record with that of the run that resumes it, and describe the differences that are allowed.
 
-    The number of workers, and settings of ``allowed``, joined by commas, may differ. A setting that only one of the records has
-    is not compared.
+    The number of workers, the way in which views are drawn, and settings of ``allowed``, joined by commas, may differ. A
+    setting that only one of the records has is not compared.
 
     Raises:
         UserError: another setting differs.
     """
     names = setting_names(allowed)
-    common = [name for name in current if name in saved and name != "workers"]
+    common = [name for name in current if name in saved and name not in ("workers", "draws")]
     differing = [name for name in common if _value(saved[name]) != _value(current[name])]
     forbidden = [name for name in differing if name not in names]
     if forbidden:
@@ -114,6 +114,8 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
     old, new = saved.get("workers"), current["workers"]
     if old not in (None, new):
         described.append(f"{old} workers, now {new}; --batch-size, --max-tokens and --update-freq are per worker")
+    if "draws" in current and saved.get("draws", 1) != current["draws"]:
+        described.append("another version made the checkpoint: the views and masks of this epoch are drawn anew")
     return described
 
 

@@ -5,10 +5,9 @@ A line that is only ``</s>`` is blank. A document is a run of lines that are not
 """
 
 import hashlib
+import itertools
 import logging
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.files import write_whole
 from fairseq_clear.spec import BOUNDARIES
 from fairseq_clear.text.mapped_files import read_index
-from fairseq_clear.tokens import Tokens
+from fairseq_clear.tokens import Ragged, Tokens, place_rows, ranges
 
 logger = logging.getLogger(__name__)
 
@@ -126,6 +125,20 @@ class Lines:
         """Position in ``tokens`` of the first token of a line, or of each of several lines."""
         return self._starts[lines]
 
+    def framed(self, lines: Tokens, begins: Any, lengths: Tokens, bos: int, eos: int) -> Ragged:
+        """Copy a part of each of several lines, between ``<s>`` and ``</s>``.
+
+        Args:
+            lines: (R,).
+            begins: (R,) the first position of the part in its line, or 0.
+            lengths: (R,) number of tokens of the part, without ``</s>``.
+            bos, eos: ids of ``<s>`` and ``</s>``.
+        """
+        parts = Ragged.of_lengths(np.empty(int(lengths.sum()) + 2 * len(lengths), np.int64), lengths + 2)
+        parts.tokens[parts.offsets[:-1]], parts.tokens[parts.offsets[1:] - 1] = bos, eos
+        parts.write(1, self.tokens, self.starts(lines) + begins, lengths)
+        return parts
+
     def documents(self, boundary: str) -> Bounds:
         """(D, 2): the first line of each document, and the line after its last."""
         return find_documents(self.sizes, boundary)
@@ -155,40 +168,6 @@ class MappedLines(Lines):
 
     def __reduce__(self) -> Any:
         return MappedLines, (self._prefix,)
-
-
-@dataclass(frozen=True)
-class Document:
-    """A document, or a part of it that consists of lines.
-
-    Positions count its n tokens x_1 ... x_n without the ``</s>`` of its lines, so they are independent of line breaks.
-
-    Attributes:
-        tokens: (n + lines,) slice of the memory map, with ``</s>``.
-        line_ends: (lines,) position after each line's last token.
-        bos, eos: ids of ``<s>`` and ``</s>``.
-    """
-
-    tokens: npt.NDArray[Any]
-    line_ends: Tokens
-    bos: int
-    eos: int
-
-    def __len__(self) -> int:
-        return int(self.line_ends[-1])
-
-    def span(self, begin: int, end: int) -> Tokens:
-        """Return ``<s>``, the tokens ``begin`` to ``end`` (exclusive), and ``</s>``: (end - begin + 2,) int64, a copy."""
-        framed = np.empty(end - begin + 2, np.int64)
-        framed[0], framed[-1] = self.bos, self.eos
-        first, last = np.searchsorted(self.line_ends, (begin, end - 1), side="right")
-        raw = self.tokens[begin + first : end + last]
-        if first < last:
-            keep = np.ones(len(raw), np.bool_)
-            keep[self.line_ends[first:last] - begin + np.arange(last - first)] = False
-            raw = raw[keep]
-        framed[1:-1] = raw
-        return framed
 
 
 class Documents:
@@ -238,25 +217,37 @@ class Documents:
     def __len__(self) -> int:
         return int(self._ends[-1]) if self._ends else 0
 
-    def __getitem__(self, index: int) -> Document:
-        return self.lines(index, 0, int(self.line_counts[index]))
+    def read(self, documents: Tokens, begins: Tokens, ends: Tokens) -> Ragged:
+        """Copy the tokens ``begins`` to ``ends`` of several documents, all (K,), without ``<s>`` and ``</s>``: K rows.
 
-    def lines(self, index: int, first: int, last: int) -> Document:
-        """Return the lines ``first`` to ``last`` (exclusive) of a document."""
-        part, begin = self._locate(index)
-        begin, end = begin + first, begin + last
-        sizes = part.sizes[begin:end]
-        start = int(part.starts(begin))
-        line_ends = np.cumsum(sizes - 1, dtype=np.int64)
-        return Document(part.tokens[start : start + int(line_ends[-1]) + len(sizes)], line_ends, self.bos, self.eos)
+        Positions do not count the ``</s>`` of lines, so they are independent of line breaks.
+        """
+        parts = [
+            (rows, _read(part, first, self.line_counts[documents[rows]], begins[rows], ends[rows]))
+            for rows, part, first in self._located(documents)
+        ]
+        return parts[0][1] if len(parts) == 1 else place_rows(len(documents), parts)
 
-    def identity(self, index: int) -> int:
-        """A hash of the document's length and first tokens; equal documents have equal hashes."""
-        part, first = self._locate(index)
-        length = int(self.lengths[index])
-        start = int(part.starts(first))
-        head = part.tokens[start : start + min(length + int(self.line_counts[index]), IDENTITY_TOKENS)]
-        return content_hash(np.append(head.astype(np.int64), length))
+    def positions(self, documents: Tokens, lines: Tokens) -> Tokens:
+        """Number of tokens of several documents before a line of each, both (K,); the line may be the one after the last."""
+        found = self.lengths[documents]
+        for rows, part, first in self._located(documents):
+            inner = lines[rows] < self.line_counts[documents[rows]]
+            rows, first, line = rows[inner], first[inner], lines[rows][inner]
+            found[rows] = part.starts(first + line) - part.starts(first) - line
+        return found
+
+    def identities(self, documents: Tokens) -> Tokens:
+        """A hash of the length and the first tokens of several documents (K,); equal documents have equal hashes."""
+        found = np.empty(len(documents), np.int64)
+        for rows, part, first in self._located(documents):
+            lengths, counts = self.lengths[documents[rows]], self.line_counts[documents[rows]]
+            sizes = np.minimum(lengths + counts, IDENTITY_TOKENS)
+            heads = Ragged.of_lengths(np.empty(int(sizes.sum()) + len(sizes), np.int64), sizes + 1)
+            heads.write(0, part.tokens, part.starts(first), sizes)
+            heads.tokens[heads.offsets[1:] - 1] = lengths
+            found[rows] = content_hashes(heads)
+        return found
 
     def line_span_lengths(self, lines: int) -> npt.NDArray[np.int32]:
         """Number of tokens of each span of ``lines`` lines: first all spans of the first document, then those of the next.
@@ -275,19 +266,47 @@ class Documents:
                 done += len(first)
         return found
 
-    def position(self, index: int, line: int) -> int:
-        """Number of tokens of a document before line ``line``."""
-        part, first = self._locate(index)
-        return int(part.starts(first + line) - part.starts(first)) - line
-
     def first_line(self, index: int) -> int:
         """Line number, from 1, of the document's first line in its file."""
-        return self._locate(index)[1] + 1
+        ((_, _, first),) = self._located(np.array([index]))
+        return int(first[0]) + 1
 
-    def _locate(self, index: int) -> tuple[Lines, int]:
-        which = bisect_right(self._ends, index)
-        number = index - (self._ends[which - 1] if which else 0)
-        return self.parts[which], int(self.bounds[which][number, 0])
+    def _located(self, documents: Tokens) -> Iterator[tuple[Tokens, Lines, Tokens]]:
+        """Yield, for each file of several documents (K,), their places (k,) in the K, the file, and their first lines (k,)."""
+        which = np.searchsorted(self._ends, documents, side="right")
+        for number in np.unique(which).tolist():
+            rows = np.flatnonzero(which == number)
+            begin = self._ends[number - 1] if number else 0
+            yield rows, self.parts[number], self.bounds[number][documents[rows] - begin, 0]
+
+
+def _read(part: Lines, origins: Tokens, counts: Tokens, begins: Tokens, ends: Tokens) -> Ragged:
+    """Copy the tokens ``begins`` to ``ends`` of documents that have ``counts`` lines from ``origins`` on, all (K,)."""
+    size, starts = len(origins), part.starts(origins)
+    # the lines of the first and the last token of each span: by bisection of all at once
+    positions = np.concatenate([begins, np.maximum(ends - 1, begins)])
+    low, high = np.tile(origins, 2), np.tile(origins + counts - 1, 2)
+    starts, first_lines = np.tile(starts, 2), low
+    for _ in range(int(counts.max(initial=1) - 1).bit_length()):
+        middle = (low + high + 1) // 2
+        is_after = part.starts(middle) - starts - (middle - first_lines) > positions  # tokens before the line
+        low, high = np.where(is_after, low, middle), np.where(is_after, middle - 1, high)
+    raw = starts + positions + low - first_lines
+    sizes = np.where(ends > begins, raw[size:] + 1 - raw[:size], 0)
+    found = Ragged.of_lengths(np.empty(int(sizes.sum()), np.int64), sizes)
+    found.write(0, part.tokens, raw[:size], sizes)
+    inner = low[size:] - low[:size]  # ends of lines inside the span
+    if not inner.any():
+        return found
+    lines, owner = ranges(low[:size], inner), np.repeat(np.arange(size), inner)
+    keep = np.ones(len(found.tokens), np.bool_)
+    keep[part.starts(lines) + part.sizes[lines] - 1 - raw[:size][owner] + found.offsets[owner]] = False
+    return Ragged.of_lengths(found.tokens[keep], sizes - inner)
+
+
+def map_lines(dataset: Any) -> MappedLines | None:
+    """Map the file of a data set that fairseq loaded; None if it is not a single memory-mapped file."""
+    return MappedLines(dataset._path) if hasattr(dataset, "_bin_buffer") else None  # MMapIndexedDataset's own
 
 
 def documents_of(dataset: Any, bos: int, eos: int, *, boundary: str = "blank", name: str = "the data") -> Documents:
@@ -311,5 +330,11 @@ def _tokens_between(part: Lines, bounds: Bounds) -> Tokens:
 
 def content_hash(tokens: npt.NDArray[np.int64]) -> int:
     """A 63-bit hash of token ids (T,), equal in every process, which identifies a text among the candidates."""
-    digest = hashlib.blake2b(np.ascontiguousarray(tokens, dtype=np.int64).tobytes(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+    return int(content_hashes(Ragged.of_lengths(tokens, np.array([len(tokens)])))[0])
+
+
+def content_hashes(texts: Ragged) -> npt.NDArray[np.int64]:
+    """``content_hash`` of each row: (R,) int64."""
+    raw, ends = np.ascontiguousarray(texts.tokens, np.int64).view(np.uint8).data, (8 * texts.offsets).tolist()
+    digests = [hashlib.blake2b(raw[a:b], digest_size=8).digest() for a, b in itertools.pairwise(ends)]
+    return (np.frombuffer(b"".join(digests), "<u8") >> np.uint64(1)).astype(np.int64)

@@ -10,7 +10,8 @@ from fairseq.data import FairseqDataset, PrependTokenDataset
 from fairseq.data.plasma_utils import PlasmaArray
 
 from fairseq_clear import patches
-from fairseq_clear.tokens import Tokens
+from fairseq_clear.text.documents import map_lines
+from fairseq_clear.tokens import Ragged, Tokens, as_tokens
 
 patches.apply()
 
@@ -38,6 +39,7 @@ class SentenceDataset(FairseqDataset):
     def __init__(self, dataset: Any, bos: int, eos: int, max_tokens: int, name: str, prefix: str | None = None) -> None:
         super().__init__()
         self.dataset, self.prefix = dataset, prefix
+        self.mapped = map_lines(dataset)
         self.bos, self.eos, self.max_tokens = bos, eos, max_tokens
         self.part_tokens = max(max_tokens - 2, 1)
         sizes = np.asarray(dataset.sizes)
@@ -70,6 +72,22 @@ class SentenceDataset(FairseqDataset):
         begin, end = (tokens * number // parts for number in (part, part + 1))
         return self.frame(torch.cat([text[begin:end], text[-1:]]))
 
+    def rows(self, indices: Tokens) -> Ragged:
+        """Return several samples, read at once if the data are memory-mapped."""
+        if self.mapped is None or self.max_tokens < 3:
+            return Ragged.of([as_tokens(self[index]) for index in indices.tolist()])
+        lines = self.lines[indices].astype(np.int64)
+        lengths = self.mapped.sizes[lines].astype(np.int64) - 1
+        if self.prefix is not None:
+            return self.mapped.framed(lines, 0, np.minimum(lengths, self.part_tokens), self.bos, self.eos)
+        begins, long = np.zeros_like(lengths), np.flatnonzero(lengths > self.part_tokens)
+        if len(long):
+            full = lengths[long]
+            part, parts = indices[long] - np.searchsorted(self.lines, lines[long]), -(-full // self.part_tokens)
+            begins[long] = full * part // parts
+            lengths[long] = full * (part + 1) // parts - begins[long]
+        return self.mapped.framed(lines, begins, lengths, self.bos, self.eos)
+
     def frame(self, line: torch.Tensor) -> torch.Tensor:
         """Put ``<s>`` before a line and cut it to ``max_tokens``, keeping its ``</s>``."""
         item = torch.cat([line.new_tensor([self.bos]), line])
@@ -88,7 +106,33 @@ class SentenceDataset(FairseqDataset):
     size = num_tokens
 
 
-def split_long_blocks(texts: PrependTokenDataset, max_tokens: int, name: str) -> PrependTokenDataset:
+class BlockDataset(PrependTokenDataset):
+    """Blocks of text as fairseq makes them, with ``<s>`` before each."""
+
+    def __init__(self, blocks: Any, token: int) -> None:
+        super().__init__(blocks, token)
+        self.mapped = map_lines(blocks.dataset)
+
+    def rows(self, indices: Tokens) -> Ragged:
+        """Return several blocks, read at once if the data are memory-mapped."""
+        if self.mapped is None:
+            return Ragged.of([as_tokens(self[index]) for index in indices.tolist()])
+        origins, slices = (
+            part[indices].astype(np.int64) for part in (self.dataset.block_to_dataset_index, self._slices)
+        )
+        lengths = slices[:, 1] - slices[:, 0]
+        found = Ragged.of_lengths(np.empty(int(lengths.sum()) + len(lengths), np.int64), lengths + 1)
+        found.tokens[found.offsets[:-1]] = self.token
+        found.write(1, self.mapped.tokens, self.mapped.starts(origins[:, 0]) + origins[:, 1], lengths)
+        return found
+
+    @property
+    def _slices(self) -> npt.NDArray[Any]:
+        slices: npt.NDArray[Any] = self.dataset.slice_indices  # the 16 bits of its sizes may overflow
+        return slices
+
+
+def split_long_blocks(texts: PrependTokenDataset, max_tokens: int, name: str) -> BlockDataset:
     """Split the blocks of fairseq's modes ``complete`` and ``complete_doc`` that are longer than ``--tokens-per-sample``.
 
     Args:
@@ -97,14 +141,14 @@ def split_long_blocks(texts: PrependTokenDataset, max_tokens: int, name: str) ->
         name: name of the split, for the log.
 
     Returns:
-        ``texts`` if no block is too long. Otherwise a data set with the same tokens in the same order, with each long block
-        split into as few blocks as possible, of nearly equal length.
+        A data set with the same tokens in the same order, in which each long block is split into as few blocks as possible, of
+        nearly equal length.
     """
     blocks = texts.dataset
     slices = blocks.slice_indices  # (B, 2); the 16 bits of blocks.sizes overflow
     lengths = slices[:, 1] - slices[:, 0]
     if not (lengths > max_tokens - 1).any():
-        return texts
+        return BlockDataset(blocks, texts.token)
     counts, places, begins, ends = _split_long(lengths, max(max_tokens - 1, 1))
     first = np.repeat(slices[:, 0], counts)[places].astype(np.int64)
     slices, origins = (np.repeat(array, counts, axis=0) for array in (slices, blocks.block_to_dataset_index))
@@ -116,7 +160,7 @@ def split_long_blocks(texts: PrependTokenDataset, max_tokens: int, name: str) ->
         "%s: %d sentences longer than --tokens-per-sample %d, split into %d samples",
         *(name, int((counts > 1).sum()), max_tokens, len(places)),
     )
-    return PrependTokenDataset(blocks, texts.token)
+    return BlockDataset(blocks, texts.token)
 
 
 def _split_long(lengths: npt.NDArray[Any], longest: int) -> tuple[Tokens, Tokens, Tokens, Tokens]:

@@ -164,20 +164,25 @@ class ViewPrinter:
 
 def draw_item(index: int, epoch: int, maker: ViewMaker, printer: ViewPrinter) -> Iterator[str]:
     """Yield lines that show the texts and views of an item."""
-    traced = maker.trace(index, epoch)
-    if not traced:
-        yield f"\n#{index}: makes no pair"
-    for number, (pair, views) in enumerate(traced, 1):
-        yield f"\n#{index}" + (f", pair {number} of {len(traced)}" if len(traced) > 1 else "")
-        if pair.document >= 0:
-            documents: Any = maker.source.documents  # type: ignore[attr-defined]
-            length = int(documents.lengths[pair.document])
-            yield f"  document {pair.document + 1} (line {documents.first_line(pair.document)}), {length} tokens"
-            for role, span in enumerate(pair.spans, 1):
-                kind = "anchor" if role == 1 else kind_of(pair.spans[0], span)
+    made = maker(np.array([index]), epoch, traced=True)
+    pairs, source = made.pairs, maker.source
+    number_of = len(pairs.identity)
+    for number in range(number_of):
+        yield f"\n#{index}" + (f", pair {number + 1} of {number_of}" if number_of > 1 else "")
+        if pairs.document is not None and pairs.spans is not None:
+            documents: Any = source.documents  # type: ignore[attr-defined]
+            document, spans = int(pairs.document[number]), [tuple(span) for span in pairs.spans[number].tolist()]
+            length = int(documents.lengths[document])
+            yield f"  document {document + 1} (line {documents.first_line(document)}), {length} tokens"
+            for role, span in enumerate(spans, 1):
+                kind = "anchor" if role == 1 else kind_of(spans[0], span)
                 yield f"  span {role}  tokens {span[0]} to {span[1]}, {kind}"
-        for role, (text, view) in enumerate(zip((pair.anchor, *pair.positives), views, strict=True), 1):
-            marked, shown = mark_view(text, view.tokens, view.source, printer.begins(text)), len(maker.cut(view.tokens))
+        for role in range(1 + source.positives):
+            row = number * pairs.each + role
+            text, begin = pairs.texts[row], pairs.texts.offsets[row]
+            where = made.augmented.source[slice(*made.augmented.views.offsets[row : row + 2])]
+            origin = np.where(where < 0, -1, where - begin)
+            marked = mark_view(text, made.augmented.views[row], origin, printer.begins(text))
             if not maker.augment.is_identity:
-                yield f"  text {role}  {printer.text_line(marked)}"
-            yield f"  view {role}  {printer.view_line(marked, shown)}"
+                yield f"  text {role + 1}  {printer.text_line(marked)}"
+            yield f"  view {role + 1}  {printer.view_line(marked, len(made.views[row]))}"

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.text.documents import content_hash
+from fairseq_clear.seeding import Draws
+from fairseq_clear.text.documents import content_hashes, map_lines
 from fairseq_clear.text.sentence_dataset import SentenceDataset
-from fairseq_clear.views.view_source import RawInstance, TokenSource, ViewSource, as_tokens
+from fairseq_clear.tokens import Ragged, Tokens, as_tokens, interleave
+from fairseq_clear.views.view_source import FRAME, Pairs, TokenSource, ViewSource, read_rows
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ class AlignedSentences:
                 f"{name}: has {found} lines, but the text {wanted}: line n of both must correspond; make both "
                 "with one call of fairseq-clear prepare --paraphrase"
             )
-        self.texts, self.dataset = texts, dataset
+        self.texts, self.dataset, self.mapped = texts, dataset, map_lines(dataset)
         full = np.asarray(dataset.sizes)[texts.lines]
         self.sizes = np.where(full > 1, np.minimum(full + 1, texts.max_tokens), 0)
         blank = int((self.sizes == 0).sum())
@@ -44,6 +46,18 @@ class AlignedSentences:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def rows(self, indices: Tokens) -> Ragged:
+        """Return several texts."""
+        own = self.texts
+        if self.mapped is None or own.max_tokens < 3:
+            return Ragged.of([as_tokens(self[index]) for index in indices.tolist()])
+        lines = own.lines[indices].astype(np.int64)
+        lengths = self.mapped.sizes[lines].astype(np.int64) - 1
+        full = lengths > 0
+        kept = np.minimum(lengths[full], own.part_tokens)
+        found = self.mapped.framed(lines[full], 0, kept, own.bos, own.eos)
+        return Ragged.of_lengths(found.tokens, np.where(full, np.minimum(lengths, own.part_tokens) + FRAME, 0))
 
     def __getitem__(self, index: int) -> Any:
         line = self.dataset[self.texts.lines[index]]
@@ -98,13 +112,13 @@ class Paraphrases(ViewSource):
         lengths = [np.where(np.asarray(source.sizes) > 0, source.sizes, texts.sizes) for source in self.sources]
         self.text_lengths = np.stack(lengths, axis=1).astype(np.int64)
 
-    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        """Return the pair of a sentence; nothing is random."""
-        original = as_tokens(self.mlm_input[index])
-        found = [original if source is self.mlm_input else as_tokens(source[index]) for source in self.sources]
-        texts = [text if len(text) else original for text in found]
-        missing = sum(len(text) == 0 for text in found)
-        return [RawInstance(texts[0], texts[1:], content_hash(original), fell_back=missing)]
+    def pairs(self, indices: Tokens, draws: Draws) -> Pairs:
+        """Return the pairs of sentences; nothing is random."""
+        originals = read_rows(self.mlm_input, indices)
+        others = [originals if source is self.mlm_input else read_rows(source, indices) for source in self.sources]
+        found = [fill_blank(texts, originals) for texts in others]
+        missing = sum(int((texts.lengths == 0).sum()) for texts in others)
+        return Pairs(interleave(found), len(found), content_hashes(originals), np.zeros(0, np.int64), missing)
 
 
 class WithHardNegatives(ViewSource):
@@ -122,10 +136,27 @@ class WithHardNegatives(ViewSource):
         lengths = [np.where(np.asarray(texts.sizes) > 0, texts.sizes, originals.sizes) for texts in negatives]
         self.text_lengths = np.concatenate([source.text_lengths, np.stack(lengths, axis=1)], axis=1)
 
-    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        """Return the pair of a sentence, with its hard negatives."""
-        (pair,) = self.source(index, rng)
-        found = [as_tokens(texts[index]) for texts in self.aligned]
-        negatives = [text if len(text) else as_tokens(self.mlm_input[index]) for text in found]
-        missing = sum(len(text) == 0 for text in found)
-        return [RawInstance(pair.anchor, pair.positives, pair.identity, negatives, pair.fell_back + missing)]
+    def pairs(self, indices: Tokens, draws: Draws) -> Pairs:
+        """Return the pairs of sentences, with their hard negatives."""
+        pairs = self.source.pairs(indices, draws)
+        originals = read_rows(self.mlm_input, indices)
+        others = [read_rows(texts, indices) for texts in self.aligned]
+        negatives = interleave([fill_blank(texts, originals) for texts in others])
+        missing = sum(int((texts.lengths == 0).sum()) for texts in others)
+        joined = Ragged.of_lengths(
+            np.concatenate([pairs.texts.tokens, negatives.tokens]), np.append(pairs.texts.lengths, negatives.lengths)
+        )
+        places = [np.arange(len(pairs.texts)).reshape(len(indices), -1)]
+        places += [len(pairs.texts) + np.arange(len(negatives)).reshape(len(indices), -1)]
+        texts = joined.select(np.concatenate(places, axis=1).reshape(-1))
+        each = pairs.each + self.negatives
+        return Pairs(texts, each, pairs.identity, content_hashes(negatives), pairs.fell_back + missing)
+
+
+def fill_blank(texts: Ragged, originals: Ragged) -> Ragged:
+    """Replace each empty row by the one of ``originals``."""
+    blank = texts.lengths == 0
+    if not blank.any():
+        return texts
+    size = len(texts)
+    return interleave([texts, originals]).select(2 * np.arange(size) + blank)

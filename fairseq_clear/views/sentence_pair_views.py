@@ -14,14 +14,14 @@ import numpy.typing as npt
 import torch
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.seeding import Draws
 from fairseq_clear.spec import Knob
-from fairseq_clear.text.documents import CHUNK_DOCUMENTS, Document, Documents
-from fairseq_clear.tokens import Tokens, cut_text
-from fairseq_clear.views.view_source import FRAME, RawInstance, ViewSource
+from fairseq_clear.text.documents import CHUNK_DOCUMENTS, Documents
+from fairseq_clear.tokens import Ragged, Tokens, interleave
+from fairseq_clear.views.view_source import FRAME, Pairs, ViewSource
 
 logger = logging.getLogger(__name__)
 
-UNUSED = np.random.default_rng(0)  # never drawn from
 LONGEST_CONTEXT = 10_000  # sentences on each side
 
 NEIGHBOR_KNOBS = {"sentences": Knob(1, int, 1, help="number of sentences in a span")}
@@ -64,10 +64,17 @@ class SentencePairs(ViewSource):
                 "and a blank line between documents, or pair each text with itself: --views same"
             )
 
-    def _locate(self, index: int) -> tuple[int, int]:
-        """Return the document of an item, and the index of the item within the document."""
-        number = int(np.searchsorted(self._ends, index, side="right"))
-        return number, index - (int(self._ends[number - 1]) if number else 0)
+    def _locate(self, indices: Tokens) -> tuple[Tokens, Tokens]:
+        """Return the documents of items (I,), and the number of each item within its document."""
+        numbers = np.searchsorted(self._ends, indices, side="right")
+        return numbers, indices - np.where(numbers > 0, self._ends[numbers - 1], 0)
+
+    def _pairs(self, texts: Ragged, numbers: Tokens, spans: list[Tokens]) -> Pairs:
+        """Frame the texts of pairs; ``spans`` are begin and end of the first text, then of the second, each (I,)."""
+        documents = self.documents
+        both = np.stack(spans, axis=1).reshape(-1, 2, 2)
+        identity, framed = documents.identities(numbers), texts.framed(documents.bos, documents.eos)
+        return Pairs(framed, 2, identity, np.zeros(0, np.int64), document=numbers, spans=both)
 
 
 class NeighborViews(SentencePairs):
@@ -103,7 +110,7 @@ class NeighborViews(SentencePairs):
             in_pair = np.ones(len(lengths), np.bool_)
             in_pair[left_out] = False
             self.text_lengths[:, column] = lengths[in_pair]
-        self.mlm_input = FirstTexts(self.text_lengths[:, 0], self.anchor, tokens_per_sample)
+        self.mlm_input = FirstTexts(self.text_lengths[:, 0], self.first_texts, tokens_per_sample)
         long = int((self.text_lengths > tokens_per_sample).sum())
         if long:
             logger.info(
@@ -111,26 +118,17 @@ class NeighborViews(SentencePairs):
                 documents.name, long, self.text_lengths.size, tokens_per_sample,
             )  # fmt: skip
 
-    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        """Return the pair of an item."""
-        number, span = self._locate(index)
-        n = self.sentences
-        lines = self.documents.lines(number, span * n, (span + 2) * n)
-        middle, end = int(lines.line_ends[n - 1]), len(lines)
-        begin = self.documents.position(number, span * n)
-        return [
-            RawInstance(
-                lines.span(0, middle),
-                (lines.span(middle, end),),
-                self.documents.identity(number),
-                document=number,
-                spans=((begin, begin + middle), (begin + middle, begin + end)),
-            )
-        ]
+    def pairs(self, indices: Tokens, draws: Draws | None = None) -> Pairs:
+        """Return the pairs of items."""
+        numbers, span = self._locate(indices)
+        begin, middle, end = (self.documents.positions(numbers, (span + n) * self.sentences) for n in range(3))
+        twice = np.repeat(numbers, 2)
+        begins, ends = (np.stack(two, axis=1).reshape(-1) for two in ((begin, middle), (middle, end)))
+        return self._pairs(self.documents.read(twice, begins, ends), numbers, [begin, middle, middle, end])
 
-    def anchor(self, index: int) -> Tokens:
-        """Return the first span of an item."""
-        return self(index, UNUSED)[0].anchor
+    def first_texts(self, indices: Tokens) -> Ragged:
+        """Return the first spans of items."""
+        return self.pairs(indices).anchors()
 
 
 class ClozeViews(SentencePairs):
@@ -167,47 +165,49 @@ class ClozeViews(SentencePairs):
         words = {"made_of": "a sentence and its context", "too_few": "one sentence", "spec": "cloze"}
         super().__init__(documents, pairs, least=2, **words)
         self.text_lengths = self._lengths(documents.line_span_lengths(1))
-        self.mlm_input = FirstTexts(self.text_lengths[:, 0], self.anchor, tokens_per_sample)
+        self.mlm_input = FirstTexts(self.text_lengths[:, 0], self.first_texts, tokens_per_sample)
 
-    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        """Return the pair of an item."""
-        number, line = self._locate(index)
-        first, last = max(line - self.before, 0), min(line + self.after + 1, int(self.documents.line_counts[number]))
-        lines = self.documents.lines(number, first, last)
-        begin, end = (int(lines.line_ends[one]) if one >= 0 else 0 for one in (line - first - 1, line - first))
-        is_kept = bool(rng.random() < self.keep) and end - begin < self.room
-        low, high = self._trimmed(begin, end, len(lines), is_kept)
-        origin = self.documents.position(number, first)
-        return [
-            RawInstance(
-                lines.span(begin, end),
-                (lines.span(low, high) if is_kept else without(lines, low, begin, end, high),),
-                self.documents.identity(number),
-                document=number,
-                spans=((origin + begin, origin + end), (origin + low, origin + high)),
-            )
-        ]
+    def pairs(self, indices: Tokens, draws: Draws) -> Pairs:
+        """Return the pairs of items."""
+        numbers, lines = self._locate(indices)
+        counts = self.documents.line_counts[numbers]
+        window = np.maximum(lines - self.before, 0), lines, lines + 1, np.minimum(lines + self.after + 1, counts)
+        first, begin, end, last = (self.documents.positions(numbers, line) for line in window)
+        is_kept = (draws.per_row(0) < self.keep) & (end - begin < self.room)
+        low, high = self._trimmed(begin - first, end - first, last - first, is_kept)
+        low, high = low + first, high + first
+        # three parts of each document: the sentence, the context before it and after it; a kept sentence is in the latter
+        begins = [begin, np.minimum(low, begin), np.where(is_kept, begin, end)]
+        ends = [end, begin, np.where(is_kept, high, np.maximum(high, end))]
+        bounds = (np.stack(three, axis=1).reshape(-1) for three in (begins, ends))
+        parts = self.documents.read(np.repeat(numbers, 3), *bounds)
+        lengths = parts.lengths.reshape(-1, 3)
+        joined = np.stack([lengths[:, 0], lengths[:, 1] + lengths[:, 2]], axis=1).reshape(-1)
+        return self._pairs(Ragged.of_lengths(parts.tokens, joined), numbers, [begin, end, low, high])
 
-    def anchor(self, index: int) -> Tokens:
-        """Return the sentence of an item, between ``<s>`` and ``</s>``."""
-        number, line = self._locate(index)
-        sentence = self.documents.lines(number, line, line + 1)
-        return sentence.span(0, len(sentence))
+    def first_texts(self, indices: Tokens) -> Ragged:
+        """Return the sentences of items, between ``<s>`` and ``</s>``."""
+        numbers, lines = self._locate(indices)
+        bounds = (self.documents.positions(numbers, line) for line in (lines, lines + 1))
+        return self.documents.read(numbers, *bounds).framed(self.documents.bos, self.documents.eos)
 
-    def _locate(self, index: int) -> tuple[int, int]:
-        """Return the document and the line of an item."""
-        number, line = super()._locate(index)
-        return number, line + self._skipped[0]
+    def _locate(self, indices: Tokens) -> tuple[Tokens, Tokens]:
+        """Return the documents and the lines of items."""
+        numbers, lines = super()._locate(indices)
+        return numbers, lines + self._skipped[0]
 
-    def _trimmed(self, begin: int, end: int, length: int, is_kept: bool) -> tuple[int, int]:
-        """Return begin and end of the used part of a context (0, length) around the sentence (begin, end)."""
+    def _trimmed(
+        self, begin: Tokens, end: Tokens, length: Tokens, is_kept: npt.NDArray[np.bool_]
+    ) -> tuple[Tokens, Tokens]:
+        """Return begin and end of the used part of each context (0, length) around the sentence (begin, end)."""
         left, right = begin, length - end
-        room = self.room - (end - begin if is_kept else 0)
-        if left + right > room:
-            left = room * left // (left + right)
-            right = room - left
+        room = self.room - np.where(is_kept, end - begin, 0)
+        is_long = left + right > room
+        shorter = room * left // np.maximum(left + right, 1)
+        left, right = np.where(is_long, shorter, left), np.where(is_long, room - shorter, right)
         # with no tokens on one side of a removed sentence, the span lies on its other side
-        return (begin - left if left or is_kept else end), (end + right if right or is_kept else begin)
+        low = np.where((left > 0) | is_kept, begin - left, end)
+        return low, np.where((right > 0) | is_kept, end + right, begin)
 
     def _lengths(self, lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Return upper bounds of the lengths of sentences and contexts (items, 2), given the tokens per line (L,)."""
@@ -266,24 +266,29 @@ class TitleViews(ViewSource):
         self._titles = lengths[self.items]
         rest = np.minimum(documents.lengths[self.items] - self._titles, self.room)
         self.text_lengths = np.stack([self._titles, rest], axis=1).astype(np.int32) + FRAME
-        self.mlm_input = FirstTexts(self.text_lengths[:, 0], self.anchor, tokens_per_sample)
+        self.mlm_input = FirstTexts(self.text_lengths[:, 0], self.first_texts, tokens_per_sample)
 
-    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        """Return the pair of an item."""
-        number, begin = int(self.items[index]), int(self._titles[index])
-        document = self.documents[number]
-        title = document.span(0, begin)
-        first = begin
-        if len(document) > 2 * begin and np.array_equal(document.span(begin, 2 * begin), title):
-            first = 2 * begin
-        last = min(len(document), first + self.room)
-        spans = ((0, begin), (first, last))
-        identity = self.documents.identity(number)
-        return [RawInstance(title, (document.span(first, last),), identity, document=number, spans=spans)]
+    def pairs(self, indices: Tokens, draws: Draws | None = None) -> Pairs:
+        """Return the pairs of items."""
+        documents, numbers, begin = self.documents, self.items[indices], self._titles[indices].astype(np.int64)
+        lengths, first = documents.lengths[numbers], begin.copy()
+        titles = documents.read(numbers, np.zeros_like(begin), begin)
+        twice = np.flatnonzero(lengths > 2 * begin)  # long enough to repeat the title
+        again = documents.read(numbers[twice], begin[twice], 2 * begin[twice])
+        for row, number in enumerate(twice.tolist()):
+            if np.array_equal(again[row], titles[number]):
+                first[number] = 2 * begin[number]
+        last = np.minimum(lengths, first + self.room)
+        texts = interleave([titles, documents.read(numbers, first, last)]).framed(documents.bos, documents.eos)
+        spans = np.stack([np.zeros_like(begin), begin, first, last], axis=1).reshape(-1, 2, 2)
+        identity = documents.identities(numbers)
+        return Pairs(texts, 2, identity, np.zeros(0, np.int64), document=numbers, spans=spans)
 
-    def anchor(self, index: int) -> Tokens:
-        """Return the title of an item, between ``<s>`` and ``</s>``."""
-        return self.documents.lines(int(self.items[index]), 0, 1).span(0, int(self._titles[index]))
+    def first_texts(self, indices: Tokens) -> Ragged:
+        """Return the titles of items, between ``<s>`` and ``</s>``."""
+        begin = self._titles[indices].astype(np.int64)
+        titles = self.documents.read(self.items[indices], np.zeros_like(begin), begin)
+        return titles.framed(self.documents.bos, self.documents.eos)
 
 
 def repeated_first_lines(
@@ -305,21 +310,21 @@ def repeated_first_lines(
     return repeated
 
 
-def without(lines: Document, low: int, begin: int, end: int, high: int) -> Tokens:
-    """Return the tokens ``low`` to ``high`` without ``begin`` to ``end`` (ends exclusive), between ``<s>`` and ``</s>``."""
-    before = lines.span(min(low, begin), begin)
-    return np.concatenate([before[:-1], lines.span(end, max(high, end))[1:]])
-
-
 class FirstTexts:
-    """A data set of the first text of each pair, from ``anchor``, cut to ``max_tokens`` but keeping ``</s>``."""
+    """A data set of the first text of each pair, by ``first_texts`` of a source, cut to ``max_tokens``, keeping ``</s>``."""
 
-    def __init__(self, lengths: npt.NDArray[np.integer[Any]], anchor: Callable[[int], Tokens], max_tokens: int) -> None:
-        self.anchor, self.max_tokens = anchor, max_tokens
+    def __init__(
+        self, lengths: npt.NDArray[np.integer[Any]], first_texts: Callable[[Tokens], Ragged], max_tokens: int
+    ) -> None:
+        self.first_texts, self.max_tokens = first_texts, max_tokens
         self.sizes: Tokens = np.minimum(lengths, max_tokens)
 
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def rows(self, indices: Tokens) -> Ragged:
+        """Return several texts."""
+        return self.first_texts(indices).cut(self.max_tokens)
+
     def __getitem__(self, index: int) -> Any:
-        return torch.from_numpy(cut_text(self.anchor(index), self.max_tokens))
+        return torch.from_numpy(self.rows(np.array([index]))[0])

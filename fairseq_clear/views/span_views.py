@@ -1,7 +1,7 @@
 """``span``: anchors of a document, and positives near each of them (DeCLUTR: Giorgi et al. 2020, arXiv:2006.03659).
 
-Lengths, anchors and positives are drawn as in section 3.1.1, by functions of numbers. A span is (start, end): the tokens
-x_start ... x_(end-1) of a document of n tokens.
+Lengths, anchors and positives are drawn as in section 3.1.1, for a batch of documents at once, by functions of numbers. A span
+is (start, end): the tokens x_start ... x_(end-1) of a document of n tokens.
 """
 
 import logging
@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.seeding import Draws, Floats, rng_for
 from fairseq_clear.spec import Knob
-from fairseq_clear.text.documents import Documents, content_hash
+from fairseq_clear.text.documents import Documents, content_hashes
 from fairseq_clear.tokens import Tokens
-from fairseq_clear.views.view_source import FRAME, RawInstance, ViewSource
+from fairseq_clear.views.view_source import FRAME, Pairs, ViewSource
 
 logger = logging.getLogger(__name__)
 
 Span = tuple[int, int]
+ANCHOR_LENGTHS, PLACE, POSITIVE_LENGTHS, POSITIVE_PLACES = range(4)  # purposes of the draws
+MOST_UNIFORMS = 16  # of which one beta variate is made
 STRATEGIES = ("any", "adjacent", "subsumed", "overlapping")
 SPAN_KNOBS = {
     "anchors": Knob(2, int, 1, help="A, number of anchors of a document"),
@@ -76,58 +79,81 @@ class SpanSettings:
         return lengths - 1 if self.strategy == "overlapping" else lengths
 
 
-def sample_lengths(
-    rng: np.random.Generator, size: int | tuple[int, ...], low: int, high: int | Tokens, alpha: float, beta: float
-) -> Tokens:
-    """Draw lengths floor(p * (high - low + 1) + low) with p ~ Beta(alpha, beta): int64 of shape ``size``.
+def draw_beta(draws: Draws, purpose: int, count: int, alpha: float, beta: float) -> Floats:
+    """Draw ``count`` numbers with a Beta(alpha, beta) distribution for each row: (R, count).
+
+    For whole parameters this is the alpha-th smallest of alpha + beta - 1 uniform numbers, exactly. For others, numpy draws.
+    """
+    size, uniforms = len(draws.key), alpha + beta - 1
+    if alpha != int(alpha) or beta != int(beta) or uniforms > MOST_UNIFORMS:
+        keys = draws.fold(purpose).key.tolist()
+        return np.array([rng_for(key).beta(alpha, beta, count) for key in keys]).reshape(size, count)
+    rows = np.repeat(np.arange(size), count * int(uniforms))
+    places = np.tile(np.arange(count * int(uniforms)), size)
+    u = draws.uniform(purpose, rows, places).reshape(size, count, int(uniforms))
+    return np.sort(u, axis=2)[:, :, int(alpha) - 1]
+
+
+def scale_lengths(p: Floats, low: Any, high: Any) -> Tokens:
+    """Lengths floor(p * (high - low + 1) + low), with p ~ Beta.
 
     The paper has high - low as the factor, so no span would ever be ``high`` tokens long. Here each length corresponds to one
     of high - low + 1 equal parts of [0, 1]: P(length <= low + k) is the distribution function at (k + 1) / (high - low + 1).
     """
-    p = rng.beta(alpha, beta, size)
     # p may be rounded to 1.0
     return np.minimum(np.floor(p * (high - low + 1) + low), high).astype(np.int64)
 
 
-def place_anchors(n: int, lengths: Tokens, apart: int, rng: np.random.Generator) -> Tokens:
-    """Draw starts (A,), ascending, of spans of these lengths, at least ``apart`` tokens apart; placements are equally likely.
+def place_anchors(n: Tokens, lengths: Tokens, apart: Tokens, draws: Draws) -> Tokens:
+    """Draw starts (R, A), ascending, of A spans of these lengths (R, A) in documents of ``n`` (R,) tokens.
 
-    A single span starts uniformly in 0 ... n - length, as in the paper. With several, if each span and the gap after it are
-    shrunk to nothing, a placement is a multiset of A of the remaining positions.
+    They are at least ``apart`` (R,) tokens apart, and all placements are equally likely. A single span starts uniformly in
+    0 ... n - length, as in the paper. With several, if each span and the gap after it are shrunk to nothing, a placement is a
+    multiset of A of the remaining positions: A of slack + A slots, drawn by Floyd's method.
     """
-    spans = len(lengths)
-    slack = n - int(lengths.sum()) - (spans - 1) * apart
-    if slack < 0:
-        raise ValueError(f"anchors of {lengths.tolist()} tokens, {apart} apart, do not fit into {n}")
-    if spans == 1:
-        return rng.integers(slack + 1, size=1)
-    chosen = np.sort(rng.choice(slack + spans, spans, replace=False, shuffle=False)) - np.arange(spans)
-    before = np.cumsum(lengths + apart) - (lengths + apart)
-    starts: Tokens = chosen + before
+    size, spans = lengths.shape
+    slack = n - lengths.sum(axis=1) - (spans - 1) * apart
+    if (slack < 0).any():
+        row = int(np.flatnonzero(slack < 0)[0])
+        raise ValueError(f"anchors of {lengths[row].tolist()} tokens, {apart[row]} apart, do not fit into {n[row]}")
+    chosen, rows = np.empty((size, spans), np.int64), np.arange(size)
+    for number in range(spans):
+        last = slack + number  # slots 0 ... last; the spans before are in 0 ... last - 1
+        drawn = floor_of(draws.uniform(PLACE, rows, np.full(size, number)), last + 1)
+        is_taken = (chosen[:, :number] == drawn[:, None]).any(axis=1)
+        chosen[:, number] = np.where(is_taken, last, drawn)
+    chosen.sort(axis=1)
+    before = np.cumsum(lengths + apart[:, None], axis=1) - (lengths + apart[:, None])
+    starts: Tokens = chosen - np.arange(spans) + before
     return starts
 
 
-def place_positive(n: int, anchor: Span, length: int, strategy: str, rng: np.random.Generator) -> int:
-    """Draw the start of a positive of this length.
+def place_positives(n: Tokens, starts: Tokens, ends: Tokens, lengths: Tokens, strategy: str, u: Floats) -> Tokens:
+    """Draw the starts of positives of these lengths, near anchors (start, end) in documents of n tokens; all (K,).
 
-    It is uniform in {start_anchor - length ... end_anchor}, restricted to the document and to positives of the strategy's kind
-    (``kind_of``).
+    They are uniform in {start_anchor - length ... end_anchor}, restricted to the document and to positives of the strategy's
+    kind (``kind_of``). ``u`` is uniform in [0, 1).
     """
-    start, end = anchor
-    first, last = max(start - length, 0), min(end, n - length)
+    first, last = np.maximum(starts - lengths, 0), np.minimum(ends, n - lengths)
     if strategy == "any":
-        return int(rng.integers(first, last + 1))
+        return first + floor_of(u, last - first + 1)
     if strategy == "subsumed":
-        return int(rng.integers(start, end - length + 1))
+        return starts + floor_of(u, ends - lengths - starts + 1)
     if strategy == "adjacent":
-        sides = [side for side in (start - length, end) if first <= side <= last]
-        return sides[int(rng.integers(len(sides)))]
+        before, after = starts - lengths, ends
+        has_before, has_after = before >= first, after <= last
+        return np.where(has_before & (~has_after | (u < 0.5)), before, after)
     # starts before the anchor that overlap it, and starts from which the end is beyond the anchor's end
-    before = max(start - length + 1, 0), min(start, last + 1)
-    after = max(start, end - length + 1), min(end, last + 1)
-    left = max(before[1] - before[0], 0)
-    drawn = int(rng.integers(left + max(after[1] - after[0], 0)))
-    return before[0] + drawn if drawn < left else after[0] + drawn - left
+    low, high = np.maximum(starts - lengths + 1, 0), np.minimum(starts, last + 1)
+    after, beyond = np.maximum(starts, ends - lengths + 1), np.minimum(ends, last + 1)
+    left = np.maximum(high - low, 0)
+    drawn = floor_of(u, left + np.maximum(beyond - after, 0))
+    return np.where(drawn < left, low + drawn, after + drawn - left)
+
+
+def floor_of(u: Floats, bounds: Any) -> Tokens:
+    """Integers from 0 to ``bounds`` - 1, from uniform numbers."""
+    return np.floor(u * bounds).astype(np.int64)
 
 
 def kind_of(anchor: Span, positive: Span) -> str:
@@ -140,23 +166,25 @@ def kind_of(anchor: Span, positive: Span) -> str:
     return "subsumed" if anchor[0] <= positive[0] and positive[1] <= anchor[1] else "overlapping"
 
 
-def sample_spans(n: int, low: int, high: int, settings: SpanSettings, rng: np.random.Generator) -> list[list[Span]]:
-    """Draw the spans of a document of n tokens: for each anchor, the anchor and then its P positives.
+def sample_spans(n: Tokens, low: Tokens, high: Tokens, settings: SpanSettings, draws: Draws) -> Tokens:
+    """Draw spans of documents of ``n`` (R,) tokens: (R, A, 1 + P, 2), begin and end of each anchor and of its positives.
 
-    ``low`` and ``high`` replace those of the settings, because they may be scaled down for a short document.
+    ``low`` and ``high`` (R,) replace those of the settings, because they may be scaled down for a short document.
     """
-    s = settings
-    lengths = sample_lengths(rng, s.anchors, low, high, s.alpha_anchor, s.beta_anchor)
-    starts = place_anchors(n, lengths, high, rng)
-    limit = lengths[:, None] if s.strategy == "subsumed" else high
-    shape = (s.anchors, s.positives)
-    positive_lengths = sample_lengths(rng, shape, low, limit, s.alpha_positive, s.beta_positive)
-    spans = []
-    for start, length, others in zip(starts.tolist(), lengths.tolist(), positive_lengths.tolist(), strict=True):
-        anchor = (start, start + length)
-        places = [place_positive(n, anchor, other, s.strategy, rng) for other in others]
-        spans.append([anchor, *((place, place + other) for place, other in zip(places, others, strict=True))])
-    return spans
+    s, size = settings, len(n)
+    p = draw_beta(draws, ANCHOR_LENGTHS, s.anchors, s.alpha_anchor, s.beta_anchor)
+    lengths = scale_lengths(p, low[:, None], high[:, None])  # (R, A)
+    starts = place_anchors(n, lengths, high, draws)
+    p = draw_beta(draws, POSITIVE_LENGTHS, s.anchors * s.positives, s.alpha_positive, s.beta_positive)
+    limit = lengths[:, :, None] if s.strategy == "subsumed" else high[:, None, None]
+    others = scale_lengths(p.reshape(size, s.anchors, s.positives), low[:, None, None], limit)  # (R, A, P)
+    rows = np.repeat(np.arange(size), s.anchors * s.positives)
+    u = draws.uniform(POSITIVE_PLACES, rows, np.tile(np.arange(s.anchors * s.positives), size))
+    begins, ends = (np.repeat(part.reshape(-1), s.positives) for part in (starts, starts + lengths))
+    places = place_positives(n[rows], begins, ends, others.reshape(-1), s.strategy, u).reshape(others.shape)
+    begins = np.concatenate([starts[:, :, None], places], axis=2)
+    ends = np.concatenate([(starts + lengths)[:, :, None], places + others], axis=2)
+    return np.stack([begins, ends], axis=3)
 
 
 class SpanViews(ViewSource):
@@ -194,18 +222,19 @@ class SpanViews(ViewSource):
             self._highs[:, None] + FRAME, (len(self.items), self.anchors * (1 + self.positives))
         )
 
-    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        """Return the A pairs of an item."""
-        number = int(self.items[index])
-        document = self.documents[number]
-        s, high = self.settings, int(self._highs[index])
-        low = s.low if high == s.high else max(s.low * high // s.high, s.least_span)
-        pairs = []
-        for spans in sample_spans(len(document), low, high, s, rng):
-            texts = [document.span(begin, end) for begin, end in spans]
-            identity = self.documents.identity(number) if self.contrast_documents else content_hash(texts[0])
-            pairs.append(RawInstance(texts[0], texts[1:], identity, document=number, spans=spans))
-        return pairs
+    def pairs(self, indices: Tokens, draws: Draws) -> Pairs:
+        """Return the A pairs of each item."""
+        s, documents, numbers = self.settings, self.documents, self.items[indices]
+        high = self._highs[indices].astype(np.int64)
+        low = np.where(high == s.high, s.low, np.maximum(s.low * high // s.high, s.least_span))
+        spans = sample_spans(documents.lengths[numbers], low, high, s, draws).reshape(-1, 1 + s.positives, 2)
+        owners, each = np.repeat(numbers, s.anchors), 1 + s.positives
+        texts = documents.read(np.repeat(owners, each), *spans.reshape(-1, 2).T).framed(documents.bos, documents.eos)
+        if self.contrast_documents:
+            identity = np.repeat(documents.identities(numbers), s.anchors)
+        else:
+            identity = content_hashes(texts.select(np.arange(0, len(texts), each)))
+        return Pairs(texts, each, identity, np.zeros(0, np.int64), document=owners, spans=spans)
 
     def _needs(self) -> str:
         s = self.settings

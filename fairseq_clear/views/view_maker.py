@@ -1,21 +1,38 @@
-"""Makes the augmented views of an item, reproducible from seed, epoch and index."""
+"""Makes the augmented views of a batch of items, each reproducible from seed, epoch and index."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from fairseq_clear.augmentations.base import merge_rows
 from fairseq_clear.augmentations.chain import Augmented, Chain, unchanged
-from fairseq_clear.seeding import rng_for
-from fairseq_clear.text.documents import content_hash
-from fairseq_clear.tokens import Tokens, cut_text
-from fairseq_clear.views.view_source import Instance, RawInstance, ViewSource
+from fairseq_clear.seeding import Draws, Floats
+from fairseq_clear.tokens import Ragged, Tokens
+from fairseq_clear.views.view_source import Pairs, ViewSource
 
-# Generator for a chain that draws nothing.
-UNUSED = np.random.default_rng(0)
+CHOICE = 1  # purpose of the draw of an anchor with which the model may make a choice
+
+
+@dataclass(frozen=True)
+class MadeViews:
+    """The views of a batch of items.
+
+    Attributes:
+        pairs: the texts, before augmentation.
+        augmented: their views, before they are cut.
+        views: the views, cut to the maximum length.
+        draw: (N,) random number in [0, 1) of each anchor and epoch, with which the model may make a choice.
+    """
+
+    pairs: Pairs
+    augmented: Augmented
+    views: Ragged
+    draw: Floats
 
 
 class ViewMaker:
-    """Makes the pairs of augmented views of an item, the same in every process.
+    """Makes the pairs of augmented views of items, the same in every process and in every batch.
 
     Args:
         source: makes the pairs of texts.
@@ -31,43 +48,42 @@ class ViewMaker:
         self.source, self.augment, self.seed, self.max_tokens = source, augment, seed, max_tokens
         self.only_positives = only_positives
 
-    def __call__(self, index: int, epoch: int) -> list[Instance]:
-        """Return the instances of item ``index`` in this epoch."""
-        return [instance for _, instance in self.pairs(index, epoch)]
+    def __call__(self, indices: Tokens, epoch: Any, *, traced: bool = False) -> MadeViews:
+        """Make the views of items (I,) in this epoch, or with an epoch for each item (I,); ``traced``: see ``Chain``."""
+        pairs = self.pairs(indices, epoch)
+        source, anchors = self.source, self.source.anchors
+        texts = anchors * pairs.each  # of an item
+        if self.augment.is_identity:
+            augmented = unchanged(pairs.texts)
+        else:
+            number = np.tile(np.arange(texts), len(indices))  # of each text in its item
+            epochs = np.repeat(epoch, texts) if np.ndim(epoch) else epoch
+            draws = Draws.of(self.seed, epochs, np.repeat(indices, texts), number + 1)
+            if self.only_positives:
+                role = number % pairs.each
+                chosen = np.flatnonzero((role > 0) & (role <= source.positives))
+                augmented = self._augment_some(pairs.texts, chosen, draws)
+            else:
+                augmented = self.augment(pairs.texts, draws, traced=traced)
+        item = np.repeat(np.arange(len(indices)), anchors)
+        place = np.tile(np.arange(anchors), len(indices))
+        draw = Draws.of(self.seed, epoch, indices, 0).uniform(CHOICE, item, place)
+        return MadeViews(pairs, augmented, augmented.views.cut(self.max_tokens), draw)
 
-    def pairs(self, index: int, epoch: int) -> list[tuple[RawInstance, Instance]]:
-        """Return the instances of item ``index``, each with the texts from which it was made."""
-        rng = rng_for(self.seed, epoch, index, 0)
-        traced = self._trace(self.source(index, rng), index, epoch)
-        # Instance.draw is drawn last, so that it does not change the draws of the source.
-        return [(pair, self._instance(pair, views, rng.random())) for pair, views in traced]
+    def pairs(self, indices: Tokens, epoch: Any) -> Pairs:
+        """Return the texts that form the pairs of items, without augmentation."""
+        return self.source.pairs(indices, Draws.of(self.seed, epoch, indices, 0).fold(0))
 
-    def raw_pairs(self, index: int, epoch: int) -> list[RawInstance]:
-        """Return the texts that form the pairs of item ``index``, without augmentation."""
-        return self.source(index, rng_for(self.seed, epoch, index, 0))
-
-    def trace(self, index: int, epoch: int) -> list[tuple[RawInstance, list[Augmented]]]:
-        """Return the texts of each instance of item ``index`` and their views, the anchor's first, before ``cut``."""
-        return self._trace(self.raw_pairs(index, epoch), index, epoch)
-
-    def _trace(self, raw: list[RawInstance], index: int, epoch: int) -> list[tuple[RawInstance, list[Augmented]]]:
-        view = 0
-        traced = []
-        for pair in raw:
-            texts = (pair.anchor, *pair.positives, *pair.negatives)
-            if self.augment.is_identity:  # without generators: six of them cost as much as drawing DeCLUTR's six spans
-                traced.append((pair, [self.augment(text, UNUSED) for text in texts]))
-                continue
-            chosen = range(1, 1 + len(pair.positives)) if self.only_positives else range(len(texts))
-            rngs = {number: rng_for(self.seed, epoch, index, view + number + 1) for number in chosen}
-            views = [self.augment(text, rngs[n]) if n in rngs else unchanged(text) for n, text in enumerate(texts)]
-            traced.append((pair, views))
-            view += len(texts)
-        return traced
-
-    def cut(self, tokens: Tokens) -> Tokens:
-        """Cut a view to ``max_tokens``, keeping its last token."""
-        return cut_text(tokens, self.max_tokens)
+    def _augment_some(self, texts: Ragged, chosen: Tokens, draws: Draws) -> Augmented:
+        """Augment only the rows ``chosen``."""
+        made, rest = self.augment(texts.select(chosen), draws.select(chosen)), np.delete(np.arange(len(texts)), chosen)
+        kept = texts.select(rest)
+        views, source = merge_rows(
+            texts, [(chosen, made.views, made.source), (rest, kept, np.arange(len(kept.tokens)))]
+        )
+        words, substituted = np.zeros((2, len(texts)), np.int64)
+        words[chosen], substituted[chosen] = made.words, made.substituted
+        return Augmented(views, source, words, substituted)
 
     def longest(self) -> Tokens:
         """Upper bounds of the views' lengths over all epochs: (items, views)."""
@@ -76,21 +92,3 @@ class ViewMaker:
         for length in np.unique(np.concatenate([np.unique(column) for column in lengths.T])).tolist():
             bounds[length] = min(self.augment.bound(length), self.max_tokens)
         return bounds[lengths]
-
-    def _instance(self, raw: RawInstance, views: Sequence[Augmented], draw: float) -> Instance:
-        tokens = [self.cut(view.tokens) for view in views]
-        length = len(raw.anchor) + sum(len(text) for text in (*raw.positives, *raw.negatives))
-        words, substituted = (sum(view.words for view in views), sum(view.substituted for view in views))
-        last = 1 + len(raw.positives)
-        return Instance(
-            anchor=tokens[0],
-            positives=tokens[1:last],
-            identity=raw.identity,
-            text_length=length,
-            words=words,
-            substituted=substituted,
-            negatives=tokens[last:],
-            negative_identities=[content_hash(text) for text in raw.negatives],
-            draw=draw,
-            fell_back=raw.fell_back,
-        )

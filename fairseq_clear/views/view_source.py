@@ -1,27 +1,35 @@
-"""The interface of view sources, which turn an item of the data set into positive pairs of texts."""
+"""The interface of view sources, which turn items of the data set into positive pairs of texts."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from fairseq_clear.tokens import Tokens
+from fairseq_clear.seeding import Draws, rng_for
+from fairseq_clear.text.documents import content_hashes
+from fairseq_clear.tokens import Ragged, Tokens, as_tokens
 
 FRAME = 2  # <s> and </s>
 
 
 class TokenSource(Protocol):
-    """A data set of token ids with known lengths."""
+    """A data set of token ids with known lengths. It may have a method ``rows(indices)``, which reads several at once."""
 
     sizes: Tokens
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Any: ...
+
+
+def read_rows(texts: TokenSource, indices: Tokens) -> Ragged:
+    """Read items of a data set, at once if it can."""
+    if hasattr(texts, "rows"):
+        rows: Ragged = texts.rows(indices)
+        return rows
+    return Ragged.of([as_tokens(texts[index]) for index in indices.tolist()])
 
 
 @dataclass(frozen=True)
@@ -48,38 +56,54 @@ class RawInstance:
     spans: Sequence[tuple[int, int]] = ()
 
 
-@dataclass
-class Instance:
-    """An anchor with its positives, and the identity that marks duplicates.
+@dataclass(frozen=True)
+class Pairs:
+    """The positive pairs of a batch of items: N anchors, each with P positives and H hard negatives.
 
     Attributes:
-        anchor: (L,) token ids.
-        positives: token ids of each positive; all instances of a data set have the same number.
-        identity: hash of the source text, before paraphrase and augmentation.
-        text_length: number of tokens of the texts that the views were made of, for logging.
-        words, substituted: number of words of the texts, and of those that were substituted; 0 if no step substitutes words.
-        negatives: token ids of texts known to differ in meaning (hard negatives); all instances have the same number.
-        negative_identities: hash of the source text of each hard negative.
-        draw: random number in [0, 1) of this instance and epoch, with which the model may make a choice.
-        fell_back: number of texts that were missing and replaced by the original.
-        anchor_target: (L,) MLM targets of a masked anchor, padding where nothing is predicted; None if it is not masked.
+        texts: N * (1 + P + H) rows, with ``<s>`` and ``</s>``: the first anchor, its positives, its negatives, the next anchor.
+        each: 1 + P + H.
+        identity: (N,) int64, hash of the source text of each anchor.
+        negative_identity: (N * H,) int64, hash of each hard negative.
+        fell_back: number of texts that were missing and replaced by the original text.
+        document: (N,) index of the document that an anchor is a span of; empty if texts are not spans of documents.
+        spans: (N, 1 + P, 2) begin and end in that document of each anchor and positive, or empty.
     """
 
-    anchor: Tokens
-    positives: Sequence[Tokens]
-    identity: int
-    text_length: int
-    words: int = 0
-    substituted: int = 0
-    negatives: Sequence[Tokens] = ()
-    negative_identities: Sequence[int] = ()
-    draw: float = 0.0
+    texts: Ragged
+    each: int
+    identity: Tokens
+    negative_identity: Tokens
     fell_back: int = 0
-    anchor_target: Tokens | None = None
+    document: Tokens | None = None
+    spans: Tokens | None = None
+
+    @classmethod
+    def of(cls, instances: Sequence[RawInstance], each: int) -> "Pairs":
+        """Join the pairs of all items, which have ``each`` texts each."""
+        rows = [text for one in instances for text in (one.anchor, *one.positives, *one.negatives)]
+        negatives = Ragged.of([text for one in instances for text in one.negatives])
+        found = {"document": np.array([one.document for one in instances], np.int64)}
+        if instances and instances[0].document >= 0:
+            found["spans"] = np.array([one.spans for one in instances], np.int64)
+        return cls(
+            Ragged.of(rows),
+            each,
+            np.array([one.identity for one in instances], np.int64),
+            content_hashes(negatives),
+            sum(one.fell_back for one in instances),
+            **(found if instances and instances[0].document >= 0 else {}),
+        )
+
+    def anchors(self) -> Ragged:
+        """The N anchors."""
+        return self.texts.select(np.arange(0, len(self.texts), self.each))
 
 
-class ViewSource(ABC):
-    """Makes the positive pairs of an item. Does not modify the data set; every random draw comes from ``rng``.
+class ViewSource:
+    """Makes the positive pairs of items. Does not modify the data set; every random number is of ``rng``, or ``draws``.
+
+    A source defines either ``__call__``, for one item, or ``pairs``, for a batch, which is faster.
 
     Attributes:
         text_lengths: (items, texts) upper bounds, over all epochs, of the lengths of an item's texts: anchor, positives and
@@ -96,13 +120,15 @@ class ViewSource(ABC):
     mlm_input: TokenSource | None = None
     anchors: int = 1
 
-    @abstractmethod
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
         """Return the instances of item ``index``, one for each of its ``anchors``."""
+        raise NotImplementedError
 
-
-def as_tokens(item: Any) -> Tokens:
-    """Convert an item of a data set to token ids (n,)."""
-    # not np.asarray, with which numpy 2 warns about each tensor
-    tokens: Tokens = torch.as_tensor(item).numpy().astype(np.int64, copy=False)
-    return tokens
+    def pairs(self, indices: Tokens, draws: Draws) -> Pairs:
+        """Return the pairs of items (I,), those of one item after the other; ``draws`` has a row for each item."""
+        found = [
+            instance
+            for index, key in zip(indices.tolist(), draws.key.tolist(), strict=True)
+            for instance in self(index, rng_for(key))
+        ]
+        return Pairs.of(found, 1 + self.positives + self.negatives)

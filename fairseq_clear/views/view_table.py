@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.seeding import Draws
 from fairseq_clear.spec import Knob, Step, check_knobs, check_name, parse_spec
-from fairseq_clear.text.documents import content_hash
+from fairseq_clear.text.documents import content_hashes
+from fairseq_clear.tokens import Tokens
 from fairseq_clear.views.paraphrase_views import Paraphrases
 from fairseq_clear.views.sentence_pair_views import (
     CLOZE_KNOBS,
@@ -19,7 +21,7 @@ from fairseq_clear.views.sentence_pair_views import (
     TitleViews,
 )
 from fairseq_clear.views.span_views import SPAN_KNOBS, build_span_views
-from fairseq_clear.views.view_source import RawInstance, TokenSource, ViewSource, as_tokens
+from fairseq_clear.views.view_source import Pairs, TokenSource, ViewSource, read_rows
 
 
 class SameText(ViewSource):
@@ -32,10 +34,11 @@ class SameText(ViewSource):
         sizes = np.asarray(texts.sizes)
         self.text_lengths = np.broadcast_to(sizes[:, None], (len(sizes), 2))  # not a copy, to save memory
 
-    def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
-        """Return the pair of a text."""
-        tokens = as_tokens(self.mlm_input[index])
-        return [RawInstance(tokens, (tokens,), content_hash(tokens))]
+    def pairs(self, indices: Tokens, draws: Draws) -> Pairs:
+        """Return each text twice; nothing is random."""
+        texts = read_rows(self.mlm_input, indices)
+        twice = texts.select(np.repeat(np.arange(len(texts)), 2))
+        return Pairs(twice, 2, content_hashes(texts), np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True)

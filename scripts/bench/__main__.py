@@ -31,7 +31,6 @@ BENCHES = (
     "prepare",
     "growth",
     "criterions",
-    "augmentations",
     "back_translation",
     "longformer",
     "retrieval",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Augment", "declutr", "eda", "nlpaug"]
+__all__ = ["Augment", "declutr", "eda", "hf_masks", "nlpaug"]
 
 Augment = Callable[[str], list[str]]
 
@@ -112,3 +112,18 @@ def declutr(anchors: int = 2, positives: int = 2, low: int = 32, high: int = 512
         return [" ".join(tokens[begin:end]) for begin, end in spans]
 
     return sample
+
+
+def hf_masks(vocabulary: int) -> Callable[[list[list[int]]], Any]:
+    """DataCollatorForLanguageModeling of transformers, which pads texts of ids and masks 15 % of their tokens."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
+
+    known = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, **{f"w{number}": number for number in range(4, vocabulary)}}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel({**known, "<mask>": vocabulary}, "<unk>")), bos_token="<s>",
+        eos_token="</s>", pad_token="<pad>", unk_token="<unk>", mask_token="<mask>",
+    )  # fmt: skip
+    collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+    return lambda rows: collate([{"input_ids": row} for row in rows])

@@ -1,10 +1,14 @@
 """A small vocabulary with a synonym table, texts over it, and specs, for the tests of the augmentations."""
 
+from typing import NamedTuple
+
 import numpy as np
 from hypothesis import strategies as st
 
 from fairseq_clear.augmentations import AUGMENTATIONS, Symbols, SynonymTable
+from fairseq_clear.seeding import Draws
 from fairseq_clear.spec import Step, format_spec, format_value
+from fairseq_clear.tokens import Ragged
 
 BOS, PAD, EOS, UNK = range(4)
 STARTS, INNER = range(4, 14), range(14, 24)
@@ -38,6 +42,38 @@ def array(tokens):
     tokens = np.array(tokens, np.int64)
     tokens.setflags(write=False)
     return tokens
+
+
+NEIGHBOURS = array([4, 5, 8, 15, 16, 10, 11, 14]), array([EOS, 10])
+
+
+def row(tokens, rng, made_of):
+    """Call ``made_of(texts, draws)`` with a text between two others; return its tokens, its source, and what else there is."""
+    texts = Ragged.of([NEIGHBOURS[0], array(tokens), NEIGHBOURS[1]])
+    draws = Draws(rng.integers(2**64, size=3, dtype=np.uint64))
+    views, source, *counts = made_of(texts, draws)
+    part = source[views.offsets[1] : views.offsets[2]]
+    assert len(views) == 3 and len(source) == len(views.tokens) == views.offsets[-1]
+    return views[1], np.where(part < 0, -1, part - len(NEIGHBOURS[0])), *(int(count[1]) for count in counts)
+
+
+def one(function):
+    """A function of a batch as one of a single text, ``f(tokens, rng, **knobs) -> (view, source)``."""
+    return lambda tokens, rng, **knobs: row(tokens, rng, lambda texts, draws: function(texts, draws, **knobs))
+
+
+class View(NamedTuple):
+    """What a chain makes of one text."""
+
+    tokens: np.ndarray
+    source: np.ndarray
+    words: int
+    substituted: int
+
+
+def make_view(chain, tokens, rng):
+    """The view that a chain makes of one text."""
+    return View(*row(tokens, rng, chain))
 
 
 def share_of(name):

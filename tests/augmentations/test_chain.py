@@ -13,6 +13,7 @@ from scipy.stats import chisquare
 from fairseq_clear.augmentations import AUGMENTATIONS
 from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.errors import UserError
+from fairseq_clear.tokens import Ragged
 from tests.augmentations.cases import (
     BOS,
     CONTENTS,
@@ -24,6 +25,7 @@ from tests.augmentations.cases import (
     SYMBOLS,
     array,
     is_word,
+    make_view,
     share_of,
     split_words,
 )
@@ -34,7 +36,7 @@ CLEAR_RECIPES = (
 
 
 def view(spec, tokens, seed, symbols=SYMBOLS):
-    return build_augmentation(spec, symbols)(array(tokens), np.random.default_rng(seed))
+    return make_view(build_augmentation(spec, symbols), tokens, np.random.default_rng(seed))
 
 
 def wrap(content, has_bos, has_eos):
@@ -68,10 +70,10 @@ def test_contract(spec, content, has_bos, has_eos, seed):
     content = content + [4] if content[-1] == EOS else content
     text = wrap(content, has_bos, has_eos)
     chain = build_augmentation(spec, SYMBOLS)
-    augmented = chain(array(text), np.random.default_rng(seed))
+    augmented = make_view(chain, text, np.random.default_rng(seed))
     check(text, content, has_bos, has_eos, augmented, chain.needs_synonyms)
     assert len(augmented.tokens) <= chain.bound(len(text))
-    again = pickle.loads(pickle.dumps(chain))(array(text), np.random.default_rng(seed))
+    again = make_view(pickle.loads(pickle.dumps(chain)), text, np.random.default_rng(seed))
     assert (again.tokens == augmented.tokens).all() and (again.source == augmented.source).all()
     assert build_augmentation(chain.spec, SYMBOLS).spec == chain.spec
 
@@ -83,7 +85,7 @@ def test_the_papers_recipes_keep_the_contract_on_long_texts(spec):
         content = rng.integers(3, 24, length).tolist()
         text = wrap(content, True, True)
         chain = build_augmentation(spec, SYMBOLS)
-        check(text, content, True, True, chain(text, rng), chain.needs_synonyms)
+        check(text, content, True, True, make_view(chain, text, rng), chain.needs_synonyms)
 
 
 @given(st.lists(st.sampled_from(list(AUGMENTATIONS)), min_size=1, max_size=3), CONTENTS, SEEDS)
@@ -109,7 +111,7 @@ def test_a_chain_without_steps_draws_nothing():
         chain = build_augmentation(spec, SYMBOLS)
         assert chain.is_identity == is_identity
         if is_identity:
-            assert chain(array([BOS, 4, 5, EOS]), None).tokens.tolist() == [BOS, 4, 5, EOS]
+            assert chain(Ragged.of([array([4, 5])]), None).views.tokens.tolist() == [4, 5]
 
 
 def test_inner_ends_of_sentences_are_content():
@@ -131,7 +133,7 @@ def test_runs_collapse_at_the_end_and_not_before():
 def test_alternatives_are_drawn_uniformly_and_whole():
     chain = build_augmentation("del-word:ratio=1/none/subs:ratio=1", SYMBOLS)
     rng = np.random.default_rng(1)
-    drawn = Counter(tuple(chain([4, 12], rng).tokens.tolist()) for _ in range(3000))
+    drawn = Counter(tuple(make_view(chain, [4, 12], rng).tokens.tolist()) for _ in range(3000))
     assert set(drawn) == {(DELETE,), (4, 12), (5, 12)}
     assert chisquare(list(drawn.values())).pvalue > 1e-3
 

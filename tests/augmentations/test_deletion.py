@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from fairseq_clear.augmentations.clear_edits import delete_spans, delete_words
-from tests.augmentations.cases import DELETE, SYMBOLS, array
+from fairseq_clear.augmentations import clear_edits
+from tests.augmentations.cases import DELETE, SYMBOLS, array, one
+
+delete_words, delete_spans = one(clear_edits.delete_words), one(clear_edits.delete_spans)
 
 TEXT = array(range(4, 24))
 

@@ -23,6 +23,8 @@ from tests.augmentations.cases import (
     SYMBOLS,
     array,
     is_word,
+    make_view,
+    one,
     split_words,
 )
 
@@ -30,7 +32,7 @@ ALPHAS = st.integers(1, 20).map(lambda twentieths: twentieths / 20)
 
 
 def eda(tokens, seed, symbols=SYMBOLS, **knobs):
-    return apply_eda(array(tokens), np.random.default_rng(seed), symbols=symbols, **knobs)
+    return one(apply_eda)(tokens, np.random.default_rng(seed), symbols=symbols, **knobs)
 
 
 def words_of(tokens):
@@ -179,7 +181,7 @@ def test_swap_and_deletion_need_no_rows(tokens, seed, ops):
     for symbols in (SYMBOLS, without):
         chain = build_augmentation(f"eda:alpha=0.5,draw=all,ops={ops}", symbols)
         assert chain.needs_words and not chain.needs_synonyms
-        view = chain(array(tokens), np.random.default_rng(seed))
+        view = make_view(chain, tokens, np.random.default_rng(seed))
         assert (view.words, view.substituted) == (0, 0), "nothing is counted that cannot be substituted"
         views.append((view.tokens.tolist(), view.source.tolist()))
     assert views[0] == views[1]
@@ -193,7 +195,7 @@ def test_an_operation_that_draws_synonyms_needs_the_table():
         if needs:
             with pytest.raises(UserError, match=f"ops={ops}.*fairseq-clear synonyms"):
                 build_augmentation(f"del-word/eda:ops={ops}", bare)
-    mixed = build_augmentation("subs:ratio=0+eda:ops=rd,alpha=0", SYMBOLS)(array([4, 12]), np.random.default_rng(1))
+    mixed = make_view(build_augmentation("subs:ratio=0+eda:ops=rd,alpha=0", SYMBOLS), [4, 12], np.random.default_rng(1))
     assert mixed.words == 4, "with steps that draw synonyms, its words count as before"
 
 

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from fairseq_clear.augmentations.clear_edits import reorder_spans
-from tests.augmentations.cases import SYMBOLS, array
+from fairseq_clear.augmentations import clear_edits
+from tests.augmentations.cases import SYMBOLS, array, one
+
+reorder_spans = one(clear_edits.reorder_spans)
 
 
 @pytest.mark.parametrize("span_length", [1, 2])

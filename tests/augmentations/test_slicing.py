@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from fairseq_clear.augmentations.span_masking import mask_slices
-from tests.augmentations.cases import MASK, SEEDS, SYMBOLS, array
+from tests.augmentations.cases import MASK, SEEDS, SYMBOLS, array, one
 
 
 def sliced(length, seed, **knobs):
     tokens = array([4 + place % 10 for place in range(length)])
-    return tokens, *mask_slices(tokens, np.random.default_rng(seed), symbols=SYMBOLS, **knobs)
+    return tokens, *one(mask_slices)(tokens, np.random.default_rng(seed), symbols=SYMBOLS, **knobs)
 
 
 @given(st.integers(1, 60), SEEDS, st.integers(0, 6), st.integers(0, 20))

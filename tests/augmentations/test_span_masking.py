@@ -7,9 +7,9 @@ from scipy.stats import chisquare
 from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.augmentations.span_masking import mask_span
 from fairseq_clear.views.view_maker import ViewMaker
-from fairseq_clear.views.view_table import RawInstance
-from tests.augmentations.cases import MASK, SYMBOLS, array
-from tests.views.test_view_maker import TEXT, Pairs
+from fairseq_clear.views.view_source import RawInstance
+from tests.augmentations.cases import MASK, SYMBOLS, array, one
+from tests.views.test_view_maker import TEXT, ShiftedPairs
 
 WORDS = array(range(4, 14))
 
@@ -19,7 +19,7 @@ def test_a_span_becomes_one_mask(length):
     places = np.zeros(10 - length + 1, int)
     rng = np.random.default_rng(1)
     for _ in range(200 * len(places)):
-        result, source = mask_span(WORDS, rng, symbols=SYMBOLS, length=length)
+        result, source = one(mask_span)(WORDS, rng, symbols=SYMBOLS, length=length)
         (start,) = np.flatnonzero(result == MASK)
         assert result.tolist() == [*WORDS[:start], MASK, *WORDS[start + length :]]
         assert source.tolist() == [*range(start), -1, *range(start + length, 10)]
@@ -29,14 +29,14 @@ def test_a_span_becomes_one_mask(length):
 
 @pytest.mark.parametrize("length", [10, 11])
 def test_a_short_text_stays_as_it_is(length):
-    result, source = mask_span(WORDS, np.random.default_rng(1), symbols=SYMBOLS, length=length)
+    result, source = one(mask_span)(WORDS, np.random.default_rng(1), symbols=SYMBOLS, length=length)
     assert result.tolist() == WORDS.tolist() and source.tolist() == list(range(10))
 
 
-class WithNegatives(Pairs):
+class WithNegatives(ShiftedPairs):
     """The same pairs, each with a hard negative."""
 
-    text_lengths = np.full((5, 12), len(TEXT))
+    negatives, text_lengths = 1, np.full((5, 12), len(TEXT))
 
     def __call__(self, index, rng):
         pairs = super().__call__(index, rng)
@@ -46,13 +46,12 @@ class WithNegatives(Pairs):
 def test_only_the_positives_of_a_pair():
     chain = build_augmentation("mask-span", SYMBOLS)
     every, positives = (
-        ViewMaker(WithNegatives(), chain, 7, 30, only_positives=only_positives)(3, epoch=2)
+        ViewMaker(WithNegatives(), chain, 7, 30, only_positives=only_positives)(np.array([3, 1]), 2)
         for only_positives in (False, True)
     )
-    raw = ViewMaker(WithNegatives(), chain, 7, 30).raw_pairs(3, epoch=2)
-    assert len(raw) == 3
-    for pair, one, both in zip(raw, positives, every, strict=True):
-        assert one.anchor.tolist() == pair.anchor.tolist() and MASK in both.anchor
-        assert one.negatives[0].tolist() == TEXT[::-1].tolist() and MASK in both.negatives[0]
-        assert [view.tolist() for view in one.positives] == [view.tolist() for view in both.positives]
-        assert all((view == MASK).sum() == 1 for view in one.positives)
+    texts = every.pairs.texts
+    assert len(texts) == 2 * 3 * 4
+    for row in range(len(texts)):
+        both, one, text = (part[row].tolist() for part in (every.views, positives.views, texts))
+        assert both.count(MASK) == 1
+        assert one == (both if row % 4 in (1, 2) else text)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from fairseq_clear.augmentations.substitution import SynonymTable, count_words, substitute_words
+from fairseq_clear.tokens import Ragged
 from tests.augmentations.cases import (
     CONTENTS,
     DELETE,
@@ -22,12 +23,23 @@ from tests.augmentations.cases import (
     SYMBOLS,
     array,
     is_word,
+    one,
     split_words,
 )
 
 
 def substitute(tokens, seed, ratio, symbols=SYMBOLS):
-    return substitute_words(array(tokens), np.random.default_rng(seed), symbols=symbols, ratio=ratio)
+    return one(substitute_words)(tokens, np.random.default_rng(seed), symbols=symbols, ratio=ratio)
+
+
+def counted(before, after, source):
+    """The counts of one text and its view, between another text and an empty one."""
+    other, source = array([4, 5]), np.array(source, np.int64)
+    befores, afters = (Ragged.of([other, array(text), array([])]) for text in (before, after))
+    sources = np.concatenate([[0, 1], np.where(source < 0, -1, source + 2)])
+    (first, words, empty), (unchanged, replaced, nothing) = count_words(befores, afters, sources, SYMBOLS)
+    assert (first, unchanged, empty, nothing) == (2, 0, 0, 0)
+    return words, replaced
 
 
 def read_words(tokens, result, source):
@@ -55,7 +67,7 @@ def test_whole_words_become_their_alternatives_and_nothing_else_changes(tokens, 
     words = sum(is_word(tokens, start) for start, _ in split_words(tokens))
     assert len(changed) <= math.floor(ratio * words) + 1
     assert len(result) <= len(tokens) + math.ceil(ratio * len(tokens))
-    assert count_words(array(tokens), result, source, SYMBOLS) == (words, len(changed))
+    assert counted(tokens, result, source) == (words, len(changed))
 
 
 def test_words_are_never_crossed():
@@ -73,7 +85,7 @@ def test_specials_are_no_words_for_the_ratio():
     for seed in range(5):
         result, source = substitute(tokens, seed, 0.5)
         assert (result == 5).sum() == 2
-        assert count_words(array(tokens), result, source, SYMBOLS) == (4, 2)
+        assert counted(tokens, result, source) == (4, 2)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
@@ -121,8 +133,8 @@ def test_words_that_shrink_make_room_for_words_that_grow():
 def test_counting_tells_deleted_words_from_substituted_ones():
     before = array([4, 14, 12, 13, 4, 14])
     after, source = array([6, DELETE, 13, 4, 14]), array([0, -1, 3, 4, 5])
-    assert count_words(before, after, source, SYMBOLS) == (4, 1)
+    assert counted(before, after, source) == (4, 1)
     moved, moved_source = array([13, 4, 14, 4, 14, 12]), array([3, 4, 5, 0, 1, 2])
-    assert count_words(before, moved, moved_source, SYMBOLS) == (4, 0)
-    assert count_words(array([9]), array([9, 9]), array([0, 0]), SYMBOLS) == (1, 1)
-    assert count_words(array([]), array([]), array([]), SYMBOLS) == (0, 0)
+    assert counted(before, moved, moved_source) == (4, 0)
+    assert counted([9], [9, 9], [0, 0]) == (1, 1)
+    assert counted([], [], []) == (0, 0)

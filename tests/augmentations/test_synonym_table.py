@@ -8,22 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.augmentations import SynonymTable, synonym_table
-from tests.augmentations.cases import (
-    BOS,
-    DELETE,
-    EOS,
-    IS_WORD_START,
-    MASK,
-    PAD,
-    TABLE,
-    array,
-)
+from tests.augmentations.cases import IS_WORD_START, TABLE, array
 
 WORDS = st.lists(st.integers(4, 8), min_size=1, max_size=4).map(tuple)
-
-
-def is_special(tokens):
-    return np.isin(tokens, [BOS, PAD, EOS, MASK, DELETE])
 
 
 def every_row(table):
@@ -50,7 +37,6 @@ def test_an_empty_table_and_an_empty_text_find_nothing():
     assert len(empty) == 0
     assert empty.find(array([4, 5]), array([0, 1])).tolist() == [-1, -1]
     assert TABLE.find(array([]), array([])).tolist() == []
-    assert TABLE.word_starts(array([]), is_special(array([]))).tolist() == []
 
 
 @given(st.lists(WORDS, min_size=1, max_size=20))

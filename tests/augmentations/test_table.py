@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.augmentations import AUGMENTATIONS
-from tests.augmentations.cases import CONTENTS, DELETE, MASK, SEEDS, SYMBOLS, array, knob_values, share_of
+from tests.augmentations.cases import CONTENTS, DELETE, MASK, SEEDS, SYMBOLS, array, knob_values, one, share_of
 
 LONG = array([4 + place % 20 for place in range(200)])
 
 
 def apply(name, tokens, seed, knobs):
-    return AUGMENTATIONS[name].function(tokens, np.random.default_rng(seed), symbols=SYMBOLS, **knobs)
+    return one(AUGMENTATIONS[name].function)(tokens, np.random.default_rng(seed), symbols=SYMBOLS, **knobs)
 
 
 @pytest.mark.slow

@@ -1,39 +1,27 @@
-"""The words of a text against the oracle, and what is remembered of the last one."""
+"""The words of a batch of texts against the oracle."""
 
-from dataclasses import replace
-
-import numpy as np
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fairseq_clear.augmentations.words import Words, read_words
+from fairseq_clear.augmentations.words import Words
+from fairseq_clear.tokens import Ragged
 from tests.augmentations.cases import CONTENTS, ROWS, SYMBOLS, array, is_word, split_words
 
 
-def described(words: Words) -> list[list[int]]:
-    return [part.tolist() for part in (words.starts, words.lengths, words.is_special, words.rows)]
-
-
-@given(CONTENTS, CONTENTS)
+@given(st.lists(st.one_of(CONTENTS, st.just([])), max_size=4))
 @settings(max_examples=200, deadline=None)
-def test_words_of_a_text_whatever_was_asked_before(first, second):
-    for content in (first, second, second, first):
-        words, spans = read_words(array(content), SYMBOLS), split_words(content)
-        assert list(zip(words.starts, words.starts + words.lengths, strict=True)) == spans
-        assert (~words.is_special).tolist() == [is_word(content, start) for start, _ in spans]
-        assert words.ordinary == sum(is_word(content, start) for start, _ in spans)
-        texts = [tuple(content[start:end]) for start, end in spans]
-        assert words.rows.tolist() == [list(ROWS).index(text) if text in ROWS else -1 for text in texts]
-
-
-def test_the_last_text_is_remembered_but_not_another_nor_with_other_symbols():
-    text = np.array([4, 5, 6])
-    words = read_words(text, SYMBOLS)
-    assert read_words(text.copy(), SYMBOLS) is words
-    other = replace(SYMBOLS, delete=5)
-    assert read_words(text, other).is_special.tolist() == [False, True, False]
-    assert read_words(text, SYMBOLS).ordinary == 3
-    # a caller may write into the array that it gave; what is looked up later is of the text as it was
-    before = read_words(text, SYMBOLS)
-    text[:] = SYMBOLS.eos
-    assert before.rows.tolist() == described(Words(np.array([4, 5, 6]), SYMBOLS))[3]
-    assert read_words(text, SYMBOLS).ordinary == 0
+def test_words_of_every_text(contents):
+    words, starts, rows, special, texts = Words(Ragged.of(list(map(array, contents))), SYMBOLS), [], [], [], []
+    begin = 0
+    for number, content in enumerate(contents):
+        for start, end in split_words(content):
+            word = tuple(content[start:end])
+            starts.append((begin + start, begin + end))
+            rows.append(list(ROWS).index(word) if word in ROWS else -1)
+            special.append(not is_word(content, start))
+            texts.append(number)
+        begin += len(content)
+    assert list(zip(words.starts, words.starts + words.lengths, strict=True)) == starts
+    assert (words.rows.tolist(), words.is_special.tolist(), words.texts.tolist()) == (rows, special, texts)
+    ordinary = [sum(not s for s, t in zip(special, texts, strict=True) if t == n) for n in range(len(contents))]
+    assert words.ordinary.tolist() == ordinary

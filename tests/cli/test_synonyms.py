@@ -17,6 +17,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.models.encoding import read_tokens
 from fairseq_clear.text.data_folders import load_tokenizer, read_dictionary
 from fairseq_clear.text.synonym_files import load_synonyms
+from tests.augmentations.cases import make_view
 from tests.conftest import SHARED, WORDS
 
 NEIGHBOURS = {WORDS[0]: WORDS[1:4], WORDS[1]: [WORDS[2], "absent"], WORDS[2]: [], "absent": [WORDS[0]]}
@@ -44,7 +45,7 @@ def test_the_table_serves_the_augmentation(folder):
     table = load_synonyms(folder / "synonyms.npz", folder / "dict.txt")
     chain = build_augmentation("subs:ratio=1", Symbols(0, 2, 1, len(symbols) + 1, 3, len(symbols), table))
     text = [0, *map(symbols.index, WORDS[:4]), 2]
-    tokens = [symbols[token] for token in chain(text, np.random.default_rng(1)).tokens]
+    tokens = [symbols[token] for token in make_view(chain, text, np.random.default_rng(1)).tokens]
     assert tokens[1] in WORDS[1:4] and tokens[2] == WORDS[2] and tokens[3:5] == WORDS[2:4]
 
 

@@ -18,6 +18,7 @@ from fairseq_clear.text.synonym_files import save_synonyms
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from fairseq_clear.views.view_table import VIEWS
 from tests.conftest import WORDS, sentences
+from tests.training import instances
 
 # what sources with arguments of their own need; a new source that takes none needs no line here
 SOURCES = {"paraphrase": "paraphrase:original,bt", "span": "span:min=3,max=20"}
@@ -58,7 +59,7 @@ def views_in_training(data, indices, epoch=1, tokenizer=None, **settings):
     decode = (tokenizer or WhitespaceTokenizer()).decode
     texts = []
     for index in indices:
-        for instance in dataset[index].instances:
+        for instance in instances(dataset[index]):
             views = [[task.dictionary[token] for token in view] for view in (instance.anchor, *instance.positives)]
             texts += [decode(view[1:-1]).split() for view in views]
     return texts
@@ -151,9 +152,10 @@ def test_blocks(data, capsys, mode):
     assert main(["views", "--data-bin", str(data), *recipe, "--start", "2", "--count", "1"]) == 0
     settings = {"sample_break_mode": mode, "tokens_per_sample": 30, "augment": "reorder", "seed": 7}
     task, dataset = training_set(data, **settings)
+    dataset.set_epoch(1)
     output = capsys.readouterr().out
     for line, view in zip(
-        printed(output), [dataset[2].instances[0].anchor, *dataset[2].instances[0].positives], strict=True
+        printed(output), [instances(dataset[2])[0].anchor, *instances(dataset[2])[0].positives], strict=True
     ):
         symbols = [task.dictionary[token] for token in view[1:]]
         assert unmarked(line) == (symbols[:-1] if symbols[-1] == "</s>" else symbols)

@@ -75,14 +75,14 @@ def test_masks_are_those_of_stock_masked_lm(copies: int, data_bin: Path) -> None
         ours.set_epoch(epoch)
         for index in range(0, len(ours), 5):
             mine, theirs = ours[index], stock[index]
-            assert mine.sources[0].tolist() == theirs["net_input.src_tokens"].tolist()
-            assert mine.targets[0].tolist() == theirs["target"].tolist()
+            assert mine.sources[0].tokens.tolist() == theirs["net_input.src_tokens"].tolist()
+            assert mine.targets[0].tokens.tolist() == theirs["target"].tolist()
             assert len(mine.sources) == copies
             if copies == 2:
-                assert mine.sources[1].tolist() != mine.sources[0].tolist()
+                assert mine.sources[1].tokens.tolist() != mine.sources[0].tokens.tolist()
     with pytest.raises(AssertionError):
         ours.set_epoch(4)
-        assert all(ours[i].targets[0].tolist() == stock[i]["target"].tolist() for i in range(len(ours)))
+        assert all(ours[i].targets[0].tokens.tolist() == stock[i]["target"].tolist() for i in range(len(ours)))
 
 
 @pytest.mark.parametrize("weight", ["0.5", "1", "3"])

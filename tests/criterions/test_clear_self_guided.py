@@ -12,7 +12,7 @@ from fairseq import checkpoint_utils
 from fairseq_clear.data.batch import Batch
 from tests.criterions.test_clear_nt_xent import backward, parts
 from tests.objectives import oracles
-from tests.training import build, distance, weights
+from tests.training import build, distance, instances, weights
 
 GUIDED = (
     *("--criterion", "clear_self_guided", "--augment", "none", "--pooling", "cls", "--lr", "0.1"),
@@ -75,12 +75,12 @@ def test_every_layer_is_drawn_and_draws_change_with_the_epoch(data_bin: Path) ->
     draws: dict[int, list[float]] = {}
     for epoch in range(1, 11):
         dataset.set_epoch(epoch)
-        draws[epoch] = [dataset[index].instances[0].draw for index in range(len(dataset))]
+        draws[epoch] = [instances(dataset[index])[0].draw for index in range(len(dataset))]
     shares = np.bincount((np.array(list(draws.values())) * 3).astype(int).ravel()) / (10 * len(dataset))
     assert shares == pytest.approx([1 / 3] * 3, abs=0.08)  # four standard deviations of 600 draws
     assert draws[1] != draws[2]
     dataset.set_epoch(1)
-    assert [dataset[index].instances[0].draw for index in range(len(dataset))] == draws[1]
+    assert [instances(dataset[index])[0].draw for index in range(len(dataset))] == draws[1]
 
 
 @pytest.mark.parametrize("objective", ["sg", "opt3"])

@@ -17,7 +17,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.seeding import rng_for
 from fairseq_clear.text.documents import content_hash
 from tests.conftest import WORDS, run, sentences, tool
-from tests.training import build
+from tests.training import build, instances, rows_of
 
 pytestmark = pytest.mark.slow
 
@@ -43,12 +43,46 @@ def test_items_do_not_depend_on_data_workers(augment: str, data_bin: Path) -> No
     assert views(dataset, 0, [1, 2]) == views(dataset, 2, [1, 2])
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--views", "span:min=3,max=9"),
+        ("--views", "span:min=3,max=9", "--anchor-mlm", "joint"),
+        ("--mlm-copies", "2"),
+    ],
+)
+def test_a_batch_is_its_items_joined(flags: tuple[str, ...], data_bin: Path) -> None:
+    """The trainer's first batch is made item by item, all others at once; an item is the same in both, in every grouping."""
+    _, dataset = build(data_bin, *flags, "--augment", "del-word/reorder")
+    dataset.set_epoch(3)
+    indices = [9, 2, 14, 2, 0]
+    together, joined = dataset.collater(dataset.__getitems__(indices)), dataset.collater([dataset[i] for i in indices])
+    halves = dataset.collater(dataset.__getitems__(indices[:2]) + dataset.__getitems__(indices[2:]))
+    assert together.keys() == joined.keys() == halves.keys()
+    for other in (joined, halves):
+        for one, two in zip(flatten(together), flatten(other), strict=True):
+            assert np.array_equal(one, two)
+    assert dataset.__getitems__([]) == [] and dataset.collater([])["is_empty"]
+
+
+def flatten(sample: Any) -> list[np.ndarray]:
+    """All values of a batch, in the order of their names."""
+    if isinstance(sample, dict):
+        return [value for name in sorted(sample) for value in flatten(sample[name])]
+    return [np.asarray(sample)]
+
+
 def test_items_do_not_depend_on_order_and_do_on_epoch_seed_and_view(data_bin: Path) -> None:
     _, dataset = build(data_bin)
+    dataset.set_epoch(1)
 
     def items() -> list[list[int]]:
         return [
-            view.tolist() for i in range(12) for inst in dataset[i].instances for view in (inst.anchor, *inst.positives)
+            view.tolist()
+            for i in range(12)
+            for inst in instances(dataset[i])
+            for view in (inst.anchor, *inst.positives)
         ]
 
     first = items()
@@ -60,7 +94,7 @@ def test_items_do_not_depend_on_order_and_do_on_epoch_seed_and_view(data_bin: Pa
     dataset.set_epoch(1)
     assert items() == first
     _, other = build(data_bin, "--seed", "2")
-    assert [other[i].instances[0].anchor.tolist() for i in range(12)] != first[::2]
+    assert [instances(other[i])[0].anchor.tolist() for i in range(12)] != first[::2]
 
 
 def test_the_trainers_iterator_delivers_the_masks_of_its_epoch(data_bin: Path) -> None:
@@ -87,7 +121,7 @@ def test_sizes_bound_every_epoch(augment: str, mode: str, data_bin: Path) -> Non
             dataset.set_epoch(epoch)
             for index in range(0, len(dataset), 3):
                 item = dataset[index]
-                rows = [*item.sources, *(v for inst in item.instances for v in (inst.anchor, *inst.positives))]
+                rows = rows_of(item)
                 assert max(map(len, rows)) <= dataset.size(index) <= 16
                 assert sum(map(len, rows)) <= dataset.num_tokens(index)
         assert dataset.num_tokens_vec(np.array([2, 5])).tolist() == [dataset.num_tokens(2), dataset.num_tokens(5)]
@@ -199,8 +233,33 @@ def test_long_texts_are_split_and_nothing_is_lost(
     dataset = task.dataset(split)
     assert len(dataset) == len(samples) and dataset.sizes.max() <= LIMIT
     for index in (0, len(dataset) - 1):
-        identity = dataset[index].instances[0].identity
+        identity = instances(dataset[index])[0].identity
         assert identity == content_hash(np.array(samples[index]))
+
+
+@pytest.mark.parametrize("limit", ["9", "64"])
+@pytest.mark.parametrize("mode", MODES)
+def test_texts_are_the_same_one_by_one_and_together(mode: str, limit: str, data_bin: Path) -> None:
+    """In order, out of order and twice, of memory-mapped data and of other."""
+    texts = build(data_bin, "--sample-break-mode", mode, "--tokens-per-sample", limit)[1].texts
+    assert texts.mapped is not None
+    indices = np.append(np.random.default_rng(1).permutation(len(texts)), [3, 3])
+    for _ in range(2):
+        rows = texts.rows(indices)
+        assert [rows[row].tolist() for row in range(len(rows))] == [texts[index].tolist() for index in indices.tolist()]
+        assert len(texts.rows(indices[:0])) == 0
+        texts.mapped = None
+
+
+def test_aligned_texts_are_the_same_one_by_one_and_together(paired_bin: Path) -> None:
+    for limit in ("5", "64"):
+        data = build(paired_bin, "--views", "paraphrase:original,bt", "--tokens-per-sample", limit)[1]
+        for texts in data.view_maker.source.sources:
+            assert texts.mapped is not None
+            rows = texts.rows(np.arange(len(texts))[::-1])
+            assert [rows[row].tolist() for row in range(len(rows))] == [
+                texts[index].tolist() for index in range(len(texts))[::-1]
+            ]
 
 
 @pytest.mark.parametrize("mode", MODES[:-1])
@@ -224,7 +283,7 @@ def test_aligned_lines_are_cut_off(paired_bin: Path, caplog: pytest.LogCaptureFi
         assert len(dataset) == lines
         assert "cut off" in caplog.text
         for index, line in enumerate(line for line in sentences(120, 1) if line):
-            anchor = dataset[index].instances[0].anchor
+            anchor = instances(dataset[index])[0].anchor
             assert len(anchor) == min(len(line.split()) + 2, 8) and (anchor[0], anchor[-1]) == (0, 2)
 
 
@@ -233,8 +292,8 @@ def test_neighbours_longer_than_tokens_per_sample_are_cut_off(long_bin: Path, ca
     dataset = build(long_bin, "--views", "neighbor", "--tokens-per-sample", str(LIMIT), "--augment", "none")[1]
     assert "9 of the 22 spans are longer than --tokens-per-sample 12" in caplog.text
     for index in range(len(dataset)):
-        (pair,) = dataset[index].instances
-        rows = [pair.anchor, *pair.positives, *dataset[index].sources]
+        (pair,) = instances(dataset[index])
+        rows = [pair.anchor, *pair.positives, *(copy[0] for copy in dataset[index].sources)]
         assert max(map(len, rows)) == dataset.size(index) <= LIMIT
         assert all((row[0], row[-1]) == (0, 2) for row in rows[:2])
 
@@ -243,7 +302,7 @@ def test_blank_lines_are_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     data = binarize(tmp_path, "one two\n\n\nthree\n\n")
     caplog.set_level(logging.INFO)
     _, dataset = build(data, "--tokens-per-sample", "12", "--augment", "none")
-    assert [len(dataset[index].instances[0].anchor) for index in range(len(dataset))] == [4, 3]
+    assert [len(instances(dataset[index])[0].anchor) for index in range(len(dataset))] == [4, 3]
     assert "2 sentences; 3 blank lines dropped, 0 longer than --tokens-per-sample 12" in caplog.text
 
 
@@ -277,7 +336,7 @@ def test_shards_take_turns(tmp_path: Path) -> None:
     texts = []
     for epoch in (1, 2, 3):
         trainer.task.load_dataset("train", epoch=epoch)
-        texts.append([trainer.task.dataset("train")[i].instances[0].identity for i in range(8)])
+        texts.append([instances(trainer.task.dataset("train")[i])[0].identity for i in range(8)])
     assert texts[0] == texts[2] != texts[1]
 
 
@@ -297,7 +356,7 @@ def test_word_masks_cover_words(data_bin: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(masking, "load_tokenizer", lambda folder: WhitespaceTokenizer())
     _, dataset = build(data_bin, "--mask-whole-words")
-    assert dataset[0].targets[0].shape == dataset[0].sources[0].shape
+    assert dataset[0].targets[0].lengths == dataset[0].sources[0].lengths
 
 
 def test_generators_are_independent() -> None:

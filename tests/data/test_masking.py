@@ -1,5 +1,6 @@
-"""Masks of anchors are the stock data set's, by (seed, epoch, item, anchor); joint and separate data; runs that use them."""
+"""Masks are the stock data set's, or have their distribution; joint and separate anchors; runs that use them."""
 
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 from fairseq.data import Dictionary, ListDataset, MaskTokensDataset
+from scipy.stats import chi2_contingency
 
-from fairseq_clear.data.masking import AnchorMasks, Masker
-from fairseq_clear.views.view_source import Instance, RawInstance
-from tests.training import build
+from fairseq_clear.data.masking import Masks
+from fairseq_clear.tokens import Ragged
+from tests.training import build, rows_of
 
 SPAN = ("--views", "span:anchors=2,positives=2,min=3,max=9", "--augment", "none", "--tokens-per-sample", "32")
 
@@ -19,80 +21,129 @@ SPAN = ("--views", "span:anchors=2,positives=2,min=3,max=9", "--augment", "none"
 def dictionary() -> Dictionary:
     known = Dictionary()
     for number in range(60):
-        known.add_symbol(f"w{number}")
+        known.add_symbol(f"w{number}", n=number + 1)
     for symbol in ("<mask>", "<del>"):
         known.add_symbol(symbol)
     return known
 
 
-def stock(known: Dictionary, texts: Any, targets: bool, seed: int = 3) -> MaskTokensDataset:
-    mask = known.index("<mask>")
+def masks_of(known: Dictionary, *, as_stock: bool = False, **settings: Any) -> Masks:
+    usual = {
+        "data": "",
+        "seed": 3, "mlm_copies": 1, "mask_prob": 0.4, "leave_unmasked_prob": 0.1, "random_token_prob": 0.1,
+        "freq_weighted_replacement": False, "mask_whole_words": False, "mask_multiple_length": 1, "mask_stdev": 0.0,
+    }  # fmt: skip
+    return Masks(Namespace(**usual | settings), known, as_stock=as_stock)
+
+
+def stock(known: Dictionary, texts: Any, targets: bool, masks: Masks) -> MaskTokensDataset:
+    names = ("seed", "mask_prob", "leave_unmasked_prob", "random_token_prob", "freq_weighted_replacement")
+    names += ("mask_multiple_length", "mask_stdev")
+    settings = {name: getattr(masks.cfg, name) for name in names}
+    words = torch.from_numpy(masks._word_starts.astype(np.uint8)) if masks.cfg.mask_whole_words else None
     return MaskTokensDataset(
-        texts, known, pad_idx=known.pad(), mask_idx=mask, return_masked_tokens=targets, seed=seed, mask_prob=0.4
-    )
-
-
-def masker(known: Dictionary, seed: int = 3) -> Masker:
-    symbols = (known.index("<mask>"), known.index("<del>"))
-    return Masker(lambda texts, targets: stock(known, texts, targets, seed), symbols, known.pad())
+        texts, known, pad_idx=known.pad(), mask_idx=known.index("<mask>"), return_masked_tokens=targets,
+        mask_whole_words=words, **settings,
+    )  # fmt: skip
 
 
 TEXTS = [np.array([0, *range(first, first + 12), 2]) for first in (4, 20, 33, 44)]
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"freq_weighted_replacement": True, "random_token_prob": 0.9, "leave_unmasked_prob": 0.05},
+    {"leave_unmasked_prob": 0.0, "random_token_prob": 0.5},
+    {"random_token_prob": 0.0, "leave_unmasked_prob": 0.5},
+    {"random_token_prob": 0.0, "leave_unmasked_prob": 0.0},
+    {"mask_whole_words": True},
+    {"mask_multiple_length": 3},
+    {"mask_multiple_length": 2, "mask_stdev": 1.0},
+]
 
 
-def test_masks_are_those_of_the_stock_data_set(dictionary: Dictionary) -> None:
+@pytest.fixture
+def words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every third token begins a word."""
+    starts = np.array([number < 4 or number % 3 == 0 for number in range(66)])
+    monkeypatch.setattr(Masks, "_word_starts", property(lambda self: starts))
+
+
+@pytest.mark.usefixtures("words")
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_masks_as_stock_are_those_of_the_stock_data_set(dictionary: Dictionary, settings: dict[str, Any]) -> None:
     texts = ListDataset([torch.from_numpy(text) for text in TEXTS], [len(text) for text in TEXTS])
-    ours, theirs = masker(dictionary), [stock(dictionary, texts, targets) for targets in (False, True)]
+    masks = masks_of(dictionary, as_stock=True, **settings)
+    theirs = [stock(dictionary, texts, targets, masks) for targets in (False, True)]
     for epoch in (1, 2):
         for dataset in theirs:
             dataset.set_epoch(epoch)
+        ours = masks(Ragged.of(TEXTS), epoch, np.arange(4))
         for key, text in enumerate(TEXTS):
-            source, target = ours(text, epoch, key)
-            assert source.tolist() == theirs[0][key].tolist() and target.tolist() == theirs[1][key].tolist()
-            again = ours(text, epoch, key)
-            assert (again[0] == source).all() and (source != text).any() and (target != dictionary.pad()).any()
+            for mine, dataset in zip(ours, theirs, strict=True):
+                assert mine[key].tolist() == dataset[key].tolist()
+            assert (ours[1][key] != dictionary.pad()).any() and len(ours[0][key]) == len(text)
     # another text under the same key is that text's, though the stock data set keeps its last items
-    assert set(ours(TEXTS[1], 2, 0)[0].tolist()) != set(ours(TEXTS[0], 2, 0)[0].tolist())
+    swapped = masks(Ragged.of(TEXTS[::-1]), 2, np.arange(4))
+    assert not set(swapped[1][0]) & set(TEXTS[0][1:-1]) and set(swapped[1][0]) & set(TEXTS[3])
 
 
-def test_symbols_that_an_augmentation_wrote_are_neither_masked_nor_predicted(dictionary: Dictionary) -> None:
+@pytest.mark.usefixtures("words")
+@pytest.mark.parametrize("settings", SETTINGS[:6])
+def test_masks_have_the_distribution_of_the_stock_data_set(dictionary: Dictionary, settings: dict[str, Any]) -> None:
+    size = 4_000
+    texts, known = [TEXTS[number % 4] for number in range(size)], len(dictionary)
+    found = []
+    for masks in (masks_of(dictionary, **settings), masks_of(dictionary, as_stock=True, **settings)):
+        source, target = masks(Ragged.of(texts), 1, np.arange(size))
+        flat, number = np.concatenate(texts), np.tile(np.arange(14), size)
+        chosen = target.tokens != dictionary.pad()
+        assert (target.tokens[chosen] == flat[chosen]).all() and (source.tokens[~chosen] == flat[~chosen]).all()
+        is_mask, is_same = source.tokens == masks.mask, source.tokens == flat
+        random = np.bincount(source.tokens[chosen & ~is_mask & ~is_same], minlength=known)
+        counts = np.bincount(np.add.reduceat(chosen, np.arange(0, len(flat), 14)), minlength=15)
+        places = np.bincount(number[chosen], minlength=14)
+        pairs = np.bincount((chosen[:-1] & chosen[1:])[number[:-1] < 13].astype(int), minlength=2)
+        kinds = np.array([(chosen & is_mask).sum(), (chosen & is_same).sum(), random.sum()])
+        found.append((counts, places, pairs, kinds, random))
+    for ours, theirs in zip(*found, strict=True):
+        both = np.stack([ours, theirs])
+        both = both[:, both.sum(axis=0) > 10]
+        assert both.shape[1] < 2 or chi2_contingency(both).pvalue > 1e-4
+
+
+def test_the_comparison_tells_another_distribution(dictionary: Dictionary) -> None:
+    kinds = []
+    for share in (0.1, 0.13):
+        masks = masks_of(dictionary, random_token_prob=share)
+        source, target = masks(Ragged.of(TEXTS * 1_000), 1, np.arange(4_000))
+        chosen = target.tokens != dictionary.pad()
+        kinds.append([(source.tokens[chosen] == masks.mask).sum(), (source.tokens[chosen] != masks.mask).sum()])
+    assert chi2_contingency(kinds).pvalue < 1e-6
+
+
+@pytest.mark.parametrize("settings", [{}, {"mask_multiple_length": 3}])
+def test_symbols_that_an_augmentation_wrote_are_neither_masked_nor_predicted(
+    dictionary: Dictionary, settings: dict[str, Any]
+) -> None:
     text = TEXTS[0].copy()
     text[3:9] = dictionary.index("<mask>")
     text[10] = dictionary.index("<del>")
+    text.setflags(write=False)
     places = [3, 4, 5, 6, 7, 8, 10]
+    source, target = masks_of(dictionary, **settings)(Ragged.of([text] * 30), 1, np.arange(30))
     for key in range(30):
-        source, target = masker(dictionary)(text, 1, key)
-        assert (source[places] == text[places]).all() and (target[places] == dictionary.pad()).all()
-    assert (text[places] != dictionary.pad()).all(), "the argument is left as it was"
+        assert (source[key][places] == text[places]).all() and (target[key][places] == dictionary.pad()).all()
+    assert (target.tokens != dictionary.pad()).sum() > 30
 
 
-def anchors(joint: bool, known: Dictionary, copies: int = 1) -> AnchorMasks:
-    maskers = [masker(known, 3 + copy) for copy in range(copies)]
-    return AnchorMasks(maskers, 2, lambda tokens: tokens[:8], joint=joint)
-
-
-def test_every_anchor_has_masks_of_its_own(dictionary: Dictionary) -> None:
-    raw = [RawInstance(TEXTS[0], (TEXTS[1],), 1), RawInstance(TEXTS[0], (TEXTS[1],), 1)]
-    masks = anchors(False, dictionary, copies=2)
-    sources, targets = masks.copies(raw, 5, 1)
-    assert masks.rows == len(sources) == len(targets) == 4 and all(len(source) == 8 for source in sources)
-    assert len({tuple(source) for source in sources}) == 4
-    expected = [masker(dictionary, 3 + copy)(TEXTS[0][:8], 1, 10 + number) for copy in (0, 1) for number in (0, 1)]
-    assert [source.tolist() for source in sources] == [source.tolist() for source, _ in expected]
-    for other in ((5, 2), (6, 1)):
-        assert [s.tolist() for s in masks.copies(raw, *other)[0]] != [s.tolist() for s in sources]
-
-
-def test_joint_masks_the_embedded_anchor(dictionary: Dictionary) -> None:
-    masks = anchors(True, dictionary)
-    instances = [Instance(text, (TEXTS[2],), number, 28) for number, text in enumerate(TEXTS[:2])]
-    masked = masks.views(instances, 4, 1)
-    assert masks.rows == 0
-    for number, (before, after) in enumerate(zip(instances, masked, strict=True)):
-        source, target = masker(dictionary)(before.anchor, 1, 8 + number)
-        assert after.anchor.tolist() == source.tolist() and after.anchor_target is not None
-        assert after.anchor_target.tolist() == target.tolist()
-        assert (after.positives, after.identity, before.anchor_target) == (before.positives, number, None)
+def test_masks_of_a_text_depend_on_nothing_else_in_the_batch(dictionary: Dictionary) -> None:
+    masks = masks_of(dictionary)
+    alone = [[part[0].tolist() for part in masks(Ragged.of([TEXTS[n]]), 2, np.array([n]))] for n in range(4)]
+    for batch in ([0, 1, 2, 3], [3, 1], [2, 2, 0]):
+        found = masks(Ragged.of([TEXTS[n] for n in batch]), 2, np.array(batch))
+        assert [[part[row].tolist() for part in found] for row in range(len(batch))] == [alone[n] for n in batch]
+    epochs = masks(Ragged.of([TEXTS[1]] * 2), np.array([2, 3]), np.array([1, 1]))
+    assert [part[0].tolist() for part in epochs] == alone[1] != [part[1].tolist() for part in epochs]
+    assert [part[0].tolist() for part in masks(Ragged.of([TEXTS[1]]), 2, np.array([1]), 1)] != alone[1]
 
 
 def test_separate_batches(data_bin: Path) -> None:
@@ -120,12 +171,14 @@ def test_joint_batches(data_bin: Path) -> None:
     tokens, target = batch["views"]["tokens"], batch["views"]["target"]
     assert batch["net_input"] == {} and "target" not in batch
     assert target.shape == (4, tokens.shape[1]) and (tokens[:4] == mask).any() and not (tokens[4:] == mask).any()
-    raw = [pair for index in (0, 3) for pair in dataset.view_maker.raw_pairs(index, 1)]
-    for row, pair in enumerate(raw):
-        length, hidden = len(pair.anchor), target[row] != known.pad()
+    anchors = dataset.view_maker.pairs(np.array([0, 3]), dataset.epoch).anchors()
+    assert len(anchors) == 4
+    for row in range(4):
+        anchor, hidden = anchors[row], (target[row] != known.pad()).numpy()
+        length = len(anchor)
         assert not hidden[length:].any()
-        assert (target[row][hidden].numpy() == pair.anchor[hidden[:length].numpy()]).all()
-        assert (tokens[row, :length][~hidden[:length]].numpy() == pair.anchor[~hidden[:length].numpy()]).all()
+        assert (target[row].numpy()[hidden] == anchor[hidden[:length]]).all()
+        assert (tokens[row, :length].numpy()[~hidden[:length]] == anchor[~hidden[:length]]).all()
     stand_in = dataset.collater([])
     assert stand_in["views"].keys() == batch["views"].keys() and (stand_in["views"]["target"] == known.pad()).all()
 
@@ -147,7 +200,7 @@ def test_sizes_bound_every_epoch(source: tuple[str, ...], flags: tuple[str, ...]
         dataset.set_epoch(epoch)
         for index in range(len(dataset)):
             item = dataset[index]
-            rows = [*item.sources, *(v for inst in item.instances for v in (inst.anchor, *inst.positives))]
+            rows = rows_of(item)
             assert max(map(len, rows)) <= dataset.size(index)
             assert sum(map(len, rows)) <= dataset.num_tokens(index)
             lengths.add(len(item.sources))

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_clear.data.batch import Example
+from fairseq_clear.data.batch import Examples
 from fairseq_clear.data.mixed_dataset import MixedDataset
 from fairseq_clear.errors import UserError
+from fairseq_clear.tokens import Ragged
 from tests.conftest import binarize, sentences
-from tests.training import build
+from tests.training import build, instances
 
 
 class Toy:
@@ -24,19 +25,17 @@ class Toy:
     texts = None
 
     def __init__(self, number: int, size: int) -> None:
-        self.number, self.size, self.epoch = number, size, 1
+        self.number, self.size = number, size
         self.sizes = np.random.default_rng(number).integers(3, 9, size).astype(np.int32)
         self.totals = 3 * self.sizes
 
     def __len__(self) -> int:
         return self.size
 
-    def set_epoch(self, epoch: int) -> None:
-        assert isinstance(epoch, int)
-        self.epoch = epoch
-
-    def __getitem__(self, index: int) -> Example:
-        return Example(index, [np.array([self.number, index, self.epoch])])
+    def examples(self, indices: np.ndarray, epochs: np.ndarray) -> Examples:
+        assert indices.dtype == epochs.dtype == np.int64
+        rows = [np.array([self.number, *names]) for names in zip(indices, epochs, strict=True)]
+        return Examples(indices, (Ragged.of(rows),))
 
 
 def mixed(sizes: list[int], weights: list[int], seed: int = 1, **options: Any) -> MixedDataset:
@@ -52,7 +51,7 @@ def read(dataset: MixedDataset, epoch: int) -> list[tuple[int, int, int]]:
     for index in range(len(dataset)):
         example = dataset[index]
         assert example.index == index
-        found.append(tuple(int(number) for number in example.sources[0]))
+        found.append(tuple(int(number) for number in example.sources[0].tokens))
     return found  # type: ignore[return-value]
 
 
@@ -273,7 +272,7 @@ def test_paraphrases_and_hard_negatives_are_those_of_each_corpus(
     words = trainer.task.dictionary.symbols
     texts = [line.split() for line in lines["train"] if line]
     for index in range(120, 160):
-        (pair,) = dataset[index].instances
+        (pair,) = instances(dataset[index])
         anchor, positive, negative = (
             [words[token] for token in text[1:-1]] for text in (pair.anchor, *pair.positives, *pair.negatives)
         )

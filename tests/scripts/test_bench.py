@@ -15,7 +15,6 @@ pytestmark = pytest.mark.slow
 
 BENCH = ROOT / "scripts" / "bench"
 TINY = {  # name -> flags, and the number of rows
-    "augmentations": (["--length", "32"], 8),
     "clear_step": (["--texts", "2", "--words", "3", "6"], 1),
     "criterions": (
         ["--batch", "2", "--words", "3", "6", "--queue-size", "64", "--backend", "eager", "--documents", "1"]
@@ -29,7 +28,11 @@ TINY = {  # name -> flags, and the number of rows
     "retrieval": ([], 1),  # without faiss
     "sentence_transformers_step": ([], 2),
     "startup": ([], 1 + len(COMMANDS)),
-    "views": (["--words", "30", "--texts", "6", "--documents", "3", "--vocab-size", "500", "--sample-lines", "400"], 6),
+    "views": (
+        ["--batches", "4", "--words", "30", "--texts", "60", "--documents", "9", "--vocab-size", "500"]
+        + ["--sample-lines", "400"],
+        17,
+    ),
     "gpu": (
         ["--device", "cpu", "--arch", "clear_roberta_tiny", "--length", "32", "--long", "64", "--window", "16"]
         + ["--texts", "2", "--updates", "2", "--criterions", "clear_moco", "--precisions", "fp32", "bf16"],
@@ -66,7 +69,9 @@ def test_at_a_tiny_size(bench, monkeypatch, capsys, name):
     module.main()
     table = json.loads(capsys.readouterr().out.splitlines()[-1])["table"]
     assert len(table) == rows
-    assert all("missing" in row or row["ours"] > 0 for row in table)
+    # losses are logged with three digits, so after two updates those in bf16 may be the same
+    figures = [row["ours"] for row in table if "missing" not in row and "difference" not in row["unit"]]
+    assert min(figures, default=1) > 0
 
 
 def test_sides_take_turns_and_the_row_has_the_median_ratio(bench, capsys):

@@ -70,30 +70,34 @@ def test_documents_are_the_text(shapes, boundary, data):
         return
     documents = in_memory(*shapes, boundary=boundary)
     assert len(documents) == len(expected)
+    spans = []
     for index, lines in enumerate(expected):
         content = [token for line in lines for token in line[:-1]]
-        document = documents[index]
-        assert len(document) == documents.lengths[index] == len(content)
+        assert documents.lengths[index] == len(content)
         assert documents.line_counts[index] == len(lines)
-        assert document.line_ends.tolist() == np.cumsum([len(line) - 1 for line in lines]).tolist()
         begin = data.draw(st.integers(0, len(content) - 1))
         end = data.draw(st.integers(begin + 1, len(content)))
-        assert document.span(begin, end).tolist() == [BOS, *content[begin:end], EOS]
+        spans.append((index, begin, end, content[begin:end]))
         first_line = data.draw(st.integers(0, len(lines) - 1))
         last_line = data.draw(st.integers(first_line + 1, len(lines)))
-        some = documents.lines(index, first_line, last_line)
         inner = [token for line in lines[first_line:last_line] for token in line[:-1]]
-        assert some.span(0, len(some)).tolist() == [BOS, *inner, EOS]
+        bounds = documents.positions(np.array([index, index]), np.array([first_line, last_line])).tolist()
+        spans.append((index, *bounds, inner))
+    spans.append((0, 0, 0, []))
+    # all at once, out of order: a span is the same in every batch
+    order = data.draw(st.permutations(spans))
+    found = documents.read(*(np.array(column) for column in list(zip(*order, strict=True))[:3]))
+    assert [found[row].tolist() for row in range(len(found))] == [inner for *_, inner in order]
 
 
 def test_identity_is_the_documents_content():
     lines = [[5, 6, EOS], [7, EOS], [EOS], [5, 6, EOS], [7, EOS], [EOS], [5, 6, EOS], [8, EOS], [EOS], [5, 6, EOS]]
     documents = Documents([Lines(lines)], BOS, EOS)
-    identities = [documents.identity(index) for index in range(4)]
+    identities = documents.identities(np.arange(4)).tolist()
     assert identities[0] == identities[1] and len(set(identities)) == 3
     long = [[*range(5, 905), EOS], [EOS], [*range(5, 906), EOS], [EOS], [*range(5, 905), EOS]]
     documents = Documents([Lines(long)], BOS, EOS)
-    identities = [documents.identity(index) for index in range(3)]
+    identities = documents.identities(np.arange(3)).tolist()
     assert identities[0] == identities[2] != identities[1]
 
 
@@ -125,9 +129,10 @@ def test_binarized_data(tmp_path, dtype):
         documents = documents_of(data, BOS, EOS)
         again = pickle.loads(pickle.dumps(documents))
         for copy in (documents, again):
-            spans = [copy[index].span(0, int(copy.lengths[index])) for index in range(len(copy))]
-            assert [span.tolist() for span in spans] == [[BOS, *content, EOS] for content in expected]
-            assert all(span.dtype == np.int64 and span.flags.owndata for span in spans)
+            numbers = np.arange(len(copy))
+            spans = copy.read(numbers, np.zeros_like(numbers), copy.lengths)
+            assert [spans[number].tolist() for number in numbers] == expected and spans.tokens.dtype == np.int64
+            assert len(set(copy.identities(numbers).tolist())) == len(expected)
     assert len(pickle.dumps(documents)) < 5000, "the tokens stay in their files"
     assert sorted(path.name for path in tmp_path.glob("*.npy")) == [
         "train.documents-blank.npy",

@@ -33,3 +33,9 @@ def binarize(prefix, lines, dtype=np.uint16):
         builder.add_item(torch.tensor(line))
     builder.finalize(f"{prefix}.idx")
     return MMapIndexedDataset(str(prefix))
+
+
+def whole_text(documents, number):
+    """The tokens of a document."""
+    at = np.array([number])
+    return documents.read(at, np.zeros_like(at), documents.lengths[at]).tokens.tolist()

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.errors import UserError
-from fairseq_clear.seeding import rng_for
+from fairseq_clear.seeding import Draws
 from fairseq_clear.text import documents
 from fairseq_clear.views.view_maker import ViewMaker
 from fairseq_clear.views.view_table import build_view_source
 from tests.augmentations.cases import SYMBOLS
 from tests.text.test_documents import slow_documents
-from tests.views.documents_of_text import BOS, EOS, in_memory, numbered_lines
+from tests.views.cases import pairs_of
+from tests.views.documents_of_text import BOS, EOS, in_memory, numbered_lines, whole_text
 
 SHAPES = st.lists(st.integers(0, 5), min_size=1, max_size=40).filter(any)
 SIDES = st.tuples(st.integers(0, 4), st.integers(0, 4)).filter(any)
@@ -63,7 +64,7 @@ def test_every_sentence_once_with_its_context(shape, sides, keep, tokens):
     views = source(corpus, knobs, tokens)
     assert len(views.text_lengths) == len(expected) == len(views.mlm_input)
     for index, (number, left, sentence, right) in enumerate(expected):
-        (pair,) = views(index, np.random.default_rng(index))
+        (pair,) = pairs_of(views, index, index)
         (context,) = pair.positives
         is_kept = keep == 1 and len(sentence) < tokens - 2
         assert pair.anchor.tolist() == [BOS, *sentence, EOS]
@@ -72,8 +73,8 @@ def test_every_sentence_once_with_its_context(shape, sides, keep, tokens):
         assert views.text_lengths[index, 0] == len(sentence) + 2
         if keep == 0:
             assert len(context) == views.text_lengths[index, 1]
-        assert (pair.document, pair.identity) == (number, corpus.identity(number))
-        content = corpus[number].span(0, int(corpus.lengths[number]))[1:-1].tolist()
+        assert (pair.document, pair.identity) == (number, corpus.identities(np.array([number]))[0])
+        content = whole_text(corpus, number)
         (begin, end), (low, high) = pair.spans
         assert content[begin:end] == sentence
         within = content[low:high]
@@ -92,11 +93,11 @@ def test_by_hand():
         ([17], [18, 19]),
         ([18, 19], [17]),
     ]
-    assert draw(views)(1)[0].spans == ((2, 3), (0, 6)) and draw(views)(0)[0].spans == ((0, 2), (2, 3))
+    assert draw(views)(1)[0].spans == [(2, 3), (0, 6)] and draw(views)(0)[0].spans == [(0, 2), (2, 3)]
 
 
 def draw(views, seed=1, epoch=1):
-    return lambda index: views(index, rng_for(seed, epoch, index, 0))
+    return lambda index: pairs_of(views, index, int(Draws.of(seed, epoch, np.array([index]), 0).fold(0).key[0]))
 
 
 def kept(views, epoch=1, seed=1):
@@ -120,9 +121,9 @@ def test_only_seed_epoch_and_index_decide():
     assert (first != kept(views, epoch=2)).any() and (first != kept(views, seed=2)).any()
     maker = ViewMaker(views, build_augmentation("none", SYMBOLS), seed=1, max_tokens=512)
     for index in (299, 0, 7):
-        (instance,) = maker(index, epoch=1)
-        assert instance.positives[0].tolist() == draw(views)(index)[0].positives[0].tolist()
-        assert len(instance.positives[0]) <= maker.longest()[index, 1]
+        made = maker(np.array([index]), 1)
+        assert made.views[1].tolist() == draw(views)(index)[0].positives[0].tolist()
+        assert len(made.views[1]) <= maker.longest()[index, 1]
 
 
 def test_in_chunks(monkeypatch):

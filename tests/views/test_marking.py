@@ -9,7 +9,20 @@ from hypothesis import strategies as st
 
 from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.views.inspection import longest_ordered, mark_view
-from tests.augmentations.cases import BOS, CONTENTS, DELETE, EOS, IS_WORD_START, MASK, PAD, SEEDS, SPECS, SYMBOLS, array
+from tests.augmentations.cases import (
+    BOS,
+    CONTENTS,
+    DELETE,
+    EOS,
+    IS_WORD_START,
+    MASK,
+    PAD,
+    SEEDS,
+    SPECS,
+    SYMBOLS,
+    array,
+    make_view,
+)
 
 IS_SPECIAL = np.isin(np.arange(DELETE + 1), [BOS, PAD, EOS, MASK, DELETE])
 IS_START = np.append(IS_WORD_START, [True, True]) | IS_SPECIAL
@@ -23,7 +36,7 @@ def mark(text, view, source):
 
 def view_of(spec, content, seed):
     text = array([BOS, *content, EOS])
-    augmented = build_augmentation(spec, SYMBOLS)(text, np.random.default_rng(seed))
+    augmented = make_view(build_augmentation(spec, SYMBOLS), text, np.random.default_rng(seed))
     return text, augmented, mark(text, augmented.tokens, augmented.source)
 
 

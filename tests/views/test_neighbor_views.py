@@ -11,7 +11,8 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.text import documents
 from fairseq_clear.views.view_table import build_view_source
 from tests.text.test_documents import slow_documents
-from tests.views.documents_of_text import BOS, EOS, in_memory, numbered_lines
+from tests.views.cases import pairs_of
+from tests.views.documents_of_text import BOS, EOS, in_memory, numbered_lines, whole_text
 
 
 def source(documents, sentences=1, tokens=512):
@@ -39,12 +40,12 @@ def test_every_pair_once(shape, n):
     views = source(corpus, n)
     assert len(views.text_lengths) == len(expected)
     for index, (number, one, other) in enumerate(expected):
-        (pair,) = views(index, np.random.default_rng(index))
+        (pair,) = pairs_of(views, index, index)
         (positive,) = pair.positives
         assert pair.anchor.tolist() == [BOS, *one, EOS] and positive.tolist() == [BOS, *other, EOS]
         assert views.text_lengths[index].tolist() == [len(one) + 2, len(other) + 2]
-        assert (pair.document, pair.identity) == (number, corpus.identity(number))
-        content = corpus[number].span(0, int(corpus.lengths[number]))[1:-1].tolist()
+        assert (pair.document, pair.identity) == (number, corpus.identities(np.array([number]))[0])
+        content = whole_text(corpus, number)
         assert [content[begin:end] for begin, end in pair.spans] == [one, other]
 
 

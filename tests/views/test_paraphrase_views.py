@@ -12,6 +12,7 @@ from fairseq_clear.text.documents import content_hash
 from fairseq_clear.text.sentence_dataset import SentenceDataset
 from fairseq_clear.views.paraphrase_views import AlignedSentences, Paraphrases, WithHardNegatives, aligned_sentences
 from tests.training import build
+from tests.views.cases import pairs_of
 
 BOS, EOS = 0, 2
 
@@ -32,9 +33,6 @@ def sentences(prefix: str | None = None) -> SentenceDataset:
     return SentenceDataset(TEXT, BOS, EOS, max_tokens=6, name="text", prefix=prefix)
 
 
-RNG = np.random.default_rng(0)
-
-
 def test_lines_stay_aligned_over_blank_ones() -> None:
     aligned = AlignedSentences(sentences(), OTHER, "other")
     assert len(aligned) == 3  # line 1 of the text is blank: its partner is never read
@@ -45,7 +43,7 @@ def test_lines_stay_aligned_over_blank_ones() -> None:
 def test_a_blank_paraphrase_falls_back_and_is_counted() -> None:
     texts = sentences()
     source = Paraphrases(texts, lambda name: AlignedSentences(texts, OTHER, name), ["original", "de"])
-    pairs = [source(n, RNG)[0] for n in range(3)]
+    pairs = [pairs_of(source, n)[0] for n in range(3)]
     assert [pair.anchor.tolist() for pair in pairs] == [[BOS, 10, 11, EOS], [BOS, 12, 13, 14, EOS], [BOS, 15, EOS]]
     assert [pair.positives[0].tolist() for pair in pairs] == [
         [BOS, 20, EOS], [BOS, 12, 13, 14, EOS], [BOS, 23, 24, 25, 26, EOS]
@@ -59,7 +57,7 @@ def test_the_identity_is_that_of_the_original() -> None:
     texts = sentences()
     makers = {name: AlignedSentences(texts, lines, name) for name, lines in (("de", OTHER), ("zh", Lines([[30]] * 4)))}
     source = Paraphrases(texts, makers.__getitem__, ["de", "zh"])
-    (pair,) = source(0, RNG)
+    (pair,) = pairs_of(source, 0)
     assert (pair.anchor.tolist(), pair.positives[0].tolist()) == ([BOS, 20, EOS], [BOS, 30, EOS])
     assert pair.identity == content_hash(texts[0].numpy())
     assert Paraphrases(texts, makers.__getitem__, ["original", "de", "zh"]).positives == 2
@@ -70,9 +68,9 @@ def test_hard_negatives_follow_the_positives() -> None:
     other = AlignedSentences(texts, OTHER, "other")
     source = WithHardNegatives(Paraphrases(texts, lambda name: other, ["original", "de"]), [other], texts)
     assert source.negatives == 1
-    (pair,) = source(2, RNG)
+    (pair,) = pairs_of(source, 2)
     assert [row.tolist() for row in pair.negatives] == [[BOS, 23, 24, 25, 26, EOS]]
-    (blank,) = source(1, RNG)
+    (blank,) = pairs_of(source, 1)
     assert blank.negatives[0].tolist() == texts[1].tolist()  # a duplicate of its own text, so no negative of its views
     assert source.text_lengths.shape == (3, 3)
 
@@ -82,10 +80,10 @@ def test_several_hard_negatives_are_in_the_order_of_their_names() -> None:
     other, longer = AlignedSentences(texts, OTHER, "other"), AlignedSentences(texts, Lines([[30, 31]] * 4), "longer")
     source = WithHardNegatives(Paraphrases(texts, lambda name: other, ["original", "de"]), [longer, other], texts)
     assert source.negatives == 2 and source.text_lengths.shape == (3, 4)
-    (pair,) = source(2, RNG)
+    (pair,) = pairs_of(source, 2)
     assert [row.tolist() for row in pair.negatives] == [[BOS, 30, 31, EOS], [BOS, 23, 24, 25, 26, EOS]]
     assert source.text_lengths[2].tolist() == [len(texts[2]), 6, 4, 6]
-    (blank,) = source(1, RNG)
+    (blank,) = pairs_of(source, 1)
     assert blank.negatives[1].tolist() == texts[1].tolist() and blank.fell_back == 2
 
 

@@ -8,15 +8,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, chisquare, kstest
 
-from fairseq_clear.views.span_views import (
-    STRATEGIES,
-    SpanSettings,
-    kind_of,
-    place_anchors,
-    place_positive,
-    sample_lengths,
-    sample_spans,
-)
+from fairseq_clear.seeding import Draws
+from fairseq_clear.views import span_views
+from fairseq_clear.views.span_views import STRATEGIES, SpanSettings, draw_beta, kind_of, place_positives, scale_lengths
+
+
+def draws_of(seed, rows=1):
+    return Draws.of(seed, 1, np.arange(rows), 0)
+
+
+def sample_spans(n, low, high, settings, draws):
+    """The spans of one document, between two others: for each anchor, the anchor and then its positives."""
+    around = settings.least_length + 100
+    limits = ([settings.low, low, settings.low], [settings.high, high, settings.high])
+    keys = np.concatenate([[np.uint64(1)], draws.key, [np.uint64(2)]])
+    found = span_views.sample_spans(np.array([around, n, around]), *map(np.array, limits), settings, Draws(keys))
+    assert found.shape == (3, settings.anchors, 1 + settings.positives, 2)
+    return [[tuple(span) for span in group] for group in found[1].tolist()]
+
+
+def place_anchors(n, lengths, apart, draws):
+    size = len(draws.key)
+    many = np.tile(lengths, (size, 1))
+    return span_views.place_anchors(np.full(size, n), many, np.full(size, apart), draws)
 
 
 def cut(anchors=2, positives=2, low=2, high=5, strategy="any", **beta_parameters):
@@ -60,7 +74,7 @@ def allowed(n, anchor, length, strategy):
 @settings(max_examples=400, deadline=None)
 def test_every_document_that_is_long_enough(s, more, seed):
     n = s.least_length + more
-    spans = sample_spans(n, s.low, s.high, s, np.random.default_rng(seed))
+    spans = sample_spans(n, s.low, s.high, s, draws_of(seed))
     assert len(spans) == s.anchors and all(len(group) == 1 + s.positives for group in spans)
     anchors = [group[0] for group in spans]
     for anchor, *positives in spans:
@@ -72,7 +86,7 @@ def test_every_document_that_is_long_enough(s, more, seed):
             assert s.strategy in ("any", kind_of(anchor, positive))
     for one, other in zip(anchors, anchors[1:], strict=False):
         assert other[0] - one[1] >= s.high, "anchors are at least max tokens apart"
-    again = sample_spans(n, s.low, s.high, s, np.random.default_rng(seed))
+    again = sample_spans(n, s.low, s.high, s, draws_of(seed))
     assert again == spans
 
 
@@ -86,7 +100,7 @@ def test_the_least_length_is_the_least(s, n):
     # and it is no more than is needed: with all lengths at their greatest, one token less leaves no place
     if s.anchors > 1:
         with pytest.raises(ValueError, match="do not fit"):
-            place_anchors(s.least_length - 1, np.full(s.anchors, s.high), s.high, np.random.default_rng(1))
+            place_anchors(s.least_length - 1, np.full(s.anchors, s.high), s.high, draws_of(1))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -96,34 +110,24 @@ def test_the_shortest_documents(strategy):
     for anchors in (1, 2, 3):
         s = cut(anchors, 3, low, low, strategy)
         for seed in range(50):
-            for anchor, *positives in sample_spans(s.least_length, low, low, s, np.random.default_rng(seed)):
+            for anchor, *positives in sample_spans(s.least_length, low, low, s, draws_of(seed)):
                 assert all(strategy in ("any", slow_kind(anchor, positive)) for positive in positives)
-    assert sample_spans(1, 1, 1, cut(1, 2, 1, 1), np.random.default_rng(1)) == [[(0, 1)] * 3]
-
-
-class Given:
-    """A generator whose beta variates are given."""
-
-    def __init__(self, p):
-        self.p = np.asarray(p, float)
-
-    def beta(self, alpha, beta, size):
-        return self.p
+    assert sample_spans(1, 1, 1, cut(1, 2, 1, 1), draws_of(1)) == [[(0, 1)] * 3]
 
 
 @pytest.mark.parametrize(("low", "high"), [(32, 512), (1, 1), (7, 8)])
 def test_lengths_are_equal_parts_of_the_unit_interval(low, high):
     parts = high - low + 1
     k = np.arange(parts)
-    inside = sample_lengths(Given((k + 0.5) / parts), parts, low, high, 1, 1)
+    inside = scale_lengths((k + 0.5) / parts, low, high)
     assert inside.tolist() == list(range(low, high + 1)) and inside.dtype == np.int64
-    assert sample_lengths(Given([0.0, 1.0, np.nextafter(1.0, 0)]), 3, low, high, 1, 1).tolist() == [low, high, high]
+    assert scale_lengths(np.array([0.0, 1.0, np.nextafter(1.0, 0)]), low, high).tolist() == [low, high, high]
 
 
 @pytest.mark.parametrize(("alpha", "shape"), [(4, 2), (2, 4), (0.5, 0.5), (1, 1)])
 def test_lengths_have_the_beta_distributions_quantiles(alpha, shape):
     low, high, draws = 3, 10, 20_000
-    lengths = sample_lengths(np.random.default_rng(1), draws, low, high, alpha, shape)
+    lengths = scale_lengths(draw_beta(draws_of(1, draws), 7, 1, alpha, shape)[:, 0], low, high)
     edges = beta(alpha, shape).cdf(np.arange(high - low + 2) / (high - low + 1))
     counts = np.bincount(lengths - low, minlength=high - low + 1)
     assert chisquare(counts, draws * np.diff(edges)).pvalue > 1e-3
@@ -131,15 +135,13 @@ def test_lengths_have_the_beta_distributions_quantiles(alpha, shape):
     paper = beta(alpha, shape).cdf(np.append(np.arange(high - low + 1) / (high - low), 1.0))
     assert np.diff(paper)[-1] == 0 < counts[-1]
     # long spans hardly round: their quotients follow the continuous distribution
-    long = sample_lengths(np.random.default_rng(2), 5000, 0, 10**7, alpha, shape) / 10**7
+    long = scale_lengths(draw_beta(draws_of(2, 50), 7, 100, alpha, shape).reshape(-1), 0, 10**7) / 10**7
     assert kstest(long, beta(alpha, shape).cdf).pvalue > 1e-3
 
 
 def test_anchors_are_uniform_over_all_placements():
     lengths, n, apart = np.array([2, 1, 3]), 15, 3
-    starts = Counter(
-        tuple(place_anchors(n, lengths, apart, np.random.default_rng(seed)).tolist()) for seed in range(6000)
-    )
+    starts = Counter(map(tuple, place_anchors(n, lengths, apart, draws_of(1, 6000)).tolist()))
     possible = [
         (a, b, c)
         for a in range(n) for b in range(n) for c in range(n)
@@ -150,7 +152,7 @@ def test_anchors_are_uniform_over_all_placements():
 
 
 def test_one_anchor_is_uniform():
-    starts = Counter(int(place_anchors(9, np.array([4]), 100, np.random.default_rng(seed))[0]) for seed in range(3000))
+    starts = Counter(place_anchors(9, np.array([4]), 100, draws_of(1, 3000))[:, 0].tolist())
     assert set(starts) == set(range(6)) and chisquare(list(starts.values())).pvalue > 1e-3
 
 
@@ -164,9 +166,9 @@ def test_positives_are_uniform_over_the_papers_set(strategy, n, anchor, length):
     if not starts:
         assert strategy == "subsumed" and length > anchor[1] - anchor[0]
         return
-    drawn = Counter(
-        place_positive(n, anchor, length, strategy, np.random.default_rng(seed)) for seed in range(400 * len(starts))
-    )
+    u = np.random.default_rng(1).random(400 * len(starts))
+    around = (np.full(len(u), value) for value in (n, *anchor, length))
+    drawn = Counter(place_positives(*around, strategy, u).tolist())
     assert set(drawn) == set(starts)
     assert len(starts) == 1 or chisquare([drawn[start] for start in starts]).pvalue > 1e-3
 
@@ -176,9 +178,8 @@ def test_the_frequencies_of_the_three_kinds():
     within it, the others overlap.
     """
     s, n, expected, found = cut(1, 2, 2, 6), 10_000, Counter(), Counter()
-    rng = np.random.default_rng(3)
-    for _ in range(6000):
-        (anchor, *positives), *_ = sample_spans(n, s.low, s.high, s, rng)
+    for seed in range(6000):
+        (anchor, *positives), *_ = sample_spans(n, s.low, s.high, s, draws_of(seed))
         for positive in positives:
             a, p = anchor[1] - anchor[0], positive[1] - positive[0]
             places = a + p + 1
@@ -194,10 +195,9 @@ def test_the_frequencies_of_the_three_kinds():
 def test_subsumed_positives_are_scaled_to_their_anchor():
     """Beta over [min, length of the anchor], whose greatest is reached."""
     s = cut(1, 1, 1, 4, "subsumed", alpha_positive=1.0, beta_positive=1.0)
-    rng = np.random.default_rng(1)
     pairs = Counter()
-    for _ in range(6000):
-        ((anchor, positive),) = sample_spans(50, 1, 4, s, rng)
+    for seed in range(6000):
+        ((anchor, positive),) = sample_spans(50, 1, 4, s, draws_of(seed))
         pairs[anchor[1] - anchor[0], positive[1] - positive[0]] += 1
     assert set(pairs) == {(a, p) for a in range(1, 5) for p in range(1, a + 1)}
     assert chisquare([pairs[4, p] for p in range(1, 5)]).pvalue > 1e-3

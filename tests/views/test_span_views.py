@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.seeding import rng_for
+from fairseq_clear.seeding import Draws
 from fairseq_clear.text.documents import content_hash
 from fairseq_clear.views.span_views import STRATEGIES
 from fairseq_clear.views.view_table import build_view_source
-from tests.views.documents_of_text import BOS, EOS, in_memory
+from tests.views.cases import pairs_of
+from tests.views.documents_of_text import BOS, EOS, in_memory, whole_text
 
 SETTINGS = {"short_documents": "clip", "same_document_negatives": "include", "tokens_per_sample": 512}
 
@@ -40,9 +41,8 @@ def test_spans_of_random_documents(shape, anchors, positives, strategy, short, s
         return
     assert views.text_lengths.shape == (len(views.items), anchors * (1 + positives))
     for index, number in enumerate(views.items):
-        n = int(documents.lengths[number])
-        content = documents[number].span(0, n)[1:-1].tolist()
-        pairs = views(index, rng_for(seed, 1, index, 0))
+        content = whole_text(documents, number)
+        pairs = pairs_of(views, index, seed)
         assert len(pairs) == anchors
         for pair in pairs:
             assert len(pair.positives) == positives == views.positives and pair.document == number
@@ -65,7 +65,7 @@ def test_clipping_scales_both_ends():
     lengths = {index: set() for index in range(4)}
     for index in range(4):
         for seed in range(200):
-            for pair in views(index, np.random.default_rng(seed)):
+            for pair in pairs_of(views, index, seed):
                 lengths[index] |= {end - begin for begin, end in pair.spans}
     assert lengths == {0: {2, 3, 4, 5, 6}, 1: {1, 2, 3}, 2: {1}, 3: {2, 3, 4, 5, 6}}
 
@@ -125,12 +125,10 @@ def test_the_papers_settings():
 
 def test_identity_of_the_span_or_of_the_document():
     documents = in_memory([60, 0, 60])
-    rng = np.random.default_rng
     include, exclude = (source(documents, same_document_negatives=value) for value in ("include", "exclude"))
-    assert len({pair.identity for index in (0, 1) for pair in include(index, rng(1))}) == 4
-    assert [pair.identity for index in (0, 1) for pair in exclude(index, rng(1))] == [
-        documents.identity(index) for index in (0, 0, 1, 1)
-    ]
+    assert len({pair.identity for index in (0, 1) for pair in pairs_of(include, index, 1)}) == 4
+    found = [pair.identity for index in (0, 1) for pair in pairs_of(exclude, index, 1)]
+    assert found == documents.identities(np.array([0, 0, 1, 1])).tolist()
 
 
 def test_only_the_generator_decides():
@@ -138,7 +136,9 @@ def test_only_the_generator_decides():
     views = source(documents)
 
     def drawn(index, *key):
-        return [pair.spans for pair in views(index, rng_for(*key))]
+        return [
+            pair.spans for pair in pairs_of(views, index, int(Draws.of(*key[:2], np.array([key[2]]), key[3]).key[0]))
+        ]
 
     first = drawn(0, 1, 1, 0, 0)
     drawn(1, 5, 5, 5, 0)

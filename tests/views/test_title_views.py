@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from fairseq_clear.errors import UserError
 from fairseq_clear.text.documents import Documents, Lines
 from fairseq_clear.views.view_table import build_view_source
-from tests.views.documents_of_text import BOS, EOS, in_memory
+from tests.views.cases import pairs_of
+from tests.views.documents_of_text import BOS, EOS, in_memory, whole_text
 
 LINES = st.lists(st.lists(st.integers(10, 12), max_size=4), min_size=1, max_size=30)  # few ids, so lines repeat
 
@@ -56,13 +57,13 @@ def test_every_title_once_with_its_text(files, longest, tokens):
     views = pickle.loads(pickle.dumps(source(documents, f"longest={longest}", tokens)))
     assert len(views.text_lengths) == len(views.mlm_input) == len(expected)
     for index, (title, text) in enumerate(expected):
-        (pair,) = views(index, np.random.default_rng(0))
+        (pair,) = pairs_of(views, index, index)
         assert pair.anchor.tolist() == views.mlm_input[index].tolist() == [BOS, *title, EOS]
         assert pair.positives[0].tolist() == [BOS, *text, EOS]
         assert views.text_lengths[index, 0] == len(title) + 2
         assert len(text) + 2 <= views.text_lengths[index, 1] <= tokens
-        assert pair.identity == documents.identity(pair.document)
-        content = documents[pair.document].span(0, int(documents.lengths[pair.document]))[1:-1].tolist()
+        assert pair.identity == documents.identities(np.array([pair.document]))[0]
+        content = whole_text(documents, pair.document)
         (begin, end), (low, high) = pair.spans
         assert (content[begin:end], content[low:high]) == (title, text)
 
@@ -70,7 +71,7 @@ def test_every_title_once_with_its_text(files, longest, tokens):
 def test_what_is_no_title_is_counted(caplog):
     caplog.set_level(logging.INFO)
     lines = [[1], [2, 3], [], [1], [4], [], [5], [], [6, 7, 8, 9], [3], [], [7, 8], [7, 8], [9]]
-    (pair,) = source(corpus(lines))(0, np.random.default_rng(0))
+    (pair,) = pairs_of(source(corpus(lines)), 0)
     assert (pair.anchor.tolist(), pair.positives[0].tolist()) == ([BOS, 7, 8, EOS], [BOS, 9, EOS])
     said = "1 of 5 documents have a title; 1 have one line, 1 begin with more than 3 tokens, and "
     said += "2 share their first line with another"

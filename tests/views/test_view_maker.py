@@ -1,49 +1,67 @@
-"""Views are drawn one by one from (seed, epoch, index, view), also where an item gives several pairs."""
+"""Views are drawn from (seed, epoch, index, view), whatever else is in the batch, also where an item gives several pairs."""
 
 import numpy as np
 import pytest
 
 from fairseq_clear.augmentations.chain import build_augmentation
-from fairseq_clear.seeding import rng_for
+from fairseq_clear.seeding import Draws, rng_for
+from fairseq_clear.tokens import Ragged
 from fairseq_clear.views.view_maker import ViewMaker
-from fairseq_clear.views.view_source import RawInstance
+from fairseq_clear.views.view_source import RawInstance, ViewSource
 from tests.augmentations.cases import BOS, EOS, SYMBOLS, array
 
 TEXT = array([BOS, *range(4, 24), EOS])
 
 
-class Pairs:
+class ShiftedPairs(ViewSource):
     """Three pairs of one anchor and two positives, the pairs shifted by a draw."""
 
-    positives, text_lengths = 2, np.full((5, 9), len(TEXT))
+    positives, anchors, text_lengths = 2, 3, np.full((5, 9), len(TEXT))
 
     def __call__(self, index, rng):
         shift = int(rng.integers(3))
         return [RawInstance(np.roll(TEXT, shift + pair), (TEXT, TEXT[::-1]), pair) for pair in range(3)]
 
 
+def rows(texts):
+    return [texts[row].tolist() for row in range(len(texts))]
+
+
 def test_against_the_definition():
     chain = build_augmentation("del-word:ratio=0.5+reorder", SYMBOLS)
-    maker = ViewMaker(Pairs(), chain, seed=7, max_tokens=10)
-    instances, traced = maker(3, epoch=2), maker.trace(3, epoch=2)
-    raw = Pairs()(3, rng_for(7, 2, 3, 0))
+    made = ViewMaker(ShiftedPairs(), chain, seed=7, max_tokens=10)(np.array([4, 3, 0]), 2)
+    (key,) = Draws.of(7, 2, np.array([3]), 0).fold(0).key
+    raw = ShiftedPairs()(3, rng_for(int(key)))
     texts = [text for pair in raw for text in (pair.anchor, *pair.positives)]
-    expected = [chain(text, rng_for(7, 2, 3, view)).tokens for view, text in enumerate(texts, 1)]
-    drawn = [view.tokens for _, views in traced for view in views]
-    assert [view.tolist() for view in drawn] == [view.tolist() for view in expected]
-    assert len({tuple(view) for view in drawn}) == 9
-    cut = [view for instance in instances for view in (instance.anchor, *instance.positives)]
-    assert [view.tolist() for view in cut] == [
-        view.tolist() if len(view) <= 10 else [*view[:9], view[-1]] for view in expected
-    ]
-    assert any(len(view) > 10 for view in expected)
-    assert [instance.text_length for instance in instances] == [3 * len(TEXT)] * 3
+    assert rows(made.pairs.texts)[9:18] == [text.tolist() for text in texts]
+    expected = []
+    for view, text in enumerate(texts, 1):
+        expected += rows(chain(Ragged.of([text]), Draws.of(7, 2, np.array([3]), view)).views)
+    assert rows(made.augmented.views)[9:18] == expected and len(set(map(tuple, expected))) == 9
+    cut = [view if len(view) <= 10 else [*view[:9], view[-1]] for view in expected]
+    assert rows(made.views)[9:18] == cut and cut != expected
+    assert made.pairs.identity.tolist() == [0, 1, 2] * 3
+    assert len(set(made.draw.tolist())) == 9 and 0 <= made.draw.min() <= made.draw.max() < 1
+
+
+def test_a_view_depends_on_nothing_else_in_the_batch():
+    chain = build_augmentation("del-span+reorder/subs/eda:alpha=0.5/slice", SYMBOLS)
+    maker = ViewMaker(ShiftedPairs(), chain, seed=7, max_tokens=30)
+    alone = {index: maker(np.array([index]), 2) for index in range(5)}
+    for batch in ([0, 1, 2, 3, 4], [4, 2, 0], [3, 3, 1], [2]):
+        made = maker(np.array(batch), 2)
+        for place, index in enumerate(batch):
+            assert rows(made.views)[9 * place : 9 * place + 9] == rows(alone[index].views)
+            assert made.draw[3 * place : 3 * place + 3].tolist() == alone[index].draw.tolist()
+    epochs = maker(np.array([2, 2, 0]), np.array([2, 5, 2]))
+    assert rows(epochs.views)[:9] == rows(alone[2].views) and rows(epochs.views)[18:] == rows(alone[0].views)
+    assert rows(epochs.views)[9:18] == rows(maker(np.array([2]), 5).views) != rows(alone[2].views)
 
 
 @pytest.mark.parametrize("other", [(8, 2, 3), (7, 1, 3), (7, 2, 4)])
 def test_another_seed_epoch_or_index_draws_others(other):
     seed, epoch, index = other
     chain = build_augmentation("del-word:ratio=0.5", SYMBOLS)
-    makers = ViewMaker(Pairs(), chain, 7, 30), ViewMaker(Pairs(), chain, seed, 30)
-    views = [makers[0](3, 2)[0].positives[0].tolist(), makers[1](index, epoch)[0].positives[0].tolist()]
-    assert views[0] != views[1]
+    makers = ViewMaker(ShiftedPairs(), chain, 7, 30), ViewMaker(ShiftedPairs(), chain, seed, 30)
+    views = makers[0](np.array([3]), 2).views, makers[1](np.array([index]), epoch).views
+    assert rows(views[0])[1] != rows(views[1])[1]
