@@ -287,3 +287,24 @@ def test_a_validation_without_negatives_is_one_line(data_bin: Path, tmp_path: Pa
     code, text = train(data_bin, tmp_path / "run", "--batch-size-valid", "1", *chosen)
     assert code == 2 and "Traceback" not in text
     assert "--best-checkpoint-metric contrastive_accuracy: the validation did not measure it" in text
+
+
+def test_a_checkpoint_whose_views_were_drawn_in_another_way_is_said_to_be() -> None:
+    (told,) = check_same_run({"lr": [0.1]}, {"lr": [0.1], "workers": 1, "draws": 2}, "x.pt", "")
+    assert "the views and masks of this epoch are drawn anew" in told
+    for saved in ({"draws": 2}, {"draws": 2, "lr": [0.1]}):
+        assert check_same_run(saved, {"workers": 1, "draws": 2, "lr": [0.1]}, "x.pt", "") == []
+    assert check_same_run({}, {"workers": 1}, "x.pt", "") == [], (
+        "a run without views has the masks of masked_lm, as before"
+    )
+
+
+def test_only_runs_with_views_record_how_they_are_drawn(first: Path, data_bin: Path, tmp_path: Path) -> None:
+    def record(folder: Path) -> dict[str, Any]:
+        state = torch.load(folder / "checkpoint_last.pt", weights_only=False)
+        return dict(state["task_state"]["run"])
+
+    assert record(first)["draws"] == 2
+    code, text = train(data_bin, tmp_path / "alone", "--contrastive-weight", "0")
+    assert code == 0, text[-3000:]
+    assert "draws" not in record(tmp_path / "alone")
