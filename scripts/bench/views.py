@@ -74,7 +74,7 @@ def main() -> None:
         found += beside_masked_lm(data, arguments.batches, repeats)
         found += beside_hf(data, arguments.batches[0], repeats)
         for words in arguments.words:
-            texts = make_texts(arguments.corpora, words, max(4, arguments.texts // words))
+            texts = make_texts(arguments.corpora, words, min(arguments.texts, 128))
             data = make_data(folder / str(words), texts, tokenizer, table)
             found += beside_nlpaug(texts, data, table, repeats, words)
             found += beside_eda(texts, data, table, repeats, words)
