@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fairseq_clear.seeding import Floats
 from fairseq_clear.tokens import Ragged, Tokens
 
 __all__ = ["Batch", "Examples", "Views", "add_left_over", "collate"]
@@ -42,7 +42,7 @@ class Examples:
     positives: int = 1
     identity: Tokens = field(default_factory=_no_numbers)
     negative_identity: Tokens = field(default_factory=_no_numbers)
-    draw: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    draw: Floats = field(default_factory=lambda: np.zeros(0))
     anchor_target: Ragged | None = None
     fell_back: int = 0
     text_length: int = 0
