@@ -30,7 +30,7 @@ from tests.interop.folders import make_folder, make_sentence_folder
 pytestmark = pytest.mark.slow
 
 CLEAR = [sys.executable, "-m", "fairseq_clear.cli"]
-SHORT = ("--updates", "6", "--max-length", "36", "--device", "cpu", "--lr", "0.01")
+SHORT = ("--updates", "6", "--max-length", "36", "--device", "cpu", "--lr", "0.01", "--batch-size", "32")
 
 
 @pytest.fixture(scope="module")
