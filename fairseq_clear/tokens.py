@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Ragged", "Tokens", "as_tokens", "cut_text", "interleave", "place_rows", "ranges"]
+__all__ = ["Ragged", "Tokens", "as_tokens", "cut_text", "interleave", "place_rows", "ranges", "stack"]
 
 Tokens = npt.NDArray[np.int64]
 """Token ids, or positions of tokens: (n,) int64."""
@@ -122,13 +122,6 @@ class Ragged:
             self.tokens[place : place + length] = tokens[start : start + length]
 
 
-def interleave(parts: Sequence[Ragged]) -> Ragged:
-    """Join batches of the same number of rows: first the first row of each, then the second of each, and so on."""
-    lengths = np.concatenate([part.lengths for part in parts])
-    joined = Ragged.of_lengths(np.concatenate([part.tokens for part in parts]), lengths)
-    return joined.select(np.arange(len(lengths)).reshape(len(parts), -1).T.reshape(-1))
-
-
 def place_rows(size: int, parts: Sequence[tuple[Tokens, Ragged]]) -> Ragged:
     """Join batches to one of ``size`` rows, given the place of each of their rows in it."""
     lengths = np.zeros(size, np.int64)
@@ -138,6 +131,20 @@ def place_rows(size: int, parts: Sequence[tuple[Tokens, Ragged]]) -> Ragged:
     for rows, part in parts:
         joined.tokens[ranges(joined.offsets[rows], part.lengths)] = part.tokens
     return joined
+
+
+def stack(parts: Sequence[Ragged]) -> Ragged:
+    """Join batches, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = np.concatenate([part.lengths for part in parts])
+    return Ragged.of_lengths(np.concatenate([part.tokens for part in parts]), lengths)
+
+
+def interleave(parts: Sequence[Ragged]) -> Ragged:
+    """Join batches of the same number of rows: first the first row of each, then the second of each, and so on."""
+    size = len(parts) * len(parts[0])
+    return place_rows(size, [(np.arange(n, size, len(parts)), part) for n, part in enumerate(parts)])
 
 
 def as_tokens(item: Any) -> Tokens:

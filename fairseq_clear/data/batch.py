@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_clear.seeding import Floats
-from fairseq_clear.tokens import Ragged, Tokens
+from fairseq_clear.tokens import Ragged, Tokens, stack
 
 __all__ = ["Batch", "Examples", "Views", "add_left_over", "collate"]
 
@@ -27,8 +27,6 @@ class Examples:
         sources: masked copies of the texts, for the MLM, I rows each; empty without an MLM.
         targets: MLM targets of the same lengths, padding where nothing is predicted.
         views: A * (1 + P + H) rows for each item, anchor by anchor (see ``Pairs.texts``); None without a contrastive term.
-        each: 1 + P + H.
-        positives: P.
         identity, negative_identity, draw: see ``Views``.
         anchor_target: MLM targets of the anchors, if they are masked.
         fell_back, text_length, words, substituted: see ``Views``.
@@ -38,8 +36,6 @@ class Examples:
     sources: tuple[Ragged, ...] = ()
     targets: tuple[Ragged, ...] = ()
     views: Ragged | None = None
-    each: int = 2
-    positives: int = 1
     identity: Tokens = field(default_factory=_no_numbers)
     negative_identity: Tokens = field(default_factory=_no_numbers)
     draw: Floats = field(default_factory=lambda: np.zeros(0))
@@ -48,6 +44,16 @@ class Examples:
     text_length: int = 0
     words: int = 0
     substituted: int = 0
+
+    @property
+    def each(self) -> int:
+        """1 + P + H, the number of views of an anchor."""
+        return 0 if self.views is None else len(self.views) // len(self.identity)
+
+    @property
+    def positives(self) -> int:
+        """P."""
+        return self.each - 1 - len(self.negative_identity) // len(self.identity)
 
     @classmethod
     def join(cls, parts: "Sequence[Examples]") -> "Examples":
@@ -58,15 +64,14 @@ class Examples:
         def joined(values: list[Any]) -> Any:
             first = values[0]
             if isinstance(first, Ragged):
-                return Ragged.of([row[number] for row in values for number in range(len(row))])
+                return stack(values)
             if isinstance(first, tuple):
                 return tuple(joined(list(copies)) for copies in zip(*values, strict=True))
-            return np.concatenate(values) if isinstance(first, np.ndarray) else first
+            if isinstance(first, np.ndarray):
+                return np.concatenate(values)
+            return None if first is None else sum(values)
 
-        found = {item.name: joined([getattr(part, item.name) for part in parts]) for item in fields(cls)}
-        for name in ("fell_back", "text_length", "words", "substituted"):
-            found[name] = sum(getattr(part, name) for part in parts)
-        return cls(**found)
+        return cls(**{item.name: joined([getattr(part, item.name) for part in parts]) for item in fields(cls)})
 
 
 @dataclass(frozen=True)
@@ -194,20 +199,12 @@ def collate(examples: Examples, padding: int, *, is_empty: bool = False) -> dict
     return batch
 
 
-def stack(parts: Sequence[Ragged]) -> Ragged:
-    """Join batches, one after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    lengths = np.concatenate([part.lengths for part in parts])
-    return Ragged.of_lengths(np.concatenate([part.tokens for part in parts]), lengths)
-
-
 def _collate_views(examples: Examples, padding: int) -> dict[str, Any]:
     views, each, positives = examples.views, examples.each, examples.positives
     assert views is not None
     anchors = len(views) // each
     anchor, role = np.divmod(np.arange(len(views)), each)
-    # anchors first, then positives, then negatives; those of one anchor together
+    # anchors first, then the positives of all anchors, then their negatives
     order = np.where(role == 0, anchor, anchors + anchor * positives + role - 1)
     if each > 1 + positives:
         negatives = anchors * (1 + positives) + anchor * (each - 1 - positives) + role - 1 - positives

@@ -124,7 +124,7 @@ class ClearDataset(SizedDataset):
         self.view_maker, self.contrastive, self.joint = view_maker, contrastive, joint
         self.order, self.padding = order, padding
         self.blank = np.array([bos, eos], dtype=np.int64)
-        self.epoch = 0  # fairseq sets that of training data, from 1 on; as in masked_lm, validation data keep 0
+        self.epoch = 0  # fairseq sets it for training data, from 1 on; validation data keep 0, as in masked_lm
         lengths = []
         if masks is not None and texts is not None:
             lengths += [np.asarray(texts.sizes, dtype=np.int64)] * masks.copies
@@ -158,14 +158,17 @@ class ClearDataset(SizedDataset):
         maker, masks = self.view_maker, self.masks
         sources: list[Ragged] = []
         targets: list[Ragged] = []
+        made = maker(indices, epoch) if maker is not None and self.contrastive else None
         if masks is not None and self.texts is not None:
-            texts = read_rows(self.texts, indices)
+            if made is not None and maker is not None and maker.source.mlm_reads_anchors:  # no need to read them again
+                texts = made.pairs.anchors().cut(maker.max_tokens)
+            else:
+                texts = read_rows(self.texts, indices)
             for copy in range(masks.copies):
                 for part, masked in zip((sources, targets), masks(texts, epoch, indices, copy), strict=True):
                     part.append(masked)
         if maker is None:
             return Examples(indices, tuple(sources), tuple(targets))
-        made = maker(indices, epoch) if self.contrastive else None
         pairs = maker.pairs(indices, epoch) if made is None else made.pairs
         count = maker.source.anchors
         keys = np.repeat(indices * count, count) + np.tile(np.arange(count), len(indices))  # of each anchor
@@ -188,8 +191,6 @@ class ClearDataset(SizedDataset):
             tuple(sources),
             tuple(targets),
             views,
-            pairs.each,
-            maker.source.positives,
             pairs.identity,
             pairs.negative_identity,
             made.draw,
@@ -226,7 +227,7 @@ class ClearDataset(SizedDataset):
         each = 1 + source.positives + source.negatives
         views, negatives = Ragged.of([self.blank] * each), np.zeros(source.negatives, np.int64)
         target = nothing_masked if self.masks is not None and self.joint else None
-        return Examples(index, *copies, views, each, source.positives, index, negatives, np.zeros(1), target)
+        return Examples(index, *copies, views, index, negatives, np.zeros(1), target)
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:

@@ -1,7 +1,7 @@
 """Masks texts, and anchors of documents (DeCLUTR, section 3.2), for the masked language model.
 
 The masks have the distribution of fairseq's MaskTokensDataset. Without views they are exactly its masks, so that a run with
-``--contrastive-weight 0`` is masked_lm; with views, those of a batch are drawn at once.
+``--contrastive-weight 0`` is masked_lm; with views, a batch gets its masks at once.
 
 DeCLUTR: "We implement the MLM objective [...] on each anchor span in a minibatch and sum the losses". It does not say
 whether the anchor that is embedded is masked. Its code masks anchors in place and embeds the masked ones; ``joint`` does the
@@ -30,7 +30,7 @@ __all__ = ["Masks"]
 
 # Added to --seed for the masks of the second copy. The first copy has the same masks as in masked_lm.
 COPY_SEED = 7_919
-MASKS = 1 << 40  # first ``view`` of the draws of masks; those of views are smaller
+MASKS = 1 << 40  # first ``view`` of the draws of masks; the numbers of views are smaller
 COUNT, PLACE, KIND, TOKEN = range(4)  # purposes of the draws
 SETTINGS = [
     "data",

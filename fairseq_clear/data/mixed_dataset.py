@@ -102,7 +102,7 @@ class MixedDataset(SizedDataset):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Examples]:
-        """The items of a batch, those of one corpus together."""
+        """The items of a batch, corpus by corpus."""
         wanted = np.asarray(indices, np.int64)
         corpora = self.corpus_of(wanted)
         parts = []

@@ -133,27 +133,21 @@ def encode_texts(
         if not isinstance(text, str):
             raise UserError(f"sentence {number} is of type {type(text).__name__}, not str: give a list of strings")
     rows = [read_tokens(dictionary, tokenizer, text) for text in sentences]
-    cut = (row if len(row) <= longest else [*row[: longest - 1], row[-1]] for row in rows)
-    tokens = [np.array(row, np.int64) for row in cut]
-    lengths = np.array([len(row) for row in tokens], np.int64)  # (N,)
-    truncated = sum(len(row) > longest for row in rows)
-    unknown = sum(int((row == dictionary.unk()).sum()) for row in tokens)
-    vectors = np.empty((len(tokens), model.args.encoder_embed_dim), np.float32)  # (N, D)
+    texts = Ragged.of([np.array(row, np.int64) for row in rows]).cut(longest)
+    truncated, unknown = sum(len(row) > longest for row in rows), int((texts.tokens == dictionary.unk()).sum())
+    vectors = np.empty((len(texts), model.args.encoder_embed_dim), np.float32)  # (N, D)
     device = next(model.parameters()).device
     cells = 0
     with evaluating(model):
-        for batch in _batches(lengths, batch_size, enough_cells(device)):
-            padded = torch.from_numpy(Ragged.of([tokens[index] for index in batch]).padded(dictionary.pad())).to(
-                device
-            )  # (B, T)
-            embedded = model.embed(
-                padded, pooling
-            ).float()  # (B, D); normalised in float32 even for a half-precision model
+        for batch in _batches(texts.lengths, batch_size, enough_cells(device)):
+            padded = torch.from_numpy(texts.select(batch).padded(dictionary.pad())).to(device)  # (B, T)
+            # normalised in float32 even for a half-precision model
+            embedded = model.embed(padded, pooling).float()  # (B, D)
             vectors[batch] = (nn.functional.normalize(embedded, dim=-1) if normalize else embedded).cpu().numpy()
             cells += padded.numel()
             if on_batch is not None:
                 on_batch(len(batch))
-    return vectors, EncodingCounts(len(tokens), int(lengths.sum()), unknown, cells, truncated)
+    return vectors, EncodingCounts(len(texts), len(texts.tokens), unknown, cells, truncated)
 
 
 def _check_options(model: ClearRobertaModel, pooling: str, batch_size: int, max_length: int | None) -> int:

@@ -117,19 +117,14 @@ class BlockDataset(PrependTokenDataset):
         """Return several blocks, read at once if the data are memory-mapped."""
         if self.mapped is None:
             return Ragged.of([as_tokens(self[index]) for index in indices.tolist()])
-        origins, slices = (
-            part[indices].astype(np.int64) for part in (self.dataset.block_to_dataset_index, self._slices)
-        )
+        blocks = self.dataset
+        origins = blocks.block_to_dataset_index[indices].astype(np.int64)  # the first line, and the position in it
+        slices = blocks.slice_indices[indices].astype(np.int64)  # the 16 bits of its sizes may overflow
         lengths = slices[:, 1] - slices[:, 0]
         found = Ragged.of_lengths(np.empty(int(lengths.sum()) + len(lengths), np.int64), lengths + 1)
         found.tokens[found.offsets[:-1]] = self.token
         found.write(1, self.mapped.tokens, self.mapped.starts(origins[:, 0]) + origins[:, 1], lengths)
         return found
-
-    @property
-    def _slices(self) -> npt.NDArray[Any]:
-        slices: npt.NDArray[Any] = self.dataset.slice_indices  # the 16 bits of its sizes may overflow
-        return slices
 
 
 def split_long_blocks(texts: PrependTokenDataset, max_tokens: int, name: str) -> BlockDataset:

@@ -15,7 +15,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.seeding import Draws
 from fairseq_clear.text.documents import content_hashes, map_lines
 from fairseq_clear.text.sentence_dataset import SentenceDataset
-from fairseq_clear.tokens import Ragged, Tokens, as_tokens, interleave
+from fairseq_clear.tokens import Ragged, Tokens, as_tokens, interleave, place_rows
 from fairseq_clear.views.view_source import FRAME, Pairs, TokenSource, ViewSource, read_rows
 
 logger = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class Paraphrases(ViewSource):
         others = [originals if source is self.mlm_input else read_rows(source, indices) for source in self.sources]
         found = [fill_blank(texts, originals) for texts in others]
         missing = sum(int((texts.lengths == 0).sum()) for texts in others)
-        return Pairs(interleave(found), len(found), content_hashes(originals), np.zeros(0, np.int64), missing)
+        return Pairs(interleave(found), content_hashes(originals), np.zeros(0, np.int64), missing)
 
 
 class WithHardNegatives(ViewSource):
@@ -143,14 +143,11 @@ class WithHardNegatives(ViewSource):
         others = [read_rows(texts, indices) for texts in self.aligned]
         negatives = interleave([fill_blank(texts, originals) for texts in others])
         missing = sum(int((texts.lengths == 0).sum()) for texts in others)
-        joined = Ragged.of_lengths(
-            np.concatenate([pairs.texts.tokens, negatives.tokens]), np.append(pairs.texts.lengths, negatives.lengths)
-        )
-        places = [np.arange(len(pairs.texts)).reshape(len(indices), -1)]
-        places += [len(pairs.texts) + np.arange(len(negatives)).reshape(len(indices), -1)]
-        texts = joined.select(np.concatenate(places, axis=1).reshape(-1))
         each = pairs.each + self.negatives
-        return Pairs(texts, each, pairs.identity, content_hashes(negatives), pairs.fell_back + missing)
+        rows = np.arange(len(indices) * each).reshape(len(indices), each)
+        before, after = (part.reshape(-1) for part in np.split(rows, [pairs.each], axis=1))
+        texts = place_rows(rows.size, [(before, pairs.texts), (after, negatives)])
+        return Pairs(texts, pairs.identity, content_hashes(negatives), pairs.fell_back + missing)
 
 
 def fill_blank(texts: Ragged, originals: Ragged) -> Ragged:
@@ -158,5 +155,5 @@ def fill_blank(texts: Ragged, originals: Ragged) -> Ragged:
     blank = texts.lengths == 0
     if not blank.any():
         return texts
-    size = len(texts)
-    return interleave([texts, originals]).select(2 * np.arange(size) + blank)
+    own, other = np.flatnonzero(~blank), np.flatnonzero(blank)
+    return place_rows(len(texts), [(own, texts.select(own)), (other, originals.select(other))])

@@ -49,6 +49,8 @@ class SentencePairs(ViewSource):
         UserError: no document has a pair.
     """
 
+    mlm_reads_anchors = True
+
     def __init__(
         self, documents: Documents, pairs: npt.NDArray[np.int64], *, made_of: str, too_few: str, least: int, spec: str
     ) -> None:
@@ -74,7 +76,7 @@ class SentencePairs(ViewSource):
         documents = self.documents
         both = np.stack(spans, axis=1).reshape(-1, 2, 2)
         identity, framed = documents.identities(numbers), texts.framed(documents.bos, documents.eos)
-        return Pairs(framed, 2, identity, np.zeros(0, np.int64), document=numbers, spans=both)
+        return Pairs(framed, identity, np.zeros(0, np.int64), document=numbers, spans=both)
 
 
 class NeighborViews(SentencePairs):
@@ -248,6 +250,8 @@ class TitleViews(ViewSource):
         UserError: no document has a title.
     """
 
+    mlm_reads_anchors = True
+
     def __init__(self, documents: Documents, *, longest: int, tokens_per_sample: int) -> None:
         self.documents, self.room = documents, tokens_per_sample - FRAME
         counts = documents.line_counts  # (D,)
@@ -282,7 +286,7 @@ class TitleViews(ViewSource):
         texts = interleave([titles, documents.read(numbers, first, last)]).framed(documents.bos, documents.eos)
         spans = np.stack([np.zeros_like(begin), begin, first, last], axis=1).reshape(-1, 2, 2)
         identity = documents.identities(numbers)
-        return Pairs(texts, 2, identity, np.zeros(0, np.int64), document=numbers, spans=spans)
+        return Pairs(texts, identity, np.zeros(0, np.int64), document=numbers, spans=spans)
 
     def first_texts(self, indices: Tokens) -> Ragged:
         """Return the titles of items, between ``<s>`` and ``</s>``."""

@@ -234,7 +234,7 @@ class SpanViews(ViewSource):
             identity = np.repeat(documents.identities(numbers), s.anchors)
         else:
             identity = content_hashes(texts.select(np.arange(0, len(texts), each)))
-        return Pairs(texts, each, identity, np.zeros(0, np.int64), document=owners, spans=spans)
+        return Pairs(texts, identity, np.zeros(0, np.int64), document=owners, spans=spans)
 
     def _needs(self) -> str:
         s = self.settings

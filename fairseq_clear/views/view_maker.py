@@ -50,7 +50,8 @@ class ViewMaker:
 
     def __call__(self, indices: Tokens, epoch: Any, *, traced: bool = False) -> MadeViews:
         """Make the views of items (I,) in this epoch, or with an epoch for each item (I,); ``traced``: see ``Chain``."""
-        pairs = self.pairs(indices, epoch)
+        of_items = Draws.of(self.seed, epoch, indices, 0)
+        pairs = self.source.pairs(indices, of_items.fold(0))
         source, anchors = self.source, self.source.anchors
         texts = anchors * pairs.each  # of an item
         if self.augment.is_identity:
@@ -67,7 +68,7 @@ class ViewMaker:
                 augmented = self.augment(pairs.texts, draws, traced=traced)
         item = np.repeat(np.arange(len(indices)), anchors)
         place = np.tile(np.arange(anchors), len(indices))
-        draw = Draws.of(self.seed, epoch, indices, 0).uniform(CHOICE, item, place)
+        draw = of_items.uniform(CHOICE, item, place)
         return MadeViews(pairs, augmented, augmented.views.cut(self.max_tokens), draw)
 
     def pairs(self, indices: Tokens, epoch: Any) -> Pairs:

@@ -62,16 +62,14 @@ class Pairs:
 
     Attributes:
         texts: N * (1 + P + H) rows, with ``<s>`` and ``</s>``: the first anchor, its positives, its negatives, the next anchor.
-        each: 1 + P + H.
         identity: (N,) int64, hash of the source text of each anchor.
         negative_identity: (N * H,) int64, hash of each hard negative.
         fell_back: number of texts that were missing and replaced by the original text.
-        document: (N,) index of the document that an anchor is a span of; empty if texts are not spans of documents.
-        spans: (N, 1 + P, 2) begin and end in that document of each anchor and positive, or empty.
+        document: (N,) index of the document that an anchor is a span of; None if texts are not spans of documents.
+        spans: (N, 1 + P, 2) begin and end in that document of each anchor and positive, or None.
     """
 
     texts: Ragged
-    each: int
     identity: Tokens
     negative_identity: Tokens
     fell_back: int = 0
@@ -79,21 +77,21 @@ class Pairs:
     spans: Tokens | None = None
 
     @classmethod
-    def of(cls, instances: Sequence[RawInstance], each: int) -> "Pairs":
-        """Join the pairs of all items, which have ``each`` texts each."""
+    def of(cls, instances: Sequence[RawInstance]) -> "Pairs":
+        """Join the pairs of all items."""
         rows = [text for one in instances for text in (one.anchor, *one.positives, *one.negatives)]
-        negatives = Ragged.of([text for one in instances for text in one.negatives])
-        found = {"document": np.array([one.document for one in instances], np.int64)}
-        if instances and instances[0].document >= 0:
-            found["spans"] = np.array([one.spans for one in instances], np.int64)
-        return cls(
-            Ragged.of(rows),
-            each,
-            np.array([one.identity for one in instances], np.int64),
-            content_hashes(negatives),
-            sum(one.fell_back for one in instances),
-            **(found if instances and instances[0].document >= 0 else {}),
-        )
+        identity = np.array([one.identity for one in instances], np.int64)
+        negatives = content_hashes(Ragged.of([text for one in instances for text in one.negatives]))
+        missing, document, spans = sum(one.fell_back for one in instances), None, None
+        if any(one.document >= 0 for one in instances):
+            document = np.array([one.document for one in instances], np.int64)
+            spans = np.array([one.spans for one in instances], np.int64)
+        return cls(Ragged.of(rows), identity, negatives, missing, document, spans)
+
+    @property
+    def each(self) -> int:
+        """1 + P + H, the number of texts of an anchor."""
+        return len(self.texts) // max(len(self.identity), 1)
 
     def anchors(self) -> Ragged:
         """The N anchors."""
@@ -110,7 +108,8 @@ class ViewSource:
             negatives of its first instance, then those of the next.
         positives: number of positives of each anchor.
         negatives: number of hard negatives of each anchor.
-        mlm_input: input of the masked language model, one text per item; None if it reads the anchors instead.
+        mlm_input: input of the masked language model, one text per item; None if it reads anchors of documents instead.
+        mlm_reads_anchors: whether ``mlm_input`` is the anchor of each item, cut to the maximum length.
         anchors: number of anchors of an item; each has an instance of its own.
     """
 
@@ -118,6 +117,7 @@ class ViewSource:
     positives: int = 1
     negatives: int = 0
     mlm_input: TokenSource | None = None
+    mlm_reads_anchors: bool = False
     anchors: int = 1
 
     def __call__(self, index: int, rng: np.random.Generator) -> list[RawInstance]:
@@ -131,4 +131,4 @@ class ViewSource:
             for index, key in zip(indices.tolist(), draws.key.tolist(), strict=True)
             for instance in self(index, rng_for(key))
         ]
-        return Pairs.of(found, 1 + self.positives + self.negatives)
+        return Pairs.of(found)

@@ -28,6 +28,7 @@ class SameText(ViewSource):
     """``same``: the sequence itself, twice (CLEAR section 3.1, SimCSE)."""
 
     mlm_input: TokenSource
+    mlm_reads_anchors = True
 
     def __init__(self, texts: TokenSource) -> None:
         self.mlm_input = texts
@@ -38,7 +39,7 @@ class SameText(ViewSource):
         """Return each text twice; nothing is random."""
         texts = read_rows(self.mlm_input, indices)
         twice = texts.select(np.repeat(np.arange(len(texts)), 2))
-        return Pairs(twice, 2, content_hashes(texts), np.zeros(0, np.int64))
+        return Pairs(twice, content_hashes(texts), np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True)
