@@ -130,6 +130,16 @@ def test_runs_collapse_at_the_end_and_not_before():
     assert (augmented.tokens == 99).sum() == 2, "the run was cut in two by the swap"
 
 
+def test_the_steps_of_a_chain_draw_independently():
+    """Two deletions of a half leave a quarter; with equal draws the second would find its tokens deleted already."""
+    text = list(range(100, 300))
+    views = [
+        view("del-word:ratio=0.5+del-word:ratio=0.5", text, seed, replace(SYMBOLS, delete=99)) for seed in range(50)
+    ]
+    left = np.mean([(one.source >= 0).mean() * len(one.source) / len(text) for one in views])
+    assert abs(left - 0.25) < 0.02
+
+
 def test_alternatives_are_drawn_uniformly_and_whole():
     chain = build_augmentation("del-word:ratio=1/none/subs:ratio=1", SYMBOLS)
     rng = np.random.default_rng(1)

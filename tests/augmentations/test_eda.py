@@ -165,6 +165,16 @@ def test_one_operation_a_text_or_all():
     assert (source < 0).any() and len(set(old.tolist())) < len(tokens) and (np.diff(old) < 0).any()
 
 
+def test_operations_one_after_the_other_draw_independently():
+    """1.5 of 15 words are changed by each on average, that is 1 or 2: the two numbers are equal in half of the texts."""
+    equal = 0
+    for seed in range(1000):
+        result, source = eda([4] * 15, seed, alpha=0.1, ops="sr-ri", draw="all")
+        replaced, inserted = ((result == 5) & (source >= 0)).sum(), (source < 0).sum()
+        equal += replaced == inserted
+    assert abs(equal - 500) < 5 * 1000**0.5 / 2
+
+
 def test_texts_without_words_or_synonyms():
     for ops in ("sr", "ri", "rs", "rd"):
         assert eda([EOS, MASK], 1, alpha=1.0, ops=ops)[0].tolist() == [EOS, MASK]

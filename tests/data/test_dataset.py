@@ -13,9 +13,11 @@ from fairseq.data import FairseqDataset, data_utils
 from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq_cli import preprocess
 
+from fairseq_clear.data.batch import Batch, Examples, collate
 from fairseq_clear.errors import UserError
 from fairseq_clear.seeding import rng_for
 from fairseq_clear.text.documents import content_hash
+from fairseq_clear.tokens import Ragged
 from tests.conftest import WORDS, run, sentences, tool
 from tests.training import build, instances, rows_of
 
@@ -64,6 +66,27 @@ def test_a_batch_is_its_items_joined(flags: tuple[str, ...], data_bin: Path) -> 
         for one, two in zip(flatten(together), flatten(other), strict=True):
             assert np.array_equal(one, two)
     assert dataset.__getitems__([]) == [] and dataset.collater([])["is_empty"]
+
+
+def test_views_are_collated_anchors_first_then_positives_then_negatives() -> None:
+    """Three anchors with two positives and two negatives each; a row is (anchor, number of the text, ...)."""
+    rows = [np.array([anchor, role, *[7] * (anchor + role)]) for anchor in range(3) for role in range(5)]
+    numbers = np.arange(3)
+    examples = Examples(
+        numbers, views=Ragged.of(rows), identity=numbers, negative_identity=np.arange(6), draw=np.zeros(3)
+    )
+    assert (examples.each, examples.positives) == (5, 2)
+    views = Batch.of(collate(examples, 1)).views
+    assert views is not None
+    expected = [(anchor, 0) for anchor in range(3)]
+    expected += [(anchor, role) for anchor in range(3) for role in (1, 2)]
+    expected += [(anchor, role) for anchor in range(3) for role in (3, 4)]
+    assert [tuple(row[:2]) for row in views.tokens.tolist()] == expected
+    assert views.lengths == [2 + anchor + role for anchor, role in expected]
+    assert all(
+        row[length:] == [1] * (len(row) - length)
+        for row, length in zip(views.tokens.tolist(), views.lengths, strict=True)
+    )
 
 
 def flatten(sample: Any) -> list[np.ndarray]:

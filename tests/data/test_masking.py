@@ -163,6 +163,16 @@ def test_separate_batches(data_bin: Path) -> None:
     assert "target" not in batch["views"]
 
 
+def test_every_anchor_of_an_item_has_masks_of_its_own(data_bin: Path) -> None:
+    fixed = ("--views", "span:anchors=2,positives=1,min=6,max=6", "--augment", "none", "--tokens-per-sample", "32")
+    trainer, dataset = build(data_bin, *fixed)
+    same = 0
+    for index in range(len(dataset)):
+        one, two = (part.tokens != trainer.task.dictionary.pad() for part in dataset[index].targets)
+        same += len(one) == len(two) and bool((one == two).all())
+    assert same < len(dataset) / 2
+
+
 def test_joint_batches(data_bin: Path) -> None:
     trainer, dataset = build(data_bin, *SPAN, "--anchor-mlm", "joint")
     known, mask = trainer.task.dictionary, trainer.task.mask_idx
