@@ -165,6 +165,12 @@ def test_one_operation_a_text_or_all():
     assert (source < 0).any() and len(set(old.tolist())) < len(tokens) and (np.diff(old) < 0).any()
 
 
+def test_two_different_words_are_swapped_and_every_pair_alike():
+    results = Counter(tuple(eda([12, 13, 7], seed, ops="rs")[0].tolist()) for seed in range(1500))
+    assert set(results) == {(13, 12, 7), (7, 13, 12), (12, 7, 13)}
+    assert chisquare(list(results.values())).pvalue > 1e-3
+
+
 def test_operations_one_after_the_other_draw_independently():
     """1.5 of 15 words are changed by each on average, that is 1 or 2: the two numbers are equal in half of the texts."""
     equal = 0
