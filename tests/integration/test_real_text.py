@@ -53,7 +53,8 @@ def test_views_are_readable(folder: Path) -> None:
     assert "<del>" in result.stdout
 
 
-@pytest.mark.parametrize("augment", ["del-span+reorder", "subs+del-word"])
+# With 70 % of the words deleted, two views of a sentence share too little for 100 updates to show.
+@pytest.mark.parametrize("augment", ["del-span+reorder", "subs+del-word:ratio=0.3"])
 def test_the_loss_falls(augment: str, folder: Path, tmp_path: Path) -> None:
     result = train(
         folder,
