@@ -74,10 +74,11 @@ def main() -> None:
         found += beside_masked_lm(data, arguments.batches, repeats)
         found += beside_hf(data, arguments.batches[0], repeats)
         for words in arguments.words:
-            texts = make_texts(arguments.corpora, words, min(arguments.texts, 128))
+            texts = make_texts(arguments.corpora, words, min(arguments.texts, 256))
             data = make_data(folder / str(words), texts, tokenizer, table)
-            found += beside_nlpaug(texts, data, table, repeats, words)
-            found += beside_eda(texts, data, table, repeats, words)
+            for size in arguments.batches:
+                found += beside_nlpaug(texts, data, table, repeats, words, size)
+                found += beside_eda(texts, data, table, repeats, words, size)
         texts = make_texts(arguments.corpora, DOCUMENT_WORDS, arguments.documents)
         data = make_data(folder / "documents", [in_lines(text) for text in texts], tokenizer)
         found += on_documents(data, texts, repeats)
@@ -127,16 +128,16 @@ def beside_hf(data: Path, size: int, repeats: int) -> list[dict[str, Any]]:
 
 
 def beside_nlpaug(
-    texts: list[str], data: Path, table: Mapping[str, list[str]], repeats: int, words: int
+    texts: list[str], data: Path, table: Mapping[str, list[str]], repeats: int, words: int, size: int
 ) -> list[dict[str, Any]]:
-    """The rows of nlpaug for one length."""
+    """The rows of nlpaug for one length and size of our batches."""
     if not is_installed("nlpaug"):
-        return [missing_row(f"two {spec}, {words} words", "nlpaug", PEER_AIM) for spec, _ in PAIRS]
+        return [missing_row(f"two {spec}, {words} words, batch {size}", "nlpaug", PEER_AIM) for spec, _ in PAIRS]
     augmenters, rows = nlpaug(table, data), []
     encode = load_tokenizer(data).encode
     for spec, name in PAIRS:
-        what, count = f"two {spec}, {words} words", 2 * len(texts)
-        ours = batches_of(items_of(data, "--augment", spec), 64)
+        what, count = f"two {spec}, {words} words, batch {size}", 2 * len(texts)
+        ours = batches_of(items_of(data, "--augment", spec), size)
         theirs = peer(augmenters[name], texts, 2)
         rows.append(compare_views(what, ours, theirs, count, f"nlpaug {name}", PEER_AIM, repeats))
         if name == "delete":
@@ -146,13 +147,13 @@ def beside_nlpaug(
 
 
 def beside_eda(
-    texts: list[str], data: Path, table: Mapping[str, list[str]], repeats: int, words: int
+    texts: list[str], data: Path, table: Mapping[str, list[str]], repeats: int, words: int, size: int
 ) -> list[dict[str, Any]]:
-    """The row of EDA for one length."""
-    what = f"two eda, {words} words"
+    """The row of EDA for one length and size of our batches."""
+    what = f"two eda, {words} words, batch {size}"
     if not is_installed("textaugment"):
         return [missing_row(what, "textaugment")]
-    ours = batches_of(items_of(data, "--augment", "eda"), 64)
+    ours = batches_of(items_of(data, "--augment", "eda"), size)
     theirs = peer(eda(table), texts, 2)
     return [compare_views(what, ours, theirs, 2 * len(texts), "EDA (textaugment)", ">= 1", repeats)]
 
@@ -161,9 +162,16 @@ def on_documents(data: Path, texts: list[str], repeats: int) -> list[dict[str, A
     """The rows of spans, of neighbours and of long texts."""
     spans, every = items_of(data, "--views", SPAN), len(texts)
     sampler = peer(declutr(), texts)
+
+    def sample(epoch: int) -> None:
+        for batch in batches(np.arange(len(spans)), 16):
+            spans.view_maker.pairs(batch, epoch + 1)
+
     rows = [
-        compare_views("6 spans of a document", batches_of(spans, 16), sampler, 6 * every,
+        compare_views("6 spans of a document, sampled only", sample, sampler, 6 * every,
                       "DeCLUTR's sampler (reimplemented)", ">= 1", repeats),
+        compare_views("6 spans of a document", batches_of(spans, 16), sampler, 6 * every,
+                      "DeCLUTR's sampler (reimplemented)", "", repeats),
         compare_views("6 spans of a document, anchors masked", batches_of(items_of(data, "--views", SPAN, mlm=True), 16),
                       sampler, 6 * every, "DeCLUTR's sampler (reimplemented)", "", repeats),
     ]  # fmt: skip
