@@ -97,6 +97,18 @@ class Ragged:
         found.write(1, self.tokens, self.offsets[:-1], self.lengths)
         return found
 
+    def inserted(self, parts: Sequence[Tokens], which: Tokens) -> "Ragged":
+        """Put one of ``parts``, number ``which`` (R,), behind the first token of each row; no row is empty."""
+        sizes = np.array([len(part) for part in parts])[which]
+        found = Ragged.of_lengths(np.empty(len(self.tokens) + int(sizes.sum()), np.int64), self.lengths + sizes)
+        found.tokens[found.offsets[:-1]] = self.tokens[self.offsets[:-1]]
+        pieces = Ragged.of(parts)
+        new = ranges(found.offsets[:-1] + 1, sizes)
+        found.tokens[new] = pieces.tokens[ranges(pieces.offsets[which], sizes)]
+        rest = self.lengths - 1
+        found.tokens[ranges(found.offsets[:-1] + 1 + sizes, rest)] = self.tokens[ranges(self.offsets[:-1] + 1, rest)]
+        return found
+
     def padded(self, padding: int, order: Tokens | None = None) -> Tokens:
         """Pad the rows on the right to one (R, longest) array; ``order`` (R,) is the place of each row in it."""
         lengths, width = self.lengths, int(self.lengths.max(initial=0))

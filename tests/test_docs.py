@@ -81,7 +81,8 @@ def training_flags(data_bin: Path) -> set[str]:
     ours = (("clear_nt_xent", "adam"), ("clear_self_guided", "adam"), ("clear_moco", "clear_adamw"))
     for criterion, optimizer in ours:
         parser = options.get_training_parser()
-        flags = [str(data_bin), *FLAGS, *schedule, "--criterion", criterion, "--optimizer", optimizer]
+        arch = ("--arch", "clear_hf") if criterion == "clear_moco" else ()
+        flags = [str(data_bin), *FLAGS, *arch, *schedule, "--criterion", criterion, "--optimizer", optimizer]
         options.parse_args_and_arch(parser, flags)
         known |= {flag for action in parser._actions for flag in action.option_strings}
     return known

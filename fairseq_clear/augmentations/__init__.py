@@ -34,6 +34,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         "Swaps pairs of disjoint spans, each a share of the text.",
         _CLEAR,
         {"pairs": Knob(5, int, 0, None, "number of pairs"), "ratio": _ratio(0.05, "the text that each span covers")},
+        writes_deleted=False,
     ),
     "subs": Augmentation(
         substitute_words,
@@ -43,18 +44,21 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         needs_words=True,
         needs_synonyms=always,
         bound=grow_by_ratio,
+        writes_deleted=False,
     ),
     "slice": Augmentation(
         mask_slices,
         "Replaces disjoint slices of the text by one <mask> each.",
         "Investigating Views (Nguyen), Methods",
         {"slices": Knob(2, int, 0, None, "number of slices"), "ratio": _ratio(0.2, "the text that each slice covers")},
+        writes_deleted=False,
     ),
     "mask-span": Augmentation(
         mask_span,
         "Replaces one span of tokens by <mask>.",
         "Mirror-BERT (Liu et al. 2021), section 2.1",
         {"length": Knob(1, int, 0, None, "tokens of the span")},
+        writes_deleted=False,
     ),
     "eda": Augmentation(
         apply_eda,
@@ -72,5 +76,6 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         needs_words=True,
         needs_synonyms=draws_synonyms,
         bound=grow_by_operations,
+        writes_deleted=False,
     ),
 }

@@ -76,6 +76,7 @@ class Augmentation:
         needs_words: whether it needs ``symbols.synonyms``, which says where words begin.
         needs_synonyms: whether, with these knobs, that table must also hold synonyms.
         bound: maximum m for n input tokens and these knobs; it does not decrease as n grows.
+        writes_deleted: whether views may hold ``<del>``, for which the encoder then has a row.
     """
 
     function: Callable[..., tuple[Ragged, Tokens]]
@@ -85,6 +86,7 @@ class Augmentation:
     needs_words: bool = False
     needs_synonyms: Callable[[Mapping[str, KnobValue]], bool] = never
     bound: Callable[[int, Mapping[str, KnobValue]], int] = keep_length
+    writes_deleted: bool = True
 
 
 def round_randomly(expected: Floats, draws: Floats) -> Tokens:

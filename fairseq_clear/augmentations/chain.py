@@ -53,6 +53,7 @@ class Chain:
         needs_words: whether a step needs to know where words begin, which it reads from the synonym table.
         needs_synonyms: whether a step draws synonyms from the table.
         is_identity: whether views equal their texts (``none``).
+        writes_deleted: whether views may hold ``<del>``.
     """
 
     def __init__(self, alternatives: tuple[tuple[_Call, ...], ...], symbols: Symbols, spec: str) -> None:
@@ -61,6 +62,7 @@ class Chain:
         self.needs_words = any(call.augmentation.needs_words for call in calls)
         self.needs_synonyms = any(call.augmentation.needs_synonyms(call.knobs) for call in calls)
         self.is_identity = not any(alternatives)
+        self.writes_deleted = any(call.augmentation.writes_deleted for call in calls)
         self._alternatives = alternatives
         self._symbols = symbols
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer
 from fairseq_clear.errors import UserError
@@ -84,10 +84,12 @@ fairseq-clear export checkpoint_best.pt --data-bin data-bin --format fairseq --d
 
 @dataclass(kw_only=True)
 class Import(Command):
-    """Convert a local Hugging Face folder of BERT, RoBERTa, DistilRoBERTa, XLM-R, MiniLM or Longformer into DEST.
+    """Make a checkpoint of a local Hugging Face folder, or of a roberta archive of fairseq, in DEST.
 
-    DEST holds a checkpoint of clear_roberta (model.pt), dict.txt and the tokenizer: other commands take it as --data-bin and
-    --tokenizer-dir. A roberta archive of fairseq (a .tar.gz or its folder) is copied unchanged. No code of the folder is run.
+    DEST holds a checkpoint (model.pt), dict.txt and the tokenizer: other commands take it as --data-bin and --tokenizer-dir.
+    With --arch clear_hf the encoder stays as it is, of any family that transformers has. By default, BERT, RoBERTa,
+    DistilRoBERTa, XLM-R or MiniLM is converted to clear_roberta, which --format fairseq exports as a stock RoBERTa; an archive
+    (a .tar.gz or its folder) is copied unchanged. No code of the folder is run.
 
     SOURCE is a folder on this machine, not a name on the Hugging Face hub, because nothing is downloaded. On a machine with a
     network, get a folder with `hf download` (pip install huggingface_hub), and copy it to this one.
@@ -104,7 +106,7 @@ fairseq-clear import bert-base-uncased --dest bert
 fairseq-clear sts --data DATA --encoder bert/model.pt --data-bin bert --pooling cls mean first-last
 fairseq-clear prepare corpus.txt --dest data-bin --tokenizer-dir bert
 fairseq-train data-bin --arch clear_roberta --encoder-from bert ...
-fairseq-clear import roberta-base --dest long --extend-positions 4096
+fairseq-clear import mpnet-base --dest mpnet --arch clear_hf
 fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json encoder.json --gpt2-vocab-bpe vocab.bpe"""
 
     source: Path = setting(
@@ -113,14 +115,7 @@ fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json enco
         positional=True,
     )
     dest: Path = setting("folder to create", metavar="DEST")
-    segments: int = setting(
-        "number of BERT's segments to keep: 1 adds segment 0 to the positions, exact for single texts; 2 is for tasks on pairs",
-        1,
-        choices=(1, 2),
-    )
-    extend_positions: int | None = setting(
-        "number of positions; the model's are repeated, as for Longformer. Longer texts then need training", None
-    )
+    arch: str = setting("model of the checkpoint", "clear_roberta", choices=("clear_roberta", "clear_hf"))
     pooling: str | None = setting(
         "pooling of the checkpoint (default: the sentence-transformers folder's, else mean)", None
     )
@@ -131,22 +126,25 @@ fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json enco
     def run(self) -> int:
         """Import the model; print notes and the comparison."""
         # fairseq takes seconds to import
-        from fairseq_clear.interop.importing import import_archive, import_hf, is_archive
+        from fairseq_clear.interop.importing import import_archive, import_encoder, import_hf, is_archive
 
         gpt2 = (self.gpt2_encoder_json, self.gpt2_vocab_bpe) if self.gpt2_encoder_json and self.gpt2_vocab_bpe else None
         if gpt2 is None and (self.gpt2_encoder_json or self.gpt2_vocab_bpe):
             raise UserError("--gpt2-encoder-json and --gpt2-vocab-bpe belong together: give both")
-        common: dict[str, Any] = {"extend_positions": self.extend_positions, "overwrite": self.overwrite}
         if is_archive(self.source):
-            for flag, is_given in (("--segments 2", self.segments != 1), ("--pooling", self.pooling is not None)):
+            for flag, is_given in (
+                ("--arch clear_hf", self.arch == "clear_hf"),
+                ("--pooling", self.pooling is not None),
+            ):
                 if is_given:
                     what = "is an archive of fairseq, which is copied unchanged; leave the flag out"
                     raise UserError(f"{flag}: {self.source} {what}")
-            report = import_archive(self.source, self.dest, gpt2, **common)
+            report = import_archive(self.source, self.dest, gpt2, overwrite=self.overwrite)
         elif gpt2 is not None:
             raise UserError("--gpt2-encoder-json: belongs to fairseq's archives; a Hugging Face folder has its own")
         else:
-            report = import_hf(self.source, self.dest, segments=self.segments, pooling=self.pooling, **common)
+            convert = import_encoder if self.arch == "clear_hf" else import_hf
+            report = convert(self.source, self.dest, pooling=self.pooling, overwrite=self.overwrite)
         print("\n".join(report.lines()))
         return 0
 

@@ -56,6 +56,14 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
         "cls, mean, max, first-last, last2 or layer:N (default: the checkpoint's own; mean for fairseq's roberta)", None
     )
     normalize: bool = setting("scale vectors to length 1", False)
+    prompt_name: str | None = setting(
+        "name of a prompt of the sentence-transformers folder that was imported, such as query, which is put before each text",
+        None,
+        exclusive="prompt",
+    )
+    prompt: str | None = setting(
+        "text to put before each text (default: the folder's default prompt, if it has one)", None, exclusive="prompt"
+    )
     batch_size: int = setting("texts per batch for the longest texts; batches of shorter texts are larger", 32, least=1)
 
     def run(self) -> int:
@@ -88,11 +96,14 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
             self.checkpoint, self.data_bin, tokenizer=choose_tokenizer(self.tokenizer, data_folders(self.data_bin)[0]),
             pooling=self.pooling, dimension=self.dimension, flow=self.flow, device=self.device,
         )  # fmt: skip
+        prompt = encoder.find_prompt(self.prompt_name, self.prompt)
         hidden = True if workers.rank else None  # None: tqdm hides the bar if stderr is not a terminal
         with tqdm(total=-(-sentences.count // workers.size), unit="sentence", file=sys.stderr, disable=hidden) as bar:
 
             def encode(texts: list[str]) -> Any:
-                vectors = encoder.encode_block(texts, self.batch_size, normalize=self.normalize, on_batch=bar.update)
+                vectors = encoder.encode_block(
+                    texts, self.batch_size, normalize=self.normalize, on_batch=bar.update, prompt=prompt
+                )
                 return vectors, encoder.last
 
             if is_array and self.output is not None:
@@ -107,8 +118,9 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
                     stream.detach()  # write_whole still needs the open file
             else:
                 report = write_jsonl(sys.stdout, path, self.text_field, sentences, encode)
+        shown = f", prompt {prompt!r}" if prompt else ""
         where = f"; wrote {self.output}" if self.output is not None else ""
-        print(f"{report.summary()}; pooling {encoder.pooling}{where}", file=sys.stdout if where else sys.stderr)
+        print(f"{report.summary()}; pooling {encoder.pooling}{shown}{where}", file=sys.stdout if where else sys.stderr)
 
     def settings(self, encoder: "SentenceEncoder") -> dict[str, Any]:
         """Return everything that determines the vectors of a text: hashes of the encoder's files, and the settings."""
@@ -120,6 +132,7 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
             "normalize": self.normalize,
             "batch size": self.batch_size,
             "flow": self.flow and hash_file(self.flow),
+            "prompt": encoder.find_prompt(self.prompt_name, self.prompt),
         }
 
 

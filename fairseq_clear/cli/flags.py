@@ -262,8 +262,14 @@ class PairFlags:
         exclusive=PAIRS,
         group=PAIRS,
     )
-    query_prefix: str = setting("text to put before each query (default: none)", "", metavar="TEXT")
-    passage_prefix: str = setting("text to put before each passage (default: none)", "", metavar="TEXT")
+    query_prefix: str | None = setting(
+        "text to put before each query (default: the encoder's prompt of queries, if it has one)", None, metavar="TEXT"
+    )
+    passage_prefix: str | None = setting(
+        "text to put before each passage (default: the encoder's prompt of passages, if it has one)",
+        None,
+        metavar="TEXT",
+    )
 
 
 def read_text_sentences(path: Path, *, flag: str = "") -> list[str]:

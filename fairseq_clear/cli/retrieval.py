@@ -1,5 +1,6 @@
 """``fairseq-clear retrieval`` scores encoders by the passages that they find; ``mine`` finds hard negatives with an encoder."""
 
+import sys
 from dataclasses import dataclass, field, fields
 from itertools import groupby
 from pathlib import Path
@@ -99,7 +100,10 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
         from fairseq_clear.evaluation.retrieval import evaluate_retrieval
 
         prefixes = {"query_prefix": self.query_prefix, "passage_prefix": self.passage_prefix}
-        return evaluate_retrieval(encoder, data, **prefixes, seed=self.seed, device=choose_device(self.device))
+        row = evaluate_retrieval(encoder, data, **prefixes, seed=self.seed, device=choose_device(self.device))
+        if "prompts" in encoder.notes:
+            print(f"# {encoder.name}: prompts {encoder.notes['prompts']}", file=sys.stderr)
+        return row
 
     def report(self, data: RetrievalData, rows: list[Row]) -> Report:
         """Make the report; the baselines are its first rows, its columns the metrics."""
@@ -145,6 +149,7 @@ fairseq-clear mine --pairs pairs.tsv --candidates corpus.txt --encoder bert/mode
         from fairseq_clear.distributed import choose_device
         from fairseq_clear.evaluation.embedding_files import read_sentences
         from fairseq_clear.evaluation.mining import mine_negatives  # takes seconds to import
+        from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, prompt_for
 
         self.check()
         check_destination(self.dest, self.overwrite)
@@ -155,6 +160,10 @@ fairseq-clear mine --pairs pairs.tsv --candidates corpus.txt --encoder bert/mode
         hashes = hash_files([self.pairs, *(file.path for file in files)])
         further = [text for file in files for text in read_sentences(file.path, self.text_field)]
         encoder = self.load()
+        names = ((QUERY, self.query_prefix), (DOCUMENT, self.passage_prefix))
+        prompts = [prompt_for(encoder, kind, given) for kind, given in names]
+        if any(prompts):
+            print(f"# prompts of queries and of passages: {', '.join(map(repr, prompts))}", file=sys.stderr)
         prefixes = {"query_prefix": self.query_prefix, "passage_prefix": self.passage_prefix}
         # The other workers encode the same blocks in turn, and write nothing.
         is_first = join_workers().rank == 0

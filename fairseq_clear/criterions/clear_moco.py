@@ -63,7 +63,7 @@ class ClearMocoCriterion(MaskingCriterion):
         """Add the key encoder and the queue to the model."""
         super().attach(model)
         momentum = model.args.key_momentum
-        encoder = MomentumEncoder(model.encoder.sentence_encoder, model.projection_head, momentum, model.args.pooling)
+        encoder = MomentumEncoder(model.backbone, model.projection_head, momentum, model.args.pooling)
         # With --amp, fairseq repeats a batch that overflows, so its keys must be removed again.
         guided = 0 if self.guide is None else self.guide.width
         width = model.projection_head.output_dim

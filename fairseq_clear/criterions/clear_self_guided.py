@@ -63,7 +63,7 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
         """Add the frozen encoder, even if lambda is 0."""
         layers = parse_layers(self.cfg.guide_layers, model.args.encoder_layers)
         pooling = str(self.cfg.guide_pooling)
-        encoder = model.encoder.sentence_encoder
+        encoder = model.backbone
         if self.needs.views:
             model.frozen_encoder = FrozenEncoder(encoder, pooling, layers, self.cfg.guide_dropout)
         super().attach(model)

@@ -154,7 +154,7 @@ class ContrastiveCriterion(FairseqCriterion):
         self._check_dimensions(model)
         model.freeze_lowest(self.cfg.frozen_layers)
         if self.cfg.regularizer_weight and model.frozen_encoder is None:
-            model.frozen_encoder = FrozenEncoder(model.encoder.sentence_encoder)
+            model.frozen_encoder = FrozenEncoder(model.backbone)
 
     def _check_dimensions(self, model: Any) -> None:
         """Raise UserError for dimensions that the vectors do not have; warn if those vectors are only used in training."""

@@ -19,9 +19,11 @@ from fairseq_clear import patches
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import hash_file
 from fairseq_clear.models.architectures import set_defaults
+from fairseq_clear.models.clear_hf import ClearHfModel
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.pretrained_encoder import STOCK_POOLING
-from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS
+from fairseq_clear.models.state_dicts import BACKBONE, COLUMNS, EMBEDDING, HF_PARTS, POSITIONS
+from fairseq_clear.models.text_model import TextModel
 from fairseq_clear.patches.checkpoint_files import read_checkpoint, save
 from fairseq_clear.text.data_folders import DICTIONARY
 from fairseq_clear.text.vocabulary import load_dictionary
@@ -32,7 +34,6 @@ __all__ = ["LoadedModel", "load_model", "strip_checkpoint"]
 
 logger = logging.getLogger(__name__)
 
-SENTENCE_ENCODER = "encoder.sentence_encoder."
 KEY_ENCODER = "key_encoder.encoder."
 
 # Raised when the settings in a checkpoint do not describe a model.
@@ -43,7 +44,7 @@ _DAMAGE = (KeyError, AttributeError, TypeError, ValueError, IndexError, OmegaCon
 class LoadedModel:
     """A model in float32 on the CPU, in evaluation mode."""
 
-    model: ClearRobertaModel  # the model, with the checkpoint's weights
+    model: TextModel  # the model, with the checkpoint's weights
     dictionary: Dictionary  # the checkpoint's vocabulary, including ``<mask>`` and, if the checkpoint has it, ``<del>``
     vocabulary_hash: str  # SHA-256 of the ``dict.txt``
     architecture: str  # the checkpoint's ``--arch``
@@ -51,7 +52,7 @@ class LoadedModel:
 
 
 def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = False) -> LoadedModel:
-    """Load a ``clear_roberta`` checkpoint, or a stock ``roberta`` checkpoint, which gets no projection head.
+    """Load a ``clear_*`` checkpoint, or a stock ``roberta`` checkpoint, which gets no projection head.
 
     The task is not set up, and the other files of the training run (data, synonyms) are not needed.
 
@@ -66,26 +67,29 @@ def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = Fals
     path = Path(checkpoint)
     state, args = _read(path)
     weights = _weights(state, path)
+    is_hf = COLUMNS in weights
     if key_encoder:
-        _take_key_encoder(weights, path)
+        _take_key_encoder(weights, path, HF_PARTS[0] if is_hf else BACKBONE[0])
     architecture = str(getattr(args, "_name", None) or getattr(args, "arch", None))
-    kind = ARCH_MODEL_REGISTRY.get(architecture) or MODEL_REGISTRY.get(architecture)
-    if kind is None or not issubclass(kind, RobertaModel):
+    kind: Any = ARCH_MODEL_REGISTRY.get(architecture) or MODEL_REGISTRY.get(architecture)
+    if kind is None or not issubclass(kind, RobertaModel | ClearHfModel):
         raise UserError(
-            f"{path}: its architecture {architecture} is not a RoBERTa; give a clear_roberta or roberta checkpoint"
+            f"{path}: its architecture {architecture} is not a RoBERTa or clear_hf; give a checkpoint of clear_* or roberta"
         )
-    if not issubclass(kind, ClearRobertaModel):
+    if not issubclass(kind, TextModel):
         args.pooling, args.projection_layers = STOCK_POOLING, 0
         logger.info("%s: a stock RoBERTa checkpoint has no pooling; using %s", path, STOCK_POOLING)
         kind = ClearRobertaModel
+    args.encoder_from = args.encoder_config = None  # of clear_hf; the weights are in the checkpoint
     if architecture in ARCH_CONFIG_REGISTRY:
         ARCH_CONFIG_REGISTRY[architecture](args)
-    set_defaults(args, args.encoder_layers, args.encoder_embed_dim)
+    if not is_hf:
+        set_defaults(args, args.encoder_layers, args.encoder_embed_dim)
     vocabulary_hash = hash_file(folder / DICTIONARY)
     trained_with = (state.get("task_state") or {}).get("vocabulary_hash", vocabulary_hash)
     if trained_with != vocabulary_hash:
         raise UserError(_other_vocabulary(path, folder, f"hash {trained_with[:12]}", f"hash {vocabulary_hash[:12]}"))
-    dictionary = _dictionary(folder, weights[EMBEDDING].shape[0], path)
+    dictionary = _dictionary(folder, len(weights[HF_PARTS[0] + "ids" if is_hf else EMBEDDING]), path)
     if POSITIONS in weights:
         # Under hydra max_positions may be unset. fairseq numbers positions from pad + 1, so the first rows are unused.
         args.max_positions = weights[POSITIONS].shape[0] - dictionary.pad() - 1
@@ -125,12 +129,12 @@ def _weights(state: dict[str, Any], path: Path) -> dict[str, Any]:
     weights = state["model"]
     for key in [key for key in weights if key.startswith("decoder.")]:
         weights["encoder." + key.removeprefix("decoder.")] = weights.pop(key)
-    if EMBEDDING not in weights:
-        raise UserError(f"{path}: not a RoBERTa model (no {EMBEDDING}); give a clear_roberta or roberta checkpoint")
+    if EMBEDDING not in weights and COLUMNS not in weights:
+        raise UserError(f"{path}: not a RoBERTa model (no {EMBEDDING}); give a checkpoint of clear_* or roberta")
     return weights
 
 
-def _take_key_encoder(weights: dict[str, Any], path: Path) -> None:
+def _take_key_encoder(weights: dict[str, Any], path: Path, backbone: str) -> None:
     keys = [key for key in weights if key.startswith(KEY_ENCODER)]
     if not keys:
         raise UserError(
@@ -138,10 +142,21 @@ def _take_key_encoder(weights: dict[str, Any], path: Path) -> None:
         )
     head = "encoder.lm_head.weight"
     is_tied = head in weights and torch.equal(weights[head], weights[EMBEDDING])
+    tied = _tied(weights, backbone)
     for key in keys:
-        weights[SENTENCE_ENCODER + key.removeprefix(KEY_ENCODER)] = weights[key]
+        weights[backbone + key.removeprefix(KEY_ENCODER)] = weights[key]
+    for key, name in tied.items():
+        weights[key] = weights[name]
     if is_tied:  # loading the old head would overwrite the embedding that it shares
         weights[head] = weights[EMBEDDING]
+
+
+def _tied(weights: dict[str, Any], backbone: str) -> dict[str, str]:
+    """Return tensor of the MLM head -> tensor of the encoder that equals it, such as the embedding of the tokens."""
+    inner = {name: value for name, value in weights.items() if name.startswith(backbone) and value.is_floating_point()}
+    heads = {name: value for name, value in weights.items() if name.startswith("encoder.mlm_head.")}
+    pairs = ((key, name) for key, value in heads.items() for name in inner if torch.equal(value, inner[name]))
+    return dict(pairs)
 
 
 def _dictionary(folder: Path, rows: int, path: Path) -> Dictionary:

@@ -81,33 +81,48 @@ class CachedEncoder:
         """The encoder itself if it is a CachedEncoder, else a new one around it."""
         return encoder if isinstance(encoder, cls) else cls(encoder)
 
-    def encode(self, sentences: Sequence[str], batch_size: int | None = None) -> Floats:
-        """Return vectors (N, D) in float32; ``batch_size`` overrides that of the constructor for this call.
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts of the encoder, by name."""
+        return dict(getattr(self.encoder, "prompts", None) or {})
+
+    def encode(self, sentences: Sequence[str], batch_size: int | None = None, prompt: str | None = None) -> Floats:
+        """Return vectors (N, D) in float32.
+
+        Args:
+            sentences: N texts.
+            batch_size: overrides that of the constructor for this call.
+            prompt: is put before each text (default: the encoder's default prompt, if it has one).
 
         Raises:
             UserError: no sentences, or the encoder does not return N finite vectors of the same dimension as before.
         """
-        self.embed(sentences, batch_size)
+        self.embed(sentences, batch_size, prompt)
         if not sentences:
             raise UserError(f"encoder {self.name}: the list of sentences is empty")
-        vectors = np.stack([self._vectors[text] for text in sentences])  # (N, D)
+        vectors = np.stack([self._vectors[_key(text, prompt)] for text in sentences])  # (N, D)
         return vectors if self.transform is None else self.transform(vectors)
 
-    def embed(self, sentences: Sequence[str], batch_size: int | None = None) -> None:
+    def embed(self, sentences: Sequence[str], batch_size: int | None = None, prompt: str | None = None) -> None:
         """Encode the sentences that are not cached yet, with one progress bar. The workers of a distributed job share them."""
-        missing = sorted({text for text in sentences if text not in self._vectors}, key=lambda text: (-len(text), text))
+        new = {text for text in sentences if _key(text, prompt) not in self._vectors}
+        missing = sorted(new, key=lambda text: (-len(text), text))
         size = batch_size or self.batch_size
         per_block = size * BATCHES_PER_BLOCK
         blocks = [missing[begin : begin + per_block] for begin in range(0, len(missing), per_block)]
 
         def encode(block: list[str]) -> Floats:
-            return to_vectors(self.encoder.encode(block, batch_size=size), len(block), self.name)
+            if prompt is not None and hasattr(self.encoder, "prompts"):
+                returned = self.encoder.encode(block, batch_size=size, prompt=prompt)  # type: ignore[call-arg]
+            else:
+                returned = self.encoder.encode([(prompt or "") + text for text in block], batch_size=size)
+            return to_vectors(returned, len(block), self.name)
 
         workers, started = join_workers(), time.perf_counter()
         hidden = None if self.progress and not workers.rank else True
         with tqdm(total=len(missing), unit="sentence", desc=self.name, disable=hidden, leave=False) as bar:
             for block, vectors in zip(blocks, gather_blocks(blocks, encode, workers), strict=True):
-                self._store(block, vectors)
+                self._store([_key(text, prompt) for text in block], vectors)
                 bar.update(len(block))
         self.seconds += time.perf_counter() - started
 
@@ -129,6 +144,10 @@ class CachedEncoder:
             raise UserError(f"encoder {self.name}: vectors have dimension {len(vectors[0])}, earlier ones {len(known)}")
         self._vectors.update(zip(texts, vectors, strict=True))
         self.sentences += len(texts)
+
+
+def _key(text: str, prompt: str | None) -> str:
+    return text if prompt is None else f"{prompt}\0{text}"
 
 
 def to_vectors(returned: Any, rows: int, name: str) -> Floats:

@@ -13,6 +13,7 @@ from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
 from fairseq_clear.evaluation.retrieval import Doubles, Numbers, pair_cosines, search
 from fairseq_clear.evaluation.retrieval_data import MiningSettings, Pair
 from fairseq_clear.files import hash_files
+from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, prompt_for
 
 __all__ = ["MinedNegatives", "mine_negatives"]
 
@@ -73,8 +74,8 @@ def mine_negatives(
     candidates: Iterable[str] = (),
     settings: MiningSettings | None = None,
     *,
-    query_prefix: str = "",
-    passage_prefix: str = "",
+    query_prefix: str | None = None,
+    passage_prefix: str | None = None,
     device: torch.device | str = "cpu",
 ) -> MinedNegatives:
     """Find hard negatives of each pair among the passages of all pairs and further texts, by the cosine of their vectors.
@@ -86,7 +87,7 @@ def mine_negatives(
         pairs: queries and their passages; a query may have several.
         candidates: further texts; blank ones are ignored.
         settings: which candidates to choose (default: the nearest one).
-        query_prefix, passage_prefix: are put before each query and each candidate.
+        query_prefix, passage_prefix: are put before each query and each candidate (default: the encoder's prompts).
         device: where to search.
 
     Raises:
@@ -100,8 +101,8 @@ def mine_negatives(
     index_of = {text: number for number, text in enumerate(dict.fromkeys([*(text for _, text in pairs), *further]))}
     row_of = {query: row for row, query in enumerate(dict.fromkeys(query for query, _ in pairs))}
     cached, vectors = CachedEncoder.of(encoder), []
-    for prefix, texts in ((query_prefix, row_of), (passage_prefix, index_of)):
-        vectors.append(cached.encode([prefix + text for text in texts]))
+    for names, given, texts in ((QUERY, query_prefix, row_of), (DOCUMENT, passage_prefix, index_of)):
+        vectors.append(cached.encode(list(texts), prompt=prompt_for(cached, names, given)))
         cached.forget()
     own: list[set[int]] = [set() for _ in row_of]  # for each query, itself and its positives
     for query, passage in pairs:

@@ -13,6 +13,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder, Floats
 from fairseq_clear.evaluation.reports import Row
 from fairseq_clear.evaluation.retrieval_data import BASELINES, RetrievalData, term_weights
+from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, prompt_for
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -202,8 +203,8 @@ def evaluate_retrieval(
     encoder: Encoder,
     data: RetrievalData,
     *,
-    query_prefix: str = "",
-    passage_prefix: str = "",
+    query_prefix: str | None = None,
+    passage_prefix: str | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Row:
@@ -212,7 +213,7 @@ def evaluate_retrieval(
     Args:
         encoder: see ``encoders.Encoder``; a CachedEncoder is emptied if there are more than PASSAGES_AT_ONCE passages.
         data: queries and passages.
-        query_prefix, passage_prefix: are put before each query and each passage.
+        query_prefix, passage_prefix: are put before each query and each passage (default: the encoder's prompts).
         seed: of the bootstrap and of the examples.
         device: where to search.
 
@@ -225,15 +226,20 @@ def evaluate_retrieval(
         UserError: the encoder does not return finite vectors of one dimension.
     """
     cached = CachedEncoder.of(encoder)
-    queries = cached.encode([query_prefix + text for text in data.queries])  # (Q, D)
+    query, passage = (
+        prompt_for(cached, names, given) for names, given in ((QUERY, query_prefix), (DOCUMENT, passage_prefix))
+    )
+    if query or passage:
+        cached.notes |= {"prompts": {"query": query or "", "passage": passage or ""}}
+    queries = cached.encode(data.queries, prompt=query)  # (Q, D)
 
     def parts() -> Iterator[Floats]:
         if len(data.passages) <= PASSAGES_AT_ONCE:
-            yield cached.encode([passage_prefix + text for text in data.passages])
+            yield cached.encode(data.passages, prompt=passage)
             return
         for begin in range(0, len(data.passages), PASSAGES_AT_ONCE):
             cached.forget()
-            yield cached.encode([passage_prefix + text for text in data.passages[begin : begin + PASSAGES_AT_ONCE]])
+            yield cached.encode(data.passages[begin : begin + PASSAGES_AT_ONCE], prompt=passage)
         cached.forget()
 
     ranked = search(queries, parts(), DEPTH + 1, device=device).passages.cpu().numpy()

@@ -13,10 +13,19 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.evaluation.postprocessing import Flow, first_dimensions, load_flow
 from fairseq_clear.files import versions
-from fairseq_clear.models.clear_roberta import ClearRobertaModel
-from fairseq_clear.models.encoding import EncodingCounts, Floats, encode_texts, is_normalized, text_length
+from fairseq_clear.models.encoding import (
+    EncodingCounts,
+    Floats,
+    encode_texts,
+    is_normalized,
+    prompts_of,
+    sentence_settings,
+    text_length,
+)
+from fairseq_clear.models.text_model import TextModel
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.text.data_folders import data_folders, load_tokenizer
+from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, prompt_for
 from fairseq_clear.text.tokenizers import Tokenizer
 
 __all__ = ["SentenceEncoder"]
@@ -47,12 +56,15 @@ class SentenceEncoder:
         last: counts of the last call of ``encode``.
         max_length: maximum number of tokens of a text, including ``<s>`` and ``</s>``; longer texts are cut. Defaults to the
             limit of the sentence-transformers folder that was imported, or to the model's number of positions.
+        prompts: prompt by name, of the sentence-transformers folder that was imported: texts that are put before a query, a
+            passage, and so on.
+        default_prompt_name: name of the prompt that is put before every text unless a call names another; None for none.
         normalized: vectors are always scaled to length 1. Defaults to whether that folder does so.
     """
 
     def __init__(
         self,
-        model: ClearRobertaModel,
+        model: TextModel,
         dictionary: Any,
         tokenizer: Tokenizer,
         *,
@@ -65,6 +77,8 @@ class SentenceEncoder:
         parse_pooling(self.pooling, model.args.encoder_layers, flag="pooling")
         self.model, self.dictionary, self.tokenizer = model, dictionary, tokenizer
         self.max_length, self.normalized = text_length(model), is_normalized(model)
+        self.prompts = prompts_of(model)
+        self.default_prompt_name = sentence_settings(model).get("config", {}).get("default_prompt_name")
         width = int(model.args.encoder_embed_dim)
         if dimension is not None and not 1 <= dimension <= width:
             raise UserError(f"--dimension {dimension}: the vectors have {width} dimensions; give 1 to {width}")
@@ -129,6 +143,8 @@ class SentenceEncoder:
         pooling: str | None = None,
         normalize: bool = False,
         show_progress_bar: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
     ) -> Floats:
         """Encode texts as vectors, in their order; see ``models.encoding.encode_texts`` for the batching.
 
@@ -139,13 +155,16 @@ class SentenceEncoder:
             pooling: name of a pooling for this call.
             normalize: scale vectors to length 1, which ``normalized`` does anyway.
             show_progress_bar: show a progress bar on stderr.
+            prompt_name: name of one of ``prompts`` (default: ``default_prompt_name``).
+            prompt: text that is put before each text instead; an empty one for none.
 
         Returns:
             (N, D) float32; (D,) for a single str.
         """
         texts = [sentences] if isinstance(sentences, str) else list(sentences)
         with tqdm(total=len(texts), unit="sentence", disable=not show_progress_bar) as bar:
-            vectors = self.encode_block(texts, batch_size, pooling, normalize, on_batch=bar.update)
+            chosen = self.find_prompt(prompt_name, prompt)
+            vectors = self.encode_block(texts, batch_size, pooling, normalize, on_batch=bar.update, prompt=chosen)
         if cut := self.last.truncated:
             logger.warning("%d of %d texts are longer than %d tokens and were cut", cut, len(texts), self.max_length)
         if self.last.unknown_share > MANY_UNKNOWN:
@@ -156,6 +175,29 @@ class SentenceEncoder:
             )
         return vectors[0] if isinstance(sentences, str) else vectors
 
+    def encode_query(self, sentences: str | Sequence[str], **options: Any) -> Floats:
+        """As ``encode``, with the prompt of queries if the encoder has one."""
+        return self._encode_as(QUERY, sentences, options)
+
+    def encode_document(self, sentences: str | Sequence[str], **options: Any) -> Floats:
+        """As ``encode``, with the prompt of passages if the encoder has one."""
+        return self._encode_as(DOCUMENT, sentences, options)
+
+    def _encode_as(self, names: Sequence[str], sentences: str | Sequence[str], options: dict[str, Any]) -> Floats:
+        if not {"prompt", "prompt_name"} & options.keys():
+            options["prompt"] = prompt_for(self, names)
+        return self.encode(sentences, **options)
+
+    def find_prompt(self, name: str | None = None, prompt: str | None = None) -> str:
+        """Return ``prompt``, or else the prompt of this name, or else the default one; UserError for an unknown name."""
+        name = name or self.default_prompt_name
+        if prompt is not None or not name:
+            return prompt or ""
+        if name not in self.prompts:
+            known = ", ".join(self.prompts) or "none"
+            raise UserError(f"prompt {name}: the encoder has no such prompt; it has {known}")
+        return self.prompts[name]
+
     def encode_block(
         self,
         texts: Sequence[str],
@@ -163,6 +205,7 @@ class SentenceEncoder:
         pooling: str | None = None,
         normalize: bool = False,
         on_batch: Callable[[int], object] | None = None,
+        prompt: str = "",
     ) -> Floats:
         """As ``encode``, but always (N, D), without progress bar and warnings; the caller reads ``last`` instead.
 
@@ -180,6 +223,7 @@ class SentenceEncoder:
             batch_size=batch_size,
             normalize=self.normalized or (normalize and self.flow is None),
             max_length=self.max_length,
+            prompt=prompt,
             on_batch=on_batch,
         )
         if self.flow is not None:

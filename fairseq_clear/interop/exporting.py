@@ -13,7 +13,6 @@ from fairseq_clear import __version__
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model
 from fairseq_clear.files import read_json, versions, write_json
-from fairseq_clear.interop.hf_folders import EXPORTED, SentenceSettings, write_modules
 from fairseq_clear.interop.hf_format import (
     HEAD_WEIGHT,
     LONGFORMER,
@@ -28,12 +27,14 @@ from fairseq_clear.interop.parity import SAMPLES, Parity, compare_hf, compare_se
 from fairseq_clear.interop.stock import export_fairseq
 from fairseq_clear.interop.tokenizer_files import write_tokenizer
 from fairseq_clear.libraries import import_library
+from fairseq_clear.models.clear_hf import ClearHfModel
 from fairseq_clear.models.encoding import sentence_settings, text_length
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS, VOCABULARY_ROWS
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import output_folder
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.text.data_folders import CLEAR_JSON, read_clear_json
+from fairseq_clear.text.sentence_folders import EXPORTED, SentenceSettings, write_modules
 from fairseq_clear.text.tokenizers import ROLES, HfTokenizer, Tokenizer
 
 DELETED = "<del>"
@@ -114,9 +115,16 @@ def export(
     texts = (*SAMPLES, *name_texts(names.values()))
     with output_folder(dest, overwrite) as folder:
         if form == "fairseq":
+            if isinstance(loaded.model, ClearHfModel):
+                raise UserError(
+                    "--format fairseq: the encoder is a model of transformers; give hf or sentence-transformers"
+                )
             parities = [export_fairseq(loaded, symbols, data_bin, folder)]
         else:
-            _write_hf(loaded, tokenizer, symbols, folder, with_head=form == "hf")
+            if isinstance(loaded.model, ClearHfModel):
+                _save_hf(loaded.model, tokenizer, symbols, folder, with_head=form == "hf")
+            else:
+                _write_hf(loaded, tokenizer, symbols, folder, with_head=form == "hf")
             parities = [compare_hf(loaded, tokenizer, folder, chosen, texts=texts)]
         if form == "sentence-transformers":
             parities.append(_add_modules(loaded, tokenizer, folder, chosen, texts, normalized, dimension))
@@ -163,6 +171,13 @@ def _check_format(loaded: LoadedModel, form: str, pooling: str) -> None:
             f"--format sentence-transformers: it cannot mark <s> for global attention, which --attention-window {window} of "
             "the checkpoint needs; export --format hf and pool yourself"
         )
+
+
+def _save_hf(model: ClearHfModel, tokenizer: Tokenizer, symbols: list[str], folder: Path, *, with_head: bool) -> None:
+    """As ``_write_hf``, for a model of transformers."""
+    model.encoder.save(folder, with_head=with_head)
+    has_segments = getattr(model.backbone.model.config, "type_vocab_size", 0) > 1
+    write_tokenizer(tokenizer, symbols, folder, text_length(model), has_segments=has_segments)
 
 
 def _write_hf(loaded: LoadedModel, tokenizer: Tokenizer, symbols: list[str], folder: Path, *, with_head: bool) -> None:

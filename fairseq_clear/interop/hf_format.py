@@ -87,7 +87,7 @@ def head_names(kind: Kind) -> Iterator[tuple[str, str]]:
 
 
 def from_hf(
-    weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, segments: int, source: object
+    weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, source: object
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Convert the weights of a Hugging Face model to weights of clear_roberta.
 
@@ -95,7 +95,6 @@ def from_hf(
         weights, kind: Hugging Face's weights, and their names.
         layers: number of blocks.
         rows: (V,) int64, for each of fairseq's ids its row in Hugging Face's vocabulary.
-        segments: 1 adds segment 0 to the positions, which is exact for texts of one segment; 2 keeps both segments.
         source: named in errors.
 
     Returns:
@@ -128,10 +127,7 @@ def from_hf(
     head = torch.zeros(OFFSET, positions.shape[1]) if kind.offset != OFFSET else positions[:OFFSET]
     positions = positions[kind.offset :]
     types = take(SEGMENTS) if SEGMENTS in theirs else torch.zeros(1, positions.shape[1])
-    if segments == 1:
-        positions = positions + types[0]
-    else:
-        ours[STACK + "embed_positions.segments.weight"] = types[:segments]
+    positions = positions + types[0]  # exact for texts of one segment
     ours[STACK + "embed_positions.weight"] = torch.cat([head, positions])
     bias, output = (f"{kind.head}{part}" for part in HEAD_ROWS)
     if bias in theirs and f"{kind.head}{kind.dense}.weight" in theirs:
@@ -197,35 +193,6 @@ def copy_to_global(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return weights | {copy: weights[name].clone() for name, copy in _global_names(weights).items()}
 
 
-def merge_global(weights: dict[str, Tensor], source: Path) -> dict[str, Tensor]:
-    """Remove from Longformer's weights the separate projections for tokens with global attention.
-
-    Raises:
-        UserError: they differ from the other projections.
-    """
-    copies = _global_names(weights)
-    for name, copy in copies.items():
-        if copy in weights and not torch.equal(weights[copy], weights[name]):
-            raise UserError(
-                f"{source}: {copy} differs from {name.rpartition('.')[0]}; clear_roberta has one projection for window and "
-                "global attention, so only a Longformer with equal ones, as exported from it, can be imported exactly"
-            )
-    return {name: value for name, value in weights.items() if name not in copies.values()}
-
-
-def read_window(config: dict[str, Any], path: Path) -> int:
-    """Read the attention window W of a Longformer configuration.
-
-    Raises:
-        UserError: the windows of the layers differ, or a window is not a positive integer.
-    """
-    stated = config.get("attention_window", 512)
-    windows = set(stated) if isinstance(stated, list) else {stated}
-    if len(windows) != 1 or not all(isinstance(window, int) and window > 0 for window in windows):
-        raise UserError(f"{path}: attention_window {stated}: clear_roberta has one window for all layers")
-    return int(windows.pop())
-
-
 def global_attention(model: Any, ids: Tensor) -> dict[str, Tensor]:
     """Return the arguments besides (B, T) ids with which a Hugging Face model equals clear_roberta: ``<s>`` is global."""
     if model.config.model_type != LONGFORMER:
@@ -251,9 +218,11 @@ def kind_of(config: dict[str, Any], path: Path) -> str:
         UserError: another type, or a model with parts that fairseq's encoder does not have.
     """
     kind = config.get("model_type")
-    if kind not in KINDS:
+    if kind not in KINDS or kind == LONGFORMER:
+        names = ", ".join(name for name in KINDS if name != LONGFORMER)
         raise UserError(
-            f"{path}: has model_type {kind!r}; {', '.join(KINDS)} can be imported (also DistilRoBERTa and MiniLM)"
+            f"{path}: has model_type {kind!r}; {names} can be converted (also DistilRoBERTa and MiniLM); give --arch clear_hf, "
+            "which takes every encoder as it is"
         )
     if config.get("position_embedding_type", "absolute") != "absolute":
         raise UserError(
@@ -266,19 +235,17 @@ def kind_of(config: dict[str, Any], path: Path) -> str:
             f"{path}: hidden_act {config['hidden_act']!r} has no counterpart in fairseq; known: {', '.join(ACTIVATIONS)}"
         )
     padding = config.get("pad_token_id", 1)
-    if kind != "bert" and padding != 1 and (kind != LONGFORMER or padding is None):
+    if kind != "bert" and padding != 1:
         raise UserError(f"{path}: pad_token_id {padding}: positions of a {kind} begin at 2, after padding's id 1")
     return str(kind)
 
 
-def model_flags(config: dict[str, Any], segments: int, positions: int, pooling: str, path: Path) -> dict[str, Any]:
+def model_flags(config: dict[str, Any], positions: int, pooling: str, path: Path) -> dict[str, Any]:
     """Return the flags of clear_roberta, by name without dashes, for a model with this configuration.
 
     Args:
-        segments: number of segments to keep.
-        positions: number of positions, after any extension.
+        positions: number of positions.
     """
-    window = {"attention-window": read_window(config, path)} if config.get("model_type") == LONGFORMER else {}
     try:
         return {
             "encoder-layers": int(config["num_hidden_layers"]),
@@ -290,9 +257,7 @@ def model_flags(config: dict[str, Any], segments: int, positions: int, pooling: 
             "dropout": float(config.get("hidden_dropout_prob", 0.1)),
             "attention-dropout": float(config.get("attention_probs_dropout_prob", 0.1)),
             "max-positions": positions,
-            "segments": segments,
             "pooling": pooling,
-            **window,
         }
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: lacks a usable {error}") from None

@@ -1,6 +1,5 @@
 """Imports a Hugging Face folder, or an archive of fairseq, as a checkpoint with its vocabulary and tokenizer."""
 
-import json
 import shutil
 import sys
 import tarfile
@@ -8,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,33 +18,31 @@ from fairseq_clear import register
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import STOCK_POOLING, load_model
 from fairseq_clear.files import hash_file, versions, write_json
-from fairseq_clear.interop.hf_folders import CONFIG, SentenceSettings, lower_cases, read_hf_folder, read_modules
+from fairseq_clear.interop.hf_folders import CONFIG, read_hf_folder
 from fairseq_clear.interop.hf_format import (
     HEAD_WEIGHT,
-    LONGFORMER,
+    KINDS,
     OFFSET,
     from_hf,
-    kind_for,
     kind_of,
-    merge_global,
     model_flags,
 )
 from fairseq_clear.interop.parity import Parity, compare_hf, hf_ids
 from fairseq_clear.interop.stock import build_model, compare_stock, settings_of, write_checkpoint
-from fairseq_clear.libraries import quiet_transformers
+from fairseq_clear.models.clear_hf import ClearHfModel
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import output_folder, scratch_folder
-from fairseq_clear.patches.checkpoint_files import save
 from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY, TOKENIZERS
-from fairseq_clear.text.tokenizers import HF_NAMES, ROLES, HfTokenizer
+from fairseq_clear.text.sentence_folders import SentenceSettings, lower_cases, read_modules
+from fairseq_clear.text.tokenizers import HF_NAMES, HfTokenizer
 from fairseq_clear.text.vocabulary import GPT2_NAMES, SPM_NAME, build_dictionary, install_hf_tokenizer, load_dictionary
 
 register()
 
 CHECKPOINT = "model.pt"
-ARCH = "clear_roberta"
+ARCH, HF_ARCH = "clear_roberta", "clear_hf"
 GPT2_FILES = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe/{encoder.json,vocab.bpe}"
 
 
@@ -55,10 +53,11 @@ class ImportReport:
     dest: Path
     parity: Parity
     notes: list[str]
+    arch: str = ARCH
 
     def lines(self) -> list[str]:
         """Lines to print."""
-        start = f"to start from it: --arch {ARCH} --encoder-from {self.dest}"
+        start = f"to start from it: --arch {self.arch} --encoder-from {self.dest}"
         return [*self.notes, self.parity.summary(), f"wrote {self.dest}", start]
 
 
@@ -66,8 +65,6 @@ def import_hf(
     source: Path,
     dest: Path,
     *,
-    segments: int = 1,
-    extend_positions: int | None = None,
     pooling: str | None = None,
     overwrite: bool = False,
 ) -> ImportReport:
@@ -80,8 +77,7 @@ def import_hf(
     """
     config, theirs = read_hf_folder(source)
     name = kind_of(config, source / CONFIG)
-    kind = kind_for(name, config.get("pad_token_id", 1))
-    theirs = merge_global(theirs, source) if name == LONGFORMER else theirs
+    kind = KINDS[name]
     if pooling is not None:
         parse_pooling(pooling)
     stated, settings = read_modules(source, ignore_mode=pooling is not None)
@@ -91,25 +87,20 @@ def import_hf(
         notes.append(f"the folder has no pooling; {chosen} is used unless --pooling gives another")
     with output_folder(dest, overwrite) as temporary:
         tokenizer, dictionary = write_vocabulary(source, temporary)
-        if lower_cases(source) and tokenizer.encode("A B") != tokenizer.encode("a b"):
-            raise UserError(
-                f"{source}: do_lower_case is true, but its tokenizer keeps capital letters; set it to false in "
-                "sentence_bert_config.json, and put your texts into lower case yourself"
-            )
+        check_case(source, tokenizer)
         rows = torch.tensor(hf_ids(dictionary, tokenizer))
         layers = int(config.get("num_hidden_layers", 0))
-        weights, left = from_hf(theirs, kind, layers, rows, segments, source)
-        longest = len(weights[POSITIONS]) - OFFSET
-        weights[POSITIONS] = repeat_positions(weights[POSITIONS], extend_positions)
-        flags = model_flags(config, segments, len(weights[POSITIONS]) - OFFSET, chosen, source / CONFIG)
+        weights, left = from_hf(theirs, kind, layers, rows, source)
+        flags = model_flags(config, len(weights[POSITIONS]) - OFFSET, chosen, source / CONFIG)
         parts = sorted({key.partition(".")[0] for key in left if not key.endswith(("position_ids", "decoder.bias"))})
         if parts:
             notes.append(f"left out, as clear_roberta has no such part: {', '.join(parts)}")
-        notes += _describe_segments(config, segments)
+        if int(config.get("type_vocab_size", 1)) > 1:
+            notes.append("segment 0 is added to the positions: exact for single texts")
         has_own_output = HEAD_WEIGHT in weights and not torch.equal(weights[HEAD_WEIGHT], weights[EMBEDDING])
         untied = {"untie-weights-roberta": True} if has_own_output else {}
         cfg = settings_of(dest, "clear_lm", ARCH, {**flags, "projection-layers": 0, **untied})
-        if extend_positions is not None or (settings.max_length or sys.maxsize) >= flags["max-positions"]:
+        if (settings.max_length or sys.maxsize) >= flags["max-positions"]:
             settings = replace(settings, max_length=None)
         cfg.model.sentence_settings = asdict(settings)
         notes += _describe_settings(settings)
@@ -117,9 +108,42 @@ def import_hf(
         notes += _load(model, weights, source)
         write_checkpoint(temporary / CHECKPOINT, cfg, model.state_dict(), hash_file(temporary / DICTIONARY))
         write_manifest(temporary, "hf", list(HF_NAMES), {"model_type": name, "flags": flags})
-        parity = compare_hf(load_model(temporary / CHECKPOINT, temporary), tokenizer, source, chosen, longest=longest)
+        parity = compare_hf(load_model(temporary / CHECKPOINT, temporary), tokenizer, source, chosen)
         parity.check()
     return ImportReport(dest, parity, notes)
+
+
+def import_encoder(source: Path, dest: Path, *, pooling: str | None = None, overwrite: bool = False) -> ImportReport:
+    """Make a checkpoint of clear_hf of a Hugging Face folder, in a folder as ``import_hf`` makes it. No weight is converted.
+
+    Raises:
+        UserError: transformers cannot load the folder, or the encoder is not one that clear_hf trains.
+    """
+    if not source.is_dir():
+        read_hf_folder(source)  # says how to get one
+    with output_folder(dest, overwrite) as temporary:
+        tokenizer, dictionary = write_vocabulary(source, temporary)
+        check_case(source, tokenizer)
+        given = {"pooling": pooling} if pooling else {}
+        cfg = settings_of(dest, "clear_lm", HF_ARCH, {"encoder-from": str(source), "projection-layers": 0, **given})
+        write_manifest(temporary, "hf", list(HF_NAMES), {"model_type": HF_ARCH, "flags": {}})
+        model = ClearHfModel.build_model(cfg.model, SimpleNamespace(source_dictionary=dictionary, folder=temporary))
+        model.encoder.check()
+        cfg.model.encoder_from = None
+        write_checkpoint(temporary / CHECKPOINT, cfg, model.state_dict(), hash_file(temporary / DICTIONARY))
+        chosen = str(cfg.model.pooling)
+        parity = compare_hf(load_model(temporary / CHECKPOINT, temporary), tokenizer, source, chosen)
+        parity.check()
+    return ImportReport(dest, parity, _describe_settings(SentenceSettings(**cfg.model.sentence_settings)), HF_ARCH)
+
+
+def check_case(source: Path, tokenizer: HfTokenizer) -> None:
+    """Raise UserError if sentence-transformers puts texts into lower case and the tokenizer does not."""
+    if lower_cases(source) and tokenizer.encode("A B") != tokenizer.encode("a b"):
+        raise UserError(
+            f"{source}: do_lower_case is true, but its tokenizer keeps capital letters; set it to false in "
+            "sentence_bert_config.json, and put your texts into lower case yourself"
+        )
 
 
 def write_manifest(folder: Path, kind: str, files: list[str], imported: dict[str, Any]) -> None:
@@ -132,22 +156,6 @@ def write_manifest(folder: Path, kind: str, files: list[str], imported: dict[str
         "versions": versions(),
     }
     write_json(folder / CLEAR_JSON, content)
-
-
-def repeat_positions(rows: Tensor, wanted: int | None) -> Tensor:
-    """Repeat the n positions of an (OFFSET + n, D) embedding until there are ``wanted``; None changes nothing.
-
-    Longformer initialises its positions from RoBERTa's in this way (arXiv:2004.05150, section 5).
-
-    Raises:
-        UserError: the embedding already has as many positions.
-    """
-    own = len(rows) - OFFSET
-    if wanted is None:
-        return rows
-    if wanted <= own:
-        raise UserError(f"--extend-positions {wanted}: the model already has {own}; give more, or leave the flag out")
-    return torch.cat([rows[:OFFSET], rows[OFFSET:].repeat(-(-wanted // own), 1)[:wanted]])
 
 
 def _load(model: ClearRobertaModel, weights: dict[str, Tensor], source: Path) -> list[str]:
@@ -173,17 +181,6 @@ def _describe_settings(settings: SentenceSettings) -> list[str]:
     return [f"as in the folder: {'; '.join(parts)}"] if parts else []
 
 
-def _describe_segments(config: dict[str, Any], segments: int) -> list[str]:
-    types = int(config.get("type_vocab_size", 1))
-    if segments == 1 and types > 1:
-        return [
-            f"segment 0 of {types} is added to the positions: exact for single texts; --segments 2 keeps both, for pairs"
-        ]
-    if segments > types:
-        raise UserError(f"--segments {segments}: the folder's model has {types}; leave the flag out")
-    return []
-
-
 def write_vocabulary(source: Path, folder: Path) -> tuple[HfTokenizer, Dictionary]:
     """Write the tokenizer's files and ``dict.txt`` to ``folder``.
 
@@ -193,8 +190,7 @@ def write_vocabulary(source: Path, folder: Path) -> tuple[HfTokenizer, Dictionar
     Raises:
         UserError: there is no tokenizer, or it has tokens that a dict.txt cannot hold.
     """
-    with _complete(source) as complete:
-        install_hf_tokenizer(complete, folder)
+    install_hf_tokenizer(source, folder)
     tokenizer = HfTokenizer.from_folder(folder)
     dictionary = build_dictionary(tokenizer)
     dictionary.save(str(folder / DICTIONARY))
@@ -202,30 +198,6 @@ def write_vocabulary(source: Path, folder: Path) -> tuple[HfTokenizer, Dictionar
         raise UserError(f"{source}: its vocabulary has tokens that a dict.txt cannot hold")
     dictionary.add_symbol("<mask>")
     return tokenizer, dictionary
-
-
-@contextmanager
-def _complete(source: Path) -> Iterator[Path]:
-    """Yield a folder with tokenizer.json and the names of the special tokens.
-
-    This is ``source`` itself, or a temporary folder to which transformers converts the files of an older folder.
-    """
-    if (source / HF_NAMES[0]).is_file():
-        yield source
-        return
-    with quiet_transformers() as transformers, scratch_folder() as made:
-        try:
-            # With trust_remote_code False, transformers does not ask on the terminal whether to run a folder's code.
-            options = {"local_files_only": True, "use_fast": True, "trust_remote_code": False}
-            tokenizer = transformers.AutoTokenizer.from_pretrained(str(source), **options)
-            content = tokenizer.backend_tokenizer.to_str()
-        except Exception as error:  # of several libraries
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"{source}: transformers cannot load a tokenizer from it ({reason})") from None
-        (made / HF_NAMES[0]).write_text(content, encoding="utf-8")
-        roles = {role: str(getattr(tokenizer, role)) for role in ROLES}
-        (made / HF_NAMES[1]).write_text(json.dumps(roles), encoding="utf-8")
-        yield made
 
 
 def is_archive(source: Path) -> bool:
@@ -239,7 +211,6 @@ def import_archive(
     dest: Path,
     gpt2: tuple[Path, Path] | None = None,
     *,
-    extend_positions: int | None = None,
     overwrite: bool = False,
 ) -> ImportReport:
     """Convert an archive, packed or unpacked, to the folder ``dest``.
@@ -256,28 +227,12 @@ def import_archive(
         kind, names = _copy_tokenizer(folder, gpt2, temporary, source)
         TOKENIZERS[kind](*(temporary / name for name in names))
         loaded = load_model(temporary / CHECKPOINT, temporary)
-        if extend_positions is not None:
-            _extend(temporary / CHECKPOINT, extend_positions)
-            loaded = load_model(temporary / CHECKPOINT, temporary)
         write_manifest(temporary, kind, names, {"model_type": "fairseq roberta", "flags": {}})
         parity = compare_stock(loaded, folder / CHECKPOINT, temporary)
         parity.check()
     pooling = loaded.model.args.pooling
     notes = [f"a stock RoBERTa checkpoint has no pooling; {pooling} is used unless --pooling gives another"]
     return ImportReport(dest, parity, notes)
-
-
-def _extend(checkpoint: Path, wanted: int) -> None:
-    """Rewrite a checkpoint with its positions repeated; fairseq before 0.10 called the encoder a decoder."""
-    # torch.load, because fairseq's reader converts the settings to a class that it cannot load again
-    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    name = next(name for name in state["model"] if name.endswith(f".{POSITIONS.partition('.')[2]}"))
-    state["model"][name] = repeat_positions(state["model"][name], wanted)
-    settings = state.get("args") or state["cfg"]["model"]
-    settings = settings if isinstance(settings, dict) else vars(settings)
-    settings["max_positions"] = wanted
-    state["last_optimizer_state"] = None  # it has the shape of the old positions
-    save(state, checkpoint)
 
 
 def _copy_tokenizer(

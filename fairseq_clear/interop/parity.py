@@ -13,6 +13,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel
 from fairseq_clear.interop.hf_format import global_attention
 from fairseq_clear.libraries import import_library, quiet_transformers
+from fairseq_clear.models.clear_hf import ClearHfModel
 from fairseq_clear.models.encoding import encode_texts, evaluating, read_tokens
 from fairseq_clear.text.tokenizers import HfTokenizer, Tokenizer
 from fairseq_clear.tokens import Ragged
@@ -110,7 +111,7 @@ def compare_hf(
             rows.append(row)
         states = _largest_state_difference(ours, theirs, rows, names)
         vectors, _ = encode_texts(ours.model, ours.dictionary, tokenizer, texts, pooling=pooling, max_length=positions)
-        expected_vectors = torch.stack([_their_vector(theirs, row, names, pooling) for row in rows])
+        expected_vectors = torch.stack([_their_vector(ours, theirs, row, names, pooling) for row in rows])
     embeddings = (torch.from_numpy(vectors) - expected_vectors).abs().max().item()
     return Parity(states, embeddings, f"transformers {transformers.__version__}, {pooling} pooling")
 
@@ -164,7 +165,7 @@ def _largest_state_difference(ours: LoadedModel, theirs: Any, rows: list[list[in
     with evaluating(ours.model), torch.no_grad():
         own = ours.model.hidden_states(tokens)
         ids = torch.tensor(names)[tokens]
-        marks = {"attention_mask": is_token.long(), **global_attention(theirs, ids)}
+        marks = {"attention_mask": is_token.long(), **_marks(ours, theirs, ids)}
         other = theirs(input_ids=ids, **marks, output_hidden_states=True).hidden_states
     if len(own) != len(other):
         raise UserError(
@@ -173,10 +174,15 @@ def _largest_state_difference(ours: LoadedModel, theirs: Any, rows: list[list[in
     return max((one - two)[is_token].abs().max().item() for one, two in zip(own, other, strict=True))
 
 
-def _their_vector(theirs: Any, row: list[int], names: list[int], pooling: str) -> Tensor:
+def _marks(ours: LoadedModel, theirs: Any, ids: Tensor) -> dict[str, Tensor]:
+    """The arguments besides (B, T) ids with which the other model equals ours; clear_hf marks no token as global."""
+    return {} if isinstance(ours.model, ClearHfModel) else global_attention(theirs, ids)
+
+
+def _their_vector(ours: LoadedModel, theirs: Any, row: list[int], names: list[int], pooling: str) -> Tensor:
     """Vector (D,) of one text by the Hugging Face model, unpadded."""
     with torch.no_grad():
         ids = torch.tensor([[names[index] for index in row]])
-        states = theirs(input_ids=ids, **global_attention(theirs, ids)).last_hidden_state[0]  # (T, D)
+        states = theirs(input_ids=ids, **_marks(ours, theirs, ids)).last_hidden_state[0]  # (T, D)
     reduced: dict[str, Tensor] = {"cls": states[0], "mean": states.mean(dim=0), "max": states.max(dim=0).values}
     return reduced[pooling]

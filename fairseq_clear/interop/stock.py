@@ -53,7 +53,7 @@ def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, fold
     args = loaded.model.args
     if args.segments > 1:
         raise UserError(
-            f"--format fairseq: stock roberta has no segments, the checkpoint {args.segments}; import it with 1"
+            f"--format fairseq: stock roberta has no segments, the checkpoint {args.segments}; export --format hf"
         )
     if window := window_of(loaded.model):
         raise UserError(
@@ -123,7 +123,7 @@ def _draw_tokens(dictionary: Dictionary, positions: int) -> Tensor:
 
 def settings_of(data: Path, task: str, arch: str, flags: dict[str, Any]) -> Any:
     """Return the configuration of a training run with these model flags and defaults otherwise."""
-    positions = str(flags["max-positions"])
+    positions = str(flags.get("max-positions", 2))
     command = [str(data), "--task", task, "--arch", arch, "--criterion", "masked_lm", "--optimizer", "adam"]
     command += ["--tokens-per-sample", positions, "--sample-break-mode", "eos"]
     for name, value in flags.items():

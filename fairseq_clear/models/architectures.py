@@ -15,7 +15,15 @@ from fairseq_clear.models.pretrained_encoder import start_from_encoder
 from fairseq_clear.modules.projection import ACTIVATIONS
 from fairseq_clear.patches.compatibility import forget_tpu
 
-__all__ = ["KEY_ENCODERS", "SIZES", "add_model_flags", "register_architectures", "set_defaults"]
+__all__ = [
+    "DEFAULTS",
+    "KEY_ENCODERS",
+    "SIZES",
+    "add_contrastive_flags",
+    "add_model_flags",
+    "register_architectures",
+    "set_defaults",
+]
 
 KEY_ENCODERS = ("shared", "momentum", "frozen")
 # Name -> (layers, width); a head is 64 wide and the feed-forward layer 4 x width, as in BERT.
@@ -28,6 +36,7 @@ SIZES = {
     "large": (24, 1024),
 }
 # A SimCLR head on [CLS]. Dropout is not listed: it stays at RoBERTa's 0.1.
+ROBERTA_DEFAULTS = {"layer_norm_eps": FAIRSEQ_EPS, "segments": 1, "attention_window": 0}
 DEFAULTS: dict[str, Any] = {
     "pooling": "cls",
     "projection_layers": 2,
@@ -38,9 +47,6 @@ DEFAULTS: dict[str, Any] = {
     "key_encoder": None,
     "key_momentum": 0.999,
     "encode_chunk_size": 0,
-    "layer_norm_eps": FAIRSEQ_EPS,
-    "segments": 1,
-    "attention_window": 0,
     "compile": False,
 }
 
@@ -55,6 +61,21 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         "activation, LayerNorm's epsilon, positions, segments, attention window and pooling from it, and loads its weights as "
         "--finetune-from-model does",
     )
+    add("--layer-norm-eps", type=float, metavar="EPS", help="epsilon of LayerNorm (1e-5; BERT's: 1e-12)")
+    add(
+        "--attention-window",
+        type=int,
+        metavar="W",
+        help="Longformer's W: each token attends to the W tokens around it, W/2 on each side, and to <s>, which attends to "
+        "all; an even number (0: full attention)",
+    )
+    add("--segments", type=int, metavar="N", help="number of segment embeddings: 2 as in BERT, or 1 for none (1)")
+    add_contrastive_flags(parser)
+
+
+def add_contrastive_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of every model of the plugin."""
+    add = parser.add_argument
     add(
         "--pooling",
         metavar="NAME",
@@ -76,15 +97,6 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         choices=KEY_ENCODERS,
         help="encoder of the positives. The criterion sets it; another value than the criterion's is an error",
     )
-    add("--layer-norm-eps", type=float, metavar="EPS", help="epsilon of LayerNorm (1e-5; BERT's: 1e-12)")
-    add(
-        "--attention-window",
-        type=int,
-        metavar="W",
-        help="Longformer's W: each token attends to the W tokens around it, W/2 on each side, and to <s>, which attends to "
-        "all; an even number (0: full attention)",
-    )
-    add("--segments", type=int, metavar="N", help="number of segment embeddings: 2 as in BERT, or 1 for none (1)")
     add(
         "--key-momentum",
         type=float,
@@ -120,7 +132,7 @@ def set_defaults(args: Any, layers: int, width: int) -> None:
     args.encoder_embed_dim = width = safe_getattr(args, "encoder_embed_dim", width)
     args.encoder_ffn_embed_dim = safe_getattr(args, "encoder_ffn_embed_dim", 4 * width)
     args.encoder_attention_heads = safe_getattr(args, "encoder_attention_heads", max(1, width // 64))
-    for name, value in DEFAULTS.items():
+    for name, value in (DEFAULTS | ROBERTA_DEFAULTS).items():
         setattr(args, name, safe_getattr(args, name, value))
     base_architecture(args)
     forget_tpu(args)

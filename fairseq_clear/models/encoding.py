@@ -12,14 +12,25 @@ import torch
 from torch import nn
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.models.text_model import TextModel
 from fairseq_clear.modules.chunking import ENOUGH_CELLS, alike, enough_cells
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.text.tokenizers import Tokenizer
 from fairseq_clear.tokens import Ragged, Tokens
 
 __all__ = [
-    *("EncodingCounts", "Floats", "encode_texts", "evaluating", "is_normalized", "read_tokens", "sentence_settings"),
+    *(
+        "EncodingCounts",
+        "Floats",
+        "encode_texts",
+        "evaluating",
+        "is_normalized",
+        "find_prompt",
+        "prompt_ids",
+        "prompts_of",
+        "read_tokens",
+        "sentence_settings",
+    ),
     "text_length",
 ]
 
@@ -72,17 +83,48 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = was_training
 
 
-def sentence_settings(model: ClearRobertaModel) -> dict[str, Any]:
-    """What the imported folder said of its vectors, see ``interop.hf_folders.SentenceSettings``; empty without one."""
+def sentence_settings(model: TextModel) -> dict[str, Any]:
+    """What the imported folder said of its vectors, see ``text.sentence_folders.SentenceSettings``; empty without one."""
     return dict(getattr(model.args, "sentence_settings", None) or {})
 
 
-def is_normalized(model: ClearRobertaModel) -> bool:
+def prompts_of(model: TextModel) -> dict[str, str]:
+    """The prompts of the imported folder, by name: texts that are put before a query, a passage, and so on."""
+    prompts = sentence_settings(model).get("config", {}).get("prompts") or {}
+    return {str(name): str(text) for name, text in prompts.items()}
+
+
+def find_prompt(model: TextModel, names: Sequence[str]) -> str:
+    """Return the model's first prompt of these names that is not empty, or else its default prompt; it may have none."""
+    known, default = prompts_of(model), sentence_settings(model).get("config", {}).get("default_prompt_name")
+    return next((known[name] for name in (*names, default) if name and known.get(name)), "")
+
+
+def prompt_ids(dictionary: Any, tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """Return the ids of a prompt before any text, without ``<s>``.
+
+    Raises:
+        UserError: the prompt and the text after it have other ids than each of them alone.
+    """
+    found = set()
+    for text in ("A film.", "the", "1 of 2", "Zürich"):
+        own, joined = (read_tokens(dictionary, tokenizer, some)[1:-1] for some in (text, prompt + text))
+        cut = len(joined) - len(own)
+        found.add(tuple(joined[:cut]) if joined[cut:] == own else None)
+    if len(found) > 1 or None in found:
+        raise UserError(
+            f"--prompts: the tokenizer joins the prompt {prompt!r} with the text behind it, but training puts it before texts "
+            "that were tokenized without it; leave the flag out"
+        )
+    return list(found.pop() or ())
+
+
+def is_normalized(model: TextModel) -> bool:
     """Whether vectors are scaled to length 1, as those of the sentence-transformers folder that was imported."""
     return bool(sentence_settings(model).get("normalized"))
 
 
-def text_length(model: ClearRobertaModel) -> int:
+def text_length(model: TextModel) -> int:
     """Tokens to which texts are cut: the limit of the imported folder, or the number of positions."""
     return int(sentence_settings(model).get("max_length") or model.max_positions())
 
@@ -93,7 +135,7 @@ def read_tokens(dictionary: Any, tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def encode_texts(
-    model: ClearRobertaModel,
+    model: TextModel,
     dictionary: Any,
     tokenizer: Tokenizer,
     sentences: Sequence[str],
@@ -102,6 +144,7 @@ def encode_texts(
     batch_size: int = 32,
     normalize: bool = False,
     max_length: int | None = None,
+    prompt: str = "",
     on_batch: Callable[[int], object] | None = None,
 ) -> tuple[Floats, EncodingCounts]:
     """Encode each text as a vector, before the projection head, in the order of ``sentences``.
@@ -119,6 +162,7 @@ def encode_texts(
         batch_size: texts per batch of the longest texts.
         normalize: scale vectors to length 1.
         max_length: cut texts to this many tokens, the last being ``</s>`` (default: ``text_length``).
+        prompt: is put before each text; it is pooled unless the imported folder says ``include_prompt: false``.
         on_batch: called after each batch with the number of its texts.
 
     Returns:
@@ -132,7 +176,9 @@ def encode_texts(
     for number, text in enumerate(sentences):
         if not isinstance(text, str):
             raise UserError(f"sentence {number} is of type {type(text).__name__}, not str: give a list of strings")
-    rows = [read_tokens(dictionary, tokenizer, text) for text in sentences]
+    rows = [read_tokens(dictionary, tokenizer, prompt + text) for text in sentences]
+    is_left_out = prompt and not sentence_settings(model).get("include_prompt", True)
+    skipped = len(read_tokens(dictionary, tokenizer, prompt)) - 1 if is_left_out else 0  # <s> and the prompt
     texts = Ragged.of([np.array(row, np.int64) for row in rows]).cut(longest)
     truncated, unknown = sum(len(row) > longest for row in rows), int((texts.tokens == dictionary.unk()).sum())
     vectors = np.empty((len(texts), model.args.encoder_embed_dim), np.float32)  # (N, D)
@@ -142,7 +188,7 @@ def encode_texts(
         for batch in _batches(texts.lengths, batch_size, enough_cells(device)):
             padded = torch.from_numpy(texts.select(batch).padded(dictionary.pad())).to(device)  # (B, T)
             # normalised in float32 even for a half-precision model
-            embedded = model.embed(padded, pooling).float()  # (B, D)
+            embedded = model.embed(padded, pooling, skipped).float()  # (B, D)
             vectors[batch] = (nn.functional.normalize(embedded, dim=-1) if normalize else embedded).cpu().numpy()
             cells += padded.numel()
             if on_batch is not None:
@@ -150,7 +196,7 @@ def encode_texts(
     return vectors, EncodingCounts(len(texts), len(texts.tokens), unknown, cells, truncated)
 
 
-def _check_options(model: ClearRobertaModel, pooling: str, batch_size: int, max_length: int | None) -> int:
+def _check_options(model: TextModel, pooling: str, batch_size: int, max_length: int | None) -> int:
     parse_pooling(pooling, model.args.encoder_layers, flag="pooling")
     positions = int(model.max_positions())
     if batch_size < 1:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from pathlib import Path
 from typing import Any
 
 from fairseq.models import ARCH_CONFIG_REGISTRY
@@ -14,7 +15,16 @@ from fairseq_clear.models.state_dicts import POSITIONS
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.spec import setting_names
 
-__all__ = ["SHAPELESS", "STOCK_POOLING", "checkpoint_in", "encoder_settings", "start_from_encoder"]
+__all__ = [
+    "SHAPELESS",
+    "STOCK_POOLING",
+    "assign",
+    "checkpoint_in",
+    "encoder_settings",
+    "model_of",
+    "start_from_encoder",
+    "stated_prompts",
+]
 
 MODEL_FILE = "model.pt"  # in a folder that fairseq-clear import made
 
@@ -64,11 +74,11 @@ def start_from_encoder(model: Any, checkpoint: Any, allowed: str = "") -> None:
             remedy = f", or keep it with --allow-change {typed}" if name in (*SHAPELESS, *OPTIONAL) else ""
             raise UserError(f"--{typed} {given}: contradicts {flag}, which has {theirs}; leave it out{remedy}")
     for settings, values in ((model, {**chosen, "encoder_from": None}), (checkpoint, {"finetune_from_model": path})):
-        _assign(settings, values)
+        assign(settings, values)
 
 
 def encoder_settings(path: str, flag: str = "--encoder-from") -> dict[str, Any]:
-    """Return the settings that describe the encoder of a checkpoint of ``clear_roberta`` or stock ``roberta``, by name.
+    """Return the settings that describe the encoder of a checkpoint of ``clear_*`` or stock ``roberta``, by name.
 
     Stock RoBERTa has no pooling. Parts that the encoder does not have, such as an attention window, are left out. Messages
     name the flag.
@@ -82,6 +92,8 @@ def encoder_settings(path: str, flag: str = "--encoder-from") -> dict[str, Any]:
         values = OmegaConf.to_container(model, resolve=True) if OmegaConf.is_config(model) else vars(model)
         args = argparse.Namespace(**{**values, "encoder_from": None})  # type: ignore[dict-item]
         architecture = getattr(args, "_name", None) or getattr(args, "arch", None)
+        if architecture == "clear_hf":
+            return {"hf_encoder": args.hf_encoder} | _stated(args)
         if architecture in ARCH_CONFIG_REGISTRY:
             ARCH_CONFIG_REGISTRY[architecture](args)
         if not hasattr(args, "pooling"):
@@ -95,7 +107,23 @@ def encoder_settings(path: str, flag: str = "--encoder-from") -> dict[str, Any]:
         raise UserError(
             f"{flag} {path}: not a RoBERTa model ({one_line(error)}); give a checkpoint of clear_roberta or roberta"
         ) from None
-    return found | {name: getattr(args, name) for name in OPTIONAL if getattr(args, name, None)}
+    return found | _stated(args)
+
+
+def _stated(args: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(args, name) for name in OPTIONAL if getattr(args, name, None)}
+
+
+def model_of(path: str | Path) -> str:
+    """Return the name of a checkpoint's model, ``clear_hf`` or ``clear_roberta``, which stock RoBERTa becomes here."""
+    model = read_checkpoint(str(path))["cfg"].model
+    return "clear_hf" if getattr(model, "hf_encoder", None) else "clear_roberta"
+
+
+def stated_prompts(path: str | Path) -> dict[str, str]:
+    """Return the prompts of the sentence-transformers folder that a checkpoint came from, by name."""
+    settings = getattr(read_checkpoint(str(path))["cfg"].model, "sentence_settings", None) or {}
+    return dict((settings.get("config") or {}).get("prompts") or {})
 
 
 def checkpoint_in(source: str, flag: str = "--encoder-from") -> str:
@@ -111,7 +139,8 @@ def checkpoint_in(source: str, flag: str = "--encoder-from") -> str:
     return path
 
 
-def _assign(settings: Any, values: dict[str, Any]) -> None:
+def assign(settings: Any, values: dict[str, Any]) -> None:
+    """Set values in a Namespace or a DictConfig."""
     if OmegaConf.is_config(settings):
         with open_dict(settings):
             settings.update(values)

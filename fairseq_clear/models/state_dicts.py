@@ -15,24 +15,25 @@ EMBEDDING = "encoder.sentence_encoder.embed_tokens.weight"
 POSITIONS = "encoder.sentence_encoder.embed_positions.weight"
 SEGMENTS = "encoder.sentence_encoder.embed_positions.segments.weight"
 VOCABULARY_ROWS = (EMBEDDING, "encoder.lm_head.weight", "encoder.lm_head.bias")
-SENTENCE_ENCODER = "sentence_encoder."
 HEAD = "projection_head."
-# Prefix of a copy -> prefix of the part that it copies.
-COPIES = {
-    "frozen_encoder.encoder.": "encoder." + SENTENCE_ENCODER,
-    "key_encoder.encoder.": "encoder." + SENTENCE_ENCODER,
-    "key_encoder.head.": HEAD,
-}
-COPIED_ROWS = tuple(copy + "embed_tokens.weight" for copy, part in COPIES.items() if part != HEAD)
 QUEUE = "key_queue."
 TRAINING_ONLY = ("frozen_encoder.", "key_encoder.", QUEUE)
 # Up to this many tensors of a part are named in the log; of a larger part it gives the number of tensors.
 FEW = 8
-# Never dropped and never initialised: a difference here means another architecture, and loading must fail.
+# Parts that are never dropped and never initialised: a difference here means another architecture, and loading must fail.
 BACKBONE = ("encoder.sentence_encoder.", "encoder.lm_head.", "classification_heads.")
+HF_PARTS = ("encoder.backbone.", "encoder.")
+IDS, COLUMNS = ".ids", "encoder.columns"  # buffers of clear_hf that follow from the vocabulary
 
 
-def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str = "") -> None:
+def copies_of(backbone: str) -> dict[str, str]:
+    """Return prefix of a copy -> prefix of the part that it copies."""
+    return {"frozen_encoder.encoder.": backbone, "key_encoder.encoder.": backbone, "key_encoder.head.": HEAD}
+
+
+def fit_state_dict(
+    loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str = "", parts_of: tuple[str, ...] = BACKBONE
+) -> None:
     """Change ``loaded`` in place so that a model with the weights ``own`` loads it strictly; log what was changed.
 
     * If the checkpoint has one vocabulary row fewer (stock RoBERTa has no ``<del>``), the model's own row is appended. If it
@@ -45,13 +46,17 @@ def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: st
         loaded: the checkpoint's weights, changed in place.
         own: the model's current weights.
         prefix: of the model's names in ``loaded``.
+        parts_of: prefixes of the parts of the stock model, its encoder first.
 
     Raises:
         UserError: the checkpoint has another vocabulary, another number of positions or of segments.
     """
-    _fit_vocabulary(loaded, own, prefix)
-    _check_positions(loaded, own, prefix)
-    fixed = tuple(prefix + part for part in BACKBONE)
+    if COLUMNS in own:
+        _fit_hf_rows(loaded, own, prefix)
+    else:
+        _fit_vocabulary(loaded, own, prefix)
+        _check_positions(loaded, own, prefix)
+    fixed = tuple(prefix + part for part in parts_of)
     foreign = [key for key in loaded if key.startswith(prefix) and key[len(prefix) :] not in own]
     foreign = [key for key in foreign if not key.startswith(fixed)]
     parts = {prefix + key: value for key, value in own.items() if not (prefix + key).startswith(fixed)}
@@ -70,7 +75,7 @@ def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: st
         expected = all(key[len(prefix) :].startswith(TRAINING_ONLY) for key in foreign)
         level = logging.INFO if expected else logging.WARNING
         logger.log(level, "not loaded from the checkpoint, as this model has no such part: %s", _names(foreign, prefix))
-    differing = [key for key in other_shape if not key[len(prefix) :].startswith(tuple(COPIES))]
+    differing = [key for key in other_shape if not key[len(prefix) :].startswith(tuple(copies_of("")))]
     if differing:
         logger.warning("not loaded from the checkpoint, as their shapes differ: %s", _names(differing, prefix))
     fresh = [key for key in missing if not key[len(prefix) :].startswith(TRAINING_ONLY)]
@@ -78,18 +83,20 @@ def fit_state_dict(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: st
         logger.warning("not in the checkpoint, freshly initialised: %s", _names(fresh, prefix))
 
 
-def complete_copies(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str = "") -> None:
+def complete_copies(
+    loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str = "", parts_of: tuple[str, ...] = BACKBONE
+) -> None:
     """Fill a missing copy of the encoder or of the head (frozen encoder, key encoder) with the checkpoint's weights.
 
     Call this before fairseq's own upgrade, which takes an encoder without ``version`` for an old one from 2018.
 
     Args:
-        loaded, own, prefix: as in ``fit_state_dict``.
+        loaded, own, prefix, parts_of: as in ``fit_state_dict``.
     """
     old_names = [key for key in loaded if key.startswith(f"{prefix}guide.")]  # the frozen encoder's, before version 0.2
     for key in old_names:
         loaded[key.replace("guide.", "frozen_encoder.", 1)] = loaded.pop(key)
-    for copy, part in COPIES.items():
+    for copy, part in copies_of(parts_of[0]).items():
         wanted = [key for key in own if key.startswith(copy)]
         if any(prefix + key in loaded for key in wanted):
             continue
@@ -120,8 +127,38 @@ def _fit_vocabulary(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: s
             f"the checkpoint's vocabulary has {found} entries and the data's {wanted}: they come from different dict.txt "
             "files; binarize the text with the checkpoint's dictionary and tokenizer"
         )
-    copies = [key for key in COPIED_ROWS if key in own and prefix + key in loaded]
-    for key in (*VOCABULARY_ROWS, *copies):
+    copies = (copy + "embed_tokens.weight" for copy, part in copies_of(BACKBONE[0]).items() if part != HEAD)
+    names = [*VOCABULARY_ROWS, *(key for key in copies if key in own and prefix + key in loaded)]
+    _fit_rows(loaded, own, prefix, names, wanted, found)
+
+
+def _fit_hf_rows(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str) -> None:
+    """As ``_fit_vocabulary``, for clear_hf: a tensor with a row for each token is known by its shape."""
+    size, found = len(own[COLUMNS]), len(loaded.get(prefix + COLUMNS, own[COLUMNS]))
+    if size != found:
+        raise UserError(f"the checkpoint's encoder has {found} rows for tokens, and this one {size}: they differ")
+    for key, ids in own.items():
+        if key.endswith(IDS) and ids.any() and prefix + key in loaded:  # else the checkpoint knows the vocabulary
+            loaded[prefix + key] = ids
+    by_token = {
+        key: len(loaded[prefix + key])
+        for key, value in own.items()
+        if value.dim()
+        and prefix + key in loaded
+        and loaded[prefix + key].shape[1:] == value.shape[1:]
+        and {len(value), len(loaded[prefix + key])} == {size, size + 1}
+    }
+    if by_token:
+        _fit_rows(
+            loaded, own, prefix, [*by_token], *((size + 1, size) if size in by_token.values() else (size, size + 1))
+        )
+
+
+def _fit_rows(
+    loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str, names: list[str], wanted: int, found: int
+) -> None:
+    """Add or drop the last row, of ``<del>``, of the tensors with these names."""
+    for key in names:
         rows = loaded[prefix + key]
         loaded[prefix + key] = torch.cat([rows, own[key][-1:].to(rows)]) if wanted > found else rows[:wanted]
     if wanted > found:

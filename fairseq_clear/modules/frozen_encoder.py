@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_clear.modules.hidden_states import hidden_states
-from fairseq_clear.modules.pooling import POOLINGS
+from fairseq_clear.modules.pooling import POOLINGS, pooled_tokens
 
 __all__ = ["GUIDE_POOLINGS", "FrozenEncoder", "squared_distance"]
 
@@ -34,6 +34,7 @@ class FrozenEncoder(nn.Module):
         super().__init__()
         self.encoder = copy.deepcopy(encoder).requires_grad_(False)
         self.pooling, self.layers, self.dropout = pooling, tuple(layers), dropout
+        self.prompts: Sequence[Sequence[int]] = ()  # that are not pooled, as ids
         self.train(False)
 
     def train(self, mode: bool = True) -> "FrozenEncoder":
@@ -56,7 +57,7 @@ class FrozenEncoder(nn.Module):
             lengths: lengths of the rows, if they are known on the CPU.
         """
         states = hidden_states(self.encoder, tokens, lengths=lengths)
-        is_token = tokens.ne(padding)
+        is_token = pooled_tokens(tokens, padding, self.prompts)
         return torch.stack([POOLINGS[self.pooling]([states[layer]], is_token) for layer in self.layers], dim=1)
 
 

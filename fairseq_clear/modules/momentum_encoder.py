@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_clear.modules.hidden_states import compile_blocks, hidden_states
-from fairseq_clear.modules.pooling import needs_all_layers, pool
+from fairseq_clear.modules.pooling import needs_all_layers, pool, pooled_tokens
 
 __all__ = ["MomentumEncoder", "keeping_float32"]
 
@@ -41,6 +41,7 @@ class MomentumEncoder(nn.Module):
         self.encoder = copy.deepcopy(encoder).float().requires_grad_(False)
         self.head = copy.deepcopy(head).float().requires_grad_(False)
         self.momentum, self.pooling = momentum, pooling
+        self.prompts: Sequence[Sequence[int]] = ()  # that are not pooled, as ids
         # In a list, so that checkpoints, .half() and .parameters() do not include it.
         self._rounded: list[nn.ModuleList] = []
         self._is_stale = True
@@ -78,7 +79,7 @@ class MomentumEncoder(nn.Module):
         """
         encoder, head = self._in(dtype)
         states = hidden_states(encoder, tokens, needs_all_layers(self.pooling), lengths)
-        keys: Tensor = head(pool(self.pooling, states, tokens.ne(padding)))
+        keys: Tensor = head(pool(self.pooling, states, pooled_tokens(tokens, padding, self.prompts)))
         return keys
 
     def _pairs(self, encoder: nn.Module, head: nn.Module) -> Iterable[tuple[Tensor, Tensor]]:

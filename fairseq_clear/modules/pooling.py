@@ -8,7 +8,7 @@ from torch import Tensor
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.sbert_wk import sbert_wk
 
-__all__ = ["POOLINGS", "Pooling", "needs_all_layers", "parse_pooling", "pool"]
+__all__ = ["POOLINGS", "Pooling", "needs_all_layers", "parse_pooling", "pool", "pooled_tokens"]
 
 Pooling = Callable[[Sequence[Tensor], Tensor], Tensor]
 
@@ -53,6 +53,18 @@ def _first_last(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
 
 def _last2(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
     return _mean_of_two(layers[-2], layers[-1], is_token)
+
+
+def pooled_tokens(tokens: Tensor, padding: int, prompts: Sequence[Sequence[int]] = ()) -> Tensor:
+    """Return which tokens (B, T) are pooled, bool: not the padding, nor ``<s>`` and one of ``prompts`` (ids) behind it."""
+    is_token = tokens.ne(padding)
+    for prompt in prompts:
+        ids = torch.tensor(prompt, device=tokens.device)
+        end = 1 + len(prompt)
+        if 1 < end <= tokens.shape[1]:
+            has_it = tokens[:, 1:end].eq(ids).all(dim=1)  # (B,)
+            is_token[:, :end] &= ~has_it.unsqueeze(1)
+    return is_token
 
 
 POOLINGS: dict[str, Pooling] = {

@@ -11,7 +11,14 @@ from fairseq_clear.preparation.prepare_settings import TokenizerSettings
 from fairseq_clear.preparation.staging import Staged
 from fairseq_clear.preparation.workers import worker_pool
 from fairseq_clear.text.tokenizers import Gpt2Tokenizer, HfTokenizer, SentencePieceTokenizer, Tokenizer
-from fairseq_clear.text.vocabulary import GPT2_NAMES, SPM_NAME, build_dictionary, install_hf_tokenizer, load_dictionary
+from fairseq_clear.text.vocabulary import (
+    GPT2_NAMES,
+    SPM_NAME,
+    build_dictionary,
+    install_hf_tokenizer,
+    load_dictionary,
+    read_hf_tokenizer,
+)
 
 # A constant, because the last digits of unigram models depend on the number of threads.
 TRAINER_THREADS = 8
@@ -87,7 +94,7 @@ def check_tokenizer_files(settings: TokenizerSettings) -> None:
     elif settings.gpt2_encoder_json is not None and settings.gpt2_vocab_bpe is not None:
         tokenizer = Gpt2Tokenizer(settings.gpt2_encoder_json, settings.gpt2_vocab_bpe)
     elif settings.tokenizer_dir is not None:
-        tokenizer = HfTokenizer.from_folder(settings.tokenizer_dir)
+        tokenizer = read_hf_tokenizer(settings.tokenizer_dir)
     given = settings.given_dictionary
     if given is not None:
         dictionary = load_dictionary(given)

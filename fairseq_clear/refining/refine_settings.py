@@ -22,6 +22,7 @@ class RefineRecipe:
     summary: str  # one line of help
     flags: str  # of fairseq-train
     needs_documents: bool = False  # whether pairs come from documents of several sentences
+    asks: bool = False  # whether the first text of a pair is like a query, and the second like a passage
 
 
 _NT_XENT = "--criterion clear_nt_xent --temperature 0.05 --projection-layers 0 --mlm-weight 0"
@@ -32,9 +33,11 @@ _SG_OPT = (
 )
 RECIPES: dict[str, RefineRecipe] = {
     TITLES: RefineRecipe(
-        "the title of a document and its text", f"{_NT_XENT} --directions one --views titles --augment none", True
+        "the title of a document and its text", f"{_NT_XENT} --directions one --views titles --augment none", True, True
     ),
-    CLOZE: RefineRecipe("a sentence and its context (inverse cloze)", f"{_NT_XENT} --views cloze --augment none", True),
+    CLOZE: RefineRecipe(
+        "a sentence and its context (inverse cloze)", f"{_NT_XENT} --views cloze --augment none", True, True
+    ),
     "neighbor": RefineRecipe(
         "two adjacent pairs of sentences", f"{_NT_XENT} --views neighbor:sentences=2 --augment none", True
     ),
@@ -55,6 +58,7 @@ PAIR_RECIPE = RefineRecipe(  # with --train-pairs; the identity of a pair is tha
     "a query and its passage",
     f"{_NT_XENT} --directions one --views paraphrase:query,original --augment none "
     "--false-negatives guide:margin=0.0 --guide {encoder}",
+    asks=True,
 )
 TRIALS = (TITLES, CLOZE, "neighbor", "span", SIMCSE)  # that auto compares
 

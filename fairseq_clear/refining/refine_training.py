@@ -40,6 +40,8 @@ class Training:
     updates: int
     validations: int = 4  # number of validations; 0 for measuring speed
     negatives: int = 0  # hard negatives of each pair, of the recipe PAIRS
+    arch: str = "clear_hf"
+    prompts: tuple[str, ...] = ()  # names of the prompts of queries and of passages; empty without prompts
 
 
 def training_flags(training: Training, settings: RefineSettings, device: str) -> list[str]:
@@ -52,8 +54,9 @@ def training_flags(training: Training, settings: RefineSettings, device: str) ->
     hard = ",".join(f"negative{n + 1}" for n in range(training.negatives))
     flags = [
         training.data, "--user-dir", Path(fairseq_clear.__file__).parent, "--save-dir", training.save_dir,
-        "--task", "clear_lm", "--arch", "clear_roberta", "--encoder-from", training.encoder,
+        "--task", "clear_lm", "--arch", training.arch, "--encoder-from", training.encoder,
         *shlex.split(described), *(["--hard-negatives", hard] if hard else []),
+        *(["--prompts", ",".join(training.prompts[: 1 + recipe.asks])] if training.prompts else []),
         "--sample-break-mode", "eos", "--tokens-per-sample", settings.max_length,
         "--batch-size", settings.batch_size, "--required-batch-size-multiple", 1,
         "--optimizer", "adam", "--lr", f"{settings.learning_rate:g}", "--lr-scheduler", "polynomial_decay",

@@ -6,7 +6,7 @@ import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ from fairseq_clear.evaluation.retrieval_data import BASELINES, read_pairs, read_
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.files import corpus_files, hash_file, read_json, write_json
 from fairseq_clear.interop.exporting import export
-from fairseq_clear.interop.importing import CHECKPOINT, import_archive, import_hf, is_archive
+from fairseq_clear.interop.importing import CHECKPOINT, import_archive, import_encoder, is_archive
 from fairseq_clear.interop.merging import merge_checkpoints
 from fairseq_clear.libraries import import_library, log_level
+from fairseq_clear.models.pretrained_encoder import model_of, stated_prompts
 from fairseq_clear.output_folder import check_destination, output_folder
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.preparing import prepare, write_text
@@ -53,6 +54,7 @@ from fairseq_clear.text.data_folders import (
     read_clear_json,
     tokenizer_flags,
 )
+from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY
 
 __all__ = ["Refined", "refine", "run_refine"]
 
@@ -182,6 +184,16 @@ class _Steps:
             shutil.rmtree(training.save_dir)
         return result
 
+    @cache  # noqa: B019  (one for a call of refine)
+    def encoder_options(self, checkpoint: Path) -> dict[str, Any]:
+        """Return the model of a checkpoint, and the names of its prompts of queries and of passages, as fields of Training."""
+        prompts = stated_prompts(checkpoint)
+        names = [next((name for name in kind if prompts.get(name)), "") for kind in (QUERY, DOCUMENT)]
+        named = (names[0], names[1] or names[0]) if names[0] else ()
+        if named:
+            print(f"# prompts: {', '.join(f'{name} {prompts[name]!r}' for name in dict.fromkeys(named))}", flush=True)
+        return {"arch": model_of(checkpoint), "prompts": named}
+
     def search(self, name: str, data: Path, split: str, checkpoints: dict[str, Path], *baselines: str) -> Any:
         """Score encoders by a split of the question; return the report, which is kept in NAME.json."""
         output, question = self.work / f"{name.replace(' ', '-')}.json", self.work / QUESTION
@@ -215,8 +227,16 @@ def _refine(steps: _Steps) -> dict[str, Any]:
     data, negatives = _prepare(steps, encoder, checkpoint)
     # before the training, so that an encoder that cannot be exported is found early
     steps.export("export the untouched encoder", checkpoint, data, work / "untouched")
-    recipe, trials = _choose_recipe(steps, counts, encoder, data)
-    training = Training(recipe, encoder, data, work / "training", settings.updates, negatives=negatives)
+    recipe, trials = _choose_recipe(steps, counts, encoder, checkpoint, data)
+    training = Training(
+        recipe,
+        encoder,
+        data,
+        work / "training",
+        settings.updates,
+        negatives=negatives,
+        **steps.encoder_options(checkpoint),
+    )
     trained = steps.train("train", training)
     shares = _score_shares(steps, counts, data, checkpoint, trained)
     best = choose_share(shares, is_cautious=not settings.asks_given_pairs) if shares else 1.0
@@ -251,8 +271,9 @@ def _import_encoder(steps: _Steps) -> tuple[Path, Path]:
         return source, source
     if (source / CHECKPOINT).is_file() and (source / CLEAR_JSON).is_file():
         return source, source / CHECKPOINT
-    if steps.must_run("import the encoder", encoder, "fairseq-clear", "import", source, "--dest", encoder):
-        print(*(import_archive if is_archive(source) else import_hf)(source, encoder).lines(), sep="\n")
+    arch = ("--arch", "clear_roberta" if is_archive(source) else "clear_hf")
+    if steps.must_run("import the encoder", encoder, "fairseq-clear", "import", source, "--dest", encoder, *arch):
+        print(*(import_archive if is_archive(source) else import_encoder)(source, encoder).lines(), sep="\n")
     return encoder, encoder / CHECKPOINT
 
 
@@ -318,7 +339,9 @@ def _prepare(steps: _Steps, encoder: Path, checkpoint: Path) -> tuple[Path, int]
     return data, negatives
 
 
-def _choose_recipe(steps: _Steps, counts: HeldOut, encoder: Path, data: Path) -> tuple[str, list[dict[str, Any]]]:
+def _choose_recipe(
+    steps: _Steps, counts: HeldOut, encoder: Path, checkpoint: Path, data: Path
+) -> tuple[str, list[dict[str, Any]]]:
     """Return the recipe; for auto, after a short trial of several, with the MRR@10 of each on dev."""
     if steps.settings.train_pairs is not None:
         return PAIRS, []
@@ -328,8 +351,9 @@ def _choose_recipe(steps: _Steps, counts: HeldOut, encoder: Path, data: Path) ->
         updates = max(SHORTEST_TRIAL, round(TRIAL_SHARE * steps.settings.updates))
         tried = [name for name in TRIALS if has_titles or name != TITLES]
         tried = [name for name in tried if has_documents or not RECIPES[name].needs_documents]
+        folder, options = steps.work / "trials", steps.encoder_options(checkpoint)
         trained = {
-            name: steps.train(f"try {name}", Training(name, encoder, data, steps.work / "trials" / name, updates, 1))
+            name: steps.train(f"try {name}", Training(name, encoder, data, folder / name, updates, 1, **options))
             for name in tried
         }
         report = steps.search("compare the recipes", data, "dev", trained)

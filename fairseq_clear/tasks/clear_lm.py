@@ -24,6 +24,7 @@ from fairseq_clear.data.mixed_dataset import MixedDataset
 from fairseq_clear.errors import UserError, exit_on_user_error
 from fairseq_clear.files import hash_file
 from fairseq_clear.lifecycle import ContrastiveModel, Needs
+from fairseq_clear.models.encoding import prompt_ids, prompts_of, sentence_settings
 from fairseq_clear.patches import stopping
 from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.config import ClearLMConfig
@@ -39,19 +40,26 @@ from fairseq_clear.tasks.run_record import (
 )
 from fairseq_clear.tasks.setting_ranges import check_metric, check_numbers
 from fairseq_clear.tasks.validation_scores import RetrievalValidation, StsValidation
-from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, check_vocabulary
+from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, check_vocabulary, load_tokenizer
 from fairseq_clear.text.documents import Documents, documents_of
 from fairseq_clear.text.mapped_files import check_data_files
 from fairseq_clear.text.sentence_dataset import SentenceDataset, split_long_blocks
 from fairseq_clear.text.synonym_files import SYNONYMS_NPZ, load_synonyms, load_word_starts
+from fairseq_clear.tokens import Tokens
 from fairseq_clear.views.paraphrase_views import WithHardNegatives, aligned_sentences
 from fairseq_clear.views.view_maker import ViewMaker
+from fairseq_clear.views.view_source import FRAME
 from fairseq_clear.views.view_table import build_view_source, find_view_source
 
 logger = logging.getLogger(__name__)
 
 DRAWS = 2  # version of the way in which views and masks are drawn; of checkpoints that do not say: 1
 STOCK_CRITERIONS = ("masked_lm", "cross_entropy", "label_smoothed_cross_entropy")  # of fairseq, on masked texts
+
+
+def _drops(module: Any) -> bool:
+    """Whether a module is dropout of some kind with a probability above 0."""
+    return "Dropout" in type(module).__name__ and bool(getattr(module, "p", getattr(module, "drop_prob", 0)))
 
 
 @register_task("clear_lm", dataclass=ClearLMConfig)
@@ -127,6 +135,9 @@ class ClearLMTask(MaskedLMTask):
             if isinstance(criterion, ContrastiveCriterion):
                 criterion.attach(self.model)
             self.model.complete(self.needs)
+        one_encoder = self.needs.views and getattr(criterion, "key_encoder", "") == "shared"
+        if self.watch.dropout_only and one_encoder and not any(map(_drops, self.model.modules())):
+            logger.warning("the model has no dropout, so both views of a text are the same; give --dropout 0.1")
         return criterion
 
     @exit_on_user_error
@@ -198,7 +209,33 @@ class ClearLMTask(MaskedLMTask):
             negatives = [aligned_sentences(sentences, name, load, flag="--hard-negatives") for name in names]
             source = WithHardNegatives(source, negatives, sentences)
         only_positives = str(self.cfg.augment_texts) == "positives"
-        return ViewMaker(source, self.chain, self.cfg.seed, self.cfg.tokens_per_sample, only_positives=only_positives)
+        return ViewMaker(
+            source,
+            self.chain,
+            self.cfg.seed,
+            self.cfg.tokens_per_sample,
+            only_positives=only_positives,
+            prompts=self._prompts(),
+        )
+
+    def _prompts(self) -> tuple[Tokens, Tokens] | None:
+        """The ids of ``--prompts``; UserError if the encoder has no such prompt, or its tokenizer joins it with the text."""
+        if not self.cfg.prompts:
+            return None
+        known, names = prompts_of(self.model), self.cfg.prompts.split(",")
+        for name in names:
+            if not known.get(name):
+                has = ", ".join(name for name, text in known.items() if text) or "none"
+                raise UserError(f"--prompts {name}: the encoder has no such prompt; it has {has}")
+        tokenizer = load_tokenizer(self.folder)
+        ids = [np.array(prompt_ids(self.dictionary, tokenizer, known[name]), np.int64) for name in names]
+        if len(ids) > 2 or max(map(len, ids)) + FRAME >= self.cfg.tokens_per_sample:
+            raise UserError(
+                f"--prompts {self.cfg.prompts}: give one or two names, of prompts shorter than --tokens-per-sample"
+            )
+        if not sentence_settings(self.model).get("include_prompt", True):
+            self.model.leave_out([part.tolist() for part in ids])
+        return ids[0], ids[-1]
 
     @exit_on_user_error
     def get_batch_iterator(self, dataset: Any, *args: Any, num_shards: int = 1, **kwargs: Any) -> Any:

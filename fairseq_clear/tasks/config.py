@@ -54,6 +54,12 @@ class ClearLMConfig(MaskedLMConfig):
         "view. On the hydra command line: 'task.augment=\"del-span:spans=5,ratio=0.05\"'",
         "none",
     )
+    prompts: str = setting(
+        "names of prompts of the sentence-transformers folder that the encoder comes from, such as query,passage: the first is "
+        "put before each anchor (the title of titles, the sentence of cloze, the query of a pair), the second before each "
+        "positive and hard negative; one name is for all. Prompts are neither augmented nor masked",
+        "",
+    )
     augment_texts: ChoiceEnum(AUGMENT_TEXTS) = setting(  # type: ignore[valid-type]
         "which texts of a pair --augment changes: all; or positives, which leaves anchors and hard negatives as "
         "they are (Mirror-BERT)",

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.pretrained_encoder import checkpoint_in
+from fairseq_clear.models.text_model import TextModel
 from fairseq_clear.modules.hidden_states import compile_blocks
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.tasks.run_record import check_same_vocabulary
@@ -29,7 +29,7 @@ class GuideEncoder:
         width: G, the dimension of the vectors.
     """
 
-    def __init__(self, model: ClearRobertaModel, dictionary: Any) -> None:
+    def __init__(self, model: TextModel, dictionary: Any) -> None:
         self.model = model.eval().requires_grad_(False)
         self.width = int(model.args.encoder_embed_dim)
         self._entries, self._mask = len(dictionary), dictionary.index("<mask>")
@@ -68,7 +68,7 @@ def load_guide(source: str, data: Path, longest: int, settings: Any) -> GuideEnc
         raise UserError(f"--guide {error}") from None
     check_positions(source, int(loaded.model.max_positions()), longest)
     if getattr(settings, "compile", False):
-        compile_blocks(loaded.model.encoder.sentence_encoder)
+        compile_blocks(loaded.model.backbone)
     loaded.model.args.encode_chunk_size = int(getattr(settings, "encode_chunk_size", 0))
     return GuideEncoder(loaded.model, loaded.dictionary)
 

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,18 @@ from fairseq_clear.evaluation.retrieval import METRICS, score_rankings, search
 from fairseq_clear.evaluation.retrieval_data import read_pairs_file
 from fairseq_clear.evaluation.sts import UndefinedCorrelation, spearman
 from fairseq_clear.evaluation.sts_data import read_sts, read_sts_file
-from fairseq_clear.models.encoding import Floats, encode_texts
+from fairseq_clear.models.encoding import Floats, encode_texts, find_prompt
 from fairseq_clear.shared_work import Workers, gather_blocks
 from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY
 from fairseq_clear.text.tokenizers import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_TASK = "STS-B-dev"
 DEPTH = 10
-VectorsOf = Callable[[Sequence[str]], Floats]
+DEFAULT: tuple[str, ...] = ()  # the default prompt of the encoder, in place of names of prompts
+VectorsOf = Callable[[Sequence[str], Sequence[str]], Floats]  # of texts, and the names of their prompt
 
 
 class _Validation:
@@ -37,16 +39,19 @@ class _Validation:
         UserError: the file cannot be read, or the data folder has no tokenizer.
     """
 
-    def __init__(self, texts: Iterable[str], data_bin: str) -> None:
+    def __init__(self, data_bin: str, texts: Mapping[tuple[str, ...], Iterable[str]]) -> None:
         self.tokenizer: Tokenizer = load_tokenizer(data_bin)
-        self.texts = sorted(set(texts))
+        self.texts = {names: sorted(set(some)) for names, some in texts.items()}
         self.score: float | None = None
 
     def __call__(self, model: Any, dictionary: Any) -> None:
         """Encode the texts under the model's pooling, divided among the workers, and set ``score``."""
-        vectors = encode_on_workers(model, dictionary, self.tokenizer, self.texts)  # (N, D)
-        place = {text: number for number, text in enumerate(self.texts)}
-        self.score = 100 * self.measure(lambda texts: vectors[[place[text] for text in texts]], model)
+        found: dict[tuple[Sequence[str], str], Floats] = {}
+        for names, texts in self.texts.items():
+            prompt = find_prompt(model, names)
+            vectors = encode_on_workers(model, dictionary, self.tokenizer, texts, prompt)  # (N, D)
+            found |= {(names, text): row for text, row in zip(texts, vectors, strict=True)}
+        self.score = 100 * self.measure(lambda texts, names: np.stack([found[names, text] for text in texts]), model)
 
     def measure(self, vectors_of: VectorsOf, model: Any) -> float:
         """Compute the score, 0 to 1, from the vectors (n, D) of any of the texts."""
@@ -61,14 +66,14 @@ class StsValidation(_Validation):
 
     def __init__(self, source: str, data_bin: str) -> None:
         self.data = read_sts(source, DEFAULT_TASK) if os.path.isdir(source) else read_sts_file(source)
-        super().__init__(self.data.texts(), data_bin)
+        super().__init__(data_bin, {DEFAULT: self.data.texts()})
         logger.info("--eval-sts: %d pairs of %s, %d different texts", len(self.data), self.data.name, len(self.texts))
 
     def measure(self, vectors_of: VectorsOf, model: Any) -> float:
         """The correlation; 0 for a collapsed model, all of whose cosines are equal."""
         cosines, gold = [], []
         for pairs in self.data.subsets.values():
-            sides = [vectors_of(texts) for texts in (pairs.first, pairs.second)]
+            sides = [vectors_of(texts, DEFAULT) for texts in (pairs.first, pairs.second)]
             first, second = (side / np.maximum(np.linalg.norm(side, axis=1, keepdims=True), 1e-12) for side in sides)
             cosines.append((first * second).sum(axis=1))
             gold.append(pairs.scores)
@@ -84,23 +89,27 @@ class RetrievalValidation(_Validation):
 
     def __init__(self, source: str, data_bin: str) -> None:
         self.data = read_pairs_file(Path(source))
-        super().__init__((*self.data.queries, *self.data.passages), data_bin)
+        super().__init__(data_bin, {QUERY: self.data.queries, DOCUMENT: self.data.passages})
         queries, passages = len(self.data.queries), len(self.data.passages)
         logger.info("--eval-retrieval: %d queries and %d passages of %s", queries, passages, self.data.name)
 
     def measure(self, vectors_of: VectorsOf, model: Any) -> float:
         """Search on the model's device."""
-        queries, passages = vectors_of(self.data.queries), vectors_of(self.data.passages)
+        queries, passages = vectors_of(self.data.queries, QUERY), vectors_of(self.data.passages, DOCUMENT)
         nearest = search(queries, [passages], DEPTH, device=next(model.parameters()).device)
         values = score_rankings(nearest.passages.cpu().numpy(), self.data.relevant)  # (Q, 7)
         return float(values[:, METRICS.index("MRR@10")].mean())
 
 
-def encode_on_workers(model: Any, dictionary: Any, tokenizer: Tokenizer, texts: Sequence[str]) -> Floats:
+def encode_on_workers(
+    model: Any, dictionary: Any, tokenizer: Tokenizer, texts: Sequence[str], prompt: str = ""
+) -> Floats:
     """Encode texts under the model's pooling, a part on each worker. All workers return all vectors (N, D), in order."""
     group = distributed_utils.get_data_parallel_group() if world_size() > 1 else None
     size = world_size(group)
     workers = Workers(torch.distributed.get_rank(group), size, group) if size > 1 else Workers()
     parts = [texts[len(texts) * part // size : len(texts) * (part + 1) // size] for part in range(size)]
-    vectors = gather_blocks(parts, lambda part: encode_texts(model, dictionary, tokenizer, part)[0], workers)
+    vectors = gather_blocks(
+        parts, lambda part: encode_texts(model, dictionary, tokenizer, part, prompt=prompt)[0], workers
+    )
     return np.concatenate(list(vectors))

@@ -177,7 +177,10 @@ class HfTokenizer:
         if absent:
             role = next(role for role, name in self.special.items() if name == absent[0])
             raise UserError(f"{self.path}: has no token {absent[0]!r}, which the folder names as its {role}")
-        self._by_id = {index: self._roles.get(token, token) for token, index in self._ids.items()}
+        # MPNet has an <unk> beside its unknown token [UNK]; a dict.txt has one meaning for each of fairseq's names
+        self._names = {token: self._roles.get(token) or _unlike_specials(token, self._ids) for token in self._ids}
+        self._tokens = {name: token for token, name in self._names.items()}
+        self._by_id = {index: self._names[token] for token, index in self._ids.items()}
         self._word_mark, self._marks_start = _word_mark(json.loads(self.content))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -187,11 +190,13 @@ class HfTokenizer:
     @classmethod
     def from_folder(cls, folder: Path) -> "HfTokenizer":
         """Load the tokenizer of a Hugging Face folder."""
-        return cls(folder / HF_NAMES[0], folder / HF_NAMES[1], folder / "tokenizer_config.json")
+        return cls(folder / HF_NAMES[0], *special_token_files(folder))
 
     def symbols(self) -> list[str]:
         """Return the tokens in the order of their ids, without the special tokens of ROLES."""
-        return [token for token in sorted(self._ids, key=self._ids.__getitem__) if token not in self._roles]
+        return [
+            self._names[token] for token in sorted(self._ids, key=self._ids.__getitem__) if token not in self._roles
+        ]
 
     def ids(self) -> dict[str, int]:
         """Return symbol -> Hugging Face's id; special tokens have fairseq's names."""
@@ -206,13 +211,22 @@ class HfTokenizer:
         return decode_runs(symbols, self._decode_run)
 
     def _decode_run(self, run: list[str]) -> str:
-        if any(symbol not in self._ids for symbol in run):
+        if any(symbol not in self._tokens for symbol in run):
             return " ".join(run)
-        return str(self._tokenizer.decode([self._ids[symbol] for symbol in run], skip_special_tokens=False))
+        ids = [self._ids[self._tokens[symbol]] for symbol in run]
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
 
     def is_word_start(self, symbol: str) -> bool:
         """Whether a word begins at a symbol: it has no ``##`` (WordPiece), begins with a space mark (others), or is special."""
         return symbol in SPECIAL_SYMBOLS or symbol.startswith(self._word_mark) == self._marks_start
+
+
+def _unlike_specials(token: str, known: dict[str, int]) -> str:
+    """Return a token, with marks before it if it has the name of a special symbol of fairseq's."""
+    name = token
+    while name in SPECIAL_SYMBOLS or (name != token and name in known):
+        name = f"\\{name}"
+    return name
 
 
 def split_names(content: str, special: dict[str, str]) -> str:
@@ -249,11 +263,16 @@ def split_names(content: str, special: dict[str, str]) -> str:
     return json.dumps(changed | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}})
 
 
-def read_special_tokens(candidates: list[Path]) -> dict[str, str]:
+def special_token_files(folder: Path) -> list[Path]:
+    """The files that may name the special tokens of a Hugging Face folder."""
+    return [folder / HF_NAMES[1], folder / "tokenizer_config.json"]
+
+
+def read_special_tokens(candidates: list[Path], *, needed: bool = True) -> dict[str, str]:
     """Read the tokens of ROLES from the first file that names all of them.
 
     Raises:
-        UserError: no file names all tokens of ROLES.
+        UserError: a file is damaged, or no file names all tokens of ROLES; unless ``needed``, the result is then empty.
     """
     missing = set(ROLES)
     for path in candidates:
@@ -268,6 +287,8 @@ def read_special_tokens(candidates: list[Path]) -> dict[str, str]:
         if len(found) == len(ROLES):
             return found
         missing = set(ROLES) - set(found)
+    if not needed:
+        return {}
     names = " or ".join(str(path) for path in candidates)
     raise UserError(f"{names}: missing, or without {', '.join(sorted(missing))}, which fairseq's vocabulary needs")
 

@@ -10,9 +10,20 @@ from pathlib import Path
 from fairseq.data import Dictionary
 
 from fairseq_clear import patches
-from fairseq_clear.errors import UserError
+from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import write_json
-from fairseq_clear.text.tokenizers import HF_NAMES, Gpt2Tokenizer, HfTokenizer, SentencePieceTokenizer, Tokenizer
+from fairseq_clear.libraries import quiet_transformers
+from fairseq_clear.output_folder import scratch_folder
+from fairseq_clear.text.tokenizers import (
+    HF_NAMES,
+    ROLES,
+    Gpt2Tokenizer,
+    HfTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+    read_special_tokens,
+    special_token_files,
+)
 
 patches.apply()
 
@@ -23,12 +34,47 @@ TASK_SYMBOLS = frozenset({"<pad>", "<mask>", "<del>"})  # fairseq and the task a
 
 
 def install_hf_tokenizer(source: Path, folder: Path) -> list[str]:
-    """Copy a Hugging Face tokenizer's files into ``folder`` and return their names."""
+    """Write a Hugging Face tokenizer's files into ``folder`` and return their names.
+
+    transformers converts the files of a folder without tokenizer.json, such as DeBERTa's, or without the names of the special
+    tokens.
+
+    Raises:
+        UserError: there is no tokenizer, or it has no token for a role that fairseq's vocabulary needs.
+    """
     tokenizer_json, special_tokens = HF_NAMES
-    special = HfTokenizer.from_folder(source).special
-    shutil.copyfile(source / tokenizer_json, folder / tokenizer_json)
+    if (source / tokenizer_json).is_file() and _names_roles(source):
+        special = HfTokenizer.from_folder(source).special
+        shutil.copyfile(source / tokenizer_json, folder / tokenizer_json)
+    else:
+        with quiet_transformers() as transformers:
+            try:
+                # With trust_remote_code False, transformers does not ask on the terminal whether to run a folder's code.
+                options = {"local_files_only": True, "use_fast": True, "trust_remote_code": False}
+                tokenizer = transformers.AutoTokenizer.from_pretrained(str(source), **options)
+                content = tokenizer.backend_tokenizer.to_str()
+            except Exception as error:  # of several libraries
+                raise UserError(f"{source}: transformers cannot load a tokenizer from it ({one_line(error)})") from None
+        special = {role: str(getattr(tokenizer, role)) for role in ROLES if getattr(tokenizer, role, None)}
+        if missing := sorted(set(ROLES) - set(special)):
+            raise UserError(f"{source}: its tokenizer has no {', '.join(missing)}, which fairseq's vocabulary needs")
+        (folder / tokenizer_json).write_text(content, encoding="utf-8")
     write_json(folder / special_tokens, special)
     return list(HF_NAMES)
+
+
+def read_hf_tokenizer(source: Path) -> HfTokenizer:
+    """Read the tokenizer of a Hugging Face folder, see ``install_hf_tokenizer``."""
+    if (source / HF_NAMES[0]).is_file() and _names_roles(source):
+        return HfTokenizer.from_folder(source)
+    with scratch_folder() as made:
+        install_hf_tokenizer(source, made)
+        return HfTokenizer.from_folder(made)
+
+
+def _names_roles(source: Path) -> bool:
+    """Whether a file of the folder names all special tokens."""
+    return bool(read_special_tokens(special_token_files(source), needed=False))
 
 
 def load_dictionary(path: Path) -> Dictionary:

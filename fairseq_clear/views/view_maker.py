@@ -40,13 +40,22 @@ class ViewMaker:
         seed: seed of the run.
         max_tokens: maximum length to which views are cut, keeping their last token.
         only_positives: augment only the positives; anchors and hard negatives stay as they are.
+        prompts: two prompts as token ids: of anchors, and of positives and hard negatives; None for none.
     """
 
     def __init__(
-        self, source: ViewSource, augment: Chain, seed: int, max_tokens: int, *, only_positives: bool = False
+        self,
+        source: ViewSource,
+        augment: Chain,
+        seed: int,
+        max_tokens: int,
+        *,
+        only_positives: bool = False,
+        prompts: tuple[Tokens, Tokens] | None = None,
     ) -> None:
         self.source, self.augment, self.seed, self.max_tokens = source, augment, seed, max_tokens
-        self.only_positives = only_positives
+        self.only_positives, self.prompts = only_positives, prompts
+        self.longest_view = max_tokens - (0 if prompts is None else max(map(len, prompts)))  # without the prompt
 
     def __call__(self, indices: Tokens, epoch: Any, *, traced: bool = False) -> MadeViews:
         """Make the views of items (I,) in this epoch, or with an epoch for each item (I,); ``traced``: see ``Chain``."""
@@ -69,7 +78,20 @@ class ViewMaker:
         item = np.repeat(np.arange(len(indices)), anchors)
         place = np.tile(np.arange(anchors), len(indices))
         draw = of_items.uniform(CHOICE, item, place)
-        return MadeViews(pairs, augmented, augmented.views.cut(self.max_tokens), draw)
+        return MadeViews(pairs, augmented, augmented.views.cut(self.longest_view), draw)
+
+    def with_prompts(self, views: Ragged, each: int, fill: int | None = None) -> Ragged:
+        """Put the prompts into views, after ``<s>``.
+
+        Args:
+            views: of anchors and their positives and negatives, ``each`` rows for an anchor.
+            each: 1 if the rows are all anchors.
+            fill: put this id in place of each token of a prompt.
+        """
+        if self.prompts is None:
+            return views
+        parts = self.prompts if fill is None else tuple(np.full_like(prompt, fill) for prompt in self.prompts)
+        return views.inserted(parts, (np.arange(len(views)) % each > 0).astype(np.int64))
 
     def pairs(self, indices: Tokens, epoch: Any) -> Pairs:
         """Return the texts that form the pairs of items, without augmentation."""
@@ -91,5 +113,9 @@ class ViewMaker:
         lengths = self.source.text_lengths
         bounds = np.zeros(int(lengths.max(initial=0)) + 1, np.int32)  # bound of each length that occurs
         for length in np.unique(np.concatenate([np.unique(column) for column in lengths.T])).tolist():
-            bounds[length] = min(self.augment.bound(length), self.max_tokens)
-        return bounds[lengths]
+            bounds[length] = min(self.augment.bound(length), self.longest_view)
+        longest: Tokens = bounds[lengths]
+        if self.prompts is not None:
+            role = np.arange(longest.shape[1]) % (longest.shape[1] // self.source.anchors)
+            longest = longest + np.where(role > 0, len(self.prompts[1]), len(self.prompts[0])).astype(longest.dtype)
+        return longest

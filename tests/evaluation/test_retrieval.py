@@ -263,8 +263,8 @@ def test_passages_are_encoded_in_parts_that_are_not_kept(monkeypatch: pytest.Mon
     held = []
 
     class Watched(CachedEncoder):
-        def encode(self, *arguments: Any) -> Any:
-            vectors = super().encode(*arguments)
+        def encode(self, *arguments: Any, **options: Any) -> Any:
+            vectors = super().encode(*arguments, **options)
             held.append(len(self._vectors))
             return vectors
 

@@ -209,7 +209,9 @@ def test_other_architectures(checkpoint, data_bin, tmp_path):
         state["cfg"]["model"]._name = "transformer_lm_gpt"
 
     refuse(
-        "its architecture transformer_lm_gpt is not a RoBERTa", changed(checkpoint, tmp_path / "a.pt", rename), data_bin
+        "its architecture transformer_lm_gpt is not a RoBERTa or clear_hf",
+        changed(checkpoint, tmp_path / "a.pt", rename),
+        data_bin,
     )
 
     def widen(state):

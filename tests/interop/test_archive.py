@@ -82,34 +82,12 @@ def test_it_goes_on_to_hugging_face(archive: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(encoder.encode(TEXTS, pooling="mean"), expected, atol=2e-5)
 
 
-def test_its_positions_can_be_repeated(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["import", str(archive), "--dest", str(tmp_path / "ours"), *gpt2_flags(tmp_path)]
-    assert main([*command, "--extend-positions", "75"]) == 0
-    shown = capsys.readouterr().out
-    assert "largest difference to stock fairseq's roberta" in shown
-    assert encoder_settings(str(tmp_path / "ours" / "model.pt"))["max_positions"] == 75
-    own = torch.load(archive / "model.pt", weights_only=False)
-    made = torch.load(tmp_path / "ours" / "model.pt", weights_only=False)
-    assert (own["args"].max_positions, made["args"].max_positions) == (30, 75)
-    name = "decoder.sentence_encoder.embed_positions.weight"
-    before, after = own["model"].pop(name), made["model"].pop(name)
-    assert torch.equal(after[:32], before)
-    assert torch.equal(after[32:62], before[2:])
-    assert torch.equal(after[62:], before[2:17])
-    assert own["model"].keys() == made["model"].keys()
-    assert all(torch.equal(value, made["model"][key]) for key, value in own["model"].items())
-    encoder = SentenceEncoder.from_pretrained(tmp_path / "ours" / "model.pt", tmp_path / "ours")
-    short, long = encoder.encode(["the " * 20, "the " * 60])
-    assert np.abs(short - long).max() > 1e-4
-
-
 def test_what_is_missing_is_named(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["import", str(archive), "--dest", str(tmp_path / "ours")]
     for more, message in (
         ([], "needs GPT-2's byte-level BPE"),
         (gpt2_flags(tmp_path)[:2], "belong together"),
-        ([*gpt2_flags(tmp_path), "--segments", "2"], "--segments 2: "),
-        ([*gpt2_flags(tmp_path), "--extend-positions", "30"], "--extend-positions 30: the model already has 30"),
+        ([*gpt2_flags(tmp_path), "--arch", "clear_hf"], "--arch clear_hf: "),
     ):
         assert main([*command, *more]) == 2
         assert message in capsys.readouterr().err

@@ -216,11 +216,26 @@ def test_stock_fairseq_needs_no_plugin(checkpoint: Path, data_bin: Path, tmp_pat
     np.testing.assert_allclose(torch.load(tmp_path / "out.pt").detach()[0].mean(0).numpy(), vectors[0], atol=1e-5)
 
 
+def keep_segments(folder: Path) -> None:
+    """Keep both segments of the BERT in ``hf`` in the checkpoint in ``ours``, as a model trained with --segments 2 has them."""
+    import transformers
+
+    path = folder / "ours" / "model.pt"
+    state = torch.load(path, weights_only=False)
+    types = transformers.AutoModel.from_pretrained(str(folder / "hf")).embeddings.token_type_embeddings.weight.detach()
+    name = "encoder.sentence_encoder.embed_positions."
+    state["model"][f"{name}weight"][2:] -= types[0]
+    state["model"][f"{name}segments.weight"] = types.clone()
+    state["cfg"]["model"].segments = 2
+    torch.save(state, path)
+
+
 def test_stock_fairseq_cannot_have_berts_epsilon_or_segments(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "hf", "bert", layer_norm_eps=0.01)
-    for segments, message in ((1, "no flag for LayerNorm's epsilon"), (2, "has no segments")):
-        import_hf(source, tmp_path / "ours", segments=segments, overwrite=True)
-        ours = tmp_path / "ours"
+    ours = tmp_path / "ours"
+    import_hf(source, ours)
+    for change, message in ((lambda _: None, "no flag for LayerNorm's epsilon"), (keep_segments, "has no segments")):
+        change(tmp_path)
         with pytest.raises(UserError, match=message):
             export(ours / "model.pt", ours, tmp_path / "x", "fairseq", load_tokenizer(ours))
     assert not (tmp_path / "x").exists()
@@ -230,7 +245,8 @@ def test_segments_go_back(tmp_path: Path) -> None:
     import transformers
 
     source = make_folder(tmp_path / "hf", "bert")
-    import_hf(source, tmp_path / "ours", segments=2)
+    import_hf(source, tmp_path / "ours")
+    keep_segments(tmp_path)
     export(tmp_path / "ours" / "model.pt", tmp_path / "ours", tmp_path / "out", "hf", load_tokenizer(tmp_path / "ours"))
     states = []
     for folder in (source, tmp_path / "out"):

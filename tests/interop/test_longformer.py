@@ -14,9 +14,7 @@ from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.interop import exporting
 from fairseq_clear.interop.exporting import export
-from fairseq_clear.interop.hf_format import OFFSET, merge_global, read_window
 from fairseq_clear.interop.importing import import_hf
-from fairseq_clear.models.state_dicts import POSITIONS
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import WORDS
@@ -39,7 +37,8 @@ def windowed(checkpoint: Path, target: Path, window: int) -> Path:
 def long(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with an imported model.pt of 100 positions and window.pt, the same with a window of 6."""
     parent = tmp_path_factory.mktemp(request.param)
-    import_hf(make_folder(parent / "hf", request.param), parent / "ours", extend_positions=100)
+    source = make_folder(parent / "hf", request.param, max_position_embeddings=100 if request.param == "bert" else 102)
+    import_hf(source, parent / "ours")
     windowed(parent / "ours" / "model.pt", parent / "ours" / "window.pt", 6)
     return parent / "ours"
 
@@ -104,30 +103,6 @@ def test_the_masked_language_model_goes_too(long: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(logits[..., : len(rows)], expected[..., rows], atol=5e-5, rtol=1e-4)
 
 
-def test_it_comes_back(long: Path, tmp_path: Path) -> None:
-    export(long / "window.pt", long, tmp_path / "hf", "hf", load_tokenizer(long))
-    import_hf(tmp_path / "hf", tmp_path / "back", pooling="mean")
-    flags = json.loads((tmp_path / "back" / "clear.json").read_text())["imported"]["flags"]
-    assert flags["attention-window"] == 6 and flags["max-positions"] == 100
-    vectors = own_states(long / "window.pt", long, TEXTS)
-    np.testing.assert_allclose(own_states(tmp_path / "back" / "model.pt", tmp_path / "back", TEXTS), vectors, atol=2e-5)
-    assert load_model(tmp_path / "back" / "model.pt", tmp_path / "back").model.args.attention_window == 6
-
-
-def test_positions_are_repeated_as_longformer_begins(long: Path, tmp_path: Path) -> None:
-    weights = torch.load(long / "model.pt", weights_only=False)["model"]
-    positions = weights[POSITIONS][OFFSET:]
-    assert len(positions) == 100
-    own = positions[:40]
-    # The loop of https://github.com/allenai/longformer, scripts/convert_model_to_long.ipynb
-    expected, start = torch.zeros_like(positions), 0
-    while start < 100:
-        expected[start : start + 40] = own[: min(40, 100 - start)]
-        start += 40
-    assert torch.equal(positions, expected)
-    assert len({tuple(row.tolist()) for row in own}) == 40
-
-
 def test_a_wrong_export_is_noticed(long: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that forgets the second projections, or <s>, or counts the window otherwise."""
 
@@ -160,15 +135,3 @@ def test_a_window_over_all_positions_is_none(checkpoint: Path, data_bin: Path, t
     narrow = windowed(checkpoint, tmp_path / "narrow.pt", 42)
     export(narrow, data_bin, tmp_path / "narrow", "hf", WhitespaceTokenizer())
     assert json.loads((tmp_path / "narrow" / "config.json").read_text())["model_type"] == "longformer"
-
-
-def test_projections_that_differ_are_refused(tmp_path: Path) -> None:
-    name = "longformer.encoder.layer.0.attention.self.query"
-    weights = {f"{name}.weight": torch.ones(2, 2), f"{name}_global.weight": torch.ones(2, 2), "x": torch.ones(1)}
-    assert set(merge_global(weights, tmp_path)) == {f"{name}.weight", "x"}
-    weights[f"{name}_global.weight"][0, 0] = 2
-    with pytest.raises(UserError, match="query_global.weight differs from .*one projection"):
-        merge_global(weights, tmp_path)
-    with pytest.raises(UserError, match="one window for all layers"):
-        read_window({"attention_window": [4, 8]}, tmp_path)
-    assert read_window({"attention_window": [4, 4]}, tmp_path) == 4

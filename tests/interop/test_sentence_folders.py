@@ -88,13 +88,6 @@ def test_the_control_without_normalize(tmp_path: Path) -> None:
     np.testing.assert_allclose(vectors, before, atol=1e-5)
 
 
-def test_extended_positions_are_read(tmp_path: Path) -> None:
-    source = make_sentence_folder(tmp_path / "start", "bert")
-    import_hf(source, tmp_path / "ours", extend_positions=60)
-    encoder = SentenceEncoder.from_pretrained(tmp_path / "ours/model.pt", tmp_path / "ours", device="cpu")
-    assert encoder.max_length == 60
-
-
 def test_lower_casing_that_the_tokenizer_lacks(tmp_path: Path) -> None:
     limits = {"max_seq_length": 20, "do_lower_case": True}
     for kind, is_cased in (("bert", False), ("roberta", True)):

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,7 +86,12 @@ def test_the_score_is_that_of_encoding_by_hand(
     of_two: Any = ranks(2, score, *arguments, 2)
     assert [found for found, _ in of_two] == [pytest.approx(expected, abs=1e-3)] * 2
     stock = validation_scores.encode_texts
-    monkeypatch.setattr(validation_scores, "encode_texts", lambda *args: (np.roll(stock(*args)[0], 1, axis=0), None))
+    shifts = count(1)  # queries and passages are encoded one after the other, in the same order
+
+    def of_others(*args: Any, **more: Any) -> Any:
+        return np.roll(stock(*args, **more)[0], next(shifts), axis=0), None
+
+    monkeypatch.setattr(validation_scores, "encode_texts", of_others)
     assert score(0, *arguments)[0] != pytest.approx(expected, abs=1e-1), "the negative control: vectors of other texts"
 
 
@@ -111,7 +117,7 @@ def test_a_collapsed_model_scores_0(folder: Path, pairs: dict[str, Path], monkey
     monkeypatch.setattr(
         validation_scores,
         "encode_texts",
-        lambda model, known, tokenizer, texts: (np.ones((len(texts), 4), np.float32), None),
+        lambda model, known, tokenizer, texts, prompt: (np.ones((len(texts), 4), np.float32), None),
     )
     assert score(0, str(folder), "sts", str(pairs["sts"]))[0] == 0
 

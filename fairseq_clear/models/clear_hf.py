@@ -1,0 +1,243 @@
+"""The model ``clear_hf``: any encoder of transformers with pooling, a projection head and the criterions' key encoders."""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fairseq.models import FairseqEncoderModel, register_model, register_model_architecture
+from torch import Tensor, nn
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.lifecycle import Needs
+from fairseq_clear.models.architectures import DEFAULTS, add_contrastive_flags
+from fairseq_clear.models.hf_encoder import CONFIG, HfEncoder, build_source, describe_file, ids_of, read_source
+from fairseq_clear.models.pretrained_encoder import STOCK_POOLING, assign, start_from_encoder
+from fairseq_clear.models.state_dicts import HF_PARTS, complete_copies, fit_state_dict
+from fairseq_clear.models.text_model import TextModel
+from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.sentence_folders import read_modules
+from fairseq_clear.text.tokenizers import HfTokenizer
+
+SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_attention_heads")
+# Settings of the configuration of transformers that the vocabulary decides -> the symbol with that id.
+IDS = {
+    "pad_token_id": "<pad>",
+    "bos_token_id": "<s>",
+    "cls_token_id": "<s>",
+    "eos_token_id": "</s>",
+    "sep_token_id": "</s>",
+}
+
+
+@register_model("clear_hf")
+class ClearHfModel(TextModel, FairseqEncoderModel):
+    """A model of transformers that also maps texts to vectors, see TextModel.
+
+    ``args.hf_encoder`` describes the encoder, so that a checkpoint is loaded without the folder that it started from.
+    """
+
+    def __init__(self, args: Any, encoder: HfEncoder) -> None:
+        super().__init__(encoder)
+        self.args = args
+        self.add_parts(encoder.dictionary.pad())
+
+    @staticmethod
+    def add_args(parser: argparse.ArgumentParser) -> None:
+        """Declare the flags of this model."""
+        add = parser.add_argument
+        add(
+            "--encoder-from",
+            metavar="FOLDER_OR_CHECKPOINT",
+            help="start from a local Hugging Face or sentence-transformers folder, or from a checkpoint of clear_hf: takes the "
+            "architecture, the weights and the pooling from it",
+        )
+        add(
+            "--encoder-config",
+            metavar="FILE.json",
+            help="start from random weights, with the architecture of a config.json of transformers",
+        )
+        add("--attn-implementation", metavar="NAME", help="of transformers: eager, sdpa, ... (default: its choice)")
+        add("--dropout", type=float, metavar="P", help="of hidden states (default: the configuration's)")
+        add("--attention-dropout", type=float, metavar="P", help="of attention weights (default: the configuration's)")
+        add_contrastive_flags(parser)
+
+    @classmethod
+    def check_run(cls, cfg: Any) -> None:
+        """Resolve ``encoder_from`` of a hydra configuration; on a command line the architecture has done so.
+
+        Raises:
+            UserError: no encoder is given, or it cannot be read; or the task or criterion does not train such models.
+        """
+        task, criterion = cfg.task._name, cfg.criterion._name
+        if task not in ("clear_lm", "masked_lm") or criterion.startswith("sentence_"):
+            raise UserError(
+                f"--arch clear_hf: is not trained by --task {task} --criterion {criterion}; give --task clear_lm"
+            )
+        if not str(cfg.distributed_training.ddp_backend).endswith(("ddp", "no_c10d")):
+            raise UserError(f"--ddp-backend {cfg.distributed_training.ddp_backend}: does not work with --arch clear_hf")
+        resolve_encoder(cfg.model, cfg.checkpoint, getattr(cfg.task, "allow_change", None) or "")
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> "ClearHfModel":
+        """Load or build the encoder, and the parts around it.
+
+        Raises:
+            UserError: see ``read_source``; or the data have another tokenizer, or longer texts than the encoder reads.
+        """
+        dictionary, folder = task.source_dictionary, getattr(task, "folder", None)
+        source_folder = getattr(args, "encoder_from", None)
+        known = _known_ids(Path(folder)) if folder is not None else None
+        ids = ids_of(dictionary.symbols, known)
+        settings = {name: getattr(args, name, None) for name in ("dropout", "attention_dropout", "attn_implementation")}
+        if source_folder:
+            source = read_source(Path(source_folder), settings)
+        elif not getattr(args, "hf_encoder", None):
+            raise UserError(
+                "--arch clear_hf: give --encoder-from FOLDER, or --encoder-config FILE.json for random weights"
+            )
+        else:
+            content = json.loads(args.hf_encoder)
+            if folder is not None:  # else the vocabulary is that of the checkpoint
+                settings["ids"] = {name: int(ids[dictionary.index(symbol)]) for name, symbol in IDS.items()}
+            if "vocab_size" not in content["config"]:
+                settings["ids"]["vocab_size"] = int(ids.max()) + 1
+            source = build_source(args.hf_encoder, settings)
+        config = source.base.config
+        assign(args, {"hf_encoder": source.describe()})
+        deleted = getattr(args, "hf_deleted", None)
+        if deleted is None:
+            chain = getattr(task, "chain", None)
+            deleted = chain is not None and chain.writes_deleted
+        encoder = HfEncoder(dictionary, source, None if folder is None else ids, bool(deleted))
+        names = ("num_hidden_layers", "hidden_size", "num_attention_heads")
+        sizes = {ours: int(getattr(config, name)) for ours, name in zip(SIZES, names, strict=True)}
+        assign(args, {**sizes, "hf_deleted": bool(deleted), "max_positions": encoder.max_positions()})
+        longest = getattr(getattr(task, "cfg", None), "tokens_per_sample", 0) or 0
+        if longest > encoder.max_positions():
+            raise UserError(
+                f"--tokens-per-sample {longest}: the encoder reads at most {encoder.max_positions()} tokens; give that or fewer"
+            )
+        return cls(args, encoder)
+
+    @property
+    def backbone(self) -> nn.Module:
+        """See TextModel."""
+        backbone: nn.Module = self.encoder.backbone
+        return backbone
+
+    def mlm_logits(self, states: Tensor) -> Tensor:
+        """See TextModel."""
+        logits: Tensor = self.encoder.mlm_logits(states)
+        return logits
+
+    def max_positions(self) -> int:
+        """The longest text, in tokens."""
+        return int(self.encoder.max_positions())
+
+    def complete(self, needs: Needs) -> None:
+        """See TextModel; also check the encoder.
+
+        Raises:
+            UserError: the recipe has a masked language model and the encoder no head for it; or see ``HfEncoder.check``.
+        """
+        if needs.mlm and self.encoder.mlm_head is None:
+            raise UserError(
+                "--mlm-weight: the encoder has no head for masked language modelling; give --mlm-weight 0, or another encoder"
+            )
+        self.encoder.check()
+        super().complete(needs)
+
+    def unused(self, needs: Needs) -> list[nn.Parameter]:
+        """Return what one backward pass does not reach: a pooler, separate weights for global attention, a last norm."""
+        found = {parameter: parameter.grad for parameter in self.parameters() if parameter.requires_grad}
+        for parameter in found:
+            parameter.grad = None
+        tokens = self.encoder.sample()
+        was_training = self.training
+        self.eval()
+        states = self.hidden_states(tokens)
+        total = self.pooled(states, tokens).float().square().sum()
+        if needs.mlm:
+            total = total + self.mlm_logits(states[-1][0]).float().square().sum()
+        total.backward()
+        self.train(was_training)
+        unreached = [parameter for parameter in found if parameter.grad is None]
+        for parameter, gradient in found.items():
+            parameter.grad = gradient
+        heads = {id(parameter) for parameter in self.projection_head.parameters()}
+        return [parameter for parameter in unreached if id(parameter) not in heads]
+
+    def freeze_lowest(self, layers: int) -> None:
+        """Freeze the lowest layers of the encoder: 1 freezes the embeddings (layer 0), 2 also the first block, and so on.
+
+        Raises:
+            UserError: ``layers`` is negative or greater than the number of layers, or the blocks share their weights.
+        """
+        blocks, depth = self.backbone.layers, self.args.encoder_layers
+        if not 0 <= layers <= depth + 1:
+            raise UserError(f"--frozen-layers {layers}: give 0 to {depth + 1} (the embeddings and {depth} blocks)")
+        if layers > 1 and not len(blocks):
+            raise UserError(f"--frozen-layers {layers}: the blocks of this encoder share their weights; give 0 or 1")
+        if not layers:
+            return
+        model = self.backbone.model
+        parts = dict(model.named_children())
+        norms = [part for name, part in parts.items() if "norm" in name]  # ModernBERT's, after the last block
+        above = (
+            [*blocks[layers - 1 :], *norms] if len(blocks) else [parts[name] for name in parts if name != "embeddings"]
+        )
+        trained = {id(parameter) for module in above for parameter in module.parameters()}
+        for parameter in model.parameters():
+            if id(parameter) not in trained:
+                parameter.requires_grad_(False)
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Accept checkpoints of every other recipe, with and without a row for ``<del>``, see ``state_dicts``."""
+        prefix = name + "." if name else ""
+        own = self.state_dict()
+        complete_copies(state_dict, own, prefix, HF_PARTS)
+        super().upgrade_state_dict_named(state_dict, name)
+        fit_state_dict(state_dict, own, prefix, HF_PARTS)
+
+
+def resolve_encoder(model: Any, checkpoint: Any, allowed: str = "") -> None:
+    """Resolve ``--encoder-from`` and ``--encoder-config``, in place.
+
+    A checkpoint becomes ``--finetune-from-model``, see ``start_from_encoder``. Of a folder of transformers, the pooling and the
+    settings of vectors are taken; ``build_model`` loads its weights.
+
+    Raises:
+        UserError: both are given, or one cannot be read.
+    """
+    source, config = getattr(model, "encoder_from", None), getattr(model, "encoder_config", None)
+    if source and config:
+        raise UserError(
+            f"--encoder-config {config}: --encoder-from {source} has a configuration; leave one of the two out"
+        )
+    if config:
+        path = Path(config)
+        assign(model, {"hf_encoder": describe_file(path), "pooling": getattr(model, "pooling", None) or STOCK_POOLING})
+    elif source and (Path(source) / CONFIG).is_file():
+        given = getattr(model, "pooling", None)
+        pooling, settings = read_modules(Path(source), ignore_mode=given is not None)
+        assign(model, {"pooling": given or pooling or STOCK_POOLING, "sentence_settings": asdict(settings)})
+    elif source:
+        start_from_encoder(model, checkpoint, allowed)
+
+
+def _known_ids(folder: Path) -> dict[str, int] | None:
+    """The ids of the tokenizer of a data folder; None if they are those of the dictionary."""
+    tokenizer = load_tokenizer(folder)
+    return tokenizer.ids() if isinstance(tokenizer, HfTokenizer) else None
+
+
+@register_model_architecture("clear_hf", "clear_hf")
+def set_hf_defaults(args: Any) -> None:
+    """Set the default of every setting that ``args`` lacks, in place."""
+    if isinstance(args, argparse.Namespace) and hasattr(args, "finetune_from_model"):  # a command line
+        resolve_encoder(args, args, getattr(args, "allow_change", ""))
+    for name, value in DEFAULTS.items():
+        if getattr(args, name, None) is None:
+            setattr(args, name, value)

@@ -1,0 +1,413 @@
+"""``clear_hf``: families of transformers through training, checkpoint and export; the traps of each."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_clear import SentenceEncoder
+from fairseq_clear.cli.main import main
+from fairseq_clear.interop.exporting import export
+from fairseq_clear.text.data_folders import load_tokenizer
+from tests.conftest import Ranks, run, sentences, tool
+from tests.interop.folders import NEEDS_HF, byte_level, unigram, wordpiece, write_tokenizer
+from tests.training import Case, build, configuration, distance, update
+
+pytestmark = NEEDS_HF
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "max_position_embeddings": 40,
+}
+# Family -> (kind of its tokenizer, changes of its configuration).
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("bert", {}),
+    "roberta": ("roberta", {}),
+    "xlm-roberta": ("unigram", {}),
+    "camembert": ("unigram", {}),
+    "distilbert": ("bert", {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 40}),
+    "mpnet": ("mpnet", {}),
+    "albert": ("bert", {"embedding_size": 16}),
+    "electra": ("bert", {"embedding_size": 16}),
+    "deberta-v2": (
+        "bert",
+        {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8, "type_vocab_size": 0},
+    ),
+    "modernbert": ("bert", {"local_attention": 8, "pad_token_id": 0}),
+    "longformer": ("roberta", {"attention_window": 8}),
+    "roformer": ("bert", {"embedding_size": 16}),
+    "ernie": ("bert", {}),
+    "megatron-bert": ("bert", {}),
+}
+RESUMED = ("bert", "mpnet", "modernbert")
+
+
+def mpnet() -> Any:
+    """The tokenizer of MPNet: WordPiece with <s> 0, <pad> 1, </s> 2, and an <unk> beside [UNK], which is the unknown token."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    known = wordpiece().get_vocab()
+    words = [word for word in sorted(known, key=known.__getitem__) if not word.startswith("[")]
+    names = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", *words, "<mask>"]
+    tokenizer = Tokenizer(models.WordPiece({name: number for number, name in enumerate(names)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", "[UNK]", "<mask>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return tokenizer
+
+
+TOKENIZERS = {"bert": wordpiece, "roberta": byte_level, "unigram": unigram, "mpnet": mpnet}
+
+
+def make(folder: Path, family: str, *, head: bool = True, padded: int = 3, **changes: Any) -> Path:
+    """A Hugging Face folder of this family, with ``padded`` rows more than its tokenizer has tokens."""
+    import transformers
+
+    kind, own = FAMILIES[family]
+    tokenizer = TOKENIZERS[kind]()
+    pad = tokenizer.token_to_id("[PAD]" if kind == "bert" else "<pad>")
+    values = {**SMALL, "vocab_size": tokenizer.get_vocab_size() + padded, "pad_token_id": pad, **own, **changes}
+    if pad and family != "mpnet":
+        values["max_position_embeddings"] += pad + 1
+    config = transformers.AutoConfig.for_model(family, **values)
+    torch.manual_seed(1)
+    loader = transformers.AutoModelForMaskedLM if head else transformers.AutoModel
+    model = loader.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    write_tokenizer(tokenizer, folder, "bert" if kind == "bert" else "roberta")
+    if kind == "mpnet":
+        path = folder / "tokenizer_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"unk_token": "[UNK]"}))
+    return folder
+
+
+def prepared(folder: Path, source: Path) -> Path:
+    """A data folder with the tokenizer of ``source``."""
+    text = folder / "text.txt"
+    text.write_text("\n".join(sentences(140, seed=1, longest=9)) + "\n")
+    assert (
+        main(["prepare", str(text), "--dest", str(folder / "bin"), "--tokenizer-dir", str(source), "--workers", "1"])
+        == 0
+    )
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    folder = tmp_path_factory.mktemp(request.param)
+    source = make(folder / "source", request.param)
+    return SimpleNamespace(name=request.param, source=source, data=prepared(folder, source))
+
+
+def start(family: SimpleNamespace, *flags: str) -> tuple[Any, Any]:
+    """Trainer and training set of a run that starts from the family's folder."""
+    own = ("--arch", "clear_hf", "--encoder-from", str(family.source), "--tokens-per-sample", "32")
+    return build(family.data, *own, *flags)
+
+
+def test_states_and_loss_are_those_of_transformers(family: SimpleNamespace) -> None:
+    import transformers
+
+    trainer, dataset = start(family, "--augment", "del-word")
+    model = trainer.get_model().eval()
+    sample = dataset.collater([dataset[index] for index in range(8)])
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(family.source).eval()
+    tokens, target = sample["net_input"]["src_tokens"], sample["target"]
+    ids = model.backbone.ids[tokens]
+    is_token = tokens.ne(1)
+    labels = torch.where(target.eq(1), -100, model.backbone.ids[target])
+    with torch.no_grad():
+        expected = theirs(input_ids=ids, attention_mask=is_token.long(), labels=labels, output_hidden_states=True)
+        own = model.hidden_states(tokens)
+        logits, _ = model(tokens, masked_tokens=target.ne(1))
+        loss = torch.nn.functional.cross_entropy(logits, target[target.ne(1)])
+    assert len(own) == len(expected.hidden_states) == 4
+    for mine, their in zip(own[:-1], expected.hidden_states[:-1], strict=True):
+        assert (mine - their)[is_token].abs().max() < 1e-6
+    assert loss.item() == pytest.approx(expected.loss.item(), abs=2e-6)
+
+
+def test_it_learns_and_comes_out_as_it_is(family: SimpleNamespace, tmp_path: Path) -> None:
+    import transformers
+
+    trainer, dataset = start(
+        family, "--optimizer", "adam", "--lr", "2e-3", "--dropout", "0.1", "--attention-dropout", "0.1",
+        "--augment", "del-word:ratio=0.3",
+    )  # fmt: skip
+    batch = dataset.collater(dataset.__getitems__(range(16)))
+    losses = [trainer.train_step([batch])["loss"] for _ in range(20)]
+    assert np.mean(losses[-3:]) < losses[0] - 0.2
+    checkpoint = tmp_path / "checkpoint.pt"
+    trainer.consolidate_optimizer()
+    trainer.save_checkpoint(str(checkpoint), {"train_iterator": {"epoch": 1}})
+    shutil.move(family.source, tmp_path / "elsewhere")  # what it started from is not needed any more
+    try:
+        encoder = SentenceEncoder.from_pretrained(checkpoint, family.data)
+        texts = ["Bada kefe ligi.", "", "numo paju ba ke " * 30, "<mask> [UNK] <unk>"]
+        vectors = encoder.encode(texts)
+        model = trainer.get_model().eval()
+        own = model.embed(
+            torch.tensor([[0, *(encoder.dictionary.index(t) for t in encoder.tokenizer.encode(texts[0])), 2]])
+        )
+        assert np.abs(vectors[0] - own.detach().numpy()[0]).max() < 1e-6
+        for form in ("hf", "sentence-transformers"):
+            found = export(checkpoint, family.data, tmp_path / form, form, load_tokenizer(family.data))
+            assert all(parity.embeddings < 2e-6 and not parity.hidden_states for parity in found)
+    finally:
+        shutil.move(tmp_path / "elsewhere", family.source)
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "hf").eval()
+    assert theirs.get_input_embeddings().num_embeddings == model.encoder.rows  # without <del>
+    tokens, target = batch["net_input"]["src_tokens"], batch["target"]
+    with torch.no_grad():
+        logits = theirs(input_ids=model.backbone.ids[tokens], attention_mask=tokens.ne(1).long()).logits[target.ne(1)]
+        ours, _ = model(tokens, masked_tokens=target.ne(1))
+    assert (logits[:, model.encoder.columns] - ours).abs().max() < 2e-5
+
+
+def one(folder: Path, name: str, **changes: Any) -> SimpleNamespace:
+    """A folder of one family, and data with its tokenizer."""
+    source = make(folder / "source", name, **changes)
+    return SimpleNamespace(name=name, source=source, data=prepared(folder, source))
+
+
+@pytest.fixture(scope="module", params=RESUMED)
+def resumed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    return one(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.mark.slow
+def test_resumed_is_uninterrupted(resumed: SimpleNamespace, tmp_path: Path) -> None:
+    flags = (
+        resumed.data, "--user-dir", "fairseq_clear", "--task", "clear_lm", "--arch", "clear_hf",
+        "--encoder-from", resumed.source, "--criterion", "clear_moco", "--queue-size", "37", "--mlm-weight", "1",
+        "--augment", "del-word:ratio=0.3", "--cpu", "--sample-break-mode", "eos", "--tokens-per-sample", "32",
+        "--dropout", "0.1", "--batch-size", "8", "--optimizer", "adam", "--lr", "1e-3", "--disable-validation",
+        "--no-epoch-checkpoints", "--save-interval-updates", "5", "--log-format", "json",
+    )  # fmt: skip
+    states = []
+    for name, ends in (("straight", (11,)), ("twice", (5, 11))):
+        for end in ends:
+            run(*tool("train"), *flags, "--max-update", str(end), "--save-dir", tmp_path / name)
+        saved = torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=False)
+        states.append((saved["model"], saved["last_optimizer_state"]["state"]))
+    (one_model, one_state), (other_model, other_state) = states
+    assert all(torch.equal(value, other_model[name]) for name, value in one_model.items())
+    assert all(torch.equal(value["exp_avg"], other_state[number]["exp_avg"]) for number, value in one_state.items())
+    begun = torch.load(tmp_path / "twice" / "checkpoint_1_5.pt", weights_only=False)["model"]
+    assert any(not torch.equal(value, begun[name]) for name, value in one_model.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["legacy_ddp", "pytorch_ddp"])
+def test_two_workers_make_the_update_of_one(resumed: SimpleNamespace, ranks: Ranks, backend: str) -> None:
+    own = ("--arch", "clear_hf", "--encoder-from", str(resumed.source), "--tokens-per-sample", "32", "--lr", "0.05")
+    flags = (*own, "--augment", "del-word:ratio=0.3", "--ddp-backend", backend)
+    alone = update(0, str(resumed.data), Case(flags, [[list(range(10))]]))
+    case = Case(flags, [[[0, 1, 2, 3, 4, 5, 6]], [[7, 8, 9]]])
+    configuration(resumed.data, *case.flags)
+    for result in ranks(2, update, str(resumed.data), case):
+        assert distance(alone["after"], result["after"]) < 1e-5
+    assert distance(alone["before"], alone["after"]) > 1e-3
+    other = update(0, str(resumed.data), Case(flags, [[list(range(7))]]))
+    assert distance(alone["after"], other["after"]) > 1e-4  # the negative control
+
+
+RECIPES: dict[str, tuple[str, ...]] = {
+    "self-guided": (
+        "--criterion",
+        "clear_self_guided",
+        "--augment",
+        "none",
+        "--objective",
+        "sg-opt",
+        "--frozen-layers",
+        "1",
+    ),
+    "regularised": ("--regularizer-weight", "0.1", "--mlm-weight", "0"),
+    "moco": ("--criterion", "clear_moco", "--queue-size", "20", "--mlm-weight", "1"),
+    "layer 1": ("--pooling", "layer:1", "--mlm-weight", "0"),
+    "first-last": ("--pooling", "first-last", "--mlm-weight", "0"),
+    "two frozen": ("--frozen-layers", "2"),
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_trains_what_it_uses(recipe: str, resumed: SimpleNamespace) -> None:
+    trainer, dataset = start(resumed, *RECIPES[recipe], "--dropout", "0.1")
+    model = trainer.get_model()
+    batch = dataset.collater(dataset.__getitems__(range(8)))
+    for _ in range(3):
+        trainer.train_step([batch])
+    unreached = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    assert unreached == []
+    frozen = {name for name, p in model.encoder.named_parameters() if not p.requires_grad}
+    assert any(name.startswith("mlm_head") for name in frozen) == (recipe not in ("moco", "two frozen"))
+    blocks = [any(p.requires_grad for p in block.parameters()) for block in model.backbone.layers]
+    expected = {"layer 1": [True, False, False], "two frozen": [False, True, True]}
+    assert blocks == expected.get(recipe, [True] * 3)
+
+
+def test_chunks_are_the_whole(resumed: SimpleNamespace) -> None:
+    found = []
+    for flags in ((), ("--encode-chunk-size", "40")):
+        trainer, dataset = start(
+            resumed, "--augment", "del-word:ratio=0.3", "--dropout", "0", "--attention-dropout", "0", *flags
+        )
+        loss, _, _ = trainer.get_criterion()(trainer.get_model(), dataset.collater(dataset.__getitems__(range(9))))
+        loss.backward()
+        gradients = {name: p.grad for name, p in trainer.get_model().named_parameters() if p.grad is not None}
+        found.append((loss.item(), gradients))
+    (whole, one_way), (chunked, other) = found
+    assert chunked == pytest.approx(whole, rel=1e-5)
+    assert max((value - other[name]).abs().max().item() for name, value in one_way.items()) < 1e-4
+
+
+def test_rounded_models_keep_the_frequencies_of_positions(tmp_path: Path) -> None:
+    found = one(tmp_path, "modernbert")
+    model = start(found)[0].get_model()
+    before = {name: value.clone() for name, value in model.named_buffers() if value.dtype == torch.float32}
+    assert any("inv_freq" in name for name in before)
+    model.to(torch.bfloat16)
+    assert next(model.parameters()).dtype == torch.bfloat16
+    assert all(torch.equal(value, dict(model.named_buffers())[name]) for name, value in before.items())
+    assert not all(torch.equal(value, value.bfloat16().float()) for value in before.values())  # rounding would show
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert"])
+def test_a_pooler_is_kept_and_not_trained(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    import transformers
+
+    found = one(tmp_path, name, head=False)
+    trainer, dataset = start(found, "--mlm-weight", "0", "--optimizer", "adam")
+    trainer.train_step([dataset.collater(dataset.__getitems__(range(8)))])
+    trainer.consolidate_optimizer()
+    trainer.save_checkpoint(str(tmp_path / "x.pt"), {"train_iterator": {"epoch": 1}})
+    export(tmp_path / "x.pt", found.data, tmp_path / "out", "sentence-transformers", load_tokenizer(found.data))
+    before, after = (transformers.AutoModel.from_pretrained(folder) for folder in (found.source, tmp_path / "out"))
+    pairs = list(zip(before.pooler.parameters(), after.pooler.parameters(), strict=True))
+    assert pairs and all(torch.equal(one, other) for one, other in pairs)
+    refused("--mlm-weight: the encoder has no head", caplog, found)
+
+
+def test_a_configuration_is_enough(tmp_path: Path) -> None:
+    """Random weights, for the vocabulary of any tokenizer."""
+    source = make(tmp_path / "source", "modernbert")
+    data = prepared(tmp_path, source)
+    config = json.loads((source / "config.json").read_text())
+    del config["vocab_size"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    trainer, dataset = build(
+        data, "--arch", "clear_hf", "--encoder-config", str(tmp_path / "config.json"), "--tokens-per-sample", "32",
+        "--optimizer", "adam", "--lr", "1e-3",
+    )  # fmt: skip
+    batch = dataset.collater(dataset.__getitems__(range(16)))
+    losses = [trainer.train_step([batch])["loss"] for _ in range(12)]
+    assert losses[-1] < losses[0]
+    assert trainer.get_model().backbone.model.config.pad_token_id == 0
+
+
+def test_a_checkpoint_starts_another_run_with_and_without_deleted_words(tmp_path: Path) -> None:
+    found = one(tmp_path, "mpnet")
+    for number, (first, second) in enumerate((("del-word", "none"), ("none", "del-word"))):
+        trainer, dataset = start(found, "--augment", first, "--dropout", "0.1")
+        trainer.train_step([dataset.collater(dataset.__getitems__(range(8)))])
+        trainer.consolidate_optimizer()
+        path = tmp_path / f"{number}.pt"
+        trainer.save_checkpoint(str(path), {"train_iterator": {"epoch": 1}})
+        flags = ("--arch", "clear_hf", "--encoder-from", str(path), "--tokens-per-sample", "32", "--dropout", "0.1")
+        other, others = build(found.data, *flags, "--augment", second)
+        other.load_checkpoint(str(path), reset_optimizer=True, reset_lr_scheduler=True, reset_meters=True)
+        rows = other.get_model().encoder.rows
+        one_weight, other_weight = (
+            part.get_model().backbone.model.get_input_embeddings().weight for part in (trainer, other)
+        )
+        assert {len(one_weight), len(other_weight)} == {rows, rows + 1}
+        assert torch.equal(one_weight[:rows], other_weight[:rows])
+        other.train_step([others.collater(others.__getitems__(range(8)))])
+
+
+def test_folders_without_a_tokenizer_json(tmp_path: Path) -> None:
+    """transformers converts their files, here BERT's vocab.txt."""
+    source = make(tmp_path / "source", "bert")
+    known = wordpiece().get_vocab()
+    (source / "vocab.txt").write_text("".join(f"{word}\n" for word in sorted(known, key=known.__getitem__)))
+    (source / "tokenizer.json").unlink()
+    (source / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": True})
+    )
+    data = prepared(tmp_path, source)
+    assert load_tokenizer(data).ids()["<mask>"] == known["[MASK]"]
+    assert main(["import", str(source), "--dest", str(tmp_path / "ours"), "--arch", "clear_hf"]) == 0
+
+
+def edit(source: Path, **changes: Any) -> None:
+    path = source / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("flags", "change", "said"),
+    [
+        (["--tokens-per-sample", "41"], {}, "--tokens-per-sample 41: the encoder reads at most 40 tokens"),
+        (["--frozen-layers", "5"], {}, "--frozen-layers 5: give 0 to 4"),
+        (["--attn-implementation", "no-such"], {}, "transformers cannot load it"),
+        ([], {"is_decoder": True}, "a bert that decodes; an encoder is needed"),
+        ([], {"model_type": "mine", "auto_map": {"AutoModel": "code.Mine"}}, "transformers cannot load it"),
+        ([], {"vocab_size": 90}, "do not fit its config.json"),
+        ([], {"num_hidden_layers": 4}, "do not fit its config.json"),
+    ],
+)
+def test_mistakes_are_one_line(
+    flags: list[str], change: dict[str, Any], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = one(tmp_path, "bert")
+    edit(found.source, **change)
+    refused(said, caplog, found, *flags)
+
+
+def refused(said: str, caplog: pytest.LogCaptureFixture, *run: Any) -> None:
+    """The run ends with status 2 and one line."""
+    caplog.clear()
+    with pytest.raises(SystemExit) as left:
+        start(*run)
+    messages = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert left.value.code == 2 and len(messages) == 1 and "\n" not in messages[0] and said in messages[0]
+
+
+def test_encoders_that_cannot_be_trained_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import transformers
+
+    found = one(tmp_path, "bert")
+    for kind, said, more in (
+        ("convbert", "change with the padding", {"embedding_size": 16}),
+        ("gpt2", "reads a text from left to right", {"n_embd": 32, "n_layer": 2, "n_head": 2}),
+        ("t5", "a t5 that decodes", {"d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": 2, "num_heads": 4}),
+    ):
+        values = SMALL if kind == "convbert" else {}
+        config = transformers.AutoConfig.for_model(kind, vocab_size=160, pad_token_id=0, **values, **more)
+        folder = tmp_path / kind
+        shutil.copytree(found.source, folder)
+        (folder / "model.safetensors").unlink()
+        transformers.AutoModel.from_config(config).save_pretrained(folder)
+        refused(said, caplog, SimpleNamespace(data=found.data, source=folder), "--mlm-weight", "0")
+    (found.source / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.Dense", "path": ""}]))
+    with pytest.raises(SystemExit):  # while the command line is parsed
+        start(found)
+    assert "has a module Dense" in capsys.readouterr().err
