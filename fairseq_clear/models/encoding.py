@@ -37,6 +37,9 @@ __all__ = [
 Floats = npt.NDArray[np.float32]
 
 
+PROMPT_SAMPLES = 300  # words of the vocabulary that may join with a prompt
+
+
 @dataclass(frozen=True)
 class EncodingCounts:
     """Counts of the texts and tokens that were encoded; ``+`` adds the counts of two encodings.
@@ -106,8 +109,10 @@ def prompt_ids(dictionary: Any, tokenizer: Tokenizer, prompt: str) -> list[int]:
     Raises:
         UserError: the prompt and the text after it have other ids than each of them alone.
     """
+    step = max(1, len(dictionary) // PROMPT_SAMPLES)
+    words = (tokenizer.decode([symbol]).strip() for symbol in dictionary.symbols[dictionary.nspecial :: step])
     found = set()
-    for text in ("A film.", "the", "1 of 2", "Zürich"):
+    for text in ("A film.", "1 of 2", *(word for word in words if word[:1].isalnum())):
         own, joined = (read_tokens(dictionary, tokenizer, some)[1:-1] for some in (text, prompt + text))
         cut = len(joined) - len(own)
         found.add(tuple(joined[:cut]) if joined[cut:] == own else None)

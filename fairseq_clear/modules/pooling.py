@@ -30,7 +30,8 @@ def masked_mean(states: Tensor, is_token: Tensor) -> Tensor:
 
 
 def _cls(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
-    return layers[-1][:, 0]
+    first = is_token.int().argmax(dim=1)  # <s>, or the token behind a prompt that is not pooled
+    return layers[-1][torch.arange(len(first), device=first.device), first]
 
 
 def _mean(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:

@@ -1,0 +1,191 @@
+"""Prompts: as sentence-transformers applies them, and in training before texts that were tokenized without them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_clear import SentenceEncoder
+from fairseq_clear.cli.main import main
+from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.encoders import CachedEncoder
+from fairseq_clear.interop.exporting import export
+from fairseq_clear.interop.importing import import_encoder
+from fairseq_clear.models.encoding import prompt_ids, read_tokens
+from fairseq_clear.text.data_folders import load_tokenizer
+from tests.interop.folders import NEEDS_ST, make_sentence_folder
+from tests.models.test_clear_hf import prepared
+from tests.training import build
+
+pytestmark = NEEDS_ST
+
+PROMPTS = {"query": "bada kefe: ", "passage": "linu:", "document": ""}
+TEXTS = ["Baju keni reho.", "", "life baho mome reme keme bada keni mofe " * 4]
+
+
+def folder_with(parent: Path, kind: str = "bert", pooling: str = "mean", *, pooled: bool = True, **config: Any) -> Path:
+    """A sentence-transformers folder with PROMPTS; ``pooled`` is its include_prompt."""
+    source = make_sentence_folder(parent / "source", kind, pooling=pooling)
+    (source / "config_sentence_transformers.json").write_text(json.dumps({"prompts": PROMPTS, **config}))
+    path = source / "1_Pooling" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"include_prompt": pooled}))
+    return source
+
+
+def ours(source: Path, parent: Path) -> SentenceEncoder:
+    import_encoder(source, parent / "ours")
+    return SentenceEncoder.from_pretrained(parent / "ours" / "model.pt", parent / "ours")
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_they_are_those_of_sentence_transformers(pooling: str, pooled: bool, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer, __version__
+
+    if pooling == "cls" and not pooled and int(__version__.partition(".")[0]) < 6:
+        pytest.skip("before version 6, cls is always the first token")
+    source = folder_with(tmp_path, pooling=pooling, pooled=pooled, default_prompt_name="passage")
+    encoder, theirs = ours(source, tmp_path), SentenceTransformer(str(source), device="cpu")
+    pairs = [
+        (encoder.encode_query(TEXTS), theirs.encode_query(TEXTS)),
+        (encoder.encode(TEXTS), theirs.encode(TEXTS)),  # with the default prompt
+        (encoder.encode_document(TEXTS), theirs.encode(TEXTS, prompt_name="passage")),
+        (encoder.encode(TEXTS, prompt="mome "), theirs.encode(TEXTS, prompt="mome ")),
+        (encoder.encode(TEXTS, prompt=""), theirs.encode(TEXTS, prompt="")),
+    ]
+    for mine, expected in pairs:
+        np.testing.assert_allclose(mine, expected, atol=1e-6)
+    assert np.abs(pairs[0][0] - pairs[1][0])[0].max() > 1e-3
+    with pytest.raises(UserError, match="prompt answer: the encoder has no such prompt; it has query, passage"):
+        encoder.encode(TEXTS, prompt_name="answer")
+
+
+def test_the_export_says_them_under_both_names(tmp_path: Path) -> None:
+    """sentence-transformers looks for ``document`` first, which every folder has, empty by default."""
+    from sentence_transformers import SentenceTransformer
+
+    encoder = ours(folder_with(tmp_path), tmp_path)
+    folder = tmp_path / "ours"
+    export(folder / "model.pt", folder, tmp_path / "out", "sentence-transformers", load_tokenizer(folder))
+    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    np.testing.assert_allclose(encoder.encode_document(TEXTS), theirs.encode_document(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(encoder.encode_query(TEXTS), theirs.encode_query(TEXTS), atol=1e-6)
+    assert theirs.prompts == {**PROMPTS, "document": PROMPTS["passage"]}
+
+
+def test_the_cache_keeps_texts_with_and_without_a_prompt_apart(tmp_path: Path) -> None:
+    encoder = ours(folder_with(tmp_path, default_prompt_name="query"), tmp_path)
+    cached = CachedEncoder(encoder)
+    for prompt, expected in ((None, encoder.encode_query(TEXTS)), ("", encoder.encode(TEXTS, prompt=""))):
+        np.testing.assert_allclose(cached.encode(TEXTS, prompt=prompt), expected, atol=1e-6)
+    assert cached.sentences == 2 * len(TEXTS)
+
+
+def test_the_commands_apply_and_print_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    encoder = ours(folder_with(tmp_path), tmp_path)
+    (tmp_path / "pairs.tsv").write_text("bada kefe\tlinu moba pada\nbaju keni\treho life baho\nmome\treme keme bada\n")
+    (tmp_path / "texts.txt").write_text("bada kefe\nbaju keni\n")
+    common = ["--data-bin", str(tmp_path / "ours"), "--device", "cpu"]
+    model = str(tmp_path / "ours" / "model.pt")
+    assert main(["retrieval", "--pairs", str(tmp_path / "pairs.tsv"), "--encoder", model, *common]) == 0
+    assert "prompts {'query': 'bada kefe: ', 'passage': 'linu:'}" in capsys.readouterr().err
+    mine = ["mine", "--pairs", str(tmp_path / "pairs.tsv"), "--dest", str(tmp_path / "mined"), "--encoder", model]
+    assert main([*mine, *common]) == 0
+    assert "# prompts of queries and of passages: 'bada kefe: ', 'linu:'" in capsys.readouterr().err
+    embed = [
+        "embed",
+        str(tmp_path / "texts.txt"),
+        "--checkpoint",
+        model,
+        *common,
+        "--output",
+        str(tmp_path / "out.npy"),
+    ]
+    assert main([*embed, "--prompt-name", "query"]) == 0
+    assert "prompt 'bada kefe: '" in capsys.readouterr().out
+    np.testing.assert_allclose(
+        np.load(tmp_path / "out.npy"), encoder.encode_query(["bada kefe", "baju keni"]), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+@pytest.mark.parametrize("names", ["query", "query,passage"])
+def test_training_reads_the_joined_text(names: str, pooled: bool, tmp_path: Path) -> None:
+    """The vector of a view is that of the encoder for prompt and text; the masked copies have no prompt."""
+    encoder = ours(folder_with(tmp_path, pooled=pooled), tmp_path)
+    data = prepared(tmp_path, tmp_path / "source")
+    arch = ("--arch", "clear_hf", "--encoder-from", str(tmp_path / "source"), "--mlm-weight", "0")
+    trainer, dataset = build(
+        data, *arch, "--tokens-per-sample", "20", "--prompts", names, "--views", "neighbor", "--augment", "none",
+        "--projection-layers", "0",
+    )  # fmt: skip
+    model = trainer.get_model().eval()
+    batch = dataset.collater(dataset.__getitems__(range(6)))
+    views = batch["views"]["tokens"]
+    assert views.shape[1] <= 20 and int(dataset.sizes.max()) <= 20
+    with torch.no_grad():
+        found = torch.nn.functional.normalize(model(views=views)[1]["projections"], dim=1).numpy()
+    raw = dataset.view_maker.pairs(np.arange(6), dataset.epoch).texts
+    for row in range(12):
+        prompt = PROMPTS[names.split(",")[0 if row < 6 else -1]]
+        anchor = 2 * row if row < 6 else 2 * (row - 6) + 1  # in the order of the pairs
+        symbols = [encoder.dictionary.symbols[index] for index in raw[anchor][1:-1]]
+        text = encoder.tokenizer.decode(symbols)
+        own = [0, *prompt_ids(encoder.dictionary, encoder.tokenizer, prompt), *raw[anchor][1:]]
+        own = own if len(own) <= 20 else [*own[:19], own[-1]]
+        assert views[row][views[row] != 1].tolist() == own
+        if len(own) < 20:
+            assert read_tokens(encoder.dictionary, encoder.tokenizer, prompt + text) == own
+            np.testing.assert_allclose(encoder.encode(text, prompt=prompt), found[row], atol=1e-6)
+
+
+def test_augmentations_and_masks_leave_them_alone(tmp_path: Path) -> None:
+    encoder = ours(folder_with(tmp_path), tmp_path)
+    data = prepared(tmp_path, tmp_path / "source")
+    prompt = prompt_ids(encoder.dictionary, encoder.tokenizer, PROMPTS["query"])
+    common = (
+        "--arch",
+        "clear_hf",
+        "--encoder-from",
+        str(tmp_path / "source"),
+        "--prompts",
+        "query",
+        "--tokens-per-sample",
+        "32",
+    )
+    spans = (
+        "--views",
+        "span:anchors=1,positives=1,min=2,max=8",
+        "--augment",
+        "del-word:ratio=0.9",
+        "--anchor-mlm",
+        "joint",
+    )
+    for flags in (("--augment", "del-word:ratio=0.9"), spans):
+        _, dataset = build(data, *common, "--mask-prob", "0.8", *flags)
+        batch = dataset.collater(dataset.__getitems__(range(8)))
+        rows, target = batch["views"]["tokens"], batch["views"].get("target")
+        assert (rows[:, 1 : 1 + len(prompt)] == torch.tensor(prompt)).all()
+        if target is None:
+            assert (
+                not (batch["net_input"]["src_tokens"][:, 1 : 1 + len(prompt)] == torch.tensor(prompt)).all(dim=1).any()
+            )
+        else:
+            assert (target[:, 1 : 1 + len(prompt)] == 1).all() and (target != 1).any()
+            assert (rows[: len(target), : target.shape[1]][target != 1] != 1).all()  # targets are where the tokens are
+
+
+def test_mistakes_are_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = prepared(tmp_path, folder_with(tmp_path, "roberta"))
+    common = ("--arch", "clear_hf", "--encoder-from", str(tmp_path / "source"), "--tokens-per-sample", "32")
+    for names, said in (
+        ("answer", "--prompts answer: the encoder has no such prompt; it has query, passage"),
+        ("query", "the tokenizer joins the prompt 'bada kefe: ' with the text behind it"),
+    ):
+        caplog.clear()
+        with pytest.raises(SystemExit):
+            build(data, *common, "--prompts", names)
+        assert said in caplog.text
