@@ -28,6 +28,7 @@ BENCHES = (
     "nt_xent",
     "views",
     "encode",
+    "clear_hf",
     "prepare",
     "growth",
     "criterions",

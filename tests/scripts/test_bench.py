@@ -22,6 +22,7 @@ TINY = {  # name -> flags, and the number of rows
         5,
     ),
     "encode": ([], 3),  # without sentence-transformers
+    "clear_hf": ([], 2),  # without sentence-transformers
     "growth": (["--lines", "400", "--epoch-lines", "40", "--batch-size", "8"], 3),
     "nt_xent": (["--sizes", "8x16"], 2),
     "prepare": (["--lines", "300", "--vocab-size", "600", "--python-encoder", "1"], 1),
@@ -31,7 +32,7 @@ TINY = {  # name -> flags, and the number of rows
     "views": (
         ["--batches", "4", "--words", "30", "--texts", "60", "--documents", "9", "--vocab-size", "500"]
         + ["--sample-lines", "400"],
-        17,
+        18,
     ),
     "gpu": (
         ["--device", "cpu", "--arch", "clear_roberta_tiny", "--length", "32", "--long", "64", "--window", "16"]
