@@ -166,7 +166,8 @@ def _largest_state_difference(ours: LoadedModel, theirs: Any, rows: list[list[in
         own = ours.model.hidden_states(tokens)
         ids = torch.tensor(names)[tokens]
         marks = {"attention_mask": is_token.long(), **_marks(ours, theirs, ids)}
-        other = theirs(input_ids=ids, **marks, output_hidden_states=True).hidden_states
+        output = theirs(input_ids=ids, **marks, output_hidden_states=True)
+        other = (*output.hidden_states[:-1], output.last_hidden_state)  # ModernBERT's last one may lack its final norm
     if len(own) != len(other):
         raise UserError(
             f"{len(own)} layers of hidden states, but {len(other)} in the other model: these are different models"

@@ -54,7 +54,8 @@ def write_tokenizer(
         "model_max_length": positions,
         "clean_up_tokenization_spaces": False,
         "split_special_tokens": True,
-        **({"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} if has_segments else {}),
+        # some versions of transformers give token types by default, which DistilBERT, for example, does not take
+        "model_input_names": ["input_ids", *(["token_type_ids"] if has_segments else []), "attention_mask"],
         **special,
     }
     for name, value in ((HF_NAMES[0], content), (HF_NAMES[1], special), ("tokenizer_config.json", config)):

@@ -16,6 +16,7 @@ from fairseq_clear.models.hf_encoder import CONFIG, HfEncoder, build_source, des
 from fairseq_clear.models.pretrained_encoder import STOCK_POOLING, assign, start_from_encoder
 from fairseq_clear.models.state_dicts import HF_PARTS, complete_copies, fit_state_dict
 from fairseq_clear.models.text_model import TextModel
+from fairseq_clear.patches.compatibility import forget_tpu
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.sentence_folders import read_modules
 from fairseq_clear.text.tokenizers import HfTokenizer
@@ -241,3 +242,4 @@ def set_hf_defaults(args: Any) -> None:
     for name, value in DEFAULTS.items():
         if getattr(args, name, None) is None:
             setattr(args, name, value)
+    forget_tpu(args)

@@ -26,6 +26,7 @@ __all__ = [
     "stated_prompts",
 ]
 
+HF_ARCH = "clear_hf"
 MODEL_FILE = "model.pt"  # in a folder that fairseq-clear import made
 
 # Stock RoBERTa checkpoints have no pooling. Their [CLS] vector was not trained, so the mean is the better default.
@@ -64,7 +65,12 @@ def start_from_encoder(model: Any, checkpoint: Any, allowed: str = "") -> None:
         raise UserError(f"--finetune-from-model {other}: {flag} loads weights too; leave one of the two out")
     permitted = setting_names(allowed)
     chosen: dict[str, Any] = {"pooling": getattr(model, "pooling", None) or STOCK_POOLING}
-    for name, theirs in encoder_settings(path).items():
+    found = encoder_settings(path)
+    arch = str(getattr(model, "_name", None) or getattr(model, "arch", None))
+    if (arch == HF_ARCH) != ("hf_encoder" in found):
+        right = HF_ARCH if "hf_encoder" in found else "clear_roberta"
+        raise UserError(f"--arch {arch}: {flag} is a checkpoint of {right}; give --arch {right}, if this command can train it")
+    for name, theirs in found.items():
         given = getattr(model, name, None)
         is_switch = isinstance(theirs, bool)  # a switch that is not given is False on a command line
         if given is None or is_switch or given == theirs:
@@ -92,7 +98,7 @@ def encoder_settings(path: str, flag: str = "--encoder-from") -> dict[str, Any]:
         values = OmegaConf.to_container(model, resolve=True) if OmegaConf.is_config(model) else vars(model)
         args = argparse.Namespace(**{**values, "encoder_from": None})  # type: ignore[dict-item]
         architecture = getattr(args, "_name", None) or getattr(args, "arch", None)
-        if architecture == "clear_hf":
+        if architecture == HF_ARCH:
             return {"hf_encoder": args.hf_encoder} | _stated(args)
         if architecture in ARCH_CONFIG_REGISTRY:
             ARCH_CONFIG_REGISTRY[architecture](args)
@@ -117,7 +123,7 @@ def _stated(args: argparse.Namespace) -> dict[str, Any]:
 def model_of(path: str | Path) -> str:
     """Return the name of a checkpoint's model, ``clear_hf`` or ``clear_roberta``, which stock RoBERTa becomes here."""
     model = read_checkpoint(str(path))["cfg"].model
-    return "clear_hf" if getattr(model, "hf_encoder", None) else "clear_roberta"
+    return HF_ARCH if getattr(model, "hf_encoder", None) else "clear_roberta"
 
 
 def stated_prompts(path: str | Path) -> dict[str, str]:
