@@ -69,7 +69,9 @@ def start_from_encoder(model: Any, checkpoint: Any, allowed: str = "") -> None:
     arch = str(getattr(model, "_name", None) or getattr(model, "arch", None))
     if (arch == HF_ARCH) != ("hf_encoder" in found):
         right = HF_ARCH if "hf_encoder" in found else "clear_roberta"
-        raise UserError(f"--arch {arch}: {flag} is a checkpoint of {right}; give --arch {right}, if this command can train it")
+        raise UserError(
+            f"--arch {arch}: {flag} is a checkpoint of {right}; give --arch {right}, if this command can train it"
+        )
     for name, theirs in found.items():
         given = getattr(model, name, None)
         is_switch = isinstance(theirs, bool)  # a switch that is not given is False on a command line
