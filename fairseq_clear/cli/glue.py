@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer
+from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, RECIPES, metric_of, write_texts
 from fairseq_clear.evaluation.reports import check_seeds
 from fairseq_clear.files import check_output_file, hash_file, write_errors
@@ -105,6 +106,10 @@ class Run(Command):
         given = {name: value for name in ("lr", "batch_size", "epochs") if (value := getattr(self, name)) is not None}
         records = {name: read_record(self.data, name) for name in self.tasks}
         loaded = load_model(self.checkpoint, self.data / self.tasks[0] / "input0")
+        if loaded.architecture == "clear_hf":
+            raise UserError(
+                f"{self.checkpoint}: is of clear_hf, which glue does not fine-tune; export it, and use transformers"
+            )
         device = choose_device(self.device).type
         start: Any = (self.checkpoint, hash_file(self.checkpoint), loaded, device, self.precision)
         runs, results = [], []

@@ -75,6 +75,7 @@ class ClearLMTask(MaskedLMTask):
         self.del_idx = self.dictionary.add_symbol("<del>")
         self.needs = Needs()  # until build_criterion sets the criterion's
         self.model: Any = None
+        self.guide: Any = None  # of --guide
         self.record: dict[str, Any] = {}
         self.mix: list[Corpus] = []
         self.watch = Watch(dropout_only=cfg.views == "same" and cfg.augment == "none")
@@ -131,6 +132,7 @@ class ClearLMTask(MaskedLMTask):
         if self.needs.guide:
             settings = getattr(self.model, "args", None)
             criterion.guide = load_guide(self.needs.guide, self.folder, self.cfg.tokens_per_sample, settings)
+            self.guide = criterion.guide
         if isinstance(self.model, ContrastiveModel):
             if isinstance(criterion, ContrastiveCriterion):
                 criterion.attach(self.model)
@@ -233,8 +235,9 @@ class ClearLMTask(MaskedLMTask):
             raise UserError(
                 f"--prompts {self.cfg.prompts}: give one or two names, of prompts shorter than --tokens-per-sample"
             )
-        if not sentence_settings(self.model).get("include_prompt", True):
-            self.model.leave_out([part.tolist() for part in ids])
+        for model in (self.model, *([self.guide.model] if self.guide is not None else [])):
+            if not sentence_settings(model).get("include_prompt", True):
+                model.leave_out([part.tolist() for part in ids])
         return ids[0], ids[-1]
 
     @exit_on_user_error

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from fairseq_clear.cli.main import main
+from fairseq_clear.evaluation import checkpoints
 from fairseq_clear.evaluation.glue import glue_running
 from fairseq_clear.evaluation.glue.glue_running import GlueRun
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS
@@ -214,6 +216,13 @@ def test_mistakes_are_told_before_anything_runs(arguments, where, runs, checkpoi
         status = left.code
     error = capsys.readouterr().err
     assert status == 2 and where in error and error.count("\n") == 1
+
+
+def test_a_model_of_transformers_is_refused(checkpoint, prepared, tmp_path, capsys, monkeypatch):
+    stock = checkpoints.load_model
+    monkeypatch.setattr(checkpoints, "load_model", lambda *args: replace(stock(*args), architecture="clear_hf"))
+    assert run_glue(checkpoint, prepared, tmp_path / "out", "--tasks", "RTE") == 2
+    assert "is of clear_hf, which glue does not fine-tune" in capsys.readouterr().err
 
 
 def test_inputs_must_fit_the_checkpoint(checkpoint, prepared, tmp_path, capsys):

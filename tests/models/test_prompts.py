@@ -178,6 +178,25 @@ def test_augmentations_and_masks_leave_them_alone(tmp_path: Path) -> None:
             assert (rows[: len(target), : target.shape[1]][target != 1] != 1).all()  # targets are where the tokens are
 
 
+def test_a_guide_reads_them_as_its_own_folder_says(tmp_path: Path) -> None:
+    encoder = ours(folder_with(tmp_path, pooled=False), tmp_path)
+    data = prepared(tmp_path, tmp_path / "source")
+    flags = ("--arch", "clear_hf", "--encoder-from", str(tmp_path / "ours"), "--mlm-weight", "0", "--prompts", "query")
+    guided = ("--false-negatives", "guide:margin=0.0", "--guide", str(tmp_path / "ours"), "--tokens-per-sample", "20")
+    trainer, dataset = build(data, *flags, *guided, "--augment", "none")
+    views = dataset.collater(dataset.__getitems__(range(4)))["views"]
+    guide = trainer.get_criterion().guide
+    found = guide(views["tokens"], views["lengths"], next(trainer.get_model().parameters()))
+    row = views["tokens"][0]
+    prompt = prompt_ids(encoder.dictionary, encoder.tokenizer, PROMPTS["query"])
+    text = encoder.tokenizer.decode(
+        [encoder.dictionary.symbols[index] for index in row[1 + len(prompt) :] if index > 2]
+    )
+    expected = encoder.encode_query(text)
+    found = torch.nn.functional.normalize(found, dim=1)
+    np.testing.assert_allclose(found[0].numpy(), expected, atol=1e-6)
+
+
 def test_mistakes_are_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = prepared(tmp_path, folder_with(tmp_path, "roberta"))
     common = ("--arch", "clear_hf", "--encoder-from", str(tmp_path / "source"), "--tokens-per-sample", "32")
