@@ -412,3 +412,12 @@ def test_encoders_that_cannot_be_trained_are_refused(
     with pytest.raises(SystemExit):  # while the command line is parsed
         start(found)
     assert "has a module Dense" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("dropout", "is_warned"), [("0", True), ("0.1", False)])
+def test_equal_views_are_warned_of(
+    dropout: str, is_warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = one(tmp_path, "modernbert")
+    start(found, "--augment", "none", "--views", "same", "--dropout", dropout)
+    assert ("both views of a text are the same; give --dropout" in caplog.text) == is_warned
