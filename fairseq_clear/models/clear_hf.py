@@ -99,11 +99,11 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
                 "--arch clear_hf: give --encoder-from FOLDER, or --encoder-config FILE.json for random weights"
             )
         else:
-            content = json.loads(args.hf_encoder)
-            if folder is not None:  # else the vocabulary is that of the checkpoint
-                settings["ids"] = {name: int(ids[dictionary.index(symbol)]) for name, symbol in IDS.items()}
-            if "vocab_size" not in content["config"]:
-                settings["ids"]["vocab_size"] = int(ids.max()) + 1
+            if getattr(args, "encoder_config", None):  # its file may not know the vocabulary
+                own = {name: int(ids[dictionary.index(symbol)]) for name, symbol in IDS.items()}
+                if "vocab_size" not in json.loads(args.hf_encoder)["config"]:
+                    own["vocab_size"] = int(ids.max()) + 1
+                settings["ids"] = own
             source = build_source(args.hf_encoder, settings)
         config = source.base.config
         assign(args, {"hf_encoder": source.describe()})
@@ -162,7 +162,8 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
         total = self.pooled(states, tokens).float().square().sum()
         if needs.mlm:
             total = total + self.mlm_logits(states[-1][0]).float().square().sum()
-        total.backward()
+        if total.requires_grad:  # --frozen-layers may freeze all
+            total.backward()
         self.train(was_training)
         unreached = [parameter for parameter in found if parameter.grad is None]
         for parameter, gradient in found.items():

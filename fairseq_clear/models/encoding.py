@@ -25,7 +25,6 @@ __all__ = [
         "encode_texts",
         "evaluating",
         "is_normalized",
-        "find_prompt",
         "prompt_ids",
         "prompts_of",
         "read_tokens",
@@ -95,12 +94,6 @@ def prompts_of(model: TextModel) -> dict[str, str]:
     """The prompts of the imported folder, by name: texts that are put before a query, a passage, and so on."""
     prompts = sentence_settings(model).get("config", {}).get("prompts") or {}
     return {str(name): str(text) for name, text in prompts.items()}
-
-
-def find_prompt(model: TextModel, names: Sequence[str]) -> str:
-    """Return the model's first prompt of these names that is not empty, or else its default prompt; it may have none."""
-    known, default = prompts_of(model), sentence_settings(model).get("config", {}).get("default_prompt_name")
-    return next((known[name] for name in (*names, default) if name and known.get(name)), "")
 
 
 def prompt_ids(dictionary: Any, tokenizer: Tokenizer, prompt: str) -> list[int]:

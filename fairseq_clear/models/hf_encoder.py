@@ -34,8 +34,11 @@ class HfSource:
         self.base, self.head, self.pooler = base, head, pooler
 
     def describe(self) -> str:
-        """Return as JSON what ``build_source`` needs: the configuration, and which parts there are."""
-        config = json.loads(self.base.config.to_json_string(use_diff=True))
+        """Return as JSON what ``build_source`` needs: the configuration, and which parts there are.
+
+        The whole configuration, because defaults differ between versions of transformers.
+        """
+        config = json.loads(self.base.config.to_json_string(use_diff=False))
         config["model_type"] = self.base.config.model_type
         return json.dumps({"config": config, "head": self.head is not None, "pooler": self.pooler is not None})
 

@@ -3,7 +3,7 @@
 import argparse
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from omegaconf import OmegaConf, open_dict
@@ -21,9 +21,8 @@ __all__ = [
     "assign",
     "checkpoint_in",
     "encoder_settings",
-    "model_of",
+    "read_stated",
     "start_from_encoder",
-    "stated_prompts",
 ]
 
 HF_ARCH = "clear_hf"
@@ -122,16 +121,24 @@ def _stated(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in OPTIONAL if getattr(args, name, None)}
 
 
-def model_of(path: str | Path) -> str:
-    """Return the name of a checkpoint's model, ``clear_hf`` or ``clear_roberta``, which stock RoBERTa becomes here."""
+class Stated(NamedTuple):
+    """What a checkpoint says of its model.
+
+    Attributes:
+        arch: the name of the model, ``clear_hf`` or ``clear_roberta``, which stock RoBERTa becomes here.
+        prompts: the prompts of the sentence-transformers folder that it came from, by name.
+    """
+
+    arch: str
+    prompts: dict[str, str]
+
+
+def read_stated(path: str | Path) -> Stated:
+    """Read what a checkpoint says of its model."""
     model = read_checkpoint(str(path))["cfg"].model
-    return HF_ARCH if getattr(model, "hf_encoder", None) else "clear_roberta"
-
-
-def stated_prompts(path: str | Path) -> dict[str, str]:
-    """Return the prompts of the sentence-transformers folder that a checkpoint came from, by name."""
-    settings = getattr(read_checkpoint(str(path))["cfg"].model, "sentence_settings", None) or {}
-    return dict((settings.get("config") or {}).get("prompts") or {})
+    settings = getattr(model, "sentence_settings", None) or {}
+    arch = HF_ARCH if getattr(model, "hf_encoder", None) else "clear_roberta"
+    return Stated(arch, dict((settings.get("config") or {}).get("prompts") or {}))
 
 
 def checkpoint_in(source: str, flag: str = "--encoder-from") -> str:

@@ -2,11 +2,10 @@
 
 import json
 import logging
-import shlex
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +13,19 @@ import torch
 
 from fairseq_clear.distributed import choose_device
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.checkpoints import strip_checkpoint
-from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.retrieval import Doubles
 from fairseq_clear.evaluation.retrieval_data import BASELINES, read_pairs, read_training_pairs
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.files import corpus_files, hash_file, read_json, write_json
-from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.importing import CHECKPOINT, import_archive, import_encoder, is_archive
 from fairseq_clear.interop.merging import merge_checkpoints
 from fairseq_clear.libraries import import_library, log_level
-from fairseq_clear.models.pretrained_encoder import model_of, stated_prompts
+from fairseq_clear.models.pretrained_encoder import read_stated
 from fairseq_clear.output_folder import check_destination, output_folder
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.preparing import prepare, write_text
 from fairseq_clear.processes import locked
-from fairseq_clear.refining.holding_out import COUNTS, QUESTION, HeldOut, divide_pairs, hold_out
+from fairseq_clear.refining.holding_out import COUNTS, HeldOut, divide_pairs, hold_out
 from fairseq_clear.refining.refine_report import (
     HALF,
     MRR,
@@ -38,23 +34,22 @@ from fairseq_clear.refining.refine_report import (
     Chosen,
     RefineReport,
     choose_share,
-    compare_retrieval,
     compare_sts,
     measure_drift,
     reciprocal_ranks,
 )
 from fairseq_clear.refining.refine_settings import AUTO, CLOZE, PAIRS, RECIPES, SIMCSE, TITLES, TRIALS, RefineSettings
-from fairseq_clear.refining.refine_training import Training, prepare_flags, train, training_flags
+from fairseq_clear.refining.refine_steps import Steps
+from fairseq_clear.refining.refine_training import Training, prepare_flags
 from fairseq_clear.refining.training_pairs import divide_training_pairs, read_rows, write_rows
 from fairseq_clear.tasks.run_record import content_hash
 from fairseq_clear.text.data_folders import (
     CLEAR_JSON,
     DICTIONARY,
-    load_tokenizer,
     read_clear_json,
     tokenizer_flags,
 )
-from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY
+from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, find_prompt
 
 __all__ = ["Refined", "refine", "run_refine"]
 
@@ -126,7 +121,7 @@ def run_refine(settings: RefineSettings) -> dict[str, Any]:
         log_level(logging.WARNING, "fairseq", "fairseq_clear", "matplotlib"),
     ):
         _check_same(settings, [file.path for file in files])
-        report = _refine(_Steps(settings, device))
+        report = _refine(Steps(settings, device))
     shutil.rmtree(settings.work, ignore_errors=True)
     return report
 
@@ -159,84 +154,25 @@ def _check_same(settings: RefineSettings, texts: list[Path]) -> None:
     write_json(file, wanted, flag="--dest")
 
 
-class _Steps:
-    """Prints the command of each step, and says whether its result is missing."""
-
-    def __init__(self, settings: RefineSettings, device: str) -> None:
-        self.settings, self.work, self.device = settings, settings.work, device
-        self.commands: list[str] = []
-        self.vectors: dict[
-            Path, dict[str, Any]
-        ] = {}  # of each checkpoint: both splits of the question have the same passages
-
-    def must_run(self, name: str, result: Path, *command: Any) -> bool:
-        """Print the step; return whether ``result``, a file or a folder, does not exist yet."""
-        self.commands.append(shlex.join(map(str, command)))
-        print(f"# {name}: done already" if result.exists() else f"# {name}\n{self.commands[-1]}", flush=True)
-        return not result.exists()
-
-    def train(self, name: str, training: Training) -> Path:
-        """Run or resume a training; return its last checkpoint, without the optimizer's state."""
-        flags, result = training_flags(training, self.settings, self.device), training.save_dir.with_suffix(".pt")
-        if self.must_run(name, result, "fairseq-train", *flags):
-            train(training, flags, name)
-            strip_checkpoint(training.save_dir / "checkpoint_last.pt", result)
-            shutil.rmtree(training.save_dir)
-        return result
-
-    @cache  # noqa: B019  (one for a call of refine)
-    def encoder_options(self, checkpoint: Path) -> dict[str, Any]:
-        """Return the model of a checkpoint, and the names of its prompts of queries and of passages, as fields of Training."""
-        prompts = stated_prompts(checkpoint)
-        names = [next((name for name in kind if prompts.get(name)), "") for kind in (QUERY, DOCUMENT)]
-        named = (names[0], names[1] or names[0]) if names[0] else ()
-        if named:
-            print(f"# prompts: {', '.join(f'{name} {prompts[name]!r}' for name in dict.fromkeys(named))}", flush=True)
-        return {"arch": model_of(checkpoint), "prompts": named}
-
-    def search(self, name: str, data: Path, split: str, checkpoints: dict[str, Path], *baselines: str) -> Any:
-        """Score encoders by a split of the question; return the report, which is kept in NAME.json."""
-        output, question = self.work / f"{name.replace(' ', '-')}.json", self.work / QUESTION
-        words = ("--data", question, "--split", split, *(("--baselines", *baselines) if baselines else ()))
-        encoders = ("--encoder", *checkpoints.values(), "--data-bin", data, "--device", self.device)
-        if self.must_run(name, output, "fairseq-clear", "retrieval", *words, *encoders, "--output", output):
-            report = compare_retrieval(self.encoders(data, checkpoints), question, split, baselines, self.device)
-            print(report.table())
-            report.write(output)
-        return read_json(output)
-
-    def encoders(self, data: Path, checkpoints: dict[str, Path]) -> Iterator[CachedEncoder]:
-        """Yield the encoders, one in memory at a time."""
-        for name, path in checkpoints.items():
-            encoder = SentenceEncoder.from_pretrained(path, data, device=self.device)
-            yield CachedEncoder(encoder, name=name, vectors=self.vectors.setdefault(path, {}))
-
-    def export(self, name: str, checkpoint: Path, data: Path, dest: Path) -> None:
-        """Write an encoder for sentence-transformers."""
-        form = "sentence-transformers"
-        words = ("export", checkpoint, "--data-bin", data, "--format", form, "--dest", dest)
-        if self.must_run(name, dest, "fairseq-clear", *words):
-            for parity in export(checkpoint, data, dest, form, load_tokenizer(data)):
-                print(parity.summary())
-
-
-def _refine(steps: _Steps) -> dict[str, Any]:
+def _refine(steps: Steps) -> dict[str, Any]:
     settings, work = steps.settings, steps.work
     encoder, checkpoint = _import_encoder(steps)
     counts = _divide_text(steps)
     data, negatives = _prepare(steps, encoder, checkpoint)
     # before the training, so that an encoder that cannot be exported is found early
     steps.export("export the untouched encoder", checkpoint, data, work / "untouched")
-    recipe, trials = _choose_recipe(steps, counts, encoder, checkpoint, data)
-    training = Training(
-        recipe,
-        encoder,
-        data,
-        work / "training",
-        settings.updates,
-        negatives=negatives,
-        **steps.encoder_options(checkpoint),
+    stated = read_stated(checkpoint)
+    names = [find_prompt(stated.prompts, kind) or "" for kind in (QUERY, DOCUMENT)]
+    prompts = (names[0], names[1] or names[0]) if names[0] else ()
+    if prompts:
+        print(
+            f"# prompts: {', '.join(f'{name} {stated.prompts[name]!r}' for name in dict.fromkeys(prompts))}", flush=True
+        )
+    base = Training(
+        "", encoder, data, work / "training", settings.updates, negatives=negatives, arch=stated.arch, prompts=prompts
     )
+    recipe, trials = _choose_recipe(steps, counts, base)
+    training = replace(base, recipe=recipe)
     trained = steps.train("train", training)
     shares = _score_shares(steps, counts, data, checkpoint, trained)
     best = choose_share(shares, is_cautious=not settings.asks_given_pairs) if shares else 1.0
@@ -264,7 +200,7 @@ def _refine(steps: _Steps) -> dict[str, Any]:
     return report.to_dict()
 
 
-def _import_encoder(steps: _Steps) -> tuple[Path, Path]:
+def _import_encoder(steps: Steps) -> tuple[Path, Path]:
     """Import the encoder if need be; return what --encoder-from takes, and its checkpoint."""
     source, encoder = steps.settings.encoder, steps.work / "encoder"
     if source.suffix == ".pt" and source.is_file():
@@ -277,7 +213,7 @@ def _import_encoder(steps: _Steps) -> tuple[Path, Path]:
     return encoder, encoder / CHECKPOINT
 
 
-def _divide_text(steps: _Steps) -> HeldOut:
+def _divide_text(steps: Steps) -> HeldOut:
     """Write the text and hold out documents, or divide --pairs; return the counts."""
     settings, work, text = steps.settings, steps.work, steps.work / "text.txt"
     options: dict[str, Any] = {"language": settings.language, "text_field": settings.text_field}
@@ -309,7 +245,7 @@ def _divide_text(steps: _Steps) -> HeldOut:
     return counts
 
 
-def _prepare(steps: _Steps, encoder: Path, checkpoint: Path) -> tuple[Path, int]:
+def _prepare(steps: Steps, encoder: Path, checkpoint: Path) -> tuple[Path, int]:
     """Make the data folder with the tokenizer of the encoder; return it, and the number of hard negatives of each pair."""
     settings = steps.settings
     folder = settings.data_bin or (encoder if encoder.is_dir() else encoder.parent)
@@ -339,10 +275,11 @@ def _prepare(steps: _Steps, encoder: Path, checkpoint: Path) -> tuple[Path, int]
     return data, negatives
 
 
-def _choose_recipe(
-    steps: _Steps, counts: HeldOut, encoder: Path, checkpoint: Path, data: Path
-) -> tuple[str, list[dict[str, Any]]]:
-    """Return the recipe; for auto, after a short trial of several, with the MRR@10 of each on dev."""
+def _choose_recipe(steps: Steps, counts: HeldOut, base: Training) -> tuple[str, list[dict[str, Any]]]:
+    """Return the recipe; for auto, after a short trial of several, with the MRR@10 of each on dev.
+
+    ``base`` is the training, without its recipe.
+    """
     if steps.settings.train_pairs is not None:
         return PAIRS, []
     wanted, has_documents = steps.settings.recipe, 2 * counts.long_documents > counts.documents
@@ -351,12 +288,12 @@ def _choose_recipe(
         updates = max(SHORTEST_TRIAL, round(TRIAL_SHARE * steps.settings.updates))
         tried = [name for name in TRIALS if has_titles or name != TITLES]
         tried = [name for name in tried if has_documents or not RECIPES[name].needs_documents]
-        folder, options = steps.work / "trials", steps.encoder_options(checkpoint)
+        trial = replace(base, updates=updates, validations=1)
+        folder = steps.work / "trials"
         trained = {
-            name: steps.train(f"try {name}", Training(name, encoder, data, folder / name, updates, 1, **options))
-            for name in tried
+            name: steps.train(f"try {name}", replace(trial, recipe=name, save_dir=folder / name)) for name in tried
         }
-        report = steps.search("compare the recipes", data, "dev", trained)
+        report = steps.search("compare the recipes", base.data, "dev", trained)
         scores = [row["scores"][MRR] for row in report["rows"]]
         trials = [
             {"recipe": name, "updates": updates, "score": score} for name, score in zip(tried, scores, strict=True)
@@ -379,7 +316,7 @@ def _choose_recipe(
     return str(wanted), []
 
 
-def _score_shares(steps: _Steps, counts: HeldOut, data: Path, start: Path, trained: Path) -> dict[float, Doubles]:
+def _score_shares(steps: Steps, counts: HeldOut, data: Path, start: Path, trained: Path) -> dict[float, Doubles]:
     """Share of the refined weights -> score of each query of dev (Q,); nothing without a question or keep_best."""
     if not counts.dev or not steps.settings.keep_best:
         return {}
@@ -388,7 +325,7 @@ def _score_shares(steps: _Steps, counts: HeldOut, data: Path, start: Path, train
     return {share: reciprocal_ranks(row) for share, row in zip(SHARES, report["rows"], strict=True)}
 
 
-def _merged(steps: _Steps, start: Path, trained: Path, share: float) -> Path:
+def _merged(steps: Steps, start: Path, trained: Path, share: float) -> Path:
     """The checkpoint with this share of the refined weights."""
     if share in (0, 1):
         return trained if share else start
@@ -400,7 +337,7 @@ def _merged(steps: _Steps, start: Path, trained: Path, share: float) -> Path:
     return path
 
 
-def _compare(steps: _Steps, counts: HeldOut, data: Path, checkpoints: dict[str, Path]) -> dict[str, Any]:
+def _compare(steps: Steps, counts: HeldOut, data: Path, checkpoints: dict[str, Path]) -> dict[str, Any]:
     """Score the encoders by retrieval and STS; return the reports by command."""
     reports = {}
     if counts.test:

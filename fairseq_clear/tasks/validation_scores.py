@@ -15,10 +15,10 @@ from fairseq_clear.evaluation.retrieval import METRICS, score_rankings, search
 from fairseq_clear.evaluation.retrieval_data import read_pairs_file
 from fairseq_clear.evaluation.sts import UndefinedCorrelation, spearman
 from fairseq_clear.evaluation.sts_data import read_sts, read_sts_file
-from fairseq_clear.models.encoding import Floats, encode_texts, find_prompt
+from fairseq_clear.models.encoding import Floats, encode_texts, prompts_of, sentence_settings
 from fairseq_clear.shared_work import Workers, gather_blocks
 from fairseq_clear.text.data_folders import load_tokenizer
-from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY
+from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, find_prompt
 from fairseq_clear.text.tokenizers import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,9 @@ class _Validation:
         """Encode the texts under the model's pooling, divided among the workers, and set ``score``."""
         found: dict[tuple[Sequence[str], str], Floats] = {}
         for names, texts in self.texts.items():
-            prompt = find_prompt(model, names)
+            known, default = prompts_of(model), sentence_settings(model).get("config", {}).get("default_prompt_name")
+            name = find_prompt(known, (*names, default))
+            prompt = "" if name is None else known[name]
             vectors = encode_on_workers(model, dictionary, self.tokenizer, texts, prompt)  # (N, D)
             found |= {(names, text): row for text, row in zip(texts, vectors, strict=True)}
         self.score = 100 * self.measure(lambda texts, names: np.stack([found[names, text] for text in texts]), model)

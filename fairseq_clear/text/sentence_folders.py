@@ -1,6 +1,6 @@
 """Reads and writes what a sentence-transformers folder says of its vectors: pooling, length, prompts, maximal length."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,19 @@ PROMPTS = "config_sentence_transformers.json"
 QUERY, DOCUMENT = ("query",), ("document", "passage", "corpus")
 
 
-def prompt_for(encoder: Any, names: Sequence[str], given: str | None = None) -> str | None:
-    """Return the prompt of queries or of passages: as given, or the encoder's first of these names that is not empty.
+def find_prompt(prompts: Mapping[str, str], names: Iterable[str | None]) -> str | None:
+    """Return the first of these names whose prompt is not empty; None for none.
 
     sentence-transformers adds an empty prompt ``document`` to every folder, which therefore says nothing about a ``passage``.
     """
+    return next((name for name in names if name and prompts.get(name)), None)
+
+
+def prompt_for(encoder: Any, names: Sequence[str], given: str | None = None) -> str | None:
+    """Return the prompt of queries or of passages: as given, or that which ``find_prompt`` finds in the encoder's."""
     prompts = getattr(encoder, "prompts", None) or {}
-    return given if given is not None else next((prompts[name] for name in names if prompts.get(name)), None)
+    name = find_prompt(prompts, names)
+    return given if given is not None or name is None else prompts[name]
 
 
 @dataclass(frozen=True)

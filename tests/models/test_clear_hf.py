@@ -421,3 +421,26 @@ def test_equal_views_are_warned_of(
     found = one(tmp_path, "modernbert")
     start(found, "--augment", "none", "--views", "same", "--dropout", dropout)
     assert ("both views of a text are the same; give --dropout" in caplog.text) == is_warned
+
+
+def test_all_layers_can_be_frozen(tmp_path: Path) -> None:
+    found = one(tmp_path, "bert")
+    trainer, dataset = start(found, "--frozen-layers", "4", "--mlm-weight", "0")
+    before = {name: p.detach().clone() for name, p in trainer.get_model().named_parameters()}
+    trainer.train_step([dataset.collater(dataset.__getitems__(range(8)))])
+    moved = {name for name, p in trainer.get_model().named_parameters() if not torch.equal(p, before[name])}
+    assert moved and all(name.startswith("projection_head.") for name in moved)
+
+
+def test_the_export_keeps_the_configuration(tmp_path: Path) -> None:
+    """Also what a run does not know, such as an id that the folder leaves out."""
+    found = one(tmp_path, "bert", type_vocab_size=3, bos_token_id=None)
+    assert main(["import", str(found.source), "--dest", str(tmp_path / "ours"), "--arch", "clear_hf"]) == 0
+    path = tmp_path / "ours" / "model.pt"
+    own = ("--arch", "clear_hf", "--encoder-from", str(path), "--tokens-per-sample", "32")
+    trainer, _ = build(found.data, *own, "--augment", "reorder")
+    before = json.loads((found.source / "config.json").read_text())
+    after = trainer.get_model().backbone.model.config.to_dict()
+    assert {name: after[name] for name in ("bos_token_id", "type_vocab_size", "vocab_size")} == {
+        "bos_token_id": None, "type_vocab_size": 3, "vocab_size": before["vocab_size"]
+    }  # fmt: skip

@@ -1,0 +1,77 @@
+"""The steps of ``refine``. A step whose result exists is not repeated."""
+
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fairseq_clear.evaluation.checkpoints import strip_checkpoint
+from fairseq_clear.evaluation.encoders import CachedEncoder
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear.files import read_json
+from fairseq_clear.interop.exporting import export
+from fairseq_clear.refining.holding_out import QUESTION
+from fairseq_clear.refining.refine_report import compare_retrieval
+from fairseq_clear.refining.refine_settings import RefineSettings
+from fairseq_clear.refining.refine_training import Training, train, training_flags
+from fairseq_clear.text.data_folders import load_tokenizer
+
+__all__ = ["Steps"]
+
+
+class Steps:
+    """Runs the steps of a ``refine``: prints the command of each, and does not repeat one whose result exists.
+
+    Attributes:
+        settings: of the refine.
+        work: folder of the results.
+        device: cpu or cuda.
+        commands: what was printed.
+    """
+
+    def __init__(self, settings: RefineSettings, device: str) -> None:
+        self.settings, self.work, self.device = settings, settings.work, device
+        self.commands: list[str] = []
+        # of each checkpoint, because both splits of the question have the same passages
+        self._vectors: dict[Path, dict[str, Any]] = {}
+
+    def must_run(self, name: str, result: Path, *command: Any) -> bool:
+        """Print the step; return whether ``result``, a file or a folder, does not exist yet."""
+        self.commands.append(shlex.join(map(str, command)))
+        print(f"# {name}: done already" if result.exists() else f"# {name}\n{self.commands[-1]}", flush=True)
+        return not result.exists()
+
+    def train(self, name: str, training: Training) -> Path:
+        """Run or resume a training; return its last checkpoint, without the optimizer's state."""
+        flags, result = training_flags(training, self.settings, self.device), training.save_dir.with_suffix(".pt")
+        if self.must_run(name, result, "fairseq-train", *flags):
+            train(training, flags, name)
+            strip_checkpoint(training.save_dir / "checkpoint_last.pt", result)
+            shutil.rmtree(training.save_dir)
+        return result
+
+    def search(self, name: str, data: Path, split: str, checkpoints: dict[str, Path], *baselines: str) -> Any:
+        """Score encoders by a split of the question; return the report, which is kept in NAME.json."""
+        output, question = self.work / f"{name.replace(' ', '-')}.json", self.work / QUESTION
+        words = ("--data", question, "--split", split, *(("--baselines", *baselines) if baselines else ()))
+        encoders = ("--encoder", *checkpoints.values(), "--data-bin", data, "--device", self.device)
+        if self.must_run(name, output, "fairseq-clear", "retrieval", *words, *encoders, "--output", output):
+            report = compare_retrieval(self.encoders(data, checkpoints), question, split, baselines, self.device)
+            print(report.table())
+            report.write(output)
+        return read_json(output)
+
+    def encoders(self, data: Path, checkpoints: dict[str, Path]) -> Iterator[CachedEncoder]:
+        """Yield the encoders, one in memory at a time."""
+        for name, path in checkpoints.items():
+            encoder = SentenceEncoder.from_pretrained(path, data, device=self.device)
+            yield CachedEncoder(encoder, name=name, vectors=self._vectors.setdefault(path, {}))
+
+    def export(self, name: str, checkpoint: Path, data: Path, dest: Path) -> None:
+        """Write an encoder for sentence-transformers."""
+        form = "sentence-transformers"
+        words = ("export", checkpoint, "--data-bin", data, "--format", form, "--dest", dest)
+        if self.must_run(name, dest, "fairseq-clear", *words):
+            for parity in export(checkpoint, data, dest, form, load_tokenizer(data)):
+                print(parity.summary())
