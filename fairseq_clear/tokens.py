@@ -75,9 +75,9 @@ class Ragged:
         """Copy these rows, in this order; a row may be given several times."""
         return self._copy(self.offsets[rows], self.lengths[rows])
 
-    def cut(self, most: int) -> "Ragged":
-        """Cut each row to ``most`` tokens, keeping its last one."""
-        if self.lengths.max(initial=0) <= most:
+    def cut(self, most: int | Tokens) -> "Ragged":
+        """Cut each row to ``most`` tokens, one number or one for each row (R,), keeping its last one."""
+        if (self.lengths <= most).all():
             return self
         lengths = np.minimum(self.lengths, most)
         found = self._copy(self.offsets[:-1], lengths)

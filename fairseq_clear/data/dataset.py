@@ -186,8 +186,7 @@ class ClearDataset(SizedDataset):
             masked, anchor_target = masks(views.select(rows), epochs, keys)
             views = Ragged(views.tokens.copy(), views.offsets)
             views.tokens[ranges(views.offsets[rows], masked.lengths)] = masked.tokens
-            if maker.prompts is not None:
-                anchor_target = maker.with_prompts(anchor_target, 1, self.padding)
+            anchor_target = maker.with_prompts(anchor_target, 1, self.padding)
         views = maker.with_prompts(views, pairs.each)
         return Examples(
             indices,

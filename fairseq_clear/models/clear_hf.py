@@ -143,10 +143,6 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
         Raises:
             UserError: the recipe has a masked language model and the encoder no head for it; or see ``HfEncoder.check``.
         """
-        if needs.mlm and self.encoder.mlm_head is None:
-            raise UserError(
-                "--mlm-weight: the encoder has no head for masked language modelling; give --mlm-weight 0, or another encoder"
-            )
         self.encoder.check()
         super().complete(needs)
 

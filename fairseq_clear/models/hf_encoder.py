@@ -265,8 +265,6 @@ class HfEncoder(FairseqEncoder):
             self.mlm_head, name = copy.copy(source.head), _name_of(source.head, source.base)
             self.mlm_head._modules = {**source.head._modules, name: _Stub()}
         self.pooler = source.pooler
-        if source.pooler is not None:
-            source.pooler.requires_grad_(False)
 
     def _place(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the ids with that of ``<del>``, and the ids of all logits (V,), the entries of the dictionary first."""
@@ -305,7 +303,9 @@ class HfEncoder(FairseqEncoder):
     def mlm_logits(self, states: Tensor) -> Tensor:
         """Return logits (N, V) of states (N, D), by the model's own forward pass; the entries of the dictionary come first."""
         if self.mlm_head is None:
-            raise UserError("--mlm-weight: the encoder has no head for masked language modelling; give --mlm-weight 0")
+            raise UserError(
+                "--mlm-weight: the encoder has no head for masked language modelling; give --mlm-weight 0, or another encoder"
+            )
         stub = next(part for part in self.mlm_head.children() if isinstance(part, _Stub))
         stub.states = states.unsqueeze(0)
         try:

@@ -47,7 +47,7 @@ from fairseq_clear.text.sentence_dataset import SentenceDataset, split_long_bloc
 from fairseq_clear.text.synonym_files import SYNONYMS_NPZ, load_synonyms, load_word_starts
 from fairseq_clear.tokens import Tokens
 from fairseq_clear.views.paraphrase_views import WithHardNegatives, aligned_sentences
-from fairseq_clear.views.view_maker import ViewMaker
+from fairseq_clear.views.view_maker import NO_PROMPT, ViewMaker
 from fairseq_clear.views.view_source import FRAME
 from fairseq_clear.views.view_table import build_view_source, find_view_source
 
@@ -220,10 +220,10 @@ class ClearLMTask(MaskedLMTask):
             prompts=self._prompts(),
         )
 
-    def _prompts(self) -> tuple[Tokens, Tokens] | None:
+    def _prompts(self) -> tuple[Tokens, Tokens]:
         """The ids of ``--prompts``; UserError if the encoder has no such prompt, or its tokenizer joins it with the text."""
         if not self.cfg.prompts:
-            return None
+            return NO_PROMPT, NO_PROMPT
         known, names = prompts_of(self.model), self.cfg.prompts.split(",")
         for name in names:
             if not known.get(name):

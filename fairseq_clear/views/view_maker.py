@@ -1,5 +1,6 @@
 """Makes the augmented views of a batch of items, each reproducible from seed, epoch and index."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,14 @@ from fairseq_clear.tokens import Ragged, Tokens
 from fairseq_clear.views.view_source import Pairs, ViewSource
 
 CHOICE = 1  # purpose of the draw of an anchor with which the model may make a choice
+
+
+NO_PROMPT = np.zeros(0, np.int64)
+
+
+def _which_prompt(texts: int, each: int) -> Tokens:
+    """For texts of anchors, ``each`` for an anchor, which of the two prompts each gets: 0 the anchor, 1 the others."""
+    return (np.arange(texts) % each > 0).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,7 @@ class ViewMaker:
         seed: seed of the run.
         max_tokens: maximum length to which views are cut, keeping their last token.
         only_positives: augment only the positives; anchors and hard negatives stay as they are.
-        prompts: two prompts as token ids: of anchors, and of positives and hard negatives; None for none.
+        prompts: two prompts as token ids, which may be empty: of anchors, and of positives and hard negatives.
     """
 
     def __init__(
@@ -51,11 +60,11 @@ class ViewMaker:
         max_tokens: int,
         *,
         only_positives: bool = False,
-        prompts: tuple[Tokens, Tokens] | None = None,
+        prompts: Sequence[Tokens] = (NO_PROMPT, NO_PROMPT),
     ) -> None:
         self.source, self.augment, self.seed, self.max_tokens = source, augment, seed, max_tokens
         self.only_positives, self.prompts = only_positives, prompts
-        self.longest_view = max_tokens - (0 if prompts is None else max(map(len, prompts)))  # without the prompt
+        self._prompt_lengths = np.array(list(map(len, prompts)))
 
     def __call__(self, indices: Tokens, epoch: Any, *, traced: bool = False) -> MadeViews:
         """Make the views of items (I,) in this epoch, or with an epoch for each item (I,); ``traced``: see ``Chain``."""
@@ -78,7 +87,8 @@ class ViewMaker:
         item = np.repeat(np.arange(len(indices)), anchors)
         place = np.tile(np.arange(anchors), len(indices))
         draw = of_items.uniform(CHOICE, item, place)
-        return MadeViews(pairs, augmented, augmented.views.cut(self.longest_view), draw)
+        space = self.max_tokens - self._prompt_lengths[_which_prompt(len(pairs.texts), pairs.each)]
+        return MadeViews(pairs, augmented, augmented.views.cut(space), draw)
 
     def with_prompts(self, views: Ragged, each: int, fill: int | None = None) -> Ragged:
         """Put the prompts into views, after ``<s>``.
@@ -88,10 +98,10 @@ class ViewMaker:
             each: 1 if the rows are all anchors.
             fill: put this id in place of each token of a prompt.
         """
-        if self.prompts is None:
+        if not self._prompt_lengths.any():
             return views
         parts = self.prompts if fill is None else tuple(np.full_like(prompt, fill) for prompt in self.prompts)
-        return views.inserted(parts, (np.arange(len(views)) % each > 0).astype(np.int64))
+        return views.inserted(parts, _which_prompt(len(views), each))
 
     def pairs(self, indices: Tokens, epoch: Any) -> Pairs:
         """Return the texts that form the pairs of items, without augmentation."""
@@ -113,9 +123,7 @@ class ViewMaker:
         lengths = self.source.text_lengths
         bounds = np.zeros(int(lengths.max(initial=0)) + 1, np.int32)  # bound of each length that occurs
         for length in np.unique(np.concatenate([np.unique(column) for column in lengths.T])).tolist():
-            bounds[length] = min(self.augment.bound(length), self.longest_view)
-        longest: Tokens = bounds[lengths]
-        if self.prompts is not None:
-            role = np.arange(longest.shape[1]) % (longest.shape[1] // self.source.anchors)
-            longest = longest + np.where(role > 0, len(self.prompts[1]), len(self.prompts[0])).astype(longest.dtype)
+            bounds[length] = self.augment.bound(length)
+        which = _which_prompt(lengths.shape[1], lengths.shape[1] // self.source.anchors)
+        longest: Tokens = np.minimum(bounds[lengths] + self._prompt_lengths[which], self.max_tokens)
         return longest

@@ -320,6 +320,7 @@ def test_a_configuration_is_enough(tmp_path: Path) -> None:
     losses = [trainer.train_step([batch])["loss"] for _ in range(12)]
     assert losses[-1] < losses[0]
     assert trainer.get_model().backbone.model.config.pad_token_id == 0
+    assert trainer.get_model().encoder.rows == 1 + max(load_tokenizer(data).ids().values())
 
 
 def test_a_checkpoint_starts_another_run_with_and_without_deleted_words(tmp_path: Path) -> None:
@@ -334,6 +335,9 @@ def test_a_checkpoint_starts_another_run_with_and_without_deleted_words(tmp_path
         other, others = build(found.data, *flags, "--augment", second)
         other.load_checkpoint(str(path), reset_optimizer=True, reset_lr_scheduler=True, reset_meters=True)
         rows = other.get_model().encoder.rows
+        for part, spec in ((trainer, first), (other, second)):
+            ids, known = part.get_model().backbone.ids, part.task.dictionary
+            assert ids[known.index("<del>")] == (rows if spec == "del-word" else ids[known.unk()])
         one_weight, other_weight = (
             part.get_model().backbone.model.get_input_embeddings().weight for part in (trainer, other)
         )
@@ -342,12 +346,14 @@ def test_a_checkpoint_starts_another_run_with_and_without_deleted_words(tmp_path
         other.train_step([others.collater(others.__getitems__(range(8)))])
 
 
-def test_folders_without_a_tokenizer_json(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_json", [False, True])
+def test_folders_without_a_tokenizer_json_or_the_names_of_special_tokens(has_json: bool, tmp_path: Path) -> None:
     """transformers converts their files, here BERT's vocab.txt."""
     source = make(tmp_path / "source", "bert")
     known = wordpiece().get_vocab()
     (source / "vocab.txt").write_text("".join(f"{word}\n" for word in sorted(known, key=known.__getitem__)))
-    (source / "tokenizer.json").unlink()
+    if not has_json:
+        (source / "tokenizer.json").unlink()
     (source / "tokenizer_config.json").write_text(
         json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": True})
     )
@@ -423,6 +429,14 @@ def test_equal_views_are_warned_of(
     assert ("both views of a text are the same; give --dropout" in caplog.text) == is_warned
 
 
+def test_blocks_that_share_their_weights_are_frozen_together(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = one(tmp_path, "albert")
+    refused("--frozen-layers 2: the blocks of this encoder share their weights", caplog, found, "--frozen-layers", "2")
+    encoder = start(found, "--frozen-layers", "1")[0].get_model().backbone.model
+    assert not any(p.requires_grad for p in encoder.embeddings.parameters())
+    assert any(p.requires_grad for p in encoder.encoder.parameters())
+
+
 def test_all_layers_can_be_frozen(tmp_path: Path) -> None:
     found = one(tmp_path, "bert")
     trainer, dataset = start(found, "--frozen-layers", "4", "--mlm-weight", "0")
@@ -441,6 +455,8 @@ def test_the_export_keeps_the_configuration(tmp_path: Path) -> None:
     trainer, _ = build(found.data, *own, "--augment", "reorder")
     before = json.loads((found.source / "config.json").read_text())
     after = trainer.get_model().backbone.model.config.to_dict()
+    stated = json.loads(trainer.get_model().args.hf_encoder)["config"]
+    assert stated["hidden_act"] == "gelu" and stated["pad_token_id"] == 0  # also what equals the default of its class
     assert {name: after[name] for name in ("bos_token_id", "type_vocab_size", "vocab_size")} == {
         "bos_token_id": None, "type_vocab_size": 3, "vocab_size": before["vocab_size"]
     }  # fmt: skip

@@ -15,6 +15,7 @@ from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.importing import import_encoder
 from fairseq_clear.models.encoding import prompt_ids, read_tokens
+from fairseq_clear.tasks import validation_scores
 from fairseq_clear.text.data_folders import load_tokenizer
 from tests.interop.folders import NEEDS_ST, make_sentence_folder
 from tests.models.test_clear_hf import prepared
@@ -23,6 +24,7 @@ from tests.training import build
 pytestmark = NEEDS_ST
 
 PROMPTS = {"query": "bada kefe: ", "passage": "linu:", "document": ""}
+LONGEST = 12  # tokens of a view in training; some of the texts are longer with their prompt
 TEXTS = ["Baju keni reho.", "", "life baho mome reme keme bada keni mofe " * 4]
 
 
@@ -119,13 +121,13 @@ def test_training_reads_the_joined_text(names: str, pooled: bool, tmp_path: Path
     data = prepared(tmp_path, tmp_path / "source")
     arch = ("--arch", "clear_hf", "--encoder-from", str(tmp_path / "source"), "--mlm-weight", "0")
     trainer, dataset = build(
-        data, *arch, "--tokens-per-sample", "20", "--prompts", names, "--views", "neighbor", "--augment", "none",
+        data, *arch, "--tokens-per-sample", str(LONGEST), "--prompts", names, "--views", "neighbor", "--augment", "none",
         "--projection-layers", "0",
     )  # fmt: skip
     model = trainer.get_model().eval()
     batch = dataset.collater(dataset.__getitems__(range(6)))
     views = batch["views"]["tokens"]
-    assert views.shape[1] <= 20 and int(dataset.sizes.max()) <= 20
+    assert views.shape[1] <= LONGEST and int(dataset.sizes.max()) <= LONGEST
     with torch.no_grad():
         found = torch.nn.functional.normalize(model(views=views)[1]["projections"], dim=1).numpy()
     raw = dataset.view_maker.pairs(np.arange(6), dataset.epoch).texts
@@ -135,9 +137,9 @@ def test_training_reads_the_joined_text(names: str, pooled: bool, tmp_path: Path
         symbols = [encoder.dictionary.symbols[index] for index in raw[anchor][1:-1]]
         text = encoder.tokenizer.decode(symbols)
         own = [0, *prompt_ids(encoder.dictionary, encoder.tokenizer, prompt), *raw[anchor][1:]]
-        own = own if len(own) <= 20 else [*own[:19], own[-1]]
+        own = own if len(own) <= LONGEST else [*own[: LONGEST - 1], own[-1]]
         assert views[row][views[row] != 1].tolist() == own
-        if len(own) < 20:
+        if len(own) < LONGEST:
             assert read_tokens(encoder.dictionary, encoder.tokenizer, prompt + text) == own
             np.testing.assert_allclose(encoder.encode(text, prompt=prompt), found[row], atol=1e-6)
 
@@ -208,3 +210,32 @@ def test_mistakes_are_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         with pytest.raises(SystemExit):
             build(data, *common, "--prompts", names)
         assert said in caplog.text
+
+
+def test_sizes_count_the_prompt(tmp_path: Path) -> None:
+    data = prepared(tmp_path, folder_with(tmp_path))
+    arch = ("--arch", "clear_hf", "--encoder-from", str(tmp_path / "source"), "--mlm-weight", "0", "--augment", "none")
+    for names in ("query", "query,passage"):
+        _, dataset = build(data, *arch, "--prompts", names, "--views", "neighbor", "--tokens-per-sample", "36")
+        for item in range(6):
+            rows = dataset.examples(np.array([item]), 1).views.lengths
+            assert (int(dataset.sizes[item]), int(dataset.totals[item])) == (rows.max(), rows.sum())
+
+
+def test_validation_uses_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = prepared(tmp_path, folder_with(tmp_path, default_prompt_name="passage"))
+    (tmp_path / "pairs.tsv").write_text("bada kefe\tlinu moba pada\nbaju keni\treho life baho\n")
+    (tmp_path / "sts.tsv").write_text("bada kefe\tlinu moba\t1\nbaju keni\treho life\t2\nmome\treme\t3\n")
+    flags = ("--eval-retrieval", str(tmp_path / "pairs.tsv"), "--eval-sts", str(tmp_path / "sts.tsv"))
+    arch = ("--arch", "clear_hf", "--encoder-from", str(tmp_path / "source"), "--tokens-per-sample", "32")
+    trainer, _ = build(data, *arch, *flags)
+    stock, used = validation_scores.encode_texts, []
+
+    def watched(*args: Any, prompt: str) -> Any:
+        used.append((args[-1][0], prompt))
+        return stock(*args, prompt=prompt)
+
+    monkeypatch.setattr(validation_scores, "encode_texts", watched)
+    for validation in (trainer.task.retrieval, trainer.task.sts):
+        validation(trainer.get_model(), trainer.task.dictionary)
+    assert used == [("bada kefe", "bada kefe: "), ("linu moba pada", "linu:"), ("bada kefe", "linu:")]
