@@ -48,7 +48,7 @@ class Refined:
 
     Attributes:
         recipe: a key of RECIPES.
-        flags: of fairseq-train.
+        flags: of fairseq-train; ``{folder}`` stands for the folder of the corpus.
         encoder, corpus: folders of the encoder and of the prepared corpus.
         updates, max_length: as the flags of refine.
         once: see ``measuring.Trained``.
@@ -66,7 +66,7 @@ class Refined:
         """Train as ``refine`` does, without merging; return the last checkpoint."""
         settings = RefineSettings(
             texts=(), encoder=self.encoder, dest=self.corpus, seed=seed, max_length=self.max_length, batch_size=32,
-            training_flags=self.flags,
+            training_flags=tuple(flag.format(folder=self.corpus) for flag in self.flags),
         )  # fmt: skip
         run = Training(
             self.recipe,

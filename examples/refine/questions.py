@@ -45,6 +45,15 @@ SETTINGS: dict[str, tuple[str, int, int, tuple[str, ...]]] = {
     "titles, 40 updates, 256 tokens": ("titles", 40, 256, ()),
     "titles, false negatives masked": ("titles", 80, 128, ("--false-negatives", "guide:margin=0.1")),
 }
+_OF_64 = ("--batch-size", "64")
+# further pairs in the same batches, a fifth of an epoch: see FURTHER
+SETTINGS |= {
+    "titles of 64, false negatives masked": ("titles", 40, 128, (*_OF_64, "--false-negatives", "guide:margin=0.1")),
+    **{
+        f"titles of 64, with {name}": ("titles", 40, 128, (*_OF_64, "--mix", f"{{folder}}/data-bin:4,{{folder}}/{name}:1"))
+        for name in ("sentences", "neighbors")
+    },
+}
 SHARES = (0.5, 1.0)
 PEOPLE = "people"  # nDCG@10 of the judged queries
 ASKED, CANDIDATES = 200, 1000
@@ -77,6 +86,11 @@ def middle(document: Sentences) -> int:
     return 1 + (len(document) - 1) // 2
 
 
+# name -> the pair that a document gives, as a title and its text: a sentence like a title, or the sentence after it
+FURTHER: dict[str, Callable[[Sentences], Sentences]] = {
+    "sentences": lambda d: [d[middle(d)], *d[: middle(d)], *d[middle(d) + 1 :]],
+    "neighbors": lambda d: d[middle(d) - 1 : middle(d) + 1],
+}
 # name -> the query and its passage, from a document
 QUESTIONS: dict[str, Callable[[Sentences], tuple[str, str]]] = {
     "title": lambda d: (d[0], " ".join(d[1:])),
@@ -158,7 +172,13 @@ def read_collection(path: Path, folder: Path, encoder: Path) -> Collection:
         hold_out(text, folder, ASKED / len(read_documents(text)), seed=1)
         prepare(folder, encoder)
     documents = read_documents(text)
-    trained = set(map(tuple, read_documents(folder / "train.txt")))
+    training = read_documents(folder / "train.txt")
+    trained = set(map(tuple, training))
+    for name, pair in FURTHER.items():
+        text = folder / f"{name}.txt"
+        if not text.exists():
+            text.write_text("\n\n".join("\n".join(pair(d)) for d in training if len(d) > 3) + "\n", encoding="utf-8")
+            clear("prepare", text, "--dest", folder / name, "--tokenizer-dir", encoder)
     asked = [d for d in documents if tuple(d) not in trained and len(d) > 2]
     judged = read_beir(path, "dev")
     # passages that people judged first, then others while there is room
