@@ -115,7 +115,7 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     encoder = arguments.output / "encoder"
     if not encoder.exists():
-        clear("import", arguments.encoder, "--dest", encoder)
+        clear("import", arguments.encoder, "--dest", encoder, "--arch", "clear_hf")
     corpora = {name: CORPORA[name](arguments.corpora, arguments.output / name, encoder) for name in arguments.only}
     # by seed, so that an interrupted measurement has something of every corpus
     for seeds in [arguments.seeds[: n + 1] for n in range(len(arguments.seeds))]:

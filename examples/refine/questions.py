@@ -50,7 +50,12 @@ _OF_64 = ("--batch-size", "64")
 SETTINGS |= {
     "titles of 64, false negatives masked": ("titles", 40, 128, (*_OF_64, "--false-negatives", "guide:margin=0.1")),
     **{
-        f"titles of 64, with {name}": ("titles", 40, 128, (*_OF_64, "--mix", f"{{folder}}/data-bin:4,{{folder}}/{name}:1"))
+        f"titles of 64, with {name}": (
+            "titles",
+            40,
+            128,
+            (*_OF_64, "--mix", f"{{folder}}/data-bin:4,{{folder}}/{name}:1"),
+        )
         for name in ("sentences", "neighbors")
     },
 }
@@ -108,7 +113,7 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     encoder = arguments.output / "encoder"
     if not encoder.exists():
-        clear("import", arguments.encoder, "--dest", encoder)
+        clear("import", arguments.encoder, "--dest", encoder, "--arch", "clear_hf")
     collections = {path.name: read_collection(path, arguments.output / path.name, encoder) for path in arguments.data}
     for seeds in [arguments.seeds[: n + 1] for n in range(len(arguments.seeds))]:
         for name, collection in collections.items():

