@@ -5,6 +5,7 @@ import itertools
 import pickle
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -116,15 +117,39 @@ def test_draws_are_of_the_row_and_not_of_its_place():
     assert one.key.tolist() == two.key.tolist()
 
 
-def test_chosen_slots_are_uniform_in_random_order():
+def choose_few(draws, purpose, counts, sizes):
+    return draws.choose_few(purpose, counts, sizes, max(counts))
+
+
+@pytest.mark.parametrize("choose", [Draws.choose, choose_few])
+def test_chosen_slots_are_uniform_in_random_order(choose):
     size = 6_000
     draws = Draws.of(1, 1, np.arange(size), 1)
-    rows, slots, ranks = draws.choose(0, np.full(size, 2), np.full(size, 4))
+    rows, slots, ranks = choose(draws, 0, np.full(size, 2), np.full(size, 4))
     assert rows.tolist() == np.repeat(np.arange(size), 2).tolist() and ranks.tolist() == [0, 1] * size
     both = slots.reshape(size, 2)
     counts = np.bincount(both[:, 0] * 4 + both[:, 1], minlength=16).reshape(4, 4)
     assert not counts.diagonal().any()
     assert stats.chisquare(counts[~np.eye(4, dtype=bool)]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("choose", [Draws.choose, choose_few])
+def test_every_order_of_a_whole_row_is_equally_likely(choose):
+    size = 6_000
+    _, slots, _ = choose(Draws.of(2, 1, np.arange(size), 1), 0, np.full(size, 3), np.full(size, 3))
+    counts = Counter(map(tuple, slots.reshape(size, 3).tolist()))
+    assert set(counts) == set(itertools.permutations(range(3))) and stats.chisquare([*counts.values()]).pvalue > 1e-3
+
+
+def test_a_few_of_many_slots_are_those_of_the_row_alone():
+    sizes, counts = np.array([0, 5, 1, 70, 0, 3]), np.array([0, 5, 0, 4, 0, 1])
+    draws = Draws.of(1, 1, np.arange(6), 1)
+    rows, slots, ranks = draws.choose_few(2, counts, sizes, 5)
+    assert np.bincount(rows, minlength=6).tolist() == counts.tolist()
+    assert ranks.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 0] and sorted(slots[:5]) == [0, 1, 2, 3, 4]
+    assert len(set(slots[rows == 3])) == 4 and slots[rows == 3].max() < 70
+    alone = draws.select(np.array([3])).choose_few(2, counts[3:4], sizes[3:4], 5)
+    assert alone[1].tolist() == slots[rows == 3].tolist()
 
 
 def test_choosing_is_of_the_row_also_where_rows_and_slots_are_many(monkeypatch):
