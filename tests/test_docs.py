@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -77,6 +78,7 @@ def flags_of(command: str, following: list[str]) -> set[str]:
 def training_flags(data_bin: Path) -> set[str]:
     """The flags of fairseq-train, with every criterion and optimizer of ours."""
     known = {"--user-dir", "--config-dir", "--config-name"}
+    known |= {"--num-classes", "--init-token", "--separator-token"}  # of fairseq's sentence_prediction
     schedule = ("--lr-scheduler", "polynomial_decay", "--total-num-update", "1")
     ours = (("clear_nt_xent", "adam"), ("clear_self_guided", "adam"), ("clear_moco", "clear_adamw"))
     for criterion, optimizer in ours:
@@ -93,9 +95,9 @@ PROGRAMS = {
     "torchrun": {"--standalone", "--nproc-per-node", "--no-python"},
     "sbatch": {
         *"--nodes --ntasks --ntasks-per-node --gpus --gpus-per-node --gpus-per-task --time --array".split(),
-        *("--requeue", "--gres", "--wrap", "--dependency", "-N", "-n", "-G"),
+        *("--requeue", "--open-mode", "--signal", "--gres", "--wrap", "--dependency", "-N", "-n", "-G"),
     },
-    "srun": {"--ntasks"},
+    "srun": {"--ntasks", "--kill-on-bad-exit"},
     "pip": {"--no-build-isolation", "--no-deps", "-e"},
     "hf": {"--local-dir"},
     "tensorboard": {"--logdir"},
@@ -104,7 +106,20 @@ PROGRAMS = {
     "shuf": {"-n"},
     "scripts/slurm/launch.sh": {"--dry-run"},
     "scripts/slurm/pretrain.sbatch": set(),
-    **{name: set() for name in "git cd source export for do done tar make grep unset".split()},
+    "split": {"--number", "--numeric-suffixes", "--suffix-length"},
+    "multiprocessing_bpe_encoder": {
+        "--encoder-json",
+        "--vocab-bpe",
+        "--inputs",
+        "--outputs",
+        "--keep-empty",
+        "--workers",
+    },
+    **{name: set() for name in "git cd cp source export for do done tar make grep unset".split()},
+}
+FAIRSEQ_PARSERS = {
+    "fairseq-preprocess": options.get_preprocessing_parser,
+    "fairseq-validate": partial(options.get_validation_parser, default_task="masked_lm"),
 }
 WRAPPERS = {
     "scripts/slurm/glue_array.sbatch": ["fairseq-clear", "glue", "run"],
@@ -120,8 +135,14 @@ def flags_in(source: str) -> set[str]:
     return found
 
 
-def unknown_flags(words: list[str], training: set[str]) -> list[str]:
-    """The flags of a command that neither it nor the command that it starts knows; its name, if that is unknown."""
+def unknown_flags(words: list[str], training: set[str], page: str = "") -> list[str]:
+    """The flags of a command that neither it nor the command that it starts knows; its name, if that is unknown.
+
+    Args:
+        words: of the command.
+        training: flags of fairseq-train.
+        page: text of the page, which may contain scripts that the command runs.
+    """
     words = [other for word in words for other in WRAPPERS.get(word, [word])]
     while "=" in words[0]:  # variables
         words = words[1:]
@@ -133,6 +154,12 @@ def unknown_flags(words: list[str], training: set[str]) -> list[str]:
             known = flags_of(following[0], following[1:]) if following[0] in COMMANDS else None
         elif word in ("fairseq-train", "fairseq-hydra-train") or (word == "--" and words[1] == "refine"):
             known = training
+        elif word in FAIRSEQ_PARSERS:
+            known = {flag for action in FAIRSEQ_PARSERS[word]()._actions for flag in action.option_strings}
+        elif word == "python" and following[-1].endswith(".py") and f'python title="{following[-1]}"' in page:
+            known = set()
+        elif word == "python" and following[1].rpartition(".")[2] in PROGRAMS:
+            known = PROGRAMS[following[1].rpartition(".")[2]]
         elif word == "python":
             path = ROOT / (following[1].replace(".", "/") + ".py" if following[0] == "-m" else following[0])
             files = [path] if path.is_file() else list(path.glob("*.py"))
@@ -156,7 +183,8 @@ def unknown_flags(words: list[str], training: set[str]) -> list[str]:
 
 @EVERY_PAGE
 def test_commands_have_the_flags_that_pages_give_them(page: Path, training_flags: set[str]) -> None:
-    found = {shlex.join(words): unknown_flags(words, training_flags) for words in commands(page)}
+    text = page.read_text()
+    found = {shlex.join(words): unknown_flags(words, training_flags, text) for words in commands(page)}
     assert {command: unknown for command, unknown in found.items() if unknown} == {}
     wrong = {
         "fairseq-clear glue run --data d --max-length 128": ["--max-length"],

@@ -60,11 +60,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def shell(folder: Path, *commands: str) -> str:
+def shell(folder: Path, *commands: str, **variables: str) -> str:
     """The commands as a user types them, with the environment activated."""
     path = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONWARNINGS", None)
+    environment.update(variables)
     text = ""
     for command in commands:
         done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, env=environment)

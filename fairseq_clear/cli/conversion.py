@@ -8,6 +8,7 @@ from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.settings import setting
 from fairseq_clear.text.data_folders import data_folders
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 
 FORMATS = ("hf", "sentence-transformers", "fairseq")
 
@@ -73,8 +74,10 @@ fairseq-clear export checkpoint_best.pt --data-bin data-bin --format fairseq --d
         from fairseq_clear.interop.exporting import export  # fairseq takes seconds to import
 
         folder = data_folders(self.data_bin)[0]
+        # stock fairseq reads ids, so its format needs no tokenizer
+        tokenizer = choose_tokenizer(self.tokenizer, folder, WhitespaceTokenizer if self.format == "fairseq" else None)
         parities = export(
-            self.checkpoint, folder, self.dest, self.format, choose_tokenizer(self.tokenizer, folder),
+            self.checkpoint, folder, self.dest, self.format, tokenizer,
             pooling=self.pooling, normalized=self.normalize, dimension=self.dimension, scores=self.scores,
             key_encoder=self.encoder == "key", overwrite=self.overwrite,
         )  # fmt: skip

@@ -122,8 +122,11 @@ def load_checkpoint(
         if "not a complete" in str(error) and (other := newest_whole(filename)):
             raise UserError(f"{error}; continue from an earlier one: cp {other} {filename}") from None
         raise
-    except AssertionError as error:  # another criterion or optimizer; the message says what to do
-        raise UserError(f"{filename}: {error}") from None
+    except AssertionError as error:  # another criterion or optimizer, as in a checkpoint of stock masked_lm
+        new_run = (
+            f"; or give another --save-dir, with --finetune-from-model {filename} to start a run from these weights"
+        )
+        raise UserError(f"{filename}: {error}{new_run if is_ours else ''}") from None
     except Exception as error:
         if not str(error).startswith("Cannot load model parameters"):
             raise

@@ -46,7 +46,7 @@ def worker_pool(workers: int, setup: Callable[..., object] = bool, arguments: tu
         pool.shutdown(wait=False, cancel_futures=True)
         if isinstance(error, BrokenProcessPool):
             raise UserError(
-                "a worker process was killed, usually because memory ran out; rerun with fewer --workers"
+                "a process was killed, usually because memory ran out; rerun with fewer --workers"
             ) from None
         raise
 

@@ -112,8 +112,10 @@ class ClearLMTask(MaskedLMTask):
         chain = build_augmentation(self.cfg.augment, symbols, allow_missing_synonyms=True)
         if not chain.needs_words:
             return chain
-        if chain.needs_synonyms or not (self.folder / CLEAR_JSON).is_file():  # without a tokenizer there may be a table
-            table = load_synonyms(self.cfg.synonyms or self.folder / SYNONYMS_NPZ, self.folder / DICTIONARY)
+        path = Path(self.cfg.synonyms or self.folder / SYNONYMS_NPZ)
+        has_tokenizer = (self.folder / CLEAR_JSON).is_file()
+        if chain.needs_synonyms or (path.is_file() and not has_tokenizer):  # a table knows where words begin
+            table = load_synonyms(path, self.folder / DICTIONARY)
         else:
             table = load_word_starts(self.folder)
         return chain.with_synonyms(table)

@@ -99,7 +99,7 @@ class ClearLMConfig(MaskedLMConfig):
         None,
     )
     persistent_workers: bool = setting(
-        "leave this off: data workers that outlive an epoch keep its masks and views",
+        "leave this off: loader processes that outlive an epoch keep its masks and views",
         False,
     )
     allow_change: str = setting(

@@ -17,6 +17,7 @@ from fairseq_clear.text.tokenizers import (
 
 CLEAR_JSON = "clear.json"
 CLEAR_FORMAT = 1
+RECORD = '{"format": 1, "tokenizer": {"kind": "sentencepiece", "files": ["FILE.model"]}}'  # the least that it may hold
 DICTIONARY = "dict.txt"
 # fairseq's Dictionary puts these before the lines of dict.txt
 FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
@@ -100,8 +101,8 @@ def read_clear_json(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder}: no such folder; make one with `fairseq-clear prepare`")
     if not path.is_file():
         raise UserError(
-            f"{path} is missing: a plain fairseq-preprocess folder does not record its tokenizer; pass "
-            "tokenizer=SentencePieceTokenizer(model), Gpt2Tokenizer(encoder_json, vocab_bpe) or WhitespaceTokenizer()"
+            f"{path} is missing: fairseq-preprocess does not record the tokenizer; write {RECORD} there, with the files "
+            "next to it (kinds: sentencepiece, gpt2, none), or in Python pass a tokenizer, as SentencePieceTokenizer(model)"
         )
     clear = read_json(path, "prepare the folder again")
     if not isinstance(clear, dict) or clear.get("format") != CLEAR_FORMAT:

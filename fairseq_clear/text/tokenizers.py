@@ -25,7 +25,7 @@ BYTE_LEVEL_SPACE, SENTENCEPIECE_SPACE = "\u0120", "\u2581"
 
 
 class Tokenizer(Protocol):
-    """Interface of all tokenizers. Tokenizers are picklable, for data workers."""
+    """Interface of all tokenizers. Tokenizers are picklable, for loader processes."""
 
     def encode(self, text: str) -> list[str]:
         """Return the dictionary symbols of one line of text, without ``<s>`` and ``</s>``.

@@ -40,10 +40,19 @@ def test_mistakes_are_one_line(
 def test_a_folder_of_something_else_is_not_replaced(checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    command = ["export", str(checkpoint), "--data-bin", str(data_bin), "--tokenizer", "whitespace", "--overwrite"]
+    command = ["export", str(checkpoint), "--data-bin", str(data_bin), "--overwrite"]
     assert main([*command, "--format", "fairseq", "--dest", str(tmp_path / "mine")]) == 2
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
     for _ in range(2):
         assert main([*command, "--format", "fairseq", "--dest", str(tmp_path / "out")]) == 0
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["README.md", "dict.txt", "fairseq_clear.json", "model.pt"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_only_stock_fairseq_needs_no_tokenizer(
+    form: str, checkpoint: Path, data_bin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["export", str(checkpoint), "--data-bin", str(data_bin), "--format", form, "--dest", str(tmp_path / "x")]
+    assert main(command) == (0 if form == "fairseq" else 2)
+    assert ("so its tokenizer is not known; add --tokenizer" in capsys.readouterr().err) == (form != "fairseq")

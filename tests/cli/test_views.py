@@ -1,9 +1,11 @@
 """``fairseq-clear views`` shows the views that training draws, of every entry of the tables."""
 
+import json
 import re
 import shutil
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,7 @@ from fairseq_clear.cli.main import main
 from fairseq_clear.files import hash_file
 from fairseq_clear.lifecycle import Needs
 from fairseq_clear.tasks.clear_lm import ClearLMConfig, ClearLMTask
-from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.data_folders import RECORD, load_tokenizer
 from fairseq_clear.text.synonym_files import save_synonyms
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from fairseq_clear.views.view_table import VIEWS
@@ -134,6 +136,20 @@ def test_swaps_and_deletions_of_whole_words_need_no_table(tmp_path, capsys):
     for ops in ("sr-rd", "rs-ri"):
         assert main(["views", *recipe[2:], "--augment", f"eda:ops={ops}"]) == 2
         assert "synonyms.npz: no synonym table here; make it with `fairseq-clear synonyms" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_words_of_a_folder_of_fairseq_preprocess(data_bin, tmp_path, capsys):
+    """Its tokenizer must be named in clear.json, of which these two entries are enough."""
+    folder = Path(shutil.copytree(data_bin, tmp_path / "bin"))
+    for command in (["views", "--augment", "eda:ops=rs-rd"], ["synonyms", "--source", "wordnet"]):
+        assert main([*command, "--data-bin", str(folder)]) == 2
+        said = capsys.readouterr().err
+        assert "clear.json is missing: fairseq-preprocess does not record the tokenizer; write {" in said, said
+    least = json.loads(RECORD)
+    (folder / "clear.json").write_text(json.dumps(least | {"tokenizer": {"kind": "none", "files": []}}))
+    assert main(["views", "--augment", "eda:ops=rs-rd", "--data-bin", str(folder)]) == 0
+    assert len(printed(capsys.readouterr().out)) == 10
 
 
 def test_without_augmentation_only_the_views_are_shown(data, capsys):

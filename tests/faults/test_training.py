@@ -182,6 +182,9 @@ def test_what_cannot_be_resumed_is_one_line(
     assert f"checkpoint_last.pt: was trained with {theirs}, and the flags say 64 256 1; give the" in wrong
     assert "torn.pt: not a complete checkpoint" in damaged and damaged.endswith(f"{torn}") and ": cp " in damaged
     assert "Optimizer does not match; please reset the optimizer (--reset-optimizer)" in foreign
+    assert foreign.endswith(
+        f"; or give another --save-dir, with --finetune-from-model {last} to start a run from these weights"
+    )
     assert missing == "--restore-file gone.pt: no such file; leave it out to start from scratch"
     assert all("\n" not in said for said in (wrong, damaged, foreign, missing))
     assert (tmp_path / "new").is_dir()  # its lock is of the folder, which the first checkpoint would make

@@ -23,16 +23,15 @@ pytestmark = [pytest.mark.slow, NEEDS_HF]
 TEXTS = ["the cat", "", "Caf\u00e9 the the"]
 
 
-@pytest.fixture
-def archive(tmp_path: Path) -> Path:
-    """An unpacked archive without GPT-2's files, in the form of fairseq 0.9; GPT-2's files are next to it."""
-    folder = tmp_path / "roberta.tiny"
+def write_archive(folder: Path, encoder_json: Path, vocab_bpe: Path, *, max_positions: int = 30) -> None:
+    """An unpacked archive without GPT-2's files, in the form of fairseq 0.9."""
     folder.mkdir()
-    dictionary = build_dictionary(Gpt2Tokenizer(*gpt2_files(tmp_path)))
+    dictionary = build_dictionary(Gpt2Tokenizer(encoder_json, vocab_bpe))
     dictionary.save(str(folder / "dict.txt"))
     dictionary.add_symbol("<mask>")
     flags = {"encoder-layers": 2, "encoder-embed-dim": 16, "encoder-ffn-embed-dim": 32, "encoder-attention-heads": 2}
-    cfg = settings_of(folder, "clear_lm", "clear_roberta", {**flags, "max-positions": 30, "projection-layers": 0})
+    given = {**flags, "max-positions": max_positions, "projection-layers": 0}
+    cfg = settings_of(folder, "clear_lm", "clear_roberta", given)
     weights = {
         key.replace("encoder.", "decoder.", 1): value + 0.1 * torch.randn(value.shape)
         for key, value in build_model(cfg, dictionary).state_dict().items()
@@ -41,13 +40,19 @@ def archive(tmp_path: Path) -> Path:
     weights["decoder.sentence_encoder.version"] = torch.tensor([3.0])
     weights["decoder.lm_head.weight"] = weights["decoder.sentence_encoder.embed_tokens.weight"]
     args = argparse.Namespace(
-        arch="roberta_base", task="masked_lm", criterion="masked_lm", data="/nowhere", tokens_per_sample=30
+        arch="roberta_base", task="masked_lm", criterion="masked_lm", data="/nowhere", tokens_per_sample=max_positions
     )
-    vars(args).update({name.replace("-", "_"): value for name, value in flags.items()}, max_positions=30)
+    vars(args).update({name.replace("-", "_"): value for name, value in flags.items()}, max_positions=max_positions)
     state = {"args": args, "model": weights, "extra_state": {"epoch": 1}, "optimizer_history": [{"num_updates": 5}]}
     state["optimizer_history"][0] |= {"criterion_name": "x", "optimizer_name": "x", "lr_scheduler_state": {}}
     torch.save(state, folder / "model.pt")
-    return folder
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """An archive whose GPT-2 files are next to it."""
+    write_archive(tmp_path / "roberta.tiny", *gpt2_files(tmp_path))
+    return tmp_path / "roberta.tiny"
 
 
 def gpt2_flags(folder: Path) -> list[str]:
